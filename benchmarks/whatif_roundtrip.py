@@ -55,7 +55,7 @@ class RoundTrip:
     predicted_repaired_seconds: float
     predicted_gain_ratio: float
     unexplained_ratio: float
-    fitted: dict[str, float]
+    fitted: dict[str, Any]
 
     @property
     def measured_gain_ratio(self) -> float:
@@ -178,7 +178,13 @@ def table(made: RoundTrip) -> str:
     lines.append(
         f"\nband of the expected step: {made.error_band_ratio:.0%}, of it unexplained: {made.unexplained_ratio:.0%}"
     )
-    lines.append("fitted: " + ", ".join(f"{name} {value:.3g}" for name, value in made.fitted.items()))
+    lines.append(
+        "fitted: "
+        + ", ".join(
+            f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in made.fitted.items()
+        )
+    )
     return "\n".join(lines)
 
 
