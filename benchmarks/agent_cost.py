@@ -89,7 +89,7 @@ def step_rows(step: Cost, hooks: dict[str, Cost]) -> list[Row]:
 
 
 def check_share(step: Cost, collective: Cost) -> list[Check]:
-    """Return the share of a 100 ms step with two such collectives, beside its budgets."""
+    """Return the share of a 100 ms step with two such collectives, with its budgets."""
     assert step.cold_ns is not None
     assert collective.cold_ns is not None
     what = "two collectives in C++, share of a 100 ms step"

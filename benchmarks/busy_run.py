@@ -1,8 +1,8 @@
-"""A healthy run on cores that strangers share: nobody is to be paged, and no hang or collection blamed.
+"""A healthy run on cores that strangers share: no one is to be paged, and no hang or collection blamed.
 
     python -m benchmarks.busy_run --minutes 30
 
-Real torchrun ranks that train and collect garbage in every step (`busy_job.py`), one busy process a core beside them,
+Real torchrun ranks that train and collect garbage in every step (`busy_job.py`), one busy process a core next to them,
 `lockstep up` with its default settings, and Prometheus with the default rules. Exit code 1 where anything pages, or an
 incident is a hang or of collections. Tickets and other incidents are printed: strangers do slow ranks.
 """

@@ -200,7 +200,7 @@ def rows(added: Added) -> list[Row]:
 
 
 def check_interpreted(runs: dict[str, dict[str, Interpreted]]) -> list[Check]:
-    """Return what Python runs inside collectives, beside its budget."""
+    """Return what Python runs inside collectives, with its budget."""
     return [
         Check(
             f"{operation}, {name}, Python inside",

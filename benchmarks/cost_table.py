@@ -1,4 +1,4 @@
-"""A table of costs: what the former agent took and what this one takes, hot and cold, beside the budgets."""
+"""A table of costs: what the former agent took and what this one takes, hot and cold, with the budgets."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A cost beside the former agent's, as text (us), and its budget; without a budget it is only shown."""
+    """A cost next to the former agent's, as text (us), and its budget; without a budget it is only shown."""
 
     what: str
     cost: Cost

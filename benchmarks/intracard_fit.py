@@ -4,7 +4,7 @@
     CSC    t_L + t_S + (n - 1) t_O + c V/B (n - 1)/n
 
 t_S, the synchronisation, is measured by itself. t_L, t_O and 1/B come from least squares of relative errors, none below
-zero. With two ranks both equations are one, so t_L and t_O cannot be told apart: t_O is then 0.
+zero. With two ranks both equations are one, so t_L and t_O cannot be distinguished: t_O is then 0.
 """
 
 from collections.abc import Sequence

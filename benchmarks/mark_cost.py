@@ -143,7 +143,7 @@ def measure_all(extension: type[MarkBuffer], *, quick: bool) -> tuple[dict[str, 
 
 
 def check(found: dict[str, dict[str, Part]], empty_call_ns: float) -> list[Check]:
-    """Return every figure, beside its budget where it has one."""
+    """Return every figure, with its budget where it has one."""
     checks = [
         Check(
             f"{operation}, {writer}",

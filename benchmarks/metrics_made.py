@@ -1,4 +1,4 @@
-"""Snapshots of services that nobody runs here, and the samples of a large run as Prometheus would have scraped them."""
+"""Snapshots of services that no one runs here, and the samples of a large run as Prometheus would have scraped them."""
 
 import math
 import random

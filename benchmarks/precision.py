@@ -4,7 +4,7 @@
 
 `precision_labels.toml` names for each trace what is to be found; what else is found is wrong, except what is allowed.
 Fails below PRECISION_LEAST or RECALL_LEAST over the repository's traces, and over those of them that are held out: the
-ones that were not looked at while rules were mended (see the labels' head). `--shared` is a folder with larger public
+ones that were not looked at while rules were changed (see the labels' head). `--shared` is a folder with larger public
 traces; they are labelled too, and their tables are printed and written as well without deciding anything. Of
 every trace it is also measured by how much the idle time on the critical path differs from that of the breakdown.
 """

@@ -1,6 +1,6 @@
 """What a summary costs a host whose cores are all busy, and how long it takes there.
 
-`python -m benchmarks.summary_priority TRACE`. As many busy processes as cores, beside them the exporter's worker: with
+`python -m benchmarks.summary_priority TRACE`. As many busy processes as cores, next to them the exporter's worker: with
 and without its pauses, in the group of the busy ones and in one of its own (a session, where the kernel groups by
 sessions; control groups do the same). Its first trace pays for what it imports, as every trace did when each had a
 process. Shares are of processor time that both have had, so that others on the machine change them little; seconds

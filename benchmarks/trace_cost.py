@@ -1,7 +1,7 @@
 """What reading a trace costs: MB of JSON a second on one core, peak memory, and what is left of it when stored.
 
 Repeats a recording with shifted times and ids up to a size (`traces_made.py`), reads it in processes of its own, the
-fastest of three counting, and prints each number beside its budget; then stores every recording at hand as it is.
+fastest of three counting, and prints each number with its budget; then stores every recording at hand as it is.
 The recording is the largest beside the checkout, else the tests' own. Exit status 1: slower than half the budget,
 which no noise of a shared machine explains, more memory than its budget, a summary above 5 % of the JSON, or columns
 above 2 % (4.5 % of small ones).

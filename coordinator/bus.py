@@ -1,7 +1,7 @@
 """The coordinator's side of the broker: frames and messages in, acknowledgements and capture requests out.
 
 What comes from the bus is hostile until decoded: anything else is counted by reason, logged once in a while, dropped.
-Frames are placed in their node's stream before they are decoded, so that one that cannot be decoded blocks nobody.
+Frames are placed in their node's stream before they are decoded, so that one that cannot be decoded blocks no one.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 CHANNELS = (*topics.SPOOLED_CHANNELS, topics.ANNOUNCE, topics.ALIVE, topics.COORDINATOR)
 REJECTION_REASONS = ("topic", "version", "malformed")
 _BACKOFF_FIRST_S = 0.2  # a broker that restarts is back within a second
-_BACKOFF_MAX_S = 15.0  # one scrape interval: nobody sees less than that
-_STABLE_S = 30.0  # a session that lasted as long was no failure: the next back-off begins anew
+_BACKOFF_MAX_S = 15.0  # one scrape interval: no one sees less than that
+_STABLE_S = 30.0  # a session that lasted as long was no failure: the next back-off begins again
 _PUBLISH_TIMEOUT_S = 5.0
 _PACKET_SPARE_BYTES = HEADER_BYTES + (64 << 10)  # topic and properties beside the largest payload
 

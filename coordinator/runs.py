@@ -569,7 +569,7 @@ def _event_of(message: ProfileAnswer | TraceSummary | RankStacks, now_s: float) 
 
 
 def _is_small(run: Run) -> bool:
-    """Whether a run can be laid out anew for every node that announces itself."""
+    """Whether a run can be laid out again for every node that announces itself."""
     return run.membership.world_size <= _SMALL_RANKS
 
 

@@ -81,7 +81,7 @@ _SIMULATOR = {
 _SIMULATOR["lockstep.simulator.strategy"] = {"lockstep.contracts", *_SIMULATOR}
 _SIMULATOR["lockstep.simulator.lowering"] = {"lockstep.contracts", *_SIMULATOR}
 _SIMULATOR["lockstep.simulator.execution"] = {"lockstep.contracts", *_SIMULATOR}
-# The exporter's: each knows the rings and the files at the top, and nobody else.
+# The exporter's: each knows the rings and the files at the top, and no one else.
 _NODE = {
     "exporter.reading": {"lockstep.contracts", "lockstep.accounting", "lockstep.serving", "exporter"},
     "exporter.host_watch": {"lockstep.contracts", "exporter", "exporter.reading"},

@@ -166,7 +166,7 @@ def _call(mine: Seat, memory: int, on_failure: ExitStack) -> dict[int, socket.so
 
 
 def _connect(path: str, timeout_s: float) -> socket.socket | None:
-    """Return a connection to who listens at `path`; None if nobody does yet, or too many call at once."""
+    """Return a connection to who listens at `path`; None if no one does yet, or too many call at once."""
     connection = _new_socket()
     with ExitStack() as on_failure:
         on_failure.enter_context(connection)

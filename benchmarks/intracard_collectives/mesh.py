@@ -67,7 +67,7 @@ class SocketMesh:
             self._poll.register(descriptor, select.POLLIN)
 
     def own_slot(self) -> Bytes:
-        """Return where this rank writes for the coming `synchronise`; nobody reads it any more."""
+        """Return where this rank writes for the coming `synchronise`; no one reads it any more."""
         return self._own[self._exchange % SLOTS]
 
     def peer_slot(self, rank: int) -> Bytes:

@@ -61,9 +61,9 @@ DEMANDS: dict[str, Demand] = {
     "slow, noisy": Demand(p50=None, p95=8, innocents=None),
     "scattered gc": Demand(recall=0.97, p50=None, p95=None),  # three events on three ranks take their time
     **dict.fromkeys(("link tp", "link cp", "link ep", "link dp", "link pp", "nic of a node", "network of all"), _LINK),
-    "slow rank and job": Demand(recall=0.98, p50=None, p95=None),  # beside a culprit a slower job must last to be told
+    "slow rank and job": Demand(recall=0.98, p50=None, p95=None),  # next to a culprit a slower job must last to be told
     # A late rank and a lost record look alike in a plain step log: live, agents' counts tell (docs/detection.md). Here
-    # only that nobody innocent is named. Two records that lack together tell more, where few are lost.
+    # only that no one innocent is named. Two records that lack together tell more, where few are lost.
     HANG: Demand(recall=0.0, p50=None, p95=None, cause=None),
     "hang, two records": Demand(recall=0.0, p50=None, p95=None),
 }

@@ -46,7 +46,7 @@ class Imbalance:
     """Differences between ranks that are no fault; sigmas and shares are ratios of compute."""
 
     last_stage: float = 0.0  # the last pipeline stage does so much more
-    sequence_sigma: float = 0.0  # work of a replica's batch, anew each step, the same seconds in all its stages
+    sequence_sigma: float = 0.0  # work of a replica's batch, again each step, the same seconds in all its stages
     sequence_rest: float = 0.011  # what is left of it inside the replica
     expert_sigma: float = 0.0  # tokens of an expert's ranks, drifting; half of the work follows them
     routing_sigma: float = 0.0  # the same of each rank by itself: a router that sends other tokens in each replica
@@ -94,7 +94,7 @@ class Interruptions:
     joining_ranks: int = 0  # ... or come with it
     collection_every: int = 0  # all ranks collect garbage in the same step: what one should do
     collection_seconds: float = 0.12
-    writer_every: int = 0  # rank 0 alone writes a checkpoint that nobody flags, half a step long
+    writer_every: int = 0  # rank 0 alone writes a checkpoint that no one flags, half a step long
     profiled_every: int = 0  # a capture of two ranks, flagged
     missing: float = 0.001
     missing_bursts: int = 0  # so often a sixteenth of the ranks lose their records of 8 rows in a row

@@ -17,7 +17,7 @@ PAIRS = {8: "tp=2,pp=2,dp=2", 128: "tp=8,pp=8,dp=2", 1024: "tp=8,cp=8,pp=8,dp=2"
 """Domains of two."""
 CONTEXTS = {8: "cp=2,dp=4", 128: "tp=4,cp=4,dp=8", 1024: "tp=8,cp=4,pp=4,dp=8", 10_240: "tp=8,cp=8,pp=4,dp=40"}
 NO_REPLICAS = {8: "pp=8,dp=1", 128: "tp=8,pp=16,dp=1", 1024: "tp=8,cp=8,pp=16,dp=1", 10_240: "tp=16,cp=20,pp=32,dp=1"}
-"""Nobody works on other data; with 8 ranks nobody does the same work either."""
+"""No one works on other data; with 8 ranks no one does the same work either."""
 
 Make = Callable[[int, int], Scenario]
 """Of the number of ranks and a seed."""

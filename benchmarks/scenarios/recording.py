@@ -50,7 +50,7 @@ class Recording:
     ahead_ns: "NDArray[np.int64]"
     tokens_known: bool = True
     phases: "dict[str, NDArray[np.float32]]" = field(default_factory=dict)
-    """Phases of compute, empty where nobody measured them."""
+    """Phases of compute, empty where no one measured them."""
 
     @property
     def own(self) -> "NDArray[np.float32]":

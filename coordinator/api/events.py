@@ -1,7 +1,7 @@
 """Server-sent events: that something is new, never what; a page that hears it asks for what it shows.
 
 Who listens gets at most one event a second and the newest one only, so that a slow listener costs one line of memory.
-Nothing is computed while nobody listens.
+Nothing is computed while no one listens.
 """
 
 import asyncio

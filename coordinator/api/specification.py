@@ -37,7 +37,7 @@ async def put(request: web.Request) -> web.Response:
     run = known_run(request).name
     try:
         text = await request.text()
-    except (UnicodeDecodeError, LookupError) as error:  # no UTF-8, or a charset that nobody knows
+    except (UnicodeDecodeError, LookupError) as error:  # no UTF-8, or a charset that no one knows
         raise ApiError(BAD, f"body: expected a specification in UTF-8: {error}") from None
     await _check(run, text)
     return await _keep(request, run, text)

@@ -53,7 +53,7 @@ class StepJudgedEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartedEvent(Event):
-    """The run began another attempt; step indices begin anew."""
+    """The run began another attempt; step indices begin again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +243,7 @@ class RequestProfile(Instruction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithdrawProfile(Instruction):
-    """End a capture on the nodes of `ranks`: it cannot come, or nobody wants it any more. Else as it was requested."""
+    """End a capture on the nodes of `ranks`: it cannot come, or no one wants it any more. Else as it was requested."""
 
     request_id: int
     ranks: tuple[int, ...]

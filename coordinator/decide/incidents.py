@@ -96,7 +96,7 @@ class Incident:
 
     @property
     def predicted_gain(self) -> tuple[float, str] | None:
-        """Share of the step that the repair gives back, and who says so; None where nobody can.
+        """Share of the step that the repair gives back, and who says so; None where no one can.
 
         The model goes before the advice's breakdown of a capture: it knows what waits for what. So do records, which
         are of all ranks and of all steps.

@@ -148,7 +148,7 @@ class Standstill:
             stood_s = max(self.policy.hang_steps * self._usual_s, self.policy.hang_seconds)
             is_silent = now_s - self._last_seen[1] >= stood_s
             return self._is_warm and is_silent and chance <= self.policy.hang_lacking_max
-        if not hang.ranks and hang.cause != LINK:  # nobody waits for anybody: all may be busy with something long
+        if not hang.ranks and hang.cause != LINK:  # no one waits for anybody: all may be busy with something long
             return self._is_warm and is_long
         return is_long or not hang.is_pause
 

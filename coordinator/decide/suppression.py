@@ -1,4 +1,4 @@
-"""Which findings of a step stand for themselves: those of victims are suppressed beside their culprit's.
+"""Which findings of a step stand for themselves: those of victims are suppressed next to their culprit's.
 
 Pure: part of the run's state machine, changed through it only. A slow rank inside a domain explains the domain's
 transfers, and any culprit explains the run's step time, but for what of it no culprit explains (`beside.py`).
@@ -29,7 +29,7 @@ class Suppression:
         began = book.get("fluctuating")
         self._fluctuating: tuple[int, float] | None = None if began is None else (began[0], began[1])
         self._culprit_step: int | None = book.get("culprit_step")
-        self._residual_step: int | None = book.get("beside_step")  # since when all ranks have grown beside a culprit
+        self._residual_step: int | None = book.get("beside_step")  # since when all ranks have grown next to a culprit
 
     def state_dict(self) -> dict[str, Any]:
         """Return its state as JSON."""

@@ -130,7 +130,7 @@ class Judge:
         self._present = present
 
     def _learn(self, row: "StepRow", step_seconds: float) -> None:
-        """Remember what usual steps consist of; a pause that nobody flagged is none."""
+        """Remember what usual steps consist of; a pause that no one flagged is none."""
         policy, recent = self._policy, self._fluctuation.recent_seconds or step_seconds
         if self._slow_rank.is_paused or step_seconds > (1 + policy.rank.pause_ratio) * recent:
             return
@@ -184,7 +184,7 @@ class Judge:
         }
 
     def _is_disturbed(self, row: "StepRow") -> bool:
-        """Whether a flag of any rank excuses this step; a rank that flags most of its steps excuses nobody."""
+        """Whether a flag of any rank excuses this step; a rank that flags most of its steps excuses no one."""
         policy = self._policy.timeline
         if self._flag_share_R is None and not np.bitwise_or.reduce(row.flags):
             disturbed, self._after_capture = self._after_capture, False

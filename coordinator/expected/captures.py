@@ -1,8 +1,8 @@
 """Which captures show healthy ranks, and what they tell of operators: the second source of a run's model.
 
-Pure. A capture made for an incident shows its suspects, which never count, and beside them healthy peers. One that an
+Pure. A capture made for an incident shows its suspects, which never count, and next to them healthy peers. One that an
 operator asked for shows a healthy run if nothing was wrong from the request to the answer. Ranks of any other open
-incident do not count either, and while the run is slower as a whole nobody does.
+incident do not count either, and while the run is slower as a whole no one does.
 """
 
 from typing import TYPE_CHECKING, NamedTuple

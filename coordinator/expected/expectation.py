@@ -114,7 +114,7 @@ class Expectation:
         return self._gather(row, judgement, topology, cause_id)
 
     def _follow(self, topology: "Topology") -> None:
-        """Begin anew where the run has another size or other degrees; kinds that nobody announces do not tell."""
+        """Begin again where the run has another size or other degrees; kinds that no one announces do not tell."""
         sizes = {"": topology.world_size}
         for domain in topology.domains:
             sizes[domain.kind] = max(sizes.get(domain.kind, 0), len(domain.ranks))
@@ -154,7 +154,7 @@ class Expectation:
 
     def hear(self, operators: "OperatorTimes") -> None:
         """Take what captures of healthy ranks tell of operators; the first that come are kept, as the window is."""
-        if self.spec is not None:  # without one nobody notices that the run has another shape
+        if self.spec is not None:  # without one no one notices that the run has another shape
             self._operators = self._operators or operators
 
     def refit(self, cause_id: str) -> list[ev.Instruction]:

@@ -130,7 +130,7 @@ class HealthySteps:
 
 
 def kept_to_json(kept: KeptWindow) -> dict[str, Any]:
-    """Return the form that is kept, without the digest, which is beside it."""
+    """Return the form that is kept, without the digest, which is next to it."""
     return window_to_json(kept.window) | {"operators": None if kept.operators is None else asdict(kept.operators)}
 
 

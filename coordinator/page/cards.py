@@ -45,7 +45,7 @@ _CHANGES_MAX = 8  # of its history
 def card(incident: "Incident", config: "CoordinatorConfig", *, with_run: bool, host: str = "") -> Html:
     """Return the card of an incident; `with_run` where cards of several runs stand together.
 
-    `host` is where its ranks run now, empty where that is not known. Of a closed one, what nobody acts on is folded.
+    `host` is where its ranks run now, empty where that is not known. Of a closed one, what no one acts on is folded.
     """
     title = title_of(incident)
     is_closed = incident.state == CLOSED

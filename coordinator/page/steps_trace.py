@@ -70,7 +70,7 @@ def _of_rank(scene: "Scene", rows: "list[StepRow]", rank: int, origin_s: float) 
         if at == len(row.ranks) or row.ranks[at] != rank or not np.isfinite(row.duration[at]):
             continue
         end_us = (row.end_unix_s - origin_s) * _US
-        # Ranks' clocks are not told apart here: a step never begins before the last one's end, or slices would cross.
+        # Ranks' clocks are not distinguished: a step never begins before the last one's end, or slices would cross.
         begin_us = max(before_us, end_us - float(row.duration[at]) * _US)
         if end_us <= begin_us:
             continue

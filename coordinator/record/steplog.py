@@ -95,7 +95,7 @@ class StepLog:
 
     @property
     def early_rows(self) -> "NDArray[np.intp]":
-        """Rows that were received long before their step's end, by clocks set right: nobody knows when they came."""
+        """Rows that were received long before their step's end, by clocks set right: no one knows when they came."""
         received_ns = self.columns.get("received_ns")
         if received_ns is None:
             return np.empty(0, dtype=np.intp)
@@ -339,7 +339,7 @@ def _check_once(log: StepLog, *, where: str) -> None:
 def _check_account(log: StepLog, *, where: str) -> None:
     """Refuse a log whose steps are not what their parts and waits sum to, as where the waits of a kind are lacking.
 
-    The timeline refuses such rows one by one, as it does live: with most of them gone nobody would notice.
+    The timeline refuses such rows one by one, as it does live: with most of them gone no one would notice.
     """
     duration_ns = log.columns["duration_ns"]
     parts = [log.columns[name] for name in PART_COLUMNS]

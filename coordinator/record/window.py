@@ -32,7 +32,7 @@ WARM_UP_RATIO = 0.1
 def read_window(path: Path, topology: "Topology", *, run: str = "") -> "Window":
     """Return the window of the steps of `run`, the log's only one if it is not named.
 
-    The last steps count, as in a coordinator; nobody has judged them, so a log of healthy steps is asked for.
+    The last steps count, as in a coordinator; no one has judged them, so a log of healthy steps is asked for.
 
     Raises
     ------

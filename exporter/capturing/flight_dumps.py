@@ -1,4 +1,4 @@
-"""The dump of torch's Flight Recorder that a rank's process has left as a file, read beside its stacks.
+"""The dump of torch's Flight Recorder that a rank's process has left as a file, read with its stacks.
 
 The training names the file in its environment (TORCH_FR_DUMP_TEMP_FILE, before torch 2.9
 TORCH_NCCL_DEBUG_INFO_TEMP_FILE), and its rings name it to us: only a regular file of the ring's owner is opened. torch
@@ -65,4 +65,4 @@ def issued_bytes(issued: list[RecordedCollective]) -> int:
 
 
 _SPARE_BYTES = 96
-"""Of one on the wire, beside its texts: names of fields, state, sequence."""
+"""Of one on the wire, without its texts: names of fields, state, sequence."""

@@ -38,7 +38,7 @@ class Holder(Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """Whether nobody holds it any more."""
+        """Whether no one holds it any more."""
 
 
 class Held(Protocol):

@@ -22,7 +22,7 @@ _THREAD = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]{1,16})(?: \[.{0,64}
 _FRAME = re.compile(r'  File (?:"(.*)"|\?\?\?), line ([0-9]{1,10}|\?\?\?) in (.+)\Z')
 _WITHOUT_FRAMES = frozenset(("", "  ...", "...", "  <no Python frame>", "  <invalid frame>", "  Garbage-collecting"))
 _LINE_MAX = 1 << 31
-_FRAME_SPARE_BYTES = 12  # of a frame on the wire, beside its texts
+_FRAME_SPARE_BYTES = 12  # of a frame on the wire, without its texts
 _THREAD_BYTES = 32
 _MESSAGE_SPARE_BYTES = 1024  # names of run and node, and the message's own fields
 

@@ -146,7 +146,7 @@ class Summariser:
         self._on_summary(replace(summary, host=host))
 
     def _leave_samples(self, job: TraceJob, trace: Path) -> None:
-        """Leave what the node sampled beside the trace, for this summary and for who analyses the trace later."""
+        """Leave what the node sampled next to the trace, for this summary and for who analyses the trace later."""
         if self._host_watch is None:
             return
         try:

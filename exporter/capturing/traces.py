@@ -56,7 +56,7 @@ def _check(status: os.stat_result, owner: int, where: str) -> None:
 
 
 def write_samples(trace: Path, samples: NodeSamples) -> None:
-    """Leave what the node sampled beside a trace, if anything was.
+    """Leave what the node sampled next to a trace, if anything was.
 
     Raises
     ------

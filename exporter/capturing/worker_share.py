@@ -1,10 +1,10 @@
-"""How much of a processor the worker that reads traces takes beside training.
+"""How much of a processor the worker that reads traces takes during training.
 
 What no other process wants it takes whole. Of a core that others want it takes BURST_RATIO while a budget of its time
 lasts, and BUSY_RATIO when that is spent; BUSY_RATIO also fills the budget again. So within any time T it takes at most
 BUSY_RATIO x T + BURST_SECONDS of a core from training, which is its promise, and a capture is read in seconds.
 
-A priority alone keeps no promise: it counts beside processes of the worker's own control group and session only;
+A priority alone keeps no promise: it counts next to processes of the worker's own control group and session only;
 another group gets half a core and more, however low its processes stand. So the worker looks, every few milliseconds
 of its own time, whether it had to wait for a processor, and then pauses until it has had no more than its share.
 """
@@ -115,7 +115,7 @@ def govern(share: Share, budget: BurstBudget) -> None:
 
 
 def niceness_of(ratio: float) -> int:
-    """Return the niceness that leaves so much of a core beside one busy process: a fifth less for each 1 (kernel)."""
+    """Return the niceness that leaves so much of a core next to one busy process: a fifth less for each 1 (kernel)."""
     least = max(ratio, _RATIO_MIN)
     return min(_NICENESS_MAX, max(0, round(math.log((1 - least) / least, _NICENESS_FACTOR)))) if least < 1 else 0
 

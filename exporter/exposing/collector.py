@@ -1,6 +1,6 @@
 """A snapshot as Prometheus families, exactly those of the catalogue; the one place where ns become seconds.
 
-Families are made anew for each snapshot, so the series of a rank that went are gone with it. A quantity that was never
+Families are made again for each snapshot, so the series of a rank that went are gone with it. A quantity that was never
 measured has no series; a counter of Lockstep itself has each of its label values from the start.
 """
 

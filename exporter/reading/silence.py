@@ -1,6 +1,6 @@
 """A run that makes no steps: since when, and where each of its ranks stands in its collectives.
 
-A step's record is written at the step's end. When a collective never ends nobody ends the step, so nobody's record says
+A step's record is written at the step's end. When a collective never ends no one ends the step, so no one's record says
 who has not arrived; what ranks have issued so far (`contracts/ring.py`) does. Only the coordinator sees all nodes: here
 nothing is decided, a node whose ranks write no records tells where they are, for as long as that lasts.
 """

@@ -99,7 +99,7 @@ def translate(events: StepEvents, axis: DeviceAxis, flights: Mapping[IssuedColle
 
 
 def _tails(events: StepEvents) -> list[Interval]:
-    """Return, for each backward, from when on nobody was seen waiting in it, and its end."""
+    """Return, for each backward, from when on no one was seen waiting in it, and its end."""
     waits = [begin for begin, _, _ in events.blocked]
     tails = []
     for phase, begin, end in events.spans:

@@ -140,7 +140,7 @@ class DeviceTracker:
         self._finish()
 
     def lose_marks(self) -> None:
-        """Note that marks are lost: distances from them are, so the device's time begins anew."""
+        """Note that marks are lost: distances from them are, so the device's time begins again."""
         for step in (*self._pending, self.running):
             step.forget()
         self._finish()

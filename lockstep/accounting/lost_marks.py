@@ -93,7 +93,7 @@ class LostMarks:
     def _number(self) -> None:
         """Find the number of the running step, if all ends of the attempt are those of steps like the last ones.
 
-        Of a sequence of several events nobody knows when it was learnt, and so how many steps there were before.
+        Of a sequence of several events no one knows when it was learnt, and so how many steps there were before.
         """
         learner = self._running.learner
         count = self._stride.all_steps(is_named=self._explicit)

@@ -74,7 +74,7 @@ _Static_assert(sizeof(Block) <= BLOCK_BYTES, "a block fits its slot");
 typedef struct {
     PyObject_HEAD
     /* What each mark reads comes first, next to the block that it writes: caches are cold. */
-    unsigned long long thread; /* the training thread; 0: nobody's, the buffer is inert */
+    unsigned long long thread; /* the training thread; 0: no one's, the buffer is inert */
     PyObject *clock, *cpu_clock;
     Channel *open_channel; /* the one below, once others may leave marks in it */
     uint64_t due_ns, event_due_ns, end_due_ns;

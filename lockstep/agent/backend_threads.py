@@ -10,7 +10,7 @@ A profiler with stacks that begins or ends while such a thread takes the interpr
 are being made or freed, and one that ends while a collective runs under it leaves the thread a freed queue: torch 2.13
 dies of either with a segmentation fault, within seconds where both happen again and again, with no agent there.
 
-Linux says which thread runs. One that sleeps while nobody holds the lock waits for work, and needs nothing any more.
+Linux says which thread runs. One that sleeps while no one holds the lock waits for work, and needs nothing any more.
 """
 
 from collections.abc import Callable

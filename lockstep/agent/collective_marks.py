@@ -68,7 +68,7 @@ class CollectiveMarks(MarkBlockWriter):
         self._append(_ISSUE_BUS, 0, ordinal, bus_bytes)
 
     def unmeasured(self, domain: int, count: int, payload_bytes: int, bus_bytes: int) -> None:
-        """Note collectives that were carried out without being dispatched; of UNKNOWN_DOMAIN, nobody knows which."""
+        """Note collectives that were carried out without being dispatched; of UNKNOWN_DOMAIN, no one knows which."""
         self._append(_UNMEASURED, domain, count, payload_bytes)
         self._append(_UNMEASURED_BUS, domain, 0, bus_bytes)
 

@@ -100,7 +100,7 @@ def _against_local(
 
 
 def _is_dispatch(subject: str) -> bool:
-    """Whether a host function is an operator or a call into the device's runtime: nobody can shorten one of them."""
+    """Whether a host function is an operator or a call into the device's runtime: no one can shorten one of them."""
     return _DISPATCHED.fullmatch(subject) is not None
 
 

@@ -1,6 +1,6 @@
 """What slow communication costs at most: the part of it that no computation hides.
 
-A link at half its speed beside computation that takes longer costs a step nothing, and mending it gives nothing back.
+A link at half its speed during computation that takes longer costs a step nothing, and mending it gives nothing back.
 Rules look at collectives and links alone; here what they say is held against the account of the step.
 """
 
@@ -17,7 +17,7 @@ _WITHOUT_DEVICE = ("", "cpu")
 
 
 def exposed_ns(about: TraceAbout, breakdown: Breakdown) -> int | None:
-    """Return how long a rank communicates in its window without a kernel beside it.
+    """Return how long a rank communicates in its window without a kernel next to it.
 
     None without a device: host backends take the cores that compute, so nothing there is hidden for free.
     """

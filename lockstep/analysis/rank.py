@@ -62,7 +62,7 @@ class RankAnalysis:
     """What one rank's trace tells, small and picklable; None where a part could not answer (`not_judged` says why).
 
     `window_ns` goes from the beginning of the first step's window to the end of the last's; `breakdown` and `path` sum
-    to its length. `computing` is when the device computed beside one of the `collectives`. `vendor_collectives` hold
+    to its length. `computing` is when the device computed next to one of the `collectives`. `vendor_collectives` hold
     the vendor's transmission times. `component_shares` is the kernels' time by what holds them (`Bound`), as shares.
     `calls` is the call tree as a capture's summary has it, None for a trace that is compared with no other. `findings`
     have no advice before `analyse_cluster`.
@@ -268,7 +268,7 @@ class _Parts:
 
 
 def _next_to(columns: TraceColumns, collectives: RankCollectives) -> Intervals:
-    """Return when the device computes beside a collective: what contention is judged by, without all else."""
+    """Return when the device computes next to a collective: what contention is judged by, without all else."""
     busy = merged(collectives.start_ns, collectives.start_ns + collectives.duration_ns)
     return common(computing(columns), busy)
 

@@ -188,7 +188,7 @@ def _take_ascend(path: Path, found: Sources) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """One source in memory; `skipped` are tables beside the trace that could not be used."""
+    """One source in memory; `skipped` are tables next to the trace that could not be used."""
 
     columns: TraceColumns
     evidence: Evidence = NOTHING
@@ -196,7 +196,7 @@ class Loaded:
 
 
 def load_source(source: Source) -> Loaded:
-    """Return one source's columns and what lies beside them.
+    """Return one source's columns and what lies next to them.
 
     Raises
     ------

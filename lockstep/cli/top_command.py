@@ -63,7 +63,7 @@ def act(arguments: argparse.Namespace) -> int:
 
 
 class Watch:
-    """What is known of a coordinator; `look` asks it anew. `chosen` is the run shown in detail."""
+    """What is known of a coordinator; `look` asks it again. `chosen` is the run shown in detail."""
 
     def __init__(self, url: str, token: str, run: str) -> None:
         self.url = url

@@ -1,4 +1,4 @@
-"""What a node sampled of its hardware and counted of a rank while it was captured: a file beside the rank's trace.
+"""What a node sampled of its hardware and counted of a rank while it was captured: a file next to the rank's trace.
 
 The exporter writes it (`SUFFIX` in place of the trace's), the analysis reads it. Times are nanoseconds since 1970, the
 clock of captures.

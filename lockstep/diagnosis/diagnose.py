@@ -64,7 +64,7 @@ def diagnose(
 ) -> Diagnosis:
     """Return where the suspect spends the time by which it is slower than its peers, and what to do.
 
-    `cause` is one of `metrics.CAUSES`, `unknown` where nobody measured it: then the call trees decide (`cause_of`).
+    `cause` is one of `metrics.CAUSES`, `unknown` where no one measured it: then the call trees decide (`cause_of`).
     `step_seconds` is the job's step, `excess_seconds` the suspect's self time beyond its peers' a step, as measured
     outside the capture (0 or less: not known). Summaries with an error count as absent. With little to go by the answer
     is `INSUFFICIENT` or of low confidence, never a guess.

@@ -96,7 +96,7 @@ def _of_job(captured: Sequence[TraceSummary]) -> str:
 
 
 def _joined(base: Diagnosis, found: list[Finding]) -> Diagnosis:
-    """Return the diagnosis with its causes: the first is the reason, others are named beside it."""
+    """Return the diagnosis with its causes: the first is the reason, others are named next to it."""
     cause = found[0]
     function, confidence = base.function, base.confidence
     if function in _NO_FUNCTION and cause.subject:

@@ -26,7 +26,7 @@ from lockstep.trace.steps import Steps, find_steps, windows_of
 GRADIENTS_MAX = 2000
 """Gradients of one step: the exact programme's time grows with their square."""
 _SIZES_APART = 1.5
-"""Largest over smallest message from which latency and bandwidth can be told apart."""
+"""Largest over smallest message from which latency and bandwidth can be distinguished."""
 _NS = 1e9
 _CALL = "c10d::allreduce_"
 

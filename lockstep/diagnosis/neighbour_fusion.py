@@ -1,4 +1,4 @@
-"""What fusing collectives with the operators beside them would save (SW-IntraCC, equations 9 to 11).
+"""What fusing collectives with the operators next to them would save (SW-IntraCC, equations 9 to 11).
 
 Unfused, the producer writes its part to memory and the consumer reads the whole from it; fused, both work on what the
 link carries. Sizes and groups are the trace's, the memory's bandwidth the vendor's, the link's the best that the trace

@@ -28,7 +28,7 @@ EXCESS = "excess"
 REST = "rest"
 """The remedy removes what the named function does not hold; everything where none was named."""
 FUSED = "fused"
-"""The remedy removes what fusing collectives with the operators beside them saves (`neighbour_fusion`)."""
+"""The remedy removes what fusing collectives with the operators next to them saves (`neighbour_fusion`)."""
 UNKNOWN = "unknown"
 """How much it removes cannot be told from the capture."""
 _REMOVES = (EXPLAINED, EXCESS, REST, FUSED, UNKNOWN)

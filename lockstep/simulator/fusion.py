@@ -98,7 +98,7 @@ def forward_search(task: Task) -> Fusion:
     """Return Hermes's greedy search.
 
     A segment takes the next gradient as long as, sent together, they are through before the one after that is ready, so
-    that fusing delays nobody; the last gradient joins if the end does not come later.
+    that fusing delays no one; the last gradient joins if the end does not come later.
     """
     sizes, begin, free_s = [], 0, 0.0
     while begin < task.count:

@@ -167,7 +167,7 @@ def _named(rank_class: RankClass, index: int) -> tuple[str, int, int]:
 def _acts(inside: Inside) -> Iterator[tuple[float, float, int, float]]:
     """Yield for each act when it begins after its operation, its seconds, its number among the features.
 
-    The last is how long the class computes beside it.
+    The last is how long the class computes next to it.
     """
     seconds = np.where(inside.hides_s > 0, inside.act_features_s(), inside.seconds)
     columns = (inside.begin_s, seconds, inside.feature, inside.hides_s)

@@ -34,8 +34,8 @@ class Options:
     on their way. ZeRO 3 gathers at most `live_parameters` at once, two units of weights if None. `algorithms` maps
     kinds of collectives to algorithms; ring where not named. With `overlap_sends` a stage goes on while its message to
     the next is under way; if None, it does so with several chunks a stage, as Megatron-LM. With `overlap_tensor`
-    transfers of sequence parallelism go on beside the products that they belong to; with `overlap_returns` updated
-    weights are gathered beside the next step's first forward pass. The other switches are for comparisons: `sharing` of
+    transfers of sequence parallelism go on during the products that they belong to; with `overlap_returns` updated
+    weights are gathered during the next step's first forward pass. The other switches are for comparisons: `sharing` of
     links, `collapsing` of equal ranks, `coarse`, without which every pass is drawn act by act, and `events_only`, which
     leaves the longest path out.
     """

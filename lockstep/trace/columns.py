@@ -170,7 +170,7 @@ class TraceColumns:
         return self.kept("on_device", lambda: (self.work > WorkKind.HOST) & (self.stream != ABSENT))
 
     def kept(self, name: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        """Return what follows from the columns alone, made once: every analysis asks for it. Nobody writes to it."""
+        """Return what follows from the columns alone, made once: every analysis asks for it. No one writes to it."""
         if name not in self._kept:
             self._kept[name] = make()
             self._kept[name].flags.writeable = False

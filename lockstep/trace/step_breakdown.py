@@ -38,7 +38,7 @@ class Breakdown:
 
     `compute_ns`, `communication_ns` and `host_ns` are the times when that class alone is active, `overlap_ns` when two
     or three are, `free_ns` when none is. The others are parts: `memory_ns` of `compute_ns` (copies and fills without a
-    kernel), `compute_communication_overlap_ns` of `overlap_ns` (a kernel beside a collective, copies not counted).
+    kernel), `compute_communication_overlap_ns` of `overlap_ns` (a kernel next to a collective, copies not counted).
     `compute_active_ns` and the like are the whole time in which a class is active, alone or not.
     """
 

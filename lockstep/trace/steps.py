@@ -39,7 +39,7 @@ class StepSource(StrEnum):
     OPTIMIZER = "Optimizer.step"
     """The ends of optimizer steps; steps are counted from 0 then."""
     WHOLE = "whole"
-    """Nobody: all of the trace is one step."""
+    """No one: all of the trace is one step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

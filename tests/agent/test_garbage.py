@@ -37,7 +37,7 @@ def test_collections_of_the_thread_are_noted(log):
 
 
 def test_a_process_without_steps_keeps_no_more_than_so_many(log):
-    """What nobody reads is bounded, and what remains is still whole intervals."""
+    """What no one reads is bounded, and what remains is still whole intervals."""
     for _ in range(EVENTS_MAX):
         gc.collect(0)
     assert len(log.events) == EVENTS_MAX
@@ -64,7 +64,7 @@ def test_generations_are_noted(log):
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="collections of 3.14 work in slices, which have no generation")
 def test_automatic_collections_have_their_generation(log):
-    """Collections that allocations set off are told apart as well; the collector's own account says how many."""
+    """Collections that allocations set off are distinguished as well; the collector's own account says how many."""
     before = [stats["collections"] for stats in gc.get_stats()]
     gc.enable()
     kept = [[] for _ in range(gc.get_threshold()[0] * 130)]

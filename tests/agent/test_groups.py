@@ -214,7 +214,7 @@ def test_sends_and_receives_have_slots_by_peer():
 
 
 def test_groups_beyond_the_slots_are_announced_without_being_counted():
-    """When all slots are taken, what remains shares the one that nobody reads."""
+    """When all slots are taken, what remains shares the one that no one reads."""
     book = Book()
     with world(4):
         book.groups._free_slots = [5]

@@ -30,7 +30,7 @@ SLACK_NS = 5_000_000  # between reading two clocks on a busy machine
 
 
 class Training:
-    """A loop that is run a few steps at a time, with a control block beside it."""
+    """A loop that is run a few steps at a time, with a control block next to it."""
 
     def __init__(self, watched):
         self.watched = watched
@@ -436,7 +436,7 @@ def test_end_of_training_ends_the_capture(training):
 
 
 def test_training_thread_that_ends_during_its_capture(watched, monkeypatch):
-    """The thread that trains next refuses it without a call of torch's profiler, whose session nobody else can end."""
+    """The thread that trains next refuses it without a call of torch's profiler, whose session no one else can end."""
     monkeypatch.setattr(budget, "SLOWDOWN_FLOOR_NS", 60_000_000_000)
     monkeypatch.setattr(torch.autograd.profiler, "_is_profiler_enabled", False)  # undoes what torch leaves set
     training = Training(watched)

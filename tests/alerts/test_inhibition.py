@@ -45,7 +45,7 @@ DEADLINE_S = 20
 
 @pytest.fixture
 def api(tmp_path):
-    """Start Alertmanager with the example; nobody listens at its receivers."""
+    """Start Alertmanager with the example; no one listens at its receivers."""
     text = to_webhook(ALERTMANAGER.read_text(), "http://127.0.0.1:9")
     with servers.alertmanager(tmp_path, text) as address:
         yield f"{address}/api/v2/alerts"

@@ -148,7 +148,7 @@ def test_every_alert_has_a_runbook(alert):
 
 
 def test_no_runbook_is_left_behind():
-    """A runbook without an alert is one that nobody is led to."""
+    """A runbook without an alert is one that no one is led to."""
     assert sorted(path.stem for path in rules.RUNBOOKS.glob("*.md")) == sorted(NAMES)
 
 
@@ -163,7 +163,7 @@ def test_runbooks_name_metrics_that_exist(path):
 
 
 def test_few_alerts_page():
-    """At most six alerts wake a person, or nobody reads them.
+    """At most six alerts wake a person, or no one reads them.
 
     Crashed, hung, stalled, ranks missing and devices lost, of which a run is at most one (`test_inhibition.py`), and a
     coordinator that stays down.

@@ -63,7 +63,7 @@ def test_a_rank_recorded_longer_loses_a_share_of_the_others_window():
 
 
 def test_a_healthy_job_has_no_slow_rank():
-    """Ranks alike: nobody is named, by any rule."""
+    """Ranks alike: no one is named, by any rule."""
     cluster = analyse_cluster(analyses())
     assert of_some(cluster) == []
     assert SLOW_RANK not in {each.cause for each in cluster.findings}

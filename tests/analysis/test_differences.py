@@ -87,7 +87,7 @@ def test_what_a_slow_rank_does_is_given_with_its_cause():
 
 @pytest.mark.parametrize(("ranks", "holding"), [((0,), False), ((0, 1), True), ((0, 1, 2), False)])
 def test_several_slow_ranks_share_the_blame(ranks, holding):
-    """Two of four cause 85 % together; a third one beside them says no more than chance."""
+    """Two of four cause 85 % together; a third one next to them says no more than chance."""
     assert holds(finding(*ranks), [waiting(45, 40, 3, 12)]) is holding
 
 
@@ -138,7 +138,7 @@ def test_time_in_no_call_is_no_function():
 
 
 def test_one_loss_is_given_once():
-    """700 us without a computing device, of which a rule explains most: a function of 400 has no room beside it."""
+    """700 us without a computing device, of which a rule explains most: a function of 400 has no room next to it."""
 
     def with_loader(lost_ns):
         loader = Finding(bottleneck=IO, cause="data_processing", ranks=(1,), evidence=(), lost_ns=lost_ns)

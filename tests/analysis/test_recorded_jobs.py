@@ -72,7 +72,7 @@ def short(function):
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_one_fault_is_found_once_and_alike(name):
-    """Culprit, cause and function are those of the fault, from whole traces and from summaries; nobody else is named."""
+    """Culprit, cause and function are those of the fault, from whole traces and from summaries; no one else is named."""
     (found,) = offline(JOBS / name)
     cause, function = EXPECTED[name]
     assert found.ranks == (CULPRIT,)

@@ -145,7 +145,7 @@ def found(count, *, wanted=None, rows=3, right=None):
 
 
 def test_every_fault_has_a_demand():
-    """A fault that nobody demands anything of would pass unseen."""
+    """A fault that no one demands anything of would pass unseen."""
     assert set(DEMANDS) == set(FAULTS)
 
 

@@ -51,7 +51,7 @@ def test_each_budget_is_judged():
 
 
 def test_the_table_names_what_was_missed():
-    """Hot or cold, beside the former agent's figures."""
+    """Hot or cold, next to the former agent's figures."""
     rows = [
         Row("a step", Cost(1_000, 16_000), Cost(2_000, 15_000), ("9", "137")),
         Row("a mark", Cost(2_100), Cost(2_000)),

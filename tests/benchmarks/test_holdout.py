@@ -51,7 +51,7 @@ def test_every_case_keeps_the_account(name):
 
 
 def test_without_a_world_ranks_run_apart():
-    """Nobody waits for everybody: steps end at their own time, and are not equally long."""
+    """No one waits for everybody: steps end at their own time, and are not equally long."""
     together, apart = measured(case())[2], measured(case(has_world=False))[2]
     assert np.ptp(together.end, axis=1).max() < 1e-9
     assert np.ptp(apart.end, axis=1).min() > 1e-4
@@ -152,7 +152,7 @@ def test_lines_before_the_fault_are_false_alarms():
 
 
 def test_the_job_is_a_symptom_of_anything_and_groups_of_a_node():
-    """What only feels the fault is not held against the detector; a group beside a slow rank is."""
+    """What only feels the fault is not held against the detector; a group next to a slow rank is."""
     assert scored(line("job", [], 40)).wrong_others == 0
     assert scored(line("group", [1, 3], 40, kind="slow_link")).wrong_others == 1
     nic = Truth(scope="node", ranks=tuple(range(8)), cause="link", ratio=1.0, kinds=("dp",), begin=30)
@@ -173,7 +173,7 @@ def test_steps_are_those_of_the_attempt():
 
 @pytest.mark.parametrize("name", ["slow 15 %, host", "slow from the start 20 %", "link tp", "slow beside a mad clock"])
 def test_the_detector_holds_on_another_authors_runs(name):
-    """Found by its cause on a seed of its own, nobody else named."""
+    """Found by its cause on a seed of its own, no one else named."""
     result = measure(name, 8, 913)
     assert (result.found, result.causes_right, result.wrong_ranks, result.wrong_others) == (1, 1, 0, 0), result.notes
 

@@ -130,7 +130,7 @@ def test_hidden_tokens_leave_no_column():
 
 
 def test_collections_of_all_at_once_come_in_the_same_step():
-    """Every rank collects in the same steps, so nobody waits for it."""
+    """Every rank collects in the same steps, so no one waits for it."""
     gc = generate(scenario("dp=4", interruptions=replace(UNDISTURBED, collection_every=5))).parts["gc"]
     assert (np.flatnonzero((gc > 0.1).all(axis=1)) == [4, 9, 14, 19]).all()
     assert (gc[0] < 0.01).all()

@@ -55,7 +55,7 @@ def test_a_missing_column_is_named(read, old, missing):
 
 
 def test_devices_are_read_apart(read):
-    """Steps of H100 are another table than those of A100, on their own nodes; a device that nobody knows is refused."""
+    """Steps of H100 are another table than those of A100, on their own nodes; a device that no one knows is refused."""
     header, first, second, third = PUBLISHED_TEXT.splitlines()
     text = "\n".join([header, first, second.replace(A100, "H100-80GB-HBM3"), third.replace(A100, "TPU v4")])
     found = read(text, read_published)

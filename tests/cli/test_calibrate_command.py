@@ -143,7 +143,7 @@ def test_no_fit_passes_a_physical_bound(tmp_path, capsys):
 
 
 def test_a_calibration_is_checked_like_the_rest():
-    """An efficiency above 1, a level that the cluster has not, a file beside values."""
+    """An efficiency above 1, a level that the cluster has not, a file together with values."""
     for section, message in (
         ("{parameters: {matrix_efficiency: 1.49}}", "matrix_efficiency"),
         ("{links: {fabric: {bandwidth_ratio: 0.5}}}", "unknown level 'fabric'"),

@@ -70,7 +70,7 @@ def verdict_of(incidents, fault="compute", state=None):
     ],
 )
 def test_only_the_whole_truth_is_right(incidents, fault, correct):
-    """Rank, cause and function must all be right, and nobody else named."""
+    """Rank, cause and function must all be right, and no one else named."""
     verdict = verdict_of(incidents, fault)
     assert verdict.correct is correct
     json.dumps(verdict.to_json())
@@ -95,7 +95,7 @@ def test_only_the_whole_truth_is_right(incidents, fault, correct):
     ],
 )
 def test_a_fault_that_stops_the_job_needs_its_state_and_no_other_incident(fault, state, incidents, correct):
-    """A hang beside a crash, or a slow rank beside a hang, would wake people twice."""
+    """A hang next to a crash, or a slow rank next to a hang, would wake people twice."""
     assert verdict_of(incidents, fault, state).correct is correct
 
 

@@ -169,7 +169,7 @@ def test_what_is_not_known_is_left_out_and_not_zero():
 
 
 def test_a_hang_is_exported_by_the_ranks_that_have_not_arrived():
-    """Each of them with the silence so far; a hang that names nobody is one series without a rank."""
+    """Each of them with the silence so far; a hang that names no one is one series without a rank."""
     nobody = replace(HANG, id="job-3", scope="job", ranks=(), domain=None)
     found = samples(rendered(snapshot(run_snapshot(incidents=(HANG, nobody, incident(1)))), "text").decode())
     rows = [dict(labels) | {"value": v} for (name, labels), v in found.items() if name == NAME]

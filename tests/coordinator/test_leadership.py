@@ -27,7 +27,7 @@ def test_the_first_started_leads_and_the_other_follows():
 
 
 def test_nobody_leads_before_the_others_could_be_known():
-    """Retained heartbeats of others come first; without a connection nobody leads at all."""
+    """Retained heartbeats of others come first; without a connection no one leads at all."""
     alone = connected("a", 1)
     assert not alone.update(NOW + SETTLE_S / 2)
     assert alone.update(NOW + SETTLE_S)

@@ -57,7 +57,7 @@ class Person:
         self._note(message)
 
     def _say(self, method, **parameters):
-        """Send a command whose answer nobody waits for: one that is waited for may be under way."""
+        """Send a command whose answer no one waits for: one that is waited for may be under way."""
         message = {"id": -1, "method": method, "params": parameters, "sessionId": self._tab._session}
         os.write(self._tab._write, json.dumps(message).encode() + b"\0")
 

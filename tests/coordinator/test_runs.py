@@ -73,7 +73,7 @@ def test_runs_do_not_see_each_other():
 
 
 def test_records_before_any_announcement_are_counted():
-    """Nobody knows these ranks."""
+    """No one knows these ranks."""
     watch = runs()
     assert play(watch, FAULTY, 0, 1) == []
     assert watch.rejected["rank"] == 4
@@ -437,7 +437,7 @@ HONEST = [[EIGHT.batch(step, step + 1, ranks=[rank]) for rank in range(8)] for s
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("begin", [0, 25])
 def test_a_lying_rank_neither_silences_nor_floods_the_rest(lie, begin):
-    """The slow rank is named all the same, nobody else is, every step is judged, and each lie is counted at most once."""
+    """The slow rank is named all the same, no one else is, every step is judged, and each lie is counted at most once."""
     watch = runs()
     watch.take(announce(*range(8), world=8), NOW)
     sent = 0
@@ -507,7 +507,7 @@ def test_a_world_that_grows_and_shrinks_loses_no_row(monkeypatch):
 
 
 def test_incarnations_under_one_name_that_nobody_announces_lose_no_row(monkeypatch):
-    """A job that is started again and again by hand: steps begin anew, clocks go on, every row is judged whole."""
+    """A job that is started again and again by hand: steps begin again, clocks go on, every row is judged whole."""
     watch = runs()
     rows = rows_of(watch, monkeypatch)
     two_nodes(watch)
@@ -537,7 +537,7 @@ def test_clock_skew_between_nodes_changes_no_row(monkeypatch):
 
 @pytest.mark.parametrize(("step_seconds", "is_whole"), [(0.5, True), (2.0, False)])
 def test_records_of_devices_that_come_eight_steps_late(monkeypatch, step_seconds, is_whole):
-    """Within the grace time nothing of them is lost; beyond it nobody waits for them, and each is counted as late."""
+    """Within the grace time nothing of them is lost; beyond it no one waits for them, and each is counted as late."""
     watch = runs()
     rows = rows_of(watch, monkeypatch)
     two_nodes(watch)
@@ -576,7 +576,7 @@ def test_thousands_of_nodes_are_laid_out_together():
 
 
 def test_records_of_another_nodes_rank_are_refused_and_counted():
-    """A node that reports ranks which another one announced names nobody: its records are foreign, by count."""
+    """A node that reports ranks which another one announced names no one: its records are foreign, by count."""
     watch = runs()
     two_nodes(watch)
     forged = FAULTY.batch(0, 60, ranks=(0, 1), node="n1")

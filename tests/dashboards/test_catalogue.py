@@ -201,7 +201,7 @@ def test_a_query_says_how_often_it_is_asked(name, panel, target):
 
 
 def test_every_kind_of_fact_is_shown():
-    """Each metric that judges a run is on some panel, so that nothing is measured for nobody."""
+    """Each metric that judges a run is on some panel, so that nothing is measured for no one."""
     shown = {re.sub(r"_bucket\Z", "", s.metric) for _, _, t in TARGETS for s in parse(expression(t)).selectors}
     judged = {name for name in BY_NAME if name.startswith(("lockstep_run_", "lockstep_suspect_", "lockstep_incident_"))}
     elsewhere = {

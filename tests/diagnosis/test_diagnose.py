@@ -208,7 +208,7 @@ def test_collections_that_were_measured_are_those_that_no_call_records():
     ],
 )
 def test_the_call_tree_says_what_the_excess_consists_of(more, cause):
-    """Where nobody measured the cause: the loader or collections if they hold most of it, else work."""
+    """Where no one measured the cause: the loader or collections if they hold most of it, else work."""
     assert cause_of(_job(2, *more), [_job(1)]) == cause
 
 

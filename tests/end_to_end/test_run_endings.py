@@ -217,7 +217,7 @@ def expected(row):
 
 
 async def test_each_way_to_end_has_its_state_and_at_most_one_incident(tmp_path):
-    """Nobody is paged for an end that a person or a scheduler wanted; a crash names the rank that went first."""
+    """No one is paged for an end that a person or a scheduler wanted; a crash names the rank that went first."""
     found = await outcomes(tmp_path)
     told = {
         row.way: (each.state, [incident[:3] for incident in each.incidents])

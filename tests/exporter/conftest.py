@@ -101,7 +101,7 @@ def make_config(root: Path, tmp_path: Path, **values: Any) -> ExporterConfig:
     defaults = {
         "root": str(root),
         "node": "node-1",
-        "broker_port": free_port(),  # nobody listens there
+        "broker_port": free_port(),  # no one listens there
         "http_host": "127.0.0.1",
         "http_port": 0,
         "tick_seconds": 0.02,
@@ -121,7 +121,7 @@ def open_descriptors() -> int:
 
 
 async def until(condition: Any, seconds: float = 20.0) -> None:
-    """Wait for something that another process or task brings about and that tells nobody."""
+    """Wait for something that another process or task brings about and that tells no one."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110  (see above: there is no event to wait on)
             await asyncio.sleep(0.01)

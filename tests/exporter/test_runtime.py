@@ -416,7 +416,7 @@ async def test_requests_for_what_is_not_here_are_refused_by_name(root, tmp_path,
 
 
 async def test_an_order_that_cannot_be_written_is_refused(config: ExporterConfig, make_ring):
-    """A run's folder that takes no file is an answer with the reason, and the next request is judged anew."""
+    """A run's folder that takes no file is an answer with the reason, and the next request is judged again."""
     ring = make_ring(rank=0)
     ring.write(record(0))
     async with running(Exporter(config)) as exporter:
@@ -498,7 +498,7 @@ async def test_a_ring_that_is_written_fast_is_read_completely(config: ExporterCo
 
 
 class SurpriseError(Exception):
-    """What nobody expects."""
+    """What no one expects."""
 
 
 def surprise(*_, **__):

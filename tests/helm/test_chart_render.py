@@ -132,7 +132,7 @@ def test_monitors_name_the_jobs_of_the_rules():
 
 @pytest.mark.parametrize(("service", "monitor"), [("exporter", "podMonitor"), ("coordinator", "serviceMonitor")])
 def test_a_timeout_beyond_the_interval_is_refused(service, monitor):
-    """The operator would drop such a monitor with a line in its own log, and nobody would be scraped."""
+    """The operator would drop such a monitor with a line in its own log, and no one would be scraped."""
     with pytest.raises(Exception, match="scrapeTimeout: got 10s, expected at most the interval, 5s"):
         render({service: {monitor: {"enabled": True, "interval": "5s"}}})
     for interval, timeout in (("5s", "5s"), ("1m", "10s"), ("", "10s"), ("5s", "")):
@@ -147,7 +147,7 @@ def test_both_brokers_at_once_are_refused():
 
 
 def test_a_broker_elsewhere_with_tls_needs_its_authority():
-    """Without the secret's name every pod would wait for one that nobody makes."""
+    """Without the secret's name every pod would wait for one that no one makes."""
     elsewhere = {"mosquitto": {"enabled": False}, "external": {"host": "mqtt"}}
     with pytest.raises(Exception, match="existingAuthoritySecret: got '', expected"):
         render({"broker": elsewhere})

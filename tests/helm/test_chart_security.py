@@ -153,7 +153,7 @@ def test_the_coordinator_reaches_what_it_is_configured_to_reach(config, port):
 
 
 def test_scrapes_can_be_kept_to_prometheus_and_the_hook_still_passes():
-    """Named peers and nobody else, but for `helm test`."""
+    """Named peers and no one else, but for `helm test`."""
     values = {"networkPolicy": {"allowCoordinatorFrom": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]}}
     items = render(values)
     (rule,) = pick(items, "NetworkPolicy", "-coordinator")["spec"]["ingress"]

@@ -126,7 +126,7 @@ def test_an_image_without_a_shell_asks_for_the_variable():
     ],
 )
 def test_which_containers_train(annotations, changed):
-    """The named ones, kubectl's default, or the first; a proxy beside them is left alone."""
+    """The named ones, kubectl's default, or the first; a proxy next to them is left alone."""
     containers = [{"name": name, "command": ["run"]} for name in ("first", "second", "proxy")]
     pod, _ = patched(make_pod(annotations=annotations, containers=containers))
     assert {one["name"] for one in pod["spec"]["containers"] if "env" in one} == changed

@@ -238,6 +238,6 @@ def test_a_rank_that_waits_already_is_not_replaced(tmp_path):
 
 
 def socket_refuses(path):
-    """Whether nobody listens at `path`; one who listens drops a caller that says nothing."""
+    """Whether no one listens at `path`; one who listens drops a caller that says nothing."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
         return caller.connect_ex(str(path)) != 0

@@ -74,7 +74,7 @@ def test_a_specification_is_the_job_it_says():
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_example_runs_and_fits(path):
-    """The examples can be simulated, fit the memory, and waste nobody's time: MFU is above a third."""
+    """The examples can be simulated, fit the memory, and waste no one's time: MFU is above a third."""
     found = load_spec(path.read_text(), path.name, folder=path.parent).forecast()
     assert not found.out_of_memory
     assert 1 / 3 < found.mfu_ratio < 1

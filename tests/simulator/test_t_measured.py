@@ -51,7 +51,7 @@ def test_t13_measured_steps_are_predicted():
 @pytest.mark.shared
 @pytest.mark.skipif(not SHARED.is_dir(), reason="no tables beside the checkout")
 def test_t13_half_of_the_whole_table_is_predicted():
-    """All of vTrain's steps that no fit has seen are met to 7 % on average, and ranked; the benchmark fits anew."""
+    """All of vTrain's steps that no fit has seen are met to 7 % on average, and ranked; the benchmark fits again."""
     _, held_out = halves(read_vtrain(SHARED / VTRAIN).rows, seed=0)
     within(held_out, with_parameters(dgx_a100(), VTRAIN_NODE), 0.07)
 

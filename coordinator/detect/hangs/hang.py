@@ -4,12 +4,12 @@
 Pure: progress in, verdict out; whether a run hangs at all, and since when, the state machine decides. In this order:
 
 0. Ranks whose process is gone never arrive. A job of which nothing is left does not hang: it has ended badly.
-1. Ranks that are waited for and wait for nobody (`waiting.py`) have not arrived.
+1. Ranks that are waited for and wait for no one (`waiting.py`) have not arrived.
 2. Ranks wait, and everybody who is known has arrived: somebody has not of whom nothing is known.
 3. Ranks wait for each other in a circle. Those that went on after their last issue have not arrived (receives are often
    posted long before they are waited for); if there is none, collectives were issued in different orders.
 4. All members of a group have issued the same, and it was the last that was heard of them: the collective itself hangs.
-5. Nobody is in a collective: all ranks stand still in work of their own.
+5. No one is in a collective: all ranks stand still in work of their own.
 
 Without progress (a step log, agents without collectives) the last steps say who is behind; a record that was lost looks
 the same, so how far that is to be believed depends on how many are lost. Where all ranks have ended the same step, a
@@ -40,7 +40,7 @@ _NAMED_MAX = 3  # ranks told one by one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hang:
-    """What is known of a standstill. `scope` is rank (the `ranks` have not arrived), group or job (nobody is named).
+    """What is known of a standstill. `scope` is rank (the `ranks` have not arrived), group or job (no one is named).
 
     `domain` is (kind, name) of where it is waited. `is_pause`: the ranks say themselves that they save or evaluate.
     `is_measured`: by what ranks have issued; otherwise by whose records are lacking, `lacking_records` of them in
@@ -90,7 +90,7 @@ class _Unseen:
 
 
 def _waited_for_unseen(progress: Progress, waiting: Waiting) -> _Unseen:
-    """Look for members that say nothing in the domains that somebody is inside of who waits for nobody known."""
+    """Look for members that say nothing in the domains that somebody is inside of who waits for no one known."""
     found: dict[int, NDArray[np.int64]] = {}
     free_W = (waiting.inside >= 0) & ~waiting.waits
     for domain in np.unique(waiting.inside[free_W]).tolist():
@@ -184,7 +184,7 @@ def _circle(progress: Progress, topology: "Topology", waiting: Waiting) -> Hang:
 
 
 def _all_arrived(progress: Progress, topology: "Topology", waiting: Waiting) -> Hang:
-    """Tell a collective that hangs from ranks that all stand still by themselves; nobody is behind anybody."""
+    """Tell a collective that hangs from ranks that all stand still by themselves; no one is behind anybody."""
     inside = np.unique(waiting.inside[waiting.inside >= 0]).tolist()
     whole = [progress.domains[at] for at in inside if _is_whole(progress.domains[at], at, waiting)]
     is_pause = _pauses(progress, progress.rank)

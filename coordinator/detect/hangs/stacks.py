@@ -149,7 +149,7 @@ def place_of(frames: Sequence[StackFrame]) -> Place | None:
 
 
 def explain_hang(stacks: Sequence[RankStacks], late: Sequence[int], cause: str, scope: str) -> HangStacks:
-    """Return what stacks show of a hang whose `late` ranks have not arrived, none of them where nobody is named.
+    """Return what stacks show of a hang whose `late` ranks have not arrived, none of them where no one is named.
 
     `cause` and `scope` are the verdict's (`hang.Hang`): "link" where all ranks of a group have issued the same, "group"
     without that where they wait for each other in a circle.

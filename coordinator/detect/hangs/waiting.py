@@ -6,7 +6,7 @@ member waits for it. Sends and receives are compared between the two ranks conce
 may be buffered; it does when it is the last thing that the rank is known to have done.
 
 A rank that is waited for may itself wait for others elsewhere: one that is blocked in its tensor group is behind in
-its data-parallel group too. Those that are waited for and wait for nobody have not arrived, whatever the graph between
+its data-parallel group too. Those that are waited for and wait for no one have not arrived, whatever the graph between
 looks like; it is never made, for a domain of n ranks has n^2 / 4 edges.
 
 Shapes: K ranks whose progress is known, W ranks of the world (indexed by rank), N rows of what was issued, D domains,
@@ -81,7 +81,7 @@ class Waiting:
 
     @property
     def late(self) -> "NDArray[np.bool_]":
-        """Who is waited for and waits for nobody."""
+        """Who is waited for and waits for no one."""
         return self.behind & ~self.waits
 
 

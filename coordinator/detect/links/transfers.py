@@ -1,7 +1,7 @@
 # ruff: noqa: N803, N806, N815  (names of arrays end in their shape, see the legend below)
 """What the transfers of every communication group took in a step.
 
-Pure. Who arrives last waits for nobody: the least wait among a group's members is its transfer. Pipelines give
+Pure. Who arrives last waits for no one: the least wait among a group's members is its transfer. Pipelines give
 count x shortest operation instead (`StepRow.transfers`), for their waits hold bubbles. For the other kinds that bound
 is not used: it is no less than the last arriver's wait where ranks wait in each operation, and blind to bandwidth where
 the shortest operation is small.

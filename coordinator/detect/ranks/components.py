@@ -107,7 +107,7 @@ def phase_of(more: "Mapping[str, float]") -> str:
 
 
 def middling(parts: "Mapping[str, NDArray[np.floating]]") -> dict[str, float]:
-    """Return each part's median over the ranks, parts that nobody measured left out."""
+    """Return each part's median over the ranks, parts that no one measured left out."""
     return {name: float(np.nanmedian(value)) for name, value in parts.items() if not np.isnan(value).all()}
 
 

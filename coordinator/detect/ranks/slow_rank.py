@@ -238,7 +238,7 @@ class SlowRankTest:
         """Forget what replicas with a member missing share, and return those of which only one rank is left.
 
         What a small replica shares is not known in a step in which a member has just gone missing. Who stays away is
-        forgotten, and who is left alone shares with nobody: it is compared with its stage, where batches are even.
+        forgotten, and who is left alone shares with no one: it is compared with its stage, where batches are even.
         """
         groups, policy = self.replica_groups, self._policy
         is_new_D = groups.counts(self._absence.since(policy.absent_steps)) > 0

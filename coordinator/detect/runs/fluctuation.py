@@ -6,7 +6,7 @@ without what the step's longest batch adds to it (`imbalance_seconds`) and witho
 (`run_work.py`), over a level of the run that follows improvements at once and slowdowns hardly.
 
 A clipped sum says that something lasts, the mean of its steps that it matters; how much a mean scatters by itself
-depends on how long the series remembers (`run_noise.py`). One or two very long steps are a pause (a checkpoint nobody
+depends on how long the series remembers (`run_noise.py`). One or two very long steps are a pause (a checkpoint no one
 flagged) and are forgotten. Where long steps are common more of them in a row are needed (`run_outliers.py`).
 """
 
@@ -52,7 +52,7 @@ _WINDOWS_KEPT = ("_raw", "_first")
 class RunSample:
     """One step of a run: seconds, of it those that only the longest batch explains (0 where unknown), and mean work.
 
-    `work` is the mean over ranks of the record's work figure or tokens, NaN where nobody measured one. `is_held_back`:
+    `work` is the mean over ranks of the record's work figure or tokens, NaN where no one measured one. `is_held_back`:
     a slow rank or link is known to make the step longer.
     """
 
@@ -250,7 +250,7 @@ class FluctuationTest:
             return  # what may be a slowdown teaches nothing, until it is too old to become one
         if is_known and self._is_noisy and self._residuals.sum > limit(policy.false_page_steps) / 2:
             return  # nor does a shift in a noisy job, however old
-        if not self._is_held_back:  # else a fault that nobody mends would become what is usual, soonest in a young run
+        if not self._is_held_back:  # else a fault that no one mends would become what is usual, soonest in a young run
             self._settled += 1
             self._level += max(1 / self._settled, policy.baseline_rate) * min(max(excess, -sigma), sigma)
         if len(self._last) < _LONG or not self.is_warm:

@@ -41,7 +41,7 @@ def _groups(text: str, cgroups: Path) -> Iterator[tuple[Path, tuple[str, str, st
 
 
 def _free_bytes(folder: Path, names: tuple[str, str, str]) -> int | None:
-    """Return what a group may still take; file pages that nobody uses make room."""
+    """Return what a group may still take; file pages that no one uses make room."""
     limit_name, usage_name, reclaimable_name = names
     limit, usage = _number(_read(folder / limit_name)), _number(_read(folder / usage_name))
     if limit is None or usage is None:  # "max" is no limit

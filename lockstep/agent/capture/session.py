@@ -22,7 +22,7 @@ FORKS = "the training forks a process"
 
 
 class ProfilerSession:
-    """Whose the session is: nobody's, ours or theirs. Any thread may call."""
+    """Whose the session is: no one's, ours or theirs. Any thread may call."""
 
     def __init__(self) -> None:
         self._watches_forks = False

@@ -46,7 +46,7 @@ READ_COUNT = 2 * READ_EVERY
 SEGMENTS_MAX = 1024
 """Segments on their way; a device that is further behind is not measured until it has caught up."""
 STREAMS_MAX = 1024
-"""Streams that are told apart; torch's pools have some hundred."""
+"""Streams that are distinguished; torch's pools have some hundred."""
 ERRORS_MAX = 8
 """Errors of calls to the device after which none is made any more, though it answers others."""
 
@@ -143,7 +143,7 @@ class EventQueue:
     def completed(self, collective: int, *, in_order: bool) -> None:
         """Note that a collective was queued, just now; `in_order` if on the current stream: an event here is its end.
 
-        Otherwise nobody knows when it is done, and waits for it are where the stream waits.
+        Otherwise no one knows when it is done, and waits for it are where the stream waits.
         """
         is_measured = collective in self._measured
         self._measured.discard(collective)

@@ -89,7 +89,7 @@ class BatchCounter:
         return None
 
     def _is_one_sequence(self, holder: Any, tokens: int) -> bool:
-        """Whether a row of tokens is one sequence: packed ones begin their positions anew."""
+        """Whether a row of tokens is one sequence: packed ones begin their positions again."""
         positions = holder.get("position_ids", None)
         if not isinstance(positions, self._tensor_type) or positions.numel() != tokens:
             return True

@@ -132,7 +132,7 @@ def regressions(changes: Iterable[QuantityChange]) -> list[QuantityChange]:
 def _unless_replaced(change: QuantityChange, before: _Side, after: _Side) -> QuantityChange:
     """Return a change as one that does not decide, where others of its kind change by as much the other way.
 
-    Libraries choose among kernels anew in each run, and code moves from one function to another.
+    Libraries choose among kernels again in each run, and code moves from one function to another.
     """
     kind, name = change.quantity
     decides = change.verdict in (ChangeVerdict.REGRESSION, ChangeVerdict.IMPROVEMENT)

@@ -17,7 +17,7 @@ _HALF = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """One thing to do; `gain_ratio` is None where nobody can predict it."""
+    """One thing to do; `gain_ratio` is None where no one can predict it."""
 
     suggestion: str
     how: str
@@ -153,7 +153,7 @@ def _weight(found: Found) -> float:
 
 
 def named_ranks(findings: Iterable[Found], count: int) -> list[int]:
-    """Return the ranks that findings name, in the findings' order; who names more than half of `count` names nobody."""
+    """Return the ranks that findings name, in the findings' order; who names more than half of `count` names no one."""
     telling = [each for each in findings if len(each.worst) <= max(count * _HALF, 1)]
     return list(dict.fromkeys(number for each in telling for number in each.worst))
 

@@ -18,7 +18,7 @@ FunctionKey = tuple[str, tuple[str, ...], str]
 
 
 def kind_of(name: str) -> str:
-    """Return the colour of a class, `UNTOLD` for a class that nobody knows."""
+    """Return the colour of a class, `UNTOLD` for a class that no one knows."""
     return _KINDS.get(name, UNTOLD)
 
 

@@ -1,5 +1,5 @@
 # ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
-"""Collectives that computation slows down: the same collective beside computation and alone (Hermes, table 3).
+"""Collectives that computation slows down: the same collective during computation and alone (Hermes, table 3).
 
 Shape suffix: S collectives.
 """
@@ -34,7 +34,7 @@ def computing(columns: TraceColumns) -> Intervals:
 
 
 def overlap_ratio(table: CollectiveTable, compute: Mapping[int, Intervals]) -> NDArray[np.float64]:
-    """Return how much of each transmission runs beside computation, of shape (n_collectives,).
+    """Return how much of each transmission runs during computation, of shape (n_collectives,).
 
     Taken on the rank with the shortest duration, whose collective is the transmission, at its own clock; NaN where that
     rank's computation is not given.
@@ -53,7 +53,7 @@ def overlap_ratio(table: CollectiveTable, compute: Mapping[int, Intervals]) -> N
 def find_contention(
     table: CollectiveTable, compute: Mapping[int, Intervals], window_ns: int
 ) -> list[Finding] | NotJudged:
-    """Return groups whose collectives move less than 80 % beside computation of what the same ones move alone.
+    """Return groups whose collectives move less than 80 % during computation of what the same ones move alone.
 
     The same is: group, kind and bytes. Both kinds must occur often enough, else there is nothing to compare.
     """

@@ -65,7 +65,7 @@ class LinkTransfers:
     def undisturbed(self, link: str) -> NDArray[np.int64]:
         """Return the transfers that show what `link` does by itself.
 
-        Neither one that was tried again nor those beside computation, unless there are no others: these have causes of
+        Neither one that was tried again nor those during computation, unless there are no others: these have causes of
         their own.
         """
         at = self.of(link)
@@ -106,7 +106,7 @@ def link_transfers_of(
 
 
 def _during(communication: AscendCommunication, computing: Intervals) -> NDArray[np.bool_]:
-    """Return which transfers run beside computation for the most part: waiting comes first, so they end with theirs.
+    """Return which transfers run during computation for the most part: waiting comes first, so they end with theirs.
 
     Those of collectives of unknown times count as running alone.
     """
@@ -125,7 +125,7 @@ def judge_links(transfers: LinkTransfers, window_ns: int) -> list[Finding] | Not
 
     What was tried again and what computation may have slowed down is left out where there is more (`undisturbed`), and
     what costs less than 1 % of the window is not told. SDMA is the sum of HCCS, PCIE and SIO: it is judged only where
-    none of them stands beside it.
+    none of them stands next to it.
     """
     found, reached = [], 0
     has_parts = any(link in {"HCCS", "PCIE", "SIO"} for link in transfers.links)
@@ -206,9 +206,9 @@ def find_retransmission(transfers: LinkTransfers) -> list[Finding] | NotJudged:
 
 
 def find_link_contention(transfers: LinkTransfers, window_ns: int) -> list[Finding] | NotJudged:
-    """Return the SDMA transfers beside computation that move less than 80 % of the link (vendor: 0.8 x 18 GB/s).
+    """Return the SDMA transfers during computation that move less than 80 % of the link (vendor: 0.8 x 18 GB/s).
 
-    Not if they cost less than 1 % of the window, or if those without computation beside them are as slow: that is the
+    Not if they cost less than 1 % of the window, or if those without computation next to them are as slow: that is the
     link, not contention.
     """
     at = transfers.of(SUM_OF_LINKS)

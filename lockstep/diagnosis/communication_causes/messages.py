@@ -24,7 +24,7 @@ SMALL_PACKETS, UNALIGNED = ("small_packets", "unaligned")
 _FUSIBLE = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER)
 """What frameworks gather into buckets."""
 _UNDISTURBED = 0.25
-"""Share of the small collectives of a step, ten and more, that surely wait for nobody: the ranks have just met."""
+"""Share of the small collectives of a step, ten and more, that surely wait for no one: the ranks have just met."""
 
 
 def misaligned(collectives: RankCollectives) -> NDArray[np.int64]:

@@ -107,7 +107,7 @@ def _differing(subject: str, reported: Mapping[int, str]) -> list[Finding]:
     values: dict[str, list[int]] = defaultdict(list)
     for rank, value in reported.items():
         values[value].append(rank)
-    if len(values) < 2:  # noqa: PLR2004  (all alike, or nobody)
+    if len(values) < 2:  # noqa: PLR2004  (all alike, or no one)
         return []
     usual = max(values, key=lambda value: len(values[value]))
     shown = "; ".join(f"{value or 'not set'} on {len(ranks)} ranks" for value, ranks in values.items())

@@ -255,7 +255,7 @@ def judge_waiting(
     """Return the ranks that others wait for in collectives, those that cost most first.
 
     `lost_ns` is the time in which all others waited for the named rank and had nothing to compute (`computing`): what
-    they wait beside their own computation costs nothing. A rank that was late once, and is not to blame without that,
+    they wait during their own computation costs nothing. A rank that was late once, and is not to blame without that,
     or that is to blame in no more steps than chance gives (`repetition`), is named with low confidence. A group of
     which only some ranks were captured is judged with less confidence: the one that all wait for may not be there.
     """

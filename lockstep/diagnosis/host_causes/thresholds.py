@@ -1,6 +1,6 @@
 """Every limit of the host's rules, with who says so. Rules read them here and nowhere else.
 
-`own` marks a limit of this project; its reason stands beside it.
+`own` marks a limit of this project; its reason stands next to it.
 """
 
 from collections.abc import Mapping

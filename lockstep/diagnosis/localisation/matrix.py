@@ -37,7 +37,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class PatternMatrix:
-    """`values_FDW` is float32: beta 0 where a worker does not run a function, mu and sigma NaN where nobody measured.
+    """`values_FDW` is float32: beta 0 where a worker does not run a function, mu and sigma NaN where no one measured.
 
     `rank_W` are int64 ranks, `window_ns_W` the windows. `left_out` functions mattered somewhere and had no room.
 

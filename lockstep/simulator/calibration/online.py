@@ -101,7 +101,7 @@ class OnlineModel:
     `parameters` are the numbers found, named as `with_parameters` takes them. `error_band_ratio`: nine of ten held-out
     steps are nearer than this to `expected_step_seconds`, relative to it. `unexplained_ratio` is the share of a step
     that the model adds as a rest. `captured_ranks` are those whose operator times were fitted; without any, arithmetic
-    and memory are not told apart.
+    and memory are not distinguished.
     """
 
     setup: Setup

@@ -54,7 +54,7 @@ _PROCESS: _ProcessMemory = {
     # PyTorch reports 79.15 GiB of an A100 with 80, 31.7 of a V100 with 32.
     "unusable_ratio": 0.0105,
 }
-"""What a process of PyTorch with NCCL takes of a device's memory beside the job's own."""
+"""What a process of PyTorch with NCCL takes of a device's memory besides the job's own."""
 
 TITAN_XP = Device(
     name="Titan Xp",

@@ -88,7 +88,7 @@ class Pass:
 class Script:
     """The acts of a pass: seconds at full speed, 0 of a feature, and number in `phases`, NOTHING where it computes.
 
-    `hides_s` is what is computed beside a feature. Arrays of shape (acts,). `counts` says how often each of `phases`
+    `hides_s` is what is computed next to a feature. Arrays of shape (acts,). `counts` says how often each of `phases`
     comes. Compared by identity.
     """
 
@@ -211,7 +211,7 @@ class _Draft:
         self.last = place
 
     def _go_on(self, seconds: float, start: int) -> None:
-        """Put a computation beside a communication: behind the meeting `start`, and before what follows."""
+        """Put a computation next to a communication: behind the meeting `start`, and before what follows."""
         place = len(self.calls)
         self.calls.append(seconds)
         self.edges.append((start, place))

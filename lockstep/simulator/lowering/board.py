@@ -1,4 +1,4 @@
-"""Classes of groups on the links: which links each passes, and how fast a collective runs while nobody else does.
+"""Classes of groups on the links: which links each passes, and how fast a collective runs while no one else does.
 
 A link's class is twice the class of its uplink, plus OUT or IN.
 """

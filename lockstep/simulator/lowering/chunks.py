@@ -24,7 +24,7 @@ _SENT_TO, _SENDS = "sent to", "sends"
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Computation of `seconds` on a device at full speed; that of a `product` may go on beside transfers."""
+    """Computation of `seconds` on a device at full speed; that of a `product` may go on during transfers."""
 
     seconds: float
     product: bool = False
@@ -66,7 +66,7 @@ class Part:
     """A block or a chunk on one rank, per micro-batch. Owned by the compiler until the chunk is done.
 
     `stored_bytes` are kept from forward to backward, `transient_bytes` exist while backward computes a unit again, and
-    `workspace_bytes` beside a block at work: that and what its operators need while they run. `weight_bytes`,
+    `workspace_bytes` next to a block at work: that and what its operators need while they run. `weight_bytes`,
     `gradient_bytes` and `optimizer_bytes` are kept all the time; `gathered_bytes` are the weights of the largest unit
     whose weights are kept in parts. `update_bytes` is what an optimizer step moves, `returns` the weights to gather
     after it.
@@ -129,7 +129,7 @@ def compile_chunks(
 
     Between stages a tensor that all ranks along `tp` hold is sent in parts, one by each, and gathered behind the way
     (Narayanan et al. 2021, section 4.1); DeepSpeed's pipeline does so too. If it `accumulates`, every micro-batch reads
-    and writes the gradients of those before. With `overlap_tensor` transfers along `tp` go on beside products.
+    and writes the gradients of those before. With `overlap_tensor` transfers along `tp` go on during products.
 
     Raises
     ------
@@ -323,10 +323,10 @@ def _tidied(segments: list[Segment]) -> list[Segment]:
 
 
 def _during_products(segments: list[Segment], mesh: Mesh) -> list[Segment]:
-    """Return segments in which transfers along `tp` go on beside the product that waits for them, or that made them.
+    """Return segments in which transfers along `tp` go on during the product that waits for them, or that made them.
 
     Both are cut in as many parts as ranks: all parts of the product but one are computed while others are on their way
-    (Transformer Engine's overlap with user buffers). A product is beside one transfer.
+    (Transformer Engine's overlap with user buffers). A product is during one transfer.
     """
     found = list(segments)
     parts = mesh.degree(_SCATTER_AXIS)

@@ -3,7 +3,7 @@
 Classes of ranks that meet in collectives of all of them form a set. Between two meetings the slowest decides, so that
 all from the first meeting of a pass to the last has one length, whenever each class comes: a pass is what a class does
 before (its head), what the set does together, and what a class does after (its tail). A class by itself needs one
-operation. That is exact as long as nobody else uses the links meanwhile.
+operation. That is exact as long as no one else uses the links meanwhile.
 """
 
 from collections.abc import Iterable, Sequence
@@ -59,7 +59,7 @@ class Inside:
         return np.where(self.feature >= 0, np.array([*alone_s, 0.0])[self.feature], 0.0)
 
     def hidden_s(self) -> float:
-        """Return how long features go on beside computation, in all passes."""
+        """Return how long features go on during computation, in all passes."""
         return len(self.operations) * float(np.minimum(self.act_features_s(), self.hides_s).sum())
 
     def carried_bytes(self) -> list[float]:
@@ -72,7 +72,7 @@ class Inside:
 class Outline:
     """A pass of a set: heads and tails by class, 0.0 for none, and between them what the set does together.
 
-    `together_s` is None for a set that meets nobody: its heads are whole passes. `begin_s`, `busy_s` are as in
+    `together_s` is None for a set that meets no one: its heads are whole passes. `begin_s`, `busy_s` are as in
     `Inside`, by class, and speak of the acts `first` to `behind`.
     """
 
@@ -163,7 +163,7 @@ def coarse_passes(rank_class: RankClass) -> int:
 def undisturbed_sets(classes: Sequence[RankClass], sending: Iterable[int], board: Board) -> list[tuple[int, ...]]:
     """Return the sets of classes whose passes can be drawn as a whole; a class is in one of them or in none.
 
-    All features of a set are of groups of all its classes, and pass links that nobody else uses meanwhile: no sends,
+    All features of a set are of groups of all its classes, and pass links that no one else uses meanwhile: no sends,
     which are of the families `sending`, and no group but those that one of the set is in. Such a group has its turn
     before or after the feature, and where it is in the queue of gradients, after all passes up to the first sum.
     """

@@ -1,4 +1,4 @@
-"""Seconds of an operator on a rank: its products by shape, what it moves, and what runs beside them.
+"""Seconds of an operator on a rank: its products by shape, what it moves, and what runs next to them.
 
 A fused attention has a speed of its own. Where the scores are written, softmax and dropout are kernels between the
 products: what they move takes its time before or after the products and is not hidden behind them.

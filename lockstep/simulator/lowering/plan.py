@@ -27,7 +27,7 @@ from lockstep.simulator.strategy.tree import StrategyTree
 class Plan:
     """Chunks in the order of the data and their programs, meshes in order of appearance with the chunks of each.
 
-    Shared by all who ask for it: nobody changes it. `fabric` is of the cluster that was asked for first.
+    Shared by all who ask for it: no one changes it. `fabric` is of the cluster that was asked for first.
     """
 
     chunks: Sequence[Chunk]
@@ -71,7 +71,7 @@ def plan_of(
     """Return the plan for micro-batches of `samples`, gradients sent in buckets of `bucket_bytes`.
 
     If it `accumulates`, gradients are added to those of the micro-batches before; with `overlap_tensor` transfers along
-    `tp` go on beside products.
+    `tp` go on during products.
 
     Raises
     ------

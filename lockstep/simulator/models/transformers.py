@@ -15,7 +15,7 @@ _UNFUSED_SCORE_MOVES = 6.5
 # softmax (its output again), and reads them for the queries' and the keys' product.
 _UNFUSED_SCORE_BACKWARD_MOVES = 9.5
 # Of those the products themselves write and read the scores once each, and in backward read dropout's output, write
-# gradients and read them twice; softmax and dropout are kernels beside them.
+# gradients and read them twice; softmax and dropout are kernels next to them.
 _UNFUSED_SEPARATE_SHARE = 4.5 / _UNFUSED_SCORE_MOVES
 _UNFUSED_SEPARATE_BACKWARD_SHARE = 5.5 / _UNFUSED_SCORE_BACKWARD_MOVES
 _UNFUSED_LAUNCHES = 4.0  # two products, softmax with scale and mask, dropout

@@ -1,4 +1,4 @@
-"""The section `calibration`: what fits have found, in the specification itself or in a file beside it."""
+"""The section `calibration`: what fits have found, in the specification itself or in a file next to it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ _SECTION = Field(kind=SECTION, help="what measured steps have taught", fields=CA
 class Calibrated:
     """What measured steps have taught: parameters of `calibrate`, and the error on steps held out, None if unknown.
 
-    `overhead_seconds` is what a step takes beside its timeline.
+    `overhead_seconds` is what a step takes outside its timeline.
     """
 
     parameters: Mapping[str, float] = field(default_factory=dict)
@@ -36,7 +36,7 @@ def build_calibration(values: Mapping[str, Any], cluster: Cluster, places: Place
     Raises
     ------
     MalformedError
-        The file cannot be used, is named beside other values, or a level is not the cluster's.
+        The file cannot be used, is named together with other values, or a level is not the cluster's.
     """
     if values["file"] is not None:
         values = {**values, "parameters": [value for value in values["parameters"].values() if value is not None]}
@@ -62,7 +62,7 @@ def build_calibration(values: Mapping[str, Any], cluster: Cluster, places: Place
 
 
 def with_overhead(found: Forecast, calibration: Calibrated) -> Forecast:
-    """Return a forecast with what a step takes beside its timeline, in which the mean rank is idle."""
+    """Return a forecast with what a step takes outside its timeline, in which the mean rank is idle."""
     extra_s = max(calibration.overhead_seconds, -_OVERHEAD_MOST_RATIO * found.step_seconds)
     step_s = found.step_seconds + extra_s
     ratio = found.step_seconds / step_s

@@ -42,7 +42,7 @@ _DEVICE_PROCESS, _GROUP_PROCESS = "Ascend Hardware", "Communication"
 def load_database_trace(
     path: Path, settings: AscendSettings = _NO_SETTINGS, *, max_bytes: int = DATABASE_MAX_BYTES
 ) -> TraceColumns:
-    """Return the events of a profiler's database, read-only and without touching anything beside it.
+    """Return the events of a profiler's database, read-only and without touching anything next to it.
 
     `trace_bytes` is the file's size, for there is no JSON.
 

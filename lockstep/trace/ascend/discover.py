@@ -160,7 +160,7 @@ def _rank_folders(root: Path) -> Iterator[Path]:
 
 
 def _holds_ranks(entry: Path) -> bool:
-    """Whether an entry beside a rank's or cluster's files is worth a look: not what the rank itself consists of."""
+    """Whether an entry next to a rank's or cluster's files is worth a look: not what the rank itself consists of."""
     if not entry.is_dir() or entry.is_symlink():
         return False
     return entry.name not in OUTPUT_FOLDERS and not entry.name.startswith((_PROF_PREFIX, "FRAMEWORK", "logs"))

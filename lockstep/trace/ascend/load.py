@@ -42,7 +42,7 @@ def load_trace_view(
 
     Rows of the host keep their category, except that calls into CANN and the task queue's both ends are RUNTIME, and
     torch's own annotations are ANNOTATION. A collective is its row in the communication process; its parts, the
-    profiler's overlap analysis and the scheduler's own tasks are nobody's work. Events whose fields make no sense are
+    profiler's overlap analysis and the scheduler's own tasks are no one's work. Events whose fields make no sense are
     left out and counted.
 
     Raises

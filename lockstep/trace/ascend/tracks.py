@@ -90,7 +90,7 @@ def is_part(thread_name: str) -> bool:
 
 
 def task_of(name: str, task_type: str) -> tuple[str, WorkKind]:
-    """Return category and work of a device row; parts of collectives are nobody's work, their collective's row is."""
+    """Return category and work of a device row; parts of collectives are no one's work, their collective's row is."""
     what, kind = _plain(name), _plain(task_type)
     if what.startswith("MEMCPY"):
         return COPY, WorkKind.MEMORY

@@ -24,7 +24,7 @@ NETWORK_PREFIXES = ("NCCL_", "RCCL_", "HCCL_", "UCX_", "GLOO_", "TORCH_NCCL_")
 
 _NO = msgspec.Raw(b"")
 _THREAD = re.compile(r"thread -?\d+ \((.*)\)")
-_PLAIN = ("pt_main_thread", "python")  # torch's and Python's names for a thread that nobody named
+_PLAIN = ("pt_main_thread", "python")  # torch's and Python's names for a thread that no one named
 _CALLS = {"cuda": "nvidia", "hip": "amd", "acl": "ascend"}  # prefixes of the runtimes' calls
 _VENDORS = {
     "nvidia": re.compile(r"nvidia|tesla|geforce|quadro|\b[abhglv]\d{2,3}\b", re.IGNORECASE),

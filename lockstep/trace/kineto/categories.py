@@ -73,7 +73,7 @@ _READINGS = {
 
 
 def today(category: str) -> str:
-    """Return today's name of `category`, whatever wrote it; one that nobody knows stays."""
+    """Return today's name of `category`, whatever wrote it; one that no one knows stays."""
     small = category.lower()
     if small in _FORMER:
         return _FORMER[small]

@@ -89,7 +89,7 @@ def work_of(
 ) -> NDArray[np.int8]:
     """Return the `WorkKind` of every event, int8 array of shape (n_events,).
 
-    Codes as in `TraceColumns`. `with_stream` says which events ran on a stream, which of a category that nobody knows
+    Codes as in `TraceColumns`. `with_stream` says which events ran on a stream, which of a category that no one knows
     makes compute; `collectives` are the events that say which collective they are.
     """
     by_category = np.array([_BY_CATEGORY.get(each, WorkKind.NOTHING) for each in category_names], np.int8)

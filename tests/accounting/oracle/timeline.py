@@ -128,7 +128,7 @@ class Timeline:
     def completed(self, collective: Collective, *, in_order: bool) -> None:
         """Note that it was queued, just now; `in_order` if on the current stream, so that an event here is its end.
 
-        Otherwise nobody says when it is done: its `done_ns` stays 0, and waits for it are where the stream waits.
+        Otherwise no one says when it is done: its `done_ns` stays 0, and waits for it are where the stream waits.
         """
         if not in_order:
             return
@@ -257,7 +257,7 @@ class Timeline:
             self._turn.release()
 
     def _release(self, step: StepEvents) -> None:
-        """Give back what nobody asks for again, which the ends of this step and of the one measured last are not."""
+        """Give back what no one asks for again, which the ends of this step and of the one measured last are not."""
         stamps = step.release()
         if step.start is not None and step.start is not self._known:
             stamps.append(step.start)

@@ -69,7 +69,7 @@ def test_a_changed_library_is_refused(build):
 
 @pytest.mark.parametrize("name", ["", ".", LIBRARY_NAME, MANIFEST_NAME])
 def test_what_others_may_write_is_refused(build, name):
-    """A library runs inside the training: nobody but its owner may have changed it, or the directories above."""
+    """A library runs inside the training: no one but its owner may have changed it, or the directories above."""
     path = build.parent if not name else build / name
     path.chmod(0o777)
     assert "no other writer" in refusal(build)

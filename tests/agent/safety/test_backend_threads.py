@@ -64,7 +64,7 @@ SCRIPT = """
 import ctypes, os, sys
 from lockstep.agent.backend_threads import let_finish
 
-sys.setswitchinterval(100)  # nobody takes the interpreter lock from the main thread: it gives it up only when it waits
+sys.setswitchinterval(100)  # no one takes the interpreter lock from the main thread: it gives it up only when it waits
 
 @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 def work(_argument):

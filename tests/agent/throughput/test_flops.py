@@ -165,7 +165,7 @@ def test_a_mode_of_the_trainings_own_is_left_in_its_place(capsys):
 
 
 def test_a_measurement_without_an_end_is_abandoned():
-    """When nobody asks any more, the thread that began to count stops, and no other thread does it for it."""
+    """When no one asks any more, the thread that began to count stops, and no other thread does it for it."""
     flops = make(model_flops="measure")
     run_steps(flops, MEASURED_END)
     assert len(_get_current_dispatch_mode_stack()) == 1

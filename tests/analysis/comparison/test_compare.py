@@ -162,7 +162,7 @@ def test_the_tolerance_is_a_choice():
 
 
 def test_one_step_each_is_judged_by_a_wide_limit():
-    """Nobody knows the noise of one step: a quarter more is let pass, twice as much is not."""
+    """No one knows the noise of one step: a quarter more is let pass, twice as much is not."""
     assert found(Job(seed=1, steps=1), Job(seed=2, steps=1, operator_factor=1.2)) == {}
     assert ComparedQuantity(QuantityKind.KERNEL, "gemm_backward") in found(
         Job(seed=1, steps=1), Job(seed=2, steps=1, operator_factor=2.0)

@@ -67,7 +67,7 @@ async def test_a_slow_listener_costs_one_event():
 
 
 async def test_silence_is_kept_alive(monkeypatch):
-    """A comment where nothing is new, so that nobody between takes the connection for dead."""
+    """A comment where nothing is new, so that no one between takes the connection for dead."""
     monkeypatch.setattr(events, "_KEEPALIVE_S", 0.01)
     async with Site() as site, site.client.get(PATH) as response:
         await next_event(response)
@@ -75,7 +75,7 @@ async def test_silence_is_kept_alive(monkeypatch):
 
 
 async def test_the_end_of_the_coordinator_ends_every_stream():
-    """At once, and nobody new is let in."""
+    """At once, and no one new is let in."""
     async with Site() as site:
         async with site.client.get(PATH) as response:
             await next_event(response)

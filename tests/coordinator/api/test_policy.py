@@ -46,7 +46,7 @@ async def test_every_threshold_is_shown_with_default_source_and_reason(site):
 
 
 async def test_a_threshold_changes_the_verdict_of_a_run_in_progress(site):
-    """A rank 7 % slow is silent under a floor of 20 %, and named within a few steps of lowering it: nothing is learnt anew."""
+    """A rank 7 % slow is silent under a floor of 20 %, and named within a few steps of lowering it: nothing is learnt again."""
     status, answer = await ask(site, "PATCH", POLICY, {"excess.floor_ratio": 0.2, "detectors.fluctuation": False})
     assert status == 200
     assert answer["changed"][0] == {"run": "", "name": "excess.floor_ratio", "before": 0.025, "after": 0.2}
@@ -125,7 +125,7 @@ async def test_a_wrong_change_is_refused_whole(site, body, named):
 
 
 async def test_a_body_that_is_no_json_is_refused(site):
-    """Broken, in another encoding, or with a number that nobody can convert."""
+    """Broken, in another encoding, or with a number that no one can convert."""
     for raw in (b"{", b"\xff", b'{"excess.floor_ratio": ' + b"9" * 5000 + b"}", b"[" * 9000):
         assert (await ask(site, "PATCH", POLICY, raw=raw))[0] == 400
 

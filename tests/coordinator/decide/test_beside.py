@@ -100,7 +100,7 @@ def test_what_begins_with_a_culprit_is_taken_for_its():
 
 
 def test_a_restart_of_the_coordinator_goes_on_counting():
-    """Since when all ranks have grown beside a culprit is kept, and told as the onset."""
+    """Since when all ranks have grown next to a culprit is kept, and told as the onset."""
     book = Book()
     book.take(range(62, 110), RANK, slower(0.0))
     book.take(range(110, 120), RANK, slower(0.09))

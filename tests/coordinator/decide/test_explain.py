@@ -63,7 +63,7 @@ def test_what_a_replica_shares_is_shown_apart():
 
 
 def test_a_rank_without_peers_is_explained_by_its_past():
-    """No reference is made up where nobody does the same work."""
+    """No reference is made up where no one does the same work."""
     told = explanation(opened(), scene(Scenario(degrees="pp=4").with_fault("compute", 3, seconds=0.06, begin=60)))
     assert "its own past" in told["reference"]["how"]
     assert "reference_seconds" not in told["samples"]

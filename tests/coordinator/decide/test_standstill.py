@@ -242,7 +242,7 @@ def test_the_end_of_a_run_and_a_new_attempt_close_it():
 
 
 def test_a_run_that_is_forgotten_leaves_nothing_open():
-    """A lost run keeps its incident until nobody expects it back."""
+    """A lost run keeps its incident until no one expects it back."""
     story = stepping()
     story.wait(RUN.lost_keep_seconds)
     assert story.incident is not None

@@ -60,12 +60,12 @@ def test_own_work_names_the_culprit_alone():
     ids=["step time", "tp wait only", "pp wait only", "dp wait only", "all but tp", "all but pp"],
 )
 def test_own_work_needs_the_waits_of_all_domains(seen):
-    """Step time names nobody; with a wait left in it, those who wait for the culprit are named too, or nobody is."""
+    """Step time names no one; with a wait left in it, those who wait for the culprit are named too, or no one is."""
     assert named(GRID, seen) != {3}
 
 
 def test_half_a_domain_is_named():
-    """Four of eight ranks 7 % slow are named, all of them and nobody else."""
+    """Four of eight ranks 7 % slow are named, all of them and no one else."""
     assert named(HALF) == {0, 2, 4, 6}
 
 

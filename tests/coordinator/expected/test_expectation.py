@@ -165,7 +165,7 @@ def test_without_a_specification_nothing_is_expected():
 
 
 def test_a_specification_of_another_job_is_refused_with_its_reason():
-    """Twice as many ranks: nothing is expected, the reason names both, and nobody asks again."""
+    """Twice as many ranks: nothing is expected, the reason names both, and no one asks again."""
     made = Watch(text=replace(TEXT, text=SPEC.replace("dp: 4", "dp: 8").replace("fanout: 4", "fanout: 8")))
     two_nodes(made.runs)
     made.play(FAULTY, 0, 70)
@@ -201,7 +201,7 @@ def test_steps_with_a_finding_teach_nothing():
 
 
 def test_a_window_that_drifts_waits_for_a_better_one():
-    """The reason says so meanwhile; half of the window is seen anew."""
+    """The reason says so meanwhile; half of the window is seen again."""
     expectation = Expectation(TEXT)
     for number, row in enumerate(ROWS[:WINDOW_STEPS]):
         assert expectation.see(row, judged(row.step, step_seconds=1 + number / 40), TOPOLOGY, "") == []

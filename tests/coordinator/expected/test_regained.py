@@ -72,7 +72,7 @@ def test_records_tell_what_a_slower_run_gets_back(part):
 
 @pytest.mark.parametrize(("part", "kind"), [("data", FLOOR), ("compute", COMPUTING)])
 def test_the_model_goes_before_the_records(part, kind):
-    """With a specification: data and host are its floor, computing that of all ranks; nobody asks twice."""
+    """With a specification: data and host are its floor, computing that of all ranks; no one asks twice."""
     watch = Slower(part, text=TEXT)
     (found,) = watch.run.machine.tracker.incidents.values()
     assert {each.fault.kind for each in watch.told} == {kind}

@@ -95,7 +95,7 @@ def test_a_commit_that_failed_is_covered_by_the_next_one():
 
 
 def test_a_lost_frame_stands_for_all_that_was_dropped():
-    """It jumps over the gap; one that overlaps with what was received would count records twice, and is asked for anew."""
+    """It jumps over the gap; one that overlaps with what was received would count records twice, and is asked for again."""
     streams = made()
     take(streams, 1)
     assert streams.take("n1", FrameHeader(STREAM, 1, 9, 40)) == (FrameVerdict.GAP, None)

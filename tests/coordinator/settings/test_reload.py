@@ -80,7 +80,7 @@ async def test_a_wrong_file_changes_nothing(files, name, text, named):
     assert named in str(caught.value)
     assert (site.control.policy(), site.control.config) == before
     assert not site.control.reload_ok
-    await site.reloader.on_signal()  # told in the log; nobody waits for an answer
+    await site.reloader.on_signal()  # told in the log; no one waits for an answer
     site.store.close()
 
 

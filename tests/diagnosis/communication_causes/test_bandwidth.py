@@ -62,7 +62,7 @@ def test_small_collectives_have_no_bandwidth():
 
 
 def contended(during_ns, alone_ns):
-    """Return eight collectives, every other beside computation, and when rank 0 computes."""
+    """Return eight collectives, every other during computation, and when rank 0 computes."""
     lasting = [during_ns if at % 2 == 0 else alone_ns for at in range(8)]
     parts = [rank_of(rank, [(at * 50 * MS, lasting[at]) for at in range(8)]) for rank in range(4)]
     busy = np.array([WALL_NS + at * 50 * MS for at in range(0, 8, 2)], np.int64)
@@ -71,7 +71,7 @@ def contended(during_ns, alone_ns):
 
 @pytest.mark.parametrize(("during_ns", "found"), [(12_500_000, 0), (12_600_000, 1)])
 def test_contention_with_computation(during_ns, found):
-    """10 ms alone and 12.5 ms beside computation are 80 %: more is contention."""
+    """10 ms alone and 12.5 ms during computation are 80 %: more is contention."""
     table, compute = contended(during_ns, 10 * MS)
     assert overlap_ratio(table, compute).tolist() == [1.0, 0.0] * 4
     answer = find_contention(table, compute, WINDOW_NS)
@@ -82,7 +82,7 @@ def test_contention_with_computation(during_ns, found):
 
 
 def test_contention_needs_both_kinds():
-    """Always beside computation, or no computation known: nothing to compare."""
+    """Always during computation, or no computation known: nothing to compare."""
     table, _ = contended(20 * MS, 10 * MS)
     always = {0: merged(np.array([WALL_NS - MS]), np.array([WALL_NS + 1000 * MS]))}
     assert isinstance(find_contention(table, always, WINDOW_NS), NotJudged)

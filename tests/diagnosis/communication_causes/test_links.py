@@ -95,7 +95,7 @@ def test_retransmission_takes_four_seconds(taken_ns, found):
 
 
 def test_contention_of_sdma_with_computation():
-    """Below 14.4 GB/s beside computation; the same alone, or unknown, is none."""
+    """Below 14.4 GB/s during computation; the same alone, or unknown, is none."""
     rows = [("SDMA", 100 * MS, 10 * MS), ("SDMA", 180 * MS, 10 * MS), ("SDMA", 50 * MS, 10 * MS)]
     (finding,) = find_link_contention(transfers(*rows, during=[True, True, False]), WINDOW_NS)
     assert finding.cause == "communication_contention"
@@ -107,7 +107,7 @@ def test_contention_of_sdma_with_computation():
 
 @pytest.mark.parametrize(("alone_gb_per_s", "causes"), [(18, ["communication_contention"]), (9, ["slow_link"])])
 def test_a_link_that_is_slow_alone_as_well_is_no_contention(alone_gb_per_s, causes):
-    """9 GB/s beside computation: contention where transfers alone have 18 GB/s, the link where they have 9 as well."""
+    """9 GB/s during computation: contention where transfers alone have 18 GB/s, the link where they have 9 as well."""
     rows = [("SDMA", 90 * MS, 10 * MS)] * 3 + [("SDMA", alone_gb_per_s * 10 * MS, 10 * MS)] * 3
     moved = transfers(*rows, packets=[(0, 1000, 90)], during=[True] * 3 + [False] * 3)
     found = [*judge_links(moved, WINDOW_NS), *find_link_contention(moved, WINDOW_NS)]

@@ -138,7 +138,7 @@ def test_a_rank_that_misses_all_of_it_does_not_hide_the_loss():
 
 
 def test_a_healthy_job_has_no_straggler():
-    """Small differences, and large ones that hit every rank in turn, name nobody."""
+    """Small differences, and large ones that hit every rank in turn, name no one."""
     rng = np.random.default_rng(4)
     small = [[round((at * 100 + jitter) * MS) for jitter in rng.uniform(0, 3, 4)] for at in range(20)]
     turns = [[(at * 100 + 50 * (at % 4 == rank)) * MS for rank in range(4)] for at in range(20)]
@@ -238,7 +238,7 @@ def test_who_waits_elsewhere_first_is_no_slow_rank():
 
 
 def test_a_slow_link_of_one_group_makes_no_slow_rank_in_another():
-    """Ranks 2 and 3 come late to the others from transmitting to each other: nobody computes longer."""
+    """Ranks 2 and 3 come late to the others from transmitting to each other: no one computes longer."""
     assert judge_waiting(_two_by_two([40] * 4, tensor_ms=(4, 30)), 400 * MS) == []
 
 

@@ -193,7 +193,7 @@ def test_launches_that_return_after_their_kernel_block(kernel_us, returned_us, f
 
 
 def test_a_graphs_launch_stands_for_all_its_kernels():
-    """One wait a step beside one launch of a graph of 20 kernels: no launch blocks."""
+    """One wait a step next to one launch of a graph of 20 kernels: no launch blocks."""
     events = []
     for at in range(5):
         begin = at * 300
@@ -215,7 +215,7 @@ def test_many_synchronised_batch_norms_are_told(count, named):
 
 
 def test_reading_values_back_on_a_cpu_costs_what_it_takes():
-    """There is nobody to wait for: below a twentieth of the window it cannot be judged, above it is a finding."""
+    """There is no one to wait for: below a twentieth of the window it cannot be judged, above it is a finding."""
     events = [frame(TRAIN, 0, 100)]
     for at in range(5):
         events += [span("aten::item", at * 10, 1), span("aten::_local_scalar_dense", at * 10 + 0.2, 0.5)]

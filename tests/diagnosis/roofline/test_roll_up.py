@@ -41,7 +41,7 @@ def test_a_device_that_stands_still_is_not_blamed(computing_ns, judged):
 
 
 def test_little_is_left_out():
-    """Together below 5 % of the window they are not worth it; a loss that nobody knows is kept."""
+    """Together below 5 % of the window they are not worth it; a loss that no one knows is kept."""
     few = [operator("a", 25), operator("b", 24)]
     bound = operator("c", None, cause="memory_bound")
     assert roll_up([*few, bound], window_ns=WINDOW_NS, computing_ns=900) == [bound]

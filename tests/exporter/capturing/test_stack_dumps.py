@@ -1,4 +1,4 @@
-"""Stacks of real processes: whoever holds the ring and has the pipe open is asked, and nobody else."""
+"""Stacks of real processes: whoever holds the ring and has the pipe open is asked, and no one else."""
 
 import contextlib
 import os

@@ -201,7 +201,7 @@ async def test_a_trace_that_is_not_there_is_an_error_without_a_worker(root: Path
 
 
 def beside_us() -> HostWatch:
-    """Return a watch of ranks that are this process: the worker's priority is all that holds it back beside them."""
+    """Return a watch of ranks that are this process: the worker's priority is all that holds it back next to them."""
     return HostWatch(lambda: [Target(run="run", rank=1, ring="/nowhere", pid=os.getpid())])
 
 
@@ -242,7 +242,7 @@ class Sampled(HostWatch):
 
 
 async def test_the_nodes_samples_become_mu_of_the_patterns(root: Path):
-    """The file is left beside the trace, and the real worker reads it."""
+    """The file is left next to the trace, and the real worker reads it."""
     event = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1}
     events = [
         {**event, "name": "aten::mm", "ts": 10.0, "dur": 500.0},

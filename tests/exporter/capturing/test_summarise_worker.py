@@ -1,4 +1,4 @@
-"""The worker beside training: it takes what nobody wants, and a fiftieth of a core that others do."""
+"""The worker during training: it takes what no one wants, and a fiftieth of a core that others do."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ LONG_RUN = Share(burst_seconds=0.0)
 
 
 class Core:
-    """A processor with a share for the process, and the time; pauses are time that nobody has."""
+    """A processor with a share for the process, and the time; pauses are time that no one has."""
 
     def __init__(self, share: float, wanted: Share = LONG_RUN) -> None:
         self.share = share
@@ -61,7 +61,7 @@ def test_the_niceness_leaves_the_ratio_beside_a_busy_process(ratio, niceness):
 
 
 def test_time_that_nobody_wants_is_taken_whole():
-    """A core of its own, and reading from a slow disk: nobody waits for the process, so it does not for them."""
+    """A core of its own, and reading from a slow disk: no one waits for the process, so it does not for them."""
     core = Core(1.0)
     for _ in range(10):
         core.compute(SLICE_CPU_SECONDS, blocked_s=0.5)

@@ -80,7 +80,7 @@ def node(root: Path):
 
 
 def test_every_family_of_the_catalogue_and_no_other(node: Node, make_ring):
-    """Names, types and labels are the catalogue's, with nothing beside them and no creation times."""
+    """Names, types and labels are the catalogue's, with nothing next to them and no creation times."""
     ring = make_ring()
     ring.write(record(0, tokens=1, tp_wait_ns=1, tp_bytes=1, tp_count=1))
     families = {}
@@ -249,7 +249,7 @@ def test_flagged_steps_are_counted_by_flag(node: Node, make_ring):
 
 
 def test_device_and_peak_are_exported_as_far_as_they_are_known(node: Node, make_ring):
-    """A rank that told what it runs on has its series; what nobody knows of it has none, nor an empty UUID."""
+    """A rank that told what it runs on has its series; what no one knows of it has none, nor an empty UUID."""
     known, unknown, _silent = (make_ring(rank=rank) for rank in range(3))
     known.facts(
         facts_to_json(

@@ -1,4 +1,4 @@
-"""A real rank on a real core, alone and beside a process that wants the same core."""
+"""A real rank on a real core, alone and next to a process that wants the same core."""
 
 import os
 import signal
@@ -91,7 +91,7 @@ def observe(rings: Rings) -> HostSpan:
 
 
 def test_the_rank_is_known_by_its_lock(rings: Rings, trainer: subprocess.Popen[str]):
-    """Not by what its ring says of its number, which is of its own PID namespace; nobody is left when it has ended."""
+    """Not by what its ring says of its number, which is of its own PID namespace; no one is left when it has ended."""
     (found,) = find_targets(rings.runs.values())
     assert (found.key, found.pid, found.claimed_pid) == (("run-a", 0), trainer.pid, None)
     ended(trainer)

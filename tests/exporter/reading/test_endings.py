@@ -95,7 +95,7 @@ def test_a_process_whose_parent_has_not_waited_yet(family, code, expected):
 
 
 def test_the_loop_sees_the_end_at_once(family):
-    """Nobody has to ask: torchrun waits for its ranks ten times a second, and the line in /proc is gone then."""
+    """No one has to ask: torchrun waits for its ranks ten times a second, and the line in /proc is gone then."""
 
     async def run():
         ended = asyncio.Event()
@@ -111,7 +111,7 @@ def test_the_loop_sees_the_end_at_once(family):
 
 
 def test_a_process_that_was_waited_for(family):
-    """From Linux 6.15 on its pidfd says how it ended, before that nobody does."""
+    """From Linux 6.15 on its pidfd says how it ended, before that no one does."""
     one, watch = family("sys.exit(4)", waits=True), EndWatch()
     watch.watch("a", one.child)
     one.release()

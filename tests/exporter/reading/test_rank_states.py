@@ -148,7 +148,7 @@ def test_a_word_of_finishing_waits_for_the_exit_code(rank):
 
 
 def test_an_exporter_that_starts_later_finds_the_process_gone(rank):
-    """How it ended nobody knows any more; when is its last sign of life."""
+    """How it ended no one knows any more; when is its last sign of life."""
     rank.does("os._exit(3)")
     rank.process.wait()
     state, ending = rank.look()

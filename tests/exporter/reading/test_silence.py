@@ -169,7 +169,7 @@ signal.pause()
 def test_a_process_that_was_killed_is_known_to_be_gone(root: Path, node: Node):
     """A rank of another process is alive as long as that is, and not as long as a child that it forked.
 
-    Nobody waits for a rank that is gone, so where it stands is not reported; how it ended is.
+    No one waits for a rank that is gone, so where it stands is not reported; how it ended is.
     """
     command = [sys.executable, "-c", WRITER, str(root / "run-a")]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:

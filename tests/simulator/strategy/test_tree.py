@@ -75,7 +75,7 @@ def test_data_parallel_sums_gradients_only():
 
 
 def test_expert_weights_are_summed_among_their_copies_only():
-    """With every expert on one rank there is nobody to sum with; the other weights are summed over all."""
+    """With every expert on one rank there is no one to sum with; the other weights are summed over all."""
     part = chunks_of(Degrees(ep=4, dp=4), MOE)[0].part
     summed = sum(segment.total_bytes for segment in part.backward if isinstance(segment, Summed))
     experts = 2 * 4 * 3 * 64 * 128
@@ -223,7 +223,7 @@ def test_recomputation_per_operator_of_a_llama():
 
 @pytest.mark.parametrize(("node", "sums"), [("layer3", 1), ("layer3.attention", 5)])
 def test_what_is_recomputed_comes_before_its_own_backward(node, sums):
-    """A layer that recomputes attention only has sent the gradients of what lies behind it when it gathers keys anew."""
+    """A layer that recomputes attention only has sent the gradients of what lies behind it when it gathers keys again."""
     tree = preset(MODEL, Degrees(cp=2))
     tree[node].recompute()
     segments = chunks_of(None, tree=tree)[0].part.backward
@@ -235,7 +235,7 @@ def test_what_is_recomputed_comes_before_its_own_backward(node, sums):
 
 
 def test_a_word_on_a_leaf_goes_before_its_parents():
-    """What a leaf says holds against the block, the block against the root; what nobody says comes with the data."""
+    """What a leaf says holds against the block, the block against the root; what no one says comes with the data."""
     tree = preset(MODEL, Degrees(tp=2, dp=2))
     tree["layer1"].split(b="tp", replicate="dp")
     tree["layer1.fc1"].split(o="dp")

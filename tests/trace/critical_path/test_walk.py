@@ -253,7 +253,7 @@ def test_a_host_collective_that_training_waits_for_is_on_the_path(with_stacks):
 
 
 def test_a_host_collective_behind_work_is_not_on_the_path():
-    """Nobody waited for it."""
+    """No one waited for it."""
     events = [
         _host("aten::mm", 0, 1000),
         _host("gloo:all_reduce", 100, 800, ANNOTATION, 5, work=WorkKind.COMMUNICATION),

@@ -117,7 +117,7 @@ def test_time_in_no_call_has_a_name():
 
 
 def test_what_crosses_its_caller_is_cut_to_it():
-    """Clocks round: the callee's time beyond its caller is nobody's call."""
+    """Clocks round: the callee's time beyond its caller is no one's call."""
     found = patterns_of([frame("a", 1000, 1500), frame("b", 1400, 1600)])
     assert betas(found) == {("a",): 0.4, ("a", "b"): 0.1, (OUTSIDE,): 0.5}
 
@@ -212,7 +212,7 @@ def test_hardware_samples_give_mean_and_deviation_weighted_by_critical_duration(
 
 
 def test_a_collective_is_measured_by_the_link_that_it_uses():
-    """Inside a node by NVLink, across nodes by the NIC, and by whichever was sampled where nobody knows."""
+    """Inside a node by NVLink, across nodes by the NIC, and by whichever was sampled where no one knows."""
 
     def level(value):
         return Samples(start_ns=1000, period_ns=10, values=np.full(100, value), peak=1.0)

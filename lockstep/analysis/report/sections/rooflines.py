@@ -176,7 +176,7 @@ def _point(at: int, operator: _Operator, view: View, *, is_numbered: bool) -> Po
         y=operator.flops_per_second,
         kind=_BOUNDS.get(operator.bound, "other"),
         title=title,
-        label=str(at) if is_numbered and at <= 99 else "",  # noqa: PLR2004  (two digits have room beside a mark)
+        label=str(at) if is_numbered and at <= 99 else "",  # noqa: PLR2004  (two digits have room next to a mark)
         is_flagged=operator.rank.number in view.first,
     )
 

@@ -160,7 +160,7 @@ def test_the_incident_is_opened_by_the_tick_and_closed_by_the_next_step():
     [replace(Policy(), detectors=DetectorPolicy(hang=False)), replace(Policy(), scope=ScopePolicy(runs=("other",)))],
 )
 def test_a_detector_that_is_off_says_nothing(policy):
-    """Switched off, or for a run that nobody watches: the run is lost in time, without an incident."""
+    """Switched off, or for a run that no one watches: the run is lost in time, without an incident."""
     watch = stepping(policy)
     watch.take(silent(0, 1, 3, issued=11), NOW + 44)
     watch.take(silent(2, heard=55, node="n1"), NOW + 44)

@@ -123,7 +123,7 @@ def test_slow_peers_are_no_reference():
 
 
 def test_a_rank_alone_in_its_stage_is_compared_with_its_past():
-    """Where nobody does the same work, what the rank's steps used to consist of is the reference."""
+    """Where no one does the same work, what the rank's steps used to consist of is the reference."""
     rows = list(generate(Scenario(degrees="pp=2").with_fault("host", 1, seconds=0.05, begin=60)).rows())
     explained = explain(rows[60:63], slow(1, ranks=2), Groups([0, 1]), parts_of(rows[50]))
     assert explained[1].cause == "host"

@@ -26,7 +26,7 @@ def chance(rate, *, steps=600, ranks=8, seed=0):
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("ranks", [8, 1024])
 def test_one_step_in_twenty_is_named_within_200(ranks, seed):
-    """A rank that is slow here and there is named, while all stall as ranks of noisy hosts do; nobody else is."""
+    """A rank that is slow here and there is named, while all stall as ranks of noisy hosts do; no one else is."""
     slow = chance(1e-4, ranks=ranks, seed=seed)
     slow[100:, 5] |= chance(1 / 15, ranks=1, steps=500, seed=seed)[:, 0]
     first = first_alarms(slow)
@@ -44,7 +44,7 @@ def test_half_of_the_ranks_do_not_hide_each_other():
 @pytest.mark.parametrize("rate", [2e-3, 0.02, 0.1])
 @pytest.mark.parametrize("ranks", [8, 128])
 def test_what_all_ranks_do_is_no_fault(ranks, rate):
-    """Where all stall alike, however often, nobody is named."""
+    """Where all stall alike, however often, no one is named."""
     assert first_alarms(chance(rate, steps=2000, ranks=ranks)) == {}
 
 

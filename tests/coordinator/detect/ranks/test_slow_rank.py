@@ -14,7 +14,7 @@ from tests.coordinator.scenarios import SHARED_CORES, Scenario, generate
 DATA = Path(__file__).parents[2] / "data"
 """Four processes on two shared cores: own work and step, recorded, in microseconds.
 
-With a barrier, or (`gloo`) training the demonstration's model, once beside a stranger that takes a core for seconds.
+With a barrier, or (`gloo`) training the demonstration's model, once next to a stranger that takes a core for seconds.
 """
 POLICY = ExcessPolicy()
 
@@ -39,7 +39,7 @@ def first_alarms(own, stages=None, replicas=None):
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("healthy-*.csv")), ids=lambda path: path.stem)
 def test_recorded_healthy_jobs_are_silent(path):
-    """A job of 4 processes on 2 busy cores accuses nobody, though ranks are descheduled for steps on end."""
+    """A job of 4 processes on 2 busy cores accuses no one, though ranks are descheduled for steps on end."""
     assert first_alarms(recorded(path)[0]) == {}
 
 
@@ -109,7 +109,7 @@ def test_a_slow_replica_is_named_as_a_whole():
 
 
 def test_sequence_imbalance_is_no_fault_and_hides_none():
-    """Uneven batches of 12 % accuse nobody; +10 % under them is found, because replicas move together in seconds."""
+    """Uneven batches of 12 % accuse no one; +10 % under them is found, because replicas move together in seconds."""
     scenario = Scenario(degrees="tp=4,dp=8", sequence_sigma=0.12, steps=200)
     replicas = [rank // 4 for rank in range(32)]
     assert first_alarms(generate(scenario).self_seconds, replicas=replicas) == {}
@@ -121,7 +121,7 @@ def test_sequence_imbalance_is_no_fault_and_hides_none():
 
 
 def test_a_rank_without_peers_is_judged_by_its_past():
-    """In a pure pipeline nobody does the same work: a stage that turns slow is found, the others are not."""
+    """In a pure pipeline no one does the same work: a stage that turns slow is found, the others are not."""
     recording = generate(
         Scenario(degrees="pp=4", last_stage_factor=1.3).with_fault("compute", 1, seconds=0.03, begin=60)
     )
@@ -174,7 +174,7 @@ def test_five_percent_is_found_in_six_steps_at_any_size(degrees, ranks):
 
 @pytest.mark.parametrize("tokens_known", [False, True])
 def test_hot_experts_are_no_fault_with_tokens_or_without(tokens_known):
-    """Ranks of one place share their expert's load: it accuses nobody, and a slow rank among them is still found."""
+    """Ranks of one place share their expert's load: it accuses no one, and a slow rank among them is still found."""
     rng = np.random.default_rng(3)
     ranks, experts, steps = 32, 4, 160
     place = [rank // 2 % experts for rank in range(ranks)]  # tensor groups of two, then experts, then replicas
