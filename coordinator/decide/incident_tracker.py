@@ -125,7 +125,7 @@ class IncidentTracker:
                 incident = self._home_of(finding)
                 if incident is None and not finding.acts:
                     continue  # it was reported as something else, which has ended: what fades is no news
-                if incident is None and may_be_ours(finding):
+                if incident is None and (self._suppression.is_pending(finding) or may_be_ours(finding)):
                     continue
                 if incident is None:
                     incident = self.open(finding, judgement.step, now_s, ended_unix_s=judgement.unix_s)

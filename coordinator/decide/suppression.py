@@ -1,9 +1,11 @@
 """Which findings of a step stand for themselves: those of victims are suppressed next to their culprit's.
 
 Pure: part of the run's state machine, changed through it only. A slow rank inside a domain explains the domain's
-transfers, and any culprit explains the run's step time, but for what of it no culprit explains (`beside.py`).
+transfers, and any culprit explains the run's step time, but for what of it no culprit explains (`beside.py`). What is
+too young to be worth an incident is pending, as a rule of Prometheus is for the time of its `for`.
 """
 
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 Key = tuple[str, str]
 """Kind of a finding, and what it is about: a rank, a domain, the run."""
+_STEPS_KEPT = 512  # judged steps whose ends are known; those before them took as long as the last one
 
 
 class Suppression:
@@ -30,6 +33,8 @@ class Suppression:
         self._fluctuating: tuple[int, float] | None = None if began is None else (began[0], began[1])
         self._culprit_step: int | None = book.get("culprit_step")
         self._residual_step: int | None = book.get("beside_step")  # since when all ranks have grown next to a culprit
+        self._ends: deque[tuple[int, float]] = deque(maxlen=_STEPS_KEPT)  # of judged steps: index, Unix time
+        self._step_seconds = 0.0
 
     def state_dict(self) -> dict[str, Any]:
         """Return its state as JSON."""
@@ -43,10 +48,25 @@ class Suppression:
     def reset(self) -> None:
         """Begin again for a new attempt of the run."""
         self._fluctuating = self._residual_step = None
+        self._ends.clear()
+
+    def is_pending(self, finding: "Finding") -> bool:
+        """Whether a finding of the last judged step has lasted too short a time for an incident, by the ranks' clocks.
+
+        A host that is shared is busy for a second now and then: of steps of 20 ms that is fifty, and no fault.
+        """
+        first_step, first_s = self._ends[0]
+        _, now_s = self._ends[-1]
+        began_s = first_s - (first_step - finding.onset_step + 1) * self._step_seconds  # before all that is known
+        if finding.onset_step > first_step:
+            began_s = next(end_s for step, end_s in reversed(self._ends) if step < finding.onset_step)
+        return now_s - began_s < self.policy.pending_seconds
 
     def filter(self, judgement: "Judgement", now_s: float, *, has_fluctuation_incident: bool) -> "dict[Key, Finding]":
         """Return the findings of one undisturbed step that stand for themselves, by key."""
         self.judged += 1
+        self._ends.append((judgement.step, judgement.unix_s))
+        self._step_seconds = judgement.step_seconds
         ranks = {(SLOW_RANK, str(f.ranks[0])): f for f in judgement.findings if f.kind == SLOW_RANK}
         links = {
             (SLOW_LINK, "/".join(f.domain or (f.scope, f.node))): f

@@ -182,6 +182,8 @@ class RunPolicy:
     """When a run's state changes (`state.py`)."""
 
     recover_steps: int = 5  # judged steps without a finding, after the detector's own 5, before an incident closes
+    pending_seconds: float = 1.0  # a finding that has lasted less opens no incident: on hosts that are shared, others
+    # take a core for hundreds of milliseconds, which is three steps of a short-stepped job and more
     restart_steps: int = 10  # more of them after a restart of the run: a fault that is still there is found by then
     join_steps: int = 10  # ranks that turn slow by the same cause within these steps share an incident
     cause_steps: int = 5  # judged steps that another cause must hold before an incident changes it

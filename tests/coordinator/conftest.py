@@ -63,7 +63,7 @@ def finding(rank=2, *, kind=SLOW_RANK, cause="compute", onset=60, ratio=0.5, sec
     )
 
 
-def judged(step, *findings, warm=True, disturbed=False, reporting=4, step_seconds=0.1, **more):
+def judged(step, *findings, warm=True, disturbed=False, reporting=4, step_seconds=1.0, **more):
     """Return the judgement of one step."""
     return Judgement(
         step=step,

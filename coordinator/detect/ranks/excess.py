@@ -298,7 +298,7 @@ class ExcessTest:
 
     def _as_candidates(self, series: "Places", values: Deviation) -> Candidates:
         before_C, last_C, now_C = (each_N[series] for each_N in (*self._recent, values.raw_N))
-        sum_C, run_C, excess_C = self.sums.of(series)
+        sum_C, run_C, excess_C, _ = self.sums.of(series)
         return Candidates(
             pool=self._pools.of(series),
             sum=sum_C,
@@ -314,12 +314,11 @@ class ExcessTest:
         return self.gates.explained(self.judged)[int(self._pools.of(np.array([series]))[0])]
 
     def _raise(self, raised: "Places", median_C: "Floats") -> None:
-        _, run_C, excess_C = self.sums.of(raised)
+        _, run_C, _, excess_C = self.sums.of(raised)
         known = len(self._steps)
-        counts_C = np.minimum(median_C, self.gates.most_P()[self._pools.of(raised)])
         last = [
             min(steps_lasted(*figures), known)
-            for figures in zip(run_C.astype(int).tolist(), excess_C.tolist(), counts_C.tolist(), strict=True)
+            for figures in zip(run_C.astype(int).tolist(), excess_C.tolist(), median_C.tolist(), strict=True)
         ]
         self.alarms.add(raised, median_C, np.array([self._steps[-steps] for steps in last], dtype=np.int64))
 

@@ -31,18 +31,21 @@ _SLACK_MIN = 1e-6  # sigmas; keeps a slack of 0 from meeting a noise that is not
 
 
 class Sums:
-    """`series` (in no order) are above zero; of each its sum, the steps since it left zero, and their excess."""
+    """`series` (in no order) are above zero: of each its sum, the steps since it left zero, and their excess.
+
+    The excess is kept twice: as a mean may count it, so that no single step makes one, and all of it.
+    """
 
     def __init__(self, pools: "Pools") -> None:
         self._pools = pools
         self.series = np.zeros(0, dtype=np.intp)
         self.pool_C = np.zeros(0, dtype=np.intp)
-        self._figures_C3 = np.zeros((0, 3), dtype=np.float32)
+        self._figures_C4 = np.zeros((0, 4), dtype=np.float32)
 
     @property
     def sum_C(self) -> "Floats":
         """The sum of each of `series`."""
-        return self._figures_C3[:, 0]
+        return self._figures_C4[:, 0]
 
     def move(
         self,
@@ -71,16 +74,16 @@ class Sums:
         score_C -= np.float32(policy.slack_sigmas)
         if warm_P is not None:
             score_C *= warm_P[pool_C]
-        np.minimum(excess_C, most_P.astype(np.float32)[pool_C], out=excess_C)
         seen: Marks | int = 1
         if seen_N is not None:
             seen = seen_N[self.series]
             score_C *= seen
             excess_C *= seen
-        sum_C, run_C, total_C = self._figures_C3.T
+        sum_C, run_C, total_C, whole_C = self._figures_C4.T
         sum_C += score_C
         run_C += seen
-        total_C += excess_C
+        whole_C += excess_C
+        total_C += np.minimum(excess_C, most_P.astype(np.float32)[pool_C])
         self._keep((sum_C > 0).nonzero()[0])
 
     def _admit(self, series: "Places") -> None:
@@ -88,31 +91,31 @@ class Sums:
         if not len(series):
             return
         known = len(self.series)
-        figures_C3 = np.zeros((known + len(series), 3), dtype=np.float32)
-        figures_C3[:known] = self._figures_C3
-        self._figures_C3 = figures_C3
+        figures_C4 = np.zeros((known + len(series), 4), dtype=np.float32)
+        figures_C4[:known] = self._figures_C4
+        self._figures_C4 = figures_C4
         self.series = np.concatenate((self.series, series))
         self.pool_C = np.concatenate((self.pool_C, self._pools.of(series)))
 
     def _keep(self, places: "Places") -> None:
         if len(places) < len(self.series):
             self.series, self.pool_C = self.series[places], self.pool_C[places]
-            self._figures_C3 = self._figures_C3[places]
+            self._figures_C4 = self._figures_C4[places]
 
     def above(self, limit: float) -> "Places":
         """Return the series whose sum is above a limit."""
         if not len(self.series):
             return self.series
-        return self.series[(self._figures_C3[:, 0] > limit).nonzero()[0]]
+        return self.series[(self._figures_C4[:, 0] > limit).nonzero()[0]]
 
     def of(self, series: "Places") -> "Floats":
-        """Return sum, steps since it left zero, and their excess, of some series; array of shape (3, C), 0 at zero."""
+        """Return sum, steps since it left zero, their excess as it counts and all of it; shape (4, C), 0 at zero."""
         if not len(self.series):
-            return np.zeros((3, len(series)), dtype=np.float32)
+            return np.zeros((4, len(series)), dtype=np.float32)
         order = self.series.argsort()
         place = order[np.minimum(self.series.searchsorted(series, sorter=order), len(order) - 1)]
-        figures_3C: Floats = self._figures_C3[place].T * (self.series[place] == series)
-        return figures_3C
+        figures_4C: Floats = self._figures_C4[place].T * (self.series[place] == series)
+        return figures_4C
 
     def drop(self, series: "Places") -> None:
         """Set some series to zero."""
@@ -120,27 +123,27 @@ class Sums:
 
     def bound_runs(self, steps: int) -> None:
         """Let no series count more than so many steps."""
-        self._figures_C3[:, 1] = np.minimum(self._figures_C3[:, 1], steps)
+        self._figures_C4[:, 1] = np.minimum(self._figures_C4[:, 1], steps)
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return all of it."""
-        return {"series": self.series, "figures": self._figures_C3}
+        return {"series": self.series, "figures": self._figures_C4}
 
     def recall(self, memory: "dict[str, NDArray[np.generic]]", count: int) -> None:
         """Take back what `memory` gave; what is not of `count` series is left alone."""
         series = memory.get("series", np.zeros(0)).astype(np.intp)
-        figures_C3 = memory.get("figures", np.zeros(0))
-        if figures_C3.shape != (*series.shape, 3):
+        figures_C4 = memory.get("figures", np.zeros(0))
+        if figures_C4.shape != (*series.shape, 4):
             return
         if not ((series < 0) | (series >= count)).any():
             self.series, self.pool_C = series, self._pools.of(series)
-            self._figures_C3 = figures_C3.astype(np.float32)
+            self._figures_C4 = figures_C4.astype(np.float32)
 
 
 def steps_lasted(run: int, excess: float, level: float) -> int:
     """Return how many steps an excess of the size `level` has lasted, by those since its sum left zero (Page 1954).
 
-    `level` is what of one step counts in `excess`.
+    `level` is the present size, `excess` all of it since then.
     The sum may have left zero long before, for what is silicon or chance: then its steps are counted by how many of
     the present size they make.
     """

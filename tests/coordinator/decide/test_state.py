@@ -1,5 +1,6 @@
 """Event lists in, the whole instruction log out."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -83,8 +84,8 @@ def found(policy=POLICY, **more):
     """Return a story up to its first incident, at step 62."""
     story = Story(policy)
     for step in (60, 61):
-        story.judge(step)
-    story.judge(62, finding(**more))
+        story.judge(step, step_seconds=0.1)
+    story.judge(62, finding(**more), step_seconds=0.1)
     return story
 
 
@@ -99,7 +100,7 @@ def test_from_a_slow_rank_to_its_function_and_back():
     assert (opened.incident.onset_step, opened.incident.detected_step) == (60, 62)
     assert request.ranks == (2, 0, 1)
     assert not request.shapes
-    assert request.first_step == 62 + 15
+    assert request.first_step == 62 + math.ceil(POLICY.profile.lead_seconds)
     assert request.steps == POLICY.profile.steps
     for rank in request.ranks:
         answer = ProfileAnswer(

@@ -207,3 +207,15 @@ def test_what_was_silicon_before_is_no_part_of_the_onset():
     test, first = run(values)
     assert first[3] == 82
     assert 76 <= test.onset_N[3] <= 80
+
+
+@pytest.mark.parametrize("lead_ratio", [0.35, 0.6])
+def test_a_busy_host_before_a_fault_is_no_part_of_its_onset(lead_ratio):
+    """A rank that others' processes slow for some steps, and that then takes ten times as long: the latter is the fault."""
+    values = noise(seed=3, sigma=0.08)
+    values[55:60, 3] += lead_ratio
+    values[60:, 3] += 10.0
+    test, first = run(values)
+    assert first[3] is not None
+    assert first[3] <= 63
+    assert abs(test.onset_N[3] - 60) <= 1

@@ -14,9 +14,9 @@ MOST_P = np.maximum(POLICY.clip_sigmas * SIGMA_P, 4 * FLOOR)
 
 
 def dense(rows, pools, seen):
-    """Return what a sum, its length and its excess for every series come to, step by step over all of them."""
+    """Return what the figures of every series come to, step by step over all of them."""
     count = rows.shape[1]
-    total, run, excess = np.zeros((3, count), dtype=np.float32)
+    total, run, excess, whole = np.zeros((4, count), dtype=np.float32)
     sigma = SIGMA_P.astype(np.float32)[pools]
     most = MOST_P.astype(np.float32)[pools]
     for raw, here in zip(rows, seen, strict=True):
@@ -25,7 +25,8 @@ def dense(rows, pools, seen):
         above = total > 0
         excess = (excess + np.minimum(raw, most) * here) * above
         run = (run + here) * above
-        yield np.stack([total, run, excess])
+        whole = (whole + raw * here) * above
+        yield np.stack([total, run, excess, whole])
 
 
 @pytest.mark.parametrize("pools", [[0] * 6 + [1] * 6, [0, 1] * 6], ids=["side by side", "interleaved"])
@@ -68,6 +69,6 @@ def test_a_memory_that_does_not_fit_is_left_alone(lie):
     """Series that are not there, or figures that are not theirs, change nothing."""
     sums = Sums(Pools(np.zeros(4, dtype=np.intp)))
     sums.move(np.full(4, 0.5, dtype=np.float32), None, SIGMA_P[:1], None, most_P=MOST_P[:1], policy=POLICY)
-    memory = {"series": np.array([0]), "figures": np.ones((1, 3), dtype=np.float32)} | lie
+    memory = {"series": np.array([0]), "figures": np.ones((1, 4), dtype=np.float32)} | lie
     sums.recall(memory, 4)
     assert sums.of(np.arange(4))[0].tolist() == [4, 4, 4, 4]

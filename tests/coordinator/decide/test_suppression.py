@@ -1,0 +1,51 @@
+"""What is too young for an incident is pending."""
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.decide.incident_tracker import IncidentTracker
+from coordinator.detect.findings import SLOW_LINK
+from coordinator.settings.policy import RunPolicy
+from tests.coordinator.conftest import START_UNIX_S, finding, judged
+
+LINK = finding(kind=SLOW_LINK, cause="link", scope="group", ranks=(0, 1))
+
+
+def opened(found, steps, *, step_seconds, policy=None, onset=60):
+    """Return the step at which an incident of a finding opens that a judgement has from two steps after its onset on."""
+    tracker = IncidentTracker("job", policy or RunPolicy(), None)
+    for step in range(40, steps):
+        end_s = START_UNIX_S + step * step_seconds
+        findings = (replace(found, onset_step=onset),) if step >= onset + 2 else ()
+        judgement = replace(judged(step, *findings, step_seconds=step_seconds), unix_s=end_s)
+        if tracker.take(judgement, end_s)[0]:
+            return step
+    return None
+
+
+@pytest.mark.parametrize("found", [finding(), LINK], ids=["rank", "link"])
+@pytest.mark.parametrize(("step_seconds", "step"), [(0.0201, 109), (0.2501, 63), (0.5, 62), (30.0, 62)])
+def test_a_finding_opens_an_incident_once_it_has_lasted_a_second(found, step_seconds, step):
+    """By the ends of its steps: of short ones that is many, of a second and more it is at once."""
+    assert opened(found, 200, step_seconds=step_seconds) == step
+
+
+def test_a_core_that_others_take_for_half_a_second_opens_none():
+    """Its steps were longer for 25 steps of 20 ms, and are as before."""
+    assert opened(finding(), 85, step_seconds=0.02) is None
+
+
+def test_what_began_before_all_that_is_known_has_lasted():
+    """A rank that has been slow for thousands of steps is no young finding."""
+    assert opened(finding(), 5000, step_seconds=0.001, onset=60) == 1059
+    tracker = IncidentTracker("job", RunPolicy(), None)
+    for step in range(2000):
+        tracker.take(replace(judged(step), unix_s=START_UNIX_S + step * 0.001), START_UNIX_S)
+    late = replace(judged(2000, replace(finding(), onset_step=3)), unix_s=START_UNIX_S + 2.0)
+    assert tracker.take(late, START_UNIX_S)[0]
+
+
+def test_the_time_is_a_threshold_like_others():
+    """With 0 s a finding opens an incident in the step that finds it."""
+    assert opened(finding(), 200, step_seconds=0.02, policy=RunPolicy(pending_seconds=0.0)) == 62
