@@ -55,11 +55,16 @@ class CaptureFlow:
         return self.captures.current is not None or bool(self.diagnoses.pending)
 
     def own_load(self, now_s: float) -> "Callable[[Finding], bool]":
-        """Return the test whether Lockstep itself may be why something is slower now: summaries take part of a core."""
+        """Return the test whether Lockstep itself may be why something is slower now: summaries take part of a core.
+
+        They take a known part at most, so what is slower by more has another reason, however long they last.
+        """
         nodes = self.announced.nodes if self.announced is not None else {}
         own_nodes = self.captures.summarising_nodes(now_s)
 
         def may_be_ours(finding: "Finding") -> bool:
+            if finding.excess_ratio > self.policy.profile.own_load_ratio:
+                return False
             if finding.kind == SLOW_RANK:
                 return nodes.get(finding.ranks[0]) in own_nodes
             return bool(own_nodes) and finding.kind == FLUCTUATION

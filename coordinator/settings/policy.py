@@ -223,6 +223,8 @@ class ProfilePolicy:
     peers: int = 2  # healthy ranks with them: a median needs more than one, each more stalls another rank
     job_ranks: int = 4  # of a job that is slower as a whole: enough to separate what all do from what one does
     peer_wait_seconds: float = 10.0  # once the suspect's summary is there; a comparison that comes later amends
+    own_load_ratio: float = 0.35  # a node's summaries take a quarter of a core at most (summarise_burst_ratio of its
+    # exporter): a rank next to them is slower by a third, and what is slower by more is none of their doing
     expire_seconds: float = 90.0  # beyond the asked steps: writing and summarising a trace; nodes give up then, too
 
 

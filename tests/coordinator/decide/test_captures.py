@@ -267,13 +267,25 @@ def test_what_lockstep_itself_slows_opens_no_incident():
     )
     request = story.machine.captures.current
     story.feed(ev.AnswerEvent, answer=answer(2, request.request_id, "done"))
-    same_node, other_node = finding(3, cause="host", onset=78), finding(1, cause="data", onset=78)
-    slower = finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None, onset=78)
+    same_node, other_node = finding(3, cause="host", onset=78, ratio=0.3), finding(1, cause="data", onset=78)
+    slower = finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None, onset=78, ratio=0.3)
     story.judge(80, finding(), same_node, other_node, slower)
     assert {each.ranks for each in story.machine.tracker.incidents.values()} == {(2,), (1,)}
     story.feed(ev.SummaryEvent, summary=summary(2, request.request_id))
     story.judge(81, finding(), same_node, other_node)
     assert {each.ranks for each in story.machine.tracker.incidents.values()} == {(2,), (1,), (3,)}
+
+
+@pytest.mark.parametrize(("ratio", "is_found"), [(0.34, False), (0.36, True), (9.0, True)])
+def test_a_rank_that_is_slower_than_a_summary_makes_it_is_found_at_once(ratio, is_found):
+    """A summary takes a quarter of a core at most, for minutes on a busy node: larger faults do not wait for it."""
+    story = found()
+    topology = from_degrees({"dp": 4}, 4)
+    story.feed(ev.AnnounceEvent, topology=topology, ranks=(0, 1, 2, 3), is_finished=False, nodes=NODES)
+    request = story.machine.captures.current
+    story.feed(ev.AnswerEvent, answer=answer(2, request.request_id, "done"))
+    story.judge(80, finding(), finding(3, cause="data", onset=78, ratio=ratio))
+    assert any(each.ranks == (3,) for each in story.machine.tracker.incidents.values()) == is_found
 
 
 def test_a_summary_that_never_comes_excuses_nothing_after_the_deadline():
@@ -284,7 +296,7 @@ def test_a_summary_that_never_comes_excuses_nothing_after_the_deadline():
     request = story.machine.captures.current
     story.feed(ev.AnswerEvent, answer=answer(2, request.request_id, "done"))
     story.now = request.deadline_s
-    story.judge(80, finding(), finding(3, cause="host", onset=78))
+    story.judge(80, finding(), finding(3, cause="host", onset=78, ratio=0.3))
     assert len(story.machine.tracker.incidents) == 2
 
 
