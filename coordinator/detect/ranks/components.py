@@ -6,8 +6,9 @@ same stage that are not slow themselves, plus what the rank's replica shares: un
 more than any fault, and would be blamed for a slow loader.
 
 The part with the largest excess is the cause. Where that is compute, forward, backward or optimizer may hold most of
-it. Where it is compute or host and the thread spent the excess off the CPU, that is the cause: it did not do more, it
-slept, was blocked or was descheduled. Off the CPU is compared in own work as a whole: a rank that sleeps waits less for
+it. Where it is compute, host or gc and the thread spent the excess off the CPU, that is the cause: it did not do more, it
+slept, was blocked or was descheduled. And a processor on which all work takes longer collects for longer as well: gc is
+the cause only by what it has grown beyond compute and host, in proportion. Off the CPU is compared in own work as a whole: a rank that sleeps waits less for
 its loader, which is time off the CPU as well.
 
 Shapes: R ranks, P stages, K steps.
@@ -39,8 +40,10 @@ WAIT = "wait"
 PARTS = (*COMPONENTS, *VIEWS, SELF, WAIT)
 """All that is compared."""
 COMPUTE = "compute"
-SLEEPS = (COMPUTE, "host")
+GC = "gc"
+SLEEPS = (COMPUTE, "host", GC)
 """Components in which a thread that is off the CPU is no part of the work: loaders are waited for so."""
+_RUNNING = (COMPUTE, "host")
 _SURE_SHARE = 0.8
 _WORKING = ("forward", "backward")
 _SECONDS_MIN = 1e-9  # resolution of a record
@@ -97,6 +100,21 @@ def is_asleep(off_cpu: float | None, total: float, usual: "Mapping[str, float]",
     if busy > busy_ratio * working:
         share_max = min(share_max, _DOUBLED_SHARE)
     return busy <= share_max * total
+
+
+def slowed_alike(more: "Mapping[str, float]", usual: "Mapping[str, float]") -> dict[str, float]:
+    """Return the excess of each part, that of collections which all running code shares in proportion laid to compute.
+
+    `more` and `usual` are seconds by part. A job that collects in every step spends most of its own work so, and a slow
+    or crowded core would be blamed on collections that are as they were.
+    """
+    parts = dict(more)
+    running = sum(usual.get(name, 0.0) for name in _RUNNING)
+    if more.get(GC, 0.0) <= 0 or COMPUTE not in more or running <= 0:
+        return parts
+    ratio = sum(more.get(name, 0.0) for name in _RUNNING) / running
+    alike = min(max(ratio, 0.0) * usual.get(GC, 0.0), more[GC])
+    return parts | {GC: more[GC] - alike, COMPUTE: more[COMPUTE] + alike}
 
 
 def phase_of(more: "Mapping[str, float]") -> str:
@@ -191,7 +209,7 @@ def _explain_one(
 ) -> Explanation:
     known = [name for name in own if not np.isnan(own[name] - peers[name])]
     more = {name: own[name] - peers[name] for name in known}
-    excess = {name: more[name] for name in COMPONENTS if name in more}
+    excess = slowed_alike({name: more[name] for name in COMPONENTS if name in more}, peers)
     total = own[SELF] - peers[SELF]
     # A part in alarm by itself is the cause: what the others do in the same steps is noise.
     slow = [COMPUTE if name in COMPUTE_PHASES else name for name in slow_parts]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coordinator.detect.findings import LINK, UNKNOWN
-from coordinator.detect.ranks.components import COMPUTE, SELF, SLEEPS, WAIT, is_asleep
+from coordinator.detect.ranks.components import COMPUTE, GC, SELF, SLEEPS, WAIT, is_asleep, slowed_alike
 from coordinator.intake.views import OFF_CPU, VIEWS
 from lockstep.contracts.records import COMPUTE_PHASES
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from coordinator.settings.policy import CausePolicy
 
-GC = "gc"
 HIGH, MEDIUM, LOW = "high", "medium", "low"
 _HIGH_SHARE, _MEDIUM_SHARE = 0.6, 0.4  # of the step's growth; a pipeline's bubble grows with its stages, up to as much
 _HIGH_SECOND, _MEDIUM_SECOND = 0.5, 0.8  # of the largest growth, what the second may reach
@@ -71,15 +70,18 @@ def explain_run(
     growth = {name: now[name] - before[name] for name in now if name in before}
     views = {name: growth.pop(name) for name in VIEWS if name in growth}
     total = _step_growth(growth)
-    own = {name: value for name, value in growth.items() if name not in (SELF, WAIT)}
+    measured = {name: value for name, value in growth.items() if name not in (SELF, WAIT)}
+    own = slowed_alike(measured, before)
     if scattered_gc_seconds > 0:
+        measured[GC] = measured.get(GC, 0.0) + scattered_gc_seconds
         own[GC] = own.get(GC, 0.0) + scattered_gc_seconds
+    measured = dict(sorted(measured.items(), key=lambda item: -item[1]))
     own = dict(sorted(own.items(), key=lambda item: -item[1]))
     few_ranks_seconds = max(few_ranks_seconds, most.get(SELF, 0.0) - growth.get(SELF, 0.0), 0.0)
     waiting = growth.get(WAIT, 0.0) - few_ranks_seconds - max(scattered_gc_seconds, 0.0)
     cause, explained, rest = UNKNOWN, 0.0, total
     largest = next(iter(own), UNKNOWN)
-    turns = {name: most[name] for name in own if name in most}
+    turns = slowed_alike({name: most[name] for name in own if name in most}, before)
     by_turns = max(own.values(), default=0.0) < policy.run_share_min * total > waiting and bool(turns)
     grown = turns if by_turns else own  # by whoever is longest in a step, or by all
     largest = max(grown, key=lambda name: grown[name], default=largest)
@@ -92,7 +94,7 @@ def explain_run(
         cause, explained, rest = LINK, waiting, max(own.values(), default=0.0)
     share = min(explained / total, 1.0) if total > 0 else 0.0
     turn = f"{largest}: {explained * 1e3:.1f} ms a step more on the rank with most own work, another one in each step"
-    parts = own | ({WAIT: growth[WAIT]} if WAIT in growth else {})
+    parts = measured | ({WAIT: growth[WAIT]} if WAIT in growth else {})
     return RunCause(
         cause=cause,
         confidence=_confidence(share, max(rest, 0.0) / explained) if cause != UNKNOWN else LOW,

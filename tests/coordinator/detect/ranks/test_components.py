@@ -55,8 +55,8 @@ def test_a_rank_that_computes_more_of_everything_has_no_phase():
 
 
 def test_a_rank_that_sleeps_between_its_steps():
-    """Sleep in host time is told as sleep, with where; a wait for data stays the loader's, and a collection a collection."""
-    for part, cause in (("host", "off_cpu"), ("data", "data"), ("gc", "gc")):
+    """Sleep in host time or in a collection is reported as sleep, with where; a wait for data stays the loader's."""
+    for part, cause in (("host", "off_cpu"), ("data", "data"), ("gc", "off_cpu")):
         scenario = Scenario().with_fault(part, 3, seconds=0.05, begin=60, asleep=True)
         explained = explain(list(generate(scenario).rows())[60:63], slow(3), Groups([0] * 8), {})[3]
         assert (explained.cause, explained.component, explained.phase) == (cause, part, "")
@@ -149,3 +149,17 @@ def test_an_excess_that_nothing_holds_is_unknown():
     explanation = explain(rows[60:63], slow(3), Groups([0] * 8), {})[3]
     assert (explanation.cause, explanation.confidence) == ("unknown", "low")
     assert "data" not in explanation.own
+
+
+@pytest.mark.parametrize(
+    ("slower_ratio", "collecting_seconds", "cause"),
+    [(0.5, 0.0, "compute"), (2.0, 0.0, "compute"), (0.5, 0.05, "compute"), (0.1, 0.5, "gc"), (0.0, 0.1, "gc")],
+)
+def test_a_slow_core_is_not_blamed_on_the_collections_of_every_step(slower_ratio, collecting_seconds, cause):
+    """A job that collects in each step does so for longest: only what its collections grow by alone is theirs."""
+    gc_seconds = 0.6  # of a step whose other work is 0.4 s
+    scenario = Scenario().with_fault("gc", *range(8), seconds=gc_seconds, begin=0)
+    scenario = scenario.with_fault("gc", 3, seconds=gc_seconds * slower_ratio + collecting_seconds, begin=60)
+    others_seconds = 0.4 * slower_ratio
+    rows = list(generate(scenario.with_fault("compute", 3, seconds=others_seconds, begin=60)).rows())
+    assert explain(rows[60:63], slow(3), Groups([0] * 8), {})[3].cause == cause

@@ -92,3 +92,17 @@ def test_what_another_rank_does_longer_in_each_step_is_no_link():
     found = explain_run(BEFORE, now, POLICY, longest_growth={"data": 0.21, "self": 0.21})
     assert (found.cause, found.confidence) == ("data", "high")
     assert explain_run(BEFORE, now, POLICY, longest_growth={"data": 0.03, "self": 0.03}).cause == "link"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "collecting_seconds", "cause"), [(0.5, 0.0, "compute"), (0.1, 0.4, "gc"), (0.0, 0.1, "gc")]
+)
+def test_what_slows_all_work_is_not_blamed_on_the_collections_of_every_step(ratio, collecting_seconds, cause):
+    """Own work that takes longer as a whole collects for longer; the evidence holds what was measured."""
+    before = BEFORE | {"gc": 0.6, "self": 1.03}
+    more = {"compute": 0.4 * ratio, "host": 0.02 * ratio, "gc": 0.6 * ratio + collecting_seconds}
+    now = before | {name: before[name] + seconds for name, seconds in more.items()}
+    now["self"] = before["self"] + sum(more.values())
+    found = explain_run(before, now, POLICY)
+    assert found.cause == cause
+    assert found.growth["gc"] == pytest.approx(more["gc"])
