@@ -6,10 +6,10 @@ same stage that are not slow themselves, plus what the rank's replica shares: un
 more than any fault, and would be blamed for a slow loader.
 
 The part with the largest excess is the cause. Where that is compute, forward, backward or optimizer may hold most of
-it. Where it is compute, host or gc and the thread spent the excess off the CPU, that is the cause: it did not do more, it
-slept, was blocked or was descheduled. And a processor on which all work takes longer collects for longer as well: gc is
-the cause only by what it has grown beyond compute and host, in proportion. Off the CPU is compared in own work as a whole: a rank that sleeps waits less for
-its loader, which is time off the CPU as well.
+it. Where it is compute, host or gc and the thread spent the excess off the CPU, that is the cause: it did not do
+more, it slept, was blocked or was descheduled. And a processor on which all work takes longer collects for longer as
+well: gc is the cause only by what it has grown beyond compute and host, in proportion. Off the CPU is compared in own
+work as a whole: a rank that sleeps waits less for its loader, which is time off the CPU as well.
 
 Shapes: R ranks, P stages, K steps.
 """
