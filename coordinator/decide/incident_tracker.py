@@ -113,8 +113,8 @@ class IncidentTracker:
         A finding opens nothing while `may_be_ours`: Lockstep itself takes processor time there now.
         """
         self._step = judgement.step
-        has_fluctuation_incident = any(each.kind == FLUCTUATION for each in self.incidents.values())
-        findings = self._suppression.filter(judgement, now_s, has_fluctuation_incident=has_fluctuation_incident)
+        open_kinds = {each.kind for each in self.incidents.values()}
+        findings = self._suppression.filter(judgement, now_s, open_kinds=open_kinds, assigned=self._assigned)
         self._ranks_of_node = judgement.ranks_of_node
         self._node_of |= {finding.ranks[0]: finding.node for finding in findings.values() if finding.node}
         self._assigned = {key: iid for key, iid in self._assigned.items() if key in findings}

@@ -62,18 +62,22 @@ class Suppression:
             began_s = next(end_s for step, end_s in reversed(self._ends) if step < finding.onset_step)
         return now_s - began_s < self.policy.pending_seconds
 
-    def filter(self, judgement: "Judgement", now_s: float, *, has_fluctuation_incident: bool) -> "dict[Key, Finding]":
-        """Return the findings of one undisturbed step that stand for themselves, by key."""
+    def filter(
+        self, judgement: "Judgement", now_s: float, *, open_kinds: "Collection[str]", assigned: "Collection[Key]"
+    ) -> "dict[Key, Finding]":
+        """Return the findings of one undisturbed step that stand for themselves, by key.
+
+        `open_kinds` are those of open incidents, `assigned` the keys of their findings. What is pending keeps others
+        from becoming incidents; of an incident that is open it takes nothing away.
+        """
         self.judged += 1
         self._ends.append((judgement.step, judgement.unix_s))
         self._step_seconds = judgement.step_seconds
-        ranks = {(SLOW_RANK, str(f.ranks[0])): f for f in judgement.findings if f.kind == SLOW_RANK}
-        links = {
-            (SLOW_LINK, "/".join(f.domain or (f.scope, f.node))): f
-            for f in judgement.findings
-            if f.kind == SLOW_LINK and not self._is_victim(f, ranks.values())
-        }
-        found = ranks | links
+        culprits = {_key_of(f): f for f in judgement.findings if f.kind in (SLOW_RANK, SLOW_LINK)}
+        if open_kinds:
+            culprits = {key: f for key, f in culprits.items() if key in assigned or not self.is_pending(f)}
+        ranks = [f for f in culprits.values() if f.kind == SLOW_RANK]
+        found = {key: f for key, f in culprits.items() if f.kind == SLOW_RANK or not self._is_victim(f, ranks)}
         runs = {(f.kind, f.cause): f for f in judgement.findings if f.kind == SCATTERED}
         fluctuation = next((f for f in judgement.findings if f.kind == FLUCTUATION), None)
         if found or runs:
@@ -85,7 +89,7 @@ class Suppression:
             self._fluctuating = None
         elif self._fluctuating is None:
             self._fluctuating = (self.judged, now_s)
-        if fluctuation is not None and self._has_lasted(fluctuation, now_s, has_incident=has_fluctuation_incident):
+        if fluctuation is not None and self._has_lasted(fluctuation, now_s, has_incident=FLUCTUATION in open_kinds):
             found[FLUCTUATION, ""] = fluctuation
         return found | runs
 
@@ -125,3 +129,10 @@ class Suppression:
         if fluctuation.is_sure and not is_echo:
             return True
         return self.judged - begin >= policy.fluctuation_steps and now_s - begin_s >= policy.fluctuation_seconds
+
+
+def _key_of(finding: "Finding") -> Key:
+    """Return the key of a slow rank or link."""
+    if finding.kind == SLOW_RANK:
+        return SLOW_RANK, str(finding.ranks[0])
+    return SLOW_LINK, "/".join(finding.domain or (finding.scope, finding.node))

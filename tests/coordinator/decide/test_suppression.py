@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.decide.incident_tracker import IncidentTracker
-from coordinator.detect.findings import SLOW_LINK
+from coordinator.detect.findings import FLUCTUATION, SLOW_LINK
 from coordinator.settings.policy import RunPolicy
 from tests.coordinator.conftest import START_UNIX_S, finding, judged
 
@@ -49,3 +49,17 @@ def test_what_began_before_all_that_is_known_has_lasted():
 def test_the_time_is_a_threshold_like_others():
     """With 0 s a finding opens an incident in the step that finds it."""
     assert opened(finding(), 200, step_seconds=0.02, policy=RunPolicy(pending_seconds=0.0)) == 62
+
+
+def test_a_pending_rank_takes_nothing_from_an_incident_that_is_open():
+    """A core that others take for some steps, while the job is slower as a whole, ends no incident of the job."""
+    tracker = IncidentTracker("job", RunPolicy(), None)
+    slower = finding(kind=FLUCTUATION, cause="link", scope="job", ranks=(), domain=None, seconds=0.2)
+    acting = []
+    for step in range(40, 200):
+        findings = [slower] if step >= 62 else []
+        findings += [replace(finding(), onset_step=160)] if 162 <= step < 170 else []
+        end_s = START_UNIX_S + step * 0.03
+        tracker.take(replace(judged(step, *findings, step_seconds=0.03), unix_s=end_s), end_s)
+        acting += [(step, each.kind) for each in tracker.active if tracker.is_acting(each.id)]
+    assert acting == [(step, FLUCTUATION) for step in range(93, 200)]
