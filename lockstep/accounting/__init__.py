@@ -16,7 +16,6 @@
     step_record.py      the record's bytes
     alignment.py        steps from the counts of ends: over lost marks, and for captures
     state.py            what a restart of the exporter needs, as values of JSON
-    bus_bytes.py        bytes over the slowest link
 
     device_marks.py     on a device: which marks have events, and what is read of them
     device_tracker.py   steps that it is not done with, and where its time lies on the host's clock

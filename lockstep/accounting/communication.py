@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from lockstep.accounting.bus_bytes import bus_bytes
 from lockstep.accounting.events import EVENTS_MAX, UNKNOWN_NS, IssuedCollective, StepEvents, Traffic
 from lockstep.accounting.state import TIME_NS, DictForm, IntegerForm, ListForm, StateForm, mapping, restore, saved
 from lockstep.contracts.bounds import MONOTONIC_NS_MAX
+from lockstep.contracts.bus_bytes import bus_bytes
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.marks import OPERATORS, ORDINAL_MASK, UNKNOWN_DOMAIN, unpack_issue
 from lockstep.contracts.records import DOMAIN_KINDS

@@ -35,7 +35,7 @@ collective that was done when it ended.
 
 
 class Traffic(NamedTuple):
-    """What a collective moves: `bus_bytes` is what crosses the slowest link for its payload (bus_bytes.py)."""
+    """What a collective moves: `bus_bytes` is what crosses the slowest link (contracts/bus_bytes.py)."""
 
     domain: int
     payload_bytes: int

@@ -193,7 +193,7 @@ class StepInProgress:
             flags=self._flags | (_EVALUATION if has_evaluated else 0),
             events=events,
             arrays=arrays,
-            domains=self.communication.domains,
+            domains=frozenset(self.communication.domains),
             has_backward=self.spans.backward_known,
             full_collections=min(self._full_collections, len(events.collections)),
             cpu_ns=MISSING if MISSING in (cpu_ns, self._cpu_start_ns) else cpu_ns - self._cpu_start_ns,

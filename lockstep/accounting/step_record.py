@@ -22,7 +22,7 @@ class FinishedStep:
     """A step that has ended; times and costs ns, counts MISSING where they are not known.
 
     `arrays` is the communication of a large step, which is not in `events` then.
-    `domains` are the domains that this rank has ever used: a step without any of them has a wait of 0 there, not none.
+    `domains` are those that this rank has used up to its end: without any of them it has a wait of 0 there, not none.
     `is_incomplete` says that some of its marks are lost: only its limits are known.
     `has_backward` says whether this rank's backwards are ever seen; without it forward and backward cannot be told
     apart. `quantities` are by ANNOTATED.
@@ -35,7 +35,7 @@ class FinishedStep:
     is_incomplete: bool = False
     events: StepEvents = field(default_factory=StepEvents)
     arrays: StepArrays | None = None
-    domains: frozenset[int] | set[int] = frozenset()
+    domains: frozenset[int] = frozenset()
     has_backward: bool = False
     full_collections: int = 0
     cpu_ns: int = MISSING

@@ -18,8 +18,8 @@ from lockstep.contracts.marks import (
     pack_issue,
 )
 from tests.accounting.jobs import Job
+from tests.accounting.played import PlayedTraining, named
 from tests.accounting.test_lost_marks import in_blocks_of
-from tests.accounting.twin import Twin, named
 
 NEVER = 1 << 40
 
@@ -49,10 +49,10 @@ def agree(blocks):
 
 @pytest.mark.parametrize("seed", range(120))
 def test_jobs_of_all_kinds(seed):
-    """As test_same_records has them, and with lost blocks."""
-    with Twin(block_count=2048) as twin:
-        Job(twin, Random(seed)).run(30)
-        blocks = in_blocks_of(twin.blocks(), 1 + seed % BLOCK_MARKS)
+    """As test_jobs has them, and with lost blocks."""
+    with PlayedTraining(block_count=2048) as training:
+        Job(training, Random(seed)).run(30)
+        blocks = in_blocks_of(training.blocks(), 1 + seed % BLOCK_MARKS)
     agree(blocks)
     agree(blocks[: len(blocks) // 3] + blocks[len(blocks) // 3 + 2 :])
 
@@ -61,11 +61,11 @@ def test_most_steps_of_the_jobs_are_read_at_once():
     """What is read mark by mark are exceptions."""
     at_once = []
     for seed in range(30):
-        with Twin(block_count=2048) as twin:
-            job = Job(twin, Random(seed))
+        with PlayedTraining(block_count=2048) as training:
+            job = Job(training, Random(seed))
             job.has_graphs = False
             job.run(30)
-            at_once += agree(twin.blocks())
+            at_once += agree(training.blocks())
     assert sum(at_once) > 0.95 * len(at_once)
 
 

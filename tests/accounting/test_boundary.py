@@ -9,9 +9,9 @@ from lockstep.accounting.iteration import REPEATS
 from lockstep.accounting.step_builder import StepBuilder
 from lockstep.contracts.control import BACKWARD, NEXT_STEP, OPTIMIZER, STEP
 from lockstep.contracts.marks import MarkKind
-from tests.accounting.jobs import Job
-from tests.accounting.test_lost_marks import KINDS, block_of, in_blocks_of
-from tests.accounting.twin import Twin
+from tests.accounting.jobs import KINDS, Job
+from tests.accounting.played import PlayedTraining
+from tests.accounting.test_lost_marks import block_of, in_blocks_of
 
 END_KINDS = {"fused": BACKWARD, "explicit": STEP, "phases": STEP}
 
@@ -30,10 +30,10 @@ def step_begins(blocks, builder, kind):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "closure"])
 def test_a_boundary_foresees_every_later_step(kind):
     """Once the steps are learnt, and for steps that the training names at once, every boundary gives the same steps."""
-    with Twin(block_count=2048) as twin:
-        Job(twin, Random(2)).steady(kind).run(40)
+    with PlayedTraining(block_count=2048) as training:
+        Job(training, Random(2)).steady(kind).run(40)
         end_kind = END_KINDS.get(kind, OPTIMIZER)
-        begins, boundaries = step_begins(in_blocks_of(twin.blocks(), 1), StepBuilder(), end_kind)
+        begins, boundaries = step_begins(in_blocks_of(training.blocks(), 1), StepBuilder(), end_kind)
     known = [(at, boundary) for at, boundary in enumerate(boundaries) if boundary is not None]
     assert len(known) > 10
     assert known[0][0] >= REPEATS or end_kind == STEP
@@ -45,10 +45,10 @@ def test_a_boundary_foresees_every_later_step(kind):
 
 def test_a_boundary_names_the_step_that_was_asked_for():
     """A step to come, or the running one where that is past."""
-    with Twin(block_count=2048) as twin:
-        Job(twin, Random(2)).steady("gan").run(40)
+    with PlayedTraining(block_count=2048) as training:
+        Job(training, Random(2)).steady("gan").run(40)
         builder = StepBuilder()
-        for block in twin.blocks():
+        for block in training.blocks():
             builder.add(block)
     running = builder.boundary(builder.step)
     assert (running.ends_per_step, running.first_step) == (2, builder.step)
@@ -60,9 +60,9 @@ def test_a_boundary_names_the_step_that_was_asked_for():
 def test_there_is_no_boundary_where_steps_are_not_numbered():
     """Before an attempt begins, before its steps are learnt, and after lost marks that cannot be numbered."""
     assert StepBuilder().boundary(NEXT_STEP) is None
-    with Twin(block_count=2048) as twin:
-        Job(twin, Random(3)).steady("closure").run(60)
-        blocks = in_blocks_of(twin.blocks(), 7)
+    with PlayedTraining(block_count=2048) as training:
+        Job(training, Random(3)).steady("closure").run(60)
+        blocks = in_blocks_of(training.blocks(), 7)
         builder = StepBuilder()
         builder.add(blocks[0])
         assert builder.is_aligned

@@ -12,18 +12,17 @@ from hypothesis import strategies as st
 from lockstep.accounting.step_builder import StepBuilder
 from lockstep.contracts.marks import BLOCK_MARKS, MARK_BYTES, MARK_STRUCT, OTHER_THREAD, MarkBlock, MarkKind
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, Flag
-from tests.accounting.jobs import Job
-from tests.accounting.twin import Twin, named
+from tests.accounting.jobs import KINDS, Job
+from tests.accounting.played import PlayedTraining, named
 
-KINDS = ("plain", "gan", "groups", "fused", "closure", "scaler", "explicit", "phases", "bare", "nested")
 MEASURES = RECORD_FIELDS[RECORD_FIELDS.index("flags") + 1 :]
 LOST_WITH_THE_BEGINNING = ("recompilations", "model_flops", "agent_ns")
-"""Said once, or counted from then on."""
+"""Written once, or counted from then on."""
 UNKNOWN_AFTER_A_GAP = (*LOST_WITH_THE_BEGINNING, *(f"{kind}_" for kind in DOMAIN_KINDS))
 
 
-def job_of(twin, kind, seed):
-    return Job(twin, Random(seed)).steady(kind)
+def job_of(training, kind, seed):
+    return Job(training, Random(seed)).steady(kind)
 
 
 def build(blocks, builder=None):
@@ -32,7 +31,7 @@ def build(blocks, builder=None):
 
 
 def in_blocks_of(blocks, count):
-    """Cut the marks of `blocks` anew, `count` to a block, as a writer with smaller blocks writes them."""
+    """Cut the marks of `blocks` again, `count` to a block, as a writer with smaller blocks writes them."""
     marks = b"".join(block.marks for block in blocks)
     cut = []
     position = backwards = optimizers = steps = 0
@@ -51,12 +50,12 @@ def in_blocks_of(blocks, count):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.3])
 def test_every_record_after_a_gap_is_right(kind, share):
-    """After any gap in a steady job, what is built is flagged or equal to the oracle's record of the same number."""
+    """After any gap in a steady job, what is built is flagged or equal to the record of the same number without that gap."""
     for seed in range(3):
-        with Twin(block_count=2048) as twin:
-            job_of(twin, kind, seed).run(60)
-            truth = [named(record) for record in twin.records]
-            blocks = in_blocks_of(twin.blocks(), 7)
+        with PlayedTraining(block_count=2048) as training:
+            job_of(training, kind, seed).run(60)
+            truth = training.records
+            blocks = in_blocks_of(training.blocks(), 7)
             first, gap = len(blocks) // 2, 1 + int(len(blocks) * share)
             steps, builder = build(blocks[:first] + blocks[first + gap :])
             found = [(named(step.record), step.is_incomplete) for step in steps]
@@ -93,11 +92,11 @@ def agree(record, true):
     size=st.integers(1, BLOCK_MARKS),
 )
 def test_what_is_complete_is_right_whatever_is_lost(seed, kind, lost, size):
-    """A record that is not flagged is the oracle's, whichever blocks are lost, the first ones included."""
-    with Twin(block_count=2048) as twin:
-        job_of(twin, kind, seed).run(40)
-        truth = [named(record) for record in twin.records]
-        blocks = in_blocks_of(twin.blocks(), size)
+    """A record that is not flagged is the true one, whichever blocks are lost, the first ones included."""
+    with PlayedTraining(block_count=2048) as training:
+        job_of(training, kind, seed).run(40)
+        truth = training.records
+        blocks = in_blocks_of(training.blocks(), size)
         steps, _ = build(block for block in blocks if block.sequence not in lost)
         for step in steps:
             record = named(step.record)
@@ -108,9 +107,9 @@ def test_what_is_complete_is_right_whatever_is_lost(seed, kind, lost, size):
 
 def test_an_irregular_job_has_no_number_after_a_gap():
     """Where steps do not repeat, nothing says how many were lost: no record is built until the next attempt."""
-    with Twin(block_count=2048) as twin:
-        job_of(twin, "closure", 3).run(60)
-        blocks = in_blocks_of(twin.blocks(), 7)
+    with PlayedTraining(block_count=2048) as training:
+        job_of(training, "closure", 3).run(60)
+        blocks = in_blocks_of(training.blocks(), 7)
         first = len(blocks) // 2
         before, builder = build(blocks[:first])
         after, _ = build(blocks[first + 30 :], builder)
@@ -125,11 +124,11 @@ LATE_KINDS = ("plain", "fused", "bare", "nested", "phases")
 
 @pytest.mark.parametrize("kind", LATE_KINDS)
 def test_a_reader_that_comes_late_numbers_its_steps_by_all_ends_of_the_attempt(kind):
-    """Ten steps alike, and counts of ends that are as many times theirs: from there on records are the oracle's."""
-    with Twin(block_count=2048) as twin:
-        job_of(twin, kind, 1).run(60)
-        truth = [named(record) for record in twin.records]
-        blocks = in_blocks_of(twin.blocks(), 7)
+    """Ten steps alike, and counts of ends that are as many times theirs: from there on records are the true ones."""
+    with PlayedTraining(block_count=2048) as training:
+        job_of(training, kind, 1).run(60)
+        truth = training.records
+        blocks = in_blocks_of(training.blocks(), 7)
         steps, builder = build(blocks[len(blocks) // 3 :])
     records = [named(step.record) for step in steps]
     assert builder.is_numbered
@@ -140,10 +139,10 @@ def test_a_reader_that_comes_late_numbers_its_steps_by_all_ends_of_the_attempt(k
 
 @pytest.mark.parametrize("kind", ["gan", "groups"])
 def test_a_late_reader_of_a_longer_sequence_has_no_number(kind):
-    """When it was learnt, and how many steps there were before, nobody knows."""
-    with Twin(block_count=2048) as twin:
-        job_of(twin, kind, 1).run(60)
-        blocks = in_blocks_of(twin.blocks(), 7)
+    """When it was learnt, and how many steps there were before, is not known."""
+    with PlayedTraining(block_count=2048) as training:
+        job_of(training, kind, 1).run(60)
+        blocks = in_blocks_of(training.blocks(), 7)
         steps, builder = build(blocks[len(blocks) // 3 :])
     assert steps == []
     assert not builder.is_numbered
@@ -152,22 +151,22 @@ def test_a_late_reader_of_a_longer_sequence_has_no_number(kind):
 
 def test_a_late_reader_of_steps_that_were_not_all_alike_has_no_number():
     """One backward more than the steps account for, before the reader came."""
-    with Twin(block_count=2048) as twin:
-        job = job_of(twin, "plain", 1)
+    with PlayedTraining(block_count=2048) as training:
+        job = job_of(training, "plain", 1)
         job.run(5)
         job.backward()
         job.run(50)
-        blocks = in_blocks_of(twin.blocks(), 7)
+        blocks = in_blocks_of(training.blocks(), 7)
         steps, builder = build(blocks[len(blocks) // 3 :])
     assert (steps, builder.is_numbered) == ([], False)
 
 
 def test_a_gap_before_the_iteration_is_learnt_is_like_a_late_start():
     """Records before it stay, and those of later steps have their numbers."""
-    with Twin(block_count=2048) as twin:
-        job_of(twin, "plain", 1).run(40)
-        truth = [named(record) for record in twin.records]
-        blocks = in_blocks_of(twin.blocks(), 7)
+    with PlayedTraining(block_count=2048) as training:
+        job_of(training, "plain", 1).run(40)
+        truth = training.records
+        blocks = in_blocks_of(training.blocks(), 7)
         steps, builder = build(blocks[:10] + blocks[12:])
     numbers = [named(step.record)["step"] for step in steps]
     assert builder.is_numbered
@@ -179,9 +178,9 @@ def test_a_gap_before_the_iteration_is_learnt_is_like_a_late_start():
 
 def test_a_late_reader_goes_on_after_a_restart_of_its_own():
     """Whether its numbers are known is part of its state."""
-    with Twin(block_count=2048) as twin:
-        job_of(twin, "plain", 1).run(60)
-        blocks = in_blocks_of(twin.blocks(), 7)[20:]
+    with PlayedTraining(block_count=2048) as training:
+        job_of(training, "plain", 1).run(60)
+        blocks = in_blocks_of(training.blocks(), 7)[20:]
     whole, _ = build(blocks)
     for cut in range(1, len(blocks), 9):
         before, builder = build(blocks[:cut])
@@ -191,14 +190,14 @@ def test_a_late_reader_goes_on_after_a_restart_of_its_own():
 
 def test_named_steps_are_counted_over_a_gap_unless_it_hides_the_first():
     """Steps that the training names have the counter of the blocks; since when they are named must be known."""
-    with Twin() as twin:
-        job = job_of(twin, "plain", 5)
+    with PlayedTraining() as training:
+        job = job_of(training, "plain", 5)
         job.run(20)
-        named_from = len(in_blocks_of(twin.blocks(), 7))
+        named_from = len(in_blocks_of(training.blocks(), 7))
         job.kind = "phases"
         job.run(20)
-        truth = [named(record) for record in twin.records]
-        blocks = in_blocks_of(twin.blocks(), 7)
+        truth = training.records
+        blocks = in_blocks_of(training.blocks(), 7)
         seen = named_from + 20
         steps, builder = build(blocks[:seen] + blocks[seen + 5 :])
         assert builder.is_aligned
@@ -317,16 +316,16 @@ def test_an_attempt_says_how_it_ended():
 
 
 def test_steps_named_after_a_gap_for_the_first_time_have_no_number():
-    """Whether the training named its steps in what is lost already, nobody knows: no record from there on."""
-    with Twin() as twin:
-        job = job_of(twin, "plain", 5)
+    """Whether the training named its steps in what is lost already is not known: no record from there on."""
+    with PlayedTraining() as training:
+        job = job_of(training, "plain", 5)
         job.run(30)
-        named_from = len(twin.records)
-        before = len(in_blocks_of(twin.blocks(), 7))
+        named_from = len(training.records)
+        before = len(in_blocks_of(training.blocks(), 7))
         job.kind = "phases"
         job.run(20)
-        truth = [named(record) for record in twin.records]
-        blocks = in_blocks_of(twin.blocks(), 7)
+        truth = training.records
+        blocks = in_blocks_of(training.blocks(), 7)
         lost = before * 2 // 3
         steps, builder = build(blocks[:lost] + blocks[lost + 2 :])
         records = [named(step.record) for step in steps]

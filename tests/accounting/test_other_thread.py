@@ -10,7 +10,7 @@ from lockstep.accounting.step_builder import StepBuilder
 from lockstep.contracts.marks import MARK_STRUCT, OTHER_THREAD, MarkBlock, MarkKind, pack_call_site, pack_issue
 from lockstep.contracts.records import MISSING, Flag
 from tests.accounting.jobs import Job
-from tests.accounting.twin import Twin, named
+from tests.accounting.played import PlayedTraining, named
 
 DETAIL, ARGUMENT = pack_issue(pack_call_site("allreduce_", synchronous=True, domain=3, slot=0, group_size=2), 64)
 OTHER = OTHER_THREAD
@@ -64,16 +64,14 @@ def test_waits_of_two_threads_do_not_mix():
 
 def test_an_optimizer_that_autograds_thread_steps_ends_the_step_with_the_backward():
     """It is fused into a backward on a device. Outside of a backward it is no training's."""
-    with Twin() as twin:
-        twin.recorder.in_graph_task = lambda: True
+    with PlayedTraining() as training:
         for _ in range(2):
-            twin.backward_begin()
-            twin.fused_step()
-            twin.sleep(10)
-            twin.backward_end()
-            twin.fused_step()
-        assert len(twin.records) == 2
-        twin.check()
+            training.backward_begin()
+            training.fused_step()
+            training.sleep(10)
+            training.backward_end()
+            training.fused_step()
+        assert [record["backward_ns"] for record in training.records] == [10, 10]
 
 
 def test_fused_steps_count_as_ends_of_optimizers():
@@ -94,18 +92,17 @@ def test_fused_steps_count_as_ends_of_optimizers():
 
 def test_a_changed_training_thread_begins_the_step_again():
     """What the former thread did in that step is forgotten, and the step is a warm-up; steps after it are whole."""
-    with Twin() as twin:
+    with PlayedTraining() as training:
         for changes in (False, True, False):
-            twin.backward_begin()
-            twin.issue(0, 3, 2, 64, synchronous=True)
-            twin.sleep(100)
-            twin.backward_end()
+            training.backward_begin()
+            training.issue(0, 3, 2, 64, synchronous=True)
+            training.sleep(100)
+            training.backward_end()
             if changes:
-                twin.change_thread()
-            twin.sleep(60)
-            twin.step_end()
-        twin.check()
-        first, second, third = map(named, twin.records)
+                training.change_thread()
+            training.sleep(60)
+            training.step_end()
+        first, second, third = training.records
         assert (first["backward_ns"], third["backward_ns"], second["backward_ns"]) == (100, 100, 0)
         assert (second["flags"], second["cpu_ns"], second["dp_count"]) == (Flag.WARM_UP, 30, 0)
         assert second["end_ns"] - second["start_ns"] == 160
@@ -114,22 +111,22 @@ def test_a_changed_training_thread_begins_the_step_again():
 def test_a_thread_that_changes_in_lost_marks_leaves_learnt_steps_without_number():
     """Several ends a step are learnt again, so that steps before that is done have other numbers; one end is not."""
     for kind, is_numbered in (("plain", True), ("gan", False)):
-        with Twin() as twin:
-            job = Job(twin, Random(3)).steady(kind)
+        with PlayedTraining() as training:
+            job = Job(training, Random(3)).steady(kind)
             job.run(25)
-            lost = len(twin.blocks())
-            twin.change_thread()
+            lost = len(training.blocks())
+            training.change_thread()
             job.run(25)
-            truth = [named(record) for record in twin.records]
+            truth = training.records
             builder = StepBuilder()
-            blocks = twin.blocks()
+            blocks = training.blocks()
             steps = [named(step.record) for block in blocks[: lost - 1] + blocks[lost:] for step in builder.add(block)]
             assert builder.is_aligned == is_numbered
             assert all(record["end_ns"] == truth[record["step"]]["end_ns"] for record in steps)
 
 
 def test_the_cpu_time_of_two_threads_is_not_known():
-    """A thread's clock behind that of the one before gives no negative time, as today; nor does it bound a cost."""
+    """A thread's clock behind that of the one before gives no negative time; nor does it bound a cost."""
     began, cost, end = (
         (100, MarkKind.BEGIN, 0, 0, 50),
         (150, MarkKind.AGENT_COST, 0, 0, 7),

@@ -13,7 +13,7 @@ from lockstep.accounting.block_reader import BlockReader
 from lockstep.accounting.step_builder import StepBuilder
 from lockstep.contracts.marks import BLOCK_BYTES, pack_call_site
 from lockstep.contracts.records import MISSING, Flag
-from tests.accounting.twin import named
+from tests.accounting.played import named
 from tests.agent.mark_buffers import WRITERS, Ring
 from tests.agent.rings import unaccounted_ns
 

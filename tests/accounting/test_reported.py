@@ -5,8 +5,8 @@ import pytest
 from lockstep.accounting.step_builder import StepBuilder
 from lockstep.contracts.marks import FLOPS_UNITS, MarkKind, flops_argument, pack_call_site, pack_issue
 from lockstep.contracts.records import MISSING
+from tests.accounting.played import named
 from tests.accounting.test_lost_marks import block_of
-from tests.accounting.twin import named
 
 TOKEN, SAMPLE, STEP, UNKNOWN = range(len(FLOPS_UNITS))
 DETAIL, ARGUMENT = pack_issue(pack_call_site("allreduce_", synchronous=True, domain=3, slot=0, group_size=2), 64)

@@ -13,9 +13,9 @@ from lockstep.contracts.bounds import MONOTONIC_NS_MAX
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.contracts.marks import BLOCK_MARKS, MARK_STRUCT, MarkKind
 from lockstep.contracts.records import Flag
-from tests.accounting.jobs import Job
-from tests.accounting.test_lost_marks import KINDS, MARK, block_of, in_blocks_of
-from tests.accounting.twin import Twin
+from tests.accounting.jobs import KINDS, Job
+from tests.accounting.played import PlayedTraining
+from tests.accounting.test_lost_marks import MARK, block_of, in_blocks_of
 
 WHERE = "/var/spool/positions.json"
 
@@ -48,9 +48,9 @@ def agree(blocks):
 @pytest.mark.parametrize("seed", range(60))
 def test_a_restart_behind_any_block_changes_no_record(seed):
     """Of jobs of all kinds, in blocks of all sizes, with and without lost blocks."""
-    with Twin(block_count=2048) as twin:
-        Job(twin, Random(seed)).run(30)
-        blocks = in_blocks_of(twin.blocks(), 1 + seed % BLOCK_MARKS)
+    with PlayedTraining(block_count=2048) as training:
+        Job(training, Random(seed)).run(30)
+        blocks = in_blocks_of(training.blocks(), 1 + seed % BLOCK_MARKS)
     agree(blocks)
     agree(blocks[: len(blocks) // 3] + blocks[len(blocks) // 3 + 2 :])
 
@@ -58,9 +58,9 @@ def test_a_restart_behind_any_block_changes_no_record(seed):
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_are_numbered_over_a_gap_that_a_restart_is_in(kind):
     """What the builder has learnt goes with the state: blocks that were lost meanwhile cost no number."""
-    with Twin(block_count=2048) as twin:
-        Job(twin, Random(4)).steady(kind).run(60)
-        blocks = in_blocks_of(twin.blocks(), 7)
+    with PlayedTraining(block_count=2048) as training:
+        Job(training, Random(4)).steady(kind).run(60)
+        blocks = in_blocks_of(training.blocks(), 7)
     middle = len(blocks) // 2
     lossy = blocks[:middle] + blocks[middle + 9 :]
     steps, builder = build(lossy, restarts=lambda _at: False)
@@ -72,10 +72,10 @@ def test_steps_are_numbered_over_a_gap_that_a_restart_is_in(kind):
 
 def test_the_state_of_a_rank_that_keeps_up_is_small():
     """It is stored once a second, for each rank."""
-    with Twin(block_count=2048) as twin:
-        Job(twin, Random(4)).steady("gan").run(60)
+    with PlayedTraining(block_count=2048) as training:
+        Job(training, Random(4)).steady("gan").run(60)
         builder = StepBuilder()
-        for block in twin.blocks():
+        for block in training.blocks():
             builder.add(block)
     assert len(json.dumps(builder.state())) < 4096
 
@@ -159,24 +159,24 @@ def test_a_state_changed_anywhere_is_refused_or_good_for_any_marks(data, after):
 def busy_state():
     """Return the state of a builder in the midst of a step that has something of everything."""
     builder = StepBuilder()
-    with Twin() as twin:
-        Job(twin, Random(4)).steady("gan").run(30)
-        twin.data_begin()
-        twin.data_end((1, 2, 3))
-        twin.collect(2, 5)
-        twin.backward_begin()
+    with PlayedTraining() as training:
+        Job(training, Random(4)).steady("gan").run(30)
+        training.data_begin()
+        training.data_end((1, 2, 3))
+        training.collect(2, 5)
+        training.backward_begin()
         for ending in ("later", "expect", "unknown"):
-            twin.issue(0, 3, 2, 64, synchronous=True, ending=ending)
-        twin.done(0)
-        twin.unmeasured({3: (1, 2, 3)})
-        twin.annotate(1, 5)
-        twin.compile(1)
-        twin.flag(int(Flag.CHECKPOINT))
-        twin.buffer.wait_begin()
-        twin.buffer.wait_end()
-        twin.issue(0, 3, 2, 64, synchronous=True, ending="expect")
-        twin.buffer.wait_begin()
-        for block in twin.blocks():
+            training.issue(0, 3, 2, 64, synchronous=True, ending=ending)
+        training.done(0)
+        training.unmeasured({3: (1, 2, 3)})
+        training.annotate(1, 5)
+        training.compile(1)
+        training.flag(int(Flag.CHECKPOINT))
+        training.buffer.wait_begin()
+        training.buffer.wait_end()
+        training.issue(0, 3, 2, 64, synchronous=True, ending="expect")
+        training.buffer.wait_begin()
+        for block in training.blocks():
             builder.add(block)
     return json.loads(json.dumps(builder.state()))
 

@@ -44,7 +44,7 @@ _PAYLOADS = {
     "alltoall_": 1,
     "gather_": 1,
 }
-"""Index of the argument whose tensors are the payload (accounting/bus_bytes.py), where that is not the first one; None
+"""Index of the argument whose tensors are the payload (contracts/bus_bytes.py), where that is not the first one; None
 moves nothing."""
 _ALWAYS_ASYNC = 1 << 30
 """More arguments than any operator has."""

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from lockstep.agent.device.graphs import GRAPHS
-from lockstep.agent.traffic import bus_bytes
-from lockstep.contracts.marks import DETAIL_BITS, DOMAIN_MASK, DOMAIN_SHIFT, OPERATORS, SYNCHRONOUS
+from lockstep.contracts.bus_bytes import bus_bytes
+from lockstep.contracts.marks import DETAIL_BITS, DOMAIN_MASK, DOMAIN_SHIFT, SYNCHRONOUS
 
 if TYPE_CHECKING:
     from lockstep.agent.agent import Agent
@@ -14,7 +14,7 @@ def issue_on_device(agent: "Agent", call_site: int, payload_bytes: int) -> int |
     """Note a collective and return its ordinal, None where nothing is recorded; a graph being captured holds it."""
     ordinal = agent.marks.issue(call_site, payload_bytes)
     if GRAPHS.captures:
-        operator, size = OPERATORS[call_site & (SYNCHRONOUS - 1)], call_site >> DETAIL_BITS
+        operator, size = call_site & (SYNCHRONOUS - 1), call_site >> DETAIL_BITS
         domain = call_site >> DOMAIN_SHIFT & DOMAIN_MASK
         moved = bus_bytes(operator, payload_bytes, size)
         GRAPHS.dispatched(domain, payload_bytes, moved, agent.marks.thread)

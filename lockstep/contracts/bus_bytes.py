@@ -2,8 +2,17 @@
 
 Bus bandwidth is this over the time in flight: unlike payload over time it does not depend on the number of ranks, so it
 compares with what a link can do. Factors are those of nccl-tests (doc/PERFORMANCE.md, github.com/NVIDIA/nccl-tests).
-The payload of an all-gather is what was gathered from all ranks, that of a reduce-scatter and of an all-to-all what is
-scattered to all, that of a gather and of a scatter the part of one rank.
+
+The payload of an operator is what the agent counts: the tensors of one argument on this rank.
+
+    all-reduce, broadcast, reduce    the tensors
+    all-gather                       the outputs: what was gathered from all
+    reduce-scatter, all-to-all       the inputs: what is scattered to all
+    gather, scatter                  this rank's part, which is all that any rank but the root has
+    send, receive                    the tensors, on both sides
+    barrier                          nothing
+
+An all-to-all of uneven parts moves somewhat more or less: (n-1)/n takes a rank's own part for the mean one.
 """
 
 from lockstep.contracts.marks import OPERATORS
