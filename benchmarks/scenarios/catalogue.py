@@ -41,6 +41,8 @@ _SCALING = replace(RESTARTED, warm_up_scales=True)
 _LONG = replace(_SCALING, warm_up_ratio=2.0, warm_up_fade_steps=8.0)
 _HALF_BANDWIDTH = 1.0  # a transfer takes as long again
 
+_WINDOWS = Imbalance(window_steps=(45, 70, 95, 120, 145, 170), flops_known=True)
+_WINDOWS_APART = replace(_WINDOWS, window_steps=(30, 45, 110, 135, 160))  # of where faults begin
 _NOISY_JOB = Noise(common=0.07)
 _PARTS = ("data", "host", "forward", "backward", "optimizer")
 
@@ -117,6 +119,7 @@ FAULTS: dict[str, Make] = {
     **_named(whole_job, name="compute jitter of all", cause="compute", ratio=0.10, jitters=True),
     **_named(whole_job, name="job 20 %, noise 7 %", cause="compute", ratio=0.20, noise=_NOISY_JOB),
     **_named(whole_job, name="job 45 %, noise 7 %", cause="compute", ratio=0.45, noise=_NOISY_JOB),
+    **_named(whole_job, name="12 %, attention windows", cause="compute", ratio=0.12, imbalance=_WINDOWS_APART),
     **_named(whole_job, name="noise to 2 %", cause="compute", ratio=0, noise=Noise(later_step=0.02), wanted=""),
     **_named(whole_job, name="noise to 3 %", cause="compute", ratio=0, noise=Noise(later_step=0.03), wanted=""),
     **_named(whole_job, name="noise to 12 %", cause="compute", ratio=0, noise=Noise(later_step=0.12), wanted=""),
@@ -171,6 +174,9 @@ HEALTHY: dict[str, Make] = {
     **_named(healthy, name="accumulation", imbalance=Imbalance(accumulation=0.25)),
     **_named(healthy, name="batch ramp", imbalance=Imbalance(ramp_steps=(50, 100, 150))),
     **_named(healthy, name="gradual ramp", imbalance=Imbalance(ramp_rows=120)),
+    **_named(healthy, name="attention windows", imbalance=_WINDOWS),
+    **_named(healthy, name="attention windows, job noise 7 %", imbalance=_WINDOWS, noise=_NOISY_JOB),
+    **_named(healthy, name="attention windows, no FLOPs", imbalance=replace(_WINDOWS, flops_known=False)),
     **_named(healthy, name="long sequences", imbalance=Imbalance(sequence_sigma=0.20)),
     **_named(healthy, name="experts, no tokens", shapes=EXPERTS, imbalance=replace(_EXPERTS_HOT, tokens_known=False)),
     **_named(healthy, name="gc of all at once", interruptions=replace(RESTARTED, collection_every=11)),
@@ -183,7 +189,7 @@ HEALTHY: dict[str, Make] = {
 }
 
 SCENARIOS: dict[str, Make] = {**FAULTS, **HEALTHY}
-DEGRADED = ("experts, no tokens",)
+DEGRADED = ("experts, no tokens", "attention windows, no FLOPs")
 """Healthy, but without the column that tells: must not break, and is no measure of false alarms."""
 
 _OF_NODES = ("slow node", "two slow nodes", "nic of a node")

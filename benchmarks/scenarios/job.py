@@ -54,7 +54,10 @@ class Imbalance:
     ramp_steps: tuple[int, ...] = ()  # from each of these on, all ranks have ...
     ramp_ratio: float = 0.25  # ... so many more tokens and so much more work
     ramp_rows: int = 0  # the batch doubles bit by bit over so many rows, from row 40 on
+    window_steps: tuple[int, ...] = ()  # from each of these on, attention windows are wider: as many tokens, ...
+    window_ratio: float = 0.08  # ... and so many more FLOPs and so much more work
     tokens_known: bool = True  # without, a log has no column of them
+    flops_known: bool = False  # with, a log has a column of FLOPs
 
 
 @dataclass(frozen=True, kw_only=True)

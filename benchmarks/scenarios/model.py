@@ -31,6 +31,7 @@ _MICRO_BATCHES = 16
 _BACKWARD_SHARE = 2 / 3  # of a micro-batch's time
 _FIRST_STAGE_BYTES = 2.2  # the embedding's gradients are reduced beside its stage's; measured on production logs
 _TOKENS = 8192.0
+_FLOPS_PER_TOKEN = 6e9
 _BYTES = 100_000_000
 _EXPERT_MEMORY = 0.98
 _EXPERT_SHARE = 0.5  # of the work follows the tokens
@@ -56,6 +57,8 @@ def generate(scenario: Scenario) -> Recording:
     shape = (scenario.steps, world_size(scenario))
     degrees = domains.parse_degrees(scenario.degrees, where="scenario")
     tokens, extra = _imbalance(scenario, grid, rng)
+    windows_W = _windows(scenario)
+    extra += (scenario.compute * (windows_W - 1)).astype(np.float32)[:, None]
     phases = {}
     if scenario.has_phases:
         phases = _phases(scenario, shape, rng)
@@ -107,6 +110,8 @@ def generate(scenario: Scenario) -> Recording:
         reported_step=reported_steps(scenario, step_W),
         ahead_ns=clock_ahead(scenario),
         tokens_known=scenario.imbalance.tokens_known,
+        flops=tokens * (_FLOPS_PER_TOKEN * windows_W).astype(np.float32)[:, None],
+        flops_known=scenario.imbalance.flops_known,
         phases=_to_compute(phases, parts["compute"]),
     )
 
@@ -202,6 +207,14 @@ def _imbalance(
         extra[begin:] += np.float32(imbalance.ramp_ratio)
     shape = (steps, int(np.prod(grid)))
     return load.reshape(shape) * np.float32(_TOKENS), extra.reshape(shape) * np.float32(scenario.compute)
+
+
+def _windows(scenario: Scenario) -> "NDArray[np.float64]":
+    """Return how many times as many FLOPs a token costs as at the beginning, array of shape (W,)."""
+    grown_W = np.zeros(scenario.steps)
+    grown_W[list(scenario.imbalance.window_steps)] = 1
+    windows_W: NDArray[np.float64] = (1 + scenario.imbalance.window_ratio) ** np.cumsum(grown_W)
+    return windows_W
 
 
 def _fault(fault: "Fault", shape: tuple[int, int], rng: np.random.Generator) -> "Floats":

@@ -146,6 +146,7 @@ def whole_job(
     scatter_rate: float = 0.0,
     jitters: bool = False,
     noise: Noise = _USUAL,
+    imbalance: Imbalance = _EVEN,
     wanted: str = "job",
 ) -> Scenario:
     """Return a job that all ranks make slower."""
@@ -160,7 +161,7 @@ def whole_job(
         scatter_rate=scatter_rate,
         jitters=jitters,
     )
-    return replace(scenario, faults=(fault,), noise=replace(noise, later_row=fault.begin))
+    return replace(scenario, faults=(fault,), imbalance=imbalance, noise=replace(noise, later_row=fault.begin))
 
 
 def healthy(

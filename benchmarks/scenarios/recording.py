@@ -39,6 +39,7 @@ class Recording:
     moved: "dict[str, NDArray[np.int64]]"
     """Bytes per kind, array of shape (R,): the same in every step."""
     tokens: "NDArray[np.float32]"
+    flops: "NDArray[np.float32]"
     flags: "NDArray[np.int64]"
     present: "NDArray[np.bool_]"
     late: "NDArray[np.bool_]"
@@ -49,6 +50,7 @@ class Recording:
     """What each rank says the step's index is, and by how much its clock is ahead, ns: both broadcast to (W, R)."""
     ahead_ns: "NDArray[np.int64]"
     tokens_known: bool = True
+    flops_known: bool = False
     phases: "dict[str, NDArray[np.float32]]" = field(default_factory=dict)
     """Phases of compute, empty where no one measured them."""
 
@@ -91,6 +93,8 @@ class Recording:
             columns |= {f"{kind}_bytes": values[rank] for kind, values in self.moved.items()}
             if self.tokens_known:
                 columns["tokens"] = np.rint(self.tokens.ravel()[rows]).astype(np.int64)
+            if self.flops_known:
+                columns["model_flops"] = np.rint(self.flops.ravel()[rows].astype(np.float64)).astype(np.int64)
             columns |= _phase_columns({name: nanoseconds(values) for name, values in self.phases.items()}, columns)
             columns["flags"] = self.flags.ravel()[rows]
             columns["received_ns"] = received_ns.ravel()[rows]

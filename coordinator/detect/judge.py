@@ -23,6 +23,7 @@ from coordinator.detect.ranks.slow_rank import SlowRankTest
 from coordinator.detect.run_findings import scattered_gc, slow_link, slower_run, without_scattered
 from coordinator.detect.runs.fluctuation import FluctuationTest, RunSample
 from coordinator.detect.runs.scattered import ScatteredGcTest
+from coordinator.detect.work_figure import WorkFigure
 from coordinator.intake.topology import places_of, replicas_of
 from lockstep.contracts.records import Flag
 
@@ -80,6 +81,7 @@ class Judge:
         self._fluctuation = FluctuationTest(policy.fluctuation)
         self._scattered = ScatteredGcTest(len(ranks), policy.gc)
         self._imbalance = Imbalance()
+        self._work_figure = WorkFigure()
         self._ranks_of_node = dict(Counter(self._hosts))
         self._flag_share_R: NDArray[np.float32] | None = None  # of all ranks, while any flags steps
         self._after_capture = False
@@ -99,9 +101,10 @@ class Judge:
         if not disturbed:
             self.recent_rows.append(row)
             compute_R, parts = row.components["compute"], partial(single_parts, row)
-            self._slow_rank.step(row.self_seconds, row.step, compute_R=compute_R, work_R=row.work, parts=parts)
+            work_R = self._work_figure.of_step(row)
+            self._slow_rank.step(row.self_seconds, row.step, compute_R=compute_R, work_R=work_R, parts=parts)
             self._links.step(row, row.step)
-            self._fluctuation.step(self._sample(row, step_seconds), row.step)
+            self._fluctuation.step(self._sample(work_R, step_seconds), row.step)
             self._scattered.step(row.components["gc"], step_seconds, row.step, full_R=row.full_collections)
             self._learn(row, step_seconds)
             self._findings = self._find(row, step_seconds)
@@ -138,14 +141,14 @@ class Judge:
         if self._slow_rank.ranks.judged % policy.cause.typical_every == 1 and not self._fluctuation.fluctuating:
             self._rank_findings.learn(row, policy.cause)
 
-    def _sample(self, row: "StepRow", step_seconds: float) -> RunSample:
+    def _sample(self, work_R: "NDArray[np.floating]", step_seconds: float) -> RunSample:  # noqa: N803
         """Return what the run's own history is compared with: the step, and what of it only work explains."""
         test = self._slow_rank
         tokens = 0.0 if test.shift_R is None else float(np.maximum.reduce(test.shift_R))
         return RunSample(
             step_seconds=step_seconds,
             imbalance_seconds=test.imbalance_seconds + max(tokens, 0.0),
-            work=mean_of(row.work[:: 1 + len(row.work) // _SAMPLE_RANKS]),
+            work=mean_of(work_R[:: 1 + len(work_R) // _SAMPLE_RANKS]),
             is_held_back=any(each.acts and each.kind in (SLOW_RANK, SLOW_LINK) for each in self._findings),
         )
 
@@ -181,6 +184,7 @@ class Judge:
             "fluctuation": self._fluctuation,
             "scattered": self._scattered,
             "imbalance": self._imbalance,
+            "work_figure": self._work_figure,
         }
 
     def _is_disturbed(self, row: "StepRow") -> bool:

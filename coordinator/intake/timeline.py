@@ -74,6 +74,8 @@ class StepRow:
     tokens: "Floats"
     work: "Floats"
     """What compute should be proportional to (no unit): the record's work figure, else its tokens."""
+    flops: "Floats | None" = None
+    """Model FLOPs of each rank without a work figure; None where no rank knows them."""
     full_collections: "Floats | None" = None
     """Collections of Python's oldest generation of each rank; None where no rank counts them."""
 
@@ -244,7 +246,7 @@ def _row(pending: "PendingStep", ranks: "NDArray[np.int64]") -> StepRow:
     def value(name: str) -> "Floats":
         return value_of[name] if name in value_of else np.full(len(ranks), np.nan, dtype=np.float32)
 
-    waits, tokens = by_kind(_WAITS), value("tokens")
+    waits, tokens, work, flops = by_kind(_WAITS), value("tokens"), value_of.get("work"), value_of.get("model_flops")
     return StepRow(
         step=pending.step,
         end_unix_s=float(np.median(np.concatenate([part.end_ns for part in parts]))) * _NS,
@@ -261,5 +263,6 @@ def _row(pending: "PendingStep", ranks: "NDArray[np.int64]") -> StepRow:
         floors=by_kind(_FLOORS),
         moved=by_kind(_BYTES),
         tokens=tokens,
-        work=np.where(np.isnan(value_of["work"]), tokens, value_of["work"]) if "work" in value_of else tokens,
+        work=tokens if work is None else np.where(np.isnan(work), tokens, work),
+        flops=flops if work is None or flops is None else np.where(np.isnan(work), flops, np.float32(np.nan)),
     )

@@ -21,7 +21,7 @@ from coordinator.detect.runs.run_noise import FAR_STEPS, SeriesNoise
 from coordinator.detect.runs.run_outliers import Outliers
 from coordinator.detect.runs.run_residuals import RunResiduals, limit
 from coordinator.detect.runs.run_window import RunWindow
-from coordinator.detect.runs.run_work import RunWork
+from coordinator.detect.runs.run_work import CHANGE_STEPS, RunWork
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -140,7 +140,7 @@ class FluctuationTest:
             self._sum_before, self._run_before = self._sum, self._run
         self._add(excess)
         if work.has_changed:
-            self._noise.begin_era(policy)
+            self._noise.drop(CHANGE_STEPS)
         if not 0 < outliers.pause_steps < outliers.row_steps(policy):
             self._residuals.add(excess, self._noise, policy.false_page_steps)
             self._decide(excess, allowed)
@@ -155,7 +155,8 @@ class FluctuationTest:
 
     def _decide(self, excess: float, allowed: float) -> None:
         """Raise, keep or end an alarm, and learn."""
-        self._noise.learn(excess + allowed, self.policy)
+        if not self._work.is_changing:
+            self._noise.learn(excess + allowed, self.policy)
         if self.fluctuating:
             self._keep(excess)
         elif self._matters() or self._is_shifted or self._is_published():
@@ -259,7 +260,9 @@ class FluctuationTest:
         if mean < -self._gate(_LONG):
             self._level += mean
             self._last.move(mean)
-            self._relearn(_LONG)
+            self._settled = _LONG
+            self._residuals.clear()
+            self._noise.begin_era(self.policy)
 
     def _settle(self) -> None:
         """Take the level at which a run settled after a change of its work, as far as the change explains it."""
@@ -271,13 +274,8 @@ class FluctuationTest:
         self._last.keep_only(self.policy.work_settle_steps)
         self._last.move(moved)
         work.forget_change()
-        self._relearn(len(self._last))
-
-    def _relearn(self, steps: int) -> None:
-        """Take the level as known from so many steps only."""
-        self._settled = max(steps, 1)
+        self._settled = max(len(self._last), 1)  # noise is that of the steps before, less their level
         self._residuals.clear()
-        self._noise.begin_era(self.policy)
 
     @property
     def is_sure(self) -> bool:

@@ -84,6 +84,12 @@ class SeriesNoise:
         if not values:
             self._before = math.nan
 
+    def drop(self, values: int) -> None:
+        """Forget the last values, which were on their way to another level; what follows is compared with the rest."""
+        for _ in range(min(values, len(self._held))):
+            self._held.pop()
+        self._before = math.nan
+
     @property
     def samples(self) -> int:
         """Differences over the long lag seen so far."""

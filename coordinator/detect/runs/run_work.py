@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from coordinator.settings.policy import FluctuationPolicy
 
 _FIRST_STEPS = 16  # whose mean is the first level; a run is not judged so early
-_CHANGE_STEPS = 3  # work that differs in the median of so many steps has changed
+CHANGE_STEPS = 3  # work that differs in the median of so many steps has changed
 _JITTER_SIGMAS = 3.0
 _JITTER_MIN_RATIO = 0.005  # work that differs less teaches no slope: the step's noise is larger
 _SLOPE_RATE = 1 / 64
@@ -36,7 +36,7 @@ class RunWork:
         self._level = 0.0
         self._steps = 0
         self._jitter = SeriesNoise()
-        self._offsets: deque[float] = deque(maxlen=_CHANGE_STEPS)
+        self._offsets: deque[float] = deque(maxlen=CHANGE_STEPS)
         self._before: tuple[float, float] | None = None
         self._squares = 0.0
         self._products = 0.0
@@ -65,7 +65,7 @@ class RunWork:
         self._jitter.learn(work_log, policy)
         self._offsets.append(work_log - self._level)
         band = max(math.log1p(policy.work_change_ratio), _JITTER_SIGMAS * self._jitter.near_sigma)
-        is_known = self._steps > _FIRST_STEPS and len(self._offsets) == _CHANGE_STEPS
+        is_known = self._steps > _FIRST_STEPS and len(self._offsets) == CHANGE_STEPS
         changed = median(self._offsets) if is_known else 0.0
         if abs(changed) > band:
             self._change(changed, policy)

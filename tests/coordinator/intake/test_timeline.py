@@ -203,6 +203,19 @@ def test_missing_parts_are_nan_and_no_lie():
     assert row.duration[0] > 0
 
 
+def test_flops_are_those_of_ranks_without_a_work_figure():
+    """The work figure that a training reports comes before its FLOPs; without FLOPs there is no column of them."""
+    made = timeline(ranks=2)
+    batch = RECORDING.batch(0, 1, ranks=[0, 1])
+    made.ingest(changed(batch, work=[7, MISSING], model_flops=[10**15, 10**15], tokens=[8192, 8192]), 0.0)
+    made.ingest(RECORDING.batch(1, 2, ranks=[0, 1]), 0.0)
+    first, second = made.ready(0.0)
+    assert first.work.tolist() == [7, 8192]
+    assert np.isnan(first.flops[0])
+    assert first.flops[1] == pytest.approx(1e15)
+    assert second.flops is None
+
+
 def test_ranks_that_nobody_announced_are_counted():
     """Records of a rank outside the world are refused by name."""
     made = timeline(ranks=3)

@@ -346,3 +346,15 @@ def test_a_run_that_gets_faster_beside_a_culprit_is_followed():
     for step, value in enumerate(values):
         test.step(RunSample(step_seconds=float(value), is_held_back=step > 8), step)
     assert test.baseline_seconds == pytest.approx(0.5, rel=0.015)
+
+
+def test_a_run_whose_work_changes_often_is_judged_between_the_changes():
+    """What was learnt of noise survives a change of work: a slowdown 20 steps after the second one is a slowdown."""
+    for seed in range(10):
+        values, work = steps(seed=seed), np.full(200, TOKENS)
+        for begin in (30, 45):
+            values[begin:] *= 1.08
+            work[begin:] *= 1.08
+        values[66:] *= 1.08
+        _, alarms = feed(values, work=work)
+        assert next(step for step, _, _, _ in alarms) in range(68, 80), seed

@@ -1,0 +1,91 @@
+# ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
+"""Which of the amounts that a record holds explains how long a step is: its work figure, its tokens or its FLOPs.
+
+Pure. The work figure that the training reports comes first. Else tokens: they are counted, while model FLOPs are mostly
+a constant times the tokens and show nothing more. A training that annotates its FLOPs (wider attention windows, packed
+documents) shows itself by FLOPs per token that change; from then on FLOPs are what its steps are compared with. They
+are scaled to continue the tokens, so that neither levels nor slopes that were learnt have to be learnt again.
+
+Shapes: R ranks, S some of them.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coordinator.detect.keeping import keep, take_back
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from coordinator.intake.timeline import StepRow
+
+    Floats = NDArray[np.float32]
+
+_CHANGE_MIN_RATIO = 0.005  # of FLOPs, and of FLOPs per token, from one step to the next: the same as of a run's work
+_SAMPLE_RANKS = 1024
+_FIGURES = ("uses_flops", "_tokens_per_flop")
+
+
+class WorkFigure:
+    """Memory of one run: whether FLOPs show more than tokens, and how many tokens one stands for."""
+
+    def __init__(self) -> None:
+        self.uses_flops = False
+        """Whether FLOPs have turned out to show more than tokens."""
+        self._tokens_per_flop = 1.0
+        self._before: tuple[Floats, Floats] | None = None  # FLOPs and tokens of the step before, of sampled ranks
+
+    def of_step(self, row: "StepRow") -> "Floats":
+        """Return what each rank's compute should be proportional to, array of shape (R,), no unit; NaN is unknown."""
+        if row.flops is None:
+            self._before = None
+            return row.work
+        if not self.uses_flops:
+            every = 1 + len(row.flops) // _SAMPLE_RANKS
+            now = row.flops[::every], row.tokens[::every]
+            before, self._before = self._before, now
+            if before is None or not _show_more(before, now):
+                return row.work
+            self.uses_flops, self._before = True, None
+            scale = _mean_ratio(before)
+            self._tokens_per_flop = scale if math.isfinite(scale) else 1.0
+        scaled_R = row.flops * np.float32(self._tokens_per_flop)
+        figure_R: Floats = np.where(np.isnan(scaled_R), row.work, scaled_R)
+        return figure_R
+
+    def memory(self) -> "dict[str, NDArray[np.generic]]":
+        """Return what was learnt, arrays by name."""
+        return keep(self, _FIGURES)
+
+    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Take back what `memory` gave; what does not fit is left alone."""
+        take_back(self, memory, _FIGURES)
+
+
+def _show_more(before: "tuple[Floats, Floats]", now: "tuple[Floats, Floats]") -> bool:
+    """Return whether some rank's FLOPs changed, and not as its tokens did."""
+    changed_S = _changed(before[0], now[0])
+    if not changed_S.any():
+        return False
+    with np.errstate(divide="ignore", invalid="ignore"):
+        per_token = (before[0] / before[1], now[0] / now[1])
+    unknown_S = np.isnan(before[1]) | np.isnan(now[1])
+    return bool((changed_S & (_changed(*per_token) | unknown_S)).any())
+
+
+def _changed(before_S: "Floats", now_S: "Floats") -> "NDArray[np.bool_]":
+    """Return where a figure differs from the step before's; one that is not known in both does not."""
+    changed_S: NDArray[np.bool_] = np.abs(now_S - before_S) > np.float32(_CHANGE_MIN_RATIO) * np.abs(before_S)
+    return changed_S
+
+
+def _mean_ratio(before: "tuple[Floats, Floats]") -> float:
+    """Return the tokens that a FLOP stood for, NaN where neither was known together."""
+    flops_S, tokens_S = before
+    known_S = ~(np.isnan(flops_S) | np.isnan(tokens_S))
+    total = float(flops_S[known_S].sum(dtype=np.float64))
+    return float(tokens_S[known_S].sum(dtype=np.float64)) / total if total > 0 else math.nan
