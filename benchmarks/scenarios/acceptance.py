@@ -64,6 +64,7 @@ DEMANDS: dict[str, Demand] = {
     "slow rank and job": Demand(recall=0.98, p50=None, p95=None),  # next to a culprit a slower job must last to be told
     # A late rank and a lost record look alike in a plain step log: live, agents' counts tell (docs/detection.md). Here
     # only that no one innocent is named. Two records that lack together tell more, where few are lost.
+    **dict.fromkeys((name for name in FAULTS if name.startswith("step held")), Demand(recall=0.95, p50=1, p95=1)),
     HANG: Demand(recall=0.0, p50=None, p95=None, cause=None),
     "hang, two records": Demand(recall=0.0, p50=None, p95=None),
 }

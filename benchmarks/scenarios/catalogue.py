@@ -44,6 +44,7 @@ _HALF_BANDWIDTH = 1.0  # a transfer takes as long again
 _WINDOWS = Imbalance(window_steps=(45, 70, 95, 120, 145, 170), flops_known=True)
 _WINDOWS_APART = replace(_WINDOWS, window_steps=(30, 45, 110, 135, 160))  # of where faults begin
 _NOISY_JOB = Noise(common=0.07)
+_HELD = 417.0  # of own work: three minutes
 _PARTS = ("data", "host", "forward", "backward", "optimizer")
 
 
@@ -126,6 +127,10 @@ FAULTS: dict[str, Make] = {
     **_named(scattered_gc, name="scattered gc"),
     **_named(rank_and_link, name="slow rank and link"),
     **_named(rank_and_job, name="slow rank and job"),
+    **_named(slow, name="step held for 3 min", ratio=_HELD, lasts=1, cause="host"),
+    **_named(
+        slow, name="step held for 3 min, shared hosts 8%", ratio=_HELD, lasts=1, cause="data", noise=_shared_hosts(0.08)
+    ),
     **_named(hang, name="hang"),
     **_named(hang, name="hang, two records", records=2),
 }
@@ -146,6 +151,14 @@ HEALTHY: dict[str, Make] = {
     **_named(healthy, name="stalls", noise=Noise(stall_rate=2e-3)),
     **_named(healthy, name="stalls that last", noise=Noise(stall_rate=1e-3, stall_memory=0.3)),
     **_named(healthy, name="one checkpoint writer", interruptions=replace(RESTARTED, writer_every=20)),
+    **_named(
+        healthy,
+        name="pauses of minutes",
+        interruptions=replace(_PAUSING, checkpoint_seconds=90, evaluation_seconds=200),
+    ),
+    **_named(
+        healthy, name="a writer of half a minute", interruptions=replace(RESTARTED, writer_every=50, writer_ratio=70.0)
+    ),
     **_named(healthy, name="last stage", shapes=PIPELINES, imbalance=Imbalance(last_stage=0.25)),
     **_named(healthy, name="sequences", imbalance=_SEQUENCE),
     **_named(healthy, name="experts", shapes=EXPERTS, imbalance=_EXPERTS_HOT),

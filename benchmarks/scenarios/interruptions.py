@@ -64,7 +64,7 @@ def _hold_single_ranks(scenario: "Scenario", host_WR: "Floats", step_W: "NDArray
     """Add what holds up one rank at a time: a checkpoint that rank 0 writes by itself, and stalls."""
     plan, own = scenario.interruptions, np.float32(scenario.own_seconds)
     if plan.writer_every:
-        host_WR[step_W % plan.writer_every == plan.writer_every - 1, 0] += own / 2
+        host_WR[step_W % plan.writer_every == plan.writer_every - 1, 0] += np.float32(plan.writer_ratio) * own
     if plan.stall is not None:
         for row, rank in _stalls(scenario):
             host_WR[row : row + plan.stall.steps, rank] += np.float32(plan.stall.ratio) * own

@@ -97,7 +97,8 @@ class Interruptions:
     joining_ranks: int = 0  # ... or come with it
     collection_every: int = 0  # all ranks collect garbage in the same step: what one should do
     collection_seconds: float = 0.12
-    writer_every: int = 0  # rank 0 alone writes a checkpoint that no one flags, half a step long
+    writer_every: int = 0  # rank 0 alone writes a checkpoint that no one flags, ...
+    writer_ratio: float = 0.5  # ... so many times its own work long
     profiled_every: int = 0  # a capture of two ranks, flagged
     missing: float = 0.001
     missing_bursts: int = 0  # so often a sixteenth of the ranks lose their records of 8 rows in a row

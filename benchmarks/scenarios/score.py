@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.scenarios.job import HANG, LINK, PHASES
 from benchmarks.scenarios.recording import RANKS_PER_NODE
-from coordinator.detect.findings import FLUCTUATION, SLOW_LINK
+from coordinator.detect.findings import FLUCTUATION, SLOW_LINK, UNKNOWN
 from coordinator.record.replay import to_line
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def named_by(replayed: "Replayed", scenario: "Scenario") -> "Iterator[Named]":
         row = next((at for at in range(row, len(steps)) if steps[at] == step), row)  # changes are told in order
         if last["cause"] == "imbalance":  # told as information
             continue
-        cause = HANG if incident.kind == HANG else last["cause"]
+        cause = HANG if incident.kind == HANG and last["cause"] == UNKNOWN else last["cause"]
         for thing in _things(incident.kind, incident.ranks, last["scope"]):
             if (incident.id, thing) not in seen:
                 seen.add((incident.id, thing))

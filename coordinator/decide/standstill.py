@@ -122,11 +122,28 @@ class Standstill:
         self._reported_s = now_s
         return after, False
 
-    def close(self, now_s: float) -> "Incident | None":
-        """Close the incident, if one is open: steps come again, or none are to be expected any more."""
+    def held(self, judgement: "Judgement") -> Finding | None:
+        """Return who held a step for longer than any pause so far; ask before the step is taken.
+
+        None where an incident was open meanwhile that names somebody.
+        """
+        found, incident = judgement.held, self.incident
+        if found is None or not self._is_warm or (incident is not None and incident.ranks):
+            return None
+        return found if judgement.step_seconds > self.policy.hang_pause_factor * self._longest_s[True] else None
+
+    def close(self, now_s: float, held: Finding | None = None) -> "Incident | None":
+        """Close the incident, if one is open: steps come again, or none are to be expected any more.
+
+        `held` names the ranks that were waited for where it was not known before the step had ended.
+        """
         incident = self.incident
         if incident is None:
             return None
+        if held is not None:
+            evidence, numbers = (*held.evidence, *incident.evidence), incident.numbers | held.numbers
+            named = replace(incident, scope=held.scope, ranks=held.ranks, evidence=evidence, numbers=numbers)
+            self._tracker.incidents[incident.id] = replace(named, cause=held.cause, domain=None)
         step = incident.detected_step if self._judgement is None else max(incident.detected_step, self._judgement.step)
         self._named_by = None
         return self._tracker.close(incident.id, step, now_s)
@@ -151,6 +168,14 @@ class Standstill:
         if not hang.ranks and hang.cause != LINK:  # no one waits for anybody: all may be busy with something long
             return self._is_warm and is_long
         return is_long or not hang.is_pause
+
+    def report_held(self, held: Finding, judgement: "Judgement", now_s: float) -> "tuple[Incident, Incident]":
+        """Return the incident of a step that ranks held for minutes, as it opens and as it closes: both at once."""
+        incident = self._tracker.open(held, held.onset_step, now_s, ended_unix_s=judgement.unix_s)
+        lost_s = judgement.ranks_reporting * held.excess_seconds
+        incident = self._tracker.incidents[incident.id] = replace(incident, lost_device_seconds=lost_s)
+        self._tracker.lost_device_seconds += lost_s
+        return incident, self._tracker.close(incident.id, judgement.step, now_s)
 
     def _finding(self, hang: "Hang", now_s: float) -> Finding:
         silence_s, usual_s = now_s - self.last_sign_s, self._usual_s

@@ -29,7 +29,7 @@ from coordinator.detect.scope import is_watched
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coordinator.detect.findings import Judgement
+    from coordinator.detect.findings import Finding, Judgement
     from coordinator.settings.policy import Policy
 
 
@@ -106,8 +106,9 @@ class RunMachine:
         self.judgement = self.flow.judgement = judgement
         if self.state in OVER:  # its last steps may arrive after the news of its end; they are shown, no more
             return
+        held = self._report_held(judgement, event.unix_s)
         if self.standstill.take_step(judgement, event.unix_s):
-            self._close_hang(event.unix_s)
+            self._close_hang(event.unix_s, held)
             if self.state in (State.HUNG, State.LOST):
                 self._move(Trigger.RESUMED)
         if self.state in (State.HUNG, State.LOST):
@@ -251,8 +252,20 @@ class RunMachine:
     def _on_losses(self, event: ev.LossesEvent) -> None:
         self.standstill.losses = event.losses
 
-    def _close_hang(self, now_s: float) -> None:
-        incident = self.standstill.close(now_s)
+    def _report_held(self, judgement: "Judgement", now_s: float) -> "Finding | None":
+        """Report a step that ranks held for minutes, unless a hang is open that it ends; return who held it.
+
+        It is over, so its incident opens and closes at once.
+        """
+        held = self.standstill.held(judgement)
+        if held is not None and self.standstill.incident is None:
+            opened, closed = self.standstill.report_held(held, judgement, now_s)
+            self._out.add(ev.OpenIncident, incident=opened)
+            self._out.add(ev.CloseIncident, incident=closed)
+        return held
+
+    def _close_hang(self, now_s: float, held: "Finding | None" = None) -> None:
+        incident = self.standstill.close(now_s, held)
         if incident is not None:
             self._out.add(ev.CloseIncident, incident=incident)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from coordinator.detect.findings import SLOW_LINK, SLOW_RANK, Finding, Judgement
+from coordinator.detect.hangs.held_step import held_step
 from coordinator.detect.keeping import joined, part_of
 from coordinator.detect.links.slow_link import SlowLinkTest
 from coordinator.detect.ranks.components import single_parts
@@ -98,7 +99,9 @@ class Judge:
         present = int(np.count_nonzero(row.present))
         self._watch_size(present)
         disturbed = self._is_disturbed(row)
+        held: Finding | None = None
         if not disturbed:
+            held = held_step(row, step_seconds, self._fluctuation.recent_seconds or step_seconds, self._policy)
             self.recent_rows.append(row)
             compute_R, parts = row.components["compute"], partial(single_parts, row)
             work_R = self._work_figure.of_step(row)
@@ -123,6 +126,7 @@ class Judge:
             ranks_blind=_blind(row),
             ranks_of_node=self._ranks_of_node,
             imbalance_ratios=dict(self._imbalance.ratios),
+            held=held,
         )
 
     def _watch_size(self, present: int) -> None:

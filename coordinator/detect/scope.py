@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from coordinator.detect.findings import FLUCTUATION, SLOW_LINK
+from coordinator.detect.findings import FLUCTUATION, HANG, SLOW_LINK
 
 if TYPE_CHECKING:
     from coordinator.detect.findings import Finding, Judgement
@@ -28,12 +28,13 @@ def detectors_off(policy: "DetectorPolicy") -> set[str]:
 def in_scope(judgement: "Judgement", policy: "Policy", run: str) -> "Judgement":
     """Return the judgement without what is switched off or out of scope."""
     if not is_watched(run, policy.scope.runs):
-        return replace(judgement, findings=(), fluctuating=False)
+        return replace(judgement, findings=(), fluctuating=False, held=None)
     off = detectors_off(policy.detectors)
     return replace(
         judgement,
         findings=tuple(finding for finding in judgement.findings if _is_reported(finding, policy, off)),
         fluctuating=judgement.fluctuating and FLUCTUATION not in off,
+        held=None if HANG in off else judgement.held,
         imbalance_ratios={} if "imbalance" in off else judgement.imbalance_ratios,
     )
 

@@ -293,3 +293,61 @@ def test_same_events_give_the_same_instructions():
         return given, story.judge(70), story.machine.memory()
 
     assert tell() == tell()
+
+
+HELD = finding(2, kind="hang", cause="host", onset=70, seconds=179.0, ratio=179.0)
+
+
+def held(story, *, after=180.0, **more):
+    """Let a step of `after` seconds end that rank 2 held, and return what is reported of it."""
+    return story.judge(70, after=after, **({"step_seconds": after, "held": HELD} | more))
+
+
+def test_a_step_of_minutes_is_one_incident_that_is_over():
+    """It names who held the step and what all ranks lost, and the run goes on as healthy as before."""
+    story = stepping()
+    opened, closed = held(story)
+    assert (type(opened), type(closed)) == (ev.OpenIncident, ev.CloseIncident)
+    assert opened.incident.id == closed.incident.id
+    incident = closed.incident
+    assert (incident.kind, incident.ranks, incident.cause, incident.state) == ("hang", (2,), "host", "closed")
+    assert incident.lost_device_seconds == 4 * 179.0
+    assert story.machine.tracker.lost_device_seconds == 4 * 179.0
+    assert story.state == "healthy"
+    assert story.judge(71) == []
+
+
+def test_a_step_as_long_as_one_before_is_a_pause():
+    """A rank that writes its checkpoint for minutes is reported once."""
+    story = stepping()
+    assert len(held(story)) == 2
+    assert held(story, after=200.0) == []
+    assert len(held(story, after=600.0)) == 2
+
+
+def test_a_hang_that_named_its_rank_is_not_reported_again():
+    """The incident that was open while the step lasted closes with it; another one would be the same fault twice."""
+    story = stepping()
+    story.wait(30)
+    (closed,) = held(story)
+    assert (type(closed), closed.incident.ranks) == (ev.CloseIncident, (2,))
+    assert closed.incident.cause == "unknown"
+
+
+def test_a_hang_that_named_no_rank_is_named_by_the_step_that_ends_it():
+    """Agents without collectives know nothing while it lasts; the record of the step shows who was waited for."""
+    story = stepping()
+    story.hang = NOBODY
+    story.wait(90)
+    assert story.incident.ranks == ()
+    (closed,) = held(story)
+    assert (closed.incident.scope, closed.incident.ranks, closed.incident.cause) == ("rank", (2,), "host")
+
+
+@pytest.mark.parametrize("more", [{"warm": False}, {"reporting": 3}])
+def test_a_step_of_minutes_before_noise_is_known_or_without_all_ranks(more):
+    """A compilation in the first steps is none; a step that lacks another rank's record still names its rank."""
+    story = Story()
+    for step in range(60, 70):
+        story.judge(step, warm=more.get("warm", True))
+    assert len(held(story, **more)) == (0 if "warm" in more else 2)
