@@ -120,6 +120,7 @@ def _run_rows(runs: "tuple[RunSnapshot, ...]") -> list[tuple[str, list[Row]]]:
         ((r.run, cause), float(sum(i.cause == cause for i in r.incidents))) for r in runs for cause in CAUSES
     ]
     imbalances: list[Row] = [((r.run, name), ratio) for r in runs for name, ratio in r.imbalance_ratios.items()]
+    mirrored: list[Row] = [((r.run, unit), float(count)) for r in runs for unit, count in r.mirrored_alarms.items()]
     profiles: list[Row] = [((r.run, state), float(r.profiles.get(state, 0))) for r in runs for state in PROFILE_STATES]
     suspects: list[Row] = [
         ((r.run, str(s.rank), s.hostname[:_LABEL_MAX], s.domain_kind, s.cause), s.excess_ratio)
@@ -133,6 +134,7 @@ def _run_rows(runs: "tuple[RunSnapshot, ...]") -> list[tuple[str, list[Row]]]:
         (f"{p}expected_state", models),
         (f"{p}incidents_open", incidents),
         (f"{p}imbalance_ratio", imbalances),
+        (f"{p}mirrored_alarms_total", mirrored),
         (f"{p}profiles_total", profiles),
         ("lockstep_suspect_slowdown_ratio", suspects),
         ("lockstep_incident_info", infos),

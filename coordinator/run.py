@@ -1,6 +1,7 @@
 """One run and all that is remembered of it. No I/O and no clock."""
 
 import logging
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -14,14 +15,14 @@ from coordinator.expected.captures import HealthyCaptures
 from coordinator.expected.expectation import Expectation
 from coordinator.snapshot import RunSnapshot, StepHistogram, Suspect
 from lockstep.contracts.limits import SUSPECTS_MAX
-from lockstep.contracts.metrics import PROFILE_STATES
+from lockstep.contracts.metrics import MIRRORED_UNITS, PROFILE_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from coordinator.decide.events import Instruction
     from coordinator.decide.state import RunMachine
-    from coordinator.detect.findings import Finding
+    from coordinator.detect.findings import Finding, Judgement
     from coordinator.intake.timeline import StepRow, StepTimeline
     from coordinator.intake.topology import Membership
     from coordinator.settings.policy import Policy
@@ -58,6 +59,8 @@ class Run:
     """Of whom `judge` learns."""
     judged: JudgedUntil = field(default_factory=JudgedUntil)
     """How far the run has been judged, by an earlier coordinator too."""
+    mirrored_alarms: Counter[str] = field(default_factory=Counter)
+    """Alarms of the test's other side, by `metrics.MIRRORED_UNITS`, of all attempts."""
 
     @property
     def scene(self) -> Scene:
@@ -91,15 +94,16 @@ class Run:
         """Whether a step was not judged before, by an earlier coordinator: its records may come again, some or all."""
         return row.step > self.judged.step or row.end_unix_s > self.judged.until_unix_s
 
-    def note_judged(self, row: "StepRow", step_seconds: float) -> None:
+    def note_judged(self, row: "StepRow", judgement: "Judgement") -> None:
         """Note that a step has been judged.
 
         Ranks end a step within its duration of each other, so none of its records, whichever come again, passes its
         median end by more; the first step of another attempt takes longer than one step to come.
         """
+        self.mirrored_alarms.update(judgement.mirrored_alarms)
         self.judged = JudgedUntil(
             step=row.step,
-            until_unix_s=row.end_unix_s + step_seconds,
+            until_unix_s=row.end_unix_s + judgement.step_seconds,
             records=self.judged.records + int(row.present.sum()),
         )
 
@@ -166,6 +170,7 @@ class Run:
             step_counts=tuple(self.histogram.counts),
             step_sum_seconds=self.histogram.sum_seconds,
             imbalance_ratios=judgement.imbalance_ratios if judgement else {},
+            mirrored_alarms={unit: self.mirrored_alarms[unit] for unit in MIRRORED_UNITS},
             expected_state=self.expectation.state,
             expected_step_seconds=model.expected_step_seconds if model else None,
             expected_error_ratio=model.error_band_ratio if model else None,

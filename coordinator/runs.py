@@ -384,7 +384,7 @@ class Runs:
         self.last_detection_unix_s = now_s
         run.histogram.observe(judgement.step_seconds)
         before = run.judged.records
-        run.note_judged(row, judgement.step_seconds)
+        run.note_judged(row, judgement)
         self.records_judged += run.judged.records - before
         event = ev.StepJudgedEvent(unix_s=now_s, cause_id=f"step:{row.step}", judgement=judgement)
         due = run.expectation.see(row, judgement, run.topology, event.cause_id)

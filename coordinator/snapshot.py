@@ -12,6 +12,7 @@ from lockstep.contracts.metrics import (
     EVIDENCE_REFUSALS,
     EXPECTED_STATES,
     HTTP_REFUSALS,
+    MIRRORED_UNITS,
     RECORDING_STATES,
     REFUSAL_REASONS,
     STEP_BUCKETS_SECONDS,
@@ -74,6 +75,7 @@ class RunSnapshot:
     step_counts: tuple[int, ...]
     step_sum_seconds: float
     imbalance_ratios: Mapping[str, float] = field(default_factory=dict)
+    mirrored_alarms: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(MIRRORED_UNITS, 0))
     expected_state: str = EXPECTED_STATES[0]
     expected_step_seconds: float | None = None
     expected_error_ratio: float | None = None

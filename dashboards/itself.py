@@ -170,6 +170,18 @@ _COMPLETE = DashboardRow(
                     _rates("lockstep_coordinator_records_recorded_total", "state"),
                 ),
                 timeseries(
+                    "Mirrored alarms",
+                    "Alarms of the detection test for ranks, replicas, stages and groups that are too fast, in 10,000 "
+                    "steps. No fault makes them so: this is how many false alarms noise causes. They open no incident.",
+                    COUNT,
+                    query(
+                        "1e4 * sum by (unit) (rate(lockstep_run_mirrored_alarms_total[$__rate_interval])) / "
+                        "ignoring (unit) group_left () "
+                        "(sum(rate(lockstep_run_step_duration_seconds_count[$__rate_interval])) > 0)",
+                        "{{unit}}",
+                    ),
+                ),
+                timeseries(
                     "Published",
                     f"Messages per second that the broker acknowledged; the {TOP} busiest exporters. Resent: all those "
                     "that a coordinator had not received.",

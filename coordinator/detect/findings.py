@@ -51,6 +51,7 @@ class Judgement:
     `is_disturbed` steps (checkpoint, evaluation, warm-up, capture and the step after) are not judged: their findings
     are those of the step before. `is_warm` is False until noise has been learnt. `ranks_blind` counts ranks that
     measured no wait in any domain, so their own work is unknown. `ranks_of_node` counts the ranks of each node.
+    `mirrored_alarms` counts units that alarmed in this step for being too fast, by `metrics.MIRRORED_UNITS`.
     `held` names the ranks that held this step for minutes, None where none did.
     `imbalance_ratios` is what legitimate differences cost, by what differs, as a share of the step: information, no
     fault.
@@ -71,3 +72,4 @@ class Judgement:
     ranks_of_node: Mapping[str, int] = field(default_factory=dict)
     imbalance_ratios: Mapping[str, float] = field(default_factory=dict)
     held: Finding | None = None
+    mirrored_alarms: Mapping[str, int] = field(default_factory=dict)

@@ -26,6 +26,7 @@ from coordinator.detect.runs.fluctuation import FluctuationTest, RunSample
 from coordinator.detect.runs.scattered import ScatteredGcTest
 from coordinator.detect.work_figure import WorkFigure
 from coordinator.intake.topology import places_of, replicas_of
+from lockstep.contracts.metrics import MIRRORED_UNITS
 from lockstep.contracts.records import Flag
 
 if TYPE_CHECKING:
@@ -127,7 +128,13 @@ class Judge:
             ranks_of_node=self._ranks_of_node,
             imbalance_ratios=dict(self._imbalance.ratios),
             held=held,
+            mirrored_alarms={} if disturbed else self._mirrored_alarms(),
         )
+
+    def _mirrored_alarms(self) -> dict[str, int]:
+        """Return how many units alarmed in this step for being too fast."""
+        counts = (*self._slow_rank.mirrored_alarms, self._links.mirrored_alarms)
+        return {unit: count for unit, count in zip(MIRRORED_UNITS, counts, strict=True) if count}
 
     def _watch_size(self, present: int) -> None:
         """Take a job that lost or gained many ranks at once for one that starts again, as elastic jobs do."""

@@ -17,6 +17,8 @@ FLAGS = tuple(str(flag.name).lower() for flag in Flag)
 """What a step was besides a training step."""
 
 IMBALANCES = ("stage", "replica", "work")
+MIRRORED_UNITS = ("rank", "replica", "stage", "group")
+"""What is compared with its peers or past by one test, whose other side is counted."""
 """What legitimate differences between ranks come from: pipeline stages, batches of replicas, tokens and experts."""
 CAUSES = ("compute", "off_cpu", "host", "data", "gc", "link", "imbalance", "process", "unknown")
 RUN_STATES = (

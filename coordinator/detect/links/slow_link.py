@@ -192,6 +192,11 @@ class SlowLinkTest:
         self._verdicts = [sure for verdict in verdicts if (sure := verdict.within(alarms)).groups]
         self._reported, self._held_steps = alarms, 0
 
+    @property
+    def mirrored_alarms(self) -> int:
+        """How many groups alarmed in the last step for being too fast."""
+        return len(self._test.mirrored.raised)
+
     def found(self, step_seconds: float) -> list[SlowLink]:
         """Return what is in alarm and worth speaking of in a step of `step_seconds`."""
         found = [self._describe(verdict) for verdict in self._verdicts]

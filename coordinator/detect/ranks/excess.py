@@ -29,6 +29,7 @@ from coordinator.detect.ranks.deviation import Deviation
 from coordinator.detect.ranks.families import Family, side_by_side
 from coordinator.detect.ranks.gates import LONG_STEPS, SHORT_STEPS, Candidates, Gates
 from coordinator.detect.ranks.groups import median_of_three
+from coordinator.detect.ranks.mirrored import MirroredTest
 from coordinator.detect.ranks.noise import FAR_SIGMAS
 from coordinator.detect.ranks.pools import Pools
 from coordinator.detect.ranks.sums import Sums, steps_lasted
@@ -78,6 +79,7 @@ class ExcessTest:
         self._baseline_N = np.zeros(count, dtype=np.float32)
         self.sums = Sums(pools)
         self.alarms = Alarms()
+        self.mirrored = MirroredTest(pools, self.gates)
         self.adopt(policy, floor_ratio=floor_ratio)
         self._steps: deque[int] = deque(maxlen=_STEPS_KEPT)
         self._last: Deviation | None = None
@@ -184,6 +186,7 @@ class ExcessTest:
             self._add(values, sigma_P, warm_P)
         self._decide(values)
         self._find_high()
+        self.mirrored.step(values, self._recent, self._mean_N, warm_P, is_disturbed=len(self.alarms) > 0)
         if self.judged > 1:
             self._follow(values, sigma_P)
         self._recent = self._shifted(values)

@@ -59,6 +59,11 @@ class Family:
         return self._own(self._test.alarms.series_A)
 
     @property
+    def mirrored_alarms(self) -> int:
+        """How many series alarmed in the last step for being too fast (`mirrored.py`)."""
+        return len(self._own(self._test.mirrored.raised))
+
+    @property
     def suspicious(self) -> "NDArray[np.intp]":
         """Where a reference or a baseline must not learn now: series, some of them twice."""
         return self._own(self._test.suspicious)

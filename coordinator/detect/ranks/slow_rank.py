@@ -154,6 +154,12 @@ class SlowRankTest:
         if self.stage_groups.count > 1:
             self._learn_stages(common, excess_N[self.stages.span])
 
+    @property
+    def mirrored_alarms(self) -> tuple[int, int, int]:
+        """Return how many ranks, replicas and stages alarmed in the last step for being too fast."""
+        ranks, replicas, stages = (each.mirrored_alarms for each in (self.ranks, self.replicas, self.stages))
+        return ranks, replicas, stages
+
     def _is_noisy(self) -> bool:
         """Whether parts are judged by themselves: own work has scattered by more than a quiet job's."""
         if self.parts is not None:

@@ -1,0 +1,85 @@
+"""The other side of the test: series that are too fast are counted, and nothing is reported of them."""
+
+import numpy as np
+import pytest
+
+from coordinator.detect.judge import Judge
+from coordinator.detect.ranks.excess import ExcessTest
+from coordinator.settings.policy import ExcessPolicy, Policy
+from tests.coordinator.scenarios import Scenario, generate
+
+SIGMA = 0.01
+
+
+def deviations(steps=160, series=32, *, seed=0):
+    """Return symmetrical noise, array of shape (n_steps, n_series)."""
+    return np.random.default_rng(seed).normal(0.0, SIGMA, (steps, series)).astype(np.float32)
+
+
+def alarms(values):
+    """Return the slow series in alarm at any step, and every (step, series) that alarmed for being too fast."""
+    test = ExcessTest([np.zeros(values.shape[1], dtype=np.intp)], ExcessPolicy())
+    slow, fast = set(), []
+    for step, row in enumerate(values):
+        test.step(row, step)
+        slow |= set(test.alarms.series_A.tolist())
+        fast += [(step, series) for series in test.mirrored.raised.tolist()]
+    return slow, fast
+
+
+@pytest.mark.parametrize("ratio", [0.06, 0.1, 0.5])
+def test_what_is_too_fast_alarms_as_what_is_too_slow_does(ratio):
+    """A deviation and its mirror image alarm at the same step, each on its own side, and once."""
+    slower, faster = deviations(), -deviations()
+    slower[100:, 3] += ratio
+    faster[100:, 3] -= ratio
+    assert alarms(slower) == ({3}, [])
+    slow, ((step, series),) = alarms(faster)
+    assert (slow, series) == (set(), 3)
+    test = ExcessTest([np.zeros(32, dtype=np.intp)], ExcessPolicy())
+    for at, row in enumerate(slower[: step + 1]):
+        assert len(test.alarms) == 0, at
+        test.step(row, at)
+    assert test.alarms.series_A.tolist() == [3]
+
+
+def test_one_that_comes_again_is_counted_again():
+    """After enough quiet steps the next episode is another alarm."""
+    values = deviations(260)
+    values[100:130, 3] -= 0.1
+    values[180:210, 3] -= 0.1
+    _, fast = alarms(values)
+    assert [series for _, series in fast] == [3, 3]
+
+
+def test_noise_makes_as_many_alarms_on_either_side():
+    """Noise of a kind that no gate knows, each series walking by itself, alarms on both sides alike."""
+    counts = np.zeros(2)
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        walk = np.zeros((300, 64), dtype=np.float32)
+        for step in range(1, 300):
+            walk[step] = 0.97 * walk[step - 1] + rng.normal(0.0, 0.012, 64)
+        walk[:64] *= 0.2  # what is learnt first is quieter
+        for side in (0, 1):
+            counts[side] += len(alarms(walk if side else -walk)[1])
+    low, high = sorted(counts)
+    assert low > 0
+    assert high <= 2 * low
+
+
+def test_nothing_is_counted_while_a_culprit_is_in_alarm():
+    """A slow series may move the reference of the others; they are not too fast for it."""
+    values = deviations()
+    values[100:, 3] += 0.3
+    values[104:, 4:8] -= 0.1
+    assert alarms(values) == ({3}, [])
+
+
+def test_a_rank_that_becomes_faster_is_counted_and_opens_nothing():
+    """The judgement holds the count of the step, by unit, and no finding."""
+    recording = generate(Scenario(degrees="dp=8", steps=140).with_fault("compute", 3, seconds=-0.06, begin=80))
+    judge = Judge(np.arange(8), recording.topology, Policy())
+    judged = [judge.judge(row) for row in recording.rows()]
+    assert [each.mirrored_alarms for each in judged if each.mirrored_alarms] == [{"rank": 1}]
+    assert not any(each.findings for each in judged)
