@@ -37,7 +37,15 @@ WORST_STEP = Threshold(
     0.7, "ratio of the rank's waiting", "own: faults of 3 recorded sets have at most 0.5 of 3 steps in the worst one"
 )
 
-WORTH_RATIO = Threshold(0.01, "ratio", "msprof-analyze, fusible sequences: what holds less of a step is not told")
+SPREADS = Threshold(
+    2.5,
+    "spreads of the others",
+    "own: of 120 healthy jobs of 4 ranks on 4 cores that up to 14 busy processes shared none has more than 2.2 in all of "
+    "3 steps where its ranks wait for 10 % of them; of 60 jobs with a fault none has less than 3.0",
+)
+"""By so much a rank must be later than the latest other, in the median step that it is blamed for."""
+
+WORTH_RATIO = Threshold(0.01, "ratio", "msprof-analyze, fusible sequences: what holds less of a step is left out")
 
 BANDWIDTH_RATIO = Threshold(0.8, "ratio", f"{_ADVISOR}: 0.8 of the link's bandwidth")
 

@@ -203,8 +203,7 @@ def _group_waiting(  # noqa: PLR0917  (all of one group)
     repeated = repetition(
         start_ns[of_rank, marked],
         last[of_rank],
-        np.nansum(waited, axis=1)[of_rank],
-        ranks=len(members),
+        waited[of_rank],
         step_starts_ns_T=steps.get(table.ranks[members[marked]], _NO_STEPS),
     )
     mine = [busy[member] for member in members.tolist()]
@@ -298,7 +297,7 @@ def _judged(waiting: GroupWaiting, window_ns: int, *, hides: bool) -> Finding | 
     repeated, blamed = waiting.repeated, int(waiting.repeated.blamed_R[at])
     often = [f"it causes most of the waiting in {blamed} of {repeated.steps} steps"] if repeated.steps else []
     if is_chance := repeated.is_chance(at):
-        doubts.append("one step holds most of it, or ranks that take turns by chance are blamed as often")
+        doubts.append("one step holds most of it, or ranks that are alike are blamed as often or as much by chance")
     if not any(waiting.group):
         doubts.append("the traces do not name the group: collectives are matched by kind, size and end")
     return Finding(

@@ -8,14 +8,18 @@ from lockstep.diagnosis.communication_causes.repetition import chance_of, repeti
 STEP_STARTS_NS = np.arange(3) * 100
 
 
-def found(last, caused_ns, starts_ns=(50, 150, 250)):
-    """Return the repetition of collectives of four ranks, one in each of three steps unless told."""
+def waits(last, later_ns, apart_ns=1.0):
+    """Return what four ranks wait in each collective: all but the last one `later_ns`, and each other more by `apart_ns`."""
+    waited = np.zeros((len(last), 4))
+    for row, (rank, late) in enumerate(zip(last, later_ns, strict=True)):
+        waited[row, np.arange(4) != rank] = late + apart_ns * np.arange(3)
+    return waited
+
+
+def found(last, later_ns, starts_ns=(50, 150, 250), apart_ns=1.0):
+    """Return the repetition of collectives of four ranks, one in each of three steps by default."""
     return repetition(
-        np.array(starts_ns),
-        np.array(last),
-        np.array(caused_ns, np.float64),
-        ranks=4,
-        step_starts_ns_T=STEP_STARTS_NS,
+        np.array(starts_ns), np.array(last), waits(last, later_ns, apart_ns), step_starts_ns_T=STEP_STARTS_NS
     )
 
 
@@ -34,8 +38,42 @@ def test_ranks_that_take_turns_are_chance():
 
 
 def test_one_step_that_holds_nearly_all_is_chance():
-    """Last in every step, but only once by much: a scheduler's pause, beside the noise of starts."""
-    assert found([2, 2, 2], [90, 1, 2]).is_chance(2)
+    """Last in every step, but only once by much: a scheduler's pause, next to the noise of starts."""
+    assert found([2, 2, 2], [90, 5, 6]).is_chance(2)
+
+
+@pytest.mark.parametrize(("later_ns", "is_chance"), [((24, 24, 26), True), ((26, 26, 24), False)])
+def test_a_rank_is_later_than_the_others_are_apart(later_ns, is_chance):
+    """Three others that are 10 ns apart have a spread of 10: 2.5 of them in the median step are none of theirs."""
+    answer = found([2, 2, 2], later_ns, apart_ns=10.0)
+    assert answer.margin_R[2] == pytest.approx(sorted(later_ns)[1] / 10)
+    assert answer.is_chance(2) is is_chance
+
+
+def test_steps_in_which_another_is_blamed_do_not_lower_the_margin():
+    """A fault in eight of ten steps: the median is over these eight."""
+    last = [2] * 8 + [0, 1]
+    answer = repetition(
+        np.arange(10) * 10 + 5, np.array(last), waits(last, [40] * 10), step_starts_ns_T=np.arange(10) * 10
+    )
+    assert answer.margin_R[2] == pytest.approx(40)
+    assert not answer.is_chance(2)
+
+
+def test_two_ranks_have_no_spread():
+    """Of two ranks the other is alone: only how often and how evenly one is late can be judged."""
+    waited = np.array([[5.0, 0], [6, 0], [5, 0]])
+    answer = repetition(np.array((50, 150, 250)), np.array([1, 1, 1]), waited, step_starts_ns_T=STEP_STARTS_NS)
+    assert answer.margin_R.tolist() == [0, np.inf]
+    assert not answer.is_chance(1)
+
+
+def test_a_collective_that_a_rank_is_not_in_shows_no_lateness():
+    """Its waiting counts for who is blamed; how late ranks are is seen where all take part."""
+    waited = np.vstack([waits([2, 2, 2], [40, 40, 40]), [90.0, np.nan, 0, np.nan]])
+    starts_ns = np.array((50, 150, 250, 260))
+    answer = repetition(starts_ns, np.array([2, 2, 2, 2]), waited, step_starts_ns_T=STEP_STARTS_NS)
+    assert answer.margin_R[2] == pytest.approx(40)
 
 
 def test_the_rank_that_causes_most_of_a_step_is_blamed_for_it():
@@ -47,7 +85,7 @@ def test_the_rank_that_causes_most_of_a_step_is_blamed_for_it():
 
 def test_few_steps_show_nothing():
     """Without marked steps, and with two of them, nothing is held to be chance."""
-    unmarked = repetition(np.array([1]), np.array([2]), np.ones(1), ranks=4, step_starts_ns_T=np.zeros(0, np.int64))
+    unmarked = repetition(np.array([1]), np.array([2]), waits([2], [1]), step_starts_ns_T=np.zeros(0, np.int64))
     assert (unmarked.steps, unmarked.is_chance(2)) == (0, False)
     assert not found([2, 0], [40, 1], starts_ns=(50, 150)).is_chance(2)
 
