@@ -122,7 +122,7 @@ def unanswered(url: str, error: Exception) -> LocalError:
     """Return what to say of a request without an answer: of a connection that was refused, where to look."""
     reason = getattr(error, "os_error", None)
     if isinstance(reason, ConnectionRefusedError):
-        return LocalError(f"coordinator at {url}: connection refused: none runs there; --coordinator says where else")
+        return LocalError(f"coordinator at {url}: no coordinator is running there; use --coordinator URL")
     return LocalError(f"coordinator at {url}: {error or type(error).__name__}")
 
 
@@ -139,7 +139,7 @@ async def _profile(arguments: argparse.Namespace, ranks: list[int], token: str) 
         body["steps"] = arguments.steps
     try:
         async with aiohttp.ClientSession(arguments.url, headers=headers, timeout=timeout) as client:
-            asked = await _call(client, "POST", path, body)
+            asked = await request_json(client, "POST", path, body)
             if arguments.no_wait:
                 print(json.dumps(asked) if arguments.json else _asked_text(asked))
                 return 0
@@ -152,7 +152,14 @@ async def _profile(arguments: argparse.Namespace, ranks: list[int], token: str) 
     return 0 if _delivered(end) else _FAILED
 
 
-async def _call(client: "aiohttp.ClientSession", method: str, path: str, body: Any = None) -> dict[str, Any]:
+async def request_json(client: "aiohttp.ClientSession", method: str, path: str, body: Any = None) -> dict[str, Any]:
+    """Return the JSON object that the coordinator answers with.
+
+    Raises
+    ------
+    LocalError
+        It refuses; the message is its own.
+    """
     async with client.request(method, path, json=body) as response:
         answer: dict[str, Any] = await response.json()
         if not response.ok:
@@ -164,7 +171,7 @@ async def _wait(client: "aiohttp.ClientSession", path: str, request_id: int, *, 
     """Poll until the capture is over and explained, telling each change."""
     reply: dict[int, str] = {}
     while True:
-        answer = await _call(client, "GET", path)
+        answer = await request_json(client, "GET", path)
         known = [each for each in [answer["running"], *answer["past"]] if each and each["request_id"] == request_id]
         if not known:
             raise LocalError(

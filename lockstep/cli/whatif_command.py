@@ -1,4 +1,4 @@
-"""`lockstep whatif SPEC`: what a step would take if something were healed, changed, or spread otherwise."""
+"""`lockstep whatif SPEC | --run NAME`: what a step would take if something were healed, changed, or spread otherwise."""
 
 import argparse
 import json
@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lockstep.cli.profile_command import DEFAULT_URL, read_token
 from lockstep.cli.simulate_command import read_spec
 from lockstep.contracts.errors import ConfigError, LockstepError
 
@@ -28,11 +29,18 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="say what healing a link or a rank, or running a job otherwise, would give",
         description="Simulates the job that SPEC says, and the same job otherwise: alternatives by predicted step "
         "time (by time for a token where the batch differs), with the gain against now; those that run out of memory "
-        "last. Without options, every sick link and rank is healed alone and all together.",
+        "last. Without options, every sick link and rank is healed alone and all together. With --run, the job is that "
+        "of a monitored run, with the model that its coordinator fitted to its healthy steps; without other options "
+        "its batch, micro-batches, buckets and degrees are varied.",
         epilog="Options combine: an alternative takes one value of each. Values are separated by commas: "
         "`--heal rank/5,network/2` are two alternatives, `--heal rank/5 --heal network/2` is one.",
     )
-    parser.add_argument("spec", metavar="SPEC", type=Path, help="YAML file of model, strategy, cluster and batch")
+    parser.add_argument(
+        "spec", metavar="SPEC", type=Path, nargs="?", help="YAML file of model, strategy, cluster and batch"
+    )
+    parser.add_argument("--run", metavar="NAME", default="", help="a monitored run, instead of SPEC")
+    parser.add_argument("--coordinator", default=DEFAULT_URL, metavar="URL", help=f"with --run; default: {DEFAULT_URL}")
+    parser.add_argument("--token-file", metavar="FILE", help="with --run: file with the API token, where it is needed")
     parser.add_argument(
         "--heal",
         action="append",
@@ -71,7 +79,7 @@ def act(arguments: argparse.Namespace) -> int:
 
     if not 1 <= arguments.limit <= _CHANGES_MAX:
         raise ConfigError(f"--limit: got {arguments.limit}, expected 1 to {_CHANGES_MAX}")
-    spec = read_spec(arguments.spec)
+    spec, notes = _job(arguments)
     now = spec.forecast()
     changes = _changes(spec, arguments)
     _check_fields(spec, changes)
@@ -83,24 +91,38 @@ def act(arguments: argparse.Namespace) -> int:
         if arguments.search:
             more, is_whole = search(spec, now=now, limit=arguments.limit, on_done=on_done)
             found = ranked([*found, *more])
-    notes = [] if is_whole else [f"only the first {arguments.limit} spreads were tried: see --limit"]
+    if not is_whole:
+        notes.append(f"only the first {arguments.limit} spreads were tried: see --limit")
     if arguments.json:
-        print(json.dumps(alternatives_json(now, found, is_whole=is_whole)))
+        print(json.dumps(alternatives_json(now, found, is_whole=is_whole, notes=notes)))
     else:
         print(alternatives_text(spec, now, found, notes))
     return 0
 
 
+def _job(arguments: argparse.Namespace) -> "tuple[JobSpec, list[str]]":
+    """Return the job of SPEC or of the monitored run, and what to know about it."""
+    if (arguments.spec is None) != bool(arguments.run):
+        got = "neither" if arguments.spec is None else "both"
+        raise ConfigError(f"SPEC, --run: got {got}, expected one of them")
+    if arguments.spec is not None:
+        return read_spec(arguments.spec), []
+    from lockstep.cli.monitored_run import read_monitored_run  # noqa: PLC0415  (services only)
+
+    found = read_monitored_run(arguments.coordinator, arguments.run, read_token(arguments.token_file))
+    return found.spec, list(found.notes)
+
+
 def _changes(spec: "JobSpec", arguments: argparse.Namespace) -> "list[Change]":
     """Return the alternatives that the options say."""
-    from lockstep.simulator.whatif import Change, attributions  # noqa: PLC0415
+    from lockstep.simulator.whatif import Change, attributions, variations  # noqa: PLC0415
 
     options: list[Sequence[Change]] = [_heals(spec, names) for names in arguments.heal]
     options += [_sets(text) for text in arguments.set]
     if arguments.degrees:
         options.append([_degrees(spec, text) for text in arguments.degrees])
     if not options:
-        found = [] if arguments.search else attributions(spec)
+        found = [] if arguments.search else attributions(spec) + (variations(spec) if arguments.run else [])
         if not found and not arguments.search:
             expected = "one of --heal, --set, --degrees, --search"
             raise ConfigError(f"change of {spec.name}: got none, and nothing is sick, expected {expected}")

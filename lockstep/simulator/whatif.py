@@ -83,6 +83,49 @@ def attributions(spec: JobSpec) -> list[Change]:
     return [*alone, Change(name="heal all", heal=sick)] if len(sick) > 1 else alone
 
 
+def variations(spec: JobSpec) -> list[Change]:
+    """Return what a running job could change without another machine, one thing at a time.
+
+    These are the batch and the micro-batches halved and doubled, other bucket sizes, and tensor and pipeline degrees
+    halved and doubled with data parallelism taking the rest of the ranks.
+    """
+    found = [_named({"batch": batch}) for batch in _neighbours(spec.batch)]
+    if spec.checked["strategy"]["micro_batch_size"] is None:
+        found += [_named({"strategy.micro_batches": count}) for count in _neighbours(spec.schedule.micro_batches)]
+    else:
+        sizes = _neighbours(spec.checked["strategy"]["micro_batch_size"])
+        found += [_named({"strategy.micro_batch_size": size}) for size in sizes]
+    degrees = spec.degrees
+    if degrees.dp * degrees.cp > 1:
+        sizes_bytes = (each for each in BUCKETS_BYTES if each != spec.options.bucket_bytes)
+        found += [_named({"strategy.bucket_bytes": size}) for size in sizes_bytes]
+    for name in ("tp", "pp"):
+        for degree in _neighbours(getattr(degrees, name)):
+            dp, left = divmod(degrees.dp * getattr(degrees, name), degree)
+            if dp and not left:
+                values: dict[str, Any] = {f"strategy.{name}": degree, "strategy.dp": dp}
+                if name == "pp" and degree == 1 and degrees.virtual > 1:
+                    values["strategy.virtual"] = 1
+                found.append(_named(values))
+    return found
+
+
+def _neighbours(number: int) -> list[int]:
+    """Return half of a number, where that is whole, and twice it."""
+    return [*([number // 2] if number % 2 == 0 else []), 2 * number]
+
+
+def _named(values: Mapping[str, Any]) -> Change:
+    """Return the change of `values`, named by them."""
+
+    def text(name: str, value: Any) -> str:
+        if name == "strategy.bucket_bytes":
+            return _bucket_text(value)
+        return f"{name.removeprefix('strategy.')}={value}"
+
+    return Change(name=" ".join(text(*each) for each in values.items()), values=values)
+
+
 def search(
     spec: JobSpec, *, now: Forecast | None = None, limit: int = 1000, on_done: OnDone | None = None
 ) -> tuple[list[Alternative], bool]:
@@ -187,6 +230,9 @@ def _described(spec: JobSpec, values: Mapping[str, Any]) -> str:
     if values["strategy.recompute"] != NONE:
         parts.append(f"recompute={values['strategy.recompute']}")
     if "strategy.bucket_bytes" in values:
-        bucket_bytes = values["strategy.bucket_bytes"]
-        parts.append("one bucket" if bucket_bytes is None else f"buckets of {bucket_bytes / 2**20:.0f} MiB")
+        parts.append(_bucket_text(values["strategy.bucket_bytes"]))
     return " ".join(parts)
+
+
+def _bucket_text(bucket_bytes: float | None) -> str:
+    return "one bucket" if bucket_bytes is None else f"buckets of {bucket_bytes / 2**20:.0f} MiB"

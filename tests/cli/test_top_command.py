@@ -67,7 +67,7 @@ async def test_a_run_by_name_and_one_that_is_not_there(site, capsys):
     assert "no undisturbed step yet" in capsys.readouterr().out
     for arguments, words in (
         (["--coordinator", site.url, "--run", "nobody"], "'nobody'"),
-        (["--coordinator", "http://127.0.0.1:9"], "coordinator at http://127.0.0.1:9: connection refused: none runs"),
+        (["--coordinator", "http://127.0.0.1:9"], "coordinator at http://127.0.0.1:9: no coordinator is running there"),
         (["--coordinator", "ftp://x"], "--coordinator: got 'ftp://x'"),
         (["--coordinator", "http://["], "--coordinator: got 'http://['"),
         (["--interval", "0"], "--interval: got 0.0"),

@@ -38,11 +38,12 @@ def alternatives_text(spec: JobSpec, now: Forecast, found: Sequence[Alternative]
     return "\n".join([*lines, "", *notes, trust])
 
 
-def alternatives_json(now: Forecast, found: Sequence[Alternative], *, is_whole: bool) -> dict[str, Any]:
+def alternatives_json(now: Forecast, found: Sequence[Alternative], *, is_whole: bool, notes: Sequence[str]) -> dict[str, Any]:
     """Return the alternatives as JSON takes them."""
     return {
         "now": forecast_json(now),
         "all_tried": is_whole,
+        "notes": list(notes),
         "alternatives": [
             {
                 "name": each.change.name,

@@ -169,6 +169,22 @@ def load_spec(text: str, name: str, *, folder: FilePath | None = None) -> JobSpe
     return _build(document, places, folder=folder, name=name)
 
 
+def load_fitted_spec(text: str, name: str, calibration: Mapping[str, Any] | None) -> JobSpec:
+    """Return the job of a specification of a monitored run, whose own calibration gives way to a fitted one.
+
+    `calibration` is the section that the fit has found, None for the specification's own. No files are read.
+
+    Raises
+    ------
+    LockstepError
+        As `load_spec`.
+    """
+    document, places = read_yaml(text, name)
+    if calibration and isinstance(document, dict):
+        document = {**document, "calibration": json.loads(json.dumps(calibration))}
+    return _build(document, places, folder=None, name=name)
+
+
 def _build(
     document: Any, places: Places, *, folder: FilePath | None, name: str, before: JobSpec | None = None
 ) -> JobSpec:
