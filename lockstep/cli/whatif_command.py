@@ -1,4 +1,4 @@
-"""`lockstep whatif SPEC | --run NAME`: what a step would take if something were healed, changed, or spread otherwise."""
+"""`lockstep whatif`: what a step would take if something were healed, changed, or spread otherwise."""
 
 import argparse
 import json

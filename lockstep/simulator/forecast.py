@@ -141,6 +141,7 @@ def _shares(job: Job, timeline: Timeline) -> tuple[Communication, float]:
     computing += np.bincount(busy.place, busy.end - busy.start, minlength=len(ranks))
     moving = _Intervals(timeline.start[operations], timeline.end[operations], members)
     exposed += _uncovered(moving, busy, len(ranks))
+    computing *= np.array([rank_class.busy_ratio for rank_class in job.classes])
     share = ranks / ranks.sum()
     communication = Communication(
         total=float(total @ share),

@@ -38,7 +38,9 @@ def alternatives_text(spec: JobSpec, now: Forecast, found: Sequence[Alternative]
     return "\n".join([*lines, "", *notes, trust])
 
 
-def alternatives_json(now: Forecast, found: Sequence[Alternative], *, is_whole: bool, notes: Sequence[str]) -> dict[str, Any]:
+def alternatives_json(
+    now: Forecast, found: Sequence[Alternative], *, is_whole: bool, notes: Sequence[str]
+) -> dict[str, Any]:
     """Return the alternatives as JSON takes them."""
     return {
         "now": forecast_json(now),

@@ -45,6 +45,7 @@ class Fabric:
         self._links = cluster.links()
         self._algorithms = algorithms
         self._index: dict[object, int] = {}
+        self._axes: dict[int, frozenset[str]] = {}
         self._phases: dict[tuple[Transfer, tuple[Axis, ...]], list[Phase]] = {}
 
     def on(self, cluster: Cluster) -> "Fabric":
@@ -57,6 +58,10 @@ class Fabric:
     def capacity(self) -> NDArray[np.float64]:
         """Capacity of every uplink in either direction, bytes a second."""
         return self._links.capacity
+
+    def axes_of(self, family: int) -> frozenset[str]:
+        """Return the mesh axes along which a family's groups run; none of a family of sends."""
+        return self._axes.get(family, frozenset())
 
     def phases(self, transfer: Transfer, mesh: Mesh) -> list[Phase]:
         """Return the collectives that perform `transfer` one after the other, by the algorithm of its kind."""
@@ -107,6 +112,7 @@ class Fabric:
         key = (mesh.axes, axes, part)
         if key not in self._index:
             self._index[key] = len(self.families)
+            self._axes[len(self.families)] = axes
             self.families.append(self._made(mesh, axes, part))
         return self._index[key]
 

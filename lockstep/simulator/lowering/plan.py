@@ -99,6 +99,17 @@ def plan_of(
     )
 
 
+def lockstep_axes(plan: Plan, own: Sequence[int]) -> frozenset[str]:
+    """Return the mesh axes along which ranks wait for each other in every pass of the chunks `own` of a stage."""
+    programs = [plan.programs[index] for index in own]
+    passes = [each for program in programs for each in (program.forward, program.backward)]
+    met = [
+        frozenset[str]().union(*(plan.fabric.axes_of(family) for family, is_blocking in each.families if is_blocking))
+        for each in passes
+    ]
+    return frozenset.intersection(*met)
+
+
 def forget() -> None:
     """Drop the plans that are kept from one forecast to the next, as a new process has none."""
     _compiled.cache_clear()

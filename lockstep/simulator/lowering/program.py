@@ -32,7 +32,9 @@ class RankClass:
     """Ranks that behave alike: how many, their stage, their share of a device's speed, and the passes they make.
 
     `passes` has rows as `schedule.passes` returns; chunks are numbered within the stage. It `has_neighbours` that it
-    sends to or that send to it. `returns` go on beside `beside_returns_s` of the next step's first forward pass.
+    sends to or that send to it. `returns` go on next to `overlap_returns_s` of the next step's first forward pass. Of
+    the time that the class computes at `speed` its mean rank computes for `busy_ratio`: ranks that wait for a slower
+    one several times in each pass keep its pace.
     """
 
     number: int
@@ -45,6 +47,7 @@ class RankClass:
     returns: Sequence[Queued]
     has_neighbours: bool = False
     overlap_returns_s: float = 0.0
+    busy_ratio: float = 1.0
 
 
 @dataclass(slots=True)

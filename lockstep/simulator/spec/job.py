@@ -198,7 +198,7 @@ def _build(
     ]
     schedule = schedule_of(stated[-1] if stated else strategy)
     cluster = build_cluster(checked["cluster"], places)
-    check_size(model, schedule, len(cluster.health) + len(cluster.speed), places)
+    check_size(model, schedule, len(cluster.health) + _slow_kinds(cluster, degrees), places)
     if degrees.ranks > cluster.size:
         expected = f"at most the {cluster.size} devices of the cluster"
         raise places.refuse(("strategy",), got=f"{degrees.ranks} ranks (tp x cp x dp x pp)", expected=expected)
@@ -233,6 +233,16 @@ def _build(
         ),
         calibration=calibration,
     )
+
+
+def _slow_kinds(cluster: Cluster, degrees: Degrees) -> int:
+    """Return how many kinds of ranks slow ones make at most.
+
+    Equally slow ranks of one stage are one kind; in a pipeline those before and after a slow rank differ with it.
+    """
+    if degrees.pp > 1:
+        return min(len(cluster.speed), degrees.dp)
+    return len(set(cluster.speed.values()))
 
 
 def _with_micro_batches(checked: Mapping[str, Any], places: Places) -> Mapping[str, Any]:
