@@ -16,6 +16,7 @@ from lockstep.simulator.execution.executor import execute
 from lockstep.simulator.forecast import Forecast, Job, forecast
 from lockstep.simulator.hardware.cluster import Cluster, Device
 from lockstep.simulator.hardware.symmetry import Partition, collapse, no_collapse
+from lockstep.simulator.lowering.context import ContextParallelism
 from lockstep.simulator.lowering.plan import Plan, lockstep_axes, plan_of
 from lockstep.simulator.lowering.program import RankClass
 from lockstep.simulator.strategy.mesh import Mesh
@@ -39,9 +40,11 @@ class Options:
     kinds of collectives to algorithms; ring where not named. With `overlap_sends` a stage goes on while its message to
     the next is under way; if None, it does so with several chunks a stage, as Megatron-LM. With `overlap_tensor`
     transfers of sequence parallelism go on during the products that they belong to; with `overlap_returns` updated
-    weights are gathered during the next step's first forward pass. Up to `slow_ranks_exact` slow ranks are simulated
-    each by itself. The other switches are for comparisons: `sharing` of links, `collapsing` of equal ranks, `coarse`,
-    without which every pass is drawn act by act, and `events_only`, which leaves the longest path out.
+    weights are gathered during the next step's first forward pass. `context` is how context
+    parallel ranks exchange keys and values and divide tokens, gathered and in halves if None. Up to `slow_ranks_exact`
+    slow ranks are simulated each by itself. The other switches are for comparisons: `sharing` of links, `collapsing` of
+    equal ranks, `coarse`, without which every pass is drawn act by act, and `events_only`, which leaves the longest
+    path out.
     """
 
     bucket_bytes: float | None = DDP_BUCKET_BYTES
@@ -49,6 +52,7 @@ class Options:
     overlap_sends: bool | None = None
     overlap_tensor: bool = False
     overlap_returns: bool = False
+    context: ContextParallelism | None = None
     gradient_buffer_bytes: float = 0.0
     live_parameters: float | None = None
     sharing: bool = True
@@ -90,6 +94,7 @@ def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Op
         algorithms=options.algorithms,
         accumulates=schedule.micro_batches > 1,
         overlap_tensor=options.overlap_tensor,
+        context=options.context,
     )
     fabric = plan.fabric.on(cluster)
     own_speeds = _rank_speeds(plan.stages, cluster)

@@ -40,6 +40,33 @@ selective_ac_option = "op"
 [float8]
 enable_float8_linear = true
 """
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3",
+    "num_hidden_layers": 61,
+    "hidden_size": 7168,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+    "max_position_embeddings": 163840,
+}
+MIXTURE = """\
+--num-layers 16 --hidden-size 2048 --num-attention-heads 16 --seq-length 4096 --vocab-size 102400 --ffn-hidden-size 8192
+--num-experts 64 --moe-router-topk 6 --moe-ffn-hidden-size 1408 --moe-shared-expert-intermediate-size 2816
+--moe-layer-freq ([0]*1+[1]*15) --multi-latent-attention --kv-lora-rank 512 --swiglu --micro-batch-size 1
+--global-batch-size 64 --tensor-model-parallel-size 2 --expert-model-parallel-size 8 --expert-tensor-parallel-size 1
+--sequence-parallel --use-distributed-optimizer
+"""
 DEEPSPEED = {
     "train_micro_batch_size_per_gpu": 4,
     "gradient_accumulation_steps": 2,
@@ -73,6 +100,24 @@ def test_a_model_of_hugging_face(specify):
     assert specify({"hugging-face": MIXTRAL}, "--ranks", "64", "--sequence", "4096").model.parameters == 46_702_792_704
 
 
+def test_deepseek_v3_of_hugging_face(specify):
+    """Its 671.03 billion parameters but for the routers' biases: latent attention, shared experts, dense layers."""
+    job = specify({"hugging-face": DEEPSEEK_V3}, "--ranks", "512", "--sequence", "4096")
+    assert job.model.parameters == 671_026_419_200 - 58 * 256
+
+
+def test_a_mixture_of_megatron(specify):
+    """Latent attention, shared experts, a dense layer first, and experts that tensor ranks do not divide."""
+    job = specify({"megatron": MIXTURE}, "--ranks", "32")
+    assert (job.degrees.ep, job.degrees.expert_tp, job.degrees.expert_axis) == (8, 1, 4)
+    names = [{op.name for op in block.operators()} for _, block in job.model.blocks]
+    assert ["router" in each for each in names] == [False, False, *[True] * 15, False]
+    assert all({"latent_down", "latent_up"} <= each for each in names[1:-1])
+    assert "shared_fc1" in names[2]
+    ring = specify({"megatron": MIXTURE + "--context-parallel-size 2"}, "--ranks", "32")
+    assert ring.options.context.exchange == "ring"
+
+
 def test_arguments_of_megatron(specify):
     """Degrees, distributed optimizer, overlaps and a vocabulary padded to 128 x tp."""
     job = specify({"megatron": MEGATRON}, "--ranks", "128", "--preset", "DGX A100")
@@ -96,6 +141,18 @@ def test_a_job_of_torchtitan(specify):
     assert job.model.parameters == 8_030_261_248
 
 
+def test_hybrid_sharding_and_layers_checkpointed_in_turn_of_torchtitan(specify):
+    """A replicate degree below dp is HSDP; option 2 checkpoints every second layer whole."""
+    text = TORCHTITAN.replace('"op"', '"2"').replace("shard_degree = -1", "replicate_degree = 4")
+    job = specify({"torchtitan": text}, "--ranks", "16")
+    assert (job.degrees.dp, job.degrees.hsdp_replicas, job.degrees.zero) == (8, 4, 3)
+    tree = job.tree()
+    whole = [tree[f"layer{index}"].recomputation for index in range(4)]
+    assert whole == [None, "full", None, "full"]
+    replicated = specify({"torchtitan": text.replace("replicate_degree = 4", "replicate_degree = 8")}, "--ranks", "16")
+    assert (replicated.degrees.hsdp_replicas, replicated.degrees.zero) == (1, 0)
+
+
 def test_a_configuration_of_deepspeed_goes_with_a_model(specify):
     """ZeRO 3 with its buckets; the model and its sequence come from Hugging Face."""
     job = specify({"hugging-face": LLAMA_8B, "deepspeed": DEEPSPEED}, "--ranks", "16", "--sequence", "2048")
@@ -108,13 +165,20 @@ def test_a_configuration_of_deepspeed_goes_with_a_model(specify):
     ("files", "message"),
     [
         ({"hugging-face": {**LLAMA_8B, "model_type": "mamba"}}, "model_type"),
-        ({"hugging-face": {**LLAMA_8B, "kv_lora_rank": 512}}, "multi-head latent attention"),
+        ({"hugging-face": {**MIXTRAL, "mlp_only_layers": [3]}}, "dense layers among those with experts"),
+        ({"hugging-face": {**DEEPSEEK_V3, "v_head_dim": None}}, "v_head_dim"),
         ({"hugging-face": {**LLAMA_8B, "hidden_size": "wide"}}, "hidden_size"),
         ({"hugging-face": "[1]"}, "expected an object"),
         ({"megatron": MEGATRON + "--multi-latent-attention"}, "--multi-latent-attention"),
+        ({"megatron": MIXTURE.replace("[0]*1+[1]*15", "[1]*15+[0]*1")}, "--moe-layer-freq"),
+        ({"megatron": MIXTURE + "--context-parallel-size 2 --cp-comm-type a2a"}, "--cp-comm-type"),
         ({"megatron": MEGATRON.replace("12288", "wide")}, "--hidden-size"),
         ({"torchtitan": TORCHTITAN.replace("8B", "8X")}, "llama3 8X"),
-        ({"torchtitan": TORCHTITAN.replace("op", "2")}, "activation_checkpoint|TOML"),
+        ({"torchtitan": TORCHTITAN.replace('"op"', '"half"')}, "activation_checkpoint"),
+        (
+            {"torchtitan": TORCHTITAN.replace("shard_degree = -1", "replicate_degree = 3")},
+            "data_parallel_replicate_degree",
+        ),
         ({"torchtitan": "x"}, "TOML"),
         ({"deepspeed": DEEPSPEED}, "expected one of --hugging-face"),
         ({"hugging-face": LLAMA_8B, "deepspeed": {**DEEPSPEED, "train_batch_size": 100}}, "train_batch_size"),

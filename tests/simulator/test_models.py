@@ -2,6 +2,8 @@
 
 import pytest
 
+from lockstep.contracts.errors import ConfigError
+from lockstep.simulator.models.attention import LatentAttention
 from lockstep.simulator.models.transformers import gpt, llama, moe
 from lockstep.simulator.models.vision import from_profile, resnet50, vgg19
 
@@ -61,3 +63,57 @@ def test_a_profile_becomes_a_chain():
     assert [op.name for op in model.operators()] == ["a", "b"]
     assert model.flops_per_sample == 90
     assert model.parameters == 8
+
+
+def test_deepseek_v3_has_the_published_parameters():
+    """671,026,419,200 parameters (its checkpoint without multi-token prediction), less 58 x 256 biases of routers."""
+    latent = LatentAttention(kv_rank=512, query_rank=1536, nope_dim=128, rope_dim=64, value_dim=128)
+    model = moe(
+        layers=61, hidden=7168, heads=128, sequence=4096, ffn=2048, experts=256, chosen=8, shared_ffn=2048,
+        dense_layers=3, dense_ffn=18432, latent=latent, vocabulary=129280,
+    )  # fmt: skip
+    assert model.parameters == 671_026_419_200 - 58 * 256
+
+
+def test_deepseek_v2_lite_has_queries_from_the_token_itself():
+    """15.7 billion parameters: 2,048 features, 16 heads, 64 experts of 1,408, two of them more shared."""
+    latent = LatentAttention(kv_rank=512, query_rank=None, nope_dim=128, rope_dim=64, value_dim=128)
+    model = moe(
+        layers=27, hidden=2048, heads=16, sequence=4096, ffn=1408, experts=64, chosen=6, shared_ffn=2816,
+        dense_layers=1, dense_ffn=10944, latent=latent, vocabulary=102400,
+    )  # fmt: skip
+    queries, down, up, out = 2048 * 16 * 192, 2048 * (512 + 64), 512 * 16 * 256, 16 * 128 * 2048
+    attention = queries + down + 512 + up + out + 2 * 2048
+    wide = 3 * 2048 * (64 * 1408 + 2816) + 2048 * 64
+    assert model.parameters == 27 * attention + 26 * wide + 3 * 2048 * 10944 + 2 * 102400 * 2048 + 2048
+    assert model.parameters / 1e9 == pytest.approx(15.7, abs=0.05)
+
+
+def test_latent_attention_computes_what_its_products_do():
+    """Forward FLOPs of one layer by hand: down, up, scores, values, out; heads of 24 for keys and 12 for values."""
+    s, h, heads = 16, 64, 4
+    latent = LatentAttention(kv_rank=8, query_rank=20, nope_dim=16, rope_dim=8, value_dim=12)
+    model = llama(layers=1, hidden=h, heads=heads, sequence=s, ffn=32, latent=latent, vocabulary=10)
+    down, up = 2 * s * h * (20 + 8 + 8), 2 * s * heads * (20 * 24 + 8 * (16 + 12))
+    core = 2 * s * s * heads * (24 + 12)
+    out, wide, head = 2 * s * heads * 12 * h, 2 * s * 3 * h * 32, 2 * s * h * 10
+    assert model.flops_per_sample == 3 * (down + up + core + out + wide + head)
+
+
+def test_every_token_passes_shared_experts():
+    """They weigh and cost what a dense wide layer of their features does, whatever the number of experts."""
+    sizes = {"layers": 2, "hidden": 64, "heads": 4, "sequence": 16, "ffn": 256, "experts": 8, "chosen": 2}
+    alone, shared = moe(**sizes), moe(**sizes, shared_ffn=96)
+    assert shared.parameters - alone.parameters == 2 * 3 * 64 * 96
+    assert shared.flops_per_sample - alone.flops_per_sample == 2 * 3 * 2 * 16 * 3 * 64 * 96
+
+
+def test_dense_layers_come_first():
+    """Their wide layers have features of their own; blocks keep their names."""
+    sizes = {"layers": 4, "hidden": 64, "heads": 4, "sequence": 16, "ffn": 32, "experts": 8}
+    model = moe(**sizes, dense_layers=1, dense_ffn=512)
+    names = [[op.name for op in block.operators()] for _, block in model.blocks]
+    assert ["fc1" in each for each in names] == [False, True, False, False, False, False]
+    assert ["router" in each for each in names] == [False, False, True, True, True, False]
+    with pytest.raises(ConfigError, match="dense layers"):
+        moe(**sizes, dense_layers=5, dense_ffn=512)

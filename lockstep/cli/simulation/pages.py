@@ -8,7 +8,7 @@ from lockstep.simulator.spec.schema import rows, schema
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = ROOT / "lockstep" / "simulator" / "spec" / "schema.json"
 PAGE = ROOT / "docs" / "simulator.md"
-BEGIN = "<!-- fields: written by make generate from lockstep/simulator/spec/fields.py -->\n"
+BEGIN = "<!-- fields: written by make generate from lockstep/simulator/spec -->\n"
 END = "<!-- end of fields -->\n"
 
 

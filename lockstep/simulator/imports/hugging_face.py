@@ -7,14 +7,9 @@ from lockstep.contracts.errors import MalformedError
 from lockstep.simulator.imports.values import whole
 
 _LLAMAS = ("llama", "mistral", "qwen2", "qwen3", "gemma", "olmo2", "phi3")
-_MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
-_UNSUPPORTED = {
-    "kv_lora_rank": "multi-head latent attention",
-    "n_shared_experts": "shared experts",
-    "shared_expert_intermediate_size": "shared experts",
-    "first_k_dense_replace": "dense layers among those with experts",
-    "mlp_only_layers": "dense layers among those with experts",
-}
+_MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3")
+_EXPERTS = {"mixtral": "num_local_experts", "deepseek_v2": "n_routed_experts", "deepseek_v3": "n_routed_experts"}
+_UNSUPPORTED = {"mlp_only_layers": "dense layers among those with experts"}
 
 
 def model_of_hugging_face(config: Mapping[str, Any], where: str, *, sequence: int | None = None) -> dict[str, Any]:
@@ -47,10 +42,39 @@ def model_of_hugging_face(config: Mapping[str, Any], where: str, *, sequence: in
     }
     if config.get("head_dim"):
         found["head_dim"] = whole(config, "head_dim", where)
-    if kind in _MIXTURES:
-        found["experts"] = whole(config, "num_local_experts" if kind == "mixtral" else "num_experts", where)
-        found["chosen"] = whole(config, "num_experts_per_tok", where)
-        found["ffn"] = whole(config, "moe_intermediate_size", where, found["ffn"])
+    if config.get("kv_lora_rank"):
+        found["latent"] = _latent(config, where)
+        del found["kv_heads"]
+        found.pop("head_dim", None)
+    return found | _mixture(config, where, kind, found["ffn"]) if kind in _MIXTURES else found
+
+
+def _mixture(config: Mapping[str, Any], where: str, kind: str, dense_ffn: int) -> dict[str, Any]:
+    """Return what a mixture of experts has beyond a dense model; the gate of shared experts' output is left out."""
+    ffn = whole(config, "moe_intermediate_size", where, dense_ffn)
+    found: dict[str, Any] = {
+        "ffn": ffn,
+        "experts": whole(config, _EXPERTS.get(kind, "num_experts"), where),
+        "chosen": whole(config, "num_experts_per_tok", where),
+    }
+    if config.get("n_shared_experts"):
+        found["shared_ffn"] = whole(config, "n_shared_experts", where) * ffn
+    elif config.get("shared_expert_intermediate_size"):
+        found["shared_ffn"] = whole(config, "shared_expert_intermediate_size", where)
+    if config.get("first_k_dense_replace"):
+        found |= {"dense_layers": whole(config, "first_k_dense_replace", where), "dense_ffn": dense_ffn}
+    return found
+
+
+def _latent(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "kv_rank": whole(config, "kv_lora_rank", where),
+        "nope_dim": whole(config, "qk_nope_head_dim", where),
+        "rope_dim": whole(config, "qk_rope_head_dim", where),
+        "value_dim": whole(config, "v_head_dim", where),
+    }
+    if config.get("q_lora_rank"):
+        found["query_rank"] = whole(config, "q_lora_rank", where)
     return found
 
 

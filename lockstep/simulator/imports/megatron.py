@@ -1,5 +1,6 @@
 """Model, strategy and batch from the command line of Megatron-LM."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,14 +9,14 @@ from lockstep.simulator.imports.values import whole
 
 _WHERE = "Megatron-LM's arguments"
 _VOCABULARY_MULTIPLE = 128
+_REPEATED = re.compile(r"\[(?P<digits>[01](?:,[01])*)\](?:\*(?P<times>[0-9]{1,4}))?")
 _FUSED_BACKENDS = ("flash", "fused", "auto")
-_UNSUPPORTED = ("--multi-latent-attention", "--moe-shared-expert-intermediate-size", "--expert-tensor-parallel-size")
+_EXCHANGES = {"p2p": "ring", "all_gather": "gather"}
+"""Of `--cp-comm-type`: Megatron-LM's other kinds exchange heads, which is not simulated."""
 
 
 def document_of_megatron(arguments: Sequence[str], *, ranks: int) -> dict[str, Any]:
     """Return model, strategy and batch of a specification for so many ranks; arguments of no consequence are skipped.
-
-    Vocabularies are padded to a multiple of `--make-vocab-size-divisible-by` times the tensor parallel degree.
 
     Raises
     ------
@@ -23,9 +24,6 @@ def document_of_megatron(arguments: Sequence[str], *, ranks: int) -> dict[str, A
         An argument is missing or wrong, or means what the simulator has not.
     """
     given = _read(arguments)
-    for name in _UNSUPPORTED:
-        if name in given:
-            raise ConfigError(f"{_WHERE}: got {name}, expected a job without")
     tp, pp = _number(given, "--tensor-model-parallel-size", 1), _number(given, "--pipeline-model-parallel-size", 1)
     cp = _number(given, "--context-parallel-size", 1)
     if ranks % (tp * pp * cp):
@@ -33,7 +31,7 @@ def document_of_megatron(arguments: Sequence[str], *, ranks: int) -> dict[str, A
     degrees = {"tp": tp, "cp": cp, "dp": ranks // (tp * pp * cp), "pp": pp}
     strategy = _strategy(given, degrees)
     batch = _number(given, "--global-batch-size", strategy["micro_batch_size"] * degrees["dp"])
-    return {"model": _model(given, tp), "batch": batch, "strategy": strategy}
+    return {"model": _model(given), "batch": batch, "strategy": strategy}
 
 
 def _strategy(given: Mapping[str, str], degrees: Mapping[str, int]) -> dict[str, Any]:
@@ -47,6 +45,13 @@ def _strategy(given: Mapping[str, str], degrees: Mapping[str, int]) -> dict[str,
         "overlap_tensor": "--tp-comm-overlap" in given,
         "overlap_returns": "--overlap-param-gather" in given,
     }
+    if "--expert-tensor-parallel-size" in given:
+        found["expert_tp"] = _number(given, "--expert-tensor-parallel-size")
+    if degrees["cp"] > 1:
+        kind = given.get("--cp-comm-type", "p2p")
+        if kind not in _EXCHANGES:
+            raise ConfigError(f"--cp-comm-type of {_WHERE}: got {kind!r}, expected one of {', '.join(_EXCHANGES)}")
+        found["context_exchange"] = _EXCHANGES[kind]
     if "--overlap-grad-reduce" not in given:
         found["bucket_bytes"] = None
     layers_of_chunk = "--num-layers-per-virtual-pipeline-stage"
@@ -55,8 +60,7 @@ def _strategy(given: Mapping[str, str], degrees: Mapping[str, int]) -> dict[str,
     return found
 
 
-def _model(given: Mapping[str, str], tp: int) -> dict[str, Any]:
-    multiple = _number(given, "--make-vocab-size-divisible-by", _VOCABULARY_MULTIPLE) * tp
+def _model(given: Mapping[str, str]) -> dict[str, Any]:
     hidden = _number(given, "--hidden-size")
     found: dict[str, Any] = {
         "type": "gpt",
@@ -64,22 +68,67 @@ def _model(given: Mapping[str, str], tp: int) -> dict[str, Any]:
         "hidden": hidden,
         "heads": _number(given, "--num-attention-heads"),
         "sequence": _number(given, "--seq-length"),
-        "vocabulary": -(-_number(given, "--vocab-size", 51200) // multiple) * multiple,
+        "vocabulary": _number(given, "--vocab-size", 51200),
+        "vocabulary_multiple": _number(given, "--make-vocab-size-divisible-by", _VOCABULARY_MULTIPLE),
     }
     if "--kv-channels" in given:
         found["head_dim"] = _number(given, "--kv-channels")
     if "--fp8-format" in given or "--fp8-hybrid" in given:
         found["precision"] = {"product": 1}
     if "--swiglu" not in given and "--num-experts" not in given:
+        if "--multi-latent-attention" in given:
+            raise ConfigError(f"{_WHERE}: got --multi-latent-attention, expected --swiglu or --num-experts with it")
         backend = given.get("--attention-backend")
         return {**found, "fused_attention": "--use-flash-attn" in given or backend in _FUSED_BACKENDS}
     found |= {"type": "llama", "ffn": _number(given, "--ffn-hidden-size", 4 * hidden)}
     if "--group-query-attention" in given:
         found["kv_heads"] = _number(given, "--num-query-groups", 1)
-    if "--num-experts" in given:
-        experts = {"experts": _number(given, "--num-experts"), "chosen": _number(given, "--moe-router-topk", 2)}
-        found |= {"type": "moe", **experts, "ffn": _number(given, "--moe-ffn-hidden-size", found["ffn"])}
+    if "--multi-latent-attention" in given:
+        found["latent"] = _latent(given)
+        found.pop("kv_heads", None)
+        found.pop("head_dim", None)
+    return found | _mixture(given, found) if "--num-experts" in given else found
+
+
+def _latent(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the sizes of latent attention, with the defaults of Megatron-LM's MLATransformerConfig."""
+    found: dict[str, Any] = {
+        "kv_rank": _number(given, "--kv-lora-rank", 512),
+        "nope_dim": _number(given, "--qk-head-dim", 128),
+        "rope_dim": _number(given, "--qk-pos-emb-head-dim", 64),
+        "value_dim": _number(given, "--v-head-dim", 128),
+    }
+    if "--q-lora-rank" in given:
+        found["query_rank"] = _number(given, "--q-lora-rank")
     return found
+
+
+def _mixture(given: Mapping[str, str], dense: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "type": "moe",
+        "experts": _number(given, "--num-experts"),
+        "chosen": _number(given, "--moe-router-topk", 2),
+        "ffn": _number(given, "--moe-ffn-hidden-size", dense["ffn"]),
+    }
+    if "--moe-shared-expert-intermediate-size" in given:
+        found["shared_ffn"] = _number(given, "--moe-shared-expert-intermediate-size")
+    dense_layers = _dense_layers(given.get("--moe-layer-freq", "1"), dense["layers"])
+    return found | ({"dense_layers": dense_layers, "dense_ffn": dense["ffn"]} if dense_layers else {})
+
+
+def _dense_layers(text: str, layers: int) -> int:
+    """Return how many layers come before those with experts, of a pattern like `([0]*3+[1]*58)` or `1`."""
+    pattern = [
+        digit
+        for part in text.replace(" ", "").strip("()").split("+")
+        for match in [_REPEATED.fullmatch(part)]
+        for digit in (match["digits"].split(",") * int(match["times"] or 1) if match else ["?"])
+    ]
+    dense = pattern.count("0")
+    if text != "1" and pattern != ["0"] * dense + ["1"] * (layers - dense):
+        expected = f"1, or dense layers before all others of {layers}, like ([0]*3+[1]*{max(layers - 3, 1)})"
+        raise ConfigError(f"--moe-layer-freq of {_WHERE}: got {text!r:.100}, expected {expected}")
+    return dense
 
 
 def _read(arguments: Sequence[str]) -> dict[str, str]:

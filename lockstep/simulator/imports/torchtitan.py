@@ -34,9 +34,10 @@ def document_of_torchtitan(values: Mapping[str, Any], where: str, *, ranks: int)
         raise ConfigError(f"ranks: got {ranks}, expected a multiple of tp {tp} x pp {pp} x cp {cp}")
     dp = ranks // (tp * pp * cp)
     replicas = whole(parallel, "data_parallel_replicate_degree", where, 1)
-    if replicas not in (1, dp):
-        got = f"{replicas} of {dp} (hybrid sharding)"
-        raise MalformedError("data_parallel_replicate_degree", where=where, got=got, expected=f"1 or {dp}")
+    if dp % replicas:
+        expected = f"a divisor of dp {dp}"
+        raise MalformedError("data_parallel_replicate_degree", where=where, got=replicas, expected=expected)
+    is_sharded = replicas == 1 or replicas < dp
     size = whole(training, "local_batch_size", where, whole(training, "batch_size", where, 8))
     batch = training.get("global_batch_size", -1)
     precision: Any = "fsdp"
@@ -57,19 +58,24 @@ def document_of_torchtitan(values: Mapping[str, Any], where: str, *, ranks: int)
             "cp": cp,
             "dp": dp,
             "pp": pp,
-            "zero": 0 if replicas == dp > 1 else _FSDP_STAGE,
+            "zero": _FSDP_STAGE if is_sharded else 0,
+            "hsdp_replicas": replicas if is_sharded else 1,
             "sequence_parallel": tp > 1,
-            "recompute": _recompute(section(values, "activation_checkpoint", where), where),
+            **_recompute(section(values, "activation_checkpoint", where), _LLAMA3[flavor]["layers"], where),
             "micro_batch_size": size if pp == 1 else whole(parallel, "pipeline_parallel_microbatch_size", where, 1),
         },
     }
 
 
-def _recompute(values: Mapping[str, Any], where: str) -> str:
+def _recompute(values: Mapping[str, Any], layers: int, where: str) -> dict[str, Any]:
+    """Return the checkpointing; with a number n for an option every n-th layer is checkpointed whole."""
     mode, option = values.get("mode", "selective"), str(values.get("selective_ac_option", "2"))
     if mode in ("none", "full"):
-        return str(mode)
+        return {"recompute": mode}
     if mode == "selective" and option == "op":
-        return "per_operator"
-    got = f"{mode} with {option}"
-    raise MalformedError("activation_checkpoint", where=where, got=got, expected="none, full, or selective with op")
+        return {"recompute": "per_operator"}
+    if mode == "selective" and option.isascii() and option.isdecimal() and int(option[:9]) > 0:
+        chosen = range(int(option[:9]) - 1, layers, int(option[:9]))
+        return {"overrides": [{"node": f"layer{index}", "recompute": "full"} for index in chosen]}
+    expected = "none, full, or selective with op or a number"
+    raise MalformedError("activation_checkpoint", where=where, got=f"{mode} with {option}", expected=expected)

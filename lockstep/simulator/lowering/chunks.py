@@ -10,6 +10,7 @@ from itertools import groupby
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.hardware.cluster import Device
 from lockstep.simulator.hardware.collectives import ALL_GATHER, REDUCE_SCATTER
+from lockstep.simulator.lowering.context import ContextParallelism
 from lockstep.simulator.lowering.costs import added_seconds
 from lockstep.simulator.lowering.operators import Flow, Placed, place_operator
 from lockstep.simulator.models.model import Operator, Precision
@@ -123,7 +124,13 @@ class Chunk:
 
 
 def compile_chunks(
-    tree: StrategyTree, device: Device, *, samples: float, accumulates: bool = False, overlap_tensor: bool = False
+    tree: StrategyTree,
+    device: Device,
+    *,
+    samples: float,
+    accumulates: bool = False,
+    overlap_tensor: bool = False,
+    context: ContextParallelism | None = None,
 ) -> list[Chunk]:
     """Return the chunks of the model in the order of the data, for a micro-batch of `samples` over a whole mesh.
 
@@ -169,6 +176,7 @@ def compile_chunks(
                 precision=tree.model.precision,
                 alone=alone,
                 accumulates=accumulates,
+                context=context,
             )
             if overlap_tensor:
                 compiled[key].forward = _during_products(compiled[key].forward, mesh)
@@ -222,6 +230,7 @@ def _block(
     precision: Precision,
     alone: bool,
     accumulates: bool,
+    context: ContextParallelism | None,
 ) -> Part:
     part = Part(output=arriving)
     gathered_bytes = 0.0  # of the whole block, which is gathered as one unit
@@ -230,10 +239,14 @@ def _block(
     for recomputed, neighbours in groupby(stated, key=lambda each: each[1].recomputation == FULL):
         run, unit = Part(output=part.output), []
         for op, words in neighbours:
-            placed = place_operator(op, words, run.output, mesh, device, samples=samples, precision=precision)
+            placed = place_operator(
+                op, words, run.output, mesh, device, samples=samples, precision=precision, context=context
+            )
             weights = placed.weights * (alone or not op.shared_weights)
             added_s = added_seconds(weights, precision, device) if accumulates else 0.0
             own = _operator(placed, weights, mesh, precision, added_s=added_s)
+            if context is not None and op.selective:
+                _send_round(own, placed, mesh, context)
             gathered_bytes += own.gathered_bytes
             run.append(own)
             unit.append(placed)
@@ -285,6 +298,24 @@ def _operator(placed: Placed, weights: float, mesh: Mesh, precision: Precision, 
     )
 
 
+def _send_round(part: Part, placed: Placed, mesh: Mesh, context: ContextParallelism) -> None:
+    """Let keys and values go round a ring while attention computes with those that are there, one part of the work."""
+    ring = context.ring_transfers(placed.before, mesh)
+    if ring is None:
+        return
+    n = mesh.degree("cp")
+    forward_s, backward_s = _work_seconds(part.forward), _work_seconds(part.backward)
+    others = [Feature(transfer) for transfer in placed.before if transfer != ring[0]]
+    part.forward = [*others, Feature(ring[0], forward_s * (n - 1) / n), Work(forward_s / n)]
+    hides_s = backward_s * (n - 1) / n / len(ring)
+    left = [Feature(transfer) for transfer in placed.after if transfer.axes != ring[1].axes]
+    part.backward = [*(Feature(transfer, hides_s) for transfer in ring), Work(backward_s / n), *left]
+
+
+def _work_seconds(segments: Iterable[Segment]) -> float:
+    return sum(each.seconds for each in segments if isinstance(each, Work))
+
+
 def _fetch(total_bytes: float, axes: frozenset[str], mesh: Mesh) -> list[Gathered]:
     have: Placement = dict.fromkeys(axes, 0)
     return [Gathered(transfer) for transfer in transfers(total_bytes, have, {}, mesh)]
@@ -296,9 +327,7 @@ def _recompute(part: Part, unit: list[Placed]) -> None:
     unit_bytes = sum(placed.stored_input_bytes + placed.stored_own_bytes for placed in unit)
     part.stored_bytes += kept_bytes - unit_bytes
     part.transient_bytes = unit_bytes - kept_bytes
-    again: list[Segment] = []
-    for placed in unit:
-        again += [*map(Feature, placed.before), Work(placed.forward_s, placed.product)]
+    again: list[Segment] = [segment for segment in part.forward if not isinstance(segment, Gathered)]
     part.backward = again + part.backward
 
 

@@ -19,7 +19,10 @@ _FUSED_BACKWARD_RATIO = 2.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What an operator does on a rank in a forward pass, as split: FLOPs, bytes, shapes and format of its products."""
+    """What an operator does on a rank in a forward pass, as split: FLOPs, bytes, shapes and format of its products.
+
+    The slowest rank of a context parallel group computes `causal_factor` times as much of fused attention.
+    """
 
     flops: float
     moved_bytes: float
@@ -28,6 +31,7 @@ class Work:
     is_fp8: bool = False
     input_elements: float = 0.0
     output_elements: float = 0.0
+    causal_factor: float = 1.0
 
 
 def operator_seconds(op: Operator, work: Work, device: Device) -> tuple[float, float]:
@@ -59,7 +63,7 @@ def added_seconds(weights: float, precision: Precision, device: Device) -> float
 
 
 def _fused_attention_seconds(op: Operator, work: Work, device: Device) -> tuple[float, float]:
-    flops = work.flops * op.executed_share
+    flops = work.flops * op.executed_share * work.causal_factor
     backward_flops = flops * _FUSED_BACKWARD_RATIO
     if device.attention is None:
         forward_s, backward_s = device.arithmetic_seconds(flops), device.arithmetic_seconds(backward_flops)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.hardware.cluster import Device
 from lockstep.simulator.hardware.products import Shape
+from lockstep.simulator.lowering.context import ContextParallelism
 from lockstep.simulator.lowering.costs import Work, operator_seconds
 from lockstep.simulator.models.model import BATCH, Extent, Operator, Precision, Product, Read
 from lockstep.simulator.strategy.mesh import Mesh
@@ -62,9 +63,17 @@ class Placed:
 
 
 def place_operator(
-    op: Operator, stated: Stated, arriving: Flow, mesh: Mesh, device: Device, *, samples: float, precision: Precision
+    op: Operator,
+    stated: Stated,
+    arriving: Flow,
+    mesh: Mesh,
+    device: Device,
+    *,
+    samples: float,
+    precision: Precision,
+    context: ContextParallelism | None = None,
 ) -> Placed:
-    """Return `op` as the tree `said` it, given the tensor that arrives and the micro-batch's `samples` on the mesh.
+    """Return `op` as the tree has `stated` it, given the arriving tensor and the micro-batch's `samples` on the mesh.
 
     Raises
     ------
@@ -96,6 +105,7 @@ def place_operator(
         is_fp8=op.narrow and precision.product == _FP8_BYTES,
         input_elements=arriving.total_bytes / precision.activation / shards(stored, mesh),
         output_elements=op.output_elements * samples / all_parts,
+        causal_factor=context.causal_factor(parts.get("s", 1)) if context else 1.0,
     )
     forward_s, backward_s = operator_seconds(op, work, device)
     again, kept_own, kept_input = _kept(op, stated.recomputation)

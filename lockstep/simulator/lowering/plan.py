@@ -14,6 +14,7 @@ from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.hardware.cluster import Cluster, Device
 from lockstep.simulator.lowering.acts import Queued
 from lockstep.simulator.lowering.chunks import Chunk, compile_chunks
+from lockstep.simulator.lowering.context import ContextParallelism
 from lockstep.simulator.lowering.fabric import Fabric
 from lockstep.simulator.lowering.graph import Boundary
 from lockstep.simulator.lowering.program import Program, compile_program, compile_returns
@@ -53,6 +54,7 @@ class _Asked:
     samples: float
     accumulates: bool
     overlap_tensor: bool
+    context: ContextParallelism | None
     kept: tuple[object, ...] = field(compare=False)
     tree: StrategyTree = field(compare=False)
     cluster: Cluster = field(compare=False)
@@ -67,11 +69,12 @@ def plan_of(
     algorithms: Mapping[str, str],
     accumulates: bool = False,
     overlap_tensor: bool = False,
+    context: ContextParallelism | None = None,
 ) -> Plan:
     """Return the plan for micro-batches of `samples`, gradients sent in buckets of `bucket_bytes`.
 
     If it `accumulates`, gradients are added to those of the micro-batches before; with `overlap_tensor` transfers along
-    `tp` go on during products.
+    `tp` go on during products. `context` is gathered in halves if None.
 
     Raises
     ------
@@ -92,6 +95,7 @@ def plan_of(
             samples=samples,
             accumulates=accumulates,
             overlap_tensor=overlap_tensor,
+            context=context,
             kept=tuple(block.module for block in blocks),
             tree=tree,
             cluster=cluster,
@@ -123,6 +127,7 @@ def _compiled(asked: _Asked) -> Plan:
         samples=asked.samples,
         accumulates=asked.accumulates,
         overlap_tensor=asked.overlap_tensor,
+        context=asked.context,
     )
     stages = _stages(chunks, asked.cluster)
     fabric = Fabric(asked.cluster, dict(asked.algorithms), stages)

@@ -59,6 +59,11 @@ def count(help_: str, high: float = DIM_MAX, default: object = REQUIRED, *, low:
     return Field(kind=INTEGER, help=help_, low=low, high=high, default=default)
 
 
+def optional_count(help_: str, high: float = DIM_MAX) -> Field:
+    """Return the field of a whole number from 1 to `high`, or null, which is the default."""
+    return Field(kind=INTEGER, help=help_, low=1, high=high, nullable=True, default=None)
+
+
 def amount(help_: str, unit: str, default: object = REQUIRED, *, above: float | None = 0.0) -> Field:
     """Return the field of a number above `above`, or of 0 and more."""
     low = None if above is not None else 0.0

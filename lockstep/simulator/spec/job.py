@@ -17,6 +17,7 @@ from lockstep.contracts.yaml_text import Path, Places, read_yaml
 from lockstep.simulator.calibration.calibrate import with_parameters
 from lockstep.simulator.forecast import Forecast, Job
 from lockstep.simulator.hardware.cluster import Cluster
+from lockstep.simulator.lowering.context import ContextParallelism
 from lockstep.simulator.models.model import ModelSpec
 from lockstep.simulator.simulate import Options, compile_job, simulate
 from lockstep.simulator.spec.calibration import Calibrated, build_calibration, with_overhead
@@ -190,8 +191,13 @@ def _build(
 ) -> JobSpec:
     checked = check(document, SPECIFICATION, places)
     strategy = checked["strategy"] = _with_micro_batches(checked, places)
-    same_model = before is not None and before.checked["model"] == checked["model"]
-    model = before.model if same_model and before else build_model(checked["model"], places, folder)
+    tp = strategy["tp"]
+    same_model = (
+        before is not None
+        and before.checked["model"] == checked["model"]
+        and (before.degrees.tp == tp or checked["model"].get("vocabulary_multiple", 1) == 1)
+    )
+    model = before.model if same_model and before else build_model(checked["model"], places, folder, tp=tp)
     degrees = _degrees(strategy, places)
     stated = [
         each["schedule"] for each in strategy["overrides"] if each["node"] == "." and each["schedule"] is not None
@@ -228,6 +234,7 @@ def _build(
             overlap_sends=strategy["overlap_sends"],
             overlap_tensor=strategy["overlap_tensor"],
             overlap_returns=strategy["overlap_returns"],
+            context=ContextParallelism(exchange=strategy["context_exchange"], split=strategy["context_split"]),
             live_parameters=strategy["live_parameters"],
             gradient_buffer_bytes=strategy["gradient_buffer_bytes"],
         ),
@@ -262,7 +269,10 @@ def _with_micro_batches(checked: Mapping[str, Any], places: Places) -> Mapping[s
 
 
 def _degrees(strategy: Mapping[str, Any], places: Places) -> Degrees:
-    names = ("tp", "cp", "ep", "dp", "pp", "virtual", "zero", "sequence_parallel", "recompute")
+    names = (
+        *("tp", "cp", "ep", "expert_tp", "dp", "hsdp_replicas", "pp"),
+        *("virtual", "zero", "sequence_parallel", "recompute"),
+    )
     try:
         return Degrees(**{name: strategy[name] for name in names})
     except ConfigError as error:

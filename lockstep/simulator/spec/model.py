@@ -10,12 +10,13 @@ from typing import Any
 
 from lockstep.contracts.errors import ConfigError, MalformedError
 from lockstep.contracts.yaml_text import Path, Places
+from lockstep.simulator.models.attention import LatentAttention
 from lockstep.simulator.models.model import BATCH, MIXED, ModelSpec, Operator, Precision
 from lockstep.simulator.models.transformers import gpt, llama, moe
 from lockstep.simulator.models.vision import from_profile, resnet50, vgg19
 from lockstep.simulator.spec.check import nearest
 from lockstep.simulator.spec.field import BLOCKS_MAX, ENTRIES_MAX, TYPE
-from lockstep.simulator.spec.fields import OPERATOR, PRECISIONS
+from lockstep.simulator.spec.model_fields import OPERATOR, PRECISIONS
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.preset import STAGE_AXES
 from lockstep.simulator.strategy.schedule import Schedule
@@ -33,8 +34,10 @@ _ACTS_MAX = 2_000_000
 """Most of blocks times micro-batches times kinds of ranks; a trillion parameters in 512 micro-batches is 66,560."""
 
 
-def build_model(values: Mapping[str, Any], places: Places, folder: FilePath | None) -> ModelSpec:
+def build_model(values: Mapping[str, Any], places: Places, folder: FilePath | None, *, tp: int = 1) -> ModelSpec:
     """Return the model of the checked section `values`; a file of operators is looked for in `folder`.
+
+    Vocabularies are padded for the tensor parallel degree `tp`.
 
     Raises
     ------
@@ -55,7 +58,31 @@ def build_model(values: Mapping[str, Any], places: Places, folder: FilePath | No
     if kind == "moe" and values["chosen"] > values["experts"]:
         expected = f"at most the {values['experts']} experts"
         raise places.refuse(("model", "chosen"), got=values["chosen"], expected=expected)
+    if kind == "moe" and values["dense_layers"]:
+        _check_dense_layers(values, places)
+    if "vocabulary_multiple" in given:
+        multiple = given.pop("vocabulary_multiple")
+        if multiple > 1:
+            given["vocabulary"] = -(-given["vocabulary"] // (multiple * tp)) * multiple * tp
+    if given.get("latent") is not None:
+        _check_latent(values, places)
+        given["latent"] = LatentAttention(**given["latent"])
     return _BUILDERS[kind](**given)
+
+
+def _check_dense_layers(values: Mapping[str, Any], places: Places) -> None:
+    if values["dense_ffn"] is None:
+        raise places.refuse(("model", "dense_ffn"), got="nothing", expected="features, with dense_layers")
+    if values["dense_layers"] >= values["layers"]:
+        expected = f"fewer than the {values['layers']} layers"
+        raise places.refuse(("model", "dense_layers"), got=values["dense_layers"], expected=expected)
+
+
+def _check_latent(values: Mapping[str, Any], places: Places) -> None:
+    """Refuse sizes of heads that latent attention has of its own."""
+    for name in ("kv_heads", "head_dim"):
+        if values[name] is not None:
+            raise places.refuse(("model", name), got=values[name], expected="null with latent attention")
 
 
 def _precision(value: Any) -> Precision:

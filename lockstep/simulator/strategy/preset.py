@@ -8,20 +8,26 @@ from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.schedule import Schedule
 from lockstep.simulator.strategy.tree import FULL, MEMORY_ITEMS, NONE, PER_OPERATOR, StrategyTree
 
-STAGE_AXES = ("tp", "cp", "ep", "dp")
-"""Axes of the mesh of a pipeline stage, from the fastest varying on."""
-_COLUMNS = ("qkv", "fc1", "logits", "expert1")
+STAGE_AXES = ("tp", "cp", "ep", "dp", "replica")
+"""Axes of the mesh of a pipeline stage, from the fastest varying on; only hybrid sharding has the last."""
+_COLUMNS = ("qkv", "latent_up", "fc1", "shared_fc1", "logits", "expert1")
 """Operators whose outputs are split over tp; what follows them inherits the split until a row operator sums it."""
-_ROWS = ("proj", "fc2", "expert2")
+_ROWS = ("proj", "fc2", "shared_fc2", "expert2")
 _KEPT_BLOCKS = {"embedding", "head"}
 """What recomputation of layers leaves alone, as Megatron-LM, DeepSpeed and torchtitan do."""
-_SEQUENCE_PARALLEL = ("norm*", "final_norm", "residual*", "positions", "sum", "router", "combine")
+_SEQUENCE_PARALLEL = (
+    *("norm*", "final_norm", "residual*", "positions", "sum", "router", "combine", "latent_down", "latent_norm"),
+)
 """What sequence parallelism splits over tp by tokens (Korthikanti et al. 2022, section 4.2.2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
     """A strategy in numbers. The ranks are tp * cp * dp * pp, tp varying fastest; `ep` divides `dp`.
+
+    `expert_tp` is the tensor parallel degree of experts: `tp` if None, or 1, where the `ep` ranks that divide the
+    experts are those of `tp` and of a part of `dp`. With `hsdp_replicas` (hybrid sharding) dp is that many replicas,
+    and what `zero` divides is divided within each.
 
     `virtual` is the number of chunks of each stage, `zero` the ZeRO stage over the ranks that share gradients. In a
     pipeline gradients are summed and weights gathered once a step, whatever the stage: Megatron-LM's distributed
@@ -32,7 +38,9 @@ class Degrees:
     tp: int = 1
     cp: int = 1
     ep: int = 1
+    expert_tp: int | None = None
     dp: int = 1
+    hsdp_replicas: int = 1
     pp: int = 1
     virtual: int = 1
     zero: int = 0
@@ -40,15 +48,34 @@ class Degrees:
     recompute: str = NONE
 
     def __post_init__(self) -> None:
-        for name in ("tp", "cp", "ep", "dp", "pp", "virtual"):
+        for name in ("tp", "cp", "ep", "dp", "hsdp_replicas", "pp", "virtual"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: got {getattr(self, name)}, expected at least 1")
-        if self.dp % self.ep:
-            raise ConfigError(f"ep: got {self.ep}, expected a divisor of dp={self.dp}")
+        if self.expert_tp not in (None, 1, self.tp):
+            raise ConfigError(f"expert_tp: got {self.expert_tp}, expected 1 or tp={self.tp}")
+        if self.ep % self._tensor_experts:
+            raise ConfigError(f"ep: got {self.ep} with expert_tp=1, expected a multiple of tp={self.tp}")
+        if self.dp % self.expert_axis:
+            raise ConfigError(f"ep: got {self.ep}, expected a divisor of dp={self.dp * self._tensor_experts}")
+        if self.dp % (self.expert_axis * self.hsdp_replicas):
+            got, expected = f"{self.hsdp_replicas} with ep={self.ep}", f"a divisor of dp={self.dp}"
+            raise ConfigError(f"hsdp_replicas: got {got}, expected {expected}")
+        if self.hsdp_replicas > 1 and not self.zero:
+            raise ConfigError(f"hsdp_replicas: got {self.hsdp_replicas} with zero=0, expected zero above 0")
         if not 0 <= self.zero <= len(MEMORY_ITEMS):
             raise ConfigError(f"zero: got {self.zero}, expected 0 to {len(MEMORY_ITEMS)}")
         if self.virtual > 1 and self.pp == 1:
             raise ConfigError(f"virtual: got {self.virtual} with pp=1, expected pp > 1 for several chunks a stage")
+
+    @property
+    def expert_axis(self) -> int:
+        """How many data parallel ranks divide the experts between them."""
+        return self.ep // self._tensor_experts
+
+    @property
+    def _tensor_experts(self) -> int:
+        """How many tensor parallel ranks divide the experts between them, instead of each expert."""
+        return self.tp if self.expert_tp == 1 else 1
 
     @property
     def ranks(self) -> int:
@@ -67,8 +94,8 @@ def preset(model: ModelSpec, degrees: Degrees, schedule: Schedule | None = None)
     tree = StrategyTree.of(model)
     tree.root.schedule(schedule or Schedule())
     _recompute(tree, degrees.recompute)
-    tree.root.split(b=("ep", "dp"), s="cp")
-    _split_tensors(tree)
+    tree.root.split(b=("ep", "dp", *(("replica",) if degrees.hsdp_replicas > 1 else ())), s="cp")
+    _split_tensors(tree, experts_over_tp=degrees.expert_tp == 1)
     if degrees.sequence_parallel:
         for pattern in _SEQUENCE_PARALLEL:
             for leaf in tree.root.find(pattern):
@@ -87,9 +114,12 @@ def _recompute(tree: StrategyTree, what: str) -> None:
             tree.root.children[name].recompute(NONE)
 
 
-def _split_tensors(tree: StrategyTree) -> None:
+def _split_tensors(tree: StrategyTree, *, experts_over_tp: bool) -> None:
     rules = {**dict.fromkeys(_COLUMNS, "o"), **dict.fromkeys(_ROWS, "h"), "lookup": "v"}
     for leaf in tree.root.find("*"):
+        if leaf.name.startswith("expert") and experts_over_tp:
+            leaf.split(e=("tp", "ep"))
+            continue
         dim = rules.get(leaf.name)
         if dim is not None and isinstance(leaf.module, Operator) and dim in leaf.module.dims:
             leaf.split(**{dim: "tp"})
@@ -99,7 +129,9 @@ def _split_tensors(tree: StrategyTree) -> None:
 
 def _map_stages(tree: StrategyTree, degrees: Degrees) -> None:
     """Map the blocks to stages: the first and the last go with their neighbours, those between are dealt evenly."""
-    sizes = {"tp": degrees.tp, "cp": degrees.cp, "ep": degrees.ep, "dp": degrees.dp // degrees.ep, "pp": degrees.pp}
+    replicas, sharded = degrees.hsdp_replicas, degrees.dp // degrees.hsdp_replicas
+    sizes = {"tp": degrees.tp, "cp": degrees.cp, "ep": degrees.expert_axis, "dp": sharded // degrees.expert_axis}
+    sizes |= ({"replica": replicas} if replicas > 1 else {}) | {"pp": degrees.pp}
     mesh = Mesh.grid(sizes)
     blocks = list(tree.root.children.values())
     middle = blocks[1:-1]

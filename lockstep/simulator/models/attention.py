@@ -1,0 +1,168 @@
+"""The core of attention, and what makes its queries, keys and values: grouped heads, and multi-head latent attention.
+
+Latent attention (DeepSeek-AI 2024, section 2.1) computes queries, keys and values from two narrow latent vectors of a
+token; a part of each key, which carries the position, is one for all heads.
+"""
+
+from dataclasses import dataclass
+
+from lockstep.simulator.models.model import Operator, Product, Read
+from lockstep.simulator.models.primitives import KEPT_EVERY_SECOND, TOKENS, linear, norm, residual
+
+# Scores written, read and written by softmax, read and written by dropout with a mask of half an element, read.
+_UNFUSED_SCORE_MOVES = 6.5
+# Backward reads dropout's output for the values' product, writes and passes gradients through dropout (mask again) and
+# softmax (its output again), and reads them for the queries' and the keys' product.
+_UNFUSED_SCORE_BACKWARD_MOVES = 9.5
+# Of those the products themselves write and read the scores once each, and in backward read dropout's output, write
+# gradients and read them twice; softmax and dropout are kernels next to them.
+_UNFUSED_SEPARATE_SHARE = 4.5 / _UNFUSED_SCORE_MOVES
+_UNFUSED_SEPARATE_BACKWARD_SHARE = 5.5 / _UNFUSED_SCORE_BACKWARD_MOVES
+_UNFUSED_LAUNCHES = 4.0  # two products, softmax with scale and mask, dropout
+_CAUSAL_SHARE = 0.5  # fused attention skips the blocks above the diagonal
+_UNFUSED_SCORE_BYTES = 5.0  # softmax and dropout outputs at 2 bytes, a mask of 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """Heads of attention: how many of queries, of keys and values, and features of a query or key and of a value."""
+
+    queries: int
+    keys: int
+    key_dim: float
+    value_dim: float
+
+    @classmethod
+    def of(cls, hidden: float, heads: int, kv_heads: int | None = None, head_dim: int | None = None) -> "Heads":
+        """Return heads whose queries, keys and values have one size, a token's features over the heads if None."""
+        size = head_dim or hidden / heads
+        return cls(queries=heads, keys=kv_heads or heads, key_dim=size, value_dim=size)
+
+    @property
+    def query_features(self) -> float:
+        """Features of a token's queries."""
+        return self.queries * self.key_dim
+
+    @property
+    def kv_features(self) -> float:
+        """Features of a token's keys and values."""
+        return self.keys * (self.key_dim + self.value_dim)
+
+    @property
+    def output_features(self) -> float:
+        """Features of a token that attention returns."""
+        return self.queries * self.value_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Sizes of multi-head latent attention, named as in DeepSeek's configurations.
+
+    `query_rank` is None where queries come from the token itself; `nope_dim` and `rope_dim` are features of a query and
+    a key without and with the position.
+    """
+
+    kv_rank: int
+    query_rank: int | None
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+
+    def heads(self, count: int) -> Heads:
+        """Return so many heads, each with keys and values of its own."""
+        return Heads(queries=count, keys=count, key_dim=self.nope_dim + self.rope_dim, value_dim=self.value_dim)
+
+
+def attention(s: float, heads: Heads, *, width: float, fused: bool) -> Operator:
+    """Return the core of attention: the heads split, and queries by sequence; keys and values are needed whole."""
+    total = heads.query_features + heads.kv_features
+    scores = 0.0 if fused else heads.queries * s * s
+    return Operator(
+        name="attention",
+        dims={"s": s, "a": heads.queries},
+        reads=(
+            Read(("b", "s", "a"), heads.query_features / total),
+            Read(("b", "_", "a"), heads.kv_features / total),
+        ),
+        writes=("b", "s", "a"),
+        output_elements=s * heads.output_features,
+        flops=2 * s * s * (heads.query_features + heads.output_features),
+        moved_elements=s * (total + heads.output_features) + _UNFUSED_SCORE_MOVES * scores,
+        backward_moves_ratio=None if fused else _UNFUSED_SCORE_BACKWARD_MOVES / _UNFUSED_SCORE_MOVES,
+        stored_input_bytes=width * s * total,
+        stored_own_bytes=_UNFUSED_SCORE_BYTES * scores,
+        selective=True,
+        kept_input_share=KEPT_EVERY_SECOND,
+        products=(
+            Product(rows=("s",), columns=(s,), inner=(heads.key_dim,), repeats=("b", "a")),
+            Product(rows=("s",), columns=(heads.value_dim,), inner=(s,), repeats=("b", "a")),
+        ),
+        separate_share=0.0 if fused else _UNFUSED_SEPARATE_SHARE,
+        separate_backward_share=0.0 if fused else _UNFUSED_SEPARATE_BACKWARD_SHARE,
+        launches=1.0 if fused else _UNFUSED_LAUNCHES,
+        fused_attention=fused,
+        executed_share=_CAUSAL_SHARE if fused else 1.0,
+    )
+
+
+def attention_block(
+    s: float, h: float, heads: Heads, width: float, *, latent: LatentAttention | None = None
+) -> tuple[Operator, ...]:
+    """Return fused attention of a Llama between two norms, without biases."""
+    made: tuple[Operator, ...]
+    if latent is None:
+        made = (linear("qkv", s, h, heads.query_features + heads.kv_features, width=width, bias=False),)
+    else:
+        made = _latent(s, h, heads.queries, latent, width)
+    return (
+        norm("norm1", s, h, weights=h, width=width),
+        *made,
+        attention(s, heads, width=width, fused=True),
+        linear("proj", s, heads.output_features, h, width=width, bias=False),
+        residual("residual1", s, h, dropout=False),
+        norm("norm2", s, h, weights=h, width=width),
+    )
+
+
+def _latent(s: float, h: float, heads: int, latent: LatentAttention, width: float) -> tuple[Operator, ...]:
+    """Return what makes queries, keys and values: down to the latent vectors, whose norms, and up to the heads.
+
+    Every tensor parallel rank computes the latent vectors itself, as Megatron-LM does; only the way up is split.
+    """
+    rank, rope = latent.kv_rank, latent.rope_dim
+    narrow = (latent.query_rank or 0) + rank
+    source = latent.query_rank or h  # of the queries
+    queries, others = heads * (latent.nope_dim + rope), heads * (latent.nope_dim + latent.value_dim)
+    # Keys hold the part with the position once for each head.
+    total = queries + others + heads * rope
+    down = linear("latent_down", s, h, narrow + rope, width=width, bias=False)
+    # Queries that are not compressed read the token itself, which goes past the latent vectors.
+    passed = s * (source + rank + rope)
+    latent_norm = Operator(
+        name="latent_norm",
+        dims={"s": s},
+        reads=(Read(("b", "s", "_")),),
+        writes=("b", "s", "_"),
+        output_elements=passed,
+        moved_elements=2 * s * narrow,
+        weights=narrow,
+        stored_input_bytes=width * s * narrow,
+    )
+    up = Operator(
+        name="latent_up",
+        dims={"s": s, "o": total},
+        reads=(Read(TOKENS),),
+        writes=("b", "s", "o"),
+        output_elements=s * total,
+        flops=2 * s * (source * queries + rank * others),
+        moved_elements=s * (source + rank + rope + total),
+        weights=source * queries + rank * others,
+        weight_dims=("o",),
+        stored_input_bytes=width * s * (narrow + rope),
+        products=(
+            Product(rows=("b", "s"), columns=("o", queries / total), inner=(source,)),
+            Product(rows=("b", "s"), columns=("o", others / total), inner=(rank,)),
+        ),
+        narrow=True,
+    )
+    return down, latent_norm, up

@@ -1,0 +1,84 @@
+"""The wide layer of a mixture of experts: shared experts, router, routed experts and their combination."""
+
+from collections.abc import Iterator
+
+from lockstep.simulator.models.model import Operator, Product, Read
+from lockstep.simulator.models.primitives import KEPT_EVERY_SECOND, linear, pointwise
+
+SWIGLU_BACKWARD_MOVES = 5 / 3
+"""Reads both inputs and the gradient, writes two: 5 elements to 3."""
+
+
+def gated(s: float, h: float, ffn: float, *, width: float, prefix: str = "") -> tuple[Operator, ...]:
+    """Return a gated wide layer of `ffn` features without biases."""
+    return (
+        linear(f"{prefix}fc1", s, h, 2 * ffn, width=width, bias=False),
+        pointwise(f"{prefix}swiglu", s, ffn, inputs=2, stored=width, moved=3, backward_moves=SWIGLU_BACKWARD_MOVES),
+        linear(f"{prefix}fc2", s, ffn, h, width=width, bias=False),
+    )
+
+
+def mixture(
+    s: float, h: float, ffn: float, *, experts: int, chosen: int, shared_ffn: float, width: float
+) -> Iterator[Operator]:
+    """Yield the operators of a wide layer of experts; all tokens pass the `shared_ffn` features of shared experts.
+
+    Shared experts come before the routed ones, as Megatron-LM computes them without overlap. Tokens arrive at routed
+    experts by a fourth position of the tensor: that of the expert.
+    """
+    if shared_ffn:
+        yield from gated(s, h, shared_ffn, width=width, prefix="shared_")
+    routed = ("b", "s", "_", "x")
+    # The router keeps what shared experts keep already; their output is added in the combination.
+    kept, added = (0.0, 1.0) if shared_ffn else (1.0, 0.0)
+    yield Operator(
+        name="router",
+        dims={"s": s},
+        reads=(Read(("b", "s", "_")),),
+        writes=routed,
+        output_elements=chosen * s * h,
+        flops=2 * s * h * experts,
+        moved_elements=(1 + chosen) * s * h,
+        weights=h * experts,
+        stored_input_bytes=width * s * h * kept,
+    )
+    yield _expert("expert1", s, h, 2 * ffn, experts=experts, chosen=chosen, width=width)
+    yield Operator(
+        name="expert_gate",
+        dims={"s": s, "e": experts, "o": ffn},
+        reads=(Read(("b", "s", "o", "e")),),
+        writes=("b", "s", "o", "e"),
+        output_elements=chosen * s * ffn,
+        moved_elements=3 * chosen * s * ffn,
+        backward_ratio=1.0,
+        stored_input_bytes=2 * width * chosen * s * ffn,
+        kept_input_share=KEPT_EVERY_SECOND,
+    )
+    yield _expert("expert2", s, ffn, h, experts=experts, chosen=chosen, width=width)
+    yield Operator(
+        name="combine",
+        dims={"s": s},
+        reads=(Read(routed),),
+        writes=("b", "s", "_"),
+        output_elements=s * h,
+        moved_elements=(1 + chosen + added) * s * h,
+        backward_ratio=1.0,
+        stored_input_bytes=width * chosen * s * h,
+    )
+
+
+def _expert(name: str, s: float, inner: float, outer: float, *, experts: int, chosen: int, width: float) -> Operator:
+    return Operator(
+        name=name,
+        dims={"s": s, "e": experts, "h": inner, "o": outer},
+        reads=(Read(("b", "s", "h", "e")),),
+        writes=("b", "s", "o", "e"),
+        output_elements=chosen * s * outer,
+        flops=2 * chosen * s * inner * outer,
+        moved_elements=chosen * s * (inner + outer),
+        weights=experts * inner * outer,
+        weight_dims=("e", "h", "o"),
+        stored_input_bytes=width * chosen * s * inner,
+        products=(Product(rows=("b", "s", chosen / experts), columns=("o",), inner=("h",), repeats=("e",)),),
+        narrow=True,
+    )

@@ -1,0 +1,138 @@
+"""The fields of a specification that describe the model: architecture, sizes and number formats."""
+
+from collections.abc import Mapping
+
+from lockstep.simulator.models.model import DEEPSPEED_BF16, DEEPSPEED_FP16, FSDP, FULL, HALF_GRADIENTS, MIXED
+from lockstep.simulator.spec.field import (
+    BLOCKS_MAX,
+    DIM_MAX,
+    LIST,
+    NUMBER,
+    SECTION,
+    TEXT,
+    Field,
+    amount,
+    count,
+    flag,
+    optional_count,
+)
+
+PRECISIONS = {
+    "mixed": MIXED,
+    "half_gradients": HALF_GRADIENTS,
+    "fsdp": FSDP,
+    "deepspeed_fp16": DEEPSPEED_FP16,
+    "deepspeed_bf16": DEEPSPEED_BF16,
+    "full": FULL,
+}
+_BYTES = {
+    name: amount(help_, "bytes an element", None, above=0.0 if name == "activation" else None)
+    for name, help_ in {
+        "activation": "activations",
+        "weight": "weights",
+        "gradient": "gradients as kept",
+        "sent_gradient": "gradients as sent",
+        "optimizer": "the optimizer's state",
+    }.items()
+}
+_BYTES["product"] = Field(
+    kind=NUMBER,
+    help="factors of linear layers' products (but the head's); as the activations if null, 1 is FP8",
+    low=1.0,
+    high=8.0,
+    nullable=True,
+    default=None,
+)
+
+
+def _precision(default: str) -> Field:
+    return Field(
+        kind=SECTION,
+        help="number formats: a name, or bytes of one element; what is not given is `mixed`'s. `mixed` is Megatron's, "
+        "18 bytes a parameter; `half_gradients` keeps and sends gradients at half; `fsdp` keeps 16 bytes, "
+        "`deepspeed_fp16` and `deepspeed_bf16` 20, as those optimizers do; `full` is single precision",
+        or_name=tuple(PRECISIONS),
+        fields=_BYTES,
+        default=default,
+    )
+
+
+_TRANSFORMER = {
+    "layers": count("transformer layers", BLOCKS_MAX),
+    "hidden": count("features of a token"),
+    "heads": count("attention heads"),
+    "head_dim": optional_count("features of a head; those of a token over the heads if null"),
+    "sequence": count("tokens of a sample"),
+}
+_LATENT = {
+    "kv_rank": count("features of the latent vector of keys and values (kv_lora_rank)"),
+    "query_rank": optional_count("features of the latent vector of queries (q_lora_rank); none if null"),
+    "nope_dim": count("features of a query and a key without position (qk_nope_head_dim)", DIM_MAX, 128),
+    "rope_dim": count("features of a query and a key with position (qk_rope_head_dim)", DIM_MAX, 64),
+    "value_dim": count("features of a value (v_head_dim)", DIM_MAX, 128),
+}
+_PADDED = {
+    "vocabulary_multiple": count(
+        "the vocabulary is padded to a multiple of this times tp (Megatron-LM: 128)", DIM_MAX, 1
+    ),
+}
+_FFN = {
+    "ffn": count("features inside the wide layer"),
+    "kv_heads": optional_count("heads of keys and values; as many as heads if null"),
+    "latent": Field(
+        kind=SECTION,
+        help="multi-head latent attention (DeepSeek); kv_heads and head_dim do not apply to it",
+        fields=_LATENT,
+        nullable=True,
+        default=None,
+    ),
+    "vocabulary": count("words", DIM_MAX, 32000),
+    **_PADDED,
+    "precision": _precision("mixed"),
+}
+OPERATOR = {
+    "name": Field(kind=TEXT, help="name, unlike the others'"),
+    "flops": amount("FLOPs of one sample, forward", "FLOPs", above=None),
+    "moved_elements": amount("activation elements read and written for one sample, forward", "elements", above=None),
+    "parameters": amount("parameters", "elements", above=None),
+    "stored_bytes": amount("bytes that one sample leaves stored for backward", "bytes", above=None),
+}
+"""The columns of a profile, in order."""
+_PICTURES = {"classes": count("classes of pictures", DIM_MAX, 1000), "precision": _precision("full")}
+MODELS: Mapping[str, Mapping[str, Field]] = {
+    "gpt": {
+        **_TRANSFORMER,
+        "vocabulary": count("words", DIM_MAX, 51200),
+        **_PADDED,
+        "fused_attention": flag("attention that never writes its scores (FlashAttention)", default=False),
+        "precision": _precision("mixed"),
+    },
+    "llama": {**_TRANSFORMER, **_FFN},
+    "moe": {
+        **_TRANSFORMER,
+        **_FFN,
+        "experts": count("experts of a layer"),
+        "chosen": count("experts that a token uses", DIM_MAX, 2),
+        "shared_ffn": count("features of the shared experts that all tokens pass", DIM_MAX, 0, low=0),
+        "dense_layers": count("layers before those with experts whose wide layer is dense", BLOCKS_MAX, 0, low=0),
+        "dense_ffn": optional_count("features inside the wide layer of dense layers"),
+    },
+    "vgg19": _PICTURES,
+    "resnet50": _PICTURES,
+    "operators": {
+        "file": Field(
+            kind=TEXT,
+            help="CSV file of the operators next to the specification, with a header: " + ", ".join(OPERATOR),
+            nullable=True,
+            default=None,
+        ),
+        "operators": Field(
+            kind=LIST,
+            help="the operators in order, instead of a file",
+            item=Field(kind=SECTION, help="one operator", fields=OPERATOR),
+            default=(),
+        ),
+        "tokens": amount("tokens (or samples) that a sample counts as", "tokens", 1.0),
+        "precision": _precision("full"),
+    },
+}

@@ -1,0 +1,191 @@
+"""The fields of a specification that describe the strategy: degrees, schedule, memory, overlaps and overrides."""
+
+from types import MappingProxyType
+
+from lockstep.contracts.limits import WORLD_SIZE_MAX
+from lockstep.simulator.hardware.collectives import ALGORITHMS, HIERARCHICAL, KINDS, SEND
+from lockstep.simulator.lowering.context import EXCHANGES, GATHER, HALVES, SPLITS
+from lockstep.simulator.simulate import DDP_BUCKET_BYTES
+from lockstep.simulator.spec.field import (
+    BLOCKS_MAX,
+    BOOLEAN,
+    CHOICE,
+    HUGE,
+    INTEGER,
+    LIST,
+    MAP,
+    NAMES,
+    NUMBER,
+    SECTION,
+    TEXT,
+    Field,
+    amount,
+    count,
+    flag,
+    optional_count,
+)
+from lockstep.simulator.strategy.schedule import ORDERS
+from lockstep.simulator.strategy.tree import FULL as RECOMPUTE_ALL
+from lockstep.simulator.strategy.tree import MEMORY_ITEMS, NONE, PER_OPERATOR, SELECTIVE
+
+_MICRO_BATCHES_MAX = 65_536
+
+_SCHEDULE = {
+    "micro_batches": count("micro-batches of a step", _MICRO_BATCHES_MAX, 1),
+    "schedule": Field(kind=CHOICE, help="order of forward and backward passes", choices=ORDERS, default=ORDERS[0]),
+    "max_ongoing": optional_count(
+        "most micro-batches between forward and backward; the schedule's own if null", _MICRO_BATCHES_MAX
+    ),
+}
+_RECOMPUTE = Field(
+    kind=CHOICE,
+    help="what backward computes again instead of keeping it: `selective` the core of attention that is not fused, "
+    "`per_operator` all of a layer but what fused attention and every second product leave (torchtitan), `full` the "
+    "layers",
+    choices=(NONE, SELECTIVE, PER_OPERATOR, RECOMPUTE_ALL),
+    default=NONE,
+)
+_AXES = Field(kind=NAMES, help="mesh axes: tp, cp, ep, dp")
+OVERRIDE = {
+    "node": Field(
+        kind=TEXT,
+        help="path of the node, names joined by dots, each a shell pattern: `layer*.fc1`, `head`; `.` is the root",
+    ),
+    "split": Field(
+        kind=MAP,
+        help="dimension (b, s, h, o, a, e, v, ...) to the mesh axes over which it is split; `replicate` undoes a split",
+        keys="dimension",
+        item=_AXES,
+        default=MappingProxyType({}),
+    ),
+    "keep": Field(
+        kind=SECTION,
+        help="over which mesh axes an item is kept in parts",
+        fields={
+            item: Field(kind=NAMES, help=f"axes over which each {item} is kept in parts", nullable=True, default=None)
+            for item in MEMORY_ITEMS
+        },
+        default=MappingProxyType({}),
+    ),
+    "map": Field(
+        kind=INTEGER,
+        help="pipeline stage that the node, a block of the model, runs on",
+        low=0,
+        high=WORLD_SIZE_MAX,
+        nullable=True,
+        default=None,
+    ),
+    "schedule": Field(
+        kind=SECTION,
+        help="order of the micro-batches; only the root has one",
+        fields=_SCHEDULE,
+        nullable=True,
+        default=None,
+    ),
+    "recompute": Field(kind=CHOICE, help=_RECOMPUTE.help, choices=_RECOMPUTE.choices, nullable=True, default=None),
+}
+STRATEGY = {
+    "tp": count("tensor parallel degree", WORLD_SIZE_MAX, 1),
+    "cp": count("context parallel degree", WORLD_SIZE_MAX, 1),
+    "ep": count("expert parallel degree; divides dp, or with expert_tp 1 dp x tp", WORLD_SIZE_MAX, 1),
+    "expert_tp": optional_count(
+        "tensor parallel degree of experts: tp or 1; tp if null. With 1 the ranks of ep include those of tp",
+        WORLD_SIZE_MAX,
+    ),
+    "dp": count("data parallel degree", WORLD_SIZE_MAX, 1),
+    "hsdp_replicas": count(
+        "replicas of hybrid sharding (HSDP): dp is divided into so many, and what zero divides is divided within each",
+        WORLD_SIZE_MAX,
+        1,
+    ),
+    "pp": count("pipeline parallel degree", BLOCKS_MAX, 1),
+    "virtual": count("chunks of the model on each pipeline stage", BLOCKS_MAX, 1),
+    "zero": count(
+        "ZeRO stage: what is kept in parts over dp; 1 is Megatron-LM's distributed optimizer. In a pipeline, gradients "
+        "are summed and weights gathered once a step at every stage",
+        3,
+        0,
+        low=0,
+    ),
+    "context_exchange": Field(
+        kind=CHOICE,
+        help="how attention gets keys and values of other cp ranks: `gather` them whole before (torchtitan), or send "
+        "them round a `ring` while it computes (Megatron-LM)",
+        choices=EXCHANGES,
+        default=GATHER,
+    ),
+    "context_split": Field(
+        kind=CHOICE,
+        help="tokens of a cp rank: one part of each of both `halves` of a sequence, so that causal attention takes all "
+        "ranks as long, or `contiguous`",
+        choices=SPLITS,
+        default=HALVES,
+    ),
+    "sequence_parallel": flag("split norms and dropout over tp by tokens", default=False),
+    "recompute": _RECOMPUTE,
+    **_SCHEDULE,
+    "micro_batch_size": optional_count("samples of a micro-batch on a rank, instead of micro_batches"),
+    "bucket_bytes": Field(
+        kind=NUMBER,
+        help="gradients that are sent together; all at the end if null",
+        unit="bytes",
+        above=0.0,
+        high=HUGE,
+        nullable=True,
+        default=DDP_BUCKET_BYTES,
+    ),
+    "gradient_buffer_bytes": amount(
+        "memory that holds gradients on their way: DDP's buckets (all gradients, unless they are views of them), "
+        "DeepSpeed's reduce buckets",
+        "bytes",
+        0.0,
+        above=None,
+    ),
+    "live_parameters": Field(
+        kind=NUMBER,
+        help="most parameters that ZeRO 3 gathers at once (DeepSpeed: stage3_max_live_parameters); two layers and one "
+        "layer's gradients if null, as FSDP",
+        above=0.0,
+        high=HUGE,
+        nullable=True,
+        default=None,
+    ),
+    "overlap_sends": Field(
+        kind=BOOLEAN,
+        help="a stage goes on while its message to the next is under way; with several chunks a stage if null",
+        nullable=True,
+        default=None,
+    ),
+    "overlap_tensor": flag(
+        "gathers and reduce-scatters of sequence parallelism go on beside products that they belong to, in tp parts "
+        "(Megatron-LM: --tp-comm-overlap)",
+        default=False,
+    ),
+    "overlap_returns": flag(
+        "weights that ZeRO has updated in parts are gathered beside the next step's first forward pass (Megatron-LM: "
+        "--overlap-param-gather)",
+        default=False,
+    ),
+    "algorithms": Field(
+        kind=SECTION,
+        help="algorithm by kind of collective",
+        fields={
+            kind: Field(
+                kind=CHOICE,
+                help=f"algorithm of each {kind}",
+                choices=(*ALGORITHMS, HIERARCHICAL),
+                nullable=True,
+                default=None,
+            )
+            for kind in KINDS
+            if kind != SEND
+        },
+        default=MappingProxyType({}),
+    ),
+    "overrides": Field(
+        kind=LIST,
+        help="what nodes of the strategy tree are told beyond the degrees, later ones last",
+        item=Field(kind=SECTION, help="one node, or those that a pattern names", fields=OVERRIDE),
+        default=(),
+    ),
+}
