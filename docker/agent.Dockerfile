@@ -10,13 +10,12 @@ RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-de
 WORKDIR /source
 COPY docker/requirements-build.txt docker/
 RUN pip install --no-cache-dir --require-hashes -r docker/requirements-build.txt
-COPY pyproject.toml setup.py README.md LICENSE ./
+COPY setup.py LICENSE ./
+COPY setup setup
 COPY lockstep lockstep
-COPY exporter exporter
-COPY coordinator coordinator
-COPY dashboards dashboards
-COPY alerts alerts
-RUN pip install --no-cache-dir --no-deps --no-build-isolation --no-compile --target /agent . \
+# The agent's own distribution: exporter, coordinator and the other commands stay out of training.
+RUN python setup/distributions.py --stage-agent /project \
+    && pip install --no-cache-dir --no-deps --no-build-isolation --no-compile --target /agent /project \
     && cd /agent && find . -mindepth 1 -maxdepth 1 ! -name lockstep -exec rm -rf {} +
 
 FROM ${BUSYBOX}

@@ -9,13 +9,11 @@ WORKDIR /source
 COPY docker/requirements-build.txt docker/
 RUN python -m venv --system-site-packages /build \
     && /build/bin/pip install --no-cache-dir --require-hashes -r docker/requirements-build.txt
-COPY pyproject.toml setup.py README.md LICENSE ./
+COPY setup.py LICENSE ./
+COPY setup setup
 COPY lockstep lockstep
-COPY exporter exporter
-COPY coordinator coordinator
-COPY dashboards dashboards
-COPY alerts alerts
-RUN /build/bin/pip install --no-cache-dir --no-deps --no-build-isolation --no-compile --target /opt/lockstep .
+RUN python setup/distributions.py --stage-agent /project \
+    && /build/bin/pip install --no-cache-dir --no-deps --no-build-isolation --no-compile --target /opt/lockstep /project
 # The interpreter that trains, with its own torch: the build is for these two.
 RUN PYTHONPATH=/opt/lockstep python -m lockstep.cli.main build-hooks --output /opt/lockstep-hooks
 

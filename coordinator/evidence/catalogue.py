@@ -95,7 +95,7 @@ def load_catalogue(site_file: str = "") -> EvidenceCatalogue:
     ConfigError
         The site's file cannot be used; the message names the key.
     """
-    own = _parse(files("coordinator.evidence").joinpath(FILE).read_text("utf-8"), FILE)
+    own = _parse(files(__package__).joinpath(FILE).read_text("utf-8"), FILE)
     if not site_file:
         return _checked(own, FILE)
     path = Path(site_file)

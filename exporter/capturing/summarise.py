@@ -23,12 +23,8 @@ from lockstep.serving.fault_isolation import FaultIsolation
 
 _IDLE_S = 600.0  # after which the worker gives its 40 MB back; captures of one incident follow each other faster
 _JOBS_MAX = 256  # 4 runs of 64 ranks, each with one trace
-WORKER = (
-    sys.executable,
-    "-P",
-    "-m",
-    "exporter.capturing.summarise_worker",
-)  # -P: nothing from the directory we happen to be in
+WORKER = (sys.executable, "-P", "-m", f"{__package__}.summarise_worker")
+"""-P: nothing from the directory we happen to be in."""
 
 
 @dataclass(frozen=True, slots=True)

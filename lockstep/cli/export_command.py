@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import lockstep
 from lockstep.cli import access_rules
 from lockstep.cli.markdown import markdown_table
 from lockstep.contracts.errors import ConfigError
@@ -16,17 +17,18 @@ if TYPE_CHECKING:
 
 _DASHBOARDS, _RULES, _RUNBOOKS = "dashboards", "rules", "runbooks"
 _ALERTMANAGER, _PROMETHEUS, _ACL, _ALL = "alertmanager", "prometheus", "acl", "all"
-_ALERTS = "alerts"
+_ALERTS, _MAN = "alerts", "man"
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the sub-command."""
     parser = commands.add_parser(
         "export",
-        help="write dashboards, rules, runbooks and example configurations; print the table of alerts",
+        help="write dashboards, rules, runbooks, example configurations and man pages; print the table of alerts",
         description="Writes what belongs to other programs into a folder: Grafana dashboards (JSON), recording and "
         "alerting rules, a runbook for each alert, an example configuration for Alertmanager and for Prometheus, "
-        "access rules for mosquitto. `alerts` is a table of every alert: severity, waiting time, thresholds, receiver, "
+        "access rules for mosquitto; man pages of this command line. `alerts` is a table of every alert: severity, "
+        "waiting time, thresholds, receiver, "
         "links, and when it resolves; without a folder it is printed.",
         epilog="lockstep export rules /etc/prometheus/rules --grafana-url https://grafana.lan --set slow_ratio=0.2",
     )
@@ -160,6 +162,15 @@ def _example(name: str) -> Callable[[argparse.Namespace], dict[str, str]]:
     return read
 
 
+def _man(_arguments: argparse.Namespace) -> dict[str, str]:
+    from lockstep.cli.command_line.man_pages import man_pages  # noqa: PLC0415
+    from lockstep.cli.command_line.parser_tree import read_parser  # noqa: PLC0415
+    from lockstep.cli.main import build_parser  # noqa: PLC0415  (a cycle otherwise)
+
+    pages = man_pages(read_parser(build_parser()), lockstep.__version__)
+    return {f"man/man1/{name}": text for name, text in pages.items()}
+
+
 def _alertmanager(arguments: argparse.Namespace) -> dict[str, str]:
     import alerts  # noqa: PLC0415
 
@@ -175,4 +186,5 @@ _WRITERS: dict[str, Callable[[argparse.Namespace], dict[str, str]]] = {
     _ALERTMANAGER: _alertmanager,
     _PROMETHEUS: _example("prometheus"),
     _ACL: lambda _arguments: {"mosquitto.acl": access_rules.render()},
+    _MAN: _man,
 }

@@ -1,13 +1,15 @@
 """The `lockstep` command: parse, dispatch, and turn our errors into one line and an exit status.
 
-Sub-commands import what they need when they run: `lockstep run` works in an image that has nothing but the base
-install.
+Sub-commands import what they need when they run: `lockstep run` works in an image that has nothing but the agent's
+distribution.
 """
 
 import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
 
 import lockstep
 from lockstep.contracts.errors import LockstepError
@@ -24,54 +26,24 @@ EXTRA_PACKAGES = frozenset(
 """What only some commands need; the base install, made for training images, has none of it."""
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command line; each sub-command sets `act`, which takes the arguments."""
-    from lockstep.cli import (  # noqa: PLC0415  (cheap, and no cycle)
-        analyze_command,
-        build_hooks_command,
-        calibrate_command,
-        compare_command,
-        demo_command,
-        doctor_command,
-        export_command,
-        fuse_command,
-        injector_command,
-        preview_command,
-        profile_command,
-        replay_command,
-        report_command,
-        run_command,
-        services_command,
-        simulate_command,
-        specify_command,
-        top_command,
-        whatif_command,
-    )
+COMMANDS = (
+    *("run", "services", "injector", "replay", "report", "compare", "top", "profile", "analyze", "simulate", "whatif"),
+    *("calibrate", "specify", "fuse", "doctor", "build_hooks", "export", "preview", "completion", "demo"),
+)
+"""Modules lockstep/cli/NAME_command.py, in the order of the help; each adds one sub-command, `services` three."""
 
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the commands that are installed; each sub-command sets `act`, which takes the arguments."""
     parser = argparse.ArgumentParser(
         prog="lockstep", description="Finds who holds a synchronous training job back, and says so in Prometheus."
     )
     parser.add_argument("--version", action="version", version=f"lockstep {lockstep.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    run_command.add(commands)
-    services_command.add(commands)
-    injector_command.add(commands)
-    replay_command.add(commands)
-    report_command.add(commands)
-    compare_command.add(commands)
-    top_command.add(commands)
-    profile_command.add(commands)
-    analyze_command.add(commands)
-    simulate_command.add(commands)
-    whatif_command.add(commands)
-    calibrate_command.add(commands)
-    specify_command.add(commands)
-    fuse_command.add(commands)
-    doctor_command.add(commands)
-    build_hooks_command.add(commands)
-    export_command.add(commands)
-    preview_command.add(commands)
-    demo_command.add(commands)
+    for name in COMMANDS:
+        module = f"lockstep.cli.{name}_command"
+        if find_spec(module) is not None:  # the agent's distribution has three of them
+            import_module(module).add(commands)
     return parser
 
 
@@ -92,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if package not in EXTRA_PACKAGES:
             raise
         extra = {"distributed": "cluster", "torch": "demo"}.get(package, "all")
-        needed = f"this command needs {package}: pip install '.[{extra}]' in a checkout of Lockstep"
+        needed = f"this command needs {package}: pip install 'lockstep-monitor[{extra}]' ('.[{extra}]' in a checkout)"
         print(f"lockstep: {needed}", file=sys.stderr)
         return EXIT_ERROR
     except KeyboardInterrupt:

@@ -45,7 +45,7 @@ def shown(table: pa.Table, *, arrow: bool) -> Frame:
     try:
         import pandas as pd  # noqa: PLC0415  (an extra)
     except ModuleNotFoundError as error:
-        expected = "pip install 'lockstep[notebook]', or arrow=True for Arrow tables"
+        expected = "pip install 'lockstep-monitor[notebook]', or arrow=True for Arrow tables"
         raise ModuleNotFoundError(f"a DataFrame needs pandas: {expected}", name=error.name) from error
     texts = {pa.string(): pd.StringDtype()}
     nullable = texts | {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}

@@ -213,7 +213,7 @@ def test_a_base_install_says_what_a_service_needs(command, package, extra):
     code = f"import sys; sys.modules['{package}'] = None; from lockstep.cli.main import main; sys.exit(main(['{command}']))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
-    assert f"this command needs {package}: pip install '.[{extra}]'" in ended.stderr
+    assert f"this command needs {package}: pip install 'lockstep-monitor[{extra}]'" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

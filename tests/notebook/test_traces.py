@@ -172,7 +172,7 @@ def test_loading_the_api_loads_no_pandas_and_training_loads_no_api():
 def test_without_pandas_the_error_names_the_extra(folder, monkeypatch):
     """And what works without it."""
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'lockstep\[notebook\]', or arrow=True"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'lockstep-monitor\[notebook\]', or arrow=True"):
         lockstep.open_trace(folder).steps()
 
 

@@ -1,0 +1,29 @@
+"""`lockstep completion`: the completion script of a shell, from the parsers that are installed."""
+
+import argparse
+
+_SHELLS = ("bash", "zsh", "fish")
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser(
+        "completion",
+        help="print the completion script of a shell",
+        description="Prints a script that completes commands, options and their values; files are left to the shell.",
+        epilog="bash: lockstep completion bash > ~/.local/share/bash-completion/completions/lockstep; "
+        'zsh: eval "$(lockstep completion zsh)" in ~/.zshrc; '
+        "fish: lockstep completion fish > ~/.config/fish/completions/lockstep.fish",
+    )
+    parser.add_argument("shell", choices=_SHELLS, help="the shell")
+    parser.set_defaults(act=act)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Print the script."""
+    from lockstep.cli.command_line.completions import SHELLS  # noqa: PLC0415
+    from lockstep.cli.command_line.parser_tree import read_parser  # noqa: PLC0415
+    from lockstep.cli.main import build_parser  # noqa: PLC0415  (a cycle otherwise)
+
+    print(SHELLS[arguments.shell](read_parser(build_parser())), end="")
+    return 0
