@@ -54,6 +54,12 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Wheels and source distributions of both packages, into dist/; the release builds these for its platforms.
+.PHONY: dist
+dist: $(VENV)/.dev
+	$(BIN)/python setup/distributions.py --output dist
+	$(BIN)/python setup/distributions.py --pure --output dist
+
 generate: $(VENV)/.dev
 	$(BIN)/python -m lockstep.cli.generate
 

@@ -2,7 +2,8 @@
 
 The folders exporter, coordinator, dashboards and alerts lie at the root of the repository, and a checkout imports them
 by these names. A wheel installs them as lockstep.exporter and so on, because a user's project may have folders of the
-same names on its path: the build copies each module and adds the namespace to its imports (docs/decisions/packaging.md).
+same names on its path: the build copies each module and adds the namespace to its imports
+(docs/decisions/packaging.md).
 
 The extension is optional: where it cannot be built, the agent writes its marks in Python
 (lockstep/agent/mark_buffer.py). One build serves Python 3.11 and newer. LOCKSTEP_PURE=1 leaves it out, for a wheel that
@@ -75,20 +76,25 @@ class BuildNamespace(build_py):
         return built, is_copied
 
 
-own = packages_of(NAMESPACE)
-others = packages_of(*AT_THE_ROOT)
-marks = Extension(
-    "lockstep.agent._marks",
-    ["lockstep/agent/_marks.c"],
-    depends=["lockstep/agent/_mark_queue.h", "lockstep/agent/_channel.h", "lockstep/agent/_waiting.h"],
-    extra_compile_args=["-O2"],
-    py_limited_api=True,
-    optional=True,
-)
-setup(
-    packages=[*own, *(others if IS_EDITABLE else (f"{NAMESPACE}.{name}" for name in others))],
-    package_dir={"": "."} if IS_EDITABLE else {f"{NAMESPACE}.{name}": name for name in AT_THE_ROOT},
-    cmdclass={} if IS_EDITABLE else {"build_py": BuildNamespace},
-    ext_modules=[] if IS_PURE else [marks],
-    options={} if IS_PURE else {"bdist_wheel": {"py_limited_api": "cp311"}},
-)
+def main() -> None:
+    """Run the build that setuptools was asked for."""
+    own, others = packages_of(NAMESPACE), packages_of(*AT_THE_ROOT)
+    marks = Extension(
+        "lockstep.agent._marks",
+        ["lockstep/agent/_marks.c"],
+        depends=["lockstep/agent/_mark_queue.h", "lockstep/agent/_channel.h", "lockstep/agent/_waiting.h"],
+        extra_compile_args=["-O2"],
+        py_limited_api=True,
+        optional=True,
+    )
+    setup(
+        packages=[*own, *(others if IS_EDITABLE else (f"{NAMESPACE}.{name}" for name in others))],
+        package_dir={"": "."} if IS_EDITABLE else {f"{NAMESPACE}.{name}": name for name in AT_THE_ROOT},
+        cmdclass={} if IS_EDITABLE else {"build_py": BuildNamespace},
+        ext_modules=[] if IS_PURE else [marks],
+        options={} if IS_PURE else {"bdist_wheel": {"py_limited_api": "cp311"}},
+    )
+
+
+if __name__ == "__main__":  # so does setuptools.build_meta run it
+    main()
