@@ -14,6 +14,7 @@ from coordinator.api import (
     fleet,
     heatmap,
     incidents,
+    openapi,
     pages,
     policy,
     profile,
@@ -35,44 +36,48 @@ EXPOSITIONS_MAX = 2
 """Texts of /metrics that are kept: one a form, 200 KB at 20 runs."""
 
 
+def routes() -> list[web.RouteDef]:
+    """Return all routes."""
+    return [
+        web.get("/", pages.overview),
+        web.get("/runs/{run}", pages.run),
+        web.get("/fleet", fleet.page),
+        web.get("/incidents/{id}", incidents.report),
+        web.get("/static/{digest}/{name}", pages.static),
+        web.get("/metrics", metrics),
+        web.get("/-/healthy", _healthy),
+        web.get("/-/ready", _ready),
+        web.post("/-/reload", policy.reload),
+        web.get(openapi.PATH, _openapi),
+        web.get("/api/v1/runs", runs.list_runs),
+        web.get("/api/v1/runs/{run}", runs.show_run),
+        web.get("/api/v1/runs/{run}/heatmap", heatmap.show),
+        web.get("/api/v1/runs/{run}/trace", trace.show),
+        web.get("/api/v1/runs/{run}/profile", profile.show_profiles),
+        web.post("/api/v1/runs/{run}/profile", profile.ask_profile),
+        web.get("/api/v1/runs/{run}/spec", specification.show),
+        web.put("/api/v1/runs/{run}/spec", specification.put),
+        web.delete("/api/v1/runs/{run}/spec", specification.reset),
+        web.get("/api/v1/events", events.listen),
+        web.get("/api/v1/fleet", fleet.show),
+        web.get("/api/v1/targets", discovery.list_targets),
+        web.get("/api/v1/streams", streams.show),
+        web.get("/api/v1/incidents", incidents.list_incidents),
+        web.get("/api/v1/incidents/{id}", incidents.show_incident),
+        web.get("/api/v1/policy", policy.show_policy),
+        web.patch("/api/v1/policy", policy.change_policy),
+        web.delete("/api/v1/policy", policy.reset_policy),
+        web.get("/api/v1/runs/{run}/policy", policy.show_run_policy),
+        web.patch("/api/v1/runs/{run}/policy", policy.change_policy),
+        web.delete("/api/v1/runs/{run}/policy", policy.reset_policy),
+    ]
+
+
 def make_app(services: Services) -> web.Application:
     """Return the application."""
     app = web.Application(client_max_size=_REQUEST_MAX_BYTES, middlewares=[_json_errors])
     app[SERVICES] = services
-    app.add_routes(
-        [
-            web.get("/", pages.overview),
-            web.get("/runs/{run}", pages.run),
-            web.get("/fleet", fleet.page),
-            web.get("/incidents/{id}", incidents.report),
-            web.get("/static/{digest}/{name}", pages.static),
-            web.get("/metrics", metrics),
-            web.get("/-/healthy", _healthy),
-            web.get("/-/ready", _ready),
-            web.post("/-/reload", policy.reload),
-            web.get("/api/v1/runs", runs.list_runs),
-            web.get("/api/v1/runs/{run}", runs.show_run),
-            web.get("/api/v1/runs/{run}/heatmap", heatmap.show),
-            web.get("/api/v1/runs/{run}/trace", trace.show),
-            web.get("/api/v1/runs/{run}/profile", profile.show_profiles),
-            web.post("/api/v1/runs/{run}/profile", profile.ask_profile),
-            web.get("/api/v1/runs/{run}/spec", specification.show),
-            web.put("/api/v1/runs/{run}/spec", specification.put),
-            web.delete("/api/v1/runs/{run}/spec", specification.reset),
-            web.get("/api/v1/events", events.listen),
-            web.get("/api/v1/fleet", fleet.show),
-            web.get("/api/v1/targets", discovery.list_targets),
-            web.get("/api/v1/streams", streams.show),
-            web.get("/api/v1/incidents", incidents.list_incidents),
-            web.get("/api/v1/incidents/{id}", incidents.show_incident),
-            web.get("/api/v1/policy", policy.show_policy),
-            web.patch("/api/v1/policy", policy.change_policy),
-            web.delete("/api/v1/policy", policy.reset_policy),
-            web.get("/api/v1/runs/{run}/policy", policy.show_run_policy),
-            web.patch("/api/v1/runs/{run}/policy", policy.change_policy),
-            web.delete("/api/v1/runs/{run}/policy", policy.reset_policy),
-        ]
-    )
+    app.add_routes(routes())
     app[heatmap.HEAT_MAPS], app[pages.PAGES] = Kept(heatmap.KEPT_MAX), Kept(pages.KEPT_MAX)
     app[EXPOSITIONS], app[trace.TRACES] = Kept(EXPOSITIONS_MAX), Kept(trace.KEPT_MAX)
     Compression().protect(app)
@@ -100,11 +105,18 @@ async def _harden(_: web.Request, response: web.StreamResponse) -> None:
     response.headers.setdefault("Content-Security-Policy", pages.POLICY)
 
 
+async def _openapi(_: web.Request) -> web.Response:
+    """Describe the API as OpenAPI."""
+    return web.json_response(openapi.describe(routes()))
+
+
 async def _healthy(_: web.Request) -> web.Response:
+    """Answer 200 while the event loop runs."""
     return web.Response(text="healthy\n")
 
 
 async def _ready(request: web.Request) -> web.Response:
+    """Answer 200 while the coordinator is connected to its broker, else 503."""
     if request.app[SERVICES].is_ready():
         return web.Response(text="ready\n")
     return web.Response(text="not connected to the broker\n", status=web.HTTPServiceUnavailable.status_code)

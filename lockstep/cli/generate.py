@@ -4,12 +4,15 @@
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
 from alerts import rules, table
+from coordinator import app
+from coordinator.api import openapi
 from coordinator.decide import state_diagram
 from dashboards import catalogue
 from lockstep.cli import access_rules, level_table, series_table
@@ -90,6 +93,7 @@ def generated_files() -> dict[Path, str]:
         ROOT / "docs" / "frameworks.md": frameworks_page.render(),
         ROOT / "docs" / "launchers.md": launchers_page.render(),
         ROOT / "docs" / "metrics.md": metrics_page(),
+        ROOT / "docs" / "openapi.json": json.dumps(openapi.describe(app.routes()), indent=1) + "\n",
         ROOT / "docs" / "states.md": state_diagram.render(),
     }
 
