@@ -15,15 +15,31 @@ SELF_AFTER_STEPS = 40
 BAD_RANK = 1
 EXIT_CODE = 3
 STEP_S = 0.05
-EXIT_LATER_S = 0.05
-"""Between the ranks of a job that all exit: the launcher looks every 0.1 s, and ends who is left by SIGTERM."""
 
 
 def load_shard():
     raise ValueError("a message that may hold data")
 
 
-def end_itself(how, rank, step):
+def has_ended(pid):
+    """Whether a process is a zombie, or no more."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] in "ZX"
+    except OSError:
+        return True
+
+
+def exit_in_turn(rank, directory):
+    """Exit, the other ranks once the bad one has; as a program does that catches its own exceptions."""
+    if rank != BAD_RANK:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which the launcher sends who is left
+        pid = int((directory / f"{BAD_RANK}.pid").read_text().split()[0])
+        while not has_ended(pid):
+            time.sleep(0.001)
+    sys.exit(EXIT_CODE)
+
+
+def end_itself(how, rank, step, directory):
     """End in the named way when it is time; return whether the training ends here."""
     if step < SELF_AFTER_STEPS:
         return False
@@ -31,9 +47,8 @@ def end_itself(how, rank, step):
         load_shard()
     if how == "os._exit" and rank == BAD_RANK:
         os._exit(EXIT_CODE)
-    if how == "sys.exit":  # as a program does that catches its own exceptions
-        time.sleep(EXIT_LATER_S * (rank != BAD_RANK))
-        sys.exit(EXIT_CODE)
+    if how == "sys.exit":
+        exit_in_turn(rank, directory)
     if how == "memory" and rank == BAD_RANK:
         hoard = []
         while True:
@@ -55,7 +70,7 @@ def main():
     model = DistributedDataParallel(torch.nn.Linear(16, 16))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     step = 0
-    while not end_itself(how, rank, step):
+    while not end_itself(how, rank, step, directory):
         optimizer.zero_grad()
         time.sleep(STEP_S)
         model(torch.ones(4, 16)).sum().backward()
