@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lockstep.cli.run_cost import add_cost_options, cost_of
 from lockstep.contracts.errors import ConfigError, MalformedError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "MFU, communication, bubble, and peak memory of every pipeline stage.",
     )
     parser.add_argument("spec", metavar="SPEC", type=Path, help="YAML file of model, strategy, cluster and batch")
+    add_cost_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--trace", metavar="FILE", type=Path, help="write the timeline as a Chrome trace (Perfetto)")
     parser.add_argument("--picture", metavar="FILE", type=Path, help="write the timeline as an SVG picture")
@@ -36,11 +38,13 @@ def act(arguments: argparse.Namespace) -> int:
     """
     from lockstep.cli.simulation.text import forecast_json, text_of  # noqa: PLC0415  (services only)
 
+    cost = cost_of(arguments)
     spec = read_spec(arguments.spec)
     found = spec.forecast()
     if arguments.trace is not None or arguments.picture is not None:
         _write_timeline(spec, arguments.trace, arguments.picture)
-    print(json.dumps(forecast_json(found)) if arguments.json else text_of(spec, found))
+    found_json = forecast_json(found) | {"cost": cost.as_dict(found)}
+    print(json.dumps(found_json) if arguments.json else text_of(spec, found, cost))
     return 0
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.cli.profile_command import DEFAULT_URL, read_token
+from lockstep.cli.run_cost import add_cost_options, cost_of
 from lockstep.cli.simulate_command import read_spec
 from lockstep.contracts.errors import ConfigError, LockstepError
 
@@ -59,9 +60,16 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="e.g. tp=4,pp=2; dp takes the rest of the ranks if not named; again for another alternative",
     )
     parser.add_argument(
-        "--search", action="store_true", help="try degrees, micro-batches, recomputation and buckets for as many ranks"
+        "--search",
+        action="store_true",
+        help="try degrees, micro-batches, ZeRO, sequence parallelism, recomputation and buckets for as many ranks, and "
+        "show the best of each layout",
     )
     parser.add_argument("--limit", type=int, default=1000, metavar="N", help="most spreads of a search (default: 1000)")
+    parser.add_argument(
+        "--seconds", type=float, default=120.0, metavar="S", help="longest time of a search (default: 120)"
+    )
+    add_cost_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(act=act)
 
@@ -75,10 +83,14 @@ def act(arguments: argparse.Namespace) -> int:
         The specification or an option cannot be used.
     """
     from lockstep.cli.simulation.alternatives import alternatives_json, alternatives_text  # noqa: PLC0415
-    from lockstep.simulator.whatif import evaluate, ranked, search  # noqa: PLC0415  (services only)
+    from lockstep.simulator.search import search  # noqa: PLC0415  (services only)
+    from lockstep.simulator.whatif import evaluate, ranked  # noqa: PLC0415
 
     if not 1 <= arguments.limit <= _CHANGES_MAX:
         raise ConfigError(f"--limit: got {arguments.limit}, expected 1 to {_CHANGES_MAX}")
+    if not arguments.seconds > 0:
+        raise ConfigError(f"--seconds: got {arguments.seconds}, expected a time above 0")
+    cost = cost_of(arguments)
     spec, notes = _job(arguments)
     now = spec.forecast()
     changes = _changes(spec, arguments)
@@ -89,14 +101,17 @@ def act(arguments: argparse.Namespace) -> int:
         if changes:
             found = evaluate(spec, changes, now=now, on_done=on_done)
         if arguments.search:
-            more, is_whole = search(spec, now=now, limit=arguments.limit, on_done=on_done)
+            more, is_whole = search(
+                spec, now=now, limit=arguments.limit, seconds_max=arguments.seconds, on_done=on_done
+            )
             found = ranked([*found, *more])
     if not is_whole:
-        notes.append(f"only the first {arguments.limit} spreads were tried: see --limit")
+        bounds = f"{arguments.limit} spreads and {arguments.seconds:g} s"
+        notes.append(f"not all spreads were tried within {bounds}: see --limit, --seconds")
     if arguments.json:
-        print(json.dumps(alternatives_json(now, found, is_whole=is_whole, notes=notes)))
+        print(json.dumps(alternatives_json(now, found, is_whole=is_whole, notes=notes, cost=cost)))
     else:
-        print(alternatives_text(spec, now, found, notes))
+        print(alternatives_text(spec, now, found, notes, cost))
     return 0
 
 

@@ -21,6 +21,7 @@ KEYS = {
         "step_seconds",
         "tokens_per_second",
         "device_hours_per_billion_tokens",
+        "cost",
         "mfu_ratio",
         "communication_seconds",
         "bubble_seconds",

@@ -274,7 +274,10 @@ def test_overrides_tell_nodes_of_the_tree():
         ("{node: layer0, recompute: everything}", "full"),
         ("{node: head, split: {replicat: tp}}", "got the unknown dimension 'replicat', expected 'replicate'"),
         ("{node: layer0, split: {e: tp}}", "got the unknown dimension 'e'"),
-        ("{node: ., split: {o: tpp}}", "got the unknown axis 'tpp', expected 'tp' (nearest of tp, cp, ep, dp, replica)"),
+        (
+            "{node: ., split: {o: tpp}}",
+            "got the unknown axis 'tpp', expected 'tp' (nearest of tp, cp, ep, dp, replica)",
+        ),
         ("{node: layer0, keep: {optimizer: [dp, pd]}}", "overrides.0.keep.optimizer"),
     ],
 )

@@ -2,9 +2,8 @@
 
 import pytest
 
-from lockstep.contracts.errors import LockstepError
 from lockstep.simulator.spec import load_spec
-from lockstep.simulator.whatif import MEMORY_RESERVE_RATIO, Change, attributions, divisors, evaluate, search
+from lockstep.simulator.whatif import Change, attributions, divisors, evaluate, variations
 
 SPEC = """\
 model: {type: gpt, layers: 8, hidden: 1024, heads: 16, sequence: 512, vocabulary: 1024}
@@ -16,25 +15,9 @@ cluster:
 """
 
 
-FEW = """\
-model: {type: gpt, layers: 2, hidden: 256, heads: 4, sequence: 256, vocabulary: 1024}
-batch: 8
-strategy: {tp: 2, dp: 2, micro_batches: 2}
-cluster:
-  device: {name: A100}
-  levels: [{name: NVLink, fanout: 4, bytes_per_second: 300e9}]
-"""
-
-
 @pytest.fixture
 def spec():
     return load_spec(SPEC, "job")
-
-
-@pytest.fixture
-def few():
-    """Return a job of four ranks, whose spreads are few."""
-    return load_spec(FEW, "few")
 
 
 def test_attribution_heals_each_and_all(spec):
@@ -93,73 +76,12 @@ def test_progress_is_told(spec):
     assert heard == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_a_search_finds_no_worse_than_now(few):
-    """Among the spreads is the job's own; the best is at least as good, and all use as many ranks."""
-    found, is_whole = search(few)
-    assert is_whole
-    assert found[0].gain_ratio >= 0
-    for each in found:
-        changed = each.change.of(few)
-        assert changed.degrees.ranks == 4
-        assert changed.batch == few.batch
-        assert 4 % changed.degrees.tp == 0
-    own = {"strategy.tp": 2, "strategy.pp": 1, "strategy.dp": 2, "strategy.micro_batches": 2}
-    assert any(own.items() <= each.change.values.items() for each in found)
-    times = [each.seconds_per_token for each in found if not each.forecast.out_of_memory]
-    assert times == sorted(times)
-    assert len({str(sorted(each.change.values.items(), key=str)) for each in found}) == len(found)
-
-
-def test_a_search_recomputes_no_more_than_it_must(few):
-    """Where no recomputation fits nothing is recomputed; where memory is short, spreads that fit come first."""
-    found, _ = search(few)
-    assert {each.change.values["strategy.recompute"] for each in found} == {"none"}
-    peaks = sorted(max(each.forecast.peak_memory_bytes) for each in found)
-    small = few.changed("cluster.device.memory_bytes", peaks[len(peaks) // 3])
-    short, _ = search(small)
-    fitting = [each for each in short if not each.forecast.out_of_memory]
-    assert fitting
-    assert short[: len(fitting)] == fitting
-    assert len({each.change.values["strategy.recompute"] for each in short}) > 1
-
-
-def test_a_search_leaves_a_reserve_of_memory(few):
-    """A spread that fits to the byte is recomputed where that leaves the reserve free."""
-    widest = max(search(few)[0], key=lambda each: max(each.forecast.peak_memory_bytes))
-    needed = max(each.needed for each in widest.forecast.stage_memory_bytes)
-    tight = few.changed("cluster.device", {"name": "A100", "memory_bytes": needed, "unusable_ratio": 0})
-    spread = {name: value for name, value in widest.change.values.items() if "bucket" not in name}
-    assert not tight.changed_by(spread).forecast().out_of_memory
-    found, _ = search(tight)
-    for each in found:
-        values = {name: value for name, value in each.change.values.items() if "bucket" not in name}
-        if {**values, "strategy.recompute": "none"} == spread:
-            assert values["strategy.recompute"] != "none"
-            break
-    else:
-        pytest.fail("the widest spread was not searched")
-    assert widest.forecast.free_memory_ratio >= MEMORY_RESERVE_RATIO
-
-
-def test_a_search_says_when_it_stopped(few):
-    """Within its limit it tries that many spreads and no more."""
-    heard = []
-    _, is_whole = search(few, limit=5, on_done=lambda done, _: heard.append(done))
-    assert not is_whole
-    assert heard[:5] == [1, 2, 3, 4, 5]
-
-
-def test_a_job_that_cannot_be_is_refused():
-    """Where the job itself cannot be simulated there is nothing to compare with."""
-    with pytest.raises(LockstepError, match="micro-batches"):
-        search(
-            load_spec(
-                SPEC.replace("pp: 2", "pp: 2, virtual: 2").replace(
-                    "dp: 4, micro_batches: 4", "dp: 4, micro_batches: 1"
-                ),
-                "x",
-            )
-        )
+def test_a_running_job_is_varied_one_thing_at_a_time(spec):
+    """Batch, micro-batches, buckets, tensor and pipeline degrees, with data parallelism taking the rest of the ranks."""
+    changes = {change.name: change for change in variations(spec)}
+    assert {"batch=32", "batch=128", "micro_batches=2", "micro_batches=8", "one bucket"} <= changes.keys()
+    assert changes["tp=4 dp=2"].values == {"strategy.tp": 4, "strategy.dp": 2}
+    assert changes["pp=1 dp=8"].of(spec).degrees.ranks == spec.degrees.ranks
 
 
 def test_divisors():

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from lockstep.cli.run_cost import RunCost
 from lockstep.cli.simulation.text import forecast_json, strategy_of
 from lockstep.html.units import format_ns, format_rate
 from lockstep.simulator.forecast import Forecast
@@ -12,22 +13,26 @@ from lockstep.simulator.whatif import Alternative
 _NS = 1e9
 _GIB = 2**30
 _SHOWN = 20
-_NAME_MOST = 60
+_NAME_MOST = 72
 
 
-def alternatives_text(spec: JobSpec, now: Forecast, found: Sequence[Alternative], notes: Sequence[str]) -> str:
+def alternatives_text(
+    spec: JobSpec, now: Forecast, found: Sequence[Alternative], notes: Sequence[str], cost: RunCost
+) -> str:
     """Return the table of alternatives below what is now."""
     possible = [each for each in found if each.forecast is not None]
     refused = [each for each in found if each.forecast is None]
     shown = possible[:_SHOWN]
     width = max([len("now"), *(min(len(each.change.name), _NAME_MOST) for each in shown)])
+    cost_width = max(len(cost.text(each)) for each in (now, *(each.forecast for each in shown if each.forecast)))
     lines = [spec.name, f"  {strategy_of(spec)}", ""]
-    lines.append(f"    {'':<{width}}  {'step':>8}  {'tokens/s':>8}  {'memory':>9}  gain")
-    lines.append(f"    {'now':<{width}}  {_row(now)}")
+    lines.append(f"    {'':<{width}}  {'step':>8}  {'tokens/s':>8}  {'memory':>9}  {'cost':>{cost_width}}  gain")
+    lines.append(f"    {'now':<{width}}  {_row(now, cost, cost_width)}")
     for number, each in enumerate(shown, 1):
         assert each.forecast is not None
         assert each.gain_ratio is not None
-        lines.append(f"{number:>3} {each.change.name[:_NAME_MOST]:<{width}}  {_row(each.forecast)}  {_gain(each)}")
+        name = each.change.name[:_NAME_MOST]
+        lines.append(f"{number:>3} {name:<{width}}  {_row(each.forecast, cost, cost_width)}  {_gain(each)}")
     if len(possible) > _SHOWN:
         lines.append(f"    ... and {len(possible) - _SHOWN} more (--json has all)")
     lines += [f"    {each.change.name}: cannot be: {each.refused}" for each in refused]
@@ -35,15 +40,15 @@ def alternatives_text(spec: JobSpec, now: Forecast, found: Sequence[Alternative]
     trust = (
         f"forecasts are good to +-{band:.1%}" if band is not None else "not calibrated: trust the order, not the times"
     )
-    return "\n".join([*lines, "", *notes, trust])
+    return "\n".join([*lines, "", f"cost: {cost.title}", *notes, trust])
 
 
 def alternatives_json(
-    now: Forecast, found: Sequence[Alternative], *, is_whole: bool, notes: Sequence[str]
+    now: Forecast, found: Sequence[Alternative], *, is_whole: bool, notes: Sequence[str], cost: RunCost
 ) -> dict[str, Any]:
     """Return the alternatives as JSON takes them."""
     return {
-        "now": forecast_json(now),
+        "now": forecast_json(now) | {"cost": cost.as_dict(now)},
         "all_tried": is_whole,
         "notes": list(notes),
         "alternatives": [
@@ -53,6 +58,7 @@ def alternatives_json(
                 "set": dict(each.change.values),
                 "gain_ratio": each.gain_ratio,
                 "seconds_per_token": each.seconds_per_token,
+                "cost": cost.as_dict(each.forecast),
                 **forecast_json(each.forecast),
             }
             for each in found
@@ -62,9 +68,10 @@ def alternatives_json(
     }
 
 
-def _row(found: Forecast) -> str:
+def _row(found: Forecast, cost: RunCost, cost_width: int) -> str:
     memory = f"{max(found.peak_memory_bytes) / _GIB:.1f} GiB"
-    return f"{format_ns(found.step_seconds * _NS):>8}  {format_rate(found.tokens_per_second, ''):>8}  {memory:>9}"
+    step, rate = format_ns(found.step_seconds * _NS), format_rate(found.tokens_per_second, "")
+    return f"{step:>8}  {rate:>8}  {memory:>9}  {cost.text(found):>{cost_width}}"
 
 
 def _gain(each: Alternative) -> str:

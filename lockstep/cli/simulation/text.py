@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
+from lockstep.cli.run_cost import RunCost
 from lockstep.html.units import format_ns, format_rate, format_share
 from lockstep.simulator.forecast import Forecast
 from lockstep.simulator.spec import JobSpec
@@ -32,9 +33,10 @@ _KEYS = (
 )
 
 
-def text_of(spec: JobSpec, found: Forecast) -> str:
+def text_of(spec: JobSpec, found: Forecast, cost: RunCost | None = None) -> str:
     """Return the lines about a forecast of `spec`."""
-    return "\n".join([*_head(spec, found), "", *_time(found), "", *_memory(spec, found), *_sick(spec)])
+    head = _head(spec, found, cost or RunCost())
+    return "\n".join([*head, "", *_time(found), "", *_memory(spec, found), *_sick(spec)])
 
 
 def strategy_of(spec: JobSpec) -> str:
@@ -51,7 +53,7 @@ def strategy_of(spec: JobSpec) -> str:
     return ", ".join([*(named or ["one rank"]), micro])
 
 
-def _head(spec: JobSpec, found: Forecast) -> list[str]:
+def _head(spec: JobSpec, found: Forecast, cost: RunCost) -> list[str]:
     parameters = format_rate(spec.model.parameters, "").replace("G", "B")  # as people count them
     machine = f"{spec.degrees.ranks:,} x {spec.cluster.device.name} of {spec.cluster.name}"
     band = found.error_band_ratio
@@ -63,7 +65,7 @@ def _head(spec: JobSpec, found: Forecast) -> list[str]:
         "",
         f"{'step':<{_NAME}}{format_ns(found.step_seconds * _NS):>10}  {trust}",
         f"{'throughput':<{_NAME}}{format_rate(found.tokens_per_second, ''):>10}  tokens/s",
-        f"{'cost':<{_NAME}}{found.device_hours_per_billion_tokens:>10,.4g}  device hours for a billion tokens",
+        f"{'cost':<{_NAME}}{cost.text(found):>10}  {cost.title}",
         f"{'MFU':<{_NAME}}{format_share(found.mfu_ratio):>10}  of peak arithmetic",
     ]
 
