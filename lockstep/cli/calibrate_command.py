@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lockstep.cli.output import write_text
 from lockstep.cli.simulate_command import read_spec
 from lockstep.contracts.errors import ConfigError, LockstepError, MalformedError
 
@@ -74,10 +75,7 @@ def act(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         print(text, end="")
         return 0
-    try:
-        arguments.output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--output {arguments.output}: {error.strerror or error}") from error
+    write_text(arguments.output, text, "--output")
     band = found["error_band_ratio"]
     print(f"{arguments.output}: steps held out of the fit are met to +-{band:.1%}")
     return 0

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lockstep.cli.output import write_text
 from lockstep.cli.run_cost import add_cost_options, cost_of
 from lockstep.contracts.errors import ConfigError, MalformedError
 
@@ -76,13 +77,6 @@ def _write_timeline(spec: "JobSpec", trace: Path | None, picture: Path | None) -
 
     rows, step_s = timeline_of(spec)
     if trace is not None:
-        _write(trace, chrome_trace(rows, spec.name), "--trace")
+        write_text(trace, chrome_trace(rows, spec.name) + "\n", "--trace")
     if picture is not None:
-        _write(picture, timeline_picture(rows, step_s, spec.name), "--picture")
-
-
-def _write(path: Path, text: str, option: str) -> None:
-    try:
-        path.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{option} {path}: {error.strerror or error}") from error
+        write_text(picture, timeline_picture(rows, step_s, spec.name) + "\n", "--picture")

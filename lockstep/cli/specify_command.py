@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lockstep.cli.output import write_text
 from lockstep.contracts.errors import ConfigError, MalformedError
 
 _TEXT_MAX = 1 << 20
@@ -58,11 +59,8 @@ def act(arguments: argparse.Namespace) -> int:
     load_spec(text, "the specification that was made").forecast()
     if arguments.output is None:
         print(text, end="")
-        return 0
-    try:
-        arguments.output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--output {arguments.output}: {error.strerror or error}") from error
+    else:
+        write_text(arguments.output, text, "--output")
     return 0
 
 

@@ -10,7 +10,6 @@ from lockstep.simulator.hardware.cluster import Device
 from lockstep.simulator.spec.field import (
     CHOICE,
     HUGE,
-    INTEGER,
     LIST,
     MAP,
     NUMBER,
@@ -20,6 +19,7 @@ from lockstep.simulator.spec.field import (
     amount,
     count,
     flag,
+    optional_count,
     share,
 )
 
@@ -91,14 +91,7 @@ CLUSTER = {
         nullable=True,
         default=None,
     ),
-    "nodes": Field(
-        kind=INTEGER,
-        help="nodes of the preset (" + ", ".join(SIZED) + "); the preset's own if null",
-        low=1,
-        high=WORLD_SIZE_MAX,
-        nullable=True,
-        default=None,
-    ),
+    "nodes": optional_count("nodes of the preset (" + ", ".join(SIZED) + "); the preset's own if null", WORLD_SIZE_MAX),
     "network_gbit": Field(
         kind=NUMBER,
         help="line rate of all cards of a node (" + ", ".join(NETWORKED) + "), Gbit/s; the preset's own if null",
