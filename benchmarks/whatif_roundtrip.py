@@ -35,7 +35,7 @@ cluster:
   levels: [{name: loopback, fanout: 4, bytes_per_second: 1.0e+9, launch_s: 1.0e-4}]
 batch: 32
 """
-_TOKEN = "round-trip"  # noqa: S105  (of a coordinator that lives as long as this script)
+TOKEN = "round-trip"  # noqa: S105  (of a coordinator that lives as long as this script)
 _START_SECONDS, _FIT_SECONDS, _FIND_SECONDS, _STEPS_SECONDS = 150, 120, 90, 90
 _SETTLE_STEPS = 5  # after a change: records on their way, and a step that is half of each
 _STEPS = 15  # whose median is taken
@@ -71,8 +71,9 @@ class RoundTrip:
 class Job:
     """The training under `lockstep run`, and its fault."""
 
-    def __init__(self, stack: Stack, folder: Path) -> None:
+    def __init__(self, stack: Stack, folder: Path, run: str = RUN) -> None:
         self.stack = stack
+        self.run = run
         self._broken = folder / "broken"
 
     def break_rank(self) -> None:
@@ -85,15 +86,15 @@ class Job:
 
     def specify(self, text: str) -> None:
         """Say what the job is."""
-        url = f"{self.stack.coordinator}/api/v1/runs/{RUN}/spec"
-        headers = {"Authorization": f"Bearer {_TOKEN}"}
+        url = f"{self.stack.coordinator}/api/v1/runs/{self.run}/spec"
+        headers = {"Authorization": f"Bearer {TOKEN}"}
         request = urllib.request.Request(url, text.encode(), headers, method="PUT")  # noqa: S310  (our own loopback)
         with urllib.request.urlopen(request, timeout=10) as reply:  # noqa: S310
             assert reply.status == 200
 
     def state(self) -> dict[str, Any]:
         """Return the run as the API shows it; `step` is -1 before the first."""
-        return self.stack.run(RUN) or {"step": -1}
+        return self.stack.run(self.run) or {"step": -1}
 
     def expected(self) -> dict[str, Any] | None:
         """Return what is expected once that is known."""
@@ -119,14 +120,14 @@ class Job:
 
     def incident(self) -> dict[str, Any] | None:
         """Return the open incident of the slow rank once its gain is predicted."""
-        incidents = self.stack.incidents(RUN)
+        incidents = self.stack.incidents(self.run)
         return next((each for each in incidents if each["ranks"] == [RANK] and each["prediction"]), None)
 
 
 @contextlib.contextmanager
 def job(folder: Path, *, fault_ms: float) -> Iterator[Job]:
     """Start everything; the fault is not there yet."""
-    (folder / "token").write_text(_TOKEN)
+    (folder / "token").write_text(TOKEN)
     settings = {"api_token_file": str(folder / "token"), "profiling_enabled": "false"}  # a capture would be measured
     script = Path(__file__).with_name("whatif_job.py")
     fault = ["--fault", "compute", "--rank", str(RANK), "--fault-ms", str(fault_ms), "--steps", "1000000"]
