@@ -132,6 +132,16 @@ def test_arguments_of_megatron(specify):
     assert next(op.dims["v"] for op in job.model.operators() if op.name == "lookup") == 51200
 
 
+def test_layers_that_megatron_recomputes_by_block(specify):
+    """The first two layers of each of four chunks: stages of eight layers in two chunks."""
+    blocks = "--recompute-granularity full --recompute-method block --recompute-num-layers 2 "
+    virtual = "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 4 --global-batch-size 64"
+    job = specify({"megatron": MIXTURE + blocks + virtual}, "--ranks", "32")
+    assert (job.degrees.recompute, job.degrees.virtual) == ("none", 2)
+    whole = [index for index in range(16) if job.tree()[f"layer{index}"].recomputation == "full"]
+    assert whole == [0, 1, 4, 5, 8, 9, 12, 13]
+
+
 def test_a_job_of_torchtitan(specify):
     """FSDP of Llama 3 8B with sequence parallelism, FP8 and recomputation per operator."""
     job = specify({"torchtitan": TORCHTITAN}, "--ranks", "16")
@@ -172,6 +182,7 @@ def test_a_configuration_of_deepspeed_goes_with_a_model(specify):
         ({"megatron": MEGATRON + "--multi-latent-attention"}, "--multi-latent-attention"),
         ({"megatron": MIXTURE.replace("[0]*1+[1]*15", "[1]*15+[0]*1")}, "--moe-layer-freq"),
         ({"megatron": MIXTURE + "--context-parallel-size 2 --cp-comm-type a2a"}, "--cp-comm-type"),
+        ({"megatron": MIXTURE + "--recompute-modules core_attn moe_act"}, "--recompute-modules"),
         ({"megatron": MEGATRON.replace("12288", "wide")}, "--hidden-size"),
         ({"torchtitan": TORCHTITAN.replace("8B", "8X")}, "llama3 8X"),
         ({"torchtitan": TORCHTITAN.replace('"op"', '"half"')}, "activation_checkpoint"),

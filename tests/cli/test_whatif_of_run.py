@@ -8,6 +8,8 @@ import pytest
 from coordinator.decide import events as ev
 from coordinator.settings.specs import SpecText
 from lockstep.cli.main import main
+from lockstep.contracts.errors import LockstepError
+from lockstep.simulator.spec.job import load_fitted_spec
 from tests.coordinator.expected.test_expectation import FAULTY, SPEC, answer
 from tests.coordinator.test_runs import NOW
 from tests.coordinator.web import Site
@@ -89,6 +91,20 @@ async def test_what_cannot_be_is_named(site, capsys, text, run, named):
     play(site, 0, 100)
     assert await whatif(site, run=run) == 2
     assert named in capsys.readouterr().err
+
+
+def test_a_fit_replaces_the_calibration_of_the_specification():
+    """Also one in a file, which only the coordinator can read; without a fit that is refused."""
+    text = SPEC + "calibration: {file: calibration.yaml}\n"
+    fitted = {"parameters": {"matrix_efficiency": 0.5}, "error_band_ratio": 0.1, "overhead_seconds": 0.25}
+    spec = load_fitted_spec(text, "x", fitted)
+    assert spec.cluster.device.matrix_efficiency == 0.5
+    assert spec.forecast().error_band_ratio == 0.1
+    changed = spec.changed("batch", 64)
+    assert changed.cluster.device.matrix_efficiency == 0.5
+    assert changed.calibration.overhead_seconds == 0.25
+    with pytest.raises(LockstepError, match="files are not read here"):
+        load_fitted_spec(text, "x", None)
 
 
 @pytest.mark.parametrize("arguments", [[], ["spec.yaml", "--run", "job"]])

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from lockstep.contracts.errors import ConfigError
@@ -40,7 +41,7 @@ def _strategy(given: Mapping[str, str], degrees: Mapping[str, int]) -> dict[str,
         "ep": _number(given, "--expert-model-parallel-size", 1),
         "zero": 1 if "--use-distributed-optimizer" in given else 0,
         "sequence_parallel": "--sequence-parallel" in given and degrees["tp"] > 1,
-        "recompute": given.get("--recompute-granularity", "none"),
+        **_recompute(given, degrees["pp"]),
         "micro_batch_size": _number(given, "--micro-batch-size"),
         "overlap_tensor": "--tp-comm-overlap" in given,
         "overlap_returns": "--overlap-param-gather" in given,
@@ -54,10 +55,32 @@ def _strategy(given: Mapping[str, str], degrees: Mapping[str, int]) -> dict[str,
         found["context_exchange"] = _EXCHANGES[kind]
     if "--overlap-grad-reduce" not in given:
         found["bucket_bytes"] = None
-    layers_of_chunk = "--num-layers-per-virtual-pipeline-stage"
-    if layers_of_chunk in given:
-        found["virtual"] = _number(given, "--num-layers") // degrees["pp"] // _number(given, layers_of_chunk)
+    if _chunks(given, degrees["pp"]) > 1:
+        found["virtual"] = _chunks(given, degrees["pp"])
     return found
+
+
+def _chunks(given: Mapping[str, str], pp: int) -> int:
+    """Return the chunks of the model on each pipeline stage."""
+    layers_of_chunk = "--num-layers-per-virtual-pipeline-stage"
+    if layers_of_chunk not in given:
+        return 1
+    return _number(given, "--num-layers") // pp // _number(given, layers_of_chunk)
+
+
+def _recompute(given: Mapping[str, str], pp: int) -> dict[str, Any]:
+    """Return what is recomputed; with the method `block` the first layers of each chunk are, others keep all."""
+    if "--recompute-modules" in given and given["--recompute-modules"] != "core_attn":
+        got = given["--recompute-modules"]
+        raise ConfigError(f"--recompute-modules of {_WHERE}: got {got!r:.100}, expected core_attn alone")
+    what = "selective" if "--recompute-activations" in given else given.get("--recompute-granularity", "none")
+    if what != "full" or given.get("--recompute-method") != "block":
+        return {"recompute": what}
+    layers, chunks = _number(given, "--num-layers"), pp * _chunks(given, pp)
+    count = _number(given, "--recompute-num-layers", 1)
+    bounds = [layers * chunk // chunks for chunk in range(chunks + 1)]
+    chosen = [index for first, end in pairwise(bounds) for index in range(first, min(first + count, end))]
+    return {"overrides": [{"node": f"layer{index}", "recompute": "full"} for index in chosen]}
 
 
 def _model(given: Mapping[str, str]) -> dict[str, Any]:
@@ -132,7 +155,7 @@ def _dense_layers(text: str, layers: int) -> int:
 
 
 def _read(arguments: Sequence[str]) -> dict[str, str]:
-    """Return the value of each option, an empty text of a flag."""
+    """Return the values of each option, joined by blanks, an empty text of a flag."""
     found: dict[str, str] = {}
     name = ""
     for each in arguments:
@@ -140,8 +163,7 @@ def _read(arguments: Sequence[str]) -> dict[str, str]:
             name, is_given, value = each.partition("=")
             found[name] = value if is_given else ""
         elif name:
-            found[name] = each
-            name = ""
+            found[name] = f"{found[name]} {each}".strip()
     return found
 
 
