@@ -192,3 +192,17 @@ def test_the_picture_reads_in_both_schemes(tmp_path):
             assert browser.ask(OUTSIDE) == []
             backs.append(browser.ask(BACK))
     assert backs == ["rgb(255, 255, 255)", "rgb(13, 17, 23)"]
+
+
+def test_the_strategy_is_named_with_its_layout(tmp_path, capsys):
+    """Hybrid sharding, whole experts and a ring stand in the line of the strategy."""
+    file = tmp_path / "layout.yaml"
+    file.write_text(
+        "model: {type: moe, layers: 4, hidden: 512, heads: 8, sequence: 4096, ffn: 256, experts: 8}\n"
+        "batch: 32\n"
+        "strategy: {tp: 2, cp: 2, ep: 4, expert_tp: 1, dp: 4, zero: 1, hsdp_replicas: 2, context_exchange: ring}\n"
+        "cluster: {preset: DGX H100, nodes: 2}\n"
+    )
+    assert main(["simulate", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "tp=2, cp=2, ep=4, dp=4, zero=1, 2 HSDP replicas, experts whole on a rank, ring, 1 micro-batch" in shown

@@ -7,6 +7,7 @@ from typing import Any
 from lockstep.cli.run_cost import RunCost
 from lockstep.html.units import format_ns, format_rate, format_share
 from lockstep.simulator.forecast import Forecast
+from lockstep.simulator.lowering.context import RING
 from lockstep.simulator.spec import JobSpec
 from lockstep.simulator.stage_memory import StageMemory
 
@@ -46,7 +47,11 @@ def strategy_of(spec: JobSpec) -> str:
         f"{name}={getattr(degrees, name)}" for name in ("tp", "cp", "ep", "dp", "pp") if getattr(degrees, name) > 1
     ]
     named += [f"virtual={degrees.virtual}"] * (degrees.virtual > 1) + [f"zero={degrees.zero}"] * (degrees.zero > 0)
+    named += [f"{degrees.hsdp_replicas} HSDP replicas"] * (degrees.hsdp_replicas > 1)
+    named += ["experts whole on a rank"] * (degrees.expert_tp == 1 and degrees.tp > 1)
     named += ["sequence parallel"] * degrees.sequence_parallel
+    context = spec.options.context
+    named += ["ring"] * (degrees.cp > 1 and context is not None and context.exchange == RING)
     named += [f"recompute={degrees.recompute}"] * (degrees.recompute != "none")
     count = spec.schedule.micro_batches
     micro = f"{count:,} micro-batch{'es' if count > 1 else ''}"
