@@ -5,6 +5,12 @@ BIN := $(VENV)/bin
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager mosquitto chromium victoria-metrics \
 	openmpi-bin slurm-wlm munge g++
 
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' lockstep/__init__.py)
+CHART_VERSION := $(shell sed -n 's/^version: //p' helm/lockstep/Chart.yaml)
+SETUPTOOLS := $(shell sed -n 's/^requires = \["\(setuptools==[^"]*\)"\].*/\1/p' pyproject.toml)
+REGISTRY ?= localhost:5000/lockstep
+IMAGES := agent exporter coordinator
+
 .PHONY: demo test test-all check format generate bench bench-agent bench-detect bench-simulator accuracy accuracy-simulator clean
 .PHONY: bench-trace bench-localisation bench-intracard
 
@@ -54,11 +60,55 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Wheels and source distributions of both packages, into dist/; the release builds these for its platforms.
+# What is published, into dist/: wheels that install everywhere, and source distributions.
 .PHONY: dist
 dist: $(VENV)/.dev
-	$(BIN)/python setup/distributions.py --output dist
 	$(BIN)/python setup/distributions.py --pure --output dist
+
+# Wheels with the agent's extension, in an image of manylinux (PYTHON=/opt/python/cp311-cp311/bin/python), which has auditwheel.
+.PHONY: dist-platform
+PYTHON ?= python3
+dist-platform:
+	$(PYTHON) -m pip install --quiet $(SETUPTOOLS)
+	$(PYTHON) setup/distributions.py --output build/dist
+	auditwheel repair --wheel-dir dist build/dist/*-linux_*.whl
+
+# The tag, the package, the chart and the changelog name one version.
+.PHONY: release-check registry-login
+release-check:
+	@[ "$(TAG)" = "v$(VERSION)" ] || { echo "tag: got '$(TAG)', expected v$(VERSION), of lockstep/__init__.py" >&2; exit 1; }
+	@grep -q '^appVersion: "\?$(VERSION)"\?$$' helm/lockstep/Chart.yaml || { echo "helm/lockstep/Chart.yaml: expected appVersion $(VERSION)" >&2; exit 1; }
+	@grep -q '^## $(VERSION) - 20' CHANGELOG.md || { echo "CHANGELOG.md: expected the section '## $(VERSION) - DATE'" >&2; exit 1; }
+
+registry-login:
+	@printf %s "$$REGISTRY_PASSWORD" | docker login $(firstword $(subst /, ,$(REGISTRY))) --username "$$REGISTRY_USER" --password-stdin
+	@printf %s "$$REGISTRY_PASSWORD" | helm registry login $(firstword $(subst /, ,$(REGISTRY))) --username "$$REGISTRY_USER" --password-stdin
+
+# Images and chart of this version, to REGISTRY, signed without a key by the identity that runs this (Sigstore).
+.PHONY: images publish-images chart publish-chart publish-wheels
+images:
+	for image in $(IMAGES); do docker build -f docker/$$image.Dockerfile -t $(REGISTRY)/$$image:$(VERSION) . || exit 1; done
+
+publish-images: images
+	for image in $(IMAGES); do docker push $(REGISTRY)/$$image:$(VERSION) && cosign sign --yes \
+	    "$$(docker inspect --format '{{index .RepoDigests 0}}' $(REGISTRY)/$$image:$(VERSION))" || exit 1; done
+
+chart:
+	helm package helm/lockstep --destination dist
+
+publish-chart: chart
+	helm push dist/lockstep-$(CHART_VERSION).tgz oci://$(REGISTRY)/charts
+	cosign sign --yes $(REGISTRY)/charts/lockstep:$(CHART_VERSION)
+
+# With the identity of the release's workflow (trusted publishing), or with the token in TWINE_PASSWORD.
+publish-wheels: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet twine==7.0.0
+	$(BIN)/python -m twine upload --non-interactive dist/*.whl dist/*.tar.gz
+
+# The documentation's site, into build/site: fails on a broken link, a missing anchor, or a page that the menu lacks.
+.PHONY: docs
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 generate: $(VENV)/.dev
 	$(BIN)/python -m lockstep.cli.generate
@@ -163,6 +213,10 @@ $(VENV)/.demo: pyproject.toml setup.py $(EXTENSION_SOURCES) | $(BIN)/python
 $(VENV)/.dev: pyproject.toml setup.py $(EXTENSION_SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.docs: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch $@
 
 $(VENV)/.frameworks: pyproject.toml | $(BIN)/python
 	DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet --editable '.[frameworks]'

@@ -6,7 +6,7 @@ later, would resolve the alert and raise another.
 
 from alerts.policy import Site
 
-RUN_DASHBOARD, RANK_DASHBOARD, SERVICES_DASHBOARD = "lockstep-run", "lockstep-rank", "lockstep-itself"
+RUN_DASHBOARD, RANK_DASHBOARD, SERVICES_DASHBOARD = "lockstep-run", "lockstep-rank", "lockstep-self-monitoring"
 """The uids of the dashboards of a run, of one of its ranks, of Lockstep's own services."""
 DOMAINS_DASHBOARD = "lockstep-domains"
 """The uid of the dashboard of a run's communication domains."""

@@ -21,7 +21,7 @@ from tests.support.servers import get_json, wait_until
 from tests.support.stack import Stack, full_stack
 
 RUN, RANK = "gpt-small", 2
-BOARDS = ("fleet", "run", "domains", "rank", "diagnoses", "itself")
+BOARDS = ("fleet", "run", "domains", "rank", "diagnoses", "self-monitoring")
 WIDTH = 1360
 QUALITY = 82
 """Of the WebP pictures: text stays sharp at half the bytes."""
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for board in BOARDS:
             page = Path(folder) / f"{board}.html"
             options = ["--prometheus", stack.prometheus, "--dashboard", board, "--last", _WINDOW]
-            variables = [f"--var=run={RUN}"] if board not in ("fleet", "itself") else []
+            variables = [f"--var=run={RUN}"] if board not in ("fleet", "self-monitoring") else []
             variables += [f"--var=rank={RANK}"] if board == "rank" else []
             if lockstep(["preview", str(page), *options, *variables]):
                 return 1

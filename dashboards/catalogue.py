@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dashboards import builders, diagnoses, domains, fleet, itself, rank
+from dashboards import builders, diagnoses, domains, fleet, rank, self_monitoring
 from dashboards.run import board as run
 
 RENDERED = Path(__file__).parent / "rendered"
@@ -13,7 +13,7 @@ BOARDS = {
     "domains": domains.BOARD,
     "rank": rank.BOARD,
     "diagnoses": diagnoses.BOARD,
-    "itself": itself.BOARD,
+    "self-monitoring": self_monitoring.BOARD,
 }
 """File name without its ending, to dashboard."""
 

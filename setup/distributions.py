@@ -33,10 +33,9 @@ _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info")
 _BUILD = """
 import sys
 from setuptools import build_meta
-output, want_source = sys.argv[1:]
+output = sys.argv[1]  # the build replaces sys.argv
 build_meta.build_wheel(output)
-if want_source == "source":
-    build_meta.build_sdist(output)
+build_meta.build_sdist(output)
 """
 
 
@@ -62,7 +61,7 @@ def stage_monitor(directory: Path) -> None:
 
 
 def build(output: Path, *, is_pure: bool) -> list[Path]:
-    """Build both distributions and return their files; without source distributions if the wheels are pure.
+    """Build both distributions and return their files.
 
     Raises
     ------
@@ -70,14 +69,15 @@ def build(output: Path, *, is_pure: bool) -> list[Path]:
         A build failed; what it printed is on standard error.
     """
     output.mkdir(parents=True, exist_ok=True)
-    before = set(output.iterdir())
     environment = os.environ | {"LOCKSTEP_PURE": "1" if is_pure else "0"}
+    files: list[Path] = []
     for write_project in (stage_monitor, stage_agent):
-        with TemporaryDirectory() as project:
+        with TemporaryDirectory() as project, TemporaryDirectory(dir=output) as built:
             write_project(Path(project))
-            command = [sys.executable, "-c", _BUILD, str(output.resolve()), "wheel" if is_pure else "source"]
+            command = [sys.executable, "-c", _BUILD, str(Path(built).resolve())]
             subprocess.run(command, cwd=project, env=environment, check=True, stdout=sys.stderr)  # noqa: S603
-    return sorted(set(output.iterdir()) - before)
+            files += [path.replace(output / path.name) for path in sorted(Path(built).iterdir())]
+    return files
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

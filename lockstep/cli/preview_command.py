@@ -61,7 +61,7 @@ def _boards(names: list[str] | None) -> list[dict[str, object]]:
     import dashboards  # noqa: PLC0415
 
     rendered = Path(dashboards.__file__).parent / "rendered"
-    order = ("fleet", "run", "domains", "rank", "diagnoses", "itself")
+    order = ("fleet", "run", "domains", "rank", "diagnoses", "self-monitoring")
     for name in names or []:
         if name not in order:
             raise ConfigError(f"--dashboard: got {name!r}, expected one of {', '.join(order)}")

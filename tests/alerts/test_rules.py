@@ -129,9 +129,9 @@ def test_an_alert_tells_its_reader_what_to_do(alert):
     assert notes["description"].endswith(("}}", "."))
     assert len(notes["description"]) > len(alert.summary)
     assert notes["runbook_url"].endswith(f"/{alert.name}.md")
-    boards = set(re.findall(r"/d/lockstep-(\w+)\?", notes["dashboard_url"]))
-    assert boards <= ({"run", "rank", "domains"} if alert.per_run else {"itself"})
-    assert boards & {"run", "domains", "itself"}
+    boards = set(re.findall(r"/d/lockstep-([\w-]+)\?", notes["dashboard_url"]))
+    assert boards <= ({"run", "rank", "domains"} if alert.per_run else {"self-monitoring"})
+    assert boards & {"run", "domains", "self-monitoring"}
     assert notes["incident_url"].startswith((Site().coordinator_url, "{{ with "))
     assert rule["labels"] == {"severity": alert.severity}
     assert alert.severity in ("critical", "warning", "none")

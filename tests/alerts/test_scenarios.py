@@ -33,7 +33,7 @@ def constant(notes, labels):
     """Return the annotations of an alert with these labels as they are while no incident, function or rank is looked up."""
     run, rank = labels.get("run", ""), labels.get("rank", "")
     where = f"?var-run={run}" if run else "?"
-    board = {"": f"lockstep-run{where}&" if run else "lockstep-itself?"}.get(
+    board = {"": f"lockstep-run{where}&" if run else "lockstep-self-monitoring?"}.get(
         rank, f"lockstep-rank{where}&var-rank={rank}&"
     )
     of_rank = {"summary": SUSPECT.format(**{"rank": "", **labels})} if "hostname" in labels else {}

@@ -122,7 +122,7 @@ def test_what_is_1_or_0_is_said_in_words():
 
 def test_both_services_tell_their_version():
     """During an upgrade the coordinator goes first: the dashboard about Lockstep shows every version there is."""
-    text = json.dumps(BOARDS["itself"])
+    text = json.dumps(BOARDS["self-monitoring"])
     versions = [name for name in BY_NAME if name.endswith("_build_info")]
     assert len(versions) == 2
     assert all(name in text for name in versions)

@@ -1,4 +1,4 @@
-"""The dashboard about Lockstep itself: does the watching work, is it complete, what does it cost."""
+"""The self-monitoring dashboard: whether agents, exporters and coordinator work, what they miss, what they cost."""
 
 from dashboards.builders import (
     DashboardRow,
@@ -269,8 +269,8 @@ _COST = DashboardRow(
 )
 
 BOARD = DashboardSpec(
-    uid="lockstep-itself",
-    title="Lockstep / Itself",
+    uid="lockstep-self-monitoring",
+    title="Lockstep / Self-monitoring",
     description="Agents, exporters and coordinator: do they work, is what they say complete, and what do they cost.",
     variables=(datasource_variable(), coordinator_variable()),
     rows=(_WORKS, _COMPLETE, _COST),
