@@ -126,15 +126,14 @@ def _resolved(page: str, target: str) -> str:
 def _site_link(uri: str, source: str, target: str) -> str:
     if _is_elsewhere(target) or uri.startswith("reference/"):
         return target
-    wanted = target if source.endswith("/index.md") else _resolved(source, target)
-    return posixpath.relpath(site_uri(wanted), posixpath.dirname(uri) or ".")
+    return posixpath.relpath(site_uri(_resolved(source, target)), posixpath.dirname(uri) or ".")
 
 
 def _folder_page(folder: Path) -> str:
-    """Return a list of a folder's files; links are paths in the repository."""
+    """Return a list of a folder's files."""
     name = folder.relative_to(ROOT).as_posix()
     files = _files(folder)
-    rows = [f"- [{file.name}]({name}/{file.name})" for file in files]
+    rows = [f"- [{file.name}]({file.name})" for file in files]
     title = "Runbooks" if folder.name == "runbooks" else name
     return "\n".join([f"# {title}", "", *rows, ""])
 

@@ -15,7 +15,7 @@ PAGES = sorted(
     path
     for pattern in (
         "*.md",
-        "docs/*.md",
+        "docs/**/*.md",
         "alerts/runbooks/*.md",
         "deploy/**/*.md",
         "helm/lockstep/*.md",
@@ -87,5 +87,31 @@ def test_every_page_of_docs_is_reached_from_the_readme():
         new = {(page.parent / link).resolve() for link in links if not link.startswith("http")} - seen
         seen |= new
         todo += new
-    assert {page for page in PAGES if page.parent == ROOT / "docs"} <= seen
+    assert {page for page in PAGES if page.is_relative_to(ROOT / "docs")} <= seen
     assert len(ALL) > 30
+
+
+def test_the_menu_of_the_site_has_every_page():
+    """`make docs` checks the same; here it needs no MkDocs."""
+    menu = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]))
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in PAGES if page.is_relative_to(ROOT / "docs")}
+    assert pages <= menu
+    generated = {name for name in menu - pages if not name.startswith(("reference/", "repository/"))}
+    assert generated == {"index.md"}
+
+
+def test_first_pages_are_short():
+    """Who comes here for the first time reads them whole."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+    assert len((ROOT / "docs" / "architecture.md").read_text().split()) <= 1500
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "decisions").glob("[!i]*.md")), ids=lambda page: page.stem)
+def test_a_decision_has_what_was_rejected_and_why(page):
+    """Each row has its three cells."""
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| ")][1:]
+    assert rows
+    for row in rows:
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
+        assert len(cells) == 3, row
+        assert all(cells), row

@@ -5,7 +5,7 @@ thread, and one more the end of the last step. A mark, not a span: the boundary 
 puts around `Optimizer.step`, and a span from there to the next one would cut it in two.
 
 Stopping, writing and freeing hold the interpreter lock from their beginning to their end, so they stand between two
-steps: a thread would only move them into the next ones (docs/architecture.md has the figures).
+steps: a thread would only move them into the next ones (docs/decisions/captures.md has the figures).
 """
 
 import os
