@@ -85,13 +85,13 @@ ANSWERS: dict[tuple[str, str], dict[str, Any]] = {
         for method in ("PUT", "DELETE")
     },
 }
-OTHER_ANSWERS = {
+OTHER_ANSWERS: dict[str, dict[str, Any]] = {
     "/-/healthy": _PLAIN,
     "/-/ready": _PLAIN,
     "/metrics": _PLAIN,
     "/api/v1/events": {"text/event-stream": {"schema": _TEXT}},
 }
-QUERIES = {
+QUERIES: dict[str, dict[str, dict[str, Any]]] = {
     "/api/v1/incidents": {"run": _TEXT, "state": {"type": "string", "enum": ["open", "closed"]}},
     "/api/v1/runs/{run}/heatmap": {"by": {"type": "string", "default": "node"}},
     "/api/v1/runs/{run}/trace": {"incident": _TEXT},
