@@ -1,4 +1,4 @@
-"""What a stranger installs: one import namespace, beside a project that has folders of our names."""
+"""What a stranger installs: one import namespace, next to a project that has folders of our names."""
 
 import ast
 import json
@@ -105,7 +105,7 @@ def test_source_distributions_hold_what_their_wheels_are_built_from(built):
         assert {re.sub(rf"^lockstep/({'|'.join(FOLDERS)})/", r"\1/", name) for name in wanted} <= inside
 
 
-def test_the_commands_work_beside_a_users_own_folders(programs, project):
+def test_the_commands_work_next_to_a_users_own_folders(programs, project):
     """Doctor, export and services find their own packages, not the project's."""
     assert run([programs / "lockstep", "--version"], project).stdout == f"lockstep {lockstep.__version__}\n"
     ended = run([programs / "lockstep", "doctor", "--json"], project)
@@ -117,7 +117,7 @@ def test_the_commands_work_beside_a_users_own_folders(programs, project):
     assert "the project's exporter was imported" in run([programs / "python", "-c", place], project).stderr
 
 
-def test_services_start_beside_a_users_own_folders(programs, project, tmp_path, monkeypatch):
+def test_services_start_next_to_a_users_own_folders(programs, project, tmp_path, monkeypatch):
     """`lockstep up` answers, from the wheel."""
     monkeypatch.chdir(project)
     ports = [free_port(), free_port()]
@@ -149,7 +149,7 @@ def test_a_training_image_needs_the_agents_distribution_alone(built, tmp_path, p
 
 
 @pytest.mark.alone
-def test_the_demonstration_is_right_beside_a_users_own_folders(programs, project):
+def test_the_demonstration_is_right_next_to_a_users_own_folders(programs, project):
     """Ranks, capture, summary worker and diagnosis, all from the wheel."""
     ended = run([programs / "lockstep", "demo", "--fault", "data", "--rank", "1"], project)
     assert ended.returncode == 0, ended.stdout + ended.stderr
