@@ -76,6 +76,12 @@ _STANDS = (
     'lockstep_incident_silence_seconds{run="%s"}` $labels.run $labels.run'
 )
 """The query of the late ranks whose stacks show where they stand."""
+_ON_HOST = (
+    '{{ with printf `lockstep_incident_info{run="%s",rank="%s",hostname!=""}` .Labels.run .Labels.rank | query '
+    '| sortByLabel "hostname" }}'
+    " on {{ . | first | label `hostname` }}{{ end }}"
+)
+"""Where the rank of a series runs, as its incident has it."""
 
 
 def _run_hung(site: Site, policy: AlertPolicy) -> Alert:
@@ -93,9 +99,7 @@ def _run_hung(site: Site, policy: AlertPolicy) -> Alert:
         headline="Run {{ $labels.run }} hangs"
         f'{{{{ with {links.OF_HANG} | query | sortByLabel "rank" }}}}{{{{ with . | first }}}}{{{{ if .Labels.rank }}}}'
         ": rank {{ .Labels.rank }}"
-        '{{ with printf `lockstep_rank_info{run="%s",rank="%s"}` .Labels.run .Labels.rank | query '
-        '| sortByLabel "hostname" }}'
-        " on {{ . | first | label `hostname` }}{{ end }} has not arrived{{ end }}{{ end }}{{ end }}"
+        f"{_ON_HOST} has not arrived{{{{ end }}}}{{{{ end }}}}{{{{ end }}}}"
         f'{{{{ with {_STANDS} | query | sortByLabel "rank" }}}}'
         ", {{ . | first | label `cause` }}, {{ . | first | label `function` }}{{ end }}.",
         description="Run {{ $labels.run }} has completed no step for {{ $value | humanizeDuration }}."
@@ -103,9 +107,7 @@ def _run_hung(site: Site, policy: AlertPolicy) -> Alert:
         '(lockstep_incident_silence_seconds{run="%s",rank!=""}))` $labels.run | query '
         '| sortByLabel "rank" }}'
         " Not arrived:{{ range . }} rank {{ .Labels.rank }}"
-        '{{ with printf `lockstep_rank_info{run="%s",rank="%s"}` .Labels.run .Labels.rank | query '
-        '| sortByLabel "hostname" }}'
-        " on {{ . | first | label `hostname` }}{{ end }}"
+        f"{_ON_HOST}"
         "{{ if .Labels.domain_kind }} ({{ .Labels.domain_kind }}){{ end }}{{ end }}.{{ end }}"
         f'{{{{ with {_STANDS} | query | sortByLabel "rank" }}}}'
         "{{ with . | first }} Rank {{ .Labels.rank }} stands in {{ .Labels.function }}, cause: {{ .Labels.cause }}"

@@ -63,11 +63,8 @@ _FIRST_RANK = (
     '{{ with printf `lockstep_incident_info{run="%s",cause="process"}` $labels.run | query | sortByLabel "rank" }}'
     "{{ with . | first }}"
 )
-_ON_HOST = (  # the rank's own series end with its process
-    '{{ with printf `last_over_time(lockstep_rank_info{run="%s",rank="%s"}[10m])` .Labels.run .Labels.rank | query '
-    '| sortByLabel "hostname" }}'
-    " on {{ . | first | label `hostname` }}{{ end }}"
-)
+# The incident's own label: a rank that ended before its first scrape has no series of its own.
+_ON_HOST = "{{ with .Labels.hostname }} on {{ . }}{{ end }}"
 _HOW = " {{ .Labels.root_cause }}{{ with .Labels.function }} in {{ . }}{{ end }}"
 _CRASHED = (
     f"Run {{{{ $labels.run }}}} has crashed.{_FIRST_RANK} Rank {{{{ .Labels.rank }}}}{_ON_HOST} ended first:{_HOW}."

@@ -156,6 +156,7 @@ def _run_snapshot(run: str, ranks: int, is_slow: bool, draw: random.Random) -> R
         profiles=dict.fromkeys(PROFILE_STATES, 3),
         step_counts=tuple(draw.randrange(10**6) for _ in range(len(STEP_BUCKETS_SECONDS) + 1)),
         step_sum_seconds=draw.random() * 1e9,
+        hostnames={rank: f"node{rank // 8}" for rank in slow},
         imbalance_ratios={"stage": 0.1, "replica": 0.05, "work": 0.0},
         expected_state="known",
         expected_step_seconds=draw.random(),

@@ -127,7 +127,7 @@ def _run_rows(runs: "tuple[RunSnapshot, ...]") -> list[tuple[str, list[Row]]]:
         for r in runs
         for s in r.suspects
     ]
-    infos: list[Row] = [row for r in runs for row in _incident_rows(r.run, r.incidents)]
+    infos: list[Row] = [row for r in runs for row in _incident_rows(r)]
     return [
         *rows,
         (f"{p}state", states),
@@ -144,14 +144,15 @@ def _run_rows(runs: "tuple[RunSnapshot, ...]") -> list[tuple[str, list[Row]]]:
     ]
 
 
-def _incident_rows(run: str, incidents: "tuple[Incident, ...]") -> list[Row]:
+def _incident_rows(run: "RunSnapshot") -> list[Row]:
     """One series per incident and rank, the ranks of all incidents of a run limited; rank is empty for none."""
     rows: list[Row] = []
-    for incident in incidents[:SUSPECTS_MAX]:
+    hostnames = {"": ""} | {str(rank): name[:_LABEL_MAX] for rank, name in run.hostnames.items()}
+    for incident in run.incidents[:SUSPECTS_MAX]:
         ranks = [str(rank) for rank in incident.ranks] if incident.scope in ("rank", "node") else [""]
         space = max(1, SUSPECTS_MAX - len(rows))
         known = incident.cause, incident.root_cause, incident.function[:_LABEL_MAX]
-        rows += [((run, incident.id, rank, *known), 1.0) for rank in ranks[:space]]
+        rows += [((run.run, incident.id, rank, hostnames.get(rank, ""), *known), 1.0) for rank in ranks[:space]]
     return rows
 
 

@@ -150,6 +150,7 @@ class Run:
         findings = judgement.findings if judgement and is_live else ()
         slow = sorted((f for f in findings if f.kind == SLOW_RANK), key=lambda finding: -finding.excess_ratio)
         suspects = tuple(_suspect(self, finding) for finding in slow[:SUSPECTS_MAX])
+        incidents = tuple(machine.tracker.incidents.values())
         return RunSnapshot(
             run=self.name,
             state=str(machine.state),
@@ -163,12 +164,13 @@ class Run:
             fluctuating=bool(judgement and judgement.fluctuating),
             slow_ranks=len(slow),
             suspects=suspects,
-            incidents=tuple(machine.tracker.incidents.values()),
+            incidents=incidents,
             incidents_total=machine.tracker.incidents_total,
             lost_device_seconds=machine.tracker.lost_device_seconds,
             profiles={state: machine.captures.budget.counts[state] for state in PROFILE_STATES},
             step_counts=tuple(self.histogram.counts),
             step_sum_seconds=self.histogram.sum_seconds,
+            hostnames={rank: self.hostname(rank) for each in incidents for rank in each.ranks[:SUSPECTS_MAX]},
             imbalance_ratios=judgement.imbalance_ratios if judgement else {},
             mirrored_alarms={unit: self.mirrored_alarms[unit] for unit in MIRRORED_UNITS},
             expected_state=self.expectation.state,

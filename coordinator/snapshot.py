@@ -74,6 +74,8 @@ class RunSnapshot:
     profiles: Mapping[str, int]
     step_counts: tuple[int, ...]
     step_sum_seconds: float
+    hostnames: Mapping[int, str] = field(default_factory=dict)
+    """By rank, of the ranks that `incidents` name."""
     imbalance_ratios: Mapping[str, float] = field(default_factory=dict)
     mirrored_alarms: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(MIRRORED_UNITS, 0))
     expected_state: str = EXPECTED_STATES[0]

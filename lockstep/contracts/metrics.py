@@ -197,6 +197,7 @@ _JUDGED: tuple[Metric, ...] = (
         "run",
         "incident",
         "rank",
+        "hostname",
         "cause",
         "root_cause",
         "function",

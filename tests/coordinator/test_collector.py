@@ -134,6 +134,15 @@ def test_the_root_cause_and_the_best_advice_of_an_incident():
     assert gains == [0.25]
 
 
+def test_the_host_of_an_incident_comes_with_it():
+    """A page needs no series of the rank itself, which may have ended before its first scrape; unknown is empty."""
+    incidents = (incident(1, ranks=(2,)), HANG, replace(HANG, id="job-3", scope="job", ranks=()))
+    found = samples(rendered(snapshot(run_snapshot(incidents=incidents, hostnames={2: "h" * 300})), "text").decode())
+    infos = [dict(labels) for name, labels in found if name == "lockstep_incident_info"]
+    hosts = {(info["incident"], info["rank"]): info["hostname"] for info in infos}
+    assert hosts == {("job-1", "2"): "h" * 128, ("job-2", "2"): "h" * 128, ("job-2", "3"): "", ("job-3", ""): ""}
+
+
 def test_the_gain_is_the_models_where_there_is_one():
     """One meaning, one series: a model goes before the advice's breakdown, and what neither can say is left out."""
     said = Prediction(gain_ratio=0.4, faulty_step_seconds=0.5, repaired_step_seconds=0.3, error_band_ratio=0.05)

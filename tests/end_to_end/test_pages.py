@@ -70,11 +70,6 @@ def test_a_hang_is_one_page_that_names_the_function(stack):
 
 def test_a_crash_is_one_page_that_the_next_attempt_resolves(stack):
     """Its summary has rank, host, exception and function; what the peers did then is no page."""
-    with stack.job(
-        RUN, "none", RANK
-    ):  # a training that crashes has been scraped before, which says where its ranks are
-        where = f'{stack.prometheus}/api/v1/query?query=lockstep_rank_info{{run="{RUN}",rank="{RANK}"}}'
-        wait_until(lambda: '"hostname"' in (get(where) or ""), 60, "a scrape of the rank")
     with stack.job(RUN, "crash", RANK):
         page = notes_of(stack, "LockstepRunCrashed", "firing", STARTED_S + FOUND_S)
         named = f"Run {RUN} has crashed: rank {RANK} on {socket.gethostname()}, ValueError in training.py"

@@ -187,6 +187,7 @@ def test_a_run_in_which_one_rank_goes_first_has_crashed(rank, what, endings):
     assert f"rank {rank} on host host-n0 ended first" in incident.evidence[0]
     assert incident.function == endings[rank].frame
     assert not job.incidents(ev.CloseIncident)
+    assert job.runs.by_name["job"].snapshot().hostnames == {rank: "host-n0"}
 
 
 def test_peers_that_wait_in_vain_are_no_hang():
