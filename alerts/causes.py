@@ -13,7 +13,6 @@ def alerts(site: Site, policy: AlertPolicy) -> tuple[Alert, ...]:
     """Return the alerts on causes. Series of suspects are capped by the coordinator, and by their group's limit."""
     return (
         _slow_device_found(site, policy),
-        _run_hung(site, policy),
         _link_slow(site, policy),
         _agent_down(site, policy),
     )
@@ -68,50 +67,6 @@ def _of_suspects(matcher: str) -> str:
         f'printf `lockstep_incident_info{{run="%s",rank=~"%s",{matcher}""}} and on (run, rank) '
         'lockstep_suspect_slowdown_ratio{run="%s",hostname="%s",cause="%s"}` '
         '$labels.run (or $labels.rank ".+") $labels.run $labels.hostname $labels.cause'
-    )
-
-
-_STANDS = (
-    'printf `lockstep_incident_info{run="%s",function!=""} and on (run, rank) '
-    'lockstep_incident_silence_seconds{run="%s"}` $labels.run $labels.run'
-)
-"""The query of the late ranks whose stacks show where they stand."""
-_ON_HOST = (
-    '{{ with printf `lockstep_incident_info{run="%s",rank="%s",hostname!=""}` .Labels.run .Labels.rank | query '
-    '| sortByLabel "hostname" }}'
-    " on {{ . | first | label `hostname` }}{{ end }}"
-)
-"""Where the rank of a series runs, as its incident has it."""
-
-
-def _run_hung(site: Site, policy: AlertPolicy) -> Alert:
-    silence = by_run("max", "lockstep_incident_silence_seconds", site)
-    return Alert(
-        name="LockstepRunHung",
-        severity="critical",
-        # Ranks are looked up and are no labels: a node that reports its ranks' places late must not page again.
-        expr=unfinished(f"{silence} > {policy.hung_silence_seconds}", site),
-        for_seconds=policy.hung_for_seconds,
-        incidents=links.OF_HANG,
-        dashboard=links.dashboard_of(site, links.OF_HANG),
-        resolves="steps go on, or the run is over",
-        summary="A training run hangs: ranks have not arrived where others wait for them.",
-        headline="Run {{ $labels.run }} hangs"
-        f'{{{{ with {links.OF_HANG} | query | sortByLabel "rank" }}}}{{{{ with . | first }}}}{{{{ if .Labels.rank }}}}'
-        ": rank {{ .Labels.rank }}"
-        f"{_ON_HOST} has not arrived{{{{ end }}}}{{{{ end }}}}{{{{ end }}}}"
-        f'{{{{ with {_STANDS} | query | sortByLabel "rank" }}}}'
-        ", {{ . | first | label `cause` }}, {{ . | first | label `function` }}{{ end }}.",
-        description="Run {{ $labels.run }} has completed no step for {{ $value | humanizeDuration }}."
-        "{{ with printf `topk(5, max by (run, rank, domain_kind) "
-        '(lockstep_incident_silence_seconds{run="%s",rank!=""}))` $labels.run | query '
-        '| sortByLabel "rank" }}'
-        " Not arrived:{{ range . }} rank {{ .Labels.rank }}"
-        f"{_ON_HOST}"
-        "{{ if .Labels.domain_kind }} ({{ .Labels.domain_kind }}){{ end }}{{ end }}.{{ end }}"
-        f'{{{{ with {_STANDS} | query | sortByLabel "rank" }}}}'
-        "{{ with . | first }} Rank {{ .Labels.rank }} stands in {{ .Labels.function }}, cause: {{ .Labels.cause }}"
-        "{{ with .Labels.root_cause }} ({{ . }}){{ end }}.{{ end }}{{ end }}",
     )
 
 

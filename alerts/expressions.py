@@ -21,6 +21,11 @@ def unfinished(vector: str, site: Site) -> str:
     return f"(\n{_indent(vector)}\n)\nunless on ({site.run_labels})\n{is_in_state(OVER, site)}"
 
 
+def has_many_ranks(site: Site, policy: AlertPolicy) -> str:
+    """Return the runs all of whose devices are worth a page; none whose size is unknown."""
+    return f"{by_run('max', 'lockstep_run_ranks', site)} >= {policy.page_devices_lost}"
+
+
 def slower_than_history(site: Site, policy: AlertPolicy) -> str:
     """Return by how much steps are longer than those of the healthy run, of runs where that is more than noise."""
     slowdown = (

@@ -1,4 +1,4 @@
-"""Where a notification leads: the incident, and the dashboard with its rank and hours. Templates of annotations.
+"""Where a notification leads: the incident, the dashboard with its rank and hours, exporters. Templates of annotations.
 
 The incident's id is looked up when an annotation is written and is no label: an id that changes, or comes a scrape
 later, would resolve the alert and raise another.
@@ -54,6 +54,14 @@ def dashboard_of(site: Site, query: str) -> str:
         f'{{{{ with {query} | query | sortByLabel "rank" }}}}{{{{ with . | first }}}}{{{{ if .Labels.rank }}}}'
         f"{rank_dashboard(site, '.Labels.rank')}{{{{ else }}}}{run_dashboard(site)}{{{{ end }}}}{{{{ end }}}}"
         f"{{{{ else }}}}{run_dashboard(site)}{{{{ end }}}}"
+    )
+
+
+def exporters_out_of_reach(site: Site) -> str:
+    """Return the template of a sentence on exporters that cannot be scraped, empty where all can."""
+    return (
+        f'{{{{ with query `up{{job="{site.exporter_job}"}} == 0` | sortByLabel `instance` }}}}'
+        " Exporters that cannot be scraped: {{ len . }}, the first is {{ . | first | label `instance` }}.{{ end }}"
     )
 
 

@@ -40,8 +40,9 @@ class AlertPolicy:
     crashed_for_seconds: int = 60
     """A launcher that restarts the job by itself has begun another attempt by then."""
 
-    ranks_missing_for_seconds: int = 300
-    """An exporter that restarts, or a node that is drained, is back well before."""
+    ranks_missing_for_seconds: int = 600
+    """An exporter that restarts, or a node that is drained, is back well before, and a run that has stopped because of
+    it has paged as hung or stalled."""
 
     slow_ratio: float = 0.10
     """Twice the coordinator's 5 %: below, `lockstep_run_fluctuating` decides, which knows the run's history."""
@@ -66,8 +67,9 @@ class AlertPolicy:
     """A ticket: a device that is slow for less is not worth one. What costs many devices pages at once."""
 
     page_devices_lost: int = 8
-    """A node's worth of devices, lost to slowness or idle after a crash: that wakes a person, as a node that died
-    would. A rank that is 2.6 % slow among 8 loses 0.2 of them, one that is 20 % slow among 10,000 loses 2,000."""
+    """A node's worth of devices, lost to slowness or idle in a run that has stopped: that wakes a person, as a node
+    that died would. A rank that is 2.6 % slow among 8 loses 0.2 of them, one that is 20 % slow among 10,000 loses
+    2,000."""
 
     devices_lost_for_seconds: int = 0
     """The coordinator has confirmed a suspect over several steps before its series exists, and a run that is slow
@@ -82,6 +84,9 @@ class AlertPolicy:
 
     hung_for_seconds: int = 0
     """The silence in the expression is the waiting time."""
+
+    small_hung_for_seconds: int = 180
+    """A ticket, and four minutes of silence in all: it comes before that of the stall, which it explains."""
 
     link_slow_for_seconds: int = 300
     link_slow_keep_seconds: int = 300

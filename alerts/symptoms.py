@@ -1,7 +1,7 @@
-"""What a run's owner feels: no steps, missing ranks, slow steps. Slow steps are a ticket; `losses.py` pages."""
+"""What a run's owner notices: missing ranks, slow steps. All are tickets: `losses.py` and `stops.py` page."""
 
 from alerts import links
-from alerts.expressions import by_run, is_in_state, last_step_age, rank_step_age, slower_than_history, unfinished
+from alerts.expressions import by_run, is_in_state, slower_than_history, unfinished
 from alerts.policy import AlertPolicy, Site
 from alerts.rule import Alert
 
@@ -9,95 +9,9 @@ from alerts.rule import Alert
 def alerts(site: Site, policy: AlertPolicy) -> tuple[Alert, ...]:
     """Return the alerts on symptoms."""
     return (
-        _run_crashed(site, policy),
-        _small_run_crashed(site, policy),
-        _run_stalled(site, policy),
         _ranks_missing(site, policy),
         _run_slow(site, policy),
         _run_slower_than_expected(site, policy),
-    )
-
-
-def _run_crashed(site: Site, policy: AlertPolicy) -> Alert:
-    return Alert(
-        name="LockstepRunCrashed",
-        severity="critical",
-        expr=f"{_crashed(site)}\nand on ({site.run_labels})\n{_many_ranks(site, policy)}",
-        for_seconds=policy.crashed_for_seconds,
-        incidents=links.by_cause("process"),
-        dashboard=links.dashboard_of(site, links.by_cause("process")),
-        resolves=_NEXT_ATTEMPT,
-        summary="A training run on many devices ended because a rank ended before the others.",
-        headline=_CRASH_HEADLINE,
-        description=_CRASHED,
-    )
-
-
-def _small_run_crashed(site: Site, policy: AlertPolicy) -> Alert:
-    return Alert(
-        name="LockstepSmallRunCrashed",
-        severity="warning",
-        # Of a run whose size is not known, too: a ticket may be wrong about that, a page may not.
-        expr=f"{_crashed(site)}\nunless on ({site.run_labels})\n{_many_ranks(site, policy)}",
-        for_seconds=policy.crashed_for_seconds,
-        incidents=links.by_cause("process"),
-        dashboard=links.dashboard_of(site, links.by_cause("process")),
-        resolves=_NEXT_ATTEMPT,
-        summary="A training run on few devices ended because a rank ended before the others.",
-        headline=_CRASH_HEADLINE,
-        description=_CRASHED,
-    )
-
-
-def _crashed(site: Site) -> str:
-    return by_run("max", 'lockstep_run_incidents_open{cause="process"} > 0', site)
-
-
-def _many_ranks(site: Site, policy: AlertPolicy) -> str:
-    """Return the runs all of whose devices, idle now, are worth a page."""
-    return f"{by_run('max', 'lockstep_run_ranks', site)} >= {policy.page_devices_lost}"
-
-
-_NEXT_ATTEMPT = "the run makes steps under the same name again, at the latest an hour after the crash"
-_FIRST_RANK = (
-    '{{ with printf `lockstep_incident_info{run="%s",cause="process"}` $labels.run | query | sortByLabel "rank" }}'
-    "{{ with . | first }}"
-)
-# The incident's own label: a rank that ended before its first scrape has no series of its own.
-_ON_HOST = "{{ with .Labels.hostname }} on {{ . }}{{ end }}"
-_HOW = " {{ .Labels.root_cause }}{{ with .Labels.function }} in {{ . }}{{ end }}"
-_CRASHED = (
-    f"Run {{{{ $labels.run }}}} has crashed.{_FIRST_RANK} Rank {{{{ .Labels.rank }}}}{_ON_HOST} ended first:{_HOW}."
-    "{{ end }}{{ end }}"
-)
-_CRASH_HEADLINE = (
-    f"Run {{{{ $labels.run }}}} has crashed{_FIRST_RANK}: rank {{{{ .Labels.rank }}}}{_ON_HOST},{_HOW}"
-    "{{ end }}{{ end }}."
-)
-
-
-def _run_stalled(site: Site, policy: AlertPolicy) -> Alert:
-    age_s, run = policy.stalled_age_seconds, site.run_labels
-    baseline = by_run("max", "lockstep_run_baseline_step_duration_seconds > 0", site)
-    # A run without a baseline yet has only the age to be measured by.
-    limit = (
-        f"(\n  clamp_min({policy.stalled_steps} * {baseline}, {age_s})\n"
-        f"  or on ({run})\n  0 * {by_run('max', 'lockstep_run_last_step_timestamp_seconds', site)} + {age_s}\n)"
-    )
-    # The coordinator may be the one that hears nothing: ranks that step by their exporters are not stalled.
-    stalled = f"({last_step_age(site)}) > on ({run}) {limit}\nunless on ({run})\n({rank_step_age(site)}) < {age_s}"
-    return Alert(
-        name="LockstepRunStalled",
-        severity="critical",
-        expr=unfinished(stalled, site),
-        for_seconds=policy.stalled_for_seconds,
-        incidents=links.OF_HANG,
-        resolves="a step is completed, or the run is over",
-        summary="A training run has stopped making steps.",
-        description="Run {{ $labels.run }} has completed no step for {{ $value | humanizeDuration }}; it is not "
-        "finished."
-        '{{ with printf `lockstep_run_ranks{run="%s"} - lockstep_run_ranks_reporting > 0` $labels.run | query }}'
-        " Ranks that do not report: {{ . | first | value }}.{{ end }}",
     )
 
 
@@ -110,15 +24,15 @@ def _ranks_missing(site: Site, policy: AlertPolicy) -> Alert:
     )
     return Alert(
         name="LockstepRunRanksMissing",
-        severity="critical",
+        # A run that steps on loses no device to this, one that does not pages as hung or stalled.
+        severity="warning",
         expr=unfinished(missing, site),
         for_seconds=policy.ranks_missing_for_seconds,
         incidents=links.OF_HANG,
         resolves="every rank reports steps, or the run is over",
         summary="Ranks of a training run no longer report steps.",
         description="Ranks of run {{ $labels.run }} that report no steps: {{ $value }}."
-        f'{{{{ with query `up{{job="{site.exporter_job}"}} == 0` | sortByLabel `instance` }}}}'
-        " Exporters that cannot be scraped: {{ len . }}, the first is {{ . | first | label `instance` }}.{{ end }}",
+        f"{links.exporters_out_of_reach(site)}",
     )
 
 

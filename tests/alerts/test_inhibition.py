@@ -16,28 +16,19 @@ pytestmark = pytest.mark.servers
 SLOWNESS = {"LockstepRunSlow", "LockstepRunSlowerThanExpected"}
 TICKETS = SLOWNESS | {"LockstepSlowDeviceFound", "LockstepLinkSlow"}
 SUSPICION = TICKETS | {"LockstepDevicesLost"}
+CRASHED, HUNG, STALLED = ({f"LockstepRun{how}", f"LockstepSmallRun{how}"} for how in ("Crashed", "Hung", "Stalled"))
+MISSING = {"LockstepRunRanksMissing"}
 OF_ONE_RUN = {
-    "LockstepRunCrashed": SUSPICION | {"LockstepRunStalled", "LockstepRunHung", "LockstepRunRanksMissing"},
-    "LockstepSmallRunCrashed": SUSPICION | {"LockstepRunStalled", "LockstepRunHung", "LockstepRunRanksMissing"},
-    "LockstepRunStalled": SUSPICION,
-    "LockstepRunHung": SUSPICION | {"LockstepRunStalled", "LockstepRunRanksMissing"},
-    "LockstepRunRanksMissing": {"LockstepRunStalled"},
+    **dict.fromkeys(CRASHED, SUSPICION | HUNG | STALLED | MISSING),
+    **dict.fromkeys(HUNG, SUSPICION | STALLED | MISSING),
+    **dict.fromkeys(STALLED, SUSPICION | MISSING),
     "LockstepDevicesLost": TICKETS,
     "LockstepSlowDeviceFound": SLOWNESS,
     "LockstepRunExplained": SLOWNESS,
 }
 """What explains, and what it explains about the same run."""
-VERDICTS = SUSPICION | {
-    *(
-        "LockstepRunCrashed",
-        "LockstepSmallRunCrashed",
-        "LockstepRunStalled",
-        "LockstepRunHung",
-        "LockstepRunRanksMissing",
-        "LockstepRunUnwatched",
-    ),
-}
-"""What the coordinator says of a run, or what its silence says: none of it is told without a coordinator."""
+VERDICTS = SUSPICION | CRASHED | HUNG | STALLED | MISSING | {"LockstepRunUnwatched"}
+"""What a run's series from the coordinator mean, or their absence: none of it is sent without a coordinator."""
 ALERTS = {alert.name: alert for alert in rules.alerts()}
 PER_RUN = sorted(name for name, alert in ALERTS.items() if alert.per_run)
 DEADLINE_S = 20

@@ -49,7 +49,8 @@ def test_the_file_changes_what_it_names_and_nothing_else(tmp_path, capsys):
     assert "> 0.25" in site["LockstepRunSlow"]["expr"]
     assert "> 64" in site["LockstepDevicesLost"]["expr"]
     assert ">= 64" in site["LockstepRunCrashed"]["expr"]
-    by_devices = {"LockstepDevicesLost", "LockstepRunCrashed", "LockstepSmallRunCrashed"}
+    stops = {f"Lockstep{size}Run{how}" for size in ("", "Small") for how in ("Crashed", "Hung", "Stalled")}
+    by_devices = {"LockstepDevicesLost", *stops}
     untouched = site.keys() - SITE["alerts"].keys() - by_devices
     assert {name: site[name] for name in untouched} == {name: usual[name] for name in untouched}
 

@@ -133,7 +133,13 @@ def _series(metric: Metric, start):
         labels = {"run": RUN, "rank": SLOW_RANK, "hostname": _host(SLOW_RANK), "domain_kind": "dp", "cause": "compute"}
         yield metric.name, labels, lambda t: 0.6 if t >= FAULT_S else None
     elif metric.name == "lockstep_incident_info":
-        labels = {"run": RUN, "incident": "train-1", "rank": SLOW_RANK, "hostname": _host(SLOW_RANK), "cause": "compute"}
+        labels = {
+            "run": RUN,
+            "incident": "train-1",
+            "rank": SLOW_RANK,
+            "hostname": _host(SLOW_RANK),
+            "cause": "compute",
+        }
         labels |= {"root_cause": "slow_function", "function": FUNCTION}
         yield metric.name, labels, lambda t: 1 if t >= FAULT_S else None
     else:
