@@ -11,7 +11,7 @@ from coordinator.decide.incidents import AdviceItem, Prediction
 from coordinator.expected.advice_gains import within_loss
 from coordinator.expected.fitting import fit_model, predict_gain
 from coordinator.expected.healthy import KeptWindow
-from coordinator.runs import HANDLE
+from coordinator.run_isolation import HANDLE
 from coordinator.state_writer import StateWriter
 from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.limits import PROFILE_DEADLINE_SECONDS_MAX

@@ -5,7 +5,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from coordinator.decide.explain import Scene
+from coordinator.decide import events as ev
+from coordinator.decide.explain import Scene, explain_instructions
 from coordinator.decide.memory import JudgedUntil, Learnt, RunMemory, fingerprint_of
 from coordinator.decide.transitions import OVER, State
 from coordinator.detect.findings import SLOW_RANK
@@ -20,7 +21,6 @@ from lockstep.contracts.metrics import MIRRORED_UNITS, PROFILE_STATES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coordinator.decide.events import Instruction
     from coordinator.decide.state import RunMachine
     from coordinator.detect.findings import Finding, Judgement
     from coordinator.intake.timeline import StepRow, StepTimeline
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from lockstep.contracts.domains import Topology
 
 _log = logging.getLogger(__name__)
+
+Orders = list[tuple[str, list[ev.Instruction]]]
+"""Instructions with the run that gave them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,13 +72,25 @@ class Run:
         rows = tuple(self.judge.recent_rows) if self.judge else ()
         return Scene(rows=rows, topology=self.topology, policy=self.policy, hostname=self.hostname)
 
-    def repairs(self, cause_id: str) -> "list[Instruction]":
+    def feed(self, event: ev.Event) -> Orders:
+        """Give an event to the run's machine; return its instructions, explained where they are of incidents."""
+        if isinstance(event, ev.PolicyChangedEvent):
+            self.adopt(event.policy)
+        instructions = self.machine.handle(event)
+        if not instructions:
+            return [(self.name, instructions)]
+        explained = explain_instructions(instructions, self.scene, event)
+        due = self.learn_operators(instructions, event.cause_id)
+        reported = [(self.name, instructions), *((self.name, self.machine.handle(each)) for each in explained)]
+        return [*reported, (self.name, due)] if due else reported
+
+    def repairs(self, cause_id: str) -> list[ev.Instruction]:
         """Return the predictions to be made for what holds the run back now."""
         judgement = self.machine.judgement
         baseline_s = judgement.baseline_step_seconds if judgement else None
         return self.expectation.repairs(self.machine.tracker.active, cause_id, baseline_s)
 
-    def learn_operators(self, instructions: "Sequence[Instruction]", cause_id: str) -> "list[Instruction]":
+    def learn_operators(self, instructions: "Sequence[ev.Instruction]", cause_id: str) -> list[ev.Instruction]:
         """Take what a capture of healthy ranks tells, if `instructions` end one; return the fit that is due."""
         reported = self.captures.heed(instructions, self.machine)
         if reported is None:

@@ -167,7 +167,7 @@ def replay(
     _take(runs.adopt(lambda _: ended, now_s), replayed, waiting, runs)
     _take(runs.tick(now_s + policy.timeline.grace_seconds), replayed, waiting, runs)
     replayed.note_open(runs)
-    replayed.rejected, replayed.judged = runs.rejected, runs.detections
+    replayed.rejected, replayed.judged = runs.rejected, runs.detection.steps
     return replayed
 
 
@@ -286,7 +286,7 @@ def _take(orders: "Orders", replayed: Replayed, waiting: dict[str, int], runs: R
     """Remember what was told; an incident that waits for its diagnosis is noted with the steps judged so far."""
     for instruction in replayed.note(orders):
         if isinstance(instruction, ev.Diagnose):
-            waiting[instruction.incident_id] = runs.detections
+            waiting[instruction.incident_id] = runs.detection.steps
 
 
 def _step_of(instruction: ev.Instruction) -> int:
@@ -298,7 +298,7 @@ def _step_of(instruction: ev.Instruction) -> int:
 def _diagnose_settled(runs: Runs, run: str, waiting: dict[str, int], replayed: Replayed, now_s: float) -> None:
     """Answer the diagnoses asked for long enough ago: without a capture there is no function to name."""
     for incident_id, judged in list(waiting.items()):
-        if runs.detections - judged >= _SETTLE_STEPS:
+        if runs.detection.steps - judged >= _SETTLE_STEPS:
             del waiting[incident_id]
             event = ev.DiagnosedEvent(
                 unix_s=now_s,

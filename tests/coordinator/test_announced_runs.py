@@ -126,7 +126,7 @@ def test_one_node_announces_only_so_many_runs():
 
 def test_nodes_are_limited_over_all_runs(monkeypatch):
     """A node too many is counted; nodes that are known announce as before."""
-    monkeypatch.setattr("coordinator.runs.NODES_MAX", 3)
+    monkeypatch.setattr("coordinator.run_table.NODES_MAX", 3)
     watch = runs()
     for run, node in (("a", "n0"), ("a", "n1"), ("b", "n0"), ("b", "n2"), ("c", "n3"), ("a", "n1")):
         watch.take(announce(int(node[1]), run=run, node=node), NOW)
@@ -136,7 +136,7 @@ def test_nodes_are_limited_over_all_runs(monkeypatch):
 
 def test_ranks_are_limited_over_all_runs(monkeypatch):
     """Those of others that a node claims count too, and so do those that it adds later."""
-    monkeypatch.setattr("coordinator.runs.ANNOUNCED_RANKS_MAX", 6)
+    monkeypatch.setattr("coordinator.run_table.ANNOUNCED_RANKS_MAX", 6)
     watch = runs()
     watch.take(announce(0, 1, run="a"), NOW)
     watch.take(announce(0, 1, run="a", node="n1"), NOW)

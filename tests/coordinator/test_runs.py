@@ -5,7 +5,8 @@ import pytest
 
 from coordinator.decide import events as ev
 from coordinator.detect.judge import Judge
-from coordinator.runs import QUARANTINE_S, Runs
+from coordinator.run_isolation import QUARANTINE_S
+from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
 from coordinator.settings.policy import Policy, RunPolicy
 from lockstep.contracts.messages import GroupInfo, NodeAlive
@@ -161,7 +162,7 @@ def send(watch, node, first, last, now):
 
 def judged_all(watch, count):
     """Whether so many steps were judged with all four ranks, and nothing was refused."""
-    return (watch.records_judged, sum(watch.rejected.values())) == (4 * count, 0)
+    return (watch.detection.records_judged, sum(watch.rejected.values())) == (4 * count, 0)
 
 
 def test_what_a_node_spooled_while_it_was_away_is_judged():
@@ -193,7 +194,7 @@ def test_a_node_that_does_not_return_is_judged_without():
         send(watch, "n0", step, step + 1, NOW + step)
         watch.tick(NOW + step)
     assert watch.by_name["job"].machine.judgement.step == 69
-    assert watch.records_judged == 10 * 4 + 60 * 2
+    assert watch.detection.records_judged == 10 * 4 + 60 * 2
 
 
 def test_an_outage_of_the_broker_loses_nothing():
@@ -262,7 +263,7 @@ def test_a_coordinator_that_was_restarted_waits_for_all_nodes_of_a_run():
     watch.take(alive("n0"), NOW)
     send(watch, "n0", 0, 30, NOW + 1)
     watch.tick(NOW + 20)
-    assert watch.records_judged == 0
+    assert watch.detection.records_judged == 0
     watch.take(announce(2, 3, node="n1"), NOW + 25)
     watch.tick(NOW + 25)
     send(watch, "n1", 0, 30, NOW + 26)
@@ -384,7 +385,7 @@ def test_a_tap_hears_batches_as_they_are_taken():
 
     class Tap:
         def hear(self, what, *_):
-            heard.append((what, watch.detections))
+            heard.append((what, watch.detection.steps))
 
     watch = Runs(CoordinatorConfig(), Policy(), {}, lambda: 0.0, Tap())
     watch.take(announce(0, 1, 2, 3), NOW)
@@ -451,7 +452,7 @@ def test_a_lying_rank_neither_silences_nor_floods_the_rest(lie, begin):
     watch.tick(NOW + 80)
     run = watch.by_name["job"]
     assert run.machine.judgement.step == 54
-    assert watch.detections == 55
+    assert watch.detection.steps == 55
     named = {rank for incident in run.machine.tracker.incidents.values() for rank in incident.ranks}
     assert 2 in named
     assert named <= {2, 5}
@@ -462,8 +463,9 @@ def test_a_lying_rank_neither_silences_nor_floods_the_rest(lie, begin):
 def rows_of(watch, monkeypatch):
     """Return a list that fills with all rows that are judged."""
     rows = []
-    judge = Runs._judge
-    monkeypatch.setattr(Runs, "_judge", lambda self, run, row, now: (rows.append(row), judge(self, run, row, now))[1])
+    detection = watch.detection
+    judge = detection._judge
+    monkeypatch.setattr(detection, "_judge", lambda run, row, now: (rows.append(row), judge(run, row, now))[1])
     return rows
 
 
@@ -584,7 +586,7 @@ def test_records_of_another_nodes_rank_are_refused_and_counted():
     assert watch.rejected["foreign"] == 120
     assert watch.by_name["job"].timeline.pending_records == 0
     watch.take_batches([FAULTY.batch(0, 1, ranks=(0, 1), node="n0"), FAULTY.batch(0, 1, ranks=(2, 3), node="n1")], NOW)
-    assert watch.records_judged == 4
+    assert watch.detection.records_judged == 4
     assert watch.rejected["foreign"] == 120
 
 

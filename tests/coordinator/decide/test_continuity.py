@@ -120,7 +120,7 @@ def test_steps_that_are_delivered_again_are_judged_once(tmp_path):
     live.end()
     heir = live.followed_by(store)
     heir.play(log, made.topology, first=0.45)
-    assert live.runs.detections + heir.runs.detections == 150
+    assert live.runs.detection.steps + heir.runs.detection.steps == 150
     assert_same(heir.lines(), unbroken(JOB), lost_ratio=0.1)
     store.close()
 

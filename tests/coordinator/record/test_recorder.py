@@ -224,7 +224,7 @@ async def test_a_coordinator_records_what_it_hears_until_its_end(tmp_path):
         for step in range(30):
             coordinator._on_message(MADE.batch(step, step + 1), Receipt(step + 1))
         coordinator.on_tick(time.time())
-        assert coordinator._runs.detections == 30
+        assert coordinator._runs.detection.steps == 30
         assert await coordinator._recorder.flush()
         async with (
             aiohttp.ClientSession(f"http://127.0.0.1:{coordinator.http_port}") as client,

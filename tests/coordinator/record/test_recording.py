@@ -86,7 +86,7 @@ def test_the_same_came_in_so_the_same_is_told(tmp_path, name):
     lines, told = told_again(tmp_path)
     assert lines == live.lines()
     assert dict(told.rejected) == {reason: count for reason, count in live.runs.rejected.items() if count}
-    assert told.judged == live.runs.detections
+    assert told.judged == live.runs.detection.steps
     assert (len(lines) > 0) is bool(SCENARIOS[name].faults)
 
 

@@ -1,0 +1,57 @@
+"""Runs that make no steps: how they ended, once their ranks have, or where they hang. No I/O, and no clock."""
+
+from typing import TYPE_CHECKING
+
+from coordinator.decide import events as ev
+from coordinator.decide.endings import crash_of, is_request
+from coordinator.decide.transitions import OVER
+from coordinator.detect.hangs.progress import is_going_on
+from coordinator.detect.scope import is_watched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coordinator.run import Orders, Run
+
+
+def conclude(run: "Run", now_s: float) -> "Orders":
+    """Conclude how the run ended, once its ranks have, or have had their time to."""
+    if not run.membership.has_failed or run.machine.state in OVER:
+        run.ended_since_s = None
+        return []
+    endings = run.membership.endings()
+    if not endings:
+        return []
+    if run.ended_since_s is None:
+        run.ended_since_s = now_s
+    is_over, waited_s, policy = run.membership.is_over, now_s - run.ended_since_s, run.policy.run
+    patience_s = policy.stop_seconds if all(map(is_request, endings.values())) else policy.crash_seconds
+    if not is_over and waited_s < patience_s:
+        return []
+    crash = crash_of(endings, are_all_over=is_over)
+    ended = ev.EndedEvent(
+        unix_s=now_s,
+        cause_id="end",
+        crash=crash,
+        hostname="" if crash is None else run.hostname(crash.rank),
+        ended_ranks=run.membership.ended_ranks,
+        is_silent=not (run.policy.detectors.crash and is_watched(run.name, run.policy.scope.runs)),
+    )
+    return run.feed(ended)
+
+
+def look_for_hang(run: "Run", now_s: float, may_deliver: "Callable[[int], bool]") -> "Orders":
+    """Look which ranks a run that makes no steps waits for.
+
+    `may_deliver` returns whether the node of a rank may be about to deliver what it did.
+    """
+    is_in_scope = run.policy.detectors.hang and is_watched(run.name, run.policy.scope.runs)
+    if not is_in_scope or run.topology is None or not run.machine.is_blocked(now_s):
+        return []
+    judged = run.machine.judgement
+    if judged is not None and is_going_on(run.timeline, judged.step):
+        return []
+    hang = run.progress.locate(run.topology, run.timeline)
+    if hang is not None and not hang.is_measured and any(map(may_deliver, hang.ranks)):
+        return []  # who is behind by the records only has delivered less
+    return run.feed(ev.StandstillEvent(unix_s=now_s, cause_id="tick", hang=hang))

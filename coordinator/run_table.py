@@ -1,0 +1,146 @@
+"""The runs there are, by name: which begin, how many there may be, and what is left of those that ended. No I/O.
+
+A run is known from its first announcement until it has ended, or made no step, for long enough; what it leaves behind
+is bounded (`past_runs.py`).
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from coordinator.decide import events as ev
+from coordinator.decide.memory import JudgedUntil, RunMemory
+from coordinator.decide.state import RunMachine
+from coordinator.expected.expectation import Expectation
+from coordinator.expected.healthy import KeptWindow
+from coordinator.intake.refusals import NODE, RUN, RUN_OF_NODE, Refusals
+from coordinator.intake.timeline import StepTimeline
+from coordinator.intake.topology import Membership
+from coordinator.past_runs import PAST_RUN_KEPT_S, PAST_RUNS_MAX, PastRuns
+from coordinator.run import Run
+from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS, ANNOUNCED_RANKS_MAX, NODES_MAX, RUNS_OF_NODE_MAX
+from lockstep.serving.log_limit import LogLimit
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    from coordinator.settings.config import CoordinatorConfig
+    from coordinator.settings.policy import Policy
+    from coordinator.settings.specs import SpecText
+    from lockstep.contracts.messages import NodeAnnouncement
+
+_log = logging.getLogger(__name__)
+
+
+class RunTable:
+    """`memories` is what runs left behind when the coordinator last ended; `rejected` counts records by reason.
+
+    `config`, for runs that begin from now on, and `policy_of`, the thresholds by name, may be replaced at any time.
+    """
+
+    def __init__(
+        self,
+        config: "CoordinatorConfig",
+        policy: "Policy",
+        memories: Mapping[str, RunMemory],
+        rejected: "Counter[str]",
+    ) -> None:
+        self.config = config
+        self.policy_of: Callable[[str], Policy] = lambda _: policy
+        self.by_name: dict[str, Run] = {}
+        self.refusals = Refusals()
+        self._spec_of: Callable[[str], SpecText | None] = lambda _: None
+        self._windows: dict[str, KeptWindow] = {}
+        self._past = PastRuns(memories)
+        self._rejected = rejected
+        self._log = LogLimit(_log)
+
+    def expect(
+        self, spec_of: "Callable[[str], SpecText | None]", windows: Mapping[str, KeptWindow] | None = None
+    ) -> None:
+        """Adopt the specifications of runs, those under way included; `windows` are their kept healthy steps."""
+        self._spec_of = spec_of
+        self._windows |= windows or {}
+        for run in self.by_name.values():
+            run.expectation.adopt(spec_of(run.name))
+
+    def has_capacity(self, run: Run | None, announcement: "NodeAnnouncement") -> bool:
+        """Whether the node may announce this run and so many ranks; counted if not."""
+        node, count = announcement.node, len(announcement.ranks)
+        former = None if run is None else run.membership.ranks_of(node)
+        if count <= len(former or ()):
+            return former is not None  # an announcement of nothing by a node that is not known
+        memberships = [run.membership for run in self.by_name.values()]
+        what = f"run {announcement.run} by node {node}"
+        if former is None and sum(m.ranks_of(node) is not None for m in memberships) >= RUNS_OF_NODE_MAX:
+            self.refusals.add(RUN_OF_NODE, f"{what}, at most {RUNS_OF_NODE_MAX} runs of a node")
+            return False
+        if former is None and sum(m.node_count for m in memberships) >= NODES_MAX:
+            self.refusals.add(NODE, f"{what}, at most {NODES_MAX} nodes of all runs")
+            return False
+        if sum(m.announced_ranks for m in memberships) + count - len(former or ()) > ANNOUNCED_RANKS_MAX:
+            self.refusals.add(NODE, f"{what}, at most {ANNOUNCED_RANKS_MAX} ranks of all nodes")
+            return False
+        return True
+
+    def new_run(self, announcement: "NodeAnnouncement", now_s: float) -> Run | None:
+        """Return a run for its first announcement, None for one that has ended or is one too many.
+
+        It is not in the table yet. A retained announcement holds heartbeats of when it was published, so it may be
+        older by as much.
+        """
+        name, policy = announcement.run, self.policy_of(announcement.run)
+        youngest_s = max((info.heartbeat_unix_ns for info in announcement.ranks), default=0) / 1e9
+        if now_s - youngest_s > policy.run.lost_keep_seconds + ANNOUNCE_REFRESH_SECONDS:
+            return None
+        if not self._past.is_news(announcement):
+            return None
+        if len(self.by_name) >= self.config.runs_max and not self._evict():
+            self.refusals.add(RUN, f"run {name} by node {announcement.node}, at most {self.config.runs_max} runs")
+            return None
+        memory = self._past.memory(name)
+        return Run(
+            name=name,
+            membership=Membership(name, degrees=self.config.domains, order=self.config.order, refusals=self.refusals),
+            policy=policy,
+            timeline=StepTimeline(policy.timeline, self._rejected),
+            begun_s=now_s,
+            machine=RunMachine(name, policy, memory),
+            remembered=memory.learnt if memory else None,
+            judged=memory.judged if memory else JudgedUntil(),
+            expectation=Expectation(self._spec_of(name), self._windows.get(name)),
+        )
+
+    def _evict(self) -> bool:
+        """Drop the oldest run that has neither made a step nor an open incident; whether there was one.
+
+        It never was more than an announcement, and comes back with the next one if there is room.
+        """
+        for name, run in self.by_name.items():
+            if run.machine.judgement is None and not run.machine.tracker.incidents:
+                run.timeline.drop_pending()
+                self._past.add(name, run.memory(with_learnt=False))
+                del self.by_name[name]
+                return True
+        return False
+
+    def forget(self, name: str) -> None:
+        """Drop a run that ended long ago, all but its budgets; the store keeps its incidents."""
+        run = self.by_name.pop(name, None)
+        if run is not None:
+            run.timeline.drop_pending()
+            memory = replace(run.memory(with_learnt=False), learnt=None)
+            attempts = [info.attempt for info in run.membership.infos.values()]
+            self._past.add(name, memory, attempt=max(attempts, default=0))
+        self._windows.pop(name, None)
+
+    def trim_past(self, now_s: float) -> list[tuple[str, list[ev.Instruction]]]:
+        """Drop what is too much or too old of what runs left behind."""
+        dropped = self._past.trim(now_s, self.by_name)
+        for name in dropped:
+            self._windows.pop(name, None)
+        if dropped:
+            kept = f"at most {PAST_RUNS_MAX} are kept, for {PAST_RUN_KEPT_S / 86_400:g} days"
+            self._log.warning("past runs", now_s, f"what {len(dropped)} past runs left behind is dropped; {kept}")
+        return [(name, [ev.DropMemory(cause_id="tick")]) for name in dropped]

@@ -1,0 +1,75 @@
+"""Detection step by step: which steps are ready, and what comes of judging one. No I/O; `clock` measures durations."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from coordinator.decide import events as ev
+from coordinator.decide.memory import JudgedUntil
+from coordinator.detect.scope import in_scope
+from coordinator.run_isolation import JUDGE
+
+if TYPE_CHECKING:
+    from coordinator.intake.presence import NodePresence
+    from coordinator.intake.timeline import StepRow
+    from coordinator.run import Orders, Run
+    from coordinator.run_isolation import RunIsolation
+
+
+class StepDetection:
+    """Counts of what was judged; `seconds` is time spent in detectors, `last_unix_s` None before the first step."""
+
+    def __init__(self, presence: "NodePresence", isolation: "RunIsolation", clock: Callable[[], float]) -> None:
+        self._presence, self._isolation, self._clock = presence, isolation, clock
+        self.records_judged = 0
+        self.steps = 0
+        self.seconds = 0.0
+        self.last_unix_s: float | None = None
+
+    def judge_ready(self, run: "Run", now_s: float) -> "Orders":
+        """Judge the steps of a run whose records are there, or have had their time to come."""
+        orders: Orders = []
+        if run.generation != run.timeline.generation:
+            run.generation, run.judge = run.timeline.generation, None
+            run.remembered, run.judged = None, JudgedUntil(records=run.judged.records)
+            run.expectation.begin_attempt()
+            orders += run.feed(ev.RestartedEvent(unix_s=now_s, cause_id=f"attempt:{run.generation}"))
+        if _waits_for_nodes(run, now_s):
+            return orders
+        for row in run.timeline.ready(now_s, lambda rank: self.may_deliver(run, now_s, rank)):
+            work = partial(self._judge, run, row, now_s)
+            orders += self._isolation.run(JUDGE, run.name, now_s, work, records=int(row.present.sum()))
+        return orders
+
+    def may_deliver(self, run: "Run", now_s: float, rank: int) -> bool:
+        """Whether the node of a rank may be about to deliver what it did."""
+        policy, node = run.policy.timeline, run.membership.nodes.get(rank, "")
+        return self._presence.may_deliver(
+            node, now_s, grace_seconds=policy.grace_seconds, rejoin_seconds=policy.rejoin_seconds
+        )
+
+    def _judge(self, run: "Run", row: "StepRow", now_s: float) -> "Orders":
+        if run.topology is None or not run.is_new(row):
+            return []
+        begin = self._clock()
+        if run.judge is None:
+            run.begin_judge()
+        assert run.judge is not None
+        judgement = in_scope(run.judge.judge(row), run.policy, run.name)
+        self.seconds += self._clock() - begin
+        self.steps += 1
+        self.last_unix_s = now_s
+        run.histogram.observe(judgement.step_seconds)
+        before = run.judged.records
+        run.note_judged(row, judgement)
+        self.records_judged += run.judged.records - before
+        event = ev.StepJudgedEvent(unix_s=now_s, cause_id=f"step:{row.step}", judgement=judgement)
+        due = run.expectation.see(row, judgement, run.topology, event.cause_id)
+        orders = run.feed(event)
+        due += run.repairs(event.cause_id)
+        return [*orders, (run.name, due)] if due else orders
+
+
+def _waits_for_nodes(run: "Run", now_s: float) -> bool:
+    """Whether nodes of a run that has just begun, or is new to this coordinator, are still to announce it."""
+    return not run.membership.is_complete and now_s - run.begun_s < run.policy.timeline.rejoin_seconds
