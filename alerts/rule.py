@@ -9,8 +9,8 @@ import yaml
 from alerts import links
 from alerts.policy import Site, duration
 
-Severity = Literal["critical", "warning", "none"]
-"""critical pages, warning opens a ticket, none goes to the dead man's switch."""
+Severity = Literal["critical", "warning", "info", "none"]
+"""critical pages, warning opens a ticket, info is read and not acted on, none goes to the dead man's switch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from tests.support.servers import wait_until
 HERE = rules.RENDERED.parent.parent
 PROMETHEUS = HERE / "prometheus.example.yml"
 ALERTMANAGER = HERE / "alertmanager.example.yml"
-RECEIVERS = {"critical": "pager", "warning": "chat", "none": "null"}
+RECEIVERS = {"critical": "pager", "warning": "chat", "info": "updates", "none": "null"}
 DEADLINE_S = 30
 
 

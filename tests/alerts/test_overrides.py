@@ -98,7 +98,7 @@ def test_the_schema_takes_the_file_and_is_the_committed_one():
         ("alerts: {LockstepRunSlow: {severty: none}}", "got 'severty', expected one of enabled, severity, for"),
         (
             "alerts: {LockstepRunSlow: {severity: page}}",
-            "severity: got 'page', expected one of critical, warning, none",
+            "severity: got 'page', expected one of critical, warning, info, none",
         ),
         ("alerts: {LockstepRunSlow: {enabled: 1}}", "enabled: got 1, expected true or false"),
         ("alerts: {LockstepRunSlow: {for: 5}}", "for: got 5, expected a duration like 90s, 15m or 1h30m"),

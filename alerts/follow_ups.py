@@ -1,0 +1,46 @@
+"""What becomes known after a page was sent: Alertmanager notifies again for another alert, not for another text.
+
+A function that is found within the wait of its page's group (`group_wait`) is in the page itself, and is sent no second
+time.
+"""
+
+from alerts import links
+from alerts.expressions import by_run, unfinished
+from alerts.policy import AlertPolicy, Site, duration
+from alerts.rule import Alert
+
+_FOUND = 'printf `lockstep_incident_info{run="%s",cause!="imbalance",function!=""}` $labels.run'
+"""The query of a run's incidents whose function is known."""
+
+
+def function_found(site: Site, policy: AlertPolicy) -> Alert:
+    """Return the alert that ends by itself: it holds for as long as the function is new.
+
+    Both conditions on the past are needed: the page had been sent by then, and the incident was there without a
+    function. Where a coordinator comes back with its incidents, neither is new.
+    """
+    incident = f"{site.run_labels}, incident, rank"
+    info = 'lockstep_incident_info{{cause!="imbalance",function{}""}}'
+    found = f"{info.format('!=')}\nand on ({incident})\n({info.format('=')} offset {policy.function_new_seconds}s)"
+    sent = (
+        f'ALERTS{{severity="critical",alertstate="firing",alertname=~"Lockstep.*"}} offset {policy.page_sent_seconds}s'
+    )
+    vector = f"{by_run('count', found, site)} > 0\nand on ({site.run_labels})\n({sent})"
+    named = f'{{{{ with {_FOUND} | query | sortByLabel "rank" }}}}{{{{ with . | first }}}}'
+    what = (
+        "{{ if .Labels.rank }} rank {{ .Labels.rank }}{{ with .Labels.hostname }} on {{ . }}{{ end }},{{ end }}"
+        " {{ .Labels.cause }}, {{ .Labels.function }}"
+    )
+    return Alert(
+        name="LockstepFunctionFound",
+        severity="info",
+        expr=unfinished(vector, site),
+        for_seconds=0,
+        incidents=_FOUND,
+        dashboard=links.dashboard_of(site, _FOUND),
+        resolves=f"by itself, {duration(policy.function_new_seconds)} after the function was found",
+        summary="The function that holds a training run back became known after its page was sent.",
+        headline=f"Run {{{{ $labels.run }}}}, function found:{named}{what}{{{{ end }}}}{{{{ end }}}}.",
+        description=f"The function behind the page of run {{{{ $labels.run }}}} is known now:{named}{what}"
+        "{{ end }}{{ end }}. The page itself goes on until its fault ends.",
+    )
