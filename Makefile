@@ -33,10 +33,11 @@ test: system-packages $(VENV)/.dev
 test-all: system-packages $(VENV)/.dev
 	$(BIN)/python -m tests.run all
 
-# From fake nodes to the pager: part of `make test-all`. On VictoriaMetrics as well where its Debian package is installed.
+# How runs end, where they hang, captures and pages, with real ranks and servers, then the tables of endings and alerts: half
+# an hour. The tests are part of `make test-all`. On VictoriaMetrics as well where its Debian package is installed.
 .PHONY: test-live
 test-live: system-packages $(VENV)/.dev
-	$(BIN)/pytest tests/end_to_end/test_alert_loop.py tests/end_to_end/test_alert_loop_victoria.py tests/end_to_end/test_metrics_live.py
+	$(BIN)/python -m tests.run live
 
 # A real Prometheus scrapes pages of other exporters' metric names with one planted cause each, on the suspect, on its
 # peers or on all; then what a Prometheus may answer instead, and labels that lie. Part of `make test-all`.

@@ -1,4 +1,4 @@
-"""Runs the tests part by part, each to its end: `python -m tests.run [TIER]`, as `make test`, `make test-all` and `make test-frameworks` do.
+"""Runs the tests part by part, each to its end: `python -m tests.run TIER`, as `make test`, `test-all`, `test-live` and `test-frameworks` do.
 
 A part that fails does not keep the next from running. At the end there is one summary, with the closing line of pytest
 for each part, and the exit status is 1 if a part failed.
@@ -24,12 +24,17 @@ _COMPUTING = ("--numprocesses", str(_CORES))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Tests that run together: pytest's marker expression, its flags, and a command that runs it in another world."""
+    """Tests that run together: pytest's marker expression, its flags, and a command that runs it in another world.
+
+    `paths` are the tests to choose from, empty for all. `module` is run instead of pytest.
+    """
 
     name: str
-    marked: str
+    marked: str = ""
     flags: tuple[str, ...] = ()
     prefix: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    module: tuple[str, ...] = ()
 
 
 _OWN_TIER = "not frameworks"
@@ -42,9 +47,35 @@ SERVERS = Part(name="servers", marked=f"servers and not torch and not alone and 
 TORCH = Part(name="torch", marked=f"torch and not alone and {_OWN_TIER}", flags=_COMPUTING)
 ALONE = Part(name="alone", marked=f"alone and {_OWN_TIER}")
 FRAMEWORKS = Part(name="frameworks", marked="frameworks")
+_LIVE = {
+    "endings": ("end_to_end/test_run_endings.py", "end_to_end/test_demo_endings.py", "agent/safety/test_endings.py"),
+    "hangs": (
+        "end_to_end/test_hang.py",
+        "coordinator/detect/hangs/test_collectives.py",
+        *(f"exporter/capturing/test_{name}.py" for name in ("stacks", "stack_dumps", "stack_request_pipe", "py_spy")),
+    ),
+    "captures": (
+        "end_to_end/test_page.py",
+        *(f"agent/capture/test_{name}.py" for name in ("session", "pair", "busy")),
+    ),
+    "pages": (
+        *(f"end_to_end/test_{name}.py" for name in ("pages", "alert_loop", "alert_loop_victoria", "metrics_live")),
+        *(f"alerts/test_{name}.py" for name in ("examples", "inhibition", "notifications", "function_found", "outage")),
+        "coordinator/notify/test_live.py",
+    ),
+}
+"""What is tested with real processes and servers, by subject: how runs end, where they hang, captures, and who is paged."""
+LIVE = tuple(
+    Part(name=name, marked=_OWN_TIER, paths=tuple(f"tests/{path}" for path in paths)) for name, paths in _LIVE.items()
+)
+TABLES = (
+    Part(name="table of endings", module=("benchmarks.run_endings",)),
+    Part(name="table of alerts", module=("lockstep.cli.main", "export", "alerts")),
+)
 TIERS = {
     "quick": (PURE, SMOKE),
     "all": (PURE, JUST_BOOTED, SERVERS, TORCH, ALONE),
+    "live": (*LIVE, *TABLES),
     "frameworks": (FRAMEWORKS,),
 }
 
@@ -66,15 +97,17 @@ class Result:
 
 def command(part: Part) -> list[str]:
     """Return what runs a part."""
+    if part.module:
+        return [sys.executable, "-m", *part.module]
     distribution = ["--dist", "loadfile"] if part.flags else []
     colour = ["--color=yes"] if sys.stdout.isatty() else []
     pytest = [sys.executable, "-m", "pytest", "-m", part.marked, *part.flags, *distribution, "--durations", "15"]
-    return [*part.prefix, *pytest, *colour]
+    return [*part.prefix, *pytest, *colour, *part.paths]
 
 
 def run(part: Part) -> Result:
     """Run a part and pass its output on."""
-    sys.stdout.write(f"\n{part.name}: {part.marked}\n")
+    sys.stdout.write(f"\n{part.name}: {part.marked or ' '.join(part.module)}\n")
     failures: list[str] = []
     closing = ""
     with subprocess.Popen(command(part), cwd=ROOT, stdout=subprocess.PIPE, text=True, errors="replace") as process:
@@ -95,7 +128,8 @@ def summary(results: Sequence[Result]) -> str:
     for result in results:
         state = "FAILED" if result.has_failed else "NOT RUN: no time namespace here" if result.status else "passed"
         lines += [f"  {result.part.name:<18} {state}", *(f"    {line}" for line in result.failures)]
-    return "\n".join([*lines, *(result.closing for result in results if result.status != REFUSED)])
+    closing = (result.closing for result in results if result.status != REFUSED and not result.part.module)
+    return "\n".join([*lines, *closing])
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -68,6 +68,26 @@ def test_what_a_part_runs_is_pytest():
     assert words[words.index(run.PURE.marked) - 1] == "-m"
 
 
+def test_the_live_tier_is_of_tests_that_are_there():
+    """Each path is a file of tests, and none stands twice; the tables come last and are no tests."""
+    *parts, endings, alerts = run.TIERS["live"]
+    paths = [path for part in parts for path in part.paths]
+    assert len(set(paths)) == len(paths)
+    assert [path for path in paths if not (ROOT / path).is_file()] == []
+    words = run.command(parts[0])
+    assert words[-len(parts[0].paths) :] == list(parts[0].paths)
+    assert run.command(endings) == [sys.executable, "-m", "benchmarks.run_endings"]
+    assert run.command(alerts)[1:] == ["-m", "lockstep.cli.main", "export", "alerts"]
+
+
+def test_a_table_is_no_closing_line(monkeypatch, capsys):
+    """The summary says whether it was made; its rows stand above."""
+    monkeypatch.setitem(run.TIERS, "quick", (run.Part(name="table", module=("this.is.none",)),))
+    assert run.main(["quick"]) == 1
+    _, _, summary = capsys.readouterr().out.partition("Summary\n")
+    assert summary.split() == ["table", "FAILED"]
+
+
 def test_a_young_clock_is_young_or_nothing_runs():
     """CLOCK_MONOTONIC begins at a minute, or the script says that the kernel refused and ran nothing."""
     code = "import time; print(time.monotonic() < 600)"
