@@ -80,6 +80,7 @@ def _service_rows(snapshot: "Snapshot") -> list[tuple[str, list[Row]]]:
         (f"{p}evidence_queries_total", [((k,), float(v)) for k, v in snapshot.evidence_queries.items()]),
         (f"{p}evidence_series_refused_total", [((k,), float(v)) for k, v in snapshot.evidence_refusals.items()]),
         (f"{p}notifications_total", [(key, float(v)) for key, v in snapshot.notifications.items()]),
+        (f"{p}node_patches_total", [((k,), float(v)) for k, v in snapshot.node_patches.items()]),
         (f"{p}mqtt_connected", [((), float(snapshot.is_connected))]),
         (f"{p}nodes_alive", [((), float(snapshot.nodes_alive))]),
         (f"{p}detections_total", [((), float(snapshot.detections))]),

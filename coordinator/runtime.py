@@ -30,6 +30,7 @@ from coordinator.intake.devices import DeviceTable
 from coordinator.intake.streams import Receipt, Streams
 from coordinator.leadership import Leadership
 from coordinator.notify import count_notifications, make_notifier
+from coordinator.notify.node_patcher import make_node_patcher
 from coordinator.record.journal import Start
 from coordinator.record.recorder import Recorder
 from coordinator.runs import Runs
@@ -51,6 +52,7 @@ from lockstep.serving.web import Web
 
 if TYPE_CHECKING:
     from coordinator.evidence.scheduler import EvidenceScheduler
+    from coordinator.notify.node_patcher import NodePatcher
     from coordinator.notify.notifier import Notifier
 
 _log = logging.getLogger(__name__)
@@ -82,6 +84,7 @@ class Coordinator:
         self._tasks: set[asyncio.Task[None]] = set()
         self._evidence: EvidenceScheduler | None = None
         self._notifier: Notifier | None = None
+        self._node_patcher: NodePatcher | None = None
         self._group: asyncio.TaskGroup | None = None
         self._process = OwnProcess()
         self._process_families: ProcessFamilies = ()
@@ -137,6 +140,9 @@ class Coordinator:
             spawn=self._spawn,
             now_s=time.time,
         )
+        self._node_patcher = await asyncio.to_thread(
+            make_node_patcher, self.config, self._runs, self._leadership, time.time
+        )
         history = FleetHistory(await asyncio.to_thread(store.load_sightings), time.time())
         self._fleet = FleetRecorder(history, self._runs, self._devices, store, spawn=self._spawn, feed=self._feed)
         self._effects = Effects(
@@ -184,6 +190,8 @@ class Coordinator:
                     self._spawn(self._recorder.keep_writing(), "recorder")
                 if self._notifier is not None:
                     self._notifier.start()
+                if self._node_patcher is not None:
+                    self._spawn(self._node_patcher.run(), "node conditions")
                 self._process_families = self._process.read()
                 self.started.set()
                 await stop.wait()
@@ -207,6 +215,8 @@ class Coordinator:
         await runner.cleanup()
         if self._notifier is not None:
             self._notifier.stop()
+        if self._node_patcher is not None:
+            self._node_patcher.stop()
         bus_stop.set()
         bus = {task for task in self._tasks if task.get_name() == "bus"}
         if bus:
@@ -290,6 +300,8 @@ class Coordinator:
             self._evidence.on_tick(now_s)
         if self._notifier is not None:
             self._notifier.on_tick(now_s)
+        if self._node_patcher is not None:
+            self._node_patcher.on_tick()
         self._effects.writer.remember()
         self._bus.resume()
         self._process_families = self._process.read()
@@ -341,6 +353,7 @@ class Coordinator:
             fleet=self._fleet.frequent,
             **({} if self._evidence is None else self._evidence.counts()),
             notifications=count_notifications(self._notifier),
+            **({} if self._node_patcher is None else {"node_patches": dict(self._node_patcher.counts)}),
             version=lockstep.__version__,
             process=self._process_families,
         )

@@ -6,7 +6,7 @@ from itertools import product
 
 from coordinator.decide.incidents import Incident
 from coordinator.fleet.history import SubjectRecord
-from lockstep.contracts.metric import NOTIFICATION_OUTCOMES, NOTIFICATION_TARGETS
+from lockstep.contracts.metric import NODE_PATCH_OUTCOMES, NOTIFICATION_OUTCOMES, NOTIFICATION_TARGETS
 from lockstep.contracts.metrics import (
     EVIDENCE_OUTCOMES,
     EVIDENCE_REFUSALS,
@@ -116,4 +116,5 @@ class Snapshot:
     evidence_refusals: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(EVIDENCE_REFUSALS, 0))
     notifications: Mapping[tuple[str, str], int] = field(default_factory=lambda: dict.fromkeys(_NOTIFICATIONS, 0))
     """By target and outcome."""
+    node_patches: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(NODE_PATCH_OUTCOMES, 0))
     process: ProcessFamilies = ()

@@ -18,6 +18,7 @@ from lockstep.contracts.yaml_text import read_yaml_file
 from lockstep.serving.broker import BrokerConfig, check_broker
 
 _PORT_MAX = 65535
+_SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _MATCHER = r'[A-Za-z_][A-Za-z0-9_]*(?:=|!=|=~|!~)"[^"\\\n]*"'
 _MATCHERS = re.compile(rf"{_MATCHER}(?:,{_MATCHER})*")
 _RANGES: dict[str, tuple[float, float]] = {
@@ -116,6 +117,12 @@ class CoordinatorConfig(BrokerConfig):
     """File that holds the address of a Slack incoming webhook, which gets the same as messages; empty: none does."""
     notify_min_devices_lost: float = 0.0
     """Incidents that cost fewer devices are not notified; slowdown times ranks, all ranks for a hang or crash."""
+    kubernetes_api_url: str = ""
+    """API server whose nodes get the condition LockstepSlowDevice, https://kubernetes.default.svc; empty: none do."""
+    kubernetes_token_file: str = f"{_SERVICE_ACCOUNT}/token"
+    """File that holds the bearer token for it."""
+    kubernetes_ca_file: str = f"{_SERVICE_ACCOUNT}/ca.crt"
+    """Certificates that its server's is checked with; empty: those of the system."""
     profiling_enabled: bool = True
     """Whether ranks may be profiled at all, on suspicion or on request."""
     runs_max: int = 256
@@ -165,6 +172,7 @@ class CoordinatorConfig(BrokerConfig):
         self._check_names()
         self._check_evidence()
         self._check_notify()
+        self._check_kubernetes()
         parse_degrees(self.domains, where="domains")
         if sorted(self.order.split("-")) != sorted(DOMAIN_KINDS[:-1]):
             raise ConfigError(f"order: got {self.order!r}, expected an order of {DEFAULT_ORDER!r}")
@@ -184,6 +192,13 @@ class CoordinatorConfig(BrokerConfig):
         for key in keys:
             if getattr(self, key) and not Path(getattr(self, key)).is_file():
                 raise ConfigError(f"{key}: got {getattr(self, key)!r}, expected a file")
+
+    def _check_kubernetes(self) -> None:
+        self._check_addresses("kubernetes_api_url")
+        if self.kubernetes_api_url:
+            self._check_files("kubernetes_token_file", "kubernetes_ca_file")
+            if not self.kubernetes_token_file:
+                raise ConfigError("kubernetes_token_file: got '', expected a file: no one may change nodes without one")
 
     def _check_notify(self) -> None:
         self._check_addresses("external_url", "notify_webhook_url")

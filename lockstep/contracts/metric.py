@@ -35,6 +35,8 @@ EVIDENCE_REFUSALS = ("ambiguous", "foreign", "invalid")
 NOTIFICATION_TARGETS = ("webhook", "slack")
 NOTIFICATION_OUTCOMES = ("sent", "failed", "dropped")
 """Of a notification: accepted by its receiver, refused or given up, or pushed out of a full queue."""
+NODE_PATCH_OUTCOMES = ("applied", "refused", "retried")
+"""Of a try to set the condition of a Kubernetes node: by the API server, or it failed on the way and is tried again."""
 HTTP_REFUSALS = ("401", "403")
 """Status of answers that refuse who asks: no right password or token; no right certificate, or no token configured."""
 RECORDING_STATES = ("written", "dropped")

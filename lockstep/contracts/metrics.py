@@ -19,6 +19,7 @@ from lockstep.contracts.metric import (
     IMBALANCES,
     LEVELS,
     MIRRORED_UNITS,
+    NODE_PATCH_OUTCOMES,
     NOTIFICATION_OUTCOMES,
     NOTIFICATION_TARGETS,
     PHASES,
@@ -336,6 +337,14 @@ _JUDGED: tuple[Metric, ...] = (
         "outcome",
         values=NOTIFICATION_OUTCOMES,
         more_values=NOTIFICATION_TARGETS,
+    ),
+    _coordinator(
+        "lockstep_coordinator_node_patches_total",
+        "counter",
+        "Tries to set the condition LockstepSlowDevice of a Kubernetes node: applied or refused by the API server, or "
+        "failed on the way and tried again (retried); 0 where no API server is configured.",
+        "outcome",
+        values=NODE_PATCH_OUTCOMES,
     ),
     _coordinator("lockstep_coordinator_mqtt_connected", "gauge", "1 while connected to the broker."),
     _coordinator("lockstep_coordinator_nodes_alive", "gauge", "Exporters with a live heartbeat."),

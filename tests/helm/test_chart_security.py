@@ -152,6 +152,29 @@ def test_the_coordinator_reaches_what_it_is_configured_to_reach(config, port):
     assert {way["port"] for rule in policy["egress"] for way in rule["ports"]} == {53, 8883, port}
 
 
+def test_node_conditions_need_one_rule_and_are_off():
+    """By default there is no role and no token; with an API server the coordinator alone may patch the status of nodes."""
+    kinds = {item["kind"] for item in render({})}
+    assert not kinds & {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+    items = render({"coordinator": {"config": {"kubernetes_api_url": "https://kubernetes.default.svc"}}})
+    (role,) = [item for item in items if item["kind"] == "ClusterRole"]
+    (binding,) = [item for item in items if item["kind"] == "ClusterRoleBinding"]
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]}]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    with_token = [
+        item["metadata"]["name"]
+        for item in items
+        if item["kind"] in ("DaemonSet", "Deployment", "StatefulSet")
+        and item["spec"]["template"]["spec"]["automountServiceAccountToken"]
+    ]
+    pod = pick(items, "StatefulSet", "-coordinator")
+    assert with_token == [pod["metadata"]["name"]]
+    (subject,) = binding["subjects"]
+    assert subject["name"] == pod["spec"]["template"]["spec"]["serviceAccountName"]
+    policy = pick(items, "NetworkPolicy", "-coordinator")["spec"]
+    assert {443, 6443} <= {way["port"] for rule in policy["egress"] for way in rule["ports"]}
+
+
 def test_scrapes_can_be_kept_to_prometheus_and_the_hook_still_passes():
     """Named peers and no one else, but for `helm test`."""
     values = {"networkPolicy": {"allowCoordinatorFrom": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]}}

@@ -40,6 +40,11 @@ def test_the_defaults_are_valid_and_plain():
         ({"notify_webhook_url": "http://a:b@x/"}, "notify_webhook_url: got an address with user or password"),
         ({"notify_slack_url_file": "/nowhere"}, "notify_slack_url_file"),
         ({"notify_min_devices_lost": -1.0}, "notify_min_devices_lost"),
+        ({"kubernetes_api_url": "kubernetes.default.svc"}, "kubernetes_api_url"),
+        (
+            {"kubernetes_api_url": "https://x", "kubernetes_token_file": "/nowhere", "kubernetes_ca_file": ""},
+            "kubernetes_token_file",
+        ),
         ({"warm_up_steps": 1}, "warm_up_steps"),
         ({"slow_floor_ratio": 0.0}, "slow_floor_ratio"),
         ({"profile_steps": 1000}, "profile_steps"),
