@@ -21,9 +21,9 @@ def function_found(site: Site, policy: AlertPolicy) -> Alert:
     """
     incident = f"{site.run_labels}, incident, rank"
     info = 'lockstep_incident_info{{cause!="imbalance",function{}""}}'
-    found = f"{info.format('!=')}\nand on ({incident})\n({info.format('=')} offset {policy.function_new_seconds}s)"
+    found = f"{info.format('!=')}\nand on ({incident})\n({info.format('=')} offset {duration(policy.function_new_seconds)})"
     sent = (
-        f'ALERTS{{severity="critical",alertstate="firing",alertname=~"Lockstep.*"}} offset {policy.page_sent_seconds}s'
+        f'ALERTS{{severity="critical",alertstate="firing",alertname=~"Lockstep.*"}} offset {duration(policy.page_sent_seconds)}'
     )
     vector = f"{by_run('count', found, site)} > 0\nand on ({site.run_labels})\n({sent})"
     named = f'{{{{ with {_FOUND} | query | sortByLabel "rank" }}}}{{{{ with . | first }}}}'

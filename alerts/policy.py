@@ -88,10 +88,10 @@ class AlertPolicy:
     small_hung_for_seconds: int = 180
     """A ticket, and four minutes of silence in all: it comes before that of the stall, which it explains."""
 
-    function_new_seconds: int = 60
-    """Four scrapes at 15 s, or one evaluation of a minute's rules: it is sent at the first, and ends by itself."""
+    function_new_seconds: int = 50
+    """Three scrapes and evaluations at 15 s: it is sent at the first, and ends by itself."""
 
-    page_sent_seconds: int = 90
+    page_sent_seconds: int = 80
     """`function_new_seconds` and the wait of a page's group in the example, 30 s: what is known by then is in the
     page."""
 
