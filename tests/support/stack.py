@@ -92,9 +92,15 @@ def fault_begin(log: Path) -> tuple[int, float] | None:
 
 @contextlib.contextmanager
 def full_stack(
-    directory: Path, settings: dict[str, str] | None = None, policy: AlertPolicy = _POLICY
+    directory: Path,
+    settings: dict[str, str] | None = None,
+    policy: AlertPolicy = _POLICY,
+    interval: str = INTERVAL,
 ) -> Iterator[Stack]:
-    """Start mosquitto, exporter, coordinator, Prometheus, Alertmanager and a pager; 1 s intervals throughout."""
+    """Start mosquitto, exporter, coordinator, Prometheus, Alertmanager and a pager.
+
+    `interval` is that of scrapes, which may last as long, and of evaluations.
+    """
     shared = directory / "shared"
     shared.mkdir()
     with contextlib.ExitStack() as parts:
@@ -116,7 +122,7 @@ def full_stack(
         alerts = parts.enter_context(alertmanager(directory, _alertmanager_yaml(pager.url)))
         rule_file = directory / "lockstep.rules.yaml"
         rule_file.write_text(rules.render(policy=policy))
-        server = parts.enter_context(prometheus(directory, _prometheus_yaml(ports, alerts, rule_file)))
+        server = parts.enter_context(prometheus(directory, _prometheus_yaml(ports, alerts, rule_file, interval)))
         yield Stack(
             directory=directory,
             shared=shared,
@@ -127,13 +133,13 @@ def full_stack(
         )
 
 
-def _prometheus_yaml(ports: dict[str, int], alerts: str, rule_file: Path) -> str:
+def _prometheus_yaml(ports: dict[str, int], alerts: str, rule_file: Path, interval: str) -> str:
     jobs = "".join(
         f"  - job_name: lockstep-{service}\n    static_configs: [{{targets: ['127.0.0.1:{port}']}}]\n"
         for service, port in ports.items()
     )
     return (
-        f"global: {{scrape_interval: {INTERVAL}, evaluation_interval: {INTERVAL}}}\n"
+        f"global: {{scrape_interval: {interval}, evaluation_interval: {interval}}}\n"
         f"rule_files: [{rule_file}]\nscrape_configs:\n{jobs}"
         f"alerting: {{alertmanagers: [{{static_configs: [{{targets: ['{alerts.removeprefix('http://')}']}}]}}]}}\n"
     )
