@@ -19,13 +19,12 @@ def function_found(site: Site, policy: AlertPolicy) -> Alert:
     Both conditions on the past are needed: the page had been sent by then, and the incident was there without a
     function. Where a coordinator comes back with its incidents, neither is new.
     """
+    new, sent = duration(policy.function_new_seconds), duration(policy.page_sent_seconds)
     incident = f"{site.run_labels}, incident, rank"
     info = 'lockstep_incident_info{{cause!="imbalance",function{}""}}'
-    found = f"{info.format('!=')}\nand on ({incident})\n({info.format('=')} offset {duration(policy.function_new_seconds)})"
-    sent = (
-        f'ALERTS{{severity="critical",alertstate="firing",alertname=~"Lockstep.*"}} offset {duration(policy.page_sent_seconds)}'
-    )
-    vector = f"{by_run('count', found, site)} > 0\nand on ({site.run_labels})\n({sent})"
+    found = f"{info.format('!=')}\nand on ({incident})\n({info.format('=')} offset {new})"
+    page = f'ALERTS{{severity="critical",alertstate="firing",alertname=~"Lockstep.*"}} offset {sent}'
+    vector = f"{by_run('count', found, site)} > 0\nand on ({site.run_labels})\n({page})"
     named = f'{{{{ with {_FOUND} | query | sortByLabel "rank" }}}}{{{{ with . | first }}}}'
     what = (
         "{{ if .Labels.rank }} rank {{ .Labels.rank }}{{ with .Labels.hostname }} on {{ . }}{{ end }},{{ end }}"
@@ -38,7 +37,7 @@ def function_found(site: Site, policy: AlertPolicy) -> Alert:
         for_seconds=0,
         incidents=_FOUND,
         dashboard=links.dashboard_of(site, _FOUND),
-        resolves=f"by itself, {duration(policy.function_new_seconds)} after the function was found",
+        resolves=f"by itself, {new} after the function was found",
         summary="The function that holds a training run back became known after its page was sent.",
         headline=f"Run {{{{ $labels.run }}}}, function found:{named}{what}{{{{ end }}}}{{{{ end }}}}.",
         description=f"The function behind the page of run {{{{ $labels.run }}}} is known now:{named}{what}"
