@@ -11,8 +11,9 @@ import csv
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from benchmarks.simulator_tables import Row
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.peaks import peak_flops_per_second
 from lockstep.simulator.calibration.calibrate import Observation
-from lockstep.simulator.hardware.cluster import Cluster
+from lockstep.simulator.hardware.cluster import AttentionSpeed, Cluster
 from lockstep.simulator.hardware.clusters import dgx_a100, dgx_h100, dgx_v100
 from lockstep.simulator.models.model import DEEPSPEED_BF16, DEEPSPEED_FP16, FSDP, MIXED, ModelSpec, Precision
 from lockstep.simulator.models.transformers import gpt, llama
@@ -42,20 +43,29 @@ _COLUMNS = (
 _OWN_STAGE_LAYERS = "embedding and head are layers of their own"
 _GROUPED = re.compile(r"(\d+) kv heads, ffn (\d+)")
 _FSDP_STAGE = 3
-_HBM2E = {
+HBM2E_500_W: Mapping[str, Any] = {
     "memory_bytes": 96e9,
     "memory_bytes_per_second": 2.4e12,
     "flops_per_second": (989.5e12 + 835.5e12) / 2,
     "fp8_flops_per_second": (1979e12 + 1670.5e12) / 2,
+    "matrix_efficiency": 0.632,
+    "fp8_share": 0.94,
+    "attention": AttentionSpeed(forward=0.83 * 284e12, backward=0.83 * 287e12),
 }
-"""torchtitan's H100, as its documents state them: memory, and an unknown peak between those of SXM and NVL."""
+"""torchtitan's H100, as its documents state them: memory, 500 W instead of 700, and an unknown peak between those of
+SXM and NVL. The largest products of the same company's "H100 500W" reach 575 TFLOP/s in bf16 and 1,083 in FP8, 83 % of
+what they reach at 700 W (pytorch/FBGEMM, pull request 2546; tests/simulator/data/operators.csv); fused attention is
+taken to lose as much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
     """What the software of a set does in every run: sums of gradients, attention, and what its optimizer keeps.
 
-    `zero` is the stage where the row leaves it open, `live_parameters` holds for ZeRO 3.
+    `zero` is the stage where the row leaves it open, `live_parameters` and `copied_gather_bytes_per_second` hold for
+    ZeRO 3, `virtual` replaces the row's number of chunks. Software that `fills_stages` gives each stage as many layers
+    as the fullest needs and the last what is left. `machine` is what the source states of the devices, and
+    `network_share` what it measures of its network over what the preset takes it to reach.
     """
 
     bucket_bytes: float | None
@@ -67,8 +77,17 @@ class Framework:
     overlap_tensor: bool = False
     overlap_returns: bool = False
     zero: int = 0
+    virtual: int | None = None
+    copied_gather_bytes_per_second: float | None = None
+    fills_stages: bool = False
+    machine: Mapping[str, float | bool] = field(default_factory=dict)
+    network_share: float = 1.0
 
 
+_DEEPSPEED_2021_COPIES = 1 / (1 / (10.2e9 / 0.41) - 1 / 229e9)
+"""Bytes a second: the forward pass of 5.1e9 parameters took 470 ms with ZeRO 3 and 60 ms with ZeRO 2 on a node of A100,
+whose NVLink gathers 229 GB/s: "each all_gather calls torch.cuda.synchronize()" and "has explicit memcpy" (DeepSpeed,
+issue 1174 and pull request 1188 of June 2021)."""
 _AT_THE_END = Framework(bucket_bytes=None, fused_attention=False)  # Megatron-LM and Megatron-DeepSpeed before 2023
 _FRAMEWORKS: Mapping[str, Framework] = {
     "bigscience": Framework(
@@ -78,12 +97,25 @@ _FRAMEWORKS: Mapping[str, Framework] = {
         gradient_buffer_bytes=2
         * 500_000_000
         * 2,  # DeepSpeed's reduce_bucket_size at half, one filling, one on its way
+        fills_stages=True,  # "78/12=6.5 - so the last stage has 1 block, while the rest have 7" (chronicles-prequel.md)
+        machine={"launch_blocking": True},  # CUDA_LAUNCH_BLOCKING=1, "do not remove or the training will hang"
+        network_share=39.9 / 100 / 0.94,  # one card of 100 Gbit/s (experiments/bandwidth/n4_a100_all_reduce_bench.txt)
     ),
     "vtrain-multi": _AT_THE_END,
     "Narayanan et al. SC21 Table 2": Framework(
-        bucket_bytes=None, fused_attention=False, live_parameters=1e9
-    ),  # DeepSpeed's stage3_max_live_parameters
+        bucket_bytes=None,
+        fused_attention=False,
+        live_parameters=1e9,  # DeepSpeed's stage3_max_live_parameters
+        copied_gather_bytes_per_second=_DEEPSPEED_2021_COPIES,
+    ),
     "MegaScale NSDI24 Table 2": Framework(bucket_bytes=None, fused_attention=True, sequence_parallel=True),
+    "MegaScale NSDI24 Table 2: MegaScale": Framework(
+        bucket_bytes=DDP_BUCKET_BYTES,
+        fused_attention=True,
+        sequence_parallel=True,
+        overlap_tensor=True,
+        overlap_returns=True,
+    ),  # section 3.2: communication of all three sorts of parallelism is overlapped
     "Megatron-Core README model table": Framework(
         bucket_bytes=DDP_BUCKET_BYTES,
         fused_attention=True,
@@ -92,11 +124,19 @@ _FRAMEWORKS: Mapping[str, Framework] = {
         overlap_returns=True,
     ),  # "all comm overlap flags on"
     "MLPerf Training v3.1 NVIDIA EOS GPT-3": Framework(
-        bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True, sequence_parallel=True, zero=1
-    ),  # NeMo's distributed_fused_adam
+        bucket_bytes=DDP_BUCKET_BYTES,
+        fused_attention=True,
+        sequence_parallel=True,
+        zero=1,  # NeMo's distributed_fused_adam
+        virtual=12,  # mlcommons/training_results_v3.1: INTERLEAVED_PIPELINE is 12 unless set, TP_COMM_OVERLAP is True
+        overlap_tensor=True,
+    ),
     "mosaicml/llm-foundry training benchmarks": Framework(
         bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True, precision=FSDP
     ),
+    "torchtitan: from 128 tokens/s a device": Framework(
+        bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True, sequence_parallel=True, precision=FSDP, overlap_tensor=True
+    ),  # AsyncTP (pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, table 5)
     "torchtitan": Framework(
         bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True, sequence_parallel=True, precision=FSDP
     ),
@@ -180,10 +220,11 @@ def _run(row: Row, where: str) -> Run:
 
 
 def _read(row: Row) -> Run:
-    framework = _FRAMEWORKS[row["set"]]
+    framework = _FRAMEWORKS.get(f"{row['set']}: {row['note'].partition(';')[0]}") or _FRAMEWORKS[row["set"]]
     model = _model(row, framework)
     degrees = Degrees(
-        **{name: int(row[name]) for name in ("tp", "cp", "dp", "pp", "virtual")},
+        **{name: int(row[name]) for name in ("tp", "cp", "dp", "pp")},
+        virtual=framework.virtual or int(row["virtual"]),
         zero=_zero_stage(row["zero"]) if row["zero"] else framework.zero,
         sequence_parallel=framework.sequence_parallel and int(row["tp"]) > 1,
         recompute=_recompute(row["recompute"]),
@@ -191,8 +232,8 @@ def _read(row: Row) -> Run:
     batch, micro_batch = int(row["global_batch"]), int(row["micro_batch"] or 1)
     schedule = Schedule(micro_batches=batch // degrees.dp // micro_batch)
     tree = preset(model, degrees, schedule)
-    if _OWN_STAGE_LAYERS in row["note"]:
-        _deal_all_blocks(tree, degrees)
+    if framework.fills_stages:
+        _fill_stages(tree, degrees, ends=_OWN_STAGE_LAYERS in row["note"])
     device = next(name for name in NODES if name in row["device"])
     configuration = {name: row[name] for name in _COLUMNS if name not in _MEASURED}
     return Run(
@@ -206,10 +247,13 @@ def _read(row: Row) -> Run:
             bucket_bytes=framework.bucket_bytes,
             gradient_buffer_bytes=framework.gradient_buffer_bytes,
             live_parameters=framework.live_parameters,
+            copied_gather_bytes_per_second=framework.copied_gather_bytes_per_second
+            if degrees.zero == _FSDP_STAGE
+            else None,
             overlap_tensor=framework.overlap_tensor,
             overlap_returns=framework.overlap_returns,
         ),
-        cluster=_cluster(row, device),
+        cluster=_cluster(row, device, framework),
         peak_flops=peak_flops_per_second(NODES_NAME[device], row["precision"].partition(",")[0].split()[0]) or 0.0,
         gpus=int(row["n_gpus"]),
         seconds=float(row["measured_step_s"]) if row["measured_step_s"] else None,
@@ -276,21 +320,24 @@ def _model(row: Row, framework: Framework) -> ModelSpec:
     return gpt(**sizes, fused_attention=framework.fused_attention, precision=precision)
 
 
-def _cluster(row: Row, device: str) -> Cluster:
+def _cluster(row: Row, device: str, framework: Framework) -> Cluster:
     """Return the preset with the network that the source states; the preset's where it states none."""
     nodes = -(-int(row["n_gpus"]) // int(row["gpus_per_node"]))
     network = row["inter_gbit_per_node"]
-    cluster = NODES[device](nodes, float(network)) if network else NODES[device](nodes)
+    cluster = NODES[device](nodes, float(network) * framework.network_share) if network else NODES[device](nodes)
+    cluster = cluster.with_device(**framework.machine)
     if "40GB" in row["device"]:
         cluster = cluster.with_device(memory_bytes=40 * 2**30, memory_bytes_per_second=1555e9)  # A100 40GB data sheet
-    return cluster.with_device(**_HBM2E) if "HBM2e" in row["device"] else cluster
+    return cluster.with_device(**HBM2E_500_W) if "HBM2e" in row["device"] else cluster
 
 
-def _deal_all_blocks(tree: StrategyTree, degrees: Degrees) -> None:
-    """Deal embedding, layers and head evenly to the stages, as BLOOM's later runs did."""
+def _fill_stages(tree: StrategyTree, degrees: Degrees, *, ends: bool) -> None:
+    """Fill stage after stage with layers, as DeepSpeed does; embedding and head count as layers if `ends`."""
     blocks = list(tree.root.children.values())
     meshes = list(dict.fromkeys(block.mesh for block in blocks))
-    for index, block in enumerate(blocks):
-        mesh = meshes[index * degrees.pp // len(blocks)]
+    counted = blocks if ends else blocks[1:-1]
+    size = ceil(len(counted) / degrees.pp)
+    for index, block in enumerate(counted):
+        mesh = meshes[index // size]
         assert mesh is not None
         block.map(mesh)

@@ -36,7 +36,8 @@ class Options:
     """How a step is run and simulated.
 
     `bucket_bytes` of gradients are sent together, all at the end if None; `gradient_buffer_bytes` of memory hold them
-    on their way. ZeRO 3 gathers at most `live_parameters` at once, two units of weights if None. `algorithms` maps
+    on their way. ZeRO 3 gathers at most `live_parameters` at once, two units of weights if None; with
+    `copied_gather_bytes_per_second` it waits for each gather and copies what came at that rate. `algorithms` maps
     kinds of collectives to algorithms; ring where not named. With `overlap_sends` a stage goes on while its message to
     the next is under way; if None, it does so with several chunks a stage, as Megatron-LM. With `overlap_tensor`
     transfers of sequence parallelism go on during the products that they belong to; with `overlap_returns` updated
@@ -55,6 +56,7 @@ class Options:
     context: ContextParallelism | None = None
     gradient_buffer_bytes: float = 0.0
     live_parameters: float | None = None
+    copied_gather_bytes_per_second: float | None = None
     sharing: bool = True
     slow_ranks_exact: int = SLOW_RANKS_EXACT
     collapsing: bool = True
@@ -95,6 +97,7 @@ def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Op
         accumulates=schedule.micro_batches > 1,
         overlap_tensor=options.overlap_tensor,
         context=options.context,
+        copied_gather_bytes_per_second=options.copied_gather_bytes_per_second,
     )
     fabric = plan.fabric.on(cluster)
     own_speeds = _rank_speeds(plan.stages, cluster)

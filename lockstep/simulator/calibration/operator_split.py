@@ -13,7 +13,7 @@ import numpy as np
 
 from lockstep.simulator.calibration.measured import OperatorTimes
 from lockstep.simulator.hardware.cluster import Device
-from lockstep.simulator.lowering.costs import added_seconds
+from lockstep.simulator.lowering.costs import added_seconds, pace_ratio
 from lockstep.simulator.lowering.operators import Flow, place_operator
 from lockstep.simulator.models.model import Operator, Precision
 from lockstep.simulator.strategy.mesh import Mesh
@@ -93,23 +93,27 @@ def _by_mesh(tree: StrategyTree, device: Device, *, samples: float, accumulates:
 
 def _of_block(block: Node, arriving: Flow, place: _Place) -> tuple[_Seconds, Flow]:
     mesh, device, samples, precision, alone, accumulates = place
-    matrix_s = other_s = update_bytes = 0.0
+    update_bytes = host_forward_s = host_backward_s = 0.0
+    forward_s, backward_s = [0.0, 0.0], [0.0, 0.0]  # of products, and of others
     for leaf in _leaves(block):
         op = leaf.module
         assert isinstance(op, Operator)
         stated = resolve(leaf)
         placed = place_operator(op, stated, arriving, mesh, device, samples=samples, precision=precision)
-        seconds = placed.forward_s * (1 + placed.recomputed) + placed.backward_s + placed.again_s
-        if _is_matrix(op, device, samples, precision):
-            matrix_s += seconds
-        else:
-            other_s += seconds
+        kind = 0 if _is_matrix(op, device, samples, precision) else 1
+        forward_s[kind] += placed.forward_s
+        backward_s[kind] += placed.forward_s * placed.recomputed + placed.backward_s + placed.again_s
+        host_forward_s += placed.host_forward_s
+        host_backward_s += placed.host_forward_s * placed.recomputed + placed.host_backward_s
         if alone or not op.shared_weights:
             parts = prod(mesh.degree(axis) for axis in placed.memory.get(OPTIMIZER, frozenset()) & placed.sums)
             moved_bytes = 2 * precision.optimizer + precision.gradient + precision.weight
             update_bytes += placed.weights / parts * moved_bytes
-            other_s += added_seconds(placed.weights, precision, device) if accumulates else 0.0
+            backward_s[1] += added_seconds(placed.weights, precision, device) if accumulates else 0.0
         arriving = placed.output
+    forward = pace_ratio(sum(forward_s), host_forward_s, blocking=device.launch_blocking)
+    backward = pace_ratio(sum(backward_s), host_backward_s, blocking=device.launch_blocking)
+    matrix_s, other_s = (own * forward + later * backward for own, later in zip(forward_s, backward_s, strict=True))
     return _Seconds(matrix_s, other_s, update_bytes), arriving
 
 

@@ -28,6 +28,11 @@ _HEALTHY: Mapping[tuple[int, int], float] = {}
 _FULL_SPEED: Mapping[int, float] = {}
 
 
+def joined_seconds(*bounds_s: float) -> float:
+    """Return how long takes what is bounded by each of `bounds_s`: about the longest."""
+    return float(sum(bound_s**_SHARPNESS for bound_s in bounds_s) ** (1 / _SHARPNESS))
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionSpeed:
     """FLOP/s of fused attention, forward and backward, of the FLOPs that it executes."""
@@ -40,11 +45,13 @@ class AttentionSpeed:
 class Device:
     """An accelerator: peaks, and the few numbers that say what operators get of them.
 
-    An operator takes about the longest of its arithmetic, its memory traffic, each at its efficiency, and `launch_s`,
-    which the host needs to issue it. With a `tiling` products take the time of whole waves of tiles, of which
-    `matrix_efficiency` is the share of the peak that a full one reaches; without, half of `matrix_efficiency` is
-    reached by a product of `half_flops`: small ones fill a device badly. `attention` is the speed of fused attention,
-    that of large products where it is None; `fp8_flops_per_second` is the peak of FP8 products.
+    An operator takes about the longest of its arithmetic and its memory traffic, each at its efficiency; the host needs
+    `launch_s` to issue each, and goes ahead of the device. With a `tiling` products take the time of whole waves of
+    tiles, of which `matrix_efficiency` is the share of the peak that a full one reaches; without, half of
+    `matrix_efficiency` is reached by a product of `half_flops`: small ones fill a device badly. `attention` is the
+    speed of fused attention, that of large products where it is None; `fp8_flops_per_second` is the peak of FP8
+    products, of which they reach `fp8_share` times what others reach of theirs. If `launch_blocking`, the host issues
+    an operator when the one before has ended (CUDA_LAUNCH_BLOCKING=1), so that `launch_s` comes on top.
     `context_bytes` are what a process costs before it allocates, `communicator_bytes` the buffers of one communicator,
     `allocator_reserve_ratio` what the allocator holds beyond what comes and goes, `unusable_ratio` the share of the
     memory that the driver keeps.
@@ -63,6 +70,8 @@ class Device:
     tiling: Tiling | None = None
     attention: AttentionSpeed | None = None
     fp8_flops_per_second: float | None = None
+    fp8_share: float = 1.0
+    launch_blocking: bool = False
     context_bytes: float = 0.0
     communicator_bytes: float = 0.0
     allocator_reserve_ratio: float = 0.0
@@ -81,14 +90,16 @@ class Device:
         return (flops + self.half_flops * launches * (flops > 0)) / reached
 
     def as_fp8(self) -> "Device":
-        """Return the device with the peak of FP8 products, itself where it has none; what shapes reach is the same."""
-        return self if self.fp8_flops_per_second is None else replace(self, flops_per_second=self.fp8_flops_per_second)
+        """Return the device with peak and efficiency of FP8 products, itself where it has none; tiles are the same."""
+        if self.fp8_flops_per_second is None:
+            return self
+        efficiency = self.matrix_efficiency * self.fp8_share
+        return replace(self, flops_per_second=self.fp8_flops_per_second, matrix_efficiency=efficiency)
 
     def bound_seconds(self, arithmetic_s: float, moved_bytes: float, launches: float = 1.0) -> float:
         """Return the time of an operator that computes for `arithmetic_s` while it moves `moved_bytes`."""
         memory_s = self.memory_seconds(moved_bytes)
-        bounds = arithmetic_s**_SHARPNESS + memory_s**_SHARPNESS + (self.launch_s * launches) ** _SHARPNESS
-        return float(bounds ** (1 / _SHARPNESS))
+        return joined_seconds(arithmetic_s, memory_s, self.launch_s * launches)
 
     def memory_seconds(self, moved_bytes: float) -> float:
         """Return the time to move `moved_bytes` through the device's memory."""
@@ -174,9 +185,9 @@ class Cluster:
         """Return the cluster with one device at `speed`; 1.0 heals it."""
         return replace(self, speed={**self.speed, rank: speed})
 
-    def with_device(self, **changes: float) -> "Cluster":
+    def with_device(self, **changes: float | bool) -> "Cluster":
         """Return the cluster with other numbers of its device."""
-        return replace(self, device=replace(self.device, **changes))  # type: ignore[arg-type]  # all but `name` are float
+        return replace(self, device=replace(self.device, **changes))  # type: ignore[arg-type]  # none is a name or tiling
 
     def links(self) -> "Links":
         """Return every uplink of the cluster, level by level."""

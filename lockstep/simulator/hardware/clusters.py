@@ -2,10 +2,11 @@
 
 The efficiencies of V100, A100 and H100 come from the operator times of tests/simulator/data/operators.csv, each with
 its source: `matrix_efficiency` is that of the largest product of each device, for training is a sustained load, under
-which clocks fall; the tiling is what the shapes beside it show. Nothing here is fitted to steps of training. Bandwidths
-are one direction's. Latencies and bus bandwidths of NVLink are fits to published all-reduce times (vTrain's tables,
-messages of 16 MB and more); H100's and the networks' are what the maintainers of NCCL give; the others are data-sheet
-figures with no latency known.
+which clocks fall, with operands distributed as training's where a source states them; the tiling is what the shapes
+beside it show. Nothing here but the host's time is fitted to steps of training. Bandwidths are one direction's.
+Latencies and bus bandwidths of NVLink are fits to published all-reduce times (vTrain's tables, messages of 16 MB and
+more); H100's and the networks' are what the maintainers of NCCL give; the others are data-sheet figures with no latency
+known.
 """
 
 from dataclasses import replace
@@ -33,8 +34,10 @@ and 0.8 the order of Proteus's table V on HC2 does not depend on it."""
 _MEMORY_EFFICIENCY = 0.77
 """What an element-wise operator of PyTorch gets of an A100's memory. No measurement of V100 or H100 with a source that
 could be checked was found; they are taken to be alike."""
-_LAUNCH_S = 21e-6
-"""The host's time to issue an operator (LLMCompass's measurement on A100); other hosts are taken to be alike."""
+_LAUNCH_S = 88e-6
+"""The host's time to issue an operator of a model: a kernel or a few, views of tensors, and Python around them, while
+PyTorch alone needs 21 us (LLMCompass). It is what the half `open` of vTrain's steps of one node says of Megatron-LM, by
+least mean error; other hosts are taken to be alike."""
 
 
 class _ProcessMemory(TypedDict):
@@ -87,10 +90,15 @@ A100 = Device(
     flops_per_second=_peak("A100", "fp16"),
     memory_bytes_per_second=2039e9,
     memory_bytes=80 * _GIB,
-    matrix_efficiency=0.93,
+    matrix_efficiency=0.86,
     memory_efficiency=_MEMORY_EFFICIENCY,
     launch_s=_LAUNCH_S,
-    tiling=Tiling(multiprocessors=108, narrow_share=0.9, fill=256.0),
+    tiling=Tiling(
+        multiprocessors=108,
+        narrow_share=0.9,
+        fill=256.0,
+        unaligned_flops_per_second=_FP32_EFFICIENCY * _peak("A100", "fp32"),  # without tensor cores
+    ),
     # Dao 2023 (arXiv 2307.08691): 50 to 73 % of the peak; the lower end is that of short sequences with a causal mask.
     attention=AttentionSpeed(forward=0.5 * 312e12, backward=0.5 * 312e12),
     **_PROCESS,
@@ -115,6 +123,8 @@ H100 = Device(
     # FlashAttention 2, causal mask, 128 features a head, 8,192 tokens (Dao-AILab/flash-attention, pull request 1791).
     attention=AttentionSpeed(forward=284e12, backward=287e12),
     fp8_flops_per_second=_peak("H100", "fp8"),
+    # 1,280 of 1,979 TFLOP/s, 720 of 989 in bf16 (SemiAnalysis, "MI300X vs H100 vs H200 Benchmark Part 1", 2024)
+    fp8_share=(1280 / 1979) / (720 / 989.5),
     **_PROCESS,
 )
 ASCEND = Device(name="Ascend", flops_per_second=256e12, memory_bytes_per_second=1200e9, memory_bytes=32 * _GIB)

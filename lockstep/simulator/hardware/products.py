@@ -6,7 +6,7 @@ A library takes the best of a few kernels: a wide tile in two orientations, a na
 one's efficiency, and any of them with the inner dimension cut in parts where the output alone fills no wave.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
@@ -26,28 +26,34 @@ class Tiling:
     """How a device computes products: its multiprocessors, and two numbers that measured products give.
 
     `narrow_share` is the efficiency of a narrow tile over that of a wide one; `fill` counts the elements of the inner
-    dimension that a tile's beginning and end cost.
+    dimension that a tile's beginning and end cost. `unaligned_flops_per_second` is what interleaved products reach
+    whose operands begin at addresses that the matrix units cannot load from, None where that is not known.
     """
 
     multiprocessors: int
     narrow_share: float
     fill: float = 0.0
+    unaligned_flops_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """`count` equal products of `rows` x `inner` by `inner` x `columns` elements."""
+    """`count` equal products of `rows` x `inner` by `inner` x `columns` elements.
+
+    Operands of `interleaved` ones lie next to each other in the rows of one tensor, as attention's heads do.
+    """
 
     rows: float
     columns: float
     inner: float
     count: float = 1.0
+    interleaved: bool = False
 
     def backward(self) -> tuple["Shape", "Shape"]:
         """Return the products of the backward pass: the gradients of both factors."""
         return (
-            Shape(rows=self.rows, columns=self.inner, inner=self.columns, count=self.count),
-            Shape(rows=self.inner, columns=self.columns, inner=self.rows, count=self.count),
+            replace(self, columns=self.inner, inner=self.columns),
+            replace(self, rows=self.inner, inner=self.rows),
         )
 
 
@@ -55,6 +61,9 @@ class Shape:
 def product_seconds(shape: Shape, tiling: Tiling, flops_per_second: float) -> float:
     """Return the time of the arithmetic of `shape` where wide tiles in full waves reach `flops_per_second`."""
     aligned = shape.columns % _ALIGNED == 0 and shape.inner % _ALIGNED == 0
+    unaligned = tiling.unaligned_flops_per_second
+    if unaligned is not None and shape.interleaved and not (aligned and shape.rows % _ALIGNED == 0):
+        return 2 * shape.rows * shape.columns * shape.inner * shape.count / unaligned
     tile_flops_per_second = flops_per_second / tiling.multiprocessors * (1.0 if aligned else _UNALIGNED_SHARE)
     best_s = float("inf")
     for rows, columns in (*_WIDE, _NARROW):

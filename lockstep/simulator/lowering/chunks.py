@@ -9,57 +9,29 @@ from itertools import groupby
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.hardware.cluster import Device
-from lockstep.simulator.hardware.collectives import ALL_GATHER, REDUCE_SCATTER
+from lockstep.simulator.hardware.collectives import ALL_GATHER
 from lockstep.simulator.lowering.context import ContextParallelism
 from lockstep.simulator.lowering.costs import added_seconds
 from lockstep.simulator.lowering.operators import Flow, Placed, place_operator
+from lockstep.simulator.lowering.segments import (
+    SCATTER_AXIS,
+    Feature,
+    Gathered,
+    Segment,
+    Summed,
+    Work,
+    during_products,
+    paced,
+    tidied,
+    work_seconds,
+)
 from lockstep.simulator.models.model import Operator, Precision
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.placement import PARTIAL, Placement, Transfer, shards, transfers
 from lockstep.simulator.strategy.tree import FULL, GRADIENT, OPTIMIZER, PARAMETER, Node, StrategyTree, resolve
 
-_SCATTER_AXIS = "tp"
 _SENT_TO, _SENDS = "sent to", "sends"
 """Mark the contents of a chunk that begins with what another has sent, and of one that is not the last."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Computation of `seconds` on a device at full speed; that of a `product` may go on during transfers."""
-
-    seconds: float
-    product: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Feature:
-    """A transfer that the pass waits for, while work of `hides_s` at full speed goes on."""
-
-    transfer: Transfer
-    hides_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Summed:
-    """Gradients of `total_bytes` are there: partial sums along `sums`, to be kept in parts over `kept`.
-
-    Gradients that are themselves kept in parts are summed in `every_pass`, others in the last of a step.
-    """
-
-    total_bytes: float
-    sums: frozenset[str]
-    kept: frozenset[str]
-    every_pass: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """Weights kept in parts are needed whole from here on: a transfer that may come early."""
-
-    transfer: Transfer
-
-
-Segment = Work | Feature | Summed | Gathered
 
 
 @dataclass(slots=True)
@@ -179,8 +151,8 @@ def compile_chunks(
                 context=context,
             )
             if overlap_tensor:
-                compiled[key].forward = _during_products(compiled[key].forward, mesh)
-                compiled[key].backward = _during_products(compiled[key].backward, mesh)
+                compiled[key].forward = during_products(compiled[key].forward, mesh)
+                compiled[key].backward = during_products(compiled[key].backward, mesh)
         chunks[-1].part.append(compiled[key])
         chunks[-1].contents.append(key)
         arriving = compiled[key].output
@@ -188,8 +160,8 @@ def compile_chunks(
 
 
 def _scattered(flow: Flow, mesh: Mesh) -> int:
-    """Return in how many parts a tensor that is replicated along `_SCATTER_AXIS` is sent."""
-    return 1 if _SCATTER_AXIS in flow.placement else mesh.degree(_SCATTER_AXIS)
+    """Return in how many parts a tensor that is replicated along `SCATTER_AXIS` is sent."""
+    return 1 if SCATTER_AXIS in flow.placement else mesh.degree(SCATTER_AXIS)
 
 
 def _chunk(arriving: Flow, mesh: Mesh) -> Chunk:
@@ -210,7 +182,7 @@ def _gather_before(chunk: Chunk, leaving: Flow) -> None:
 
 def _gather(flow: Flow, mesh: Mesh) -> Segment:
     volume_bytes = flow.total_bytes / shards(flow.placement, mesh)
-    return Feature(Transfer(ALL_GATHER, frozenset((_SCATTER_AXIS,)), volume_bytes))
+    return Feature(Transfer(ALL_GATHER, frozenset((SCATTER_AXIS,)), volume_bytes))
 
 
 def _settle(part: Part, leaving: Flow, mesh: Mesh) -> Flow:
@@ -257,8 +229,8 @@ def _block(
         run.workspace_bytes += run.transient_bytes
         part.append(run)
     part.gathered_bytes = gathered_bytes
-    part.forward = _tidied(part.forward)
-    part.backward = _tidied(part.backward)
+    part.forward = paced(tidied(part.forward), blocking=device.launch_blocking)
+    part.backward = paced(tidied(part.backward), blocking=device.launch_blocking)
     return part
 
 
@@ -273,7 +245,7 @@ def _operator(placed: Placed, weights: float, mesh: Mesh, precision: Precision, 
     """Return the part of one operator; adding gradients to those of other micro-batches takes `added_s`."""
     kept = {item: placed.memory.get(item, frozenset()) & placed.sums for item in (OPTIMIZER, GRADIENT, PARAMETER)}
     fetch = _fetch(weights * precision.weight, kept[PARAMETER], mesh)
-    work = Work(placed.again_s + placed.backward_s + added_s, placed.product)
+    work = Work(placed.again_s + placed.backward_s + added_s, placed.product, placed.host_backward_s)
     backward: list[Segment] = [*fetch, work, *map(Feature, placed.after)]
     if weights and placed.sums:
         in_parts = kept[OPTIMIZER] | kept[GRADIENT]
@@ -283,7 +255,7 @@ def _operator(placed: Placed, weights: float, mesh: Mesh, precision: Precision, 
     updated = weights / _degree(kept[OPTIMIZER], mesh)
     late = kept[OPTIMIZER] - kept[PARAMETER]
     return Part(
-        forward=[*fetch, *map(Feature, placed.before), Work(placed.forward_s, placed.product)],
+        forward=[*fetch, *map(Feature, placed.before), _forward(placed)],
         backward=backward,
         stored_bytes=placed.stored_input_bytes + placed.stored_own_bytes,
         workspace_bytes=placed.workspace_bytes,
@@ -304,16 +276,24 @@ def _send_round(part: Part, placed: Placed, mesh: Mesh, context: ContextParallel
     if ring is None:
         return
     n = mesh.degree("cp")
-    forward_s, backward_s = _work_seconds(part.forward), _work_seconds(part.backward)
+    forward_s, backward_s = work_seconds(part.forward), work_seconds(part.backward)
     others = [Feature(transfer) for transfer in placed.before if transfer != ring[0]]
-    part.forward = [*others, Feature(ring[0], forward_s * (n - 1) / n), Work(forward_s / n)]
+    part.forward = [
+        *others,
+        Feature(ring[0], forward_s * (n - 1) / n),
+        Work(forward_s / n, host_s=placed.host_forward_s),
+    ]
     hides_s = backward_s * (n - 1) / n / len(ring)
     left = [Feature(transfer) for transfer in placed.after if transfer.axes != ring[1].axes]
-    part.backward = [*(Feature(transfer, hides_s) for transfer in ring), Work(backward_s / n), *left]
+    part.backward = [
+        *(Feature(transfer, hides_s) for transfer in ring),
+        Work(backward_s / n, host_s=placed.host_backward_s),
+        *left,
+    ]
 
 
-def _work_seconds(segments: Iterable[Segment]) -> float:
-    return sum(each.seconds for each in segments if isinstance(each, Work))
+def _forward(placed: Placed) -> Work:
+    return Work(placed.forward_s, placed.product, placed.host_forward_s)
 
 
 def _fetch(total_bytes: float, axes: frozenset[str], mesh: Mesh) -> list[Gathered]:
@@ -329,62 +309,6 @@ def _recompute(part: Part, unit: list[Placed]) -> None:
     part.transient_bytes = unit_bytes - kept_bytes
     again: list[Segment] = [segment for segment in part.forward if not isinstance(segment, Gathered)]
     part.backward = again + part.backward
-
-
-def _tidied(segments: list[Segment]) -> list[Segment]:
-    """Return a block's segments: its weights gathered at once and first, neighbouring work made one."""
-    gathered: dict[tuple[str, frozenset[str]], float] = {}
-    tidied: list[Segment] = []
-    for segment in segments:
-        if isinstance(segment, Gathered):
-            kind, axes, volume_bytes = segment.transfer.kind, segment.transfer.axes, segment.transfer.volume_bytes
-            gathered[kind, axes] = gathered.get((kind, axes), 0.0) + volume_bytes
-        elif (
-            isinstance(segment, Work)
-            and tidied
-            and isinstance(last := tidied[-1], Work)
-            and segment.product == last.product
-        ):
-            tidied[-1] = Work(last.seconds + segment.seconds, last.product)
-        else:
-            tidied.append(segment)
-    return [*(Gathered(Transfer(*key, volume)) for key, volume in gathered.items()), *tidied]
-
-
-def _during_products(segments: list[Segment], mesh: Mesh) -> list[Segment]:
-    """Return segments in which transfers along `tp` go on during the product that waits for them, or that made them.
-
-    Both are cut in as many parts as ranks: all parts of the product but one are computed while others are on their way
-    (Transformer Engine's overlap with user buffers). A product is during one transfer.
-    """
-    found = list(segments)
-    parts = mesh.degree(_SCATTER_AXIS)
-    for place, segment in enumerate(found):
-        if (
-            not isinstance(segment, Feature)
-            or segment.transfer.axes != {_SCATTER_AXIS}
-            or segment.transfer.kind not in (ALL_GATHER, REDUCE_SCATTER)
-        ):
-            continue
-        for near in (_next_work(found, place, 1), _next_work(found, place, -1)):
-            work = None if near is None else found[near]
-            if near is not None and isinstance(work, Work) and work.product:
-                found[place] = Feature(segment.transfer, work.seconds * (1 - 1 / parts))
-                found[near] = Work(work.seconds / parts)
-                break
-    return found
-
-
-def _next_work(segments: list[Segment], place: int, way: int) -> int | None:
-    """Return the place of the next work in one direction, None where a transfer that is waited for comes first."""
-    place += way
-    while 0 <= place < len(segments):
-        if isinstance(segments[place], Work):
-            return place
-        if isinstance(segments[place], Feature):
-            return None
-        place += way
-    return None
 
 
 def _degree(axes: frozenset[str], mesh: Mesh) -> float:

@@ -6,7 +6,7 @@ products: what they move takes its time before or after the products and is not 
 
 from dataclasses import dataclass
 
-from lockstep.simulator.hardware.cluster import Device
+from lockstep.simulator.hardware.cluster import Device, joined_seconds
 from lockstep.simulator.hardware.products import Shape
 from lockstep.simulator.models.model import Operator, Precision
 
@@ -35,7 +35,7 @@ class Work:
 
 
 def operator_seconds(op: Operator, work: Work, device: Device) -> tuple[float, float]:
-    """Return the seconds of the forward and of the backward pass on a device at full speed."""
+    """Return the seconds of the forward and of the backward pass on a device at full speed, the host left out."""
     if op.fused_attention:
         return _fused_attention_seconds(op, work, device)
     ratio = op.backward_ratio
@@ -52,14 +52,20 @@ def operator_seconds(op: Operator, work: Work, device: Device) -> tuple[float, f
     with_products = work.moved_bytes * (1 - op.separate_share) + work.weight_bytes
     with_backward_products = moved_bytes * (1 - op.separate_backward_share) + work.weight_bytes * ratio
     return (
-        overlap_s + device.bound_seconds(forward_s, with_products, op.launches),
-        overlap_backward_s + device.bound_seconds(backward_s, with_backward_products, op.launches * ratio),
+        overlap_s + device.bound_seconds(forward_s, with_products, 0.0),
+        overlap_backward_s + device.bound_seconds(backward_s, with_backward_products, 0.0),
     )
 
 
 def added_seconds(weights: float, precision: Precision, device: Device) -> float:
     """Return the time to add the gradients of `weights` parameters to those of the micro-batches before."""
     return device.memory_seconds(2 * precision.gradient * weights)
+
+
+def pace_ratio(device_s: float, host_s: float, *, blocking: bool) -> float:
+    """Return by how much longer than on the device alone a block takes that the host issues in `host_s`."""
+    paced_s = device_s + host_s if blocking else joined_seconds(device_s, host_s)
+    return paced_s / device_s if device_s else 1.0
 
 
 def _fused_attention_seconds(op: Operator, work: Work, device: Device) -> tuple[float, float]:
@@ -69,7 +75,10 @@ def _fused_attention_seconds(op: Operator, work: Work, device: Device) -> tuple[
         forward_s, backward_s = device.arithmetic_seconds(flops), device.arithmetic_seconds(backward_flops)
     else:
         forward_s, backward_s = flops / device.attention.forward, backward_flops / device.attention.backward
+    moved_bytes = work.moved_bytes * (op.backward_ratio if op.backward_moves_ratio is None else op.backward_moves_ratio)
     return (
-        device.bound_seconds(forward_s, work.moved_bytes),
-        device.bound_seconds(backward_s, work.moved_bytes * op.backward_ratio, op.backward_ratio),
+        device.memory_seconds(work.moved_bytes * op.separate_share)
+        + device.bound_seconds(forward_s, work.moved_bytes * (1 - op.separate_share), 0.0),
+        device.memory_seconds(moved_bytes * op.separate_backward_share)
+        + device.bound_seconds(backward_s, moved_bytes * (1 - op.separate_backward_share), 0.0),
     )

@@ -35,6 +35,7 @@ class Flow:
 class Placed:
     """An operator on one rank of its mesh, per micro-batch; seconds are those of a device at full speed.
 
+    The host issues its kernels in `host_forward_s` and `host_backward_s`.
     `before` are the transfers of its inputs, `after` those of their gradients. It is a `product` with weights or not.
     `weights` is the number of parameters held where nothing is kept in parts; their gradients are partial sums along
     `sums`, and `memory` says what is kept in parts. `again` is forward work that backward repeats by selective
@@ -48,6 +49,8 @@ class Placed:
     forward_s: float
     backward_s: float
     again_s: float
+    host_forward_s: float
+    host_backward_s: float
     flops: float
     product: bool
     weights: float
@@ -120,6 +123,8 @@ def place_operator(
         forward_s=forward_s,
         backward_s=backward_s,
         again_s=forward_s * again,
+        host_forward_s=device.launch_s * op.launches,
+        host_backward_s=device.launch_s * op.launches * (op.backward_ratio + again),
         flops=work.flops * (1 + op.backward_ratio),
         product=bool(op.products) and bool(op.weight_dims),
         weights=weights,
@@ -181,6 +186,7 @@ def _shape(product: Product, sizes: Mapping[str, float]) -> Shape:
         columns=size(product.columns),
         inner=size(product.inner),
         count=size(product.repeats),
+        interleaved=product.interleaved,
     )
 
 

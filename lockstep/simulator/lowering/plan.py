@@ -55,6 +55,7 @@ class _Asked:
     accumulates: bool
     overlap_tensor: bool
     context: ContextParallelism | None
+    copied_gather_bytes_per_second: float | None
     kept: tuple[object, ...] = field(compare=False)
     tree: StrategyTree = field(compare=False)
     cluster: Cluster = field(compare=False)
@@ -70,11 +71,13 @@ def plan_of(
     accumulates: bool = False,
     overlap_tensor: bool = False,
     context: ContextParallelism | None = None,
+    copied_gather_bytes_per_second: float | None = None,
 ) -> Plan:
     """Return the plan for micro-batches of `samples`, gradients sent in buckets of `bucket_bytes`.
 
     If it `accumulates`, gradients are added to those of the micro-batches before; with `overlap_tensor` transfers along
-    `tp` go on during products. `context` is gathered in halves if None.
+    `tp` go on during products; with `copied_gather_bytes_per_second` weights are gathered when they are needed and
+    copied at that rate. `context` is gathered in halves if None.
 
     Raises
     ------
@@ -96,6 +99,7 @@ def plan_of(
             accumulates=accumulates,
             overlap_tensor=overlap_tensor,
             context=context,
+            copied_gather_bytes_per_second=copied_gather_bytes_per_second,
             kept=tuple(block.module for block in blocks),
             tree=tree,
             cluster=cluster,
@@ -134,7 +138,12 @@ def _compiled(asked: _Asked) -> Plan:
     made: dict[object, Program] = {}
     for chunk in chunks:
         key = (chunk.mesh.axes, tuple(chunk.contents))
-        made[key] = made.get(key) or compile_program(chunk, fabric, bucket_bytes=asked.bucket_bytes)
+        made[key] = made.get(key) or compile_program(
+            chunk,
+            fabric,
+            bucket_bytes=asked.bucket_bytes,
+            copied_gather_bytes_per_second=asked.copied_gather_bytes_per_second,
+        )
     return Plan(
         chunks=chunks,
         programs=[made[chunk.mesh.axes, tuple(chunk.contents)] for chunk in chunks],

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.simulator.lowering.acts import Act, Await, Blocking, Compute, Pass, Queued
-from lockstep.simulator.lowering.chunks import Chunk, Feature, Gathered, Segment, Summed, Work
+from lockstep.simulator.lowering.chunks import Chunk
 from lockstep.simulator.lowering.fabric import Fabric
+from lockstep.simulator.lowering.segments import Feature, Gathered, Segment, Summed, Work
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.placement import PARTIAL, Placement, Transfer, transfers
 
@@ -70,15 +71,34 @@ class _Buckets:
             yield (*key, total_bytes)
 
 
-def compile_program(chunk: Chunk, fabric: Fabric, *, bucket_bytes: float) -> Program:
-    """Return the program of `chunk`, its groups entered in `fabric`; gradients go in buckets of `bucket_bytes`."""
+def compile_program(
+    chunk: Chunk, fabric: Fabric, *, bucket_bytes: float, copied_gather_bytes_per_second: float | None = None
+) -> Program:
+    """Return the program of `chunk`, its groups entered in `fabric`; gradients go in buckets of `bucket_bytes`.
+
+    With `copied_gather_bytes_per_second` weights are gathered when they are needed, waited for, and copied at that
+    rate; else they are gathered one unit ahead.
+    """
     part = chunk.part
     made: dict[object, list[Act]] = {}
+    forward, backward = part.forward, part.backward
+    if copied_gather_bytes_per_second is not None:
+        forward, backward = (list(_waited_for(each, copied_gather_bytes_per_second)) for each in (forward, backward))
     return Program(
-        Pass(tuple(_acts(part.forward, chunk.mesh, fabric, bucket_bytes, made, last=False))),
-        Pass(tuple(_acts(part.backward, chunk.mesh, fabric, bucket_bytes, made, last=False))),
-        Pass(tuple(_acts(part.backward, chunk.mesh, fabric, bucket_bytes, made, last=True))),
+        Pass(tuple(_acts(forward, chunk.mesh, fabric, bucket_bytes, made, last=False))),
+        Pass(tuple(_acts(backward, chunk.mesh, fabric, bucket_bytes, made, last=False))),
+        Pass(tuple(_acts(backward, chunk.mesh, fabric, bucket_bytes, made, last=True))),
     )
+
+
+def _waited_for(segments: list[Segment], copied_bytes_per_second: float) -> Iterator[Segment]:
+    """Yield segments with each gather of weights waited for and its result copied before it is used."""
+    for segment in segments:
+        if isinstance(segment, Gathered):
+            yield Feature(segment.transfer)
+            yield Work(segment.transfer.volume_bytes / copied_bytes_per_second)
+        else:
+            yield segment
 
 
 def compile_returns(returns: list[Transfer], mesh: Mesh, fabric: Fabric) -> tuple[Queued, ...]:

@@ -16,8 +16,14 @@ _UNFUSED_SCORE_MOVES = 6.5
 _UNFUSED_SCORE_BACKWARD_MOVES = 9.5
 # Of those the products themselves write and read the scores once each, and in backward read dropout's output, write
 # gradients and read them twice; softmax and dropout are kernels next to them.
-_UNFUSED_SEPARATE_SHARE = 4.5 / _UNFUSED_SCORE_MOVES
-_UNFUSED_SEPARATE_BACKWARD_SHARE = 5.5 / _UNFUSED_SCORE_BACKWARD_MOVES
+_UNFUSED_SEPARATE_MOVES = 4.5
+_UNFUSED_SEPARATE_BACKWARD_MOVES = 5.5
+# What the heads found is copied to the order of the tokens, and its gradient back.
+_CONTEXT_MOVES = 2.0
+# Gradients of queries, keys and values are put next to each other: read and written.
+_CONCATENATION_MOVES = 2.0
+# A rotation of queries and keys reads and writes them.
+_ROTATION_MOVES = 2.0
 _UNFUSED_LAUNCHES = 4.0  # two products, softmax with scale and mask, dropout
 _CAUSAL_SHARE = 0.5  # fused attention skips the blocks above the diagonal
 _UNFUSED_SCORE_BYTES = 5.0  # softmax and dropout outputs at 2 bytes, a mask of 1
@@ -73,10 +79,20 @@ class LatentAttention:
         return Heads(queries=count, keys=count, key_dim=self.nope_dim + self.rope_dim, value_dim=self.value_dim)
 
 
-def attention(s: float, heads: Heads, *, width: float, fused: bool) -> Operator:
-    """Return the core of attention: the heads split, and queries by sequence; keys and values are needed whole."""
+def attention(s: float, heads: Heads, *, width: float, fused: bool, rotated: bool = False) -> Operator:
+    """Return the core of attention: the heads split, and queries by sequence; keys and values are needed whole.
+
+    Queries and keys are `rotated` by their position or not.
+    """
     total = heads.query_features + heads.kv_features
     scores = 0.0 if fused else heads.queries * s * s
+    rotations = _ROTATION_MOVES * s * (heads.query_features + heads.keys * heads.key_dim) * rotated
+    copies = rotations + _CONTEXT_MOVES * s * heads.output_features * (not fused)
+    separate = copies + _UNFUSED_SEPARATE_MOVES * scores
+    moves = s * (total + heads.output_features) + copies + _UNFUSED_SCORE_MOVES * scores
+    copies += _CONCATENATION_MOVES * s * total
+    backward_separate = copies + _UNFUSED_SEPARATE_BACKWARD_MOVES * scores
+    backward_moves = 2 * s * (total + heads.output_features) + copies + _UNFUSED_SCORE_BACKWARD_MOVES * scores
     return Operator(
         name="attention",
         dims={"s": s, "a": heads.queries},
@@ -87,18 +103,18 @@ def attention(s: float, heads: Heads, *, width: float, fused: bool) -> Operator:
         writes=("b", "s", "a"),
         output_elements=s * heads.output_features,
         flops=2 * s * s * (heads.query_features + heads.output_features),
-        moved_elements=s * (total + heads.output_features) + _UNFUSED_SCORE_MOVES * scores,
-        backward_moves_ratio=None if fused else _UNFUSED_SCORE_BACKWARD_MOVES / _UNFUSED_SCORE_MOVES,
+        moved_elements=moves,
+        backward_moves_ratio=backward_moves / moves,
         stored_input_bytes=width * s * total,
         stored_own_bytes=_UNFUSED_SCORE_BYTES * scores,
         selective=True,
         kept_input_share=KEPT_EVERY_SECOND,
         products=(
-            Product(rows=("s",), columns=(s,), inner=(heads.key_dim,), repeats=("b", "a")),
-            Product(rows=("s",), columns=(heads.value_dim,), inner=(s,), repeats=("b", "a")),
+            Product(rows=("s",), columns=(s,), inner=(heads.key_dim,), repeats=("b", "a"), interleaved=True),
+            Product(rows=("s",), columns=(heads.value_dim,), inner=(s,), repeats=("b", "a"), interleaved=True),
         ),
-        separate_share=0.0 if fused else _UNFUSED_SEPARATE_SHARE,
-        separate_backward_share=0.0 if fused else _UNFUSED_SEPARATE_BACKWARD_SHARE,
+        separate_share=separate / moves,
+        separate_backward_share=backward_separate / backward_moves,
         launches=1.0 if fused else _UNFUSED_LAUNCHES,
         fused_attention=fused,
         executed_share=_CAUSAL_SHARE if fused else 1.0,
@@ -117,7 +133,7 @@ def attention_block(
     return (
         norm("norm1", s, h, weights=h, width=width),
         *made,
-        attention(s, heads, width=width, fused=True),
+        attention(s, heads, width=width, fused=True, rotated=True),
         linear("proj", s, heads.output_features, h, width=width, bias=False),
         residual("residual1", s, h, dropout=False),
         norm("norm2", s, h, weights=h, width=width),

@@ -31,13 +31,15 @@ Extent = str | float
 class Product:
     """A matrix product in an operator's forward pass; every size is the product of its factors.
 
-    `repeats` are those of equal products that a rank computes at once: heads of attention, experts.
+    `repeats` are those of equal products that a rank computes at once: heads of attention, experts. The operands of
+    `interleaved` ones lie next to each other in the rows of one tensor.
     """
 
     rows: tuple[Extent, ...]
     columns: tuple[Extent, ...]
     inner: tuple[Extent, ...]
     repeats: tuple[Extent, ...] = ()
+    interleaved: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

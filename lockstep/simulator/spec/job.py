@@ -236,6 +236,7 @@ def _build(
             overlap_returns=strategy["overlap_returns"],
             context=ContextParallelism(exchange=strategy["context_exchange"], split=strategy["context_split"]),
             live_parameters=strategy["live_parameters"],
+            copied_gather_bytes_per_second=strategy["copied_gather_bytes_per_second"],
             gradient_buffer_bytes=strategy["gradient_buffer_bytes"],
         ),
         calibration=calibration,

@@ -39,6 +39,10 @@ DEVICE = {
     "launch_s": amount("time in which the host issues an operator", "seconds", None, above=None),
     "overlap_factor": amount("what computation and gradients each lose while both run", "", None, above=None),
     "fp8_flops_per_second": amount("peak arithmetic of FP8 products; none if not given", "FLOP/s", None),
+    "fp8_share": share("share of that peak that FP8 products reach over what others reach of theirs", None),
+    "launch_blocking": flag(
+        "the host issues an operator when the one before has ended (CUDA_LAUNCH_BLOCKING=1)", default=None
+    ),
     "context_bytes": amount("memory that a process takes before it allocates", "bytes", None, above=None),
     "communicator_bytes": amount("memory of the buffers of one communicator", "bytes", None, above=None),
     "allocator_reserve_ratio": amount(

@@ -150,6 +150,16 @@ STRATEGY = {
         nullable=True,
         default=None,
     ),
+    "copied_gather_bytes_per_second": Field(
+        kind=NUMBER,
+        help="rate at which ZeRO 3 copies weights that it has gathered, where it waits for each gather and copies its "
+        "result (DeepSpeed before August 2021); gathered one layer ahead if null",
+        unit="bytes/s",
+        above=0.0,
+        high=HUGE,
+        nullable=True,
+        default=None,
+    ),
     "overlap_sends": Field(
         kind=BOOLEAN,
         help="a stage goes on while its message to the next is under way; with several chunks a stage if null",

@@ -1,11 +1,13 @@
 """Products by shape: the mechanism, and the shipped devices against published operator times."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.simulator_published import HBM2E_500_W
 from lockstep.simulator.hardware.cluster import Device
 from lockstep.simulator.hardware.clusters import A100, H100, V100
 from lockstep.simulator.hardware.products import Shape, Tiling, product_seconds
@@ -18,9 +20,9 @@ SHIPPED = [pytest.param(each, id=each.name) for each in (A100, H100, V100)]
 TILING = Tiling(multiprocessors=100, narrow_share=0.7)
 
 
-def seconds(rows, columns, inner, count=1.0):
+def seconds(rows, columns, inner, count=1.0, tiling=TILING, **shape):
     """Return the arithmetic of a product where 100 multiprocessors reach 1 TFLOP/s each."""
-    return product_seconds(Shape(rows=rows, columns=columns, inner=inner, count=count), TILING, 100e12)
+    return product_seconds(Shape(rows=rows, columns=columns, inner=inner, count=count, **shape), tiling, 100e12)
 
 
 def test_one_tile_more_than_a_wave_takes_another_wave():
@@ -51,6 +53,18 @@ def test_dimensions_that_are_not_aligned_cost_more():
     assert seconds(2048, 150, 2048, count=8) > 1.4 * seconds(2048, 152, 2048, count=8)
 
 
+def test_interleaved_heads_that_are_not_aligned_do_without_matrix_units():
+    """Heads next to each other in a row begin at unaligned addresses, forward and backward; 104 features are aligned."""
+    tiling = replace(TILING, unaligned_flops_per_second=5e12)
+    slow_s = 2 * 2048 * 108 * 2048 * 8 / 5e12
+    forward = Shape(rows=2048, columns=2048, inner=108, count=8, interleaved=True)
+    for shape in (forward, *forward.backward()):
+        assert product_seconds(shape, tiling, 100e12) == pytest.approx(slow_s)
+        assert product_seconds(replace(shape, interleaved=False), tiling, 100e12) < slow_s / 5
+    assert seconds(2048, 2048, 104, count=8, tiling=tiling, interleaved=True) < slow_s / 5
+    assert seconds(2048, 2048, 108, count=8, interleaved=True) < slow_s / 5  # nothing is known of the device
+
+
 def test_a_larger_product_never_takes_less():
     """More rows, columns or products never take less time."""
     random = np.random.default_rng(3)
@@ -64,10 +78,14 @@ def test_a_larger_product_never_takes_less():
             assert seconds(*larger, count=count) >= base * (1 - 1e-9)
 
 
-def measured_products(device):
-    """Return FLOPs, measured seconds, and predicted over measured seconds of the device's rows: arrays of one shape."""
+def rows_of(device):
+    """Return the device's rows."""
     with OPERATORS.open(encoding="utf-8", newline="") as stream:
-        rows = [row for row in csv.DictReader(stream) if row["device"] == device.name]
+        return [row for row in csv.DictReader(stream) if row["device"] == device.name]
+
+
+def measured_products(device, rows):
+    """Return FLOPs, measured seconds, and predicted over measured seconds of the device's rows: arrays of one shape."""
     flops, measured_s, ratios = [], [], []
     for row in rows:
         shape = Shape(**{name: float(row[name]) for name in ("rows", "columns", "inner", "count")})
@@ -82,14 +100,29 @@ def measured_products(device):
 
 @pytest.mark.parametrize("device", SHIPPED)
 def test_shipped_efficiencies_are_those_of_the_largest_products(device: Device):
-    """Under sustained load: the largest product of the table, in each format it has, is met to 2 % on average."""
-    flops, _, ratios = measured_products(device)
+    """Under sustained load: the largest product, in each format it has, is met to 2 % on average.
+
+    Where a row states that its operands are distributed as those of training are, it counts: zeros and integers take
+    less power, and the clocks of an A100 fall by 13 % without them.
+    """
+    rows = rows_of(device)
+    flops, _, ratios = measured_products(device, [row for row in rows if row["operands"]] or rows)
     assert abs(ratios[flops == flops.max()].mean() - 1) <= 0.02
 
 
 @pytest.mark.parametrize("device", SHIPPED)
 def test_shipped_tilings_show_the_measured_dependence_on_shape(device: Device):
     """Beside a common factor, the devices' clocks, products of all shapes are met to 6 % on average."""
-    _, _, ratios = measured_products(device)
+    _, _, ratios = measured_products(device, rows_of(device))
     assert len(ratios) >= 5
     assert np.abs(ratios / np.median(ratios) - 1).mean() <= 0.06
+
+
+@pytest.mark.parametrize("number_format", ["bf16", "fp8"])
+def test_the_limited_h100_meets_products_in_both_formats(number_format):
+    """H100 of 500 W: products of half precision and of FP8 are met to 6 % each."""
+    device = replace(H100, name="H100 500 W", **HBM2E_500_W)
+    rows = [row for row in rows_of(device) if row["format"] == number_format]
+    _, _, ratios = measured_products(device.as_fp8() if number_format == "fp8" else device, rows)
+    assert len(ratios) == 3
+    assert np.abs(ratios - 1).max() <= 0.06

@@ -2,7 +2,8 @@ import pytest
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.hardware.clusters import A100
-from lockstep.simulator.lowering.chunks import Feature, Gathered, Summed, Work, compile_chunks
+from lockstep.simulator.lowering.chunks import compile_chunks
+from lockstep.simulator.lowering.segments import Feature, Gathered, Summed, Work
 from lockstep.simulator.models.transformers import gpt, llama, moe
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.preset import Degrees, preset

@@ -1,0 +1,133 @@
+"""The segments of a pass before it is a program: work, transfers, sums of gradients and gathers of weights."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lockstep.simulator.hardware.collectives import ALL_GATHER, REDUCE_SCATTER
+from lockstep.simulator.lowering.costs import pace_ratio
+from lockstep.simulator.strategy.mesh import Mesh
+from lockstep.simulator.strategy.placement import Transfer
+
+SCATTER_AXIS = "tp"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Computation of `seconds` on a device at full speed; that of a `product` may go on during transfers.
+
+    The host issues it in `host_s`.
+    """
+
+    seconds: float
+    product: bool = False
+    host_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A transfer that the pass waits for, while work of `hides_s` at full speed goes on."""
+
+    transfer: Transfer
+    hides_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """Gradients of `total_bytes` are there: partial sums along `sums`, to be kept in parts over `kept`.
+
+    Gradients that are themselves kept in parts are summed in `every_pass`, others in the last of a step.
+    """
+
+    total_bytes: float
+    sums: frozenset[str]
+    kept: frozenset[str]
+    every_pass: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Weights kept in parts are needed whole from here on: a transfer that may come early."""
+
+    transfer: Transfer
+
+
+Segment = Work | Feature | Summed | Gathered
+
+
+def work_seconds(segments: Iterable[Segment]) -> float:
+    """Return the seconds of the work among `segments`."""
+    return sum(each.seconds for each in segments if isinstance(each, Work))
+
+
+def tidied(segments: list[Segment]) -> list[Segment]:
+    """Return a block's segments: its weights gathered at once and first, neighbouring work made one."""
+    gathered: dict[tuple[str, frozenset[str]], float] = {}
+    tidied: list[Segment] = []
+    for segment in segments:
+        if isinstance(segment, Gathered):
+            kind, axes, volume_bytes = segment.transfer.kind, segment.transfer.axes, segment.transfer.volume_bytes
+            gathered[kind, axes] = gathered.get((kind, axes), 0.0) + volume_bytes
+        elif (
+            isinstance(segment, Work)
+            and tidied
+            and isinstance(last := tidied[-1], Work)
+            and segment.product == last.product
+        ):
+            tidied[-1] = Work(last.seconds + segment.seconds, last.product, last.host_s + segment.host_s)
+        else:
+            tidied.append(segment)
+    return [*(Gathered(Transfer(*key, volume)) for key, volume in gathered.items()), *tidied]
+
+
+def paced(segments: list[Segment], *, blocking: bool) -> list[Segment]:
+    """Return a block's segments with the host's part in them.
+
+    The host goes ahead of the device, so that the slower of the two sets the pace of a block; if launches are
+    `blocking`, each waits for the other.
+    """
+    device_s = work_seconds(segments) + sum(each.hides_s for each in segments if isinstance(each, Feature))
+    host_s = sum(segment.host_s for segment in segments if isinstance(segment, Work))
+    longer = pace_ratio(device_s, host_s, blocking=blocking)
+    return [_longer(segment, longer) for segment in segments]
+
+
+def _longer(segment: Segment, ratio: float) -> Segment:
+    if isinstance(segment, Work):
+        return Work(segment.seconds * ratio, segment.product)
+    return Feature(segment.transfer, segment.hides_s * ratio) if isinstance(segment, Feature) else segment
+
+
+def during_products(segments: list[Segment], mesh: Mesh) -> list[Segment]:
+    """Return segments in which transfers along `tp` go on during the product that waits for them, or that made them.
+
+    Both are cut in as many parts as ranks: all parts of the product but one are computed while others are on their way
+    (Transformer Engine's overlap with user buffers). A product is during one transfer.
+    """
+    found = list(segments)
+    parts = mesh.degree(SCATTER_AXIS)
+    for place, segment in enumerate(found):
+        if (
+            not isinstance(segment, Feature)
+            or segment.transfer.axes != {SCATTER_AXIS}
+            or segment.transfer.kind not in (ALL_GATHER, REDUCE_SCATTER)
+        ):
+            continue
+        for near in (_next_work(found, place, 1), _next_work(found, place, -1)):
+            work = None if near is None else found[near]
+            if near is not None and isinstance(work, Work) and work.product:
+                found[place] = Feature(segment.transfer, work.seconds * (1 - 1 / parts))
+                found[near] = Work(work.seconds / parts)
+                break
+    return found
+
+
+def _next_work(segments: list[Segment], place: int, way: int) -> int | None:
+    """Return the place of the next work in one direction, None where a transfer that is waited for comes first."""
+    place += way
+    while 0 <= place < len(segments):
+        if isinstance(segments[place], Work):
+            return place
+        if isinstance(segments[place], Feature):
+            return None
+        place += way
+    return None
