@@ -76,3 +76,31 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path):
     path.write_text("\n".join((text[0], text[1].replace(",14400,", ",many,"))))
     with pytest.raises(MalformedError, match=r"run in runs\.csv, line 2: .*many"):
         read_runs(path)
+
+
+def layers_by_stage(run):
+    """Return how many transformer layers each stage of a run has, in the order of the data."""
+    blocks = list(run.tree.root.children.items())
+    meshes = list(dict.fromkeys(block.mesh for _, block in blocks))
+    return [sum(name.startswith("layer") for name, block in blocks if block.mesh == mesh) for mesh in meshes]
+
+
+def test_deepspeed_fills_stages_in_order(runs):
+    """78 layers on 12 stages are 7 on each of 11 and one on the last, as BLOOM's chronicles say of that job."""
+    run = next(r for r in runs if r.set_name == "bigscience" and r.stages == 12 and len(r.tree.model.blocks) == 80)
+    assert layers_by_stage(run) == [7] * 11 + [1]
+    balanced = next(r for r in runs if r.set_name == "bigscience" and len(r.tree.model.blocks) == 72 and r.stages == 12)
+    assert layers_by_stage(balanced) == [5, *[6] * 10, 5]  # embedding and head count as layers there
+
+
+def test_what_a_framework_always_does_reaches_the_job(runs):
+    """Chunks of MLPerf's pipeline, MegaScale's overlaps in its own rows only, and ZeRO 3's gathers as of 2021."""
+    mlperf = next(run for run in runs if run.set_name.startswith("MLPerf"))
+    assert (mlperf.chunks, mlperf.options.overlap_tensor) == (12, True)
+    megascale = [run for run in runs if run.set_name.startswith("MegaScale")]
+    assert {run.options.overlap_tensor for run in megascale} == {True, False}
+    zero3 = [run for run in runs if run.set_name.startswith("Narayanan")]
+    copied = [run.options.copied_gather_bytes_per_second for run in zero3]
+    assert copied.count(None) == 3
+    assert all(rate == pytest.approx(27.9e9, rel=0.01) for rate in copied if rate is not None)
+    assert all(run.cluster.device.launch_blocking for run in runs if run.set_name == "bigscience")
