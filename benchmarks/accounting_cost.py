@@ -3,10 +3,11 @@
     python -m benchmarks.accounting_cost [--steps N] [--profile]
 
 The blocks are those that the Python writer stores for such a step, half of its collectives synchronous and half
-asynchronous inside the backward, of several sizes. Thread CPU time of reading the slots, checksums included, and of
-building the records: the median of several rounds. Fixed work runs before and after each round, and the cost is scaled
-to a machine that takes REFERENCE_NS for it, so that a slow or crowded machine does not decide. Exit code 1 when eight
-ranks take more than 3 % of a core.
+asynchronous inside the backward, of several sizes: once on the host, and once on a device that is done with everything
+at once, with the events that the agent queues and reads there. Thread CPU time of reading the slots, checksums
+included, and of building the records: the median of several rounds. Fixed work runs before and after each round, and
+the cost is scaled to a machine that takes REFERENCE_NS for it, so that a slow or crowded machine does not decide. Exit
+code 1 when eight ranks take more than 3 % of a core, with events of a device or without.
 """
 
 import argparse
@@ -20,12 +21,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from benchmarks.checks import Check, equal, has_missed
+from benchmarks.device_cost import HostStream
 from lockstep.accounting.block_reader import BlockReader
 from lockstep.accounting.step_builder import StepBuilder
+from lockstep.agent.device.event_queue import EventQueue
 from lockstep.agent.mark_buffer import MarkBuffer
 from lockstep.contracts.marks import BLOCK_BYTES, MARK_BYTES, MARK_STRUCT, pack_call_site
 from lockstep.contracts.records import RECORD_FIELDS, RECORD_STRUCT
 
+HOST, DEVICE = "host", "device"
 RANKS = 8
 STEPS_PER_SECOND = 10
 COLLECTIVES = 200
@@ -66,7 +70,7 @@ class StepMarks:
         issued = [buffer.issue(self._data, (layer % _SIZES + 1) << 20) for layer in range(COLLECTIVES // 2)]
         for ordinal in issued:
             assert ordinal is not None
-            buffer.done(ordinal)
+            self._asynchronous_end(ordinal)
         buffer.wait_begin()
         buffer.wait_end()
         buffer.backward_end()
@@ -82,13 +86,34 @@ class StepMarks:
         buffer.wait_begin()
         buffer.wait_end()
 
+    def _asynchronous_end(self, ordinal: int) -> None:
+        self._buffer.done(ordinal)
 
-def slots_of(steps: int) -> bytes:
+
+class DeviceStepMarks(StepMarks):
+    """Writes the same steps as they are with a device, whose events lie where the clock is when they are queued."""
+
+    def __init__(self, buffer_file: int, block_count: int) -> None:
+        super().__init__(buffer_file, block_count)
+        stream = HostStream(lambda: self.now_ns)
+        self._queue = EventQueue(stream, self._buffer, stream.record(), cpu_clock=lambda: 0)
+        self._buffer.device = self._queue.at_mark
+
+    def _synchronous(self, payload_bytes: int) -> None:
+        ordinal = self._buffer.issue(self._tensor, payload_bytes)
+        assert ordinal is not None
+        self._queue.completed(ordinal, in_order=True)
+
+    def _asynchronous_end(self, ordinal: int) -> None:
+        self._queue.completed(ordinal, in_order=False)
+
+
+def slots_of(steps: int, kind: type[StepMarks] = StepMarks) -> bytes:
     """Return a ring that holds so many steps."""
     block_count = steps * _BLOCKS_PER_STEP
     with tempfile.TemporaryFile() as file:
         file.truncate(block_count * BLOCK_BYTES)
-        marks = StepMarks(file.fileno(), block_count)
+        marks = kind(file.fileno(), block_count)
         for _ in range(steps):
             marks.step()
         return file.read()
@@ -144,18 +169,18 @@ def measure(slots: bytes) -> Cost:
     return Cost(statistics.median(costs), statistics.median(scaled))
 
 
-def check(cost: Cost, records: list[bytes], steps: int) -> list[Check]:
-    """Return every figure."""
+def check(cost: Cost, records: list[bytes], steps: int, where: str = HOST) -> list[Check]:
+    """Return every figure of steps on the host or on a device."""
     last = dict(zip(RECORD_FIELDS, RECORD_STRUCT.unpack(records[-1]), strict=True))
     share = cost.scaled_ns * RANKS * STEPS_PER_SECOND / 1e9
     return [
-        equal("steps", len(records), steps),
-        equal("collectives of a step", last["tp_count"] + last["dp_count"], COLLECTIVES),
-        Check("a step's account on this machine", f"{cost.measured_ns / 1000:,.0f} us"),
-        Check("this machine against the reference", f"{cost.measured_ns / cost.scaled_ns:.2f} times as slow"),
-        Check("a step's account on the reference machine", f"{cost.scaled_ns / 1000:,.0f} us"),
+        equal(f"{where}: steps", len(records), steps),
+        equal(f"{where}: collectives of a step", last["tp_count"] + last["dp_count"], COLLECTIVES),
+        Check(f"{where}: a step's account on this machine", f"{cost.measured_ns / 1000:,.0f} us"),
+        Check(f"{where}: this machine against the reference", f"{cost.measured_ns / cost.scaled_ns:.2f} times as slow"),
+        Check(f"{where}: a step's account on the reference machine", f"{cost.scaled_ns / 1000:,.0f} us"),
         Check(
-            f"{RANKS} ranks at {STEPS_PER_SECOND} steps a second",
+            f"{where}: {RANKS} ranks at {STEPS_PER_SECOND} steps a second",
             f"{share:.1%} of a core",
             f"at most {CORE_BUDGET_RATIO:.0%}",
             share <= CORE_BUDGET_RATIO,
@@ -169,13 +194,16 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=100, help="steps of the ring that is read")
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     arguments = parser.parse_args()
-    slots = slots_of(arguments.steps)
-    if arguments.profile:
-        cProfile.runctx("build(slots)", globals(), locals(), sort="tottime")
-    checks = check(measure(slots), build(slots), arguments.steps)
-    for line in checks:
-        print(line.text())
-    return int(has_missed(checks))
+    missed = False
+    for where, kind in ((HOST, StepMarks), (DEVICE, DeviceStepMarks)):
+        slots = slots_of(arguments.steps + (kind is DeviceStepMarks), kind)  # the device's last step is not read yet
+        if arguments.profile:
+            cProfile.runctx("build(slots)", globals(), locals(), sort="tottime")
+        checks = check(measure(slots), build(slots), arguments.steps, where)
+        for line in checks:
+            print(line.text())
+        missed |= has_missed(checks)
+    return int(missed)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import argparse
 import os
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic_ns, thread_time_ns
@@ -33,9 +33,10 @@ _SITE = pack_call_site("allreduce_", synchronous=True, domain=0, slot=0, group_s
 
 
 class HostStream:
-    """A stream that does what is queued before the call that queues it returns."""
+    """A stream that does what is queued before the call that queues it returns, at the time that `clock` shows, ns."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int] = monotonic_ns) -> None:
+        self._clock = clock
         self.free: list[Stamp] = []
         self.made = 0
 
@@ -46,7 +47,7 @@ class HostStream:
         else:
             self.made += 1
             stamp = Stamp(0, 0)
-        stamp.event = monotonic_ns()
+        stamp.event = self._clock()
         return stamp
 
     def usable(self) -> bool:

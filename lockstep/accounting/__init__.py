@@ -7,7 +7,7 @@
     pending_marks.py    marks of communication, kept until the step ends
     communication_marks.py   which of them does what
     communication.py    collectives and waits of the running step, mark by mark
-    communication_arrays.py  the same at once, for large steps
+    communication_arrays.py  the same at once, for large steps, and for all with a device
     quantities.py       samples, tokens, work and FLOPs of the running step
     breakdown.py        the events of a step to a partition of its time
     breakdown_arrays.py the same for a step whose communication was read at once

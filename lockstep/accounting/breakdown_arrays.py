@@ -5,6 +5,7 @@ Shapes: C collectives, W waits, S backwards, L limits, P pieces of waits.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lockstep.accounting.breakdown import StepBreakdown, TakenTime, add_phases, clip, subtract
 from lockstep.accounting.communication_arrays import Integers, StepArrays
@@ -38,7 +39,7 @@ def attribute_arrays(start_ns: int, end_ns: int, events: StepEvents, arrays: Ste
 
 def _blocked(end_ns: int, events: StepEvents, arrays: StepArrays) -> _Intervals:
     """Return where the thread was blocked, as `breakdown._blocked` does."""
-    issue_ns_C, done_ns_C, is_sync_C = arrays.issue_ns_C, arrays.done_ns_C, arrays.synchronous_C
+    issue_ns_C, done_ns_C, is_sync_C, domain_C = _own(arrays)
     times = [time for _, begin, end in events.spans for time in (begin, end)]
     limit_ns_L = np.concatenate((issue_ns_C, arrays.begin_ns_W, arrays.end_ns_W, [*times, end_ns]))
     limit_ns_L.sort()
@@ -59,8 +60,18 @@ def _blocked(end_ns: int, events: StepEvents, arrays: StepArrays) -> _Intervals:
     return (
         np.concatenate((start_ns_C[is_wait_C], arrays.begin_ns_W)),
         np.concatenate((wait_end_ns_C[is_wait_C], arrays.end_ns_W)),
-        np.concatenate((arrays.domain_C[is_wait_C], _known_domains(arrays))),
+        np.concatenate((domain_C[is_wait_C], _known_domains(arrays))),
     )
+
+
+def _own(arrays: StepArrays) -> tuple[Integers, Integers, NDArray[np.bool_], Integers]:
+    """Return (issue, done, synchronous, domain) of the collectives whose issue may block, which those aside do not."""
+    columns = (arrays.issue_ns_C, arrays.done_ns_C, arrays.synchronous_C, arrays.domain_C)
+    if arrays.is_aside_C is None or not arrays.is_aside_C.any():
+        return columns
+    is_own_C = ~arrays.is_aside_C
+    issue_ns_C, done_ns_C, is_sync_C, domain_C = columns
+    return issue_ns_C[is_own_C], done_ns_C[is_own_C], is_sync_C[is_own_C], domain_C[is_own_C]
 
 
 def _limits_behind(time_ns: Integers, limit_ns_L: Integers) -> Integers:
@@ -94,12 +105,12 @@ def _disjoint(waits: _Intervals, start_ns: int, end_ns: int) -> _Intervals:
     finish_ns = np.minimum(finish_ns, end_ns)
     order = begin_ns.argsort(kind="stable")
     order = order[begin_ns[order] < finish_ns[order]]
-    begin_ns, finish_ns = _union(begin_ns[order], finish_ns[order], start_ns)
+    begin_ns, finish_ns = union(begin_ns[order], finish_ns[order], start_ns)
     is_piece = begin_ns < finish_ns
     return begin_ns[is_piece], finish_ns[is_piece], domain[order][is_piece]
 
 
-def _union(begin_ns: Integers, finish_ns: Integers, start_ns: int) -> tuple[Integers, Integers]:
+def union(begin_ns: Integers, finish_ns: Integers, start_ns: int) -> tuple[Integers, Integers]:
     """Begin each of some ascending intervals where those before it have ended."""
     reached_ns = np.maximum.accumulate(np.concatenate(([start_ns], finish_ns)))
     return np.maximum(begin_ns, reached_ns[:-1]), finish_ns
@@ -112,7 +123,7 @@ def _add_flight(breakdown: StepBreakdown, start_ns: int, end_ns: int, arrays: St
     is_flight_C = (done_ns_C != UNKNOWN_NS) & (finish_ns_C > issue_ns_C)
     for domain in {each.domain for each in arrays.traffic}:
         chosen_C = is_flight_C & (arrays.domain_C == domain)
-        begin_ns, finish_ns = _union(issue_ns_C[chosen_C], finish_ns_C[chosen_C], start_ns)
+        begin_ns, finish_ns = union(issue_ns_C[chosen_C], finish_ns_C[chosen_C], start_ns)
         breakdown.in_flight_ns[domain] = int(np.maximum(finish_ns - begin_ns, 0).sum())
     for domain, wait_ns in enumerate(breakdown.wait_ns):
         breakdown.in_flight_ns[domain] = max(breakdown.in_flight_ns[domain], wait_ns)
@@ -127,6 +138,7 @@ def total_arrays(arrays: StepArrays) -> DomainTotals:
     took_ns_C = arrays.done_ns_C - arrays.issue_ns_C
     is_done_C = arrays.done_ns_C > IN_FLIGHT
     is_unknown_C = arrays.done_ns_C == UNKNOWN_NS
+    totals.in_flight.update(arrays.domain_C[~(is_done_C | is_unknown_C)].tolist())
     for domain in {each.domain for each in arrays.traffic}:
         took_ns = took_ns_C[is_done_C & (arrays.domain_C == domain)]
         if len(took_ns):

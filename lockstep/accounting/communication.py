@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lockstep.accounting.events import EVENTS_MAX, UNKNOWN_NS, IssuedCollective, StepEvents, Traffic
 from lockstep.accounting.state import TIME_NS, DictForm, IntegerForm, ListForm, StateForm, mapping, restore, saved
@@ -11,6 +11,9 @@ from lockstep.contracts.bus_bytes import bus_bytes
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.marks import OPERATORS, ORDINAL_MASK, UNKNOWN_DOMAIN, unpack_issue
 from lockstep.contracts.records import DOMAIN_KINDS
+
+if TYPE_CHECKING:
+    from lockstep.accounting.communication_arrays import StepArrays
 
 _NO_DOMAIN, _LOST_DOMAIN = -1, -2
 NOT_OURS = -1
@@ -45,7 +48,7 @@ class CommunicationTracker:
         self.last_domain = _NO_DOMAIN
         self._traffic: dict[tuple[int, int], Traffic] = {}
         self._by_ordinal: dict[int, IssuedCollective] = {}
-        self._former: deque[dict[int, IssuedCollective]] = deque(maxlen=FORMER_STEPS)
+        self._former: deque[dict[int, IssuedCollective] | StepArrays] = deque(maxlen=FORMER_STEPS)
         self.keeps_former = False
         """Whether ends of collectives of former steps are noted: a device was not done with those steps."""
         self._expected: list[IssuedCollective] = []
@@ -110,10 +113,23 @@ class CommunicationTracker:
     def end(self, ordinal: int, done_ns: int = UNKNOWN_NS) -> None:
         """Note when a collective was done; one of a former step is done with."""
         collective = self._by_ordinal.get(ordinal)
-        if collective is None and self.keeps_former:
-            collective = next((former[ordinal] for former in self._former if ordinal in former), None)
         if collective is not None:
             collective.done_ns = done_ns
+        elif self.keeps_former:
+            self._end_former(ordinal, done_ns)
+
+    def _end_former(self, ordinal: int, done_ns: int) -> None:
+        for former in self._former:
+            if not isinstance(former, dict):
+                if former.end(ordinal, done_ns):
+                    return
+            elif ordinal in former:
+                former[ordinal].done_ns = done_ns
+                return
+
+    def keep_former(self, arrays: "StepArrays") -> None:
+        """Note that the step before was read at once."""
+        self._former[-1] = arrays
 
     def set_bus_bytes(self, ordinal: int, moved_bytes: int) -> bool:
         """Set what a collective moves over the slowest link; return False where no agent writes such a mark."""

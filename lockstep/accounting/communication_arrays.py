@@ -4,25 +4,26 @@
 Marks in an order that a training seldom leaves are not read here but one by one: both give the same records
 (tests/accounting/test_arrays.py).
 
-Shapes: M marks, C collectives, W waits, E ends of collectives.
+Shapes: M marks, C collectives, W waits, E ends of collectives, V marks that begin or end a wait.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.accounting.communication import NOT_OURS, WAITS_DEEP_MAX, CommunicationTracker
-from lockstep.accounting.events import IN_FLIGHT, UNKNOWN_NS, Traffic
+from lockstep.accounting.events import IN_FLIGHT, UNKNOWN_NS, StepEvents, Traffic
 from lockstep.accounting.pending_marks import PendingMarks
 from lockstep.contracts.bounds import MONOTONIC_NS_MAX
 from lockstep.contracts.marks import KIND_MASK, OTHER_THREAD, MarkKind
 
-_MARK = np.dtype([("time", "<u8"), ("kind", "<u2"), ("detail", "<u2"), ("subject", "<u4"), ("argument", "<i8")])
+MARK_DTYPE = np.dtype([("time", "<u8"), ("kind", "<u2"), ("detail", "<u2"), ("subject", "<u4"), ("argument", "<i8")])
 _ISSUE, _DONE, _DONE_UNKNOWN = int(MarkKind.ISSUE), int(MarkKind.DONE), int(MarkKind.DONE_UNKNOWN)
 _EXPECT, _WAIT_BEGIN, _WAIT_END = int(MarkKind.EXPECT), int(MarkKind.WAIT_BEGIN), int(MarkKind.WAIT_END)
+_QUEUED = int(MarkKind.DEVICE_QUEUED)
 _NEVER = np.iinfo(np.int64).max
 """Position behind all marks."""
 
@@ -30,17 +31,36 @@ Integers = NDArray[np.int64]
 
 
 @dataclass(slots=True)
+class CommunicationPoints:
+    """Marks of a step's communication that a device has events of: ordinals of marks, host times ns, arrays of int64.
+
+    issue_at_C, queued_at_C, queued_ns_C : of the issue, and of the mark at the end, -1 where there is none
+    wait_at_V, wait_ns_V : where waits begin and end
+    """
+
+    issue_at_C: Integers
+    queued_at_C: Integers
+    queued_ns_C: Integers
+    wait_at_V: Integers
+    wait_ns_V: Integers
+
+
+@dataclass(slots=True)
 class StepArrays:
     """Collectives and waits of a step; times ns, arrays of int64.
 
     issue_ns_C, done_ns_C : as in IssuedCollective, in the order of issue times
+    ordinal_C : of the collectives in the attempt
     traffic_C : indices in `traffic`
     domain_C, synchronous_C : of the traffic
     begin_ns_W, end_ns_W, domain_W : as in StepEvents.blocked, in its order
+    points : of a rank with a device
+    is_aside_C : whether a device does it beside the training's own work; None where none is
     """
 
     issue_ns_C: Integers
     done_ns_C: Integers
+    ordinal_C: Integers
     traffic_C: Integers
     traffic: list[Traffic]
     domain_C: Integers
@@ -48,11 +68,19 @@ class StepArrays:
     begin_ns_W: Integers
     end_ns_W: Integers
     domain_W: Integers
+    points: CommunicationPoints | None = None
+    is_aside_C: NDArray[np.bool_] | None = None
+
+    def end(self, ordinal: int, done_ns: int) -> bool:
+        """Note when a collective was done; return False where it is not of this step."""
+        found_C = self.ordinal_C == ordinal
+        self.done_ns_C[found_C] = done_ns
+        return bool(found_C.any())
 
 
 @dataclass(slots=True)
 class _Marks:
-    """Marks of a step that are all of the plain kinds, with valid times."""
+    """Marks of a step that are all of the plain kinds, with valid times, and those of DEVICE_QUEUED apart from them."""
 
     time_M: Integers
     kind_M: NDArray[np.uint16]
@@ -61,6 +89,10 @@ class _Marks:
     """Of another thread; None where none is."""
     inside_M: NDArray[np.bool_] | None
     """Inside a backward, where there are other threads."""
+    position_M: Integers
+    queued_at_E: Integers
+    """Positions in the attempt, as `position_M`, of the marks of `queued_E`."""
+    queued_E: NDArray[np.void]
 
 
 @dataclass(slots=True)
@@ -89,7 +121,7 @@ def read_arrays(pending: PendingMarks, tracker: CommunicationTracker) -> StepArr
 
     None, and nothing done, where they are of a kind or in an order that is for one mark after another.
     """
-    marks = _read_marks(pending) if tracker.is_plain else None
+    marks = _read_marks(pending, has_device=tracker.keeps_former) if tracker.is_plain else None
     if marks is None:
         return None
     issues = _read_issues(marks, tracker)
@@ -100,9 +132,12 @@ def read_arrays(pending: PendingMarks, tracker: CommunicationTracker) -> StepArr
     issue_ns_C = time_M[issues.at_C]
     domain_W = _guessed_domains(waits, issues, tracker)
     done_ns_C = _read_ends(marks, issues, waits, domain_W)
+    if tracker.keeps_former:
+        _end_former(marks, issues, tracker)
     arrays = StepArrays(
         issue_ns_C=issue_ns_C,
         done_ns_C=done_ns_C,
+        ordinal_C=issues.ordinal_C,
         traffic_C=issues.traffic_C,
         traffic=issues.traffic,
         domain_C=issues.domain_C,
@@ -112,27 +147,78 @@ def read_arrays(pending: PendingMarks, tracker: CommunicationTracker) -> StepArr
         domain_W=domain_W,
     )
     if not tracker.has_communicated:  # what is waited for before the first collective is of no domain
-        _forget_waits(arrays, waits.end_at_W > (issues.at_C[0] if len(issues.at_C) else _NEVER))
+        is_kept_W = waits.end_at_W > (issues.at_C[0] if len(issues.at_C) else _NEVER)
+        _forget_waits(arrays, is_kept_W)
+        waits.end_at_W = waits.end_at_W[is_kept_W]
+    if tracker.keeps_former:
+        arrays.points = _points(marks, issues, waits)
     tracker.take_over([each.domain for each in issues.traffic], issues.domain_C[-1:].tolist())
     tracker.set_waits(waits.open_waits, waits.open_other_waits)
-    return _in_issue_order(arrays)
+    return in_issue_order(arrays)
 
 
-def _read_marks(pending: PendingMarks) -> _Marks | None:
-    marks_M = np.frombuffer(pending.data, _MARK)
+def arrays_of(events: StepEvents) -> StepArrays:
+    """Return the communication that was read one mark after another."""
+    collectives = events.collectives
+    indices: defaultdict[Traffic, int] = defaultdict(count().__next__)
+    traffic_C = np.array([indices[each.traffic] for each in collectives], np.int64)
+    traffic = list(indices)
+    times = [(each.issue_ns, each.done_ns) for each in collectives]
+    issue_ns_C, done_ns_C = np.array(times, np.int64).reshape(-1, 2).T
+    wait_W3 = np.array(events.blocked, np.int64).reshape(-1, 3)
+    return StepArrays(
+        issue_ns_C=issue_ns_C,
+        done_ns_C=done_ns_C,
+        ordinal_C=np.full(len(collectives), -1, np.int64),
+        traffic_C=traffic_C,
+        traffic=traffic,
+        domain_C=np.array([each.domain for each in traffic], np.int64)[traffic_C],
+        synchronous_C=np.array([each.synchronous for each in traffic], np.bool_)[traffic_C],
+        begin_ns_W=wait_W3[:, 0],
+        end_ns_W=wait_W3[:, 1],
+        domain_W=wait_W3[:, 2],
+    )
+
+
+def without_waits(arrays: StepArrays) -> StepArrays:
+    """Return a copy without its waits."""
+    none_W = np.empty(0, np.int64)
+    return replace(arrays, begin_ns_W=none_W, end_ns_W=none_W, domain_W=none_W)
+
+
+def _read_marks(pending: PendingMarks, *, has_device: bool) -> _Marks | None:
+    marks_M = np.frombuffer(pending.data, MARK_DTYPE)
     kind_M = marks_M["kind"]
-    time_M = marks_M["time"]
-    if time_M.max() > MONOTONIC_NS_MAX:
+    if marks_M["time"].max() > MONOTONIC_NS_MAX:
         return None
     other_M = inside_M = None
     if kind_M.max() >= OTHER_THREAD:
         other_M = kind_M >= OTHER_THREAD
         kind_M = kind_M & KIND_MASK
-        counts, insides = zip(*pending.runs, strict=True)
+        counts, insides, _ = zip(*pending.runs, strict=True)
         inside_M = np.repeat(insides, counts)
-    if kind_M.max() > _WAIT_END:
+    position_M, queued_at_E, queued_E = np.empty(0, np.int64), np.empty(0, np.int64), marks_M[:0]
+    if has_device:
+        position_M = _positions(pending)
+        is_queued_M = kind_M == _QUEUED
+        queued_at_E, queued_E = position_M[is_queued_M], marks_M[is_queued_M]
+    if len(queued_at_E):
+        kept_M = ~is_queued_M
+        marks_M, kind_M, position_M = marks_M[kept_M], kind_M[kept_M], position_M[kept_M]
+        if other_M is not None and inside_M is not None:
+            other_M, inside_M = other_M[kept_M], inside_M[kept_M]
+    if kind_M.max(initial=0) > _WAIT_END:
         return None
-    return _Marks(time_M.astype(np.int64), kind_M, marks_M, other_M, inside_M)
+    return _Marks(
+        marks_M["time"].astype(np.int64), kind_M, marks_M, other_M, inside_M, position_M, queued_at_E, queued_E
+    )
+
+
+def _positions(pending: PendingMarks) -> Integers:
+    """Return the position in the attempt of each mark."""
+    counts, _, firsts = zip(*pending.runs, strict=True)
+    counts_R = np.array(counts)
+    return np.repeat(np.array(firsts) - counts_R.cumsum() + counts_R, counts_R) + np.arange(len(pending))
 
 
 def _read_issues(marks: _Marks, tracker: CommunicationTracker) -> _Issues | None:
@@ -226,16 +312,56 @@ def _collectives_of(end_at_E: Integers, marks: _Marks, issues: _Issues) -> tuple
     return end_at_E[is_known_E], collective_E[is_known_E]
 
 
+def _end_former(marks: _Marks, issues: _Issues, tracker: CommunicationTracker) -> None:
+    """Note the ends of collectives of steps before, which a device may not be done with."""
+    end_at_E = ((marks.kind_M == _DONE) | (marks.kind_M == _DONE_UNKNOWN)).nonzero()[0]
+    first = int(issues.ordinal_C[0]) if len(issues.at_C) else _NEVER
+    end_at_E = end_at_E[marks.marks_M["subject"][end_at_E] < first]
+    for ordinal, kind, time_ns in zip(
+        marks.marks_M["subject"][end_at_E].tolist(),
+        marks.kind_M[end_at_E].tolist(),
+        marks.time_M[end_at_E].tolist(),
+        strict=True,
+    ):
+        tracker.end(ordinal, time_ns if kind == _DONE else UNKNOWN_NS)
+
+
+def _points(marks: _Marks, issues: _Issues, waits: _Waits) -> CommunicationPoints:
+    """Return the marks that a device has events of."""
+    count_C = len(issues.at_C)
+    issue_at_C = marks.position_M[issues.at_C]
+    queued_at_C, queued_ns_C = np.full(count_C, -1, np.int64), np.zeros(count_C, np.int64)
+    if count_C and len(marks.queued_at_E):
+        collective_E = np.minimum(issues.ordinal_C.searchsorted(marks.queued_E["subject"]), count_C - 1)
+        is_known_E = issues.ordinal_C[collective_E] == marks.queued_E["subject"]
+        is_known_E &= issue_at_C[collective_E] < marks.queued_at_E
+        queued_at_C[collective_E[is_known_E]] = marks.queued_at_E[is_known_E]
+        queued_ns_C[collective_E[is_known_E]] = marks.queued_E["time"][is_known_E]
+    is_begin_M = marks.kind_M == _WAIT_BEGIN
+    if marks.other_M is not None and marks.inside_M is not None:
+        is_begin_M &= ~marks.other_M | marks.inside_M
+    wait_at_V = np.concatenate((is_begin_M.nonzero()[0], waits.end_at_W))
+    return CommunicationPoints(
+        issue_at_C, queued_at_C, queued_ns_C, marks.position_M[wait_at_V], marks.time_M[wait_at_V]
+    )
+
+
 def _forget_waits(arrays: StepArrays, is_kept_W: NDArray[np.bool_]) -> None:
     arrays.begin_ns_W, arrays.end_ns_W = arrays.begin_ns_W[is_kept_W], arrays.end_ns_W[is_kept_W]
     arrays.domain_W = arrays.domain_W[is_kept_W]
 
 
-def _in_issue_order(arrays: StepArrays) -> StepArrays:
+def in_issue_order(arrays: StepArrays) -> StepArrays:
     """Return the arrays with collectives in the order of their times, which two threads may not keep."""
     if (arrays.issue_ns_C[1:] >= arrays.issue_ns_C[:-1]).all():
         return arrays
     order_C = arrays.issue_ns_C.argsort(kind="stable")
-    for name in ("issue_ns_C", "done_ns_C", "traffic_C", "domain_C", "synchronous_C"):
+    for name in ("issue_ns_C", "done_ns_C", "ordinal_C", "traffic_C", "domain_C", "synchronous_C"):
         setattr(arrays, name, getattr(arrays, name)[order_C])
+    if arrays.is_aside_C is not None:
+        arrays.is_aside_C = arrays.is_aside_C[order_C]
+    points = arrays.points
+    if points is not None:
+        for name in ("issue_at_C", "queued_at_C", "queued_ns_C"):
+            setattr(points, name, getattr(points, name)[order_C])
     return arrays

@@ -56,6 +56,8 @@ class CommunicationMarks:
             for other in (outside, inside)
         )
         """By whether the training thread is inside a backward."""
+        self.interpret: Callable[[int, Mark, Handler | None], None] | None = None
+        """On a rank with a device, takes the position of a mark that was kept, the mark, and what handles it."""
 
     def handle(self, mark: Mark, *, is_backward: bool) -> None:
         """Interpret a mark, behind those that are kept."""
@@ -68,20 +70,22 @@ class CommunicationMarks:
         data, runs = bytes(self.pending.data), self.pending.runs
         self.pending.clear()
         at = 0
-        for count, is_backward in runs:
+        for count, is_backward, position in runs:
             end = at + count * MARK_BYTES
             handlers = self._handlers[is_backward]
-            for mark in MARK_STRUCT.iter_unpack(data[at:end]):
-                if mark[0] > MONOTONIC_NS_MAX:
+            for ordinal, mark in enumerate(MARK_STRUCT.iter_unpack(data[at:end]), position):
+                if mark[TIME] > MONOTONIC_NS_MAX:
                     self._refuse()
+                elif self.interpret is None:
+                    handlers[mark[KIND]](mark)
                 else:
-                    handlers[mark[1]](mark)
+                    self.interpret(ordinal, mark, handlers.get(mark[KIND]))
             at = end
 
     def end_step(self, *, is_plain: Callable[[], bool]) -> StepArrays | None:
         """Return the communication of the step that ends as arrays, None where it is in the tracker's events.
 
-        `is_plain()` answers whether arrays will do: spans in the order of time, and no device.
+        `is_plain()` answers whether arrays will do: spans in the order of time.
         """
         arrays = None
         if len(self.pending) >= ARRAYS_FROM and is_plain():

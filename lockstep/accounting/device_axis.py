@@ -1,139 +1,134 @@
+# ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
 """A step's events, noted when work was queued, become events of when the device did it. Pure arithmetic on ns.
 
 A mark that has an event lies where the event does. What has none (garbage collections, phases that the training
 names itself) lies where the host was, unless the device was busy then: between the events around it.
+
+Shapes: P points, T times, C collectives, W waits, S spans, B backwards.
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
-from operator import attrgetter, itemgetter
+import numpy as np
 
-from lockstep.accounting.events import (
-    BACKWARD,
-    IN_FLIGHT,
-    UNKNOWN_NS,
-    UNSEEN_NS,
-    Interval,
-    IssuedCollective,
-    StepEvents,
-)
+from lockstep.accounting.breakdown_arrays import union
+from lockstep.accounting.communication_arrays import Integers, StepArrays, in_issue_order, without_waits
+from lockstep.accounting.device_step import DeviceReading
+from lockstep.accounting.events import BACKWARD, IN_FLIGHT, UNKNOWN_NS, UNSEEN_NS, IssuedCollective, StepEvents
 from lockstep.contracts.records import MISSING
-
-Flight = tuple[int, int | None, bool]
-"""(issue, done, whether aside): device times of a collective, the second if an event has it, and whether its stream was
-not the training's own."""
 
 
 class DeviceAxis:
     """Where host times of one step lie in device time.
 
-    `points` are (host, device) pairs, ascending in both; `floor_ns` is how late an idle device is, which is what a
-    launch takes.
+    Points ascend in both; `floor_ns` is how late an idle device is, which is what a launch takes.
     """
 
-    __slots__ = ("_devices", "_exact", "_floor_ns", "_hosts")
+    __slots__ = ("_device_ns_P", "_floor_ns", "_host_ns_P")
 
-    def __init__(self, points: list[tuple[int, int]], floor_ns: int) -> None:
-        self._hosts = [host for host, _ in points]
-        self._devices = [device for _, device in points]
-        self._exact = dict(points)
+    def __init__(self, host_ns_P: Integers, device_ns_P: Integers, floor_ns: int) -> None:
+        self._host_ns_P = host_ns_P
+        self._device_ns_P = device_ns_P
         self._floor_ns = floor_ns
 
-    def at(self, host_ns: int) -> int:
-        """Return the device time of `host_ns`."""
-        exact = self._exact.get(host_ns)
-        if exact is not None:
-            return exact
-        index = bisect_left(self._hosts, host_ns)
-        device = host_ns + self._floor_ns
-        if index > 0:
-            device = max(device, self._devices[index - 1])
-        if index < len(self._hosts):
-            device = min(device, self._devices[index])
-        return device
+    def at(self, host_ns_T: Integers) -> Integers:
+        """Return the device times of host times."""
+        hosts, devices, last = self._host_ns_P, self._device_ns_P, len(self._host_ns_P) - 1
+        before_T = hosts.searchsorted(host_ns_T)
+        behind_T = hosts.searchsorted(host_ns_T, "right")
+        late_ns_T = host_ns_T + self._floor_ns
+        between_ns_T = np.where(before_T > 0, np.maximum(late_ns_T, devices[before_T - 1]), late_ns_T)
+        upper_ns_T = devices[np.minimum(before_T, last)]
+        between_ns_T = np.where(before_T <= last, np.minimum(between_ns_T, upper_ns_T), between_ns_T)
+        return np.where(behind_T > before_T, devices[behind_T - 1], between_ns_T)
 
-    def exposed(self, begin_ns: int, end_ns: int) -> Interval:
-        """Return the part of a pause of the host that the device had no work for.
+    def exposed(self, begin_ns_T: Integers, end_ns_T: Integers) -> tuple[Integers, Integers]:
+        """Return the parts of pauses of the host that the device had no work for.
 
         What was still queued for the device at the next event is what the pause could have been longer without being
         felt, so at most the rest was exposed.
         """
-        begin, end = self.at(begin_ns), self.at(end_ns)
-        return max(begin, end - max(end_ns - begin_ns - self._lead_after(end_ns), 0)), end
-
-    def _lead_after(self, host_ns: int) -> int:
-        index = bisect_left(self._hosts, host_ns)
-        if index == len(self._hosts):
-            return 0
-        return max(self._devices[index] - self._hosts[index] - self._floor_ns, 0)
+        begin_T, end_T = self.at(begin_ns_T), self.at(end_ns_T)
+        index_T = self._host_ns_P.searchsorted(end_ns_T)
+        next_T = np.minimum(index_T, len(self._host_ns_P) - 1)
+        lead_ns_T = np.maximum(self._device_ns_P[next_T] - self._host_ns_P[next_T] - self._floor_ns, 0)
+        lead_ns_T[index_T > next_T] = 0
+        return np.maximum(begin_T, end_T - np.maximum(end_ns_T - begin_ns_T - lead_ns_T, 0)), end_T
 
     def lead(self, begin_ns: int, end_ns: int) -> int:
         """Return the least time by which the host was ahead from `begin_ns` to `end_ns`; MISSING without an event."""
-        events = range(bisect_left(self._hosts, begin_ns), bisect_right(self._hosts, end_ns))
-        if not events:
+        first = self._host_ns_P.searchsorted(begin_ns)
+        last = self._host_ns_P.searchsorted(end_ns, "right")
+        if first == last:
             return MISSING
-        return max(min(self._devices[index] - self._hosts[index] for index in events) - self._floor_ns, 0)
+        ahead_ns_P = self._device_ns_P[first:last] - self._host_ns_P[first:last]
+        return max(int(ahead_ns_P.min()) - self._floor_ns, 0)
 
 
-def translate(events: StepEvents, axis: DeviceAxis, flights: Mapping[IssuedCollective, Flight]) -> StepEvents:
-    """Return `events` in device time; they and their collectives are not changed.
+def translate(
+    events: StepEvents, reading: DeviceReading, axis: DeviceAxis, origin_ns: int
+) -> tuple[StepEvents, StepArrays]:
+    """Return a step's events and its communication in device time, where the step's first event lies at `origin_ns`.
 
-    A collective on a stream of its own (FSDP's) blocks only where the training's stream waits for it, however it was
-    called.
+    Those given are not changed. A collective on a stream of its own (FSDP's) blocks only where the training's stream
+    waits for it, however it was called.
     """
-    at = axis.at
+    arrays = reading.arrays
+    collectives, waits, spans = len(arrays.issue_ns_C), len(arrays.begin_ns_W), len(events.spans)
+    span_S = np.array(events.spans, np.int64).reshape(-1, 3)
+    columns = (arrays.issue_ns_C, arrays.done_ns_C, arrays.begin_ns_W, arrays.end_ns_W, span_S[:, 1], span_S[:, 2])
+    moved_T = axis.at(np.concatenate(columns))
+    last = 2 * (collectives + waits)
+    issue_ns_C, done_ns_C = moved_T[:collectives], moved_T[collectives : 2 * collectives]
+    begin_ns_W, end_ns_W = moved_T[2 * collectives : last - waits], moved_T[last - waits : last]
+    begin_S, end_S = moved_T[last : last + spans], moved_T[last + spans :]
+    issue_ns_C = np.where(reading.is_read_C, origin_ns + reading.issue_ns_C, issue_ns_C)
+    done_ns_C = np.where(arrays.done_ns_C < 0, arrays.done_ns_C, np.maximum(done_ns_C, issue_ns_C))
+    done_ns_C = np.where(arrays.done_ns_C == IN_FLIGHT, _unended(arrays, events), done_ns_C)
     translated = StepEvents()
     translated.unmeasured = dict(events.unmeasured)
-    translated.spans = [(phase, at(begin), at(end)) for phase, begin, end in events.spans]
-    translated.collections = [axis.exposed(begin, end) for begin, end in events.collections]
-    translated.blocked = [(at(begin), at(end), domain) for begin, end, domain in events.blocked]
-    tails = _tails(events)
-    for collective in events.collectives:
-        flight = flights.get(collective)
-        issue_ns, done_ns, is_aside = (at(collective.issue_ns), None, False) if flight is None else flight
-        traffic = collective.traffic._replace(synchronous=False) if is_aside else collective.traffic
-        moved = IssuedCollective(issue_ns, traffic)
-        moved.done_ns = _done_ns(collective, issue_ns, tails, axis) if done_ns is None else done_ns
-        (translated.aside if is_aside else translated.collectives).append(moved)
-    return translated
+    translated.spans = list(zip(span_S[:, 0].tolist(), begin_S.tolist(), end_S.tolist(), strict=True))
+    if events.collections:
+        begin_ns_T, end_ns_T = axis.exposed(*np.array(events.collections, np.int64).T)
+        translated.collections = list(zip(begin_ns_T.tolist(), end_ns_T.tolist(), strict=True))
+    moved = StepArrays(
+        issue_ns_C=issue_ns_C,
+        done_ns_C=np.where(reading.is_done_C, origin_ns + reading.done_ns_C, done_ns_C),
+        ordinal_C=arrays.ordinal_C,
+        traffic_C=arrays.traffic_C,
+        traffic=arrays.traffic,
+        domain_C=arrays.domain_C,
+        synchronous_C=arrays.synchronous_C & ~reading.is_aside_C,
+        begin_ns_W=begin_ns_W,
+        end_ns_W=end_ns_W,
+        domain_W=arrays.domain_W,
+        is_aside_C=reading.is_aside_C,
+    )
+    return translated, in_issue_order(moved)
 
 
-def _tails(events: StepEvents) -> list[Interval]:
-    """Return, for each backward, from when on no one was seen waiting in it, and its end."""
-    waits = [begin for begin, _, _ in events.blocked]
-    tails = []
-    for phase, begin, end in events.spans:
-        if phase == BACKWARD:
-            index = bisect_right(waits, end)
-            tails.append((max(begin, waits[index - 1] + 1) if index else begin, end))
-    return tails
-
-
-def _done_ns(collective: IssuedCollective, issue_ns: int, tails: list[Interval], axis: DeviceAxis) -> int:
-    """Return when a collective without an event of its end was done, as far as the host knows.
+def _unended(arrays: StepArrays, events: StepEvents) -> Integers:
+    """Return what is known of the ends of collectives without an event of theirs.
 
     IN_FLIGHT, which is "until the end of the backward", only for the last ones of a backward: the reducer waits for
     those unseen. Whoever called an earlier one waited for it where that was seen.
     """
-    done_ns = collective.done_ns
-    if done_ns != IN_FLIGHT:
-        return done_ns if done_ns < 0 else max(axis.at(done_ns), issue_ns)
-    index = bisect_right(tails, collective.issue_ns, key=itemgetter(0)) - 1
-    in_tail = index >= 0 and collective.issue_ns <= tails[index][1]
-    return IN_FLIGHT if in_tail and not collective.traffic.synchronous else UNSEEN_NS
+    backward_B = np.array([(begin, end) for phase, begin, end in events.spans if phase == BACKWARD], np.int64)
+    if not len(backward_B):
+        return np.full(len(arrays.issue_ns_C), UNSEEN_NS, np.int64)
+    begin_B, end_B = backward_B.T
+    if len(arrays.begin_ns_W):  # from behind the last wait on that began in the backward, or before it
+        last_B = arrays.begin_ns_W.searchsorted(end_B, "right") - 1
+        begin_B = np.where(last_B >= 0, np.maximum(begin_B, arrays.begin_ns_W[last_B] + 1), begin_B)
+    index_C = begin_B.searchsorted(arrays.issue_ns_C, "right") - 1
+    is_tail_C = (index_C >= 0) & (arrays.issue_ns_C <= end_B[index_C]) & ~arrays.synchronous_C
+    return np.where(is_tail_C, IN_FLIGHT, UNSEEN_NS)
 
 
-def in_flight_ns(events: StepEvents) -> int:
+def in_flight_ns(arrays: StepArrays) -> int:
     """Return the time with any collective in flight; MISSING if of one it is not known when it was done."""
-    total = reached = 0
-    for collective in sorted(events.collectives + events.aside, key=attrgetter("issue_ns")):
-        if collective.done_ns <= IN_FLIGHT:
-            return MISSING
-        begin = max(collective.issue_ns, reached)
-        if collective.done_ns > begin:
-            total += collective.done_ns - begin
-            reached = collective.done_ns
-    return total
+    if (arrays.done_ns_C <= IN_FLIGHT).any():
+        return MISSING
+    begin_ns_C, end_ns_C = union(arrays.issue_ns_C, arrays.done_ns_C, 0)
+    return int(np.maximum(end_ns_C - begin_ns_C, 0).sum())
 
 
 def shifted(events: StepEvents, shift_ns: int) -> StepEvents:
@@ -146,4 +141,12 @@ def shifted(events: StepEvents, shift_ns: int) -> StepEvents:
         copy = IssuedCollective(collective.issue_ns + shift_ns, collective.traffic)
         copy.done_ns = UNKNOWN_NS
         moved.collectives.append(copy)
+    return moved
+
+
+def shifted_arrays(arrays: StepArrays, shift_ns: int) -> StepArrays:
+    """Return the same of communication that was read at once."""
+    moved = without_waits(arrays)
+    moved.issue_ns_C = arrays.issue_ns_C + shift_ns
+    moved.done_ns_C = np.full_like(arrays.done_ns_C, UNKNOWN_NS)
     return moved

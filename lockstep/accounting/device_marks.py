@@ -8,10 +8,11 @@ May live here: what a mark means on a device. Not here: what was read of a step,
 
 from collections.abc import Callable
 
+from lockstep.accounting.communication_marks import CommunicationMarks
 from lockstep.accounting.device_tracker import DeviceTracker
 from lockstep.accounting.step_in_progress import BuiltStep, StepInProgress, built_step
 from lockstep.accounting.step_record import FinishedStep
-from lockstep.contracts.marks import KIND_MASK, ORDINAL_MASK, OTHER_THREAD, MarkKind
+from lockstep.contracts.marks import KIND_MASK, MARK_STRUCT, ORDINAL_MASK, OTHER_THREAD, MarkKind
 
 Mark = tuple[int, int, int, int, int]
 """(time ns, kind, detail, subject, argument)."""
@@ -38,8 +39,10 @@ class DeviceMarks:
     `ordinal` is the position in the attempt of the mark that is handled; whoever passes marks sets it.
     """
 
-    def __init__(self, running: StepInProgress, ordinal: int) -> None:
+    def __init__(self, running: StepInProgress, communication: CommunicationMarks, ordinal: int) -> None:
         self.ordinal = ordinal
+        self._marks = communication
+        communication.interpret = self._interpret
         self._running = running
         self._spans = running.spans
         self._communication = running.communication
@@ -80,7 +83,17 @@ class DeviceMarks:
         else:
             note(mark, handler)
 
+    def _interpret(self, ordinal: int, mark: Mark, handler: Handler | None) -> None:
+        """Handle a mark that was kept until now."""
+        present, self.ordinal = self.ordinal, ordinal
+        if handler is None:
+            self._note_queued(mark)
+        else:
+            self.handle(mark, handler)
+        self.ordinal = present
+
     def _begin(self, mark: Mark) -> None:
+        self._marks.settle()
         self._tracker.begin(self.ordinal, mark[2], is_at_start=self._is_at_start())
 
     def steps_given_up(self) -> list[BuiltStep]:
@@ -104,6 +117,8 @@ class DeviceMarks:
         self._tracker.drain()
 
     def _close(self, finished: FinishedStep) -> None:
+        if finished.arrays is not None:
+            self._communication.keep_former(finished.arrays)
         self._tracker.close(finished, self.ordinal)
 
     def _is_at_start(self) -> bool:
@@ -153,11 +168,16 @@ class DeviceMarks:
         return self.ordinal - (self.ordinal - ordinal & ORDINAL_MASK)
 
     def _read_event(self, mark: Mark) -> None:
-        _, _, stream, ordinal, distance_ns = mark
-        self._tracker.read_event(self.ordinal - (self.ordinal - ordinal & ORDINAL_MASK), stream, distance_ns)
+        self._tracker.events.add(MARK_STRUCT.pack(*mark), self.ordinal)
+
+    def read_events(self, marks: bytes, position: int) -> None:
+        """Note the events that marks of DEVICE_EVENT alone show, the last one at `position`."""
+        self._tracker.events.add(marks, position)
 
     def _read_anchor(self, mark: Mark) -> None:
         seen_ns, _, stream, ordinal, distance_ns = mark
+        if self._marks.pending.has_ends():  # some may be of the steps that are measured now
+            self._marks.settle()
         self._tracker.read_anchor(self._absolute(ordinal), stream, distance_ns, seen_ns)
 
     def _lose_segment(self, mark: Mark) -> None:

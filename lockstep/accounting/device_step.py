@@ -1,174 +1,262 @@
-"""One step's events on a device: which were queued, which were read, and what they measure. Pure arithmetic on ns."""
+# ruff: noqa: N803, N806, N815  (names of arrays end in their shape, see the legend below)
+"""One step's events on a device: which were queued, which were read, and what they measure. Pure arithmetic on ns.
 
-from bisect import bisect_right
+Shapes: C collectives, E events that were read, Q marks that an event was queued behind, P points on the home stream.
+"""
+
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from lockstep.accounting.device_axis import Flight
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.accounting.communication_arrays import MARK_DTYPE, Integers, StepArrays, arrays_of
 from lockstep.accounting.events import EVENTS_MAX, UNKNOWN_NS, IssuedCollective, StepEvents
 from lockstep.accounting.step_record import FinishedStep
+from lockstep.contracts.marks import MARK_BYTES, ORDINAL_MASK
 
 POINTS_MAX = 4 * EVENTS_MAX
 """Marks with events of one step: a process that never ends one must not fill memory."""
+DISTANCE_MAX_NS = 1 << 53
+"""104 days, more than lies between two steps: no device has been read that far apart."""
 
 Anchors = dict[int, tuple[int, int]]
 """Ordinal of a mark to (where its event lies in the device's own time, ns; its stream), ascending."""
+Point = tuple[int, int]
+"""(ordinal of a mark that an event was queued behind, the host's time of it, ns)."""
+Bools = NDArray[np.bool_]
 
-
-class DevicePoint:
-    """A mark that an event was queued behind; `distance_ns` is None until it is read, and for ever if it never is."""
-
-    __slots__ = ("distance_ns", "host_ns", "ordinal", "stream")
-
-    def __init__(self, ordinal: int, host_ns: int) -> None:
-        self.ordinal = ordinal
-        self.host_ns = host_ns
-        self.stream = 0
-        self.distance_ns: int | None = None
+_NO_POINT = (-1, -1, 0)
 
 
 class DeviceStep:
     """What was queued in one step. `start` and `end` are ordinals of the marks whose events are its limits.
 
-    Of `points` those in `spans` are what a step cannot be measured without, those in `waits` what its waits cannot.
+    `spans` are the points that a step cannot be measured without, `waits` those that its waits cannot. `flights` are
+    (ordinal of the issue's mark, of the mark at its end or -1, host's time of that) of collectives that were read mark
+    by mark; of others `finished.arrays` has them.
     """
 
-    __slots__ = (
-        "end",
-        "finished",
-        "flights",
-        "is_whole",
-        "points",
-        "spans",
-        "start",
-        "waits",
-    )
+    __slots__ = ("end", "finished", "flights", "is_whole", "spans", "start", "waits")
 
     def __init__(self, start: int | None) -> None:
         self.start = start
         self.end = -1
         self.is_whole = start is not None
         """Whether it can still be measured."""
-        self.points: dict[int, DevicePoint] = {}
-        """By the ordinals of their marks, ascending."""
-        self.spans: list[DevicePoint] = []
-        self.waits: list[DevicePoint] = []
-        self.flights: dict[IssuedCollective, tuple[DevicePoint, DevicePoint | None]] = {}
+        self.spans: list[Point] = []
+        self.waits: list[Point] = []
+        self.flights: dict[IssuedCollective, tuple[int, int, int]] = {}
         self.finished: FinishedStep
 
     def add_span(self, ordinal: int, host_ns: int) -> None:
         """Note a mark where a span begins or ends."""
-        point = self._add(ordinal, host_ns)
-        if point is not None:
-            self.spans.append(point)
+        if self._has_room():
+            self.spans.append((ordinal, host_ns))
 
     def add_wait(self, ordinal: int, host_ns: int) -> None:
         """Note a mark where a wait begins or ends."""
-        point = self._add(ordinal, host_ns)
-        if point is not None:
-            self.waits.append(point)
+        if self._has_room():
+            self.waits.append((ordinal, host_ns))
 
     def add_issue(self, collective: IssuedCollective, ordinal: int) -> None:
         """Note the mark of a collective's issue."""
-        point = self._add(ordinal, collective.issue_ns)
-        if point is not None:
-            self.flights[collective] = (point, None)
+        if self._has_room():
+            self.flights[collective] = (ordinal, -1, 0)
 
     def add_end(self, collective: IssuedCollective, ordinal: int, host_ns: int) -> None:
         """Note the mark whose event is the collective's end."""
         flight = self.flights.get(collective)
-        point = None if flight is None else self._add(ordinal, host_ns)
-        if flight is None or point is None:
+        if flight is None or not self._has_room():
             collective.done_ns = UNKNOWN_NS
         else:
-            self.flights[collective] = (flight[0], point)
+            self.flights[collective] = (flight[0], ordinal, host_ns)
 
-    def _add(self, ordinal: int, host_ns: int) -> DevicePoint | None:
-        if len(self.points) >= POINTS_MAX:
+    def _has_room(self) -> bool:
+        """Whether one more point may be held; without it the step is forgotten."""
+        if len(self.spans) + len(self.waits) + 2 * len(self.flights) >= POINTS_MAX:
             self.forget()
-        if not self.is_whole:
-            return None
-        point = self.points[ordinal] = DevicePoint(ordinal, host_ns)
-        return point
+        return self.is_whole
+
+    def close(self, finished: FinishedStep, ordinal: int) -> None:
+        """End it with a mark."""
+        self.finished = finished
+        self.end = ordinal
+        arrays = finished.arrays
+        if finished.is_incomplete or (arrays is not None and 2 * len(arrays.issue_ns_C) >= POINTS_MAX):
+            self.forget()
 
     def forget(self) -> None:
         """Let go of the points of a step that will not be measured."""
         self.is_whole = False
-        self.points = {}
         self.spans = []
         self.waits = []
         self.flights = {}
 
+    def columns(self) -> "StepColumns":
+        """Return its communication as arrays, with its points."""
+        arrays = self.finished.arrays
+        if arrays is not None and arrays.points is not None:
+            points = arrays.points
+            wait_V = np.column_stack((points.wait_at_V, points.wait_ns_V))
+            return StepColumns(arrays, points.issue_at_C, points.queued_at_C, points.queued_ns_C, wait_V)
+        events = self.finished.events
+        flights = [self.flights.get(collective, _NO_POINT) for collective in events.collectives]
+        issue_at_C, queued_at_C, queued_ns_C = np.array(flights, np.int64).reshape(-1, 3).T
+        wait_V = np.array(self.waits, np.int64).reshape(-1, 2)
+        return StepColumns(arrays_of(events), issue_at_C, queued_at_C, queued_ns_C, wait_V)
+
+
+class StepColumns(NamedTuple):
+    """A step's communication in host time, and the ordinals of marks with events, -1 where there is none.
+
+    wait_V : of shape (marks that begin or end a wait, 2), ordinals and host times
+    """
+
+    arrays: StepArrays
+    issue_at_C: Integers
+    queued_at_C: Integers
+    queued_ns_C: Integers
+    wait_V: Integers
+
+
+class DeviceEvents:
+    """Distances of events that were read and whose step is not measured yet, ns after the anchor before each."""
+
+    def __init__(self) -> None:
+        self._marks = bytearray()
+        self._kept_E = np.empty((3, 0), np.int64)
+        self._position = 0
+
+    def add(self, marks: bytes, position: int) -> None:
+        """Add DEVICE_EVENT marks, the last one at `position`; more than steps can have are of none that is measured."""
+        if len(self._marks) // MARK_BYTES + self._kept_E.shape[1] < 2 * POINTS_MAX:
+            self._marks += marks
+            self._position = position
+
+    def take(self, end: int) -> Integers:
+        """Return (ordinals, streams, distances) of the events up to mark `end`, ascending, and forget them.
+
+        Marks have the low 32 bits of ordinals, which are among the last 2^32 before them.
+        """
+        position = self._position
+        marks_E = np.frombuffer(bytes(self._marks), MARK_DTYPE)
+        ordinal_E = marks_E["subject"].astype(np.int64)
+        if position > ORDINAL_MASK:
+            ordinal_E = position - ((position - ordinal_E) & ORDINAL_MASK)
+        distance_ns_E = marks_E["argument"].clip(-DISTANCE_MAX_NS, DISTANCE_MAX_NS)
+        read_E = np.stack((ordinal_E, marks_E["detail"].astype(np.int64), distance_ns_E))
+        if self._kept_E.shape[1]:
+            read_E = np.concatenate((self._kept_E, read_E), axis=1)
+        if (read_E[0, 1:] < read_E[0, :-1]).any():
+            read_E = read_E[:, read_E[0].argsort(kind="stable")]
+        cut = int(read_E[0].searchsorted(end, "right"))
+        self._marks.clear()
+        self._kept_E = read_E[:, cut:]
+        return read_E[:, :cut]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._marks.clear()
+        self._kept_E = self._kept_E[:, :0]
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceReading:
-    """What a device shows of a step: offsets from its start, ns; `points` are (host, offset), ascending in both.
+    """What a device shows of a step: offsets from its start, ns.
 
-    `flights` are of the collectives whose beginning was read. `unmeasured` are domains of which something has no event.
+    host_ns_P, offset_ns_P : points of the training's own stream, ascending in both
+    arrays : the step's communication in host time, its ends UNKNOWN_NS where they are not known
+    issue_ns_C, done_ns_C : offsets, of those that `is_read_C` and `is_done_C` hold for
+    is_aside_C : whether the stream was not the training's own
+    unmeasured : domains of which something has no event
     """
 
     length_ns: int
-    points: list[tuple[int, int]]
-    flights: dict[IssuedCollective, Flight]
+    host_ns_P: Integers
+    offset_ns_P: Integers
+    arrays: StepArrays
+    issue_ns_C: Integers
+    is_read_C: Bools
+    done_ns_C: Integers
+    is_done_C: Bools
+    is_aside_C: Bools
     unmeasured: set[int]
 
 
-def read_step(step: DeviceStep, anchors: Anchors) -> DeviceReading | None:
+def read_step(step: DeviceStep, anchors: Anchors, read_E: Integers) -> DeviceReading | None:
     """Return what was read of a step that the device is done with; None where a span's event or a limit is missing."""
     start, end = anchors.get(-1 if step.start is None else step.start), anchors.get(step.end)
     if not step.is_whole or start is None or end is None:
         return None
-    if any(point.distance_ns is None for point in step.spans):
+    columns = step.columns()
+    arrays = columns.arrays
+    span_V = np.array(step.spans, np.int64).reshape(-1, 2)
+    spans, waits, count = len(span_V), len(span_V) + len(columns.wait_V), len(arrays.issue_ns_C)
+    at_Q = np.concatenate((span_V[:, 0], columns.wait_V[:, 0], columns.issue_at_C, columns.queued_at_C))
+    host_ns_Q = np.concatenate((span_V[:, 1], columns.wait_V[:, 1], arrays.issue_ns_C, columns.queued_ns_C))
+    offset_ns_Q, stream_Q, is_read_Q = _look_up(at_Q, step, anchors, read_E)
+    if not is_read_Q[:spans].all():
         return None
-    offsets = _offsets(step, anchors, start[0])
-    home, length_ns = start[1], end[0] - start[0]
-    points = sorted((point.host_ns, offset) for point, offset in offsets.items() if point.stream == home)
-    events = step.finished.events
-    unmeasured = set()
-    if any(point.distance_ns is None for point in step.waits):
-        unmeasured = {collective.traffic.domain for collective in events.collectives}
-    flights: dict[IssuedCollective, Flight] = {}
-    for collective, (began, ended) in step.flights.items():
-        issue_ns = offsets.get(began)
-        if issue_ns is None:
-            unmeasured.add(collective.traffic.domain)
-            continue
-        done_ns = None
-        if ended is not None:
-            done_ns = offsets.get(ended) if ended.stream == began.stream else None
-            if done_ns is None:
-                collective.done_ns = UNKNOWN_NS
-            else:
-                done_ns = max(done_ns, issue_ns)
-        flights[collective] = (issue_ns, done_ns, began.stream != home)
-    return DeviceReading(length_ns, _ascending(step.finished, length_ns, points), flights, unmeasured)
+    issued, queued = slice(waits, waits + count), slice(waits + count, None)
+    is_read_C, issue_ns_C = is_read_Q[issued], offset_ns_Q[issued]
+    is_done_C = is_read_C & is_read_Q[queued] & (stream_Q[issued] == stream_Q[queued])
+    unmeasured = set(arrays.domain_C[(columns.issue_at_C >= 0) & ~is_read_C].tolist())
+    if not is_read_Q[spans:waits].all():
+        unmeasured.update(arrays.domain_C.tolist())
+    arrays.done_ns_C = np.where(
+        is_read_C & (columns.queued_at_C >= 0) & ~is_done_C, np.int64(UNKNOWN_NS), arrays.done_ns_C
+    )
+    length_ns = end[0] - start[0]
+    is_home_Q = is_read_Q & (stream_Q == start[1])
+    host_ns_P, offset_ns_P = _ascending(step.finished, length_ns, host_ns_Q[is_home_Q], offset_ns_Q[is_home_Q])
+    return DeviceReading(
+        length_ns=length_ns,
+        host_ns_P=host_ns_P,
+        offset_ns_P=offset_ns_P,
+        arrays=arrays,
+        issue_ns_C=issue_ns_C,
+        is_read_C=is_read_C,
+        done_ns_C=np.maximum(offset_ns_Q[queued], issue_ns_C),
+        is_done_C=is_done_C,
+        is_aside_C=is_read_C & (stream_Q[issued] != start[1]),
+        unmeasured=unmeasured,
+    )
 
 
-def _offsets(step: DeviceStep, anchors: Anchors, start_ns: int) -> dict[DevicePoint, int]:
-    """Return where each point that was read lies after the step's start: distances are from the last anchor before."""
-    ordinals = [ordinal for ordinal in anchors if step.start is not None and step.start <= ordinal < step.end]
-    bases = [anchors[ordinal][0] - start_ns for ordinal in ordinals]
-    read = ((point, point.distance_ns) for point in step.points.values())
-    if len(ordinals) == 1:
-        return {point: distance_ns for point, distance_ns in read if distance_ns is not None}
-    return {
-        point: bases[bisect_right(ordinals, point.ordinal) - 1] + distance_ns
-        for point, distance_ns in read
-        if distance_ns is not None
-    }
+def _look_up(at_Q: Integers, step: DeviceStep, anchors: Anchors, read_E: Integers) -> tuple[Integers, Integers, Bools]:
+    """Return where events lie after the step's start, their streams, and whether they were read.
+
+    Distances are from the last anchor before; an anchor in the step is its own.
+    """
+    assert step.start is not None
+    ordinals = [ordinal for ordinal in anchors if step.start <= ordinal < step.end]
+    inside = [(ordinal, anchors[ordinal][1], 0) for ordinal in ordinals[1:]]
+    if inside:
+        read_E = np.concatenate((read_E, np.array(inside, np.int64).T), axis=1)
+        read_E = read_E[:, read_E[0].argsort(kind="stable")]
+    if not read_E.shape[1]:
+        return np.zeros_like(at_Q), np.zeros_like(at_Q), np.zeros(len(at_Q), np.bool_)
+    index_Q = read_E[0].searchsorted(at_Q, "right") - 1
+    found_EQ = read_E[:, index_Q]  # of -1 the last one, whose ordinal is another
+    offset_ns_Q = found_EQ[2]
+    if inside:
+        base_ns = np.array([anchors[ordinal][0] for ordinal in ordinals], np.int64) - anchors[step.start][0]
+        offset_ns_Q = offset_ns_Q + base_ns[np.searchsorted(ordinals, at_Q, "right") - 1]
+    return offset_ns_Q, found_EQ[1], found_EQ[0] == at_Q
 
 
-def _ascending(finished: FinishedStep, length_ns: int, points: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _ascending(
+    finished: FinishedStep, length_ns: int, host_ns_Q: Integers, offset_ns_Q: Integers
+) -> tuple[Integers, Integers]:
     """Return the points between the step's two ends, their offsets made to ascend: drivers round them one by one."""
-    ascending = [(finished.start_ns, 0)]
-    reached = 0
-    for host_ns, offset_ns in points:
-        if not finished.start_ns < host_ns <= finished.end_ns:  # a mark in the middle of a step's end
-            continue
-        reached = min(max(offset_ns, reached), length_ns)
-        ascending.append((host_ns, reached))
-    if ascending[-1] != (finished.end_ns, length_ns):
-        ascending.append((finished.end_ns, length_ns))
-    return ascending
+    order_P = host_ns_Q.argsort(kind="stable")
+    host_ns_P, offset_ns_P = host_ns_Q[order_P], offset_ns_Q[order_P]
+    # A mark in the middle of a step's end lies outside.
+    first, last = host_ns_P.searchsorted(finished.start_ns, "right"), host_ns_P.searchsorted(finished.end_ns, "right")
+    host_ns_P = np.concatenate(([finished.start_ns], host_ns_P[first:last], [finished.end_ns]))
+    offset_ns_P = np.concatenate(([0], offset_ns_P[first:last], [length_ns]))
+    return host_ns_P, np.minimum(np.maximum.accumulate(offset_ns_P), length_ns)
 
 
 def note_unmeasured(events: StepEvents, domains: set[int]) -> None:

@@ -17,8 +17,18 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from lockstep.accounting.device_axis import DeviceAxis, in_flight_ns, shifted, translate
-from lockstep.accounting.device_step import Anchors, DeviceReading, DeviceStep, note_unmeasured, read_step
+import numpy as np
+
+from lockstep.accounting.device_axis import DeviceAxis, in_flight_ns, shifted, shifted_arrays, translate
+from lockstep.accounting.device_step import (
+    DISTANCE_MAX_NS,
+    Anchors,
+    DeviceEvents,
+    DeviceReading,
+    DeviceStep,
+    note_unmeasured,
+    read_step,
+)
 from lockstep.accounting.events import BACKWARD, FORWARD
 from lockstep.accounting.step_record import FinishedStep
 from lockstep.contracts.bounds import MONOTONIC_NS_MAX
@@ -31,8 +41,6 @@ SLEW = 1000
 """A step is corrected by at most this part of its length: ten times what quartz clocks drift, and below any noise."""
 ANCHORS_MAX = 4096
 """Anchors that are held; a step of more (an optimizer for each parameter, a thousand times) is not measured."""
-DISTANCE_MAX_NS = 1 << 53
-"""104 days, more than lies between two steps: no device has been read that far apart."""
 _DRIFT = 100_000  # 10 ppm: by so much of a step may the least lead seen be out of date
 
 _WARM_UP = int(Flag.WARM_UP)
@@ -42,12 +50,13 @@ class DeviceTracker:
     """Device times of one rank's steps.
 
     `emit` is given each step in its order, once the device was done with it or it is given up. `running` is the step in
-    progress. Ordinals are positions of marks in the attempt.
+    progress, `events` are those that were read. Ordinals are positions of marks in the attempt.
     """
 
     def __init__(self, emit: Callable[[FinishedStep], None]) -> None:
         self._emit = emit
-        self.running = self._read_last = DeviceStep(None)
+        self.running = DeviceStep(None)
+        self.events = DeviceEvents()
         self._pending: deque[DeviceStep] = deque()
         self._is_lost = False
         self._anchors: Anchors = {}
@@ -63,19 +72,6 @@ class DeviceTracker:
         self._anchors[ordinal] = (self._device_ns, stream)
         self.running = DeviceStep(ordinal if is_at_start else None)
 
-    def read_event(self, ordinal: int, stream: int, distance_ns: int) -> None:
-        """Note where the event of a mark lies after the last anchor before it."""
-        point = self._read_last.points.get(ordinal)  # they come in their order, a step after the other
-        if point is None:
-            for step in (*self._pending, self.running):
-                if ordinal in step.points:
-                    point = step.points[ordinal]
-                    self._read_last = step
-                    break
-            else:
-                return
-        point.distance_ns, point.stream = distance_ns, stream
-
     def read_anchor(self, ordinal: int, stream: int, distance_ns: int, seen_ns: int) -> None:
         """Note where an anchor lies after the one read before; the device was seen to be done with it at `seen_ns`."""
         if distance_ns > DISTANCE_MAX_NS:
@@ -85,7 +81,6 @@ class DeviceTracker:
         self._anchors[ordinal] = (self._device_ns, stream)
         if len(self._anchors) > ANCHORS_MAX:
             del self._anchors[next(iter(self._anchors))]
-        self.read_event(ordinal, stream, 0)
         self._finish(seen_ns)
 
     def lose_segment(self, ordinal: int, *, ends: bool) -> None:
@@ -131,10 +126,7 @@ class DeviceTracker:
     def close(self, finished: FinishedStep, ordinal: int) -> None:
         """End the running step with mark `ordinal` and begin the next one there."""
         step = self.running
-        step.finished = finished
-        step.end = ordinal
-        if finished.is_incomplete:
-            step.forget()
+        step.close(finished, ordinal)
         self._pending.append(step)
         self.running = DeviceStep(ordinal)
         self._finish()
@@ -145,6 +137,7 @@ class DeviceTracker:
             step.forget()
         self._finish()
         self._anchors.clear()
+        self.events.clear()
         self._known = None
         self._floor_ns = 0
 
@@ -162,7 +155,9 @@ class DeviceTracker:
             step = pending[0]
             if step.is_whole and not self._is_lost and step.end > newest:
                 return
-            reading = None if self._is_lost or seen_ns is None else read_step(step, anchors)
+            reading, events = None, self.events.take(step.end)
+            if step.is_whole and not self._is_lost and seen_ns is not None:
+                reading = read_step(step, anchors, events)
             if reading is None or seen_ns is None or not self._measure(step, reading, seen_ns):
                 self._reached_ns = _give_up(step.finished, self._reached_ns)
             pending.popleft()
@@ -182,26 +177,20 @@ class DeviceTracker:
         gap_ns = 0 if self._known is None else end_device_ns - reading.length_ns - self._known[0]
         origin_ns, end_ns = self._place(finished, reading, gap_ns, seen_ns)
         self._known = (end_device_ns, end_ns)
-        axis = DeviceAxis(
-            [(host_ns, min(origin_ns + offset, end_ns)) for host_ns, offset in reading.points], self._floor_ns
-        )
+        axis = DeviceAxis(reading.host_ns_P, np.minimum(origin_ns + reading.offset_ns_P, end_ns), self._floor_ns)
         events = finished.events
         leads = [axis.lead(begin, end) for phase, begin, end in events.spans if phase in (FORWARD, BACKWARD)]
-        flights = {
-            collective: (origin_ns + issue, None if done is None else origin_ns + done, aside)
-            for collective, (issue, done, aside) in reading.flights.items()
-        }
-        finished.events = translate(events, axis, flights)
+        finished.events, finished.arrays = translate(events, reading, axis, origin_ns)
         finished.device_step_ns = reading.length_ns
         note_unmeasured(finished.events, reading.unmeasured)
         if not finished.events.unmeasured:
-            finished.device_comm_ns = in_flight_ns(finished.events)
+            finished.device_comm_ns = in_flight_ns(finished.arrays)
         finished.host_lead_ns = min((lead for lead in leads if lead != MISSING), default=MISSING)
         return True
 
     def _place(self, finished: FinishedStep, reading: DeviceReading, gap_ns: int, seen_ns: int) -> tuple[int, int]:
         """Set the step's start and end; return where its first event and its last one lie."""
-        earliest_ns = max(host_ns - offset_ns for host_ns, offset_ns in reading.points)
+        earliest_ns = int((reading.host_ns_P - reading.offset_ns_P).max())
         length_ns = reading.length_ns
         correction_ns = 0
         if self._known is None:
@@ -230,6 +219,8 @@ def _give_up(finished: FinishedStep, reached_ns: int | None) -> int:
     finished.end_ns += shift_ns
     finished.flags |= _WARM_UP
     finished.events = shifted(finished.events, shift_ns)
+    if finished.arrays is not None:
+        finished.arrays = shifted_arrays(finished.arrays, shift_ns)
     return finished.end_ns
 
 

@@ -20,6 +20,11 @@ OTHER_KIND = re.compile(b"[^" + re.escape(bytes(_KINDS)) + b"]", re.DOTALL)
 """Finds, among the low bytes of kinds, those that are not kept."""
 KIND_AT = 8
 """Byte of a mark at which its kind begins."""
+_QUEUED, _DEVICE_EVENT = bytes((MarkKind.DEVICE_QUEUED,)), bytes((MarkKind.DEVICE_EVENT,))
+DEVICE_OTHER_KIND = re.compile(
+    re.escape(_DEVICE_EVENT) + b"+|[^" + re.escape(bytes(_KINDS) + _QUEUED) + b"]", re.DOTALL
+)
+"""The same for a rank with a device, which keeps DEVICE_QUEUED too; runs of DEVICE_EVENT are found as one."""
 _ISSUE, _WAIT_END = int(MarkKind.ISSUE), int(MarkKind.WAIT_END)
 _THREAD_BYTES = bytes((0, OTHER_THREAD >> 8))
 
@@ -33,25 +38,33 @@ def has_plain_kinds(marks: bytes) -> bool:
 
 
 class PendingMarks:
-    """Marks of the running step in their order: `data`, and `runs` of (marks, whether they lie inside a backward)."""
+    """Marks of the running step in their order.
+
+    `data`, and `runs` of (marks, whether they lie inside a backward, position in the attempt of the first one).
+    """
 
     def __init__(self) -> None:
         self.data = bytearray()
-        self.runs: list[tuple[int, bool]] = []
+        self.runs: list[tuple[int, bool, int]] = []
 
     def __len__(self) -> int:
         """Return the number of marks."""
         return len(self.data) // MARK_BYTES
 
-    def add(self, marks: bytes, *, is_backward: bool) -> None:
-        """Add marks, of `has_plain_kinds` and COMMUNICATION_KINDS."""
+    def add(self, marks: bytes, position: int, *, is_backward: bool) -> None:
+        """Add marks, of `has_plain_kinds` and COMMUNICATION_KINDS or DEVICE_QUEUED, the first one at `position`."""
         self.data += marks
-        self.runs.append((len(marks) // MARK_BYTES, is_backward))
+        self.runs.append((len(marks) // MARK_BYTES, is_backward, position))
 
     def longest(self) -> int:
         """Return how many collectives or waits there may be, of any thread, the more frequent of both."""
         kinds = self.data[KIND_AT::MARK_BYTES]
         return max(kinds.count(_ISSUE), kinds.count(_WAIT_END))
+
+    def has_ends(self) -> bool:
+        """Return whether collectives may have ended, of this step or of one before."""
+        kinds = self.data[KIND_AT::MARK_BYTES]
+        return int(MarkKind.DONE) in kinds or int(MarkKind.DONE_UNKNOWN) in kinds
 
     def clear(self) -> None:
         """Forget them."""

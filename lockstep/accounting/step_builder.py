@@ -3,7 +3,7 @@
 May live here: which mark goes where, and what to do when some are lost. Not here: clocks, files, what a step holds.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from lockstep.accounting.alignment import ENDS_FORM, EndCounts, Stride
@@ -21,7 +21,14 @@ from lockstep.accounting.device_marks import DEVICE_KINDS, DeviceMarks
 from lockstep.accounting.device_tracker import PENDING_STEPS_MAX
 from lockstep.accounting.events import EVENTS_MAX
 from lockstep.accounting.lost_marks import BuilderCounts, LostMarks
-from lockstep.accounting.pending_marks import COMMUNICATION_KINDS, KIND_AT, OTHER_KIND, PENDING_MAX, has_plain_kinds
+from lockstep.accounting.pending_marks import (
+    COMMUNICATION_KINDS,
+    DEVICE_OTHER_KIND,
+    KIND_AT,
+    OTHER_KIND,
+    PENDING_MAX,
+    has_plain_kinds,
+)
 from lockstep.accounting.running_step_marks import RunningStepMarks
 from lockstep.accounting.state import (
     ANY_INTEGER,
@@ -101,11 +108,8 @@ class StepBuilder(LostMarks):
         self._ends = EndCounts(block.backward_ends, block.optimizer_ends, block.step_ends)
         if self._position > self._limited_until:
             self._limit(count)
-        if self._device is not None:  # what is read of it names marks by their positions
-            marks = enumerate(MARK_STRUCT.iter_unpack(block.marks), block.position)
-            self._add_each_on_device(marks, self._device)
-        elif has_plain_kinds(block.marks):
-            self._add_runs(block)
+        if has_plain_kinds(block.marks):
+            self._add_runs(block, 0)
         else:
             self._add_each(block, 0)
         built = self._built.copy()
@@ -124,50 +128,61 @@ class StepBuilder(LostMarks):
         longest = self._running.longest + pending.longest()
         self._limited_until = self._position + min(EVENTS_MAX - longest - more, PENDING_MAX - len(pending))
 
-    def _add_runs(self, block: MarkBlock) -> None:
-        """Handle the marks of a block, but keep those of communication until the step ends."""
-        marks, behind = block.marks, 0
+    def _add_runs(self, block: MarkBlock, first: int) -> None:
+        """Handle the marks of a block from `first` on, but keep those of communication until the step ends."""
+        marks, behind, device = block.marks, first, self._device
         kinds = marks[KIND_AT::MARK_BYTES]
-        for found in OTHER_KIND.finditer(kinds):
-            at = found.start()
-            if not self.is_aligned or self._device is not None:
+        for found in (OTHER_KIND if device is None else DEVICE_OTHER_KIND).finditer(kinds, first):
+            at, end = found.span()
+            if not self.is_aligned:
                 self._add_each(block, behind)
                 return
-            if at > behind:
-                run = marks[behind * MARK_BYTES : at * MARK_BYTES]
-                self._communication.pending.add(run, is_backward=self._spans.is_backward)
-            self._at = block.position + at
-            self._handle(MARK_STRUCT.unpack_from(marks, at * MARK_BYTES))
-            behind = at + 1
-        if behind < len(kinds) and self.is_aligned:
-            run = marks[behind * MARK_BYTES :]
-            self._communication.pending.add(run, is_backward=self._spans.is_backward)
+            self._keep(block, behind, at)
+            self._at, behind = block.position + at, end
+            if device is None:
+                self._handle(MARK_STRUCT.unpack_from(marks, at * MARK_BYTES))
+            elif kinds[at] == MarkKind.DEVICE_EVENT:
+                device.read_events(marks[at * MARK_BYTES : end * MARK_BYTES], block.position + end - 1)
+            else:
+                self._handle_on_device(MARK_STRUCT.unpack_from(marks, at * MARK_BYTES), device)
+            if self._device is not device:
+                self._add_runs(block, behind)
+                return
+        if self.is_aligned:
+            self._keep(block, behind, len(kinds))
+        else:
+            self._add_each(block, behind)
+
+    def _keep(self, block: MarkBlock, first: int, end: int) -> None:
+        if first < end:
+            run = block.marks[first * MARK_BYTES : end * MARK_BYTES]
+            self._communication.pending.add(run, block.position + first, is_backward=self._spans.is_backward)
 
     def _add_each(self, block: MarkBlock, first: int) -> None:
         """Handle the marks of a block from `first` on."""
+        self._communication.settle()
         marks = enumerate(MARK_STRUCT.iter_unpack(block.marks[first * MARK_BYTES :]), block.position + first)
         for self._at, mark in marks:
-            self._handle(mark)
-            if self._device is not None:
-                self._add_each_on_device(marks, self._device)
-
-    def _add_each_on_device(self, marks: Iterable[tuple[int, Mark]], device: DeviceMarks) -> None:
-        reader_of, handler_of = device.readers.get, self._handlers.get
-        for at, mark in marks:
-            self._at = device.ordinal = at
-            reader = reader_of(mark[KIND])
-            if reader is not None and mark[TIME] <= MONOTONIC_NS_MAX:
-                reader(mark)
-                continue
-            handler = handler_of(mark[KIND])
-            if handler is None or mark[TIME] > MONOTONIC_NS_MAX:
-                self._refuse()
-            elif self.is_aligned:
-                device.handle(mark, handler)
+            if self._device is None:
+                self._handle(mark)
             else:
-                self._align(mark)
-                if self.is_aligned:
-                    device.resume()
+                self._handle_on_device(mark, self._device)
+
+    def _handle_on_device(self, mark: Mark, device: DeviceMarks) -> None:
+        device.ordinal = self._at
+        reader = device.readers.get(mark[KIND])
+        if reader is not None and mark[TIME] <= MONOTONIC_NS_MAX:
+            reader(mark)
+            return
+        handler = self._handlers.get(mark[KIND])
+        if handler is None or mark[TIME] > MONOTONIC_NS_MAX:
+            self._refuse()
+        elif self.is_aligned:
+            device.handle(mark, handler)
+        else:
+            self._align(mark)
+            if self.is_aligned:
+                device.resume()
 
     def _handle(self, mark: Mark) -> None:
         handler = self._handlers.get(mark[KIND])
@@ -221,7 +236,7 @@ class StepBuilder(LostMarks):
         steps = _DEVICE_STEPS.load(state.get("device"), "accounting state: device", where)
         if steps is not None:
             builder._built += steps
-            builder._device = DeviceMarks(builder._running, builder._position - 1)
+            builder._device = DeviceMarks(builder._running, builder._communication, builder._position - 1)
         return builder
 
     @property
@@ -268,7 +283,7 @@ class StepBuilder(LostMarks):
             self._end(mark, _END_KIND_OF[mark[KIND]])
 
     def _end(self, mark: Mark, end_kind: str) -> None:
-        arrays = self._communication.end_step(is_plain=lambda: self._device is None and self._spans.have_ascended())
+        arrays = self._communication.end_step(is_plain=self._spans.have_ascended)
         self._running.end(mark[TIME], mark[ARGUMENT], self._at - self._began_at, arrays)
         self._began_at = self._at
         self._stride.end_step(self._ends, end_kind)
@@ -343,7 +358,7 @@ class StepBuilder(LostMarks):
         """Begin to measure on a device; one whose beginning is lost is known by its anchors."""
         if self._device is None and DeviceMarks.begins(mark):
             self._communication.settle()
-            self._device = DeviceMarks(self._running, self._at)
+            self._device = DeviceMarks(self._running, self._communication, self._at)
             self._device.readers[mark[KIND]](mark)
 
     def _end_backward(self, mark: Mark) -> None:

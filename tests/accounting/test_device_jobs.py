@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from lockstep.accounting import communication_marks
 from lockstep.accounting.step_builder import StepBuilder
 from lockstep.agent.device import event_queue
 from lockstep.contracts.marks import KIND_MASK, MARK_STRUCT, MarkKind
@@ -268,6 +269,16 @@ def test_a_host_that_no_event_is_left_for(monkeypatch, seed):
     for ours, theirs in zip(played.records, whole.records, strict=True):
         if ours["device_comm_ns"] != MISSING:  # then no wait is missing, which could be another domain's
             assert [ours[name] for name in WAITS] == [theirs[name] for name in WAITS]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_communication_that_is_read_at_once(monkeypatch, seed):
+    """It gives the records that it gives mark by mark."""
+    monkeypatch.setattr(communication_marks, "ARRAYS_FROM", 1 << 40)
+    expected = play(seed).records
+    monkeypatch.setattr(communication_marks, "ARRAYS_FROM", 1)
+    for ours, theirs in zip(play(seed).records, expected, strict=True):
+        assert ours == theirs
 
 
 def test_the_jobs_are_what_they_claim():
