@@ -1,5 +1,6 @@
 """The matrix of real frameworks over several ranks, cell by cell, and the rank that their jobs are held back by."""
 
+import statistics
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,7 +12,7 @@ from tests.agent.frameworks.distributed.evidence import observe
 from tests.agent.frameworks.distributed.jobs import RUN, run_job
 from tests.agent.frameworks.distributed.matrix import FRAMEWORKS, ONSET_STEP, SIGNALS, VERSIONS
 from tests.agent.frameworks.matrix import ABSENT, SEEN
-from tests.agent.rings import unaccounted_ns
+from tests.agent.rings import self_ns, unaccounted_ns
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.torch, pytest.mark.timeout(1800)]
 
@@ -70,14 +71,27 @@ def test_losses_are_those_without_the_agent(job, name):
 def test_slow_rank_is_named(job, name):
     """The real detector names the delayed rank, since when it is slow, and lays the fault to no other rank."""
     framework = FRAMEWORKS[name]
+    opened = [(incident.kind, incident.ranks, incident.onset_step) for incident in incidents(job.root, RUN)]
     found = [
-        (incident.kind, incident.ranks, incident.onset_step)
-        for incident in incidents(job.root, RUN)
-        if incident.onset_step > ONSET_STEP - ONSET_MARGIN_STEPS - 1 and incident.ranks
+        (kind, ranks, onset_step)
+        for kind, ranks, onset_step in opened
+        if onset_step > ONSET_STEP - ONSET_MARGIN_STEPS - 1 and ranks
     ]
-    assert [(kind, ranks) for kind, ranks, _ in found] == [(SLOW_RANK, (framework.slow_rank,))]
-    assert abs(found[0][2] - ONSET_STEP) <= ONSET_MARGIN_STEPS
+    shown = "\n".join((f"all incidents: {opened}", *(work_text(rank.ring.records) for rank in job.ranks)))
+    assert [(kind, ranks) for kind, ranks, _ in found] == [(SLOW_RANK, (framework.slow_rank,))], shown
+    assert abs(found[0][2] - ONSET_STEP) <= ONSET_MARGIN_STEPS, shown
     assert framework.cell("slow rank") is SEEN
+
+
+def work_text(records):
+    """Return what a rank's record shows of its own work before the onset and from it on: median and scatter, ms."""
+    texts = []
+    for first, last in ((ONSET_STEP // 2, ONSET_STEP), (ONSET_STEP, None)):
+        work_ms = sorted(self_ns(record) / 1e6 for record in records[first:last])
+        median_ms = statistics.median(work_ms)
+        scatter_ms = 1.4826 * statistics.median(abs(each - median_ms) for each in work_ms)
+        texts.append(f"{median_ms:.0f} ms, sigma {scatter_ms:.0f}, at most {work_ms[-1]:.0f}")
+    return f"own work until and from step {ONSET_STEP}: {'; '.join(texts)}"
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
