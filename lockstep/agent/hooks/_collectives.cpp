@@ -100,7 +100,8 @@ std::unique_ptr<torch::Library>* library = nullptr;
 
 std::atomic<int64_t> references{0}; /* held by callbacks of collectives in flight */
 
-/* A reference to a channel, which outlives its buffer and the interpreter. */
+/* A reference to a channel, which outlives its buffer and the interpreter. It moves on its way into a callback: each copy
+ * would be four atomic operations. */
 class ChannelReference {
  public:
   explicit ChannelReference(LockstepChannel* channel) : channel_(channel) {
@@ -108,8 +109,11 @@ class ChannelReference {
     references.fetch_add(1, std::memory_order_relaxed);
   }
   ChannelReference(const ChannelReference& other) : ChannelReference(other.channel_) {}
+  ChannelReference(ChannelReference&& other) noexcept : channel_(std::exchange(other.channel_, nullptr)) {}
   ChannelReference& operator=(const ChannelReference&) = delete;
   ~ChannelReference() {
+    if (channel_ == nullptr)
+      return;
     channel_->release(channel_);
     references.fetch_sub(1, std::memory_order_release);
   }
@@ -333,9 +337,10 @@ void complete(const Operator& what, const Issued& issued, const torch::jit::Stac
   } else if (future->completed()) {
     channel->note(channel, LOCKSTEP_DONE, ordinal);
   } else {
-    const ChannelReference reference(channel);
     future->addCallback(
-        [reference, ordinal](c10::ivalue::Future&) { reference.note(LOCKSTEP_DONE, ordinal); },
+        [reference = ChannelReference(channel), ordinal](c10::ivalue::Future&) {
+          reference.note(LOCKSTEP_DONE, ordinal);
+        },
         /*uses_future=*/false);
   }
 }
