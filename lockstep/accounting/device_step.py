@@ -51,28 +51,28 @@ class DeviceStep:
 
     def add_span(self, ordinal: int, host_ns: int) -> None:
         """Note a mark where a span begins or ends."""
-        if self._has_room():
+        if self._may_add():
             self.spans.append((ordinal, host_ns))
 
     def add_wait(self, ordinal: int, host_ns: int) -> None:
         """Note a mark where a wait begins or ends."""
-        if self._has_room():
+        if self._may_add():
             self.waits.append((ordinal, host_ns))
 
     def add_issue(self, collective: IssuedCollective, ordinal: int) -> None:
         """Note the mark of a collective's issue."""
-        if self._has_room():
+        if self._may_add():
             self.flights[collective] = (ordinal, -1, 0)
 
     def add_end(self, collective: IssuedCollective, ordinal: int, host_ns: int) -> None:
         """Note the mark whose event is the collective's end."""
         flight = self.flights.get(collective)
-        if flight is None or not self._has_room():
+        if flight is None or not self._may_add():
             collective.done_ns = UNKNOWN_NS
         else:
             self.flights[collective] = (flight[0], ordinal, host_ns)
 
-    def _has_room(self) -> bool:
+    def _may_add(self) -> bool:
         """Whether one more point may be held; without it the step is forgotten."""
         if len(self.spans) + len(self.waits) + 2 * len(self.flights) >= POINTS_MAX:
             self.forget()
@@ -134,7 +134,7 @@ class DeviceEvents:
             self._marks += marks
             self._position = position
 
-    def take(self, end: int) -> Integers:
+    def pop_until(self, end: int) -> Integers:
         """Return (ordinals, streams, distances) of the events up to mark `end`, ascending, and forget them.
 
         Marks have the low 32 bits of ordinals, which are among the last 2^32 before them.

@@ -155,7 +155,7 @@ class DeviceTracker:
             step = pending[0]
             if step.is_whole and not self._is_lost and step.end > newest:
                 return
-            reading, events = None, self.events.take(step.end)
+            reading, events = None, self.events.pop_until(step.end)
             if step.is_whole and not self._is_lost and seen_ns is not None:
                 reading = read_step(step, anchors, events)
             if reading is None or seen_ns is None or not self._measure(step, reading, seen_ns):
