@@ -8,14 +8,13 @@ often the cause was right. A dash: nothing to measure. Seeds begin at `--first-s
 on prove nothing.
 
 `--check` compares with `scenarios/acceptance.py` and returns 1 where something misses. `--write FILE` writes the table
-as Markdown. `--healthy-steps N` runs healthy scenarios only, until so many steps were judged, and prints every page.
+as Markdown. False alarms over many healthy steps are counted by `python -m benchmarks.marathon`.
 """
 
 import argparse
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import count, islice
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from benchmarks.scenarios.acceptance import false_alarms, missed
 from benchmarks.scenarios.catalogue import DEGRADED, FAULTS, HEALTHY, SCENARIOS, names
 from benchmarks.scenarios.model import generate
 from benchmarks.scenarios.recipes import SIZES
-from benchmarks.scenarios.report import report
+from benchmarks.scenarios.report import marathon_of, report
 from benchmarks.scenarios.score import Named, Score, named_by, score
 from benchmarks.scenarios.table import HEADER, OURS, Table, line, rate_bound
 from coordinator.record.replay import replay
@@ -32,8 +31,6 @@ from coordinator.settings.policy import Policy
 
 SEEDS = {8: 10, 128: 10, 1024: 4, 10_240: 1}
 """Runs of each scenario: a default that one core does in minutes. Rates near zero need many more."""
-_MARATHON_SIZES = (8, 8, 8, 128)  # pages come from few ranks with few peers rather than from many
-_MARATHON_BATCH = 64
 Task = tuple[str, int, int, bool]
 """Scenario, ranks, seed, and whether the baselines run too."""
 
@@ -73,24 +70,6 @@ def print_section(table: Table, ranks: int, methods: Sequence[str]) -> None:
         print(f"{method + ', healthy':<30} {line(table.total(method, ranks, healthy))}", flush=True)
 
 
-def marathon(steps: int, first_seed: int, processes: int) -> int:
-    """Judge healthy runs until `steps` steps were judged; print each page, and return how many there were."""
-    healthy = [name for name in HEALTHY if name not in DEGRADED]
-    tasks = ((name, _MARATHON_SIZES[at % 4], first_seed + at, False) for at in count() for name in healthy)
-    judged = pages = 0
-    begin = time.monotonic()
-    while judged < steps:
-        for (name, ranks, seed, _), scores, named in measure_all(list(islice(tasks, _MARATHON_BATCH)), processes):
-            judged += scores[0][1].healthy_rows
-            pages += scores[0][1].alarms_in_health
-            for each in named:
-                print(f"  {name}, {ranks} ranks, seed {seed}: {each.thing} at row {each.row}, cause {each.cause}")
-        print(f"{judged:,} healthy steps, {pages} pages, {time.monotonic() - begin:.0f} s", flush=True)
-    bound = rate_bound(pages, judged)
-    print(f"{pages} pages in {judged:,} healthy steps; 95 % upper bound {bound * 500_000:.2f} in 500,000")
-    return pages
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; return 1 where `--check` finds something missing, else 0."""
     parser = argparse.ArgumentParser(description="Accuracy of detection on labelled scenarios.")
@@ -103,10 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="return 1 where the acceptance is missed")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the table as Markdown")
     parser.add_argument("--show", action="store_true", help="print every wrong or missed thing with its seed")
-    parser.add_argument("--healthy-steps", type=int, metavar="N", help="false alarms only")
     parsed = parser.parse_args(arguments)
-    if parsed.healthy_steps is not None:
-        return int(marathon(parsed.healthy_steps, parsed.first_seed, parsed.processes) > 0 and parsed.check)
     methods = [OURS] if parsed.no_baselines else [OURS, *BASELINES]
     table, runs = Table(), {ranks: parsed.seeds or SEEDS[ranks] for ranks in parsed.ranks}
     begin = time.monotonic()
@@ -130,7 +106,9 @@ def _conclude(table: Table, parsed: argparse.Namespace, runs: dict[int, int]) ->
     print(f"\n{alarms} pages in {steps:,} healthy steps; 95 % upper bound {bound * 500_000:.2f} in 500,000")
     lines = list(missed(table))
     if parsed.write is not None:
-        parsed.write.write_text(report(table, runs=runs, first_seed=parsed.first_seed, missed=lines), encoding="utf-8")
+        before = parsed.write.read_text(encoding="utf-8") if parsed.write.exists() else ""
+        page = report(table, runs=runs, first_seed=parsed.first_seed, missed=lines, marathon=marathon_of(before))
+        parsed.write.write_text(page, encoding="utf-8")
     for each in lines if parsed.check else ():
         print(f"MISSED {each}")
     return int(parsed.check and bool(lines))

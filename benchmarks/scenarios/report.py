@@ -8,6 +8,7 @@ from benchmarks.scenarios.catalogue import DEGRADED, FAULTS, HEALTHY
 from benchmarks.scenarios.table import OURS, Table, markdown, rate_bound
 from lockstep import __version__
 
+_FIRST_TABLE = "\n## 8 ranks\n"
 _HEAD = """# Accuracy of detection
 
 Written by `make accuracy`; do not edit. Labelled runs of `benchmarks/scenarios` through the live state machine, and
@@ -19,8 +20,31 @@ counts neither way.
 """
 
 
-def report(table: Table, *, runs: Mapping[int, int], first_seed: int, missed: Sequence[str]) -> str:
-    """Return the page. `runs` are those of each scenario by number of ranks, `missed` the acceptance's open rows."""
+BEGIN, END = "<!-- marathon -->", "<!-- end of marathon -->"
+"""What the figures of `benchmarks/marathon.py` stand between on the page."""
+
+
+def marathon_of(page: str) -> str:
+    """Return the figures of the marathon that a page holds, empty where it has none."""
+    _, begin, rest = page.partition(BEGIN)
+    figures, end, _ = rest.partition(END)
+    return f"{begin}{figures}{end}" if end else ""
+
+
+def with_marathon(page: str, figures: str) -> str:
+    """Return the page with these figures, in the place of those that it had, or at the end of its acceptance."""
+    before = marathon_of(page)
+    if before:
+        return page.replace(before, figures)
+    head, tables, rest = page.partition(_FIRST_TABLE)
+    return f"{head.rstrip()}\n\n{figures}\n{tables}{rest}"
+
+
+def report(table: Table, *, runs: Mapping[int, int], first_seed: int, missed: Sequence[str], marathon: str = "") -> str:
+    """Return the page. `runs` are those of each scenario by number of ranks, `missed` the acceptance's open rows.
+
+    `marathon` holds the figures that the page had of many healthy steps.
+    """
     alarms, steps = false_alarms(table)
     bound = rate_bound(alarms, steps) * 500_000
     lines = [_HEAD, "## Provenance", "", f"Version {__version__}. Seeds of each scenario:", ""]
@@ -31,7 +55,7 @@ def report(table: Table, *, runs: Mapping[int, int], first_seed: int, missed: Se
     lines += [
         "",
         f"{alarms} pages in {steps:,} healthy steps: at most {bound:.2f} in 500,000 with a confidence of 95 %.",
-        f"Left out of that figure, for want of the column that tells: {', '.join(DEGRADED)}.",
+        f"Excluded, because the log has no column that explains their steps: {', '.join(DEGRADED)}.",
         "",
         "## Acceptance",
         "",
@@ -39,7 +63,8 @@ def report(table: Table, *, runs: Mapping[int, int], first_seed: int, missed: Se
     ]
     for ranks in table.sizes():
         lines += ["", f"## {ranks:,} ranks", "", *_section(table, ranks)]
-    return "\n".join(lines) + "\n"
+    page = "\n".join(lines) + "\n"
+    return with_marathon(page, marathon) if marathon else page
 
 
 def _section(table: Table, ranks: int) -> list[str]:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks import accuracy, baselines
-from benchmarks.accuracy import main, marathon, measure
-from benchmarks.scenarios.acceptance import DEMANDS, missed
-from benchmarks.scenarios.catalogue import FAULTS
+from benchmarks.accuracy import main, measure
+from benchmarks.scenarios.acceptance import DEMANDS, PAGES_MAX, missed
+from benchmarks.scenarios.catalogue import FAULTS, HEALTHY
 from benchmarks.scenarios.job import Fault, Interruptions, Scenario
 from benchmarks.scenarios.model import generate
 from benchmarks.scenarios.score import JOB, Named, Score, score
@@ -144,9 +144,11 @@ def found(count, *, wanted=None, rows=3, right=None):
     }
 
 
-def test_every_fault_has_a_demand():
-    """A fault that no one demands anything of would pass unseen."""
+def test_every_row_has_a_demand():
+    """A row that no one demands anything of would pass unseen; no fault may be missed altogether."""
     assert set(DEMANDS) == set(FAULTS)
+    assert set(PAGES_MAX) == set(HEALTHY)
+    assert all(demand.recall > 0 for demand in DEMANDS.values())
 
 
 @pytest.mark.parametrize(
@@ -166,8 +168,9 @@ def test_every_fault_has_a_demand():
         (table_of("slow 3 %", ranks=8, **found(100, rows=9)), []),
         (table_of("drift", **found(100, rows=29)), ["p95 29"]),
         (table_of("quiet", alarms_in_health=2), []),
-        (table_of("quiet", alarms_in_health=3), ["false alarms: 3 in 1,000,000"]),
-        (table_of("experts, no tokens", alarms_in_health=3), []),
+        (table_of("quiet", alarms_in_health=3), ["quiet: 3 pages in 1,000,000", "false alarms: 3 in 1,000,000"]),
+        (table_of("experts, no tokens", alarms_in_health=3), ["experts, no tokens: 3 pages in 1,000,000"]),
+        (table_of("hang", **found(0, wanted=2)), ["hang: recall 0.000, at least 0.95"]),
     ],
 )
 def test_what_misses_the_acceptance_is_said(table, said):
@@ -190,20 +193,6 @@ def test_a_check_that_misses_fails_and_the_page_says_so(tmp_path, monkeypatch, c
     assert "| slow 10 % | 0.000 |" in text
     assert main([*arguments, "--show"]) == 0
     assert "slow 10 %, 8 ranks, seed 2: missed ('rank', " in capsys.readouterr().out
-
-
-def test_the_marathon_prints_every_page_with_its_seed(monkeypatch, capsys):
-    """Steps are counted until there are enough, and a false alarm can be run again from what is printed."""
-
-    def shown(task):
-        named = [Named(7, JOB, "data", "run-1")] if task[2] == 3 and task[0] == "noisy" else []
-        return task, [(OURS, Score(healthy_rows=200, alarms_in_health=len(named)))], named
-
-    monkeypatch.setattr(accuracy, "measure", shown)
-    assert marathon(20_000, 1, 1) == 1
-    out = capsys.readouterr().out
-    assert "noisy, 8 ranks, seed 3: ('job', '') at row 7, cause data" in out
-    assert "1 pages in 25,600 healthy steps; 95 % upper bound 92.65 in 500,000" in out
 
 
 @pytest.fixture(scope="module")
