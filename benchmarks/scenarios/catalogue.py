@@ -87,6 +87,7 @@ FAULTS: dict[str, Make] = {
     **_named(slow, name="data on one", ratio=0.10, cause="data"),
     **_named(slow, name="gc on one", ratio=0.10, cause="gc"),
     **_named(slow, name="slow, sequences", ratio=0.10, imbalance=_SEQUENCE),
+    **_named(slow, name="slow, sequences, pipelines", ratio=0.10, imbalance=_SEQUENCE, shapes=PIPELINES),
     **_named(slow, name="slow, experts", ratio=0.05, imbalance=_EXPERTS_HOT, shapes=EXPERTS),
     **_named(slow, name="slow, noisy", ratio=0.05, noise=NOISY),
     **{
@@ -148,6 +149,7 @@ HEALTHY: dict[str, Make] = {
         ).items()
     },
     **_named(healthy, name="job noise 7 %", noise=_NOISY_JOB),
+    **_named(healthy, name="wide silicon", noise=Noise(spread=0.014)),
     **_named(healthy, name="stalls", noise=Noise(stall_rate=2e-3)),
     **_named(healthy, name="stalls that last", noise=Noise(stall_rate=1e-3, stall_memory=0.3)),
     **_named(healthy, name="one checkpoint writer", interruptions=replace(RESTARTED, writer_every=20)),
