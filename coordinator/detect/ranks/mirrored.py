@@ -78,7 +78,7 @@ class MirroredTest:
     def _decide(self, chosen: "Places", last_C: "tuple[Floats, Floats, Floats]", mean_N: "Floats") -> None:
         """Raise the alarms of candidates, given their last three values, that pass the gates."""
         median_C = median_of_three(*last_C)
-        sum_C, run_C, excess_C = self._sums.of(chosen)
+        sum_C, run_C, excess_C, _ = self._sums.of(chosen)
         those = Candidates(
             pool=self._pools.of(chosen),
             sum=sum_C,
