@@ -274,6 +274,7 @@ class ExcessTest:
             those = self._as_candidates(candidates, values)
             passed_C = self.gates.passed(those)
             if passed_C.any():
+                passed_C &= self.gates.stands_out(those, self.judged, self._mean_N + self._baseline_N, self._pools)
                 self._raise(candidates[passed_C], those.median[passed_C])
         if len(self.alarms):
             self._keep(values)

@@ -7,6 +7,7 @@ white the first tells the others, on shared cores it does not.
 Shapes: F families of series, P pools of series that share their noise figures, C candidates.
 """
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,10 @@ SHORT_STEPS = 3  # `median_of_three` is written for it
 LONG_STEPS = 16  # reference: window of the long mean; an average of memory 8 scatters just as much
 FULL_FLOORS = 2.0  # smallest effects, that a single step counts for in a mean: a stall must not make one by itself
 _SIGMA_MIN = 1e-6  # a noiseless generated series must not divide by zero; real clocks are 1,000 times coarser
+_STATIC_SERIES_MIN = 6  # from which their spread is known at all ...
+_STATIC_SERIES_MANY = 64  # ... and from which less than a third of them shows it
+_STATIC_DOUBT = 2.0  # a spread that n values show is off by 1 / sqrt(n): twice that
+_BELOW_REFERENCE = 0.817  # Gaussian: root of the mean square below the 30th percentile, in sigmas
 _SAFE_SHARE = 1 - 1e-6  # of a bound that rounding must not make a gate of
 
 
@@ -211,6 +216,22 @@ class Gates:
         noisy_C = self.scale_P[pool_C] > policy.noisy_sigma
         return np.where(noisy_C, self._passed_in_noise(those), summed_C) if noisy_C.any() else summed_C
 
+    def stands_out(self, those: Candidates, judged: int, level_N: "Floats", pools: "Pools") -> "Marks":
+        """Return which candidates are beyond what the series of their family differ by, array of shape (C,).
+
+        Asked of those alone that have been above zero since the first of `judged` steps: static differences, as of
+        devices in a wide fleet, begin with the run, and what begins later is none. `level_N` are lasting excesses.
+        """
+        static_C = those.run >= judged - self.policy.warm_up_steps
+        stands_C: Marks = np.ones(len(static_C), dtype=bool)
+        lasting_C = np.maximum(those.mean, those.least)  # the mean counts no more of a step than makes it an alarm
+        for family in np.unique(self._family_P[those.pool[static_C]]).tolist():
+            own = (self._family_P == family).nonzero()[0].tolist()
+            levels = np.concatenate([level_N[pools.members(pool)] for pool in own])
+            here_C = static_C & (self._family_P[those.pool] == family)
+            stands_C[here_C] = lasting_C[here_C] > _static_limit(levels, float(self._chance_P[own[0]]))
+        return stands_C
+
     def least_median(self) -> float:
         """Return what a candidate's median of three steps must exceed whatever the noise, to pass."""
         return _SAFE_SHARE * min(self.policy.median_share, self.policy.clear_floor_share, 1.0) * self.floor_ratio
@@ -234,6 +255,21 @@ class Gates:
         noises = {"noise": self.single, "short": self.short, "long": self.long}
         now = {"now.pools": self._pools_now.sigma_K, "now.family": self._family_now.sigma_K, "now": self.present_P}
         return joined({name: noise.memory() for name, noise in noises.items()}) | now
+
+
+def _static_limit(levels: "Floats", chance_sigmas: float) -> float:
+    """Return the lasting excess that static differences between series explain; none of too few series.
+
+    Slow series are the upper ones. How far healthy ones lie apart is shown by the lower ones, as the root of their mean
+    square below the median, of many series below the 30th percentile that is the reference.
+    """
+    count = len(levels)
+    if count < _STATIC_SERIES_MIN:
+        return 0.0
+    share, factor = (0.5, 1.0) if count < _STATIC_SERIES_MANY else (0.3, _BELOW_REFERENCE)
+    centre = float(np.quantile(levels, share))
+    sigma = math.sqrt(float(np.mean((levels[levels <= centre] - centre) ** 2, dtype=np.float64))) / factor
+    return centre + chance_sigmas * (1 + _STATIC_DOUBT / math.sqrt(count)) * sigma
 
 
 def _listed(members: "Places | slice") -> "Places":

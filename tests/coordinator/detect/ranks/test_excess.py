@@ -219,3 +219,24 @@ def test_a_busy_host_before_a_fault_is_no_part_of_its_onset(lead_ratio):
     assert first[3] is not None
     assert first[3] <= 63
     assert abs(test.onset_N[3] - 60) <= 1
+
+
+@pytest.mark.parametrize("series", [8, 128])
+def test_series_that_always_differed_are_no_slow_ones(series):
+    """Static differences of 1.4 percent bring some beyond the floor; those that stand out of them are reported."""
+    wide = [np.random.default_rng(seed).normal(0.0, 0.014, series) for seed in range(6)]
+    named = [run(noise(steps=60, series=series, seed=seed) + static)[1] for seed, static in enumerate(wide)]
+    assert sum(first is not None for each in named for first in each) <= 1
+    for static in wide:
+        static[3] = 0.14
+    named = [run(noise(steps=60, series=series, seed=seed) + static)[1] for seed, static in enumerate(wide)]
+    assert all(each[3] is not None for each in named)
+
+
+def test_what_begins_later_need_not_stand_out_of_static_differences():
+    """A series that turns slower than it was is reported however far apart the others always were."""
+    static = np.random.default_rng(1).normal(0.0, 0.014, 32)
+    static[5] = 0.0
+    values = noise(steps=120, series=32) + static
+    values[80:, 5] += 0.04
+    assert run(values)[1][5] in range(82, 88)
