@@ -211,7 +211,8 @@ system-packages:
 $(BIN)/python:
 	@sh setup/virtual_environment.sh $(VENV)
 
-EXTENSION_SOURCES := $(addprefix lockstep/agent/,_marks.c _mark_queue.h _channel.h _waiting.h)
+EXTENSION_SOURCES := $(addprefix lockstep/agent/,_marks.c _mark_queue.h _channel.h _waiting.h) \
+	$(addprefix lockstep/trace/kineto/,_scan.c _json.h _codes.h)
 
 $(VENV)/.demo: pyproject.toml setup.py $(EXTENSION_SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'

@@ -1,19 +1,20 @@
-"""The build: one import namespace, and the agent's C extension; everything else is in pyproject.toml.
+"""The build: one import namespace, and two C extensions; everything else is in pyproject.toml.
 
 The folders exporter, coordinator, dashboards and alerts lie at the root of the repository, and a checkout imports them
 by these names. A wheel installs them as lockstep.exporter and so on, because a user's project may have folders of the
 same names on its path: the build copies each module and adds the namespace to its imports
 (docs/decisions/packaging.md).
 
-The extension is optional: where it cannot be built, the agent writes its marks in Python
-(lockstep/agent/mark_buffer.py). One build serves Python 3.11 and newer. LOCKSTEP_PURE=1 leaves it out, for a wheel that
-installs everywhere.
+The extensions are optional: where they cannot be built, the agent writes its marks in Python
+(lockstep/agent/mark_buffer.py), and Python alone reads traces (lockstep/trace/kineto/decode.py). One build serves
+Python 3.11 and newer. LOCKSTEP_PURE=1 leaves them out, for a wheel that installs everywhere.
 """
 
 import ast
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from setuptools import Extension, find_namespace_packages, setup
@@ -76,22 +77,30 @@ class BuildNamespace(build_py):
         return built, is_copied
 
 
-def main() -> None:
-    """Run the build that setuptools was asked for."""
-    own, others = packages_of(NAMESPACE), packages_of(*AT_THE_ROOT)
-    marks = Extension(
-        "lockstep.agent._marks",
-        ["lockstep/agent/_marks.c"],
-        depends=["lockstep/agent/_mark_queue.h", "lockstep/agent/_channel.h", "lockstep/agent/_waiting.h"],
+def extension(folder: str, name: str, headers: Sequence[str]) -> Extension:
+    """Return the optional extension of a C file."""
+    return Extension(
+        f"{folder.replace('/', '.')}.{name}",
+        [f"{folder}/{name}.c"],
+        depends=[f"{folder}/{header}" for header in headers],
         extra_compile_args=["-O2"],
         py_limited_api=True,
         optional=True,
     )
+
+
+def main() -> None:
+    """Run the build that setuptools was asked for."""
+    own, others = packages_of(NAMESPACE), packages_of(*AT_THE_ROOT)
+    extensions = [
+        extension("lockstep/agent", "_marks", ("_mark_queue.h", "_channel.h", "_waiting.h")),
+        extension("lockstep/trace/kineto", "_scan", ("_json.h", "_codes.h")),
+    ]
     setup(
         packages=[*own, *(others if IS_EDITABLE else (f"{NAMESPACE}.{name}" for name in others))],
         package_dir={"": "."} if IS_EDITABLE else {f"{NAMESPACE}.{name}": name for name in AT_THE_ROOT},
         cmdclass={} if IS_EDITABLE else {"build_py": BuildNamespace},
-        ext_modules=[] if IS_PURE else [marks],
+        ext_modules=[] if IS_PURE else extensions,
         options={} if IS_PURE else {"bdist_wheel": {"py_limited_api": "cp311"}},
     )
 

@@ -35,7 +35,7 @@ class Repetition(NamedTuple):
         return self.steps >= REPEATED_STEPS.value
 
     def is_chance(self, at: int) -> bool:
-        """Whether one step holds most of what a rank caused, or ranks that are alike would be blamed as often or as much.
+        """Whether one step holds most of what a rank caused, or like ranks would be blamed as often or as much.
 
         Few steps show nothing, so it is False.
         """

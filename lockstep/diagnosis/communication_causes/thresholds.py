@@ -40,8 +40,8 @@ WORST_STEP = Threshold(
 SPREADS = Threshold(
     2.5,
     "spreads of the others",
-    "own: of 120 healthy jobs of 4 ranks on 4 cores that up to 14 busy processes shared none has more than 2.2 in all of "
-    "3 steps where its ranks wait for 10 % of them; of 60 jobs with a fault none has less than 3.0",
+    "own: of 120 healthy jobs of 4 ranks, on 4 cores that up to 14 busy processes shared, none has more than 2.2 in "
+    "all of 3 steps where its ranks wait for 10 % of them; of 60 jobs with a fault none has less than 3.0",
 )
 """By so much a rank must be later than the latest other, in the median step that it is blamed for."""
 

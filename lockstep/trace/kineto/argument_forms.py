@@ -1,15 +1,17 @@
 """The fields that are read of events' arguments, by category, and the decoding of many events' at once."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.trace.columns import ABSENT
+from lockstep.trace.interned import Interned
 from lockstep.trace.kineto.categories import ArgumentSet
-from lockstep.trace.kineto.rare import CollectiveFields, SyncFields, decode_one
+from lockstep.trace.kineto.rare import CollectiveFields, SyncFields, decode_one, integer
 
 
 class OperatorArguments(CollectiveFields, gc=False):
@@ -64,14 +66,75 @@ _DECODERS: dict[ArgumentSet, msgspec.json.Decoder[list[Any]]] = {
 }
 
 
-class ParsedArguments(NamedTuple):
-    """The arguments of the events of one reading, and these events' places in their block."""
+class Arguments(Protocol):
+    """The arguments of the events of one reading; arrays of shape (n_events,)."""
+
+    @property
+    def at(self) -> NDArray[np.intp]:
+        """Return the places of these events in their block."""
+
+    def integers(self, field: str) -> NDArray[np.int64]:
+        """Return what a field of the reading's form has, ABSENT where it is no whole number."""
+
+    def shapes(self, codes: Interned[str]) -> NDArray[np.int32]:
+        """Return the codes of raw dimensions and types."""
+
+    def stacks(self, codes: Interned[str]) -> NDArray[np.int32]:
+        """Return the codes of call stacks, ABSENT where an event has none."""
+
+    def parsed(self) -> tuple[NDArray[np.intp], Sequence[Any]]:
+        """Return the events, by place, whose arguments were decoded, with these: all that may have rare ones."""
+
+
+_FIELDS: dict[str, Callable[[Sequence[Any]], list[Any]]] = {
+    "external": lambda fields: [each.external for each in fields],
+    "former_external": lambda fields: [each.former_external for each in fields],
+    "correlation": lambda fields: [each.correlation for each in fields],
+    "sequence": lambda fields: [each.sequence for each in fields],
+    "bytes": lambda fields: [each.bytes for each in fields],
+    "device": lambda fields: [each.device for each in fields],
+    "stream": lambda fields: [each.stream for each in fields],
+}
+"""Comprehensions take half the time of an `attrgetter`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedArguments:
+    """The arguments of events as objects of a form."""
 
     at: NDArray[np.intp]
     fields: Sequence[Any]
 
+    def integers(self, field: str) -> NDArray[np.int64]:
+        """Return what a field has; decimal digits in text count."""
+        return integers(_FIELDS[field](self.fields))
 
-def decode_raws(raws: Sequence[msgspec.Raw], reading: ArgumentSet) -> list[Any]:
+    def shapes(self, codes: Interned[str]) -> NDArray[np.int32]:
+        """Return the codes of raw dimensions and types."""
+        dims, types = [bytes(each.dims) for each in self.fields], [bytes(each.types) for each in self.fields]
+        return np.fromiter(map(codes.__getitem__, zip(dims, types, strict=True)), np.int32, len(self.fields))
+
+    def stacks(self, codes: Interned[str]) -> NDArray[np.int32]:
+        """Return the codes of call stacks, ABSENT where an event has none."""
+        texts = [each.stack for each in self.fields]
+        if texts.count("") == len(texts):
+            return np.full(len(texts), ABSENT, np.int32)
+        return np.array([codes[text] if text and isinstance(text, str) else ABSENT for text in texts], np.int32)
+
+    def parsed(self) -> tuple[NDArray[np.intp], Sequence[Any]]:
+        """Return all of them."""
+        return self.at, self.fields
+
+
+def integers(values: Sequence[Any]) -> NDArray[np.int64]:
+    """Return values as int64, array of shape (n_events,); decimal digits in text count, all else is ABSENT."""
+    try:
+        return np.fromiter(values, np.int64, len(values))
+    except (TypeError, ValueError, OverflowError):
+        return np.array(list(map(integer, values)), np.int64)
+
+
+def decode_raws(raws: Sequence[msgspec.Raw | bytes], reading: ArgumentSet) -> list[Any]:
     """Return the arguments of each event; of those that are no object, no argument."""
     text = b"".join((b"[", b",".join(raws), b"]"))
     try:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from lockstep.trace.columns import ABSENT, CollectiveArguments, SyncArguments
 from lockstep.trace.interned import Interned
-from lockstep.trace.kineto.argument_forms import OperatorArguments, ParsedArguments
+from lockstep.trace.kineto.argument_forms import Arguments
 from lockstep.trace.kineto.categories import ArgumentSet
-from lockstep.trace.kineto.rare import RareReader, integer
+from lockstep.trace.kineto.rare import RareReader
 
 SHAPES_MAX = 1 << 16
 """Distinct shapes; real traces have tens to hundreds, a job that recompiles for every length some thousands."""
@@ -59,7 +59,7 @@ class ArgumentReader:
         self.stacks: Interned[str] = Interned(_stack, STACKS_MAX, STACKS_MAX_BYTES)
         self._rare = RareReader()
 
-    def read(self, count: int, arguments: Mapping[ArgumentSet, ParsedArguments]) -> BlockArguments:
+    def read(self, count: int, arguments: Mapping[ArgumentSet, Arguments]) -> BlockArguments:
         """Return what is read of a block of `count` events."""
         block = BlockArguments({name: np.full(count, ABSENT, kind) for name, kind in _COLUMNS.items()}, {}, {})
         for reading, read in arguments.items():
@@ -67,33 +67,30 @@ class ArgumentReader:
             self._note_rare(block, reading, read)
         return block
 
-    def _fill(self, columns: dict[str, NDArray[Any]], reading: ArgumentSet, read: ParsedArguments) -> None:
-        at, fields = read.at, read.fields
-        external = _integers([each.external for each in fields])
+    def _fill(self, columns: dict[str, NDArray[Any]], reading: ArgumentSet, read: Arguments) -> None:
+        at = read.at
+        external = read.integers("external")
         if reading is ArgumentSet.OPERATOR:
-            columns["sequence"][at] = _integers([each.sequence for each in fields])
-            columns["shapes"][at] = self._shapes(fields)
-            stacks = [each.stack for each in fields]
-            if stacks.count("") < len(stacks):
-                columns["stack"][at] = list(map(self._stack, stacks))
+            columns["sequence"][at] = read.integers("sequence")
+            columns["shapes"][at] = read.shapes(self.shapes)
+            columns["stack"][at] = read.stacks(self.stacks)
         else:
-            columns["correlation"][at] = _integers([each.correlation for each in fields])
+            columns["correlation"][at] = read.integers("correlation")
             if (external == ABSENT).any():
-                former = _integers([each.former_external for each in fields])
-                external = np.where(external == ABSENT, former, external)
+                external = np.where(external == ABSENT, read.integers("former_external"), external)
         columns["external"][at] = external
         if reading in (ArgumentSet.CALL, ArgumentSet.DEVICE):
-            columns["bytes"][at] = _integers([each.bytes for each in fields])
+            columns["bytes"][at] = read.integers("bytes")
         if reading in (ArgumentSet.KERNEL, ArgumentSet.DEVICE):
-            device = _integers([each.device for each in fields])
-            columns["stream"][at] = self._streams(device, _integers([each.stream for each in fields]))
+            columns["stream"][at] = self._streams(read.integers("device"), read.integers("stream"))
 
-    def _note_rare(self, block: BlockArguments, reading: ArgumentSet, read: ParsedArguments) -> None:
+    def _note_rare(self, block: BlockArguments, reading: ArgumentSet, read: Arguments) -> None:
+        places, fields = read.parsed()
         if reading is not ArgumentSet.CALL:
-            found = _with_arguments(read, [each.collective for each in read.fields])
+            found = _with_arguments(places, fields, [each.collective for each in fields])
             block.collectives.update((event, self._rare.collective(each)) for event, each in found)
         if reading is ArgumentSet.DEVICE:
-            found = _with_arguments(read, [each.sync for each in read.fields])
+            found = _with_arguments(places, fields, [each.sync for each in fields])
             block.syncs.update((event, self._rare.sync(each)) for event, each in found)
 
     def _streams(self, device: NDArray[np.int64], stream: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -104,20 +101,13 @@ class ArgumentReader:
         column[known] = np.array([self.streams[pair] for pair in pairs.tolist()], np.int32)[place]
         return column
 
-    def _shapes(self, read: Sequence[OperatorArguments]) -> NDArray[np.int32]:
-        keys = zip([bytes(each.dims) for each in read], [bytes(each.types) for each in read], strict=True)
-        return np.fromiter(map(self.shapes.__getitem__, keys), np.int32, len(read))
 
-    def _stack(self, text: object) -> int:
-        return self.stacks[text] if text and isinstance(text, str) else ABSENT
-
-
-def _with_arguments(read: ParsedArguments, parsed: list[Any]) -> list[tuple[int, Any]]:
-    """Return the places and arguments of the events of which something is said: of most blocks, none."""
+def _with_arguments(at: NDArray[np.intp], fields: Sequence[Any], parsed: list[Any]) -> list[tuple[int, Any]]:
+    """Return the places and arguments of the events that have them: of most blocks, none."""
     if parsed.count(None) == len(parsed):
         return []
-    at = read.at.tolist()
-    return [(at[place], read.fields[place]) for place, each in enumerate(parsed) if each is not None]
+    places = at.tolist()
+    return [(places[place], fields[place]) for place, each in enumerate(parsed) if each is not None]
 
 
 def _stream(pair: int) -> tuple[int, int]:
@@ -132,11 +122,3 @@ def _shapes(raw: tuple[bytes, bytes]) -> str:
 
 def _stack(text: str) -> str:
     return text.replace(";", "\n")
-
-
-def _integers(values: Sequence[Any]) -> NDArray[np.int64]:
-    """Return values as int64, array of shape (n_events,); decimal digits in text count, all else is ABSENT."""
-    try:
-        return np.fromiter(values, np.int64, len(values))
-    except (TypeError, ValueError, OverflowError):
-        return np.array(list(map(integer, values)), np.int64)

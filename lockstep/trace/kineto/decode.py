@@ -14,6 +14,7 @@ from lockstep.trace.kineto.about import Document, TraceMetadata
 from lockstep.trace.kineto.blocks import EventBlock, block_of, loose_block_of
 from lockstep.trace.kineto.events import Event, ExactEvent
 from lockstep.trace.kineto.kinds import Kinds
+from lockstep.trace.kineto.scanned import Scan, scanned_block
 from lockstep.trace.pieces import BLOCK_BYTES, PieceDecoder, as_list
 from lockstep.trace.source import TraceSource
 
@@ -42,11 +43,12 @@ _LOOSE_EVENTS = msgspec.json.Decoder(list[msgspec.Raw])
 class TraceDecoder(PieceDecoder[EventBlock]):
     """Decodes one source; iterate once. `base_ns` and `metadata` are known when the iteration has ended.
 
-    Blocks speak of `kinds`.
+    The codes of blocks are of `kinds`. `scan` reads pieces of the usual form without an object for each event.
     """
 
-    def __init__(self, source: TraceSource, *, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, source: TraceSource, *, block_bytes: int = BLOCK_BYTES, scan: Scan | None = None) -> None:
         super().__init__(source, "a whole Kineto or Chrome trace", block_bytes)
+        self._scan = scan
         self.base_ns = 0
         self.metadata = TraceMetadata()
         self.kinds = Kinds()
@@ -56,6 +58,9 @@ class TraceDecoder(PieceDecoder[EventBlock]):
         self._note(_tolerant(_DOCUMENT.decode, document))
 
     def _decode_piece(self, piece: bytes, end: int) -> EventBlock | None:
+        block = None if self._scan is None else scanned_block(self._scan, piece, end, self.kinds)
+        if block is not None:
+            return self._named(block)
         try:
             return self._named(_tolerant(self._decode_events, as_list(piece, end)))
         except msgspec.DecodeError:

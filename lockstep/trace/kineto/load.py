@@ -14,6 +14,7 @@ from lockstep.trace.kineto import categories
 from lockstep.trace.kineto.arguments import ArgumentReader
 from lockstep.trace.kineto.blocks import EventBlock
 from lockstep.trace.kineto.decode import TraceDecoder
+from lockstep.trace.kineto.scanned import compiled_scan
 from lockstep.trace.kineto.work import ON_DEVICE, work_of
 from lockstep.trace.source import TraceSource
 
@@ -35,7 +36,11 @@ def load_trace(path: Path, *, max_bytes: int = limits.TRACE_MAX_BYTES) -> TraceC
         complete event.
     """
     source = TraceSource(path, max_bytes=max_bytes)
-    decoder = TraceDecoder(source)
+    return columns_of(TraceDecoder(source, scan=compiled_scan()), source)
+
+
+def columns_of(decoder: TraceDecoder, source: TraceSource) -> TraceColumns:
+    """Return the columns of all that a decoder of `source` yields; errors as of `load_trace`."""
     builder = _Builder()
     for block in decoder:
         builder.add(block)

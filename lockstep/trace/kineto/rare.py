@@ -83,7 +83,7 @@ class RareReader:
         return self._ranks.get(text)
 
 
-def decode_one(raw: msgspec.Raw, form: type[Form]) -> Form:
+def decode_one(raw: msgspec.Raw | bytes, form: type[Form]) -> Form:
     """Return the arguments of one event, none if they are no object."""
     try:
         return msgspec.json.decode(bytes(raw).decode(errors="replace"), type=form)

@@ -1,0 +1,167 @@
+/* The grammar of JSON, strictly: skip_value returns what follows a value, NULL where there is none. */
+
+#ifndef LOCKSTEP_JSON_H
+#define LOCKSTEP_JSON_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define DEPTH_MAX 128
+
+typedef const unsigned char *Text;
+
+static inline Text
+skip_spaces(Text at, Text end)
+{
+    while (at < end && (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t'))
+        at++;
+    return at;
+}
+
+static inline int
+is_digit(Text at, Text end)
+{
+    return at < end && *at >= '0' && *at <= '9';
+}
+
+static Text
+skip_escape(Text at, Text end)
+{
+    if (end - at < 2)
+        return NULL;
+    if (at[1] != 'u')
+        return at[1] && strchr("\"\\/bfnrt", at[1]) ? at + 2 : NULL;
+    if (end - at < 6)
+        return NULL;
+    for (int each = 2; each < 6; each++) {
+        unsigned char letter = at[each] | 0x20;
+        if (!((at[each] >= '0' && at[each] <= '9') || (letter >= 'a' && letter <= 'f')))
+            return NULL;
+    }
+    return at + 6;
+}
+
+/* Whether a byte of eight is a quote, a backslash or below the space (exact below the first such byte). */
+static inline uint64_t
+ends_plain(uint64_t bytes)
+{
+    const uint64_t ones = 0x0101010101010101ull, tops = 0x8080808080808080ull;
+    uint64_t quote = bytes ^ (ones * '"'), backslash = bytes ^ (ones * '\\');
+    return (((quote - ones) & ~quote) | ((backslash - ones) & ~backslash) | ((bytes - ones * 0x20) & ~bytes)) & tops;
+}
+
+/* Return what follows the string whose opening quote is at `at`. */
+static Text
+skip_string(Text at, Text end)
+{
+    at++;
+    for (;;) {
+        uint64_t bytes;
+        while (end - at >= 8) {
+            memcpy(&bytes, at, 8);
+            if (ends_plain(bytes))
+                break;
+            at += 8;
+        }
+        while (at < end && *at != '"' && *at != '\\' && *at >= 0x20)
+            at++;
+        if (at >= end || *at < 0x20)
+            return NULL;
+        if (*at == '"')
+            return at + 1;
+        if ((at = skip_escape(at, end)) == NULL)
+            return NULL;
+    }
+}
+
+static Text
+skip_digits(Text at, Text end)
+{
+    if (!is_digit(at, end))
+        return NULL;
+    while (is_digit(at, end))
+        at++;
+    return at;
+}
+
+static Text
+skip_number(Text at, Text end)
+{
+    at += *at == '-';
+    if (at < end && *at == '0')
+        at++;
+    else if ((at = skip_digits(at, end)) == NULL)
+        return NULL;
+    if (at < end && *at == '.' && (at = skip_digits(at + 1, end)) == NULL)
+        return NULL;
+    if (at < end && (*at | 0x20) == 'e') {
+        at++;
+        at += at < end && (*at == '+' || *at == '-');
+        at = skip_digits(at, end);
+    }
+    return at;
+}
+
+static Text skip_value(Text at, Text end, int depth);
+
+/* Return what follows the list or object that opens at `at`. */
+static Text
+skip_container(Text at, Text end, int depth)
+{
+    int is_object = *at == '{';
+    unsigned char closing = is_object ? '}' : ']';
+    at = skip_spaces(at + 1, end);
+    if (at < end && *at == closing)
+        return at + 1;
+    for (;;) {
+        if (is_object) {
+            if (at >= end || *at != '"' || (at = skip_string(at, end)) == NULL)
+                return NULL;
+            at = skip_spaces(at, end);
+            if (at >= end || *at != ':')
+                return NULL;
+            at = skip_spaces(at + 1, end);
+        }
+        if ((at = skip_value(at, end, depth + 1)) == NULL)
+            return NULL;
+        at = skip_spaces(at, end);
+        if (at >= end)
+            return NULL;
+        if (*at == closing)
+            return at + 1;
+        if (*at != ',')
+            return NULL;
+        at = skip_spaces(at + 1, end);
+    }
+}
+
+static Text
+skip_literal(Text at, Text end, const char *literal, Py_ssize_t length)
+{
+    return end - at >= length && memcmp(at, literal, length) == 0 ? at + length : NULL;
+}
+
+/* Return what follows the value at `at`, NULL if that is none. */
+static Text
+skip_value(Text at, Text end, int depth)
+{
+    if (at >= end || depth > DEPTH_MAX)
+        return NULL;
+    switch (*at) {
+    case '"':
+        return skip_string(at, end);
+    case '{':
+    case '[':
+        return skip_container(at, end, depth);
+    case 't':
+        return skip_literal(at, end, "true", 4);
+    case 'f':
+        return skip_literal(at, end, "false", 5);
+    case 'n':
+        return skip_literal(at, end, "null", 4);
+    default:
+        return *at == '-' || is_digit(at, end) ? skip_number(at, end) : NULL;
+    }
+}
+
+#endif

@@ -1,0 +1,175 @@
+"""A piece of a trace to a block by the C extension: no object for an event, and what repeats is decoded once a piece.
+
+Where there is no extension, and for a piece with an event of another form, `decode` does the same in Python.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.trace.columns import ABSENT
+from lockstep.trace.interned import Codes, Interned
+from lockstep.trace.kineto.argument_forms import FORMS, Arguments, ParsedArguments, decode_raws
+from lockstep.trace.kineto.blocks import EventBlock
+from lockstep.trace.kineto.categories import ArgumentSet
+from lockstep.trace.kineto.events import Id, Metadata
+from lockstep.trace.kineto.kinds import Kinds
+
+Scan = Callable[[bytes, int], "tuple[int, int, bytes, bytes, bytes, bytes, bytes, bytes, bytes] | None"]
+"""Returns what `_Scanned` holds, or None where an event is of no usual form or the text is no JSON."""
+
+_SPAN = np.dtype([("begin", np.int32), ("end", np.int32)])
+_INTEGERS = ("external", "former_external", "correlation", "sequence", "bytes", "device", "stream")
+_CODES = ("name", "thread", "category", "shapes", "stack", "is_odd")
+_EVENT = np.dtype(
+    [
+        *((name, np.int64) for name in ("start_ns", "duration_ns", *_INTEGERS)),
+        *((name, np.int32) for name in _CODES),
+        ("arguments", _SPAN),
+    ]
+)
+_TEXTS = msgspec.json.Decoder(list[str])
+_IDS = msgspec.json.Decoder(list[Id])
+_METADATA = msgspec.json.Decoder(list[Metadata])
+
+
+class _Scanned(NamedTuple):
+    """What a scan returns: `events` are `_EVENT`, all else spans, two of each distinct value, one of metadata."""
+
+    event_count: int
+    dropped_count: int
+    events: bytes
+    names: bytes
+    threads: bytes
+    categories: bytes
+    shapes: bytes
+    stacks: bytes
+    metadata: bytes
+
+
+class _Distinct(NamedTuple):
+    """The distinct shapes (raw dimensions and types) and call stacks of a piece, by the codes that its events have."""
+
+    shapes: list[tuple[bytes, bytes]]
+    stacks: list[str]
+
+
+def compiled_scan() -> Scan | None:
+    """Return the extension's `scan`, None where it was not built; asked for at start, not at import."""
+    try:
+        from lockstep.trace.kineto._scan import scan  # noqa: PLC0415  (optional)
+    except ImportError:  # no compiler at installation, or a build for another machine
+        return None
+    return scan
+
+
+def scanned_block(scan: Scan, text: bytes, end: int, kinds: Kinds) -> EventBlock | None:
+    """Return the block of the events in `text[:end]`, None where one is of no usual form or the text is no JSON."""
+    answer = scan(text, end)
+    if answer is None:
+        return None
+    found = _Scanned(*answer)
+    events = np.frombuffer(found.events, _EVENT)
+    try:
+        names = _TEXTS.decode(_listed(_parts(text, found.names)[::2], b'""'))
+        categories = _TEXTS.decode(_listed(_parts(text, found.categories)[::2], b'""'))
+        ids = _IDS.decode(_listed(_parts(text, found.threads), b"null"))
+        metadata = _METADATA.decode(_listed(_parts(text, found.metadata), b""))
+        stacks = _TEXTS.decode(_listed(_parts(text, found.stacks)[::2], b""))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    category = _coded(kinds.categories, categories, events["category"])
+    distinct = _Distinct(_paired(_parts(text, found.shapes)), stacks)
+    return EventBlock(
+        name=_coded(kinds.names, names, events["name"]),
+        thread=_coded(kinds.threads, _paired(ids), events["thread"]),
+        category=category,
+        start_ns=events["start_ns"],
+        duration_ns=events["duration_ns"],
+        arguments=_arguments(text, events, distinct, kinds.readings(category)),
+        metadata=metadata,
+        event_count=found.event_count,
+        dropped_count=found.dropped_count,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedArguments:
+    """The arguments of events as the scan read them; those of `odd` ones, places in `at`, were decoded as well."""
+
+    at: NDArray[np.intp]
+    events: NDArray[Any]
+    distinct: _Distinct
+    odd: NDArray[np.intp]
+    decoded: ParsedArguments
+
+    def integers(self, field: str) -> NDArray[np.int64]:
+        """Return what a field has, ABSENT where it is no whole number."""
+        values: NDArray[np.int64] = self.events[field].copy()
+        if len(self.odd):
+            values[self.odd] = self.decoded.integers(field)
+        return values
+
+    def shapes(self, codes: Interned[str]) -> NDArray[np.int32]:
+        """Return the codes of raw dimensions and types."""
+        return _interned(codes, self.distinct.shapes, self.events["shapes"])
+
+    def stacks(self, codes: Interned[str]) -> NDArray[np.int32]:
+        """Return the codes of call stacks, ABSENT where an event has none."""
+        return _interned(codes, self.distinct.stacks, self.events["stack"])
+
+    def parsed(self) -> tuple[NDArray[np.intp], Sequence[Any]]:
+        """Return those that were decoded."""
+        return self.decoded.at, self.decoded.fields
+
+
+def _arguments(
+    text: bytes, events: NDArray[Any], distinct: _Distinct, readings: NDArray[np.int8]
+) -> dict[ArgumentSet, Arguments]:
+    found: dict[ArgumentSet, Arguments] = {}
+    for reading in FORMS:
+        at = np.flatnonzero(readings == reading)
+        if len(at):
+            own = events[at]
+            odd = np.flatnonzero(own["is_odd"])
+            raws = [text[begin:end] for begin, end in own["arguments"][odd].tolist()]
+            decoded = ParsedArguments(at[odd], decode_raws(raws, reading) if raws else [])
+            found[reading] = ScannedArguments(at, own, distinct, odd, decoded)
+    return found
+
+
+def _interned(codes: Interned[str], values: Sequence[Any], code: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the codes of a piece as those of all pieces, new values in the order of the events; ABSENT stays."""
+    known = np.full(len(values) + 1, ABSENT, np.int32)  # the last one is that of ABSENT
+    if values:
+        first = np.full(len(values) + 1, ABSENT, np.intp)
+        first[code[::-1]] = np.arange(len(code))[::-1]  # of several the last assignment counts
+        used = np.flatnonzero(first[:-1] != ABSENT)
+        for each in used[np.argsort(first[used])].tolist():
+            if values[each]:
+                known[each] = codes[values[each]]
+    return known[code]
+
+
+def _parts(text: bytes, packed: bytes) -> list[bytes]:
+    """Return what stands at packed spans, empty where it is missing."""
+    return [text[begin:end] for begin, end in np.frombuffer(packed, _SPAN).tolist()]
+
+
+def _listed(parts: list[bytes], missing: bytes) -> bytes:
+    """Return parts as a list of JSON, `missing` in place of an empty one."""
+    return b"".join((b"[", b",".join([each or missing for each in parts]), b"]"))
+
+
+def _paired(parts: list[Any]) -> list[tuple[Any, Any]]:
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _coded(codes: Codes, values: list[Any], code: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the codes of a piece as those of all pieces."""
+    known = np.fromiter(map(codes.__getitem__, values), np.int32, len(values))
+    return known[code]
