@@ -141,7 +141,7 @@ def are_waited_for(ranks: Collection[int], groups: Sequence[GroupWaiting]) -> bo
     for group in groups:
         mine = np.isin(group.ranks, list(ranks))
         share = float(group.caused_ns[mine].sum() / group.caused_ns.sum())
-        if np.count_nonzero(mine) == 1 and group.repeated.is_chance(int(mine.argmax())):
+        if not mine.all() and group.repeated.is_chance(np.flatnonzero(mine).tolist()):
             continue
         if share >= 1 - (1 - BLAME_SHARE.value) * (1 - float(mine.mean())):
             return True

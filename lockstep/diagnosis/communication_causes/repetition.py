@@ -7,6 +7,7 @@ none is slow. A fault comes back in step after step, and makes its rank later th
 Shape suffixes: S collectives of one group, R ranks, T steps.
 """
 
+from collections.abc import Sequence
 from math import comb
 from typing import NamedTuple
 
@@ -17,36 +18,61 @@ from lockstep.diagnosis.communication_causes.thresholds import CHANCE, REPEATED_
 
 
 class Repetition(NamedTuple):
-    """`blamed_R` is int64 of shape (n_ranks,): steps in which a rank caused most of the waiting, of `steps` in all.
+    """What waiting the steps of a group have: float64 arrays of shape (n_steps, n_ranks), ns.
 
-    `steps` is 0 where nothing marks them. `worst_R` is float64: the share of what a rank caused in its worst step.
-    `margin_R` is float64: by how much a rank is later than the latest other in the median step that it is blamed for,
-    as a multiple of the spread of the others within these steps; infinite where they have none, as of two ranks.
+    Steps without waiting are left out. `caused_TR` is what the others waited for a rank, `waited_TR` what it waited
+    itself, in collectives in which all take part. Both are empty where nothing marks the steps.
     """
 
-    blamed_R: NDArray[np.int64]
-    worst_R: NDArray[np.float64]
-    margin_R: NDArray[np.float64]
-    steps: int
+    caused_TR: NDArray[np.float64]
+    waited_TR: NDArray[np.float64]
+
+    @property
+    def steps(self) -> int:
+        """Return the number of steps with waiting."""
+        return len(self.caused_TR)
 
     @property
     def is_judged(self) -> bool:
         """Whether there are enough steps to show what comes back."""
         return self.steps >= REPEATED_STEPS.value
 
-    def is_chance(self, at: int) -> bool:
-        """Whether one step holds most of what a rank caused, or like ranks would be blamed as often or as much.
+    def is_blamed(self, ranks: Sequence[int]) -> NDArray[np.bool_]:
+        """Return in which steps these ranks, indices, together caused more than half of the waiting."""
+        blamed: NDArray[np.bool_] = 2 * self.caused_TR[:, ranks].sum(axis=1) > self.caused_TR.sum(axis=1)
+        return blamed
+
+    def worst_ratio(self, ranks: Sequence[int]) -> float:
+        """Return the share of what these ranks caused in their worst step."""
+        caused_T = self.caused_TR[:, ranks].sum(axis=1)
+        return float(caused_T.max(initial=0) / max(caused_T.sum(), 1.0))
+
+    def margin(self, ranks: Sequence[int]) -> float:
+        """Return by how much all these ranks are later than the latest other, in the median step they are blamed for.
+
+        As a multiple of the spread of the others within these steps; infinite where they have none, as where only one
+        rank is left. All leave a collective together, so who waits less came later by as much.
+        """
+        waited = self.waited_TR[self.is_blamed(ranks)]
+        others = np.delete(waited, ranks, axis=1)
+        if not waited.size or not others.size:
+            return 0.0
+        later = float(np.median(others.min(axis=1) - waited[:, ranks].max(axis=1)))
+        spread = float(np.sqrt(others.var(axis=1, ddof=1).mean())) if others.shape[1] > 1 else 0.0
+        return later / spread if spread else np.inf
+
+    def is_chance(self, ranks: Sequence[int]) -> bool:
+        """Whether one step holds most of what ranks caused, or like ranks would be blamed as often or as much.
 
         Few steps show nothing, so it is False.
         """
-        blamed = int(self.blamed_R[at])
         if not self.is_judged:
             return False
-        if self.margin_R[at] < SPREADS.value:
+        if self.margin(ranks) < SPREADS.value or self.worst_ratio(ranks) > WORST_STEP.value:
             return True
-        if blamed < self.steps and chance_of(blamed, self.steps, len(self.blamed_R)) > CHANCE.value:
-            return True
-        return bool(self.worst_R[at] > WORST_STEP.value)
+        blamed = int(np.count_nonzero(self.is_blamed(ranks)))
+        chance = chance_of(blamed, self.steps, self.caused_TR.shape[1], together=len(ranks))
+        return blamed < self.steps and chance > CHANCE.value
 
 
 def repetition(
@@ -56,48 +82,26 @@ def repetition(
     *,
     step_starts_ns_T: NDArray[np.int64],
 ) -> Repetition:
-    """Return in how many steps each rank caused more than half of the waiting, and how far it stands out there.
+    """Return the waiting of a group by step.
 
     `start_ns_S` are the collectives' starts on the clock of `step_starts_ns_T`, `last_S` the rank that came last, an
     index into R, `waited_ns_SR` what each waited (NaN: not in it). Collectives before the first step do not count.
     """
-    steps, ranks = len(step_starts_ns_T), waited_ns_SR.shape[1]
-    if not steps:
-        return Repetition(np.zeros(ranks, np.int64), np.zeros(ranks), np.zeros(ranks), 0)
+    caused_TR, waited_TR = np.zeros((2, len(step_starts_ns_T), waited_ns_SR.shape[1]))
     step_S = np.searchsorted(step_starts_ns_T, start_ns_S, side="right") - 1
     inside = step_S >= 0
-    caused_TR, waited_TR = np.zeros((2, steps, ranks))
     np.add.at(caused_TR, (step_S[inside], last_S[inside]), np.nansum(waited_ns_SR, axis=1)[inside])
     whole = inside & ~np.isnan(waited_ns_SR).any(axis=1)
     np.add.at(waited_TR, step_S[whole], waited_ns_SR[whole])
     held = np.flatnonzero(caused_TR.sum(axis=1) > 0)
-    caused_TR, waited_TR = caused_TR[held], waited_TR[held]
-    most_T = caused_TR.argmax(axis=1)
-    is_most = 2 * caused_TR.max(axis=1, initial=0) > caused_TR.sum(axis=1)
-    blamed_R = np.bincount(most_T[is_most], minlength=ranks).astype(np.int64)
-    worst_R = caused_TR.max(axis=0, initial=0) / np.maximum(caused_TR.sum(axis=0), 1.0)
-    return Repetition(blamed_R, worst_R, _margins(waited_TR, most_T, is_most), len(held))
+    return Repetition(caused_TR[held], waited_TR[held])
 
 
-def _margins(
-    waited_TR: NDArray[np.float64], most_T: NDArray[np.int64], is_most: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    """Return `Repetition.margin_R`: who waits less came later by as much, for all leave a collective together."""
-    margin_R = np.zeros(waited_TR.shape[1])
-    for at in np.unique(most_T[is_most]):
-        mine = waited_TR[is_most & (most_T == at)]
-        others = np.delete(mine, at, axis=1)
-        later = float(np.median(others.min(axis=1) - mine[:, at]))
-        spread = float(np.sqrt(others.var(axis=1, ddof=1).mean())) if others.shape[1] > 1 else 0.0
-        margin_R[at] = later / spread if spread else np.inf
-    return margin_R
+def chance_of(blamed: int, steps: int, ranks: int, *, together: int = 1) -> float:
+    """Return how likely it is that any `together` of `ranks` are blamed in `blamed` or more of `steps` by chance.
 
-
-def chance_of(blamed: int, steps: int, ranks: int) -> float:
-    """Return how likely it is that any of `ranks` is blamed in `blamed` or more of `steps` if each is as likely as all.
-
-    The union bound over ranks of the binomial distribution's tail.
+    Each rank is as likely as all others. The union bound over sets of ranks of the binomial distribution's tail.
     """
-    share = 1 / ranks
+    share = together / ranks
     tail = sum(comb(steps, count) * share**count * (1 - share) ** (steps - count) for count in range(blamed, steps + 1))
-    return min(ranks * tail, 1.0)
+    return min(comb(ranks, together) * tail, 1.0)

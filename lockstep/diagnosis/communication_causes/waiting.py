@@ -294,9 +294,9 @@ def _judged(waiting: GroupWaiting, window_ns: int, *, hides: bool) -> Finding | 
     doubts = [] if waiting.is_whole else [f"only {len(waiting.ranks)} ranks of the group were captured"]
     if is_single := waiting.caused_ns[at] - waiting.once_ns[at] < limit * (total - waiting.once_ns[at]):
         doubts.append("most of it in a single collective")
-    repeated, blamed = waiting.repeated, int(waiting.repeated.blamed_R[at])
+    repeated, blamed = waiting.repeated, int(np.count_nonzero(waiting.repeated.is_blamed([at])))
     often = [f"it causes most of the waiting in {blamed} of {repeated.steps} steps"] if repeated.steps else []
-    if is_chance := repeated.is_chance(at):
+    if is_chance := repeated.is_chance([at]):
         doubts.append("one step holds most of it, or ranks that are alike are blamed as often or as much by chance")
     if not any(waiting.group):
         doubts.append("the traces do not name the group: collectives are matched by kind, size and end")
