@@ -66,7 +66,7 @@ _DECODERS: dict[ArgumentSet, msgspec.json.Decoder[list[Any]]] = {
 }
 
 
-class Arguments(Protocol):
+class EventArguments(Protocol):
     """The arguments of the events of one reading; arrays of shape (n_events,)."""
 
     @property

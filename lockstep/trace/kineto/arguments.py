@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lockstep.trace.columns import ABSENT, CollectiveArguments, SyncArguments
 from lockstep.trace.interned import Interned
-from lockstep.trace.kineto.argument_forms import Arguments
+from lockstep.trace.kineto.argument_forms import EventArguments
 from lockstep.trace.kineto.categories import ArgumentSet
 from lockstep.trace.kineto.rare import RareReader
 
@@ -59,7 +59,7 @@ class ArgumentReader:
         self.stacks: Interned[str] = Interned(_stack, STACKS_MAX, STACKS_MAX_BYTES)
         self._rare = RareReader()
 
-    def read(self, count: int, arguments: Mapping[ArgumentSet, Arguments]) -> BlockArguments:
+    def read(self, count: int, arguments: Mapping[ArgumentSet, EventArguments]) -> BlockArguments:
         """Return what is read of a block of `count` events."""
         block = BlockArguments({name: np.full(count, ABSENT, kind) for name, kind in _COLUMNS.items()}, {}, {})
         for reading, read in arguments.items():
@@ -67,7 +67,7 @@ class ArgumentReader:
             self._note_rare(block, reading, read)
         return block
 
-    def _fill(self, columns: dict[str, NDArray[Any]], reading: ArgumentSet, read: Arguments) -> None:
+    def _fill(self, columns: dict[str, NDArray[Any]], reading: ArgumentSet, read: EventArguments) -> None:
         at = read.at
         external = read.integers("external")
         if reading is ArgumentSet.OPERATOR:
@@ -84,7 +84,7 @@ class ArgumentReader:
         if reading in (ArgumentSet.KERNEL, ArgumentSet.DEVICE):
             columns["stream"][at] = self._streams(read.integers("device"), read.integers("stream"))
 
-    def _note_rare(self, block: BlockArguments, reading: ArgumentSet, read: Arguments) -> None:
+    def _note_rare(self, block: BlockArguments, reading: ArgumentSet, read: EventArguments) -> None:
         places, fields = read.parsed()
         if reading is not ArgumentSet.CALL:
             found = _with_arguments(places, fields, [each.collective for each in fields])

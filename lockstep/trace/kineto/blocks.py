@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.trace import times
-from lockstep.trace.kineto.argument_forms import FORMS, Arguments, ParsedArguments, decode_raws
+from lockstep.trace.kineto.argument_forms import FORMS, EventArguments, ParsedArguments, decode_raws
 from lockstep.trace.kineto.categories import ArgumentSet
 from lockstep.trace.kineto.events import Complete, EventPhase, ExactComplete, ExactEvent, Metadata
 from lockstep.trace.kineto.kinds import Kinds
@@ -33,7 +33,7 @@ class EventBlock:
     category: NDArray[np.int32]
     start_ns: NDArray[np.int64]
     duration_ns: NDArray[np.int64]
-    arguments: dict[ArgumentSet, Arguments]
+    arguments: dict[ArgumentSet, EventArguments]
     metadata: list[Metadata]
     event_count: int
     dropped_count: int
@@ -99,8 +99,8 @@ def _exact_block_of(events: list[Any], kinds: Kinds) -> EventBlock:
     return _block(events, kinds, len(complete), _timed_by_text(complete), is_exact=True)
 
 
-def _arguments(events: list[Any], readings: NDArray[np.int8]) -> dict[ArgumentSet, Arguments]:
-    found: dict[ArgumentSet, Arguments] = {}
+def _arguments(events: list[Any], readings: NDArray[np.int8]) -> dict[ArgumentSet, EventArguments]:
+    found: dict[ArgumentSet, EventArguments] = {}
     for reading in FORMS:
         at = np.flatnonzero(readings == reading)
         if len(at):

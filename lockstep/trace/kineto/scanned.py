@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lockstep.trace.columns import ABSENT
 from lockstep.trace.interned import Codes, Interned
-from lockstep.trace.kineto.argument_forms import FORMS, Arguments, ParsedArguments, decode_raws
+from lockstep.trace.kineto.argument_forms import FORMS, EventArguments, ParsedArguments, decode_raws
 from lockstep.trace.kineto.blocks import EventBlock
 from lockstep.trace.kineto.categories import ArgumentSet
 from lockstep.trace.kineto.events import Id, Metadata
@@ -129,8 +129,8 @@ class ScannedArguments:
 
 def _arguments(
     text: bytes, events: NDArray[Any], distinct: _Distinct, readings: NDArray[np.int8]
-) -> dict[ArgumentSet, Arguments]:
-    found: dict[ArgumentSet, Arguments] = {}
+) -> dict[ArgumentSet, EventArguments]:
+    found: dict[ArgumentSet, EventArguments] = {}
     for reading in FORMS:
         at = np.flatnonzero(readings == reading)
         if len(at):
