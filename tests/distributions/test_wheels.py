@@ -95,7 +95,7 @@ def test_the_agents_distribution_is_a_part_of_the_whole(built):
 
 
 def test_source_distributions_hold_what_their_wheels_are_built_from(built):
-    """The extension with its headers, the build, and every Python file."""
+    """The extensions with their headers, the build, and every Python file; the agent's reads no traces."""
     for source, wheel in zip(built.sources, (built.monitor, built.agent), strict=True):
         with tarfile.open(source) as archive:
             inside = {name.partition("/")[2] for name in archive.getnames()}
@@ -103,6 +103,10 @@ def test_source_distributions_hold_what_their_wheels_are_built_from(built):
         assert {f"lockstep/agent/{name}.h" for name in ("_mark_queue", "_channel", "_waiting")} <= inside
         wanted = {name for name in names(wheel) if name.endswith(".py")}
         assert {re.sub(rf"^lockstep/({'|'.join(FOLDERS)})/", r"\1/", name) for name in wanted} <= inside
+        scan = {f"lockstep/trace/kineto/{name}" for name in ("_scan.c", "_json.h", "_codes.h")}
+        assert inside & scan == (scan if wheel == built.monitor else set())
+        built_extensions = {name for name in names(wheel) if name.endswith(".abi3.so")}
+        assert ("lockstep/trace/kineto/_scan.abi3.so" in built_extensions) is (wheel == built.monitor)
 
 
 def test_the_commands_work_next_to_a_users_own_folders(programs, project):
