@@ -78,6 +78,12 @@ class AlertPolicy:
     verdicts_max: int = 2048
     """32 suspects of 64 runs. Beyond it something is wrong with the labels, and a flood helps no one."""
 
+    memory_remaining_seconds: int = 3600
+    """A ticket, so an hour: time to read it, to save a checkpoint and to stop. The crash itself pages."""
+
+    memory_for_seconds: int = 0
+    """The coordinator has seen the growth twice before its series exists."""
+
     hung_silence_seconds: int = 60
     """A rank that writes a checkpoint for all looks like one that does not arrive. Longer ones are known from the run's
     past or say what they are, and torch itself gives up after ten minutes: there is time to act in."""

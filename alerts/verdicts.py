@@ -7,7 +7,7 @@ sent as news once the page has ended. Both silent alerts are sources of inhibiti
 One group, so that a silent alert reaches Alertmanager before the alerts that end in the same evaluation.
 """
 
-from alerts import causes, follow_ups, losses, stops, symptoms
+from alerts import causes, follow_ups, losses, memory, stops, symptoms
 from alerts.policy import AlertPolicy, Site
 from alerts.recording import WINDOW
 from alerts.rule import Alert, RuleGroup
@@ -28,6 +28,7 @@ def group(site: Site, policy: AlertPolicy) -> RuleGroup:
             *stops.alerts(site, policy),
             *symptoms.alerts(site, policy),
             *causes.alerts(site, policy),
+            memory.alert(site, policy),
             follow_ups.function_found(site, policy),
         ),
     )

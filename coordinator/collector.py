@@ -105,6 +105,7 @@ def _run_rows(runs: "tuple[RunSnapshot, ...]") -> list[tuple[str, list[Row]]]:
         f"{p}baseline_step_duration_seconds": {r.run: r.baseline_step_seconds for r in runs},
         f"{p}expected_step_seconds": {r.run: r.expected_step_seconds for r in runs},
         f"{p}expected_step_error_ratio": {r.run: r.expected_error_ratio for r in runs},
+        f"{p}memory_remaining_seconds": {r.run: r.memory_remaining_seconds for r in runs},
         f"{p}fluctuating": {r.run: r.fluctuating for r in runs},
         f"{p}slow_ranks": {r.run: r.slow_ranks for r in runs},
         f"{p}suspects_omitted": {r.run: r.slow_ranks - len(r.suspects) for r in runs},

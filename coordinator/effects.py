@@ -151,7 +151,7 @@ class Effects:
     async def _request(self, name: str, order: ev.RequestProfile) -> None:
         """Publish a capture request. One for an incident is the leader's: its answers reach all coordinators."""
         try:
-            await self._publish(name, order, deadline_seconds=_bounded(order.deadline_seconds))
+            await self._publish(name, order, deadline_seconds=_bounded(order.deadline_seconds), memory=order.memory)
         except BrokerError as error:
             _log.warning("run %s: profile request %d could not be sent: %s", name, order.request_id, error)
             failed = ev.ProfileFailedEvent(

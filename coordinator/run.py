@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 from coordinator.decide import events as ev
 from coordinator.decide.explain import Scene, explain_instructions
+from coordinator.decide.growth_incidents import remaining_seconds
 from coordinator.decide.memory import JudgedUntil, Learnt, RunMemory, fingerprint_of
 from coordinator.decide.transitions import OVER, State
 from coordinator.detect.findings import SLOW_RANK
 from coordinator.detect.hangs.progress import ProgressBook
 from coordinator.detect.judge import Judge
+from coordinator.detect.memory_growth import MemoryGrowthTest
+from coordinator.detect.scope import is_watched
 from coordinator.expected.captures import HealthyCaptures
 from coordinator.expected.expectation import Expectation
 from coordinator.snapshot import RunSnapshot, StepHistogram, Suspect
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from coordinator.intake.topology import Membership
     from coordinator.settings.policy import Policy
     from lockstep.contracts.domains import Topology
+    from lockstep.contracts.memory_report import RankMemory
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +62,9 @@ class Run:
     """What an earlier coordinator's judge had learnt, until this one's begins."""
     expectation: Expectation = field(default_factory=Expectation)
     captures: HealthyCaptures = field(default_factory=HealthyCaptures)
+    memory_growth: MemoryGrowthTest = field(default_factory=MemoryGrowthTest)
+    memory_generation: int = 0
+    """Of the timeline, of which `memory_growth` has reports."""
     fingerprint: str = ""
     """Of whom `judge` learns."""
     judged: JudgedUntil = field(default_factory=JudgedUntil)
@@ -97,6 +104,25 @@ class Run:
             return []
         self.expectation.hear(reported)
         return self.expectation.refit(cause_id)
+
+    def take_memory(self, node: str, reports: "Sequence[RankMemory]") -> None:
+        """Take what a node reports of the memory of its own ranks."""
+        if self.memory_generation != self.timeline.generation:
+            self.memory_generation = self.timeline.generation
+            self.memory_growth.forget()
+        self.memory_growth.take(report for report in reports if self.membership.nodes.get(report.rank) == node)
+
+    def look_for_growth(self, now_s: float) -> "ev.MemoryGrowthEvent | None":
+        """Return whose memory grows, None where nothing has come that could change it."""
+        policy, judgement = self.policy, self.machine.judgement
+        is_due = self.memory_growth.is_due or bool(self.machine.growth.open)
+        if judgement is None or not is_due:
+            return None
+        findings: tuple[Finding, ...] = ()
+        if policy.detectors.memory_growth and is_watched(self.name, policy.scope.runs):
+            step_s = judgement.recent_step_seconds or judgement.step_seconds
+            findings = self.memory_growth.find(self.membership.nodes, step_s, policy.memory)
+        return ev.MemoryGrowthEvent(unix_s=now_s, cause_id="memory", findings=findings, step=judgement.step)
 
     def adopt(self, policy: "Policy") -> None:
         """Lay out and judge by other thresholds from now on; the machine is told by its event."""
@@ -188,6 +214,7 @@ class Run:
             hostnames={rank: self.hostname(rank) for each in incidents for rank in each.ranks[:SUSPECTS_MAX]},
             imbalance_ratios=judgement.imbalance_ratios if judgement else {},
             mirrored_alarms={unit: self.mirrored_alarms[unit] for unit in MIRRORED_UNITS},
+            memory_remaining_seconds=remaining_seconds(tuple(machine.tracker.incidents.values())),
             expected_state=self.expectation.state,
             expected_step_seconds=model.expected_step_seconds if model else None,
             expected_error_ratio=model.error_band_ratio if model else None,

@@ -238,7 +238,9 @@ class Runs:
         is_alive = now_s - run.membership.last_seen_unix_s < ANNOUNCE_REFRESH_SECONDS
         tick = ev.TickEvent(unix_s=now_s, cause_id="tick", is_alive=is_alive)
         may_deliver = partial(self.detection.may_deliver, run, now_s)
-        return conclude(run, now_s) + look_for_hang(run, now_s, may_deliver) + run.feed(tick)
+        growth = run.look_for_growth(now_s)
+        grown = [] if growth is None else run.feed(growth)
+        return conclude(run, now_s) + look_for_hang(run, now_s, may_deliver) + grown + run.feed(tick)
 
     def forget(self, name: str) -> None:
         """Drop a run that ended long ago, all but its budgets; the store keeps its incidents."""
@@ -274,6 +276,7 @@ class Runs:
 
     def _apply_heartbeat(self, run: Run, node: str, heartbeat: "RunHeartbeat", now_s: float) -> Orders:
         change = run.membership.apply_heartbeat(node, heartbeat, now_s)
+        run.take_memory(node, heartbeat.memory)
         return self._follow(run, change, now_s) if change.is_reshaped or change.restarted else []
 
     def _follow(self, run: Run, change: "MembershipChange", now_s: float) -> Orders:

@@ -81,6 +81,7 @@ class RunSnapshot:
     expected_state: str = EXPECTED_STATES[0]
     expected_step_seconds: float | None = None
     expected_error_ratio: float | None = None
+    memory_remaining_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from dashboards.builders import (
 from dashboards.finish import COUNT
 from dashboards.panels import AT_RUN, Column, coordinator_variable, grid, to_coordinator
 from dashboards.queries import CAUSE_COLOURS, RUN, TOP
-from dashboards.shared import MARKS, NOT_ARRIVED, OPEN_BY_CAUSE, PREDICTED_GAIN, PROFILES, SUSPECTS
+from dashboards.shared import MACHINE_EVIDENCE, MARKS, NOT_ARRIVED, OPEN_BY_CAUSE, PREDICTED_GAIN, PROFILES, SUSPECTS
 
 _LINKS = (
     to_coordinator("Evidence, peers and thresholds", "/api/v1/incidents/${__value.text}"),
@@ -53,6 +53,19 @@ _WHAT = DashboardRow(
                 PREDICTED_GAIN,
                 SUSPECTS,
                 NOT_ARRIVED,
+            ),
+        ),
+        PanelLine(
+            height=6,
+            widths=(16, 8),
+            panels=(
+                MACHINE_EVIDENCE,
+                stat(
+                    "Memory lasts",
+                    "Forecast time until memory that grows with the steps reaches its limit. No data while none grows.",
+                    "s",
+                    query(f"min(lockstep_run_memory_remaining_seconds{{{RUN}}})", instant=True),
+                ),
             ),
         ),
     ),

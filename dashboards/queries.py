@@ -40,6 +40,9 @@ CAUSE_COLOURS = {
     "link": "yellow",
     "imbalance": "light-blue",
     "process": "dark-red",
+    "host_memory": "green",
+    "worker_memory": "light-green",
+    "device_memory": "dark-green",
     "unknown": "text",
 }
 """The colour of each cause of an incident, wherever one is drawn."""

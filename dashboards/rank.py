@@ -213,6 +213,23 @@ _HOST = DashboardRow(
         PanelLine(
             panels=(
                 timeseries(
+                    "Memory",
+                    "Resident memory of its process and of those it started, without pages of files and shared memory; "
+                    "of its device, what the framework's allocator has reserved, tensors hold, and held at most. "
+                    "Dashed, what may still be allocated below the limit of its control group or host.",
+                    "decbytes",
+                    query(f"max by (kind) (lockstep_memory_bytes{{{RANK}}})", "{{kind}}"),
+                    query(f"max(lockstep_memory_available_bytes{{{RANK}}})", "available"),
+                    query(f"max(lockstep_memory_limit_bytes{{{RANK}}})", "limit"),
+                    overrides=[dashed("^(available|limit)$")],
+                ),
+                timeseries(
+                    "Memory growth",
+                    "Bytes a step by which a part of its memory grows steadily. No data while none does.",
+                    "decbytes",
+                    query(f"max by (part) (lockstep_memory_growth_bytes_per_step{{{RANK}}})", "{{part}}"),
+                ),
+                timeseries(
                     "Memory of its host",
                     "Share of memory that is available, by node_exporter. No data where it is not scraped.",
                     "percentunit",

@@ -62,6 +62,16 @@ OPEN_BY_CAUSE = timeseries(
     overrides=[coloured(cause, colour) for cause, colour in CAUSE_COLOURS.items()],
 )
 
+MACHINE_EVIDENCE = table(
+    "Machine evidence",
+    "Causes that other exporters' series (DCGM, node_exporter, ...) show for the machines of an open incident, and not "
+    "for their peers. No data without a Prometheus that the coordinator may ask.",
+    "none",
+    query(f"max by (incident, machine_cause) (lockstep_incident_evidence_info{{{RUN}}})", table=True),
+    columns=("incident", "machine_cause"),
+    value="shown",
+)
+
 PREDICTED_GAIN = bars(
     "Predicted gain",
     "Share of a step that the best advice for an open incident would give back, as far as its capture shows.",

@@ -22,6 +22,7 @@ from exporter.counts import Counts
 from exporter.exposing.app import make_app
 from exporter.exposing.snapshot import NodeSnapshot, take_snapshot
 from exporter.host_watch import HostWatch, ResourceSampler, find_targets
+from exporter.memory import MemoryWatch
 from exporter.reading.heartbeats import run_heartbeat
 from exporter.reading.positions import Positions
 from exporter.reading.rings import RingReading, Rings
@@ -99,6 +100,7 @@ class Exporter:
             jitter=random.Random(),  # noqa: S311  (spreads reconnections, guards nothing)
         )
         self._host_watch = HostWatch(lambda: find_targets(self._rings.runs.values()), sampler=ResourceSampler())
+        self._memory = MemoryWatch(lambda: find_targets(self._rings.runs.values()))
         self._stack_requests = StackRequests(
             self._node,
             counts=self.counts,
@@ -226,10 +228,13 @@ class Exporter:
         for run in self._rings.runs.values():
             with self._guard("run", run.name):
                 watch(run, now_ns)
+        has_memory_news = self._memory.tick(self._rings.runs.values())
         self._announce(
             periodic=self._is_due("announce", now_ns, self.config.announce_seconds),
             refresh=self._is_due("refresh", now_ns, ANNOUNCE_REFRESH_SECONDS),
         )
+        if has_memory_news:
+            self._publisher.heartbeat()
         if self._batcher.is_full or self._is_due("batch", now_ns, self.config.batch_seconds):
             self._flush(unix_ns)
         self.snapshot = take_snapshot(
@@ -245,6 +250,7 @@ class Exporter:
             tick_duration_ns=time.monotonic_ns() - begin_ns,
             load=self._host_watch.node,
             hosts=self._host_watch.totals(),
+            memory=self._memory.views(),
             process=self._process_families,
             http_refusals=dict(self._web.refusals) if self._web is not None else {},
         )
@@ -306,7 +312,7 @@ class Exporter:
         for run in self._rings.runs.values():
             if self._announced.get(run.name) == run.revision:
                 with self._guard("run", run.name):
-                    heartbeats.append(run_heartbeat(run, now_ns))
+                    heartbeats.append(run_heartbeat(run, now_ns, self._memory.report(run)))
         return heartbeats
 
     def _send_state(self, run: RunTrack, *, last: bool = False) -> None:

@@ -85,6 +85,7 @@ _SIMULATOR["lockstep.simulator.execution"] = {"lockstep.contracts", *_SIMULATOR}
 _NODE = {
     "exporter.reading": {"lockstep.contracts", "lockstep.accounting", "lockstep.serving", "exporter"},
     "exporter.host_watch": {"lockstep.contracts", "exporter", "exporter.reading"},
+    "exporter.memory": {"lockstep.contracts", "exporter", "exporter.reading", "exporter.host_watch"},
     "exporter.sending": {"lockstep.contracts", "lockstep.serving", "exporter", "exporter.reading"},
     "exporter.capturing": {*ARROWS["exporter"], "exporter", "exporter.reading", "exporter.host_watch"},
     "exporter.exposing": {
@@ -93,6 +94,7 @@ _NODE = {
         "exporter",
         "exporter.reading",
         "exporter.host_watch",
+        "exporter.memory",
     },
 }
 ARROWS["exporter"] |= set(_NODE)

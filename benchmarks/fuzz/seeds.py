@@ -7,6 +7,7 @@ from lockstep.contracts import messages, topics
 from lockstep.contracts.codec import Message
 from lockstep.contracts.control import OrderAnswer, ProfileOrder, answer_to_json, order_to_json
 from lockstep.contracts.facts import RankFacts, facts_to_json
+from lockstep.contracts.memory_report import HOST, KeptAllocation, MemorySlope, RankMemory
 from lockstep.contracts.records import RECORD_FIELDS
 from lockstep.contracts.rows import RANK, join_columns
 
@@ -183,6 +184,7 @@ SUMMARY = messages.TraceSummary(
     ],
     not_judged={"gc": "no samples"},
     omitted={"findings": 4},
+    kept=[KeptAllocation(function="train.py(88): keep", bytes=15 << 20, count=3)],
     host=messages.HostSpan(
         span_ns=5,
         on_cpu_ns=3,
@@ -193,6 +195,17 @@ SUMMARY = messages.TraceSummary(
         busiest=[("tar", 0.5)],
     ),
 )
+RANK_MEMORY = RankMemory(
+    rank=1,
+    step=90,
+    host_bytes=5 << 30,
+    workers_bytes=1 << 30,
+    available_bytes=40 << 30,
+    limit_bytes=64 << 30,
+    device_bytes=60 << 30,
+    device_limit_bytes=80 << 30,
+    trends=[MemorySlope(part=HOST, level=1, first_step=40, last_step=90, bytes_per_step=5e6, is_steady=True)],
+)
 ALIVE = messages.NodeAlive(
     node=NODE,
     alive=True,
@@ -200,7 +213,7 @@ ALIVE = messages.NodeAlive(
     stream_id=77,
     address="node-1:9855",
     scheme="https",
-    runs=[messages.RunHeartbeat(run=RUN, revision=3, alive_unix_ns=[UNIX_NS, UNIX_NS])],
+    runs=[messages.RunHeartbeat(run=RUN, revision=3, alive_unix_ns=[UNIX_NS, UNIX_NS], memory=[RANK_MEMORY])],
 )
 ACKNOWLEDGEMENT = messages.Acknowledgement(
     node=NODE, coordinator=COORDINATOR, incarnation=UNIX_NS, stream_id=77, received=40, committed=38, resend=True

@@ -12,8 +12,9 @@ from coordinator.decide import events as ev
 from coordinator.decide.capture import note_of
 from coordinator.decide.capture_manager import CaptureManager, CaptureSubject
 from coordinator.decide.diagnosis_tracker import DiagnosisTracker
+from coordinator.decide.growth_incidents import explained_growth
 from coordinator.decide.selection import JOB, Selection, select
-from coordinator.detect.findings import FLUCTUATION, HANG, SLOW_RANK
+from coordinator.detect.findings import FLUCTUATION, HANG, MEMORY_GROWTH, SLOW_RANK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +76,7 @@ class CaptureFlow:
         """Note what the incident costs that a capture is under way for, until its first captured step."""
         capture = self.captures.current
         incident = None if capture is None else self._tracker.incidents.get(capture.incident_id)
-        if capture is not None and incident is not None:
+        if capture is not None and incident is not None and incident.kind != MEMORY_GROWTH:
             step_s = judgement.recent_step_seconds or judgement.step_seconds
             is_acting = self._tracker.is_acting(incident.id)
             capture.measure(judgement.step, step_s, incident.excess_seconds, is_acting=is_acting)
@@ -154,7 +155,14 @@ class CaptureFlow:
         return select(incident, known.topology, frozenset(known.ranks), in_trouble, self.policy.profile)
 
     def request(
-        self, subject: CaptureSubject, selection: Selection, steps: int, now_s: float, *, shapes: bool = False
+        self,
+        subject: CaptureSubject,
+        selection: Selection,
+        steps: int,
+        now_s: float,
+        *,
+        shapes: bool = False,
+        memory: bool = False,
     ) -> None:
         """Ask the nodes for a capture; none may be under way, and a step must have been judged."""
         assert self.judgement is not None
@@ -168,8 +176,27 @@ class CaptureFlow:
             steps=capture.steps,
             deadline_seconds=capture.deadline_s - now_s,
             shapes=shapes,
+            memory=memory,
             is_asked=not subject.incident_id,
         )
+
+    def explain_growth(self, now_s: float) -> None:
+        """Ask for a memory capture of the oldest incident of memory that grows and has none yet, if one may be made."""
+        waiting = (i for i in self._tracker.incidents.values() if i.kind == MEMORY_GROWTH and not i.diagnosed)
+        incident = next(waiting, None)
+        if incident is None or self.judgement is None or self.captures.current is not None:
+            return
+        refusal = self.captures.budget.refusal(now_s)
+        if not refusal and self.captures.budget.is_cooling(now_s, incident.excess_seconds):
+            return
+        selection = self._selection(incident)
+        if not selection.suspects and not refusal:
+            refusal = "none of its ranks is known"
+        if refusal:
+            self._update(replace(incident, profile_evidence=(f"not profiled: {refusal}",), diagnosed=True))
+            return
+        subject = CaptureSubject(incident_id=incident.id)
+        self.request(subject, selection, self.policy.profile.steps, now_s, memory=True)
 
     def end_if_over(self, now_s: float) -> None:
         """End the capture under way if it is complete or has expired."""
@@ -189,6 +216,9 @@ class CaptureFlow:
             return
         if incident.profile is not None and incident.profile.request_id != capture.request_id:
             return  # a later capture has
+        if incident.kind == MEMORY_GROWTH:
+            self._update(explained_growth(incident, capture))
+            return
         is_open = incident.id in self._tracker.incidents
         notes = capture.trouble()
         incident = replace(incident, profile=note_of(capture))

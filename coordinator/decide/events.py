@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from coordinator.decide.incidents import AdviceItem, Incident, Prediction
     from coordinator.decide.losses import Losses
     from coordinator.decide.machine_evidence import MachineEvidence
-    from coordinator.detect.findings import Judgement
+    from coordinator.detect.findings import Finding, Judgement
     from coordinator.detect.hangs.hang import Hang
     from coordinator.settings.policy import Policy
     from coordinator.settings.specs import SpecText
@@ -82,6 +82,14 @@ class StandstillEvent(Event):
     """The run makes no step, and this is known of who has not arrived, if anything; follows from what came before."""
 
     hang: "Hang | None"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryGrowthEvent(Event):
+    """Whose memory grows after `step` of the run, by what nodes have reported; none where it grows no more."""
+
+    findings: "tuple[Finding, ...]"
+    step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +238,10 @@ class CloseIncident(Instruction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestProfile(Instruction):
-    """Ask the nodes of `ranks` for a capture, which all give up in `deadline_seconds`; `is_asked`: for an operator."""
+    """Ask the nodes of `ranks` for a capture, which all give up in `deadline_seconds`; `is_asked`: for an operator.
+
+    With `memory`, allocations of tensors are recorded.
+    """
 
     request_id: int
     ranks: tuple[int, ...]
@@ -238,6 +249,7 @@ class RequestProfile(Instruction):
     steps: int
     deadline_seconds: float
     shapes: bool = False
+    memory: bool = False
     is_asked: bool = False
 
 

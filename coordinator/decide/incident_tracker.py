@@ -15,7 +15,7 @@ from coordinator.decide.incident_matching import are_of_one_place, is_reason_of,
 from coordinator.decide.incidents import CLOSED, Incident
 from coordinator.decide.memory import RunMemory
 from coordinator.decide.suppression import Key, Suppression
-from coordinator.detect.findings import CRASH, FLUCTUATION, HANG, SLOW_RANK, UNKNOWN, Finding
+from coordinator.detect.findings import CRASH, FLUCTUATION, HANG, MEMORY_GROWTH, SLOW_RANK, UNKNOWN, Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from coordinator.detect.findings import Judgement
     from coordinator.settings.policy import RunPolicy
 
+_NOT_OF_STEPS = (HANG, CRASH, MEMORY_GROWTH)  # no step's findings close them
 _CLOSED_MAX = 16  # incidents closed last; captures of more are over
 
 
@@ -89,6 +90,11 @@ class IncidentTracker:
         """Open incidents that the last judged step confirmed, oldest first."""
         confirmed = set(self._assigned.values())
         return [incident for incident in self.incidents.values() if incident.id in confirmed]
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether an open incident is about slow steps, or none: memory that grows slows nothing yet."""
+        return any(incident.kind != MEMORY_GROWTH for incident in self.incidents.values())
 
     @property
     def has_active(self) -> bool:
@@ -287,7 +293,7 @@ class IncidentTracker:
     def _close_quiet(self, step: int, now_s: float) -> list[Incident]:
         active = set(self._assigned.values())
         closed = []
-        for incident_id in [iid for iid, incident in self.incidents.items() if incident.kind not in (HANG, CRASH)]:
+        for incident_id in [iid for iid, incident in self.incidents.items() if incident.kind not in _NOT_OF_STEPS]:
             self._quiet_steps[incident_id] = 0 if incident_id in active else self._quiet_steps[incident_id] + 1
             if self._quiet_steps[incident_id] >= self.policy.recover_steps:
                 closed.append(self.close(incident_id, step, now_s))

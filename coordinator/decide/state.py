@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.decide import events as ev
 from coordinator.decide.capture_flow import CaptureFlow
 from coordinator.decide.capture_manager import CaptureManager, CaptureSubject
+from coordinator.decide.growth_incidents import GrowthIncidents
 from coordinator.decide.incident_tracker import IncidentTracker
 from coordinator.decide.incidents import Incident
 from coordinator.decide.machine_evidence import newer_of
@@ -45,6 +46,7 @@ class RunMachine:
         self.state = State.WARMING
         self.tracker = IncidentTracker(run, policy.run, memory)
         self.standstill = Standstill(self.tracker, policy.run)
+        self.growth = GrowthIncidents(self.tracker, policy.memory)
         self.stacks = StackDesk()
         self._out = Outbox()
         self.flow = CaptureFlow(self.tracker, policy, memory, self._out)
@@ -58,6 +60,7 @@ class RunMachine:
             ev.EndedEvent: self._on_ended,
             ev.TickEvent: self._on_tick,
             ev.StandstillEvent: self._on_standstill,
+            ev.MemoryGrowthEvent: self._on_memory_growth,
             ev.LossesEvent: self._on_losses,
             ev.PolicyChangedEvent: self._on_policy,
             ev.ProfileAskedEvent: self._on_asked,
@@ -116,17 +119,20 @@ class RunMachine:
         if judgement.is_disturbed or not judgement.is_warm:
             return
         if self.state is State.WARMING:
-            self._move(Trigger.REMEMBERED if self.tracker.incidents else Trigger.WARMED)
+            self._move(Trigger.REMEMBERED if self.tracker.holds_back else Trigger.WARMED)
         own_load = self.flow.own_load(event.unix_s)
         opened, changed, closed = self.tracker.take(judgement, event.unix_s, own_load)
-        for form, incidents in ((ev.OpenIncident, opened), (ev.UpdateIncident, changed), (ev.CloseIncident, closed)):
-            for incident in incidents:
-                self._out.add(form, incident=incident)
+        self._report(opened, changed, closed)
         self.flow.measure(judgement)
         for incident in closed:
             self.flow.let_go(incident, event.unix_s)
         self._settle()
         self._follow(found=bool(opened))
+
+    def _report(self, opened: "list[Incident]", changed: "list[Incident]", closed: "list[Incident]") -> None:
+        for form, incidents in ((ev.OpenIncident, opened), (ev.UpdateIncident, changed), (ev.CloseIncident, closed)):
+            for incident in incidents:
+                self._out.add(form, incident=incident)
 
     def _settle(self) -> None:
         """Leave PROFILING when neither a capture nor a diagnosis is under way any more."""
@@ -143,7 +149,7 @@ class RunMachine:
             if self.tracker.has_active:
                 undiagnosed = any(not incident.diagnosed for incident in self.tracker.active)
                 self._move(Trigger.FOUND if undiagnosed else Trigger.RELAPSED)
-            elif not self.tracker.incidents:
+            elif not self.tracker.holds_back:
                 self._move(Trigger.SETTLED)
         elif self.state in (State.SUSPECT, State.DIAGNOSED) and not self.tracker.has_active:
             self._move(Trigger.QUIET)
@@ -189,12 +195,14 @@ class RunMachine:
         self.tracker.forget_steps()
         self._close_hang(event.unix_s)
         self._close_crash(event.unix_s)
+        self._report([], [], self.growth.close_all(event.unix_s))
         self.standstill.begin(event.unix_s)
         self._move(Trigger.RESTARTED)
 
     def _on_policy(self, event: ev.PolicyChangedEvent) -> None:
         self._policy = event.policy
         self.tracker.policy = self.standstill.policy = event.policy.run
+        self.growth.policy = event.policy.memory
         self.flow.adopt(event.policy)
         if not (event.policy.detectors.hang and is_watched(self.run, event.policy.scope.runs)):
             self._close_hang(event.unix_s)  # no detector would close it any more
@@ -248,6 +256,16 @@ class RunMachine:
     def _on_stacks(self, event: ev.StacksEvent) -> None:
         self.stacks.take(event.stacks)
         self._ask_stacks(event.unix_s)
+
+    def _on_memory_growth(self, event: ev.MemoryGrowthEvent) -> None:
+        if self.state in OVER:
+            return
+        opened, changed, closed = self.growth.take(event.findings, event.step, event.unix_s)
+        self._report(opened, changed, closed)
+        for incident in closed:
+            self.flow.let_go(incident, event.unix_s)
+        if self.state in (State.HEALTHY, State.RECOVERING, State.DIAGNOSED):  # a fault that slows steps goes before
+            self.flow.explain_growth(event.unix_s)
 
     def _on_losses(self, event: ev.LossesEvent) -> None:
         self.standstill.losses = event.losses

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from coordinator.decide.incidents import CLOSED
-from coordinator.detect.findings import CRASH, HANG, SLOW_LINK
+from coordinator.detect.findings import CRASH, HANG, MEMORY_GROWTH, SLOW_LINK
 from coordinator.page.cards import dashboard_url, runbook_url
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ def devices_lost(incident: "Incident", world_size: int, baseline_step_seconds: f
         return None
     if incident.kind in (HANG, CRASH):
         return float(world_size)
+    if incident.kind == MEMORY_GROWTH:
+        return None
     if incident.kind != SLOW_LINK:
         return min(incident.slowdown_ratio, 1.0) * world_size
     if not baseline_step_seconds:

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from coordinator.decide.explain import history
 from coordinator.decide.incidents import BY_MODEL, BY_RECORDS, CLOSED
-from coordinator.detect.findings import CRASH, FLUCTUATION, HANG, KINDS, SCATTERED, SLOW_LINK, SLOW_RANK
+from coordinator.detect.findings import CRASH, FLUCTUATION, HANG, KINDS, MEMORY_GROWTH, SCATTERED, SLOW_LINK, SLOW_RANK
 from coordinator.page.layout import format_seconds, link, moment_ns
 from coordinator.page.machine_evidence import render_machine_evidence
 from coordinator.page.stack_tree import draw_stacks
@@ -24,7 +24,15 @@ DASHBOARD = "lockstep-run"
 TITLES = dict(
     zip(
         KINDS,
-        ("Slow rank", "Slow link", "Slower than its own history", "Unsynchronised pauses", "Hang", "Crash"),
+        (
+            "Slow rank",
+            "Slow link",
+            "Slower than its own history",
+            "Unsynchronised pauses",
+            "Hang",
+            "Crash",
+            "Memory growth",
+        ),
         strict=True,
     )
 )
@@ -35,6 +43,7 @@ RUNBOOKS = {
     SCATTERED: "LockstepRunSlow",
     HANG: "LockstepRunHung",
     CRASH: "LockstepRunCrashed",
+    MEMORY_GROWTH: "LockstepMemoryRunsOut",
 }
 """The alert, and so the page of alerts/runbooks, that is about each kind of incident."""
 _NOWHERE: "Mapping[str, str]" = MappingProxyType({})
@@ -132,7 +141,11 @@ def _span(incident: "Incident") -> Html:
 
 
 def extent_of(incident: "Incident") -> tuple[str, str]:
-    """Return how bad it is: a hang has no longer step, but none."""
+    """Return how bad it is: a hang has no longer step, but none, and memory that grows slows none yet."""
+    if incident.kind == MEMORY_GROWTH:
+        grows = f"{incident.numbers.get('bytes_per_step', 0.0) / (1 << 20):.3g} MiB a step"
+        remaining_s = incident.numbers.get("remaining_seconds")
+        return "Grows by", grows if remaining_s is None else f"{grows}; its limit is {format_seconds(remaining_s)} away"
     if incident.kind != HANG:
         return "Longer by", f"{incident.slowdown_ratio:.0%}, {format_seconds(incident.excess_seconds)} a step"
     usual = f", as long as {incident.slowdown_ratio:,.0f} steps" if incident.slowdown_ratio else ""

@@ -229,6 +229,19 @@ class ProfilePolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPolicy:
+    """When memory that grows is reported (`detect/memory_growth.py`); what is steady growth, nodes have decided."""
+
+    known_share: float = 0.5  # of the ranks with a window of the same length, before they are compared
+    common_share: float = 0.5  # of them, beyond which growth is the job's and no rank's own
+    peers_factor: float = 2.0  # times the peers' growth: caches fill up unevenly, a leak in one rank is its own
+    peers_sigmas: float = 5.0  # of the peers' scatter: the largest of 10,000 Gaussian values lies 3.7 sigma high
+    forecast_windows: float = 10.0  # of a job's growth: a line is not believed further ahead than so many times itself
+    quiet_seconds: float = 60.0  # without growth close an incident: six heartbeats of a node
+    store_seconds: float = 30.0  # between two updates of an incident that only grows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DetectorPolicy:
     """Which detectors report (`scope.py`). One that is off goes on learning: switched on, it needs no warm-up."""
 
@@ -238,6 +251,7 @@ class DetectorPolicy:
     scattered_gc: bool = True
     hang: bool = True
     crash: bool = True
+    memory_growth: bool = True
     imbalance: bool = True
 
 
@@ -263,5 +277,6 @@ class Policy:
     cause: CausePolicy = CausePolicy()
     run: RunPolicy = RunPolicy()
     profile: ProfilePolicy = ProfilePolicy()
+    memory: MemoryPolicy = MemoryPolicy()
     detectors: DetectorPolicy = DetectorPolicy()
     scope: ScopePolicy = ScopePolicy()

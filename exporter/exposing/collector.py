@@ -12,6 +12,7 @@ from prometheus_client.metrics_core import Metric as Family
 import lockstep
 from exporter.exposing.snapshot import NodeSnapshot, RankView
 from exporter.host_watch import HostTotals
+from exporter.memory import MemoryHeadroom, RankMemoryView
 from lockstep.contracts.messages import UNWATCHED
 from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PHASES, STEP_BUCKETS_SECONDS
 from lockstep.contracts.records import COMPUTE_PHASES, DOMAIN_KINDS, RECORD_INDEX
@@ -62,6 +63,14 @@ _OF_HOST: dict[str, Callable[[HostTotals], float | None]] = {
     "lockstep_process_cpu_time_seconds_total": lambda host: _seconds(host.cpu_ns),
     "lockstep_other_cpu_time_seconds_total": lambda host: _seconds(host.others_ns),
     "lockstep_rank_cores": lambda host: host.cores,
+}
+_OF_MEMORY: dict[str, Callable[[MemoryHeadroom], float]] = {
+    "lockstep_memory_limit_bytes": lambda headroom: headroom.limit_bytes,
+    "lockstep_memory_available_bytes": lambda headroom: headroom.available_bytes,
+}
+_MEMORY_BY_PART: dict[str, Callable[[RankMemoryView], Mapping[str, float]]] = {
+    "lockstep_memory_bytes": lambda memory: memory.sizes,
+    "lockstep_memory_growth_bytes_per_step": lambda memory: memory.growth,
 }
 _OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int] | None]] = {
     _P + "records_lost_total": lambda node: node.lost,
@@ -156,6 +165,16 @@ def _fill_flagged(family: Family, node: NodeSnapshot) -> None:
             family.add_metric([run.run, flag], count)
 
 
+def _fill_memory(family: Family, name: str, labels: list[str], memory: RankMemoryView | None) -> None:
+    if memory is None:
+        return
+    values = _MEMORY_BY_PART[name](memory) if name in _MEMORY_BY_PART else {}
+    for part, value in values.items():
+        family.add_metric([*labels, part], value)
+    if name in _OF_MEMORY and memory.headroom is not None:
+        family.add_metric(labels, _OF_MEMORY[name](memory.headroom))
+
+
 def _fill_rank(family: Family, name: str, labels: list[str], rank: RankView) -> None:
     if name in _INFO_OF_RANK:
         more = _INFO_OF_RANK[name](rank)
@@ -169,6 +188,8 @@ def _fill_rank(family: Family, name: str, labels: list[str], rank: RankView) -> 
         value = None if rank.host is None else _OF_HOST[name](rank.host)
         if value is not None:
             family.add_metric(labels, value)
+    elif name in _MEMORY_BY_PART or name in _OF_MEMORY:
+        _fill_memory(family, name, labels, rank.memory)
     elif name in _TOTALS:
         _fill_total(family, labels, rank, _TOTALS[name])
     else:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from exporter.counts import Counts, DeliveryStatus
 from exporter.host_watch import HostTotals, NodeLoad
+from exporter.memory import RankMemoryView
 from exporter.reading.rings import Rings
 from exporter.reading.tracks import RankTrack, RunTrack
 from lockstep.contracts.facts import RankFacts
@@ -22,6 +23,7 @@ _NONE_DROPPED: Mapping[str, int] = MappingProxyType(dict.fromkeys(OUTCOMES, 0))
 _NONE_REFUSED: Mapping[str, int] = MappingProxyType(dict.fromkeys(HTTP_REFUSALS, 0))
 _NONE_UNWATCHED: Mapping[str, int] = MappingProxyType(dict.fromkeys(UNWATCHED_REASONS, 0))
 _NO_HOSTS: Mapping[tuple[str, int], HostTotals] = MappingProxyType({})
+_NO_MEMORY: Mapping[tuple[str, int], RankMemoryView] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,7 @@ class RankView:
     sums: NDArray[np.float64]
     measured: NDArray[np.bool_]
     host: HostTotals | None
+    memory: RankMemoryView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,14 +96,15 @@ def take_snapshot(
     tick_duration_ns: int,
     load: NodeLoad = _UNKNOWN,
     hosts: Mapping[tuple[str, int], HostTotals] = _NO_HOSTS,
+    memory: Mapping[tuple[str, int], RankMemoryView] = _NO_MEMORY,
     process: ProcessFamilies = (),
     rings_quarantined: int = 0,
     dropped: Mapping[str, int] = _NONE_DROPPED,
     http_refusals: Mapping[str, int] = _NONE_REFUSED,
     unwatched: Mapping[str, int] = _NONE_UNWATCHED,
 ) -> NodeSnapshot:
-    """Return the node as it is at `now_ns` (CLOCK_MONOTONIC); `hosts` by run and rank."""
-    runs = (_view_run(run, run.shown(now_ns, stale_ns), hosts) for run in rings.runs.values())
+    """Return the node as it is at `now_ns` (CLOCK_MONOTONIC); `hosts` and `memory` by run and rank."""
+    runs = (_view_run(run, run.shown(now_ns, stale_ns), hosts, memory) for run in rings.runs.values())
     return NodeSnapshot(
         unix_ns=unix_ns,
         runs=tuple(view for view in runs if view.ranks),
@@ -124,11 +128,16 @@ def take_snapshot(
     )
 
 
-def _view_run(run: RunTrack, shown: list[RankTrack], hosts: Mapping[tuple[str, int], HostTotals]) -> NodeRunView:
+def _view_run(
+    run: RunTrack,
+    shown: list[RankTrack],
+    hosts: Mapping[tuple[str, int], HostTotals],
+    memory: Mapping[tuple[str, int], RankMemoryView],
+) -> NodeRunView:
     return NodeRunView(
         run=run.name,
         ranks=tuple(
-            _view_rank(track, hosts.get((run.name, track.rank)))
+            _view_rank(track, hosts.get((run.name, track.rank)), memory.get((run.name, track.rank)))
             for track in sorted(shown, key=lambda track: track.rank)
         ),
         histogram_counts=tuple(run.histogram.counts.tolist()),
@@ -137,7 +146,7 @@ def _view_run(run: RunTrack, shown: list[RankTrack], hosts: Mapping[tuple[str, i
     )
 
 
-def _view_rank(track: RankTrack, host: HostTotals | None) -> RankView:
+def _view_rank(track: RankTrack, host: HostTotals | None, memory: RankMemoryView | None) -> RankView:
     header, totals = track.header, track.totals
     return RankView(
         rank=track.rank,
@@ -156,4 +165,5 @@ def _view_rank(track: RankTrack, host: HostTotals | None) -> RankView:
         sums=totals.sums.copy(),
         measured=totals.measured.copy(),
         host=host,
+        memory=memory,
     )

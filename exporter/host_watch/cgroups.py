@@ -22,15 +22,16 @@ def throttled_ns(pid: int, proc: str = PROC, cgroups: str = CGROUPS) -> dict[str
     Empty where no group counts it: no limit of CPU, or groups that are not shown to us.
     """
     found = {}
-    for folder, (field, unit_ns) in _groups(pid, proc, cgroups):
+    for folder, is_v2 in group_folders(pid, "cpu", proc, cgroups):
+        field, unit_ns = _V2 if is_v2 else _V1
         value = _field(read(f"{folder}/cpu.stat", _FILE_BYTES), field)
         if value is not None:
             found[folder] = value * unit_ns
     return found
 
 
-def _groups(pid: int, proc: str, cgroups: str) -> Iterator[tuple[str, tuple[bytes, int]]]:
-    """Yield the folders of the groups that contain the process, and which figure to read there.
+def group_folders(pid: int, controller: str, proc: str = PROC, cgroups: str = CGROUPS) -> Iterator[tuple[str, bool]]:
+    """Yield the folders of the groups that contain the process, the innermost first, and whether they are of cgroup v2.
 
     Where it is in another cgroup namespace than we are, its path leads above our root or to a folder that is not there:
     then there is nothing to read, for our root is not its.
@@ -38,10 +39,11 @@ def _groups(pid: int, proc: str, cgroups: str) -> Iterator[tuple[str, tuple[byte
     for line in read(f"{proc}/{pid}/cgroup", _FILE_BYTES).decode(errors="replace").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        if number == "0":
-            mounts, form = (cgroups, f"{cgroups}/unified"), _V2
-        elif "cpu" in controllers.split(","):
-            mounts, form = (f"{cgroups}/cpu", f"{cgroups}/cpu,cpuacct"), _V1
+        is_v2 = number == "0"
+        if is_v2:
+            mounts: tuple[str, ...] = (cgroups, f"{cgroups}/unified")
+        elif controller in controllers.split(","):
+            mounts = tuple(dict.fromkeys((f"{cgroups}/{controller}", f"{cgroups}/{controllers}")))
         else:
             continue
         group = PurePosixPath(path)
@@ -50,7 +52,7 @@ def _groups(pid: int, proc: str, cgroups: str) -> Iterator[tuple[str, tuple[byte
         levels = [group, *group.parents][:_LEVELS_MAX]
         for mount in mounts:
             if Path(f"{mount}{group}").is_dir():
-                yield from ((f"{mount}{level}".rstrip("/"), form) for level in levels)
+                yield from ((f"{mount}{level}".rstrip("/"), is_v2) for level in levels)
 
 
 def _field(text: bytes, name: bytes) -> int | None:

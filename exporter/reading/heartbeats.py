@@ -5,16 +5,19 @@ ring shows that its process exists, that counts: the coordinator gives a rank th
 """
 
 import logging
+from collections.abc import Sequence
 
 from exporter.reading.tracks import RankTrack, RunTrack
 from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.limits import RANKS_PER_NODE_MAX
+from lockstep.contracts.memory_report import RankMemory
 from lockstep.contracts.messages import RunHeartbeat
 
 _log = logging.getLogger(__name__)
 
 
-def run_heartbeat(run: RunTrack, now_ns: int) -> RunHeartbeat:
-    """Return the heartbeat of a run's announced ranks (`now_ns` CLOCK_MONOTONIC).
+def run_heartbeat(run: RunTrack, now_ns: int, memory: Sequence[RankMemory] = ()) -> RunHeartbeat:
+    """Return the heartbeat of a run's announced ranks (`now_ns` CLOCK_MONOTONIC), with what is known of their memory.
 
     Its times are of the clock that wrote the ring: they never go back while a process lives.
     """
@@ -22,6 +25,7 @@ def run_heartbeat(run: RunTrack, now_ns: int) -> RunHeartbeat:
         run=run.name,
         revision=run.revision,
         alive_unix_ns=[_alive_unix_ns(track, now_ns) for track in run.announced()],
+        memory=list(memory[:RANKS_PER_NODE_MAX]),
     )
 
 

@@ -25,6 +25,7 @@ from lockstep.contracts.ring import RaisedEnding
 
 _WORDS = struct.Struct("<3Q")
 _FLAGS_HELD = struct.Struct("<2Q")
+_DEVICE_MEMORY = struct.Struct(f"<{ring.DEVICE_MEMORY_WORDS}Q")
 _FRONT_BYTES = ring.GROUPS_OFFSET + HEAD_BYTES - ring.WORDS_OFFSET
 _ENDING = ring.ENDING_OFFSET - ring.WORDS_OFFSET
 _ANSWER = ring.ANSWER_OFFSET - ring.WORDS_OFFSET
@@ -136,6 +137,20 @@ class RingFile:
             The file was cut.
         """
         return int.from_bytes(self._pread(8, ring.WORD_THREAD * 8), "little")
+
+    def device_memory(self) -> tuple[int, int, int, int] | None:
+        """Return bytes reserved, allocated, allocated at most, and of the device; None where they are not known.
+
+        Raises
+        ------
+        MalformedError
+            The file was cut, or a word holds what no rank writes.
+        """
+        words = _DEVICE_MEMORY.unpack(self._pread(ring.DEVICE_MEMORY_BYTES, ring.DEVICE_MEMORY_OFFSET))
+        for size_bytes in words:
+            self._check_word("device memory", size_bytes, INT63_MAX)
+        reserved, allocated, peak, limit = words
+        return (reserved, allocated, peak, limit) if limit else None
 
     def holder(self) -> RingHolder:
         """Return who holds the ring, which only its writer does.

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from lockstep.agent import backend_threads, process_end, unwatched
 from lockstep.agent.boundary import FailureGuard
 from lockstep.agent.device import make_event_queue
+from lockstep.agent.device.memory_counters import DeviceMemoryCounters
 from lockstep.agent.ending import describe_ending, last_error
 from lockstep.agent.groups import ProcessGroups
 from lockstep.agent.identity import Identity, make_header, process_group, read_identity
@@ -86,6 +87,7 @@ class Agent:
         """Returns torch.compile's counters once they are there (hooks/compilation.py)."""
         self._thread_exit = ThreadExit(self._vacate)
         self._stacks = StackDumps()
+        self._device_memory = DeviceMemoryCounters()
         self.ring: RingWriter | None = None
         self.groups = ProcessGroups(self._store_groups, clear=self.marks.clear_issues, at_first_use=self._check_rank)
         self._place = (0, 1)  # rank and world size as the ring has them
@@ -249,6 +251,7 @@ class Agent:
             marks.store_words()
         self._failed_stores, self._last_ends = failed_stores, ends
         self._stacks.look(now_ns)
+        self._device_memory.poll(now_ns, ring.set_device_memory)
         capture.poll(now_ns)
         self.settling.repeat(now_ns)
         self._look_for_counters()

@@ -131,6 +131,12 @@ class RingWriter:
         self._words[layout.WORD_THREAD] = thread
         self._store(layout.WORD_THREAD * _WORD_BYTES, _WORD_BYTES)
 
+    def set_device_memory(self, sizes_bytes: tuple[int, int, int, int]) -> None:
+        """Store the memory of the device: bytes reserved, allocated, allocated at most, and of the device."""
+        for place, size_bytes in enumerate(sizes_bytes, layout.WORD_DEVICE_MEMORY):
+            self._words[place] = size_bytes
+        self._store(layout.DEVICE_MEMORY_OFFSET, layout.DEVICE_MEMORY_BYTES)
+
     def withdraw(self) -> None:
         """Take the file back: this process turns out to be another rank. Call nothing afterwards."""
         self.set_state(layout.STATE_FINISHED)

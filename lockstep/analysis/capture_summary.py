@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lockstep.analysis.evidence import NOTHING, Evidence, with_notes, with_samples
 from lockstep.analysis.fitting import fitted
+from lockstep.analysis.kept_allocations import kept_allocations
 from lockstep.analysis.rank import RankAnalysis, analyse_rank
 from lockstep.contracts import limits
 from lockstep.contracts.errors import MalformedError
@@ -54,6 +55,7 @@ def summarise(
         return empty_summary(run=run, node=node, rank=rank, request_id=request_id, steps=steps, error=reason)
     evidence = with_samples(with_notes(evidence, path), path)
     summary = summarise_columns(columns, run=run, node=node, rank=rank, request_id=request_id, steps=steps)
+    summary = replace(summary, kept=kept_allocations(path, columns))
     return with_analysis(summary, analyse_rank(columns, rank=rank, evidence=evidence, has_peers=False))
 
 

@@ -26,7 +26,7 @@ _MILLISECONDS_MAX = 1.0
 _LONG_S, _MINUTES_MAX_S = 600.0, 7200.0
 _MINUTE_S, _HOUR_S = 60.0, 3600.0
 _NS = 1e9
-_HANG, _CRASH = "hang", "crash"
+_HANG, _CRASH, _MEMORY_GROWTH = "hang", "crash", "memory_growth"
 _OF_RANKS = frozenset({"rank", "node"})  # scopes
 
 
@@ -151,6 +151,8 @@ def _extent(incident: dict[str, Any]) -> str:
         return ""
     if incident["kind"] == _HANG:
         return f", no step for {format_seconds(incident['excess_seconds'])}"
+    if incident["kind"] == _MEMORY_GROWTH:
+        return f", {incident['numbers'].get('bytes_per_step', 0.0) / (1 << 20):+.3g} MiB a step"
     return f", {incident['slowdown_ratio']:+.0%}"
 
 

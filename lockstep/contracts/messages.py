@@ -54,6 +54,7 @@ from lockstep.contracts.limits import (
     TRACE_MAX_BYTES,
     WORLD_SIZE_MAX,
 )
+from lockstep.contracts.memory_report import KEPT_MAX, KeptAllocation, RankMemory
 from lockstep.contracts.ring import ISSUE_SLOTS
 
 MESSAGE_VERSION = 1
@@ -208,12 +209,14 @@ class NodeAnnouncement:
 class RunHeartbeat:
     """When each rank of a run on one node was last known to live, in the order of the announcement `revision`.
 
-    That is now where the rank's process exists, else the last sign of life that its agent gave.
+    That is now where the rank's process exists, else the last sign of life that its agent gave. `memory` is of the
+    ranks whose processes the node can read.
     """
 
     run: Name
     revision: Sequence
     alive_unix_ns: Annotated[list[UnixNs], Length(RANKS_PER_NODE_MAX)]
+    memory: Annotated[list[RankMemory], Length(RANKS_PER_NODE_MAX)] = field(default_factory=list)
 
 
 ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}")
@@ -480,4 +483,6 @@ class TraceSummary:
     omitted: Annotated[dict[Name, Count], Length(_ENTRIES_MAX)] = field(default_factory=dict)
     """How many of a list were left out, by the list's name: the least important ones."""
     host: HostSpan | None = None
+    kept: Annotated[list[KeptAllocation], Length(KEPT_MAX)] = field(default_factory=list)
+    """Of a memory capture: whose tensors outlived a step, the largest first."""
     version: Version = MESSAGE_VERSION

@@ -20,7 +20,9 @@ IMBALANCES = ("stage", "replica", "work")
 MIRRORED_UNITS = ("rank", "replica", "stage", "group")
 """What is compared with its peers or past by one test, whose other side is counted."""
 """What legitimate differences between ranks come from: pipeline stages, batches of replicas, tokens and experts."""
-CAUSES = ("compute", "off_cpu", "host", "data", "gc", "link", "imbalance", "process", "unknown")
+MEMORY_CAUSES = ("host_memory", "worker_memory", "device_memory")
+"""In the order of `memory_report.MEMORY_PARTS`."""
+CAUSES = ("compute", "off_cpu", "host", "data", "gc", "link", "imbalance", "process", *MEMORY_CAUSES, "unknown")
 RUN_STATES = (
     *("warming", "healthy", "suspect", "profiling", "diagnosed", "recovering"),
     *("hung", "lost", "crashed", "cancelled", "finished"),

@@ -8,6 +8,7 @@ configuration owns (job, instance, node, pod, ...) are never used.
 """
 
 from lockstep.contracts.limits import SUSPECTS_MAX
+from lockstep.contracts.memory_metrics import MEMORY
 from lockstep.contracts.messages import LOSS_REASONS
 from lockstep.contracts.metric import (
     CAUSES,
@@ -230,6 +231,13 @@ _JUDGED: tuple[Metric, ...] = (
         "machine_cause",
     ),
     _coordinator(
+        "lockstep_run_memory_remaining_seconds",
+        "gauge",
+        "Forecast time until memory that grows steadily reaches its limit, of the rank that reaches it first; absent "
+        "while no such growth is known.",
+        "run",
+    ),
+    _coordinator(
         "lockstep_fleet_recent_incidents",
         "gauge",
         "Incidents of the last 14 days, over all runs, that named a node, a device (by UUID) or a link (by its two "
@@ -387,5 +395,5 @@ _PROCESS: tuple[Metric, ...] = (  # texts as in every client library: Prometheus
     _process("open_fds", "gauge", "Number of open file descriptors."),
 )
 
-CATALOGUE: tuple[Metric, ...] = (*MEASURED, *_JUDGED, *_PROCESS)
+CATALOGUE: tuple[Metric, ...] = (*MEASURED, *MEMORY, *_JUDGED, *_PROCESS)
 BY_NAME = {metric.name: metric for metric in CATALOGUE}

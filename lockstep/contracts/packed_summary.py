@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import SUMMARY_MAX_BYTES
+from lockstep.contracts.memory_report import KeptAllocation
 from lockstep.contracts.messages import MESSAGE_VERSION, CallNode, HostSpan, RankFinding, TraceSummary
 
 _LEVEL = 9
@@ -63,6 +64,7 @@ class Body(NamedTuple):
     not_judged: dict[str, str]
     omitted: dict[str, int]
     host: HostSpan | None = None
+    kept: Sequence[KeptAllocation] = ()
 
 
 @dataclass(slots=True)
@@ -112,6 +114,7 @@ def _body(message: TraceSummary) -> Body:
         not_judged=message.not_judged,
         omitted=message.omitted,
         host=message.host,
+        kept=message.kept,
     )
 
 

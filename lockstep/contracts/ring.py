@@ -4,6 +4,7 @@
     512    words           u64 each, 8-aligned: heartbeat, state, failures, flags, held, thread
     576    ending          blob: the exception that ended the process (`RaisedEnding`)
     1024   issues          ISSUE_SLOTS pairs of u64, count and time: what this rank issued, by issue slot
+    3072   device memory   u64 each: bytes reserved, allocated, allocated at most, and of the device; all 0: not known
     4096   answer          blob: state of the profile request this rank last saw
     8192   groups          blob: process groups of this rank, and their issue slots
     73728  facts           blob: what the rank runs on (`facts.RankFacts`)
@@ -63,6 +64,11 @@ WORD_ISSUES = ISSUES_OFFSET // 8
 WORDS_PER_ISSUE_SLOT = 2
 ISSUE_SLOT_BYTES = 8 * WORDS_PER_ISSUE_SLOT
 ISSUES_BYTES = ISSUE_SLOTS * ISSUE_SLOT_BYTES
+
+DEVICE_MEMORY_OFFSET = ISSUES_OFFSET + ISSUES_BYTES
+WORD_DEVICE_MEMORY = DEVICE_MEMORY_OFFSET // 8
+DEVICE_MEMORY_WORDS = 4
+DEVICE_MEMORY_BYTES = 8 * DEVICE_MEMORY_WORDS
 
 STATE_NONE = 0
 """Between a ring's creation and its first word."""

@@ -43,8 +43,13 @@ def is_frame(node: CallNode) -> bool:
 
 def is_user_frame(node: CallNode) -> bool:
     """Whether `node` is a function of the user's own code: not of the standard library, torch or a framework."""
-    match = _FRAME.match(node.name)
-    if node.kind != PYTHON_KIND or match is None or match["file"].startswith("<"):
+    return node.kind == PYTHON_KIND and is_user_name(node.name)
+
+
+def is_user_name(name: str) -> bool:
+    """Whether a name is that of a Python function of the user's own code."""
+    match = _FRAME.match(name)
+    if match is None or match["file"].startswith("<"):
         return False
     top = match["file"].lstrip("./").split("/", 1)[0].removesuffix(".py")
     return top not in _LIBRARIES

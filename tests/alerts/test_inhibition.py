@@ -27,7 +27,8 @@ OF_ONE_RUN = {
     "LockstepRunExplained": SLOWNESS,
 }
 """What explains, and what it explains about the same run."""
-VERDICTS = SUSPICION | CRASHED | HUNG | STALLED | MISSING | {"LockstepRunUnwatched", "LockstepFunctionFound"}
+VERDICTS = SUSPICION | CRASHED | HUNG | STALLED | MISSING
+VERDICTS |= {"LockstepRunUnwatched", "LockstepFunctionFound", "LockstepMemoryRunsOut"}
 """What a run's series from the coordinator mean, or their absence: none of it is sent without a coordinator."""
 ALERTS = {alert.name: alert for alert in rules.alerts()}
 PER_RUN = sorted(name for name, alert in ALERTS.items() if alert.per_run)

@@ -73,6 +73,7 @@ def run_snapshot(name="job", **more):
         "expected_step_seconds": 0.25,
         "expected_error_ratio": 0.05,
         "mirrored_alarms": {"rank": 2, "replica": 0, "stage": 0, "group": 1},
+        "memory_remaining_seconds": 900.0,
         "imbalance_ratios": {"stage": 0.1, "replica": 0.05, "work": 0.0},
     }
     return RunSnapshot(**(values | more))

@@ -205,7 +205,6 @@ def test_every_kind_of_fact_is_shown():
     shown = {re.sub(r"_bucket\Z", "", s.metric) for _, _, t in TARGETS for s in parse(expression(t)).selectors}
     judged = {name for name in BY_NAME if name.startswith(("lockstep_run_", "lockstep_suspect_", "lockstep_incident_"))}
     elsewhere = {
-        "lockstep_incident_evidence_info",  # on the page of the incident, with its numbers and a link to the graph
         "lockstep_run_fluctuating",  # an input of the alerts; the state says it to a person
         "lockstep_run_step",  # an index; its rate is the panel Steps
         "lockstep_run_suspects_omitted",  # in the alert's description

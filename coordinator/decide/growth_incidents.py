@@ -1,0 +1,141 @@
+"""Incidents of memory that grows: opened by a finding, kept up to date, closed when it grows no more.
+
+Pure: part of the run's state machine, changed through it only. Growth holds no step back, so these incidents change no
+state of the run.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from coordinator.decide.capture import note_of
+from coordinator.decide.incidents import AdviceItem
+from coordinator.detect.findings import MEMORY_GROWTH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from coordinator.decide.capture import Capture
+    from coordinator.decide.incident_tracker import IncidentTracker
+    from coordinator.decide.incidents import Incident
+    from coordinator.detect.findings import Finding
+    from coordinator.settings.policy import MemoryPolicy
+    from lockstep.contracts.messages import TraceSummary
+
+_FUNCTIONS_MAX = 3
+_NOT_SEEN = "Python objects and NumPy arrays are not seen by a capture"
+
+
+class GrowthIncidents:
+    """Invariant: at most one incident of this kind is open in `tracker` for each cause. `policy` may be replaced."""
+
+    def __init__(self, tracker: "IncidentTracker", policy: "MemoryPolicy") -> None:
+        self.policy = policy
+        self._tracker = tracker
+        self._seen_s: dict[str, float] = {}
+        self._reported_s: dict[str, float] = {}
+
+    @property
+    def open(self) -> "list[Incident]":
+        """The open incidents, oldest first."""
+        return [each for each in self._tracker.incidents.values() if each.kind == MEMORY_GROWTH]
+
+    def take(
+        self, findings: "Iterable[Finding]", step: int, now_s: float
+    ) -> "tuple[list[Incident], list[Incident], list[Incident]]":
+        """Take what grows now; return incidents opened, changed so that it matters, and closed."""
+        known = {incident.cause: incident for incident in self.open}
+        opened: list[Incident] = []
+        changed: list[Incident] = []
+        for finding in findings:
+            before = known.get(finding.cause)
+            if before is None:
+                incident = self._tracker.open(finding, step, now_s, ended_unix_s=now_s)
+                opened.append(incident)
+                self._reported_s[incident.id] = now_s
+            else:
+                incident = _refreshed(before, finding)
+                self._tracker.amend(incident)
+                is_news = (incident.ranks, incident.scope) != (before.ranks, before.scope)
+                if is_news or now_s - self._reported_s.get(incident.id, 0.0) >= self.policy.store_seconds:
+                    self._reported_s[incident.id] = now_s
+                    changed.append(incident)
+            self._seen_s[incident.id] = now_s
+        over = [i for i in self.open if now_s - self._seen_s.setdefault(i.id, now_s) >= self.policy.quiet_seconds]
+        return opened, changed, [self._close(incident, step, now_s) for incident in over]
+
+    def close_all(self, now_s: float) -> "list[Incident]":
+        """Close what is open: the processes that it was about are gone."""
+        return [self._close(incident, incident.detected_step, now_s) for incident in self.open]
+
+    def _close(self, incident: "Incident", step: int, now_s: float) -> "Incident":
+        self._seen_s.pop(incident.id, None)
+        self._reported_s.pop(incident.id, None)
+        return self._tracker.close(incident.id, max(step, incident.detected_step), now_s)
+
+
+def remaining_seconds(incidents: "Sequence[Incident]") -> float | None:
+    """Return the least forecast of open incidents, None where none has one."""
+    forecasts = (each.numbers.get("remaining_seconds") for each in incidents if each.kind == MEMORY_GROWTH)
+    return min((seconds for seconds in forecasts if seconds is not None), default=None)
+
+
+def explained_growth(incident: "Incident", capture: "Capture") -> "Incident":
+    """Return the incident with what a memory capture shows: whose tensors outlived a step on a suspect, not on peers.
+
+    Of what peers keep as well, the part that they do not keep counts: a cache that fills up on all ranks is no leak of
+    one.
+    """
+    suspect = next((rank for rank in capture.suspects if rank in capture.summaries), None)
+    lines: list[str] = []
+    function = ""
+    advice: tuple[AdviceItem, ...] = ()
+    if suspect is not None:
+        peers = [capture.summaries[rank] for rank in capture.ranks if rank in capture.summaries and rank != suspect]
+        usual = {} if incident.scope == "job" else _least_kept(peers)
+        kept = [
+            (each.function, each.bytes - usual.get(each.function, 0), each.count)
+            for each in capture.summaries[suspect].kept
+        ]
+        kept = sorted((each for each in kept if each[1] > 0), key=lambda each: -each[1])[:_FUNCTIONS_MAX]
+        steps = max(capture.summaries[suspect].steps, 1)
+        lines = [
+            f"{size / (1 << 20):.3g} MiB in {count} tensors that rank {suspect} allocated in {name} outlived a step, "
+            f"of {steps} captured"
+            for name, size, count in kept
+        ]
+        if kept:
+            function = kept[0][0]
+            advice = (_advice(function),)
+        else:
+            lines = [f"no tensor that rank {suspect} allocated in {steps} captured steps outlived a step: {_NOT_SEEN}"]
+    return replace(
+        incident,
+        profile=note_of(capture),
+        profile_evidence=(*capture.trouble(), *lines),
+        function=function,
+        advice=advice,
+        diagnosed=True,
+    )
+
+
+def _least_kept(peers: "Sequence[TraceSummary]") -> dict[str, int]:
+    """Return what every peer keeps, by function."""
+    if not peers:
+        return {}
+    kept = [{each.function: each.bytes for each in peer.kept} for peer in peers]
+    return {name: min(each.get(name, 0) for each in kept) for name in kept[0]}
+
+
+def _advice(function: str) -> AdviceItem:
+    return AdviceItem(
+        suggestion=f"Let go of what {function} keeps from step to step",
+        how="pytorch: keep numbers instead of tensors (loss.item(), .detach().cpu()), bound the list or cache",
+        predicted_gain_ratio=None,
+        source="memory capture: tensors that outlived a step",
+    )
+
+
+def _refreshed(before: "Incident", finding: "Finding") -> "Incident":
+    """Return the incident by what is known now; it began when it began."""
+    ranks = before.ranks if finding.scope == "job" else tuple(dict.fromkeys((*before.ranks, *finding.ranks)))
+    return replace(before, ranks=ranks, scope=finding.scope, evidence=finding.evidence, numbers=finding.numbers)

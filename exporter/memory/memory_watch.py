@@ -1,0 +1,192 @@
+"""The memory of every rank of this node over its steps: kept for /metrics, reported with heartbeats.
+
+A tick reads one small file a rank (6 us); child processes are read once a second, control groups and the processes
+that hold the rings once in five.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from exporter.host_watch.cgroups import CGROUPS
+from exporter.host_watch.proc import PROC, has_open
+from exporter.host_watch.reading import Key, Target
+from exporter.memory.reading import MemoryHeadroom, anonymous_bytes, headroom, workers_bytes
+from exporter.memory.series import MemorySeries
+from exporter.reading.tracks import RankTrack, RunTrack
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.memory_metrics import DEVICE_ALLOCATED, DEVICE_PEAK
+from lockstep.contracts.memory_report import DEVICE, HOST, WORKERS, MemorySlope, RankMemory
+
+_log = logging.getLogger(__name__)
+
+SECOND_NS = 1_000_000_000
+TARGETS_NS = 5 * SECOND_NS
+WORKERS_NS = SECOND_NS
+REPORT_NS = 2 * SECOND_NS
+"""Between two heartbeats that a new trend causes: a coordinator learns of a leak within seconds, and of no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMemoryView:
+    """What is shown of one rank; None is not known. `growth` is bytes a step by part, of the parts that grow."""
+
+    sizes: Mapping[str, int]
+    headroom: MemoryHeadroom | None
+    growth: Mapping[str, float]
+
+
+@dataclass(slots=True)
+class _Rank:
+    pid: int
+    attempt: int
+    step: int = -1
+    sizes: dict[str, int] = field(default_factory=dict)
+    series: dict[str, MemorySeries] = field(default_factory=dict)
+    headroom: MemoryHeadroom | None = None
+    device_limit_bytes: int | None = None
+    growing: frozenset[str] = frozenset()
+
+    def growth(self) -> dict[str, float]:
+        """Return bytes a step, by part, of the parts that grow steadily."""
+        found = {part: series.growth for part, series in self.series.items()}
+        return {part: trend.bytes_per_step for part, trend in found.items() if trend is not None}
+
+
+class MemoryWatch:
+    """Belongs to the event loop. `targets` returns the ranks and their processes, `clock_ns` is CLOCK_MONOTONIC."""
+
+    def __init__(
+        self,
+        targets: Callable[[], Iterable[Target]],
+        *,
+        proc: str = PROC,
+        cgroups: str = CGROUPS,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._targets = targets
+        self._proc, self._cgroups = proc, cgroups
+        self._clock_ns = clock_ns
+        self._pids: dict[Key, int] = {}
+        self._ranks: dict[Key, _Rank] = {}
+        self._targets_ns = self._workers_ns = self._reported_ns = -TARGETS_NS
+        self._is_news = False
+
+    def tick(self, runs: Iterable[RunTrack]) -> bool:
+        """Take a sample of every rank; return whether a heartbeat should go out at once: a part began to grow."""
+        now_ns = self._clock_ns()
+        is_refresh = now_ns - self._targets_ns >= TARGETS_NS
+        if is_refresh:
+            self._targets_ns = now_ns
+            self._find_processes()
+        with_workers = now_ns - self._workers_ns >= WORKERS_NS
+        if with_workers:
+            self._workers_ns = now_ns
+        for run in runs:
+            for track in run.ranks.values():
+                self._sample((run.name, track.rank), track, with_workers=with_workers, with_headroom=is_refresh)
+        if not self._is_news or now_ns - self._reported_ns < REPORT_NS:
+            return False
+        self._is_news, self._reported_ns = False, now_ns
+        return True
+
+    def _find_processes(self) -> None:
+        found: dict[Key, int] = {}
+        for target in self._targets():
+            known = self._pids.get(target.key)
+            claimed = target.claimed_pid
+            if target.pid is not None:
+                found[target.key] = target.pid
+            elif claimed is not None and (known == claimed or has_open(claimed, target.ring, self._proc)):
+                found[target.key] = claimed
+        self._pids = found
+        self._ranks = {key: rank for key, rank in self._ranks.items() if key in found}
+
+    def _sample(self, key: Key, track: RankTrack, *, with_workers: bool, with_headroom: bool) -> None:
+        pid = self._pids.get(key)
+        if pid is None:
+            return
+        rank = self._ranks.get(key)
+        if rank is None or (rank.pid, rank.attempt) != (pid, track.header.attempt):
+            rank = self._ranks[key] = _Rank(pid, track.header.attempt)
+            with_headroom = True
+        own = anonymous_bytes(pid, self._proc)
+        if own is None:  # it has ended
+            return
+        if track.totals.last_step is not None:
+            rank.step = track.totals.last_step
+        if with_headroom:
+            rank.headroom = headroom(pid, self._proc, self._cgroups)
+        self._add(rank, HOST, own)
+        if with_workers:
+            workers = workers_bytes(pid, self._proc)
+            if workers is None:
+                rank.sizes.pop(WORKERS, None)
+            else:
+                self._add(rank, WORKERS, workers)
+            self._add_device(rank, track)
+        growing = frozenset(rank.growth())
+        self._is_news |= not growing <= rank.growing
+        rank.growing = growing
+
+    def _add_device(self, rank: _Rank, track: RankTrack) -> None:
+        """Take the counters of the framework, which the agent refreshes once a second."""
+        try:
+            device = None if track.ring is None else track.ring.device_memory()
+        except (MalformedError, OSError) as error:  # counted where the ring is read for its records
+            _log.debug("rank %d: %s", track.rank, error)
+            return
+        if device is not None:
+            reserved, rank.sizes[DEVICE_ALLOCATED], rank.sizes[DEVICE_PEAK], rank.device_limit_bytes = device
+            self._add(rank, DEVICE, reserved)
+
+    def _add(self, rank: _Rank, part: str, size_bytes: int) -> None:
+        rank.sizes[part] = size_bytes
+        if rank.step >= 0:
+            rank.series.setdefault(part, MemorySeries()).add(rank.step, size_bytes)
+
+    def report(self, run: RunTrack) -> list[RankMemory]:
+        """Return what is known of a run's ranks, ascending."""
+        return [self._report(rank, self._ranks[run.name, rank]) for rank in sorted(run.ranks) if self._has(run, rank)]
+
+    def _has(self, run: RunTrack, rank: int) -> bool:
+        known = self._ranks.get((run.name, rank))
+        return known is not None and known.step >= 0 and HOST in known.sizes
+
+    def _report(self, number: int, rank: _Rank) -> RankMemory:
+        room = rank.headroom
+        return RankMemory(
+            rank=number,
+            step=rank.step,
+            host_bytes=rank.sizes[HOST],
+            workers_bytes=rank.sizes.get(WORKERS),
+            available_bytes=None if room is None else room.available_bytes,
+            limit_bytes=None if room is None else room.limit_bytes,
+            device_bytes=rank.sizes.get(DEVICE),
+            device_limit_bytes=rank.device_limit_bytes,
+            trends=[
+                MemorySlope(
+                    part=part,
+                    level=level,
+                    first_step=trend.first_step,
+                    last_step=trend.last_step,
+                    bytes_per_step=trend.bytes_per_step,
+                    is_steady=trend.is_steady,
+                )
+                for part, series in sorted(rank.series.items())
+                for level, trend in enumerate(series.trends)
+                if trend is not None
+            ],
+        )
+
+    def views(self) -> dict[Key, RankMemoryView]:
+        """Return what is shown, by run and rank."""
+        return {
+            key: RankMemoryView(
+                sizes=dict(rank.sizes),
+                headroom=rank.headroom,
+                growth=rank.growth(),
+            )
+            for key, rank in self._ranks.items()
+        }

@@ -1,0 +1,89 @@
+"""What the kernel knows of the memory of a process and of its control groups: each function a few small files.
+
+What cannot be read is None and never 0. None of these files takes the process's memory lock: a training thread that
+maps memory never waits for a reader.
+"""
+
+import os
+from dataclasses import dataclass
+
+from exporter.host_watch.cgroups import CGROUPS, group_folders
+from exporter.host_watch.proc import PROC, read
+
+WORKERS_MAX = 64
+"""Child processes of a rank that are read: a DataLoader has 4 to 16 workers."""
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_STATM_BYTES = 256
+_FILE_BYTES = 16 << 10
+_V1_UNLIMITED_BYTES = 1 << 62  # v1 writes the largest multiple of a page instead of a word
+_V2 = ("memory.max", "memory.current", b"inactive_file")
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", b"total_inactive_file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryHeadroom:
+    """How much more a process may take before the kernel kills; `limit_bytes` is of what leaves the least.
+
+    That is the tightest of its control groups, or the host (MemAvailable of MemTotal).
+    """
+
+    limit_bytes: int
+    available_bytes: int
+
+
+def anonymous_bytes(pid: int, proc: str = PROC) -> int | None:
+    """Return a process's resident memory without pages of files and shared memory, which the kernel can drop."""
+    words = read(f"{proc}/{pid}/statm", _STATM_BYTES).split()
+    if len(words) < 3 or not (words[1].isdigit() and words[2].isdigit()):  # noqa: PLR2004  (size, resident, shared)
+        return None
+    return max(int(words[1]) - int(words[2]), 0) * _PAGE_BYTES
+
+
+def workers_bytes(pid: int, proc: str = PROC) -> int | None:
+    """Return the sum of the same over the children of a process's main thread; None without any.
+
+    Pages that a child shares with its parent since the fork count in both, until one of them writes.
+    """
+    children = read(f"{proc}/{pid}/task/{pid}/children", _FILE_BYTES).split()[:WORKERS_MAX]
+    sizes = [anonymous_bytes(int(child), proc) for child in children if child.isdigit()]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if known else None
+
+
+def headroom(pid: int, proc: str = PROC, cgroups: str = CGROUPS) -> MemoryHeadroom | None:
+    """Return the least of what the host and each control group of a process leaves; None where nothing is known."""
+    host = _host(proc)
+    found = [_group(folder, is_v2=is_v2) for folder, is_v2 in group_folders(pid, "memory", proc, cgroups)]
+    rooms = [room for room in (host, *found) if room is not None]
+    return min(rooms, key=lambda room: room.available_bytes, default=None)
+
+
+def _host(proc: str) -> MemoryHeadroom | None:
+    text = read(f"{proc}/meminfo", _FILE_BYTES)
+    total, available = _field(text, b"MemTotal:"), _field(text, b"MemAvailable:")
+    if total is None or available is None:
+        return None
+    return MemoryHeadroom(limit_bytes=total << 10, available_bytes=available << 10)
+
+
+def _group(folder: str, *, is_v2: bool) -> MemoryHeadroom | None:
+    """Return what a group may still take; file pages that no one uses make room."""
+    limit_name, usage_name, reclaimable = _V2 if is_v2 else _V1
+    limit, usage = _number(f"{folder}/{limit_name}"), _number(f"{folder}/{usage_name}")
+    if limit is None or usage is None or limit >= _V1_UNLIMITED_BYTES:  # "max" is no limit
+        return None
+    droppable = _field(read(f"{folder}/memory.stat", _FILE_BYTES), reclaimable) or 0
+    return MemoryHeadroom(limit_bytes=limit, available_bytes=max(limit - usage + droppable, 0))
+
+
+def _field(text: bytes, name: bytes) -> int | None:
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == name and words[1].isdigit():
+            return int(words[1])
+    return None
+
+
+def _number(path: str) -> int | None:
+    text = read(path, _STATM_BYTES).strip()
+    return int(text) if text.isdigit() else None

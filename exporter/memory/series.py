@@ -1,0 +1,126 @@
+"""Whether one quantity of memory grows steadily with the steps: samples in, a trend out. Pure.
+
+A window of samples is cut into segments, each represented by its least sample: what is allocated and freed within a
+step, by an evaluation or for a checkpoint lies above the floor of its segment. Growth is steady where the floors rise
+segment by segment, do not flatten, and lie on a line (Theil 1950, Sen 1968), twice in a row. A single jump, a staircase
+of few steps, and caches and allocators that fill up at the start are not steady. Coarser levels keep the least of eight
+samples each, so that a slow leak is seen in a long window.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
+from statistics import median
+
+from lockstep.contracts.memory_report import MEMORY_LEVELS
+
+WARM_UP_STEPS = 20
+"""Steps of an attempt without samples: as many as the detectors of slow ranks learn from."""
+SEGMENTS = 8
+SAMPLES = 32
+"""Of a window: four a segment, so that one of them lies outside of a step's peak."""
+COARSER = 8
+LEVELS = MEMORY_LEVELS
+"""Samples 0.2 s apart are windows of 6 s, 51 s, 7 min and 55 min; with longer steps, of 32 steps and its multiples."""
+GROWN_MIN_BYTES = 32 << 20
+"""Least growth within a window: arenas of glibc and of torch's allocators come in 1 to 20 MiB."""
+GROWN_MIN_RATIO = 0.01
+"""The same as a share of what there was: fragmentation of a large heap moves by tenths of a percent."""
+AGREEMENT = 2.0
+"""Most that the slopes of two looks in a row, a quarter of a window apart, differ by: chance does not repeat itself."""
+FLATTENING_RATIO = 0.5
+"""Second half's slope over the first half's, below which memory is filling up to a level, not leaking."""
+RESIDUAL_RATIO = 0.1
+"""Median distance of the floors from the line, over the growth; of a single jump it is 0.25."""
+
+Sample = tuple[int, int]
+"""Step and bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTrend:
+    """The robust slope over a window, and whether it is steady growth."""
+
+    first_step: int
+    last_step: int
+    bytes_per_step: float
+    is_steady: bool
+
+
+class MemorySeries:
+    """One quantity of one attempt of one rank. Memory: `LEVELS` windows of `SAMPLES` samples."""
+
+    def __init__(self) -> None:
+        self._levels: list[list[Sample]] = [[] for _ in range(LEVELS)]
+        self._pending: list[list[Sample]] = [[] for _ in range(LEVELS)]
+        self._found: list[MemoryTrend | None] = [None] * LEVELS
+        self.trends: list[MemoryTrend | None] = [None] * LEVELS
+        """By level, the shortest windows first; None until the first window of a level is full."""
+        self._last_step = WARM_UP_STEPS - 1
+        self._least: int | None = None
+
+    def add(self, step: int, size_bytes: int) -> None:
+        """Take a sample; those of one step count as one, the least of them."""
+        if step < self._last_step:
+            return
+        if step == self._last_step:
+            self._least = size_bytes if self._least is None else min(self._least, size_bytes)
+            return
+        if self._least is not None:
+            self._push(0, (self._last_step, self._least))
+        self._last_step, self._least = step, size_bytes
+
+    @property
+    def growth(self) -> MemoryTrend | None:
+        """The growth of the shortest window in which it is steady; None where it is in none."""
+        return next((trend for trend in self.trends if trend is not None and trend.is_steady), None)
+
+    def _push(self, level: int, sample: Sample) -> None:
+        window, pending = self._levels[level], self._pending[level]
+        window.append(sample)
+        del window[:-SAMPLES]
+        pending.append(sample)
+        if len(pending) < COARSER:
+            return
+        # A quarter of the window is new: only then is another look worth its cost, and another verdict likely.
+        if len(window) == SAMPLES:
+            before, now = self._found[level], trend_of(window)
+            self._found[level] = now
+            self.trends[level] = _confirmed(before, now)
+        if level + 1 < LEVELS:
+            self._push(level + 1, min(pending, key=lambda each: each[1]))
+        pending.clear()
+
+
+def trend_of(window: list[Sample]) -> MemoryTrend:
+    """Return the slope over a window of `SAMPLES` samples in ascending order of steps."""
+    size = len(window) // SEGMENTS
+    floors = [min(window[at : at + size], key=lambda each: each[1]) for at in range(0, SEGMENTS * size, size)]
+    slope = _theil_sen(floors)
+    first_step, last_step = window[0][0], window[-1][0]
+    return MemoryTrend(first_step, last_step, slope, _is_steady(floors, slope, slope * (last_step - first_step)))
+
+
+def _is_steady(floors: list[Sample], slope: float, grown_bytes: float) -> bool:
+    if any(now[1] <= then[1] for then, now in pairwise(floors)):  # by chance in one of 40,320 windows
+        return False
+    if grown_bytes < max(GROWN_MIN_BYTES, GROWN_MIN_RATIO * floors[0][1]):
+        return False
+    half = SEGMENTS // 2
+    if _theil_sen(floors[half:]) < FLATTENING_RATIO * _theil_sen(floors[:half]):
+        return False
+    offsets = [size_bytes - slope * step for step, size_bytes in floors]
+    level = median(offsets)
+    return median(abs(offset - level) for offset in offsets) <= RESIDUAL_RATIO * grown_bytes
+
+
+def _confirmed(before: MemoryTrend | None, now: MemoryTrend) -> MemoryTrend:
+    """Return the present look; what it finds is steady where the look before agrees."""
+    if before is None or not (before.is_steady and now.is_steady):
+        return replace(now, is_steady=False)
+    low, high = sorted((before.bytes_per_step, now.bytes_per_step))
+    return replace(now, first_step=before.first_step, is_steady=high <= AGREEMENT * low)
+
+
+def _theil_sen(points: list[Sample]) -> float:
+    """Return the median of the slopes of all pairs, bytes a step; the steps ascend."""
+    return median((late[1] - early[1]) / max(late[0] - early[0], 1) for early, late in combinations(points, 2))

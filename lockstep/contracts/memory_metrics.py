@@ -1,0 +1,48 @@
+"""What an exporter measures of the memory of its ranks."""
+
+from lockstep.contracts.memory_report import MEMORY_PARTS
+from lockstep.contracts.metric import Metric
+
+DEVICE_ALLOCATED, DEVICE_PEAK = "device_allocated", "device_peak"
+MEMORY_KINDS = (*MEMORY_PARTS, DEVICE_ALLOCATED, DEVICE_PEAK)
+"""Values of the label of sizes: the parts that may grow, and what of the device's is held, and was at most."""
+
+MEMORY: tuple[Metric, ...] = (
+    Metric(
+        name="lockstep_memory_bytes",
+        type="gauge",
+        help="Memory of a rank: resident memory of its process (host) and of the processes it started (workers), both "
+        "without pages of files and shared memory; of its device, by the framework's counters, what the allocator has "
+        "reserved (device), what tensors hold of it (device_allocated), and held at most (device_peak).",
+        source="exporter",
+        labels=("run", "rank", "kind"),
+        values=MEMORY_KINDS,
+        detail=True,
+    ),
+    Metric(
+        name="lockstep_memory_limit_bytes",
+        type="gauge",
+        help="Limit of the control group of a rank's process that leaves the least, or memory of the host where that "
+        "leaves less.",
+        source="exporter",
+        labels=("run", "rank"),
+        detail=True,
+    ),
+    Metric(
+        name="lockstep_memory_available_bytes",
+        type="gauge",
+        help="What may still be allocated below that limit: pages of files that no one uses count as free.",
+        source="exporter",
+        labels=("run", "rank"),
+        detail=True,
+    ),
+    Metric(
+        name="lockstep_memory_growth_bytes_per_step",
+        type="gauge",
+        help="Robust slope of a part of a rank's memory that grows steadily with the steps; absent while it does not.",
+        source="exporter",
+        labels=("run", "rank", "part"),
+        values=MEMORY_PARTS,
+        detail=True,
+    ),
+)

@@ -1,0 +1,164 @@
+"""The memory of ranks over their steps, from a made /proc: what is reported, shown, and when at once."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from exporter.host_watch.reading import Target
+from exporter.memory.memory_watch import REPORT_NS, TARGETS_NS, MemoryWatch
+from exporter.reading.attempt_steps import AttemptSteps
+from exporter.reading.heartbeats import run_heartbeat
+from exporter.reading.ring_file import RingFile
+from exporter.reading.tracks import RankTrack, RunTrack
+from lockstep.contracts import ring as layout
+from lockstep.contracts.memory_report import DEVICE, HOST, WORKERS
+from tests.exporter.conftest import NOW_NS, make_ring_file
+from tests.exporter.host_watch.conftest import FakeNode
+
+PAGE = 4096
+MIB = 1 << 20
+TICK_NS = 200_000_000
+
+
+class Watched:
+    """Two ranks of a run; `play` goes on by one step a tick."""
+
+    def __init__(self, node: FakeNode, folder: Path) -> None:
+        self.node = node
+        self.now_ns = NOW_NS
+        self.run = RunTrack(name="job", directory=folder)
+        self.targets: list[Target] = []
+        for rank in (0, 1):
+            ring = make_ring_file(folder, rank, now_ns=NOW_NS)
+            file = RingFile(ring.path, rank)
+            self.run.ranks[rank] = RankTrack(
+                header=file.header, ring=file, steps=AttemptSteps(file.header.block_count), heartbeat_ns=NOW_NS
+            )
+            self.targets.append(Target(run="job", rank=rank, ring=str(ring.path), pid=100 + rank))
+        self.rings = [track.ring for track in self.run.ranks.values()]
+        self.watch = MemoryWatch(
+            lambda: self.targets, proc=str(node.proc), cgroups=str(node.cgroups), clock_ns=lambda: self.now_ns
+        )
+        self.step = -1
+        node.write("meminfo", "MemTotal: 16000 kB\nMemAvailable: 9000 kB\n")
+        for rank in (0, 1):
+            self.resident(rank, 500 * MIB)
+
+    def resident(self, rank: int, size_bytes: int) -> None:
+        self.node.write(f"{100 + rank}/statm", f"999999 {size_bytes // PAGE + 7} 7 1 0 1 0")
+
+    def tick(self) -> bool:
+        self.step += 1
+        self.now_ns += TICK_NS
+        for track in self.run.ranks.values():
+            track.totals.last_step = self.step
+        return self.watch.tick([self.run])
+
+    def leak(self, steps: int, rank: int = 1) -> int:
+        """Let a rank leak 5 MiB a step; return how often a heartbeat was due at once."""
+        asked = 0
+        for _ in range(steps):
+            self.resident(rank, 500 * MIB + 5 * MIB * max(self.step - 50, 0))
+            asked += self.tick()
+        return asked
+
+
+@pytest.fixture
+def watched(node: FakeNode, tmp_path: Path) -> Watched:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return Watched(node, folder)
+
+
+def test_a_leak_is_reported_with_the_next_heartbeat_and_causes_one(watched: Watched):
+    """Once: what goes on growing is no news."""
+    assert watched.leak(200) == 1
+    heartbeat = run_heartbeat(watched.run, watched.now_ns, watched.watch.report(watched.run))
+    quiet, leaking = heartbeat.memory
+    assert (quiet.rank, leaking.rank) == (0, 1)
+    assert not any(trend.is_steady for trend in quiet.trends)
+    steady = next(trend for trend in leaking.trends if trend.is_steady)
+    assert (steady.part, steady.level) == (HOST, 0)
+    assert steady.bytes_per_step == pytest.approx(5 * MIB)
+    assert (leaking.available_bytes, leaking.limit_bytes) == (9000 << 10, 16000 << 10)
+    assert watched.watch.views()["job", 1].growth == {HOST: pytest.approx(5 * MIB)}
+    assert watched.watch.views()["job", 0].growth == {}
+
+
+def test_heartbeats_for_growth_keep_their_distance(watched: Watched):
+    """Two ranks that begin to grow within two seconds are one piece of news, told apart by the next."""
+    due = []
+    for _ in range(200):
+        for rank in (0, 1):
+            watched.resident(rank, 500 * MIB + 5 * MIB * max(watched.step - 50 - 8 * rank, 0))
+        if watched.tick():
+            due.append(watched.now_ns)
+    assert len(due) == 2
+    assert due[1] - due[0] >= REPORT_NS
+
+
+def test_another_process_begins_again(watched: Watched):
+    """A restarted rank has another pid, or another attempt; its memory starts small."""
+    watched.leak(200)
+    watched.targets[1] = Target(run="job", rank=1, ring=watched.targets[1].ring, pid=300)
+    watched.node.write("300/statm", "9 9 0 1 0 1 0")
+    watched.now_ns += TARGETS_NS
+    watched.tick()
+    view = watched.watch.views()["job", 1]
+    assert view.sizes == {HOST: 9 * PAGE}
+    assert view.growth == {}
+
+
+def test_a_process_that_is_not_known_has_no_figures(watched: Watched):
+    """Another PID namespace: no series, and no report."""
+    watched.targets = []
+    watched.leak(100)
+    assert watched.watch.report(watched.run) == []
+    assert watched.watch.views() == {}
+
+
+def test_a_rank_without_steps_is_shown_and_not_reported(watched: Watched):
+    """It sets up."""
+    for track in watched.run.ranks.values():
+        track.totals.last_step = None
+    watched.watch.tick([watched.run])
+    assert watched.watch.report(watched.run) == []
+    assert watched.watch.views()["job", 0].sizes == {HOST: 500 * MIB}
+
+
+def test_workers_count_by_themselves(watched: Watched):
+    """Their memory goes with them."""
+    watched.node.write("100/task/100/children", "900")
+    watched.node.write("900/statm", "900 100 20")
+    watched.tick()
+    assert watched.watch.views()["job", 0].sizes[WORKERS] == 80 * PAGE
+    watched.node.write("100/task/100/children", "")
+    for _ in range(6):
+        watched.tick()
+    assert WORKERS not in watched.watch.views()["job", 0].sizes
+
+
+def test_the_devices_memory_comes_from_the_ring(watched: Watched):
+    """What the agent writes of the framework's counters; four zeros are not known."""
+    watched.tick()
+    assert watched.watch.report(watched.run)[0].device_bytes is None
+    path = watched.rings[0].path
+    with path.open("r+b") as file:
+        file.seek(layout.DEVICE_MEMORY_OFFSET)
+        file.write(struct.pack("<4Q", 700, 600, 650, 1000))
+    for _ in range(6):
+        watched.tick()
+    report = watched.watch.report(watched.run)[0]
+    assert (report.device_bytes, report.device_limit_bytes) == (700, 1000)
+    sizes = watched.watch.views()["job", 0].sizes
+    assert (sizes[DEVICE], sizes["device_allocated"], sizes["device_peak"]) == (700, 600, 650)
+
+
+def test_a_device_word_that_no_agent_writes_is_left_alone(watched: Watched):
+    """The other figures stand."""
+    with watched.rings[0].path.open("r+b") as file:
+        file.seek(layout.DEVICE_MEMORY_OFFSET)
+        file.write(b"\xff" * layout.DEVICE_MEMORY_BYTES)
+    watched.tick()
+    assert watched.watch.views()["job", 0].sizes == {HOST: 500 * MIB}

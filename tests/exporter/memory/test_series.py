@@ -1,0 +1,96 @@
+"""Steady growth is found, and nothing else is."""
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from exporter.memory.series import MemorySeries, MemoryTrend
+
+MIB = 1 << 20
+BASE = 500 * MIB
+
+
+def grown(size_of: Callable[[int], float], steps: int) -> tuple[int, MemoryTrend] | None:
+    """Return the first step at which growth is known, and the growth."""
+    series = MemorySeries()
+    for step in range(steps):
+        series.add(step, int(size_of(step)))
+        if series.growth is not None:
+            return step, series.growth
+    return None
+
+
+def leak(step: int, *, onset: int = 100, per_step: float = 5 * MIB) -> float:
+    return BASE + per_step * max(step - onset, 0)
+
+
+def test_five_mebibytes_a_step_are_known_within_fifty_steps():
+    """Two looks at windows of 32 samples, the second a quarter of a window after the first."""
+    found = grown(leak, 400)
+    assert found is not None
+    assert found[0] <= 150
+    assert found[1].bytes_per_step == pytest.approx(5 * MIB)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_swings_within_steps_do_not_hide_a_leak(seed: int):
+    """A CPU job allocates and frees a hundred MiB within each step; the sample falls anywhere."""
+    chance = random.Random(seed)
+    found = grown(lambda step: leak(step) + chance.uniform(0, 100 * MIB), 1000)
+    assert found is not None
+    assert found[0] <= 420
+    assert found[1].bytes_per_step == pytest.approx(5 * MIB, rel=0.5)
+
+
+def test_a_slow_leak_is_found_in_a_longer_window():
+    """100 KiB a step are 3 MiB in the shortest window, which says nothing, and 205 MiB in the third."""
+    found = grown(lambda step: leak(step, onset=0, per_step=0.1 * MIB), 4000)
+    assert found is not None
+    assert found[1].bytes_per_step == pytest.approx(0.1 * MIB, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "size_of",
+    [
+        pytest.param(lambda step: BASE + 300 * MIB * (step > 500), id="one jump"),
+        pytest.param(lambda step: BASE + 50 * MIB * min(step // 400, 6), id="fragmentation"),
+        pytest.param(lambda step: BASE + 400 * MIB * (step % 500 > 450), id="evaluation"),
+        pytest.param(lambda step: BASE + 900 * MIB * (step % 200 == 0), id="checkpoint"),
+        pytest.param(lambda step: BASE + 800 * MIB * (1 - math.exp(-step / 20)), id="warm-up"),
+        pytest.param(lambda step: BASE + 20 * MIB * math.sin(step / 7), id="waves"),
+        pytest.param(lambda step: BASE - 5 * MIB * min(step, 90), id="shrinking"),
+    ],
+)
+def test_what_is_no_growth(size_of: Callable[[int], float]):
+    """Jumps, staircases, peaks and what levels off."""
+    assert grown(size_of, 10_000) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_is_no_growth(seed: int):
+    """Sizes that are equally likely anywhere within 400 MiB: eight ascending floors come by chance, twice they do not."""
+    chance = random.Random(seed)
+    assert grown(lambda _: BASE + chance.uniform(0, 400 * MIB), 50_000) is None
+
+
+def test_samples_of_one_step_count_as_its_least():
+    """A long step is looked at many times, somewhere in its peak."""
+    series = MemorySeries()
+    for step in range(200):
+        for peak in (0, 300, 100):
+            series.add(step, BASE + peak * MIB)
+    slopes = [trend.bytes_per_step for trend in series.trends if trend is not None]
+    assert slopes == [0.0]
+
+
+def test_growth_that_ends_is_growth_no_more():
+    """A cache that has filled up."""
+    series = MemorySeries()
+    for step in range(200):
+        series.add(step, int(leak(step, onset=0)))
+    assert series.growth is not None
+    for step in range(200, 5000):
+        series.add(step, int(leak(200, onset=0)))
+    assert series.growth is None
