@@ -22,7 +22,10 @@ START_SECONDS, DETECT_SECONDS, EXPLAIN_SECONDS = 150, 90, 150
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory):
     """Run the stack, and the job under `lockstep run`."""
-    with full_stack(tmp_path_factory.mktemp("leak")) as stack:
+    directory = tmp_path_factory.mktemp("leak")
+    policy = directory / "policy.yaml"
+    policy.write_text("profile.cooldown_seconds: 0.0\n")  # a crowded machine may have cost a capture before
+    with full_stack(directory, {"policy_file": str(policy)}) as stack:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
         watched = [*LOCKSTEP, "run", "--run", RUN, "--root", str(stack.shared), "--"]
         environ = os.environ | {"OMP_NUM_THREADS": "1"}
