@@ -6,6 +6,7 @@ does not over a window of the same length, the rank is named. Where most ranks' 
 far as it can be foreseen to end the run: caches fill up on all ranks alike.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -23,6 +24,10 @@ _NAMES = {HOST: "host memory", WORKERS: "memory of the worker processes", DEVICE
 CAUSE_OF_PART = dict(zip(MEMORY_PARTS, MEMORY_CAUSES, strict=True))
 _MAD_TO_SIGMA = 1.4826  # of a Gaussian
 
+_Window = tuple[str, int]
+"""Part and level."""
+_WINDOWS = tuple((part, level) for part in MEMORY_PARTS for level in range(MEMORY_LEVELS))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryForecast:
@@ -36,23 +41,41 @@ class MemoryForecast:
 
 
 class MemoryGrowthTest:
-    """What nodes last reported of a run's ranks. Memory: one report a rank."""
+    """What nodes last reported of a run's ranks. Memory: one report a rank, with a slope for each window."""
 
     def __init__(self) -> None:
         self.is_due = False
         """Whether anything was reported since the last look that could change its answer."""
         self._reports: dict[int, RankMemory] = {}
+        self._slopes: dict[_Window, dict[int, MemorySlope]] = {window: {} for window in _WINDOWS}
+        self._growing: dict[_Window, set[int]] = {window: set() for window in _WINDOWS}
         self._had_findings = False
 
     def take(self, reports: Iterable[RankMemory]) -> None:
         """Take what a node reports of its ranks."""
         for report in reports:
             self._reports[report.rank] = report
+            trends = {(trend.part, trend.level): trend for trend in report.trends}
+            for window in _WINDOWS:
+                self._note(window, report.rank, trends.get(window))
             self.is_due |= self._had_findings or any(trend.is_steady for trend in report.trends)
+
+    def _note(self, window: _Window, rank: int, trend: MemorySlope | None) -> None:
+        if trend is None:
+            self._slopes[window].pop(rank, None)
+        else:
+            self._slopes[window][rank] = trend
+        if trend is not None and trend.is_steady:
+            self._growing[window].add(rank)
+        else:
+            self._growing[window].discard(rank)
 
     def forget(self) -> None:
         """Forget the attempt before."""
         self._reports.clear()
+        for window in _WINDOWS:
+            self._slopes[window].clear()
+            self._growing[window].clear()
         self.is_due = self._had_findings
 
     def find(self, nodes: Mapping[int, str], step_seconds: float | None, policy: "MemoryPolicy") -> tuple[Finding, ...]:
@@ -66,8 +89,8 @@ class MemoryGrowthTest:
         self, part: str, nodes: Mapping[int, str], step_seconds: float | None, policy: "MemoryPolicy"
     ) -> Iterable[Finding]:
         for level in range(MEMORY_LEVELS):
-            slopes = {rank: trend for rank in self._reports if (trend := self._trend(rank, part, level)) is not None}
-            growing = {rank: trend for rank, trend in slopes.items() if trend.is_steady}
+            slopes = self._slopes[part, level]
+            growing = {rank: slopes[rank] for rank in self._growing[part, level]}
             if not growing or len(slopes) < policy.known_share * len(self._reports):
                 continue
             if len(growing) > policy.common_share * len(slopes):
@@ -81,10 +104,6 @@ class MemoryGrowthTest:
                 forecast = self._forecast(part, {rank: growing[rank] for rank in named}, nodes, step_seconds)
                 yield self._finding(part, named, growing, usual, forecast, is_common=False)
                 return
-
-    def _trend(self, rank: int, part: str, level: int) -> MemorySlope | None:
-        trends = self._reports[rank].trends
-        return next((trend for trend in trends if trend.part == part and trend.level == level), None)
 
     def _unlike_peers(
         self, slopes: Mapping[int, MemorySlope], growing: Mapping[int, MemorySlope], policy: "MemoryPolicy"
@@ -102,6 +121,9 @@ class MemoryGrowthTest:
         self, part: str, growing: Mapping[int, MemorySlope], nodes: Mapping[int, str], step_seconds: float | None
     ) -> MemoryForecast | None:
         """Return the forecast of the rank that reaches its limit first, None where no limit is known."""
+        of_node: defaultdict[str, float] = defaultdict(float)
+        for rank, trend in growing.items():
+            of_node[nodes.get(rank, "")] += trend.bytes_per_step
         found = []
         for rank, trend in growing.items():
             report = self._reports[rank]
@@ -109,9 +131,8 @@ class MemoryGrowthTest:
                 limit, slope = report.device_limit_bytes, trend.bytes_per_step
                 available = None if limit is None else max(limit - (report.device_bytes or 0), 0)
             else:
-                node = nodes.get(rank, "")
                 limit, available = report.limit_bytes, report.available_bytes
-                slope = sum(each.bytes_per_step for other, each in growing.items() if nodes.get(other, "") == node)
+                slope = of_node[nodes.get(rank, "")]
             if limit is not None and available is not None and slope > 0:
                 steps = available / slope
                 seconds = None if step_seconds is None else steps * step_seconds
