@@ -228,7 +228,9 @@ class Exporter:
         for run in self._rings.runs.values():
             with self._guard("run", run.name):
                 watch(run, now_ns)
-        has_memory_news = self._memory.tick(self._rings.runs.values())
+        has_memory_news = False
+        with self._guard("run", "(memory)"):  # no run's name
+            has_memory_news = self._memory.tick(self._rings.runs.values())
         self._announce(
             periodic=self._is_due("announce", now_ns, self.config.announce_seconds),
             refresh=self._is_due("refresh", now_ns, ANNOUNCE_REFRESH_SECONDS),

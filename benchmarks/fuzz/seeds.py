@@ -7,7 +7,7 @@ from lockstep.contracts import messages, topics
 from lockstep.contracts.codec import Message
 from lockstep.contracts.control import OrderAnswer, ProfileOrder, answer_to_json, order_to_json
 from lockstep.contracts.facts import RankFacts, facts_to_json
-from lockstep.contracts.memory_report import HOST, KeptAllocation, MemorySlope, RankMemory
+from lockstep.contracts.memory_report import HOST, KeptAllocation, RankMemory
 from lockstep.contracts.records import RECORD_FIELDS
 from lockstep.contracts.rows import RANK, join_columns
 
@@ -204,7 +204,7 @@ RANK_MEMORY = RankMemory(
     limit_bytes=64 << 30,
     device_bytes=60 << 30,
     device_limit_bytes=80 << 30,
-    trends=[MemorySlope(part=HOST, level=1, first_step=40, last_step=90, bytes_per_step=5e6, is_steady=True)],
+    trends=[(HOST, 1, 40, 90, 5e6, True)],
 )
 ALIVE = messages.NodeAlive(
     node=NODE,

@@ -55,10 +55,11 @@ class MemoryGrowthTest:
         """Take what a node reports of its ranks."""
         for report in reports:
             self._reports[report.rank] = report
-            trends = {(trend.part, trend.level): trend for trend in report.trends}
+            slopes = [MemorySlope(*row) for row in report.trends]
+            trends = {(trend.part, trend.level): trend for trend in slopes}
             for window in _WINDOWS:
                 self._note(window, report.rank, trends.get(window))
-            self.is_due |= self._had_findings or any(trend.is_steady for trend in report.trends)
+            self.is_due |= self._had_findings or any(trend.is_steady for trend in slopes)
 
     def _note(self, window: _Window, rank: int, trend: MemorySlope | None) -> None:
         if trend is None:

@@ -63,7 +63,7 @@ _FORMS: dict[str, type[Message | PackedSummary]] = {
 }
 _MAX_BYTES: dict[str, int] = {
     topics.ANNOUNCE: limits.ANNOUNCEMENT_MAX_BYTES,
-    topics.ALIVE: limits.STATE_MESSAGE_MAX_BYTES,
+    topics.ALIVE: limits.HEARTBEAT_MAX_BYTES,
     topics.ACK: limits.STATE_MESSAGE_MAX_BYTES,
     topics.COORDINATOR: limits.STATE_MESSAGE_MAX_BYTES,
     topics.REQUEST: limits.REQUEST_MAX_BYTES,

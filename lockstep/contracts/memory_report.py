@@ -1,7 +1,7 @@
 """What a node reports of the memory of its ranks, with heartbeats (`messages.RunHeartbeat`)."""
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from lockstep.contracts.bounds import Count, Length, OneOf, Range, Rank, StepIndex
 from lockstep.contracts.limits import SUMMARY_MAX_BYTES
@@ -14,16 +14,26 @@ MEMORY_LEVELS = 4
 _SLOPE_MAX = float(1 << 50)  # a petabyte a step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySlope:
+class MemorySlope(NamedTuple):
     """The robust slope of one part over one window of steps, and whether it is steady growth, as the node has found."""
 
-    part: Annotated[str, OneOf(MEMORY_PARTS)]
-    level: Annotated[int, Range(0, MEMORY_LEVELS - 1)]
-    first_step: StepIndex
-    last_step: StepIndex
-    bytes_per_step: Annotated[float, Range(-_SLOPE_MAX, _SLOPE_MAX)]
+    part: str
+    level: int
+    first_step: int
+    last_step: int
+    bytes_per_step: float
     is_steady: bool
+
+
+SlopeRow = tuple[
+    Annotated[str, OneOf(MEMORY_PARTS)],
+    Annotated[int, Range(0, MEMORY_LEVELS - 1)],
+    StepIndex,
+    StepIndex,
+    Annotated[float, Range(-_SLOPE_MAX, _SLOPE_MAX)],
+    bool,
+]
+"""A `MemorySlope` as it travels, without names: a node of eight ranks has a hundred in each heartbeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +53,7 @@ class RankMemory:
     limit_bytes: Count | None = None
     device_bytes: Count | None = None
     device_limit_bytes: Count | None = None
-    trends: Annotated[list[MemorySlope], Length(len(MEMORY_PARTS) * MEMORY_LEVELS)] = field(default_factory=list)
+    trends: Annotated[list[SlopeRow], Length(len(MEMORY_PARTS) * MEMORY_LEVELS)] = field(default_factory=list)
 
 
 KEPT_MAX = 32

@@ -12,7 +12,11 @@ from exporter.reading.heartbeats import run_heartbeat
 from exporter.reading.ring_file import RingFile
 from exporter.reading.tracks import RankTrack, RunTrack
 from lockstep.contracts import ring as layout
-from lockstep.contracts.memory_report import DEVICE, HOST, WORKERS
+from lockstep.contracts.codec import decode, encode
+from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
+from lockstep.contracts.memory_report import DEVICE, HOST, MEMORY_PARTS, WORKERS, MemorySlope, RankMemory
+from lockstep.contracts.messages import NodeAlive, RunHeartbeat
+from lockstep.contracts.topics import ALIVE, node_topic
 from tests.exporter.conftest import NOW_NS, make_ring_file
 from tests.exporter.host_watch.conftest import FakeNode
 
@@ -77,13 +81,38 @@ def test_a_leak_is_reported_with_the_next_heartbeat_and_causes_one(watched: Watc
     heartbeat = run_heartbeat(watched.run, watched.now_ns, watched.watch.report(watched.run))
     quiet, leaking = heartbeat.memory
     assert (quiet.rank, leaking.rank) == (0, 1)
-    assert not any(trend.is_steady for trend in quiet.trends)
-    steady = next(trend for trend in leaking.trends if trend.is_steady)
+    assert not any(MemorySlope(*row).is_steady for row in quiet.trends)
+    steady = next(trend for trend in map(MemorySlope._make, leaking.trends) if trend.is_steady)
     assert (steady.part, steady.level) == (HOST, 0)
     assert steady.bytes_per_step == pytest.approx(5 * MIB)
     assert (leaking.available_bytes, leaking.limit_bytes) == (9000 << 10, 16000 << 10)
     assert watched.watch.views()["job", 1].growth == {HOST: pytest.approx(5 * MIB)}
     assert watched.watch.views()["job", 0].growth == {}
+
+
+def test_the_largest_heartbeat_fits(watched: Watched):
+    """All ranks of all runs of a node, with every part in every window."""
+    slopes = [
+        MemorySlope(part, level, 1 << 40, 1 << 41, 1234.5678, True) for part in MEMORY_PARTS for level in range(4)
+    ]
+    most = 1 << 50
+    memory = [
+        RankMemory(
+            rank=(1 << 20) - 1 - rank,
+            step=1 << 41,
+            host_bytes=most,
+            workers_bytes=most,
+            available_bytes=most,
+            limit_bytes=most,
+            device_bytes=most,
+            device_limit_bytes=most,
+            trends=list(slopes),
+        )
+        for rank in range(RANKS_PER_NODE_MAX)
+    ]
+    beat = RunHeartbeat(run="r" * 128, revision=1, alive_unix_ns=[1 << 61] * RANKS_PER_NODE_MAX, memory=memory)
+    alive = NodeAlive(node="n", alive=True, unix_ns=1, stream_id=1, runs=[beat] * RUNS_PER_NODE_MAX)
+    assert decode(node_topic("n", ALIVE), encode(alive)) == alive
 
 
 def test_heartbeats_for_growth_keep_their_distance(watched: Watched):
