@@ -14,7 +14,7 @@ import numpy as np
 
 from coordinator.decide import events as ev
 from coordinator.decide import samples as of
-from coordinator.detect.findings import FLUCTUATION, SLOW_LINK, SLOW_RANK
+from coordinator.detect.findings import FLUCTUATION, MEMORY_GROWTH, SLOW_LINK, SLOW_RANK
 from coordinator.detect.ranks.components import medians
 from coordinator.detect.ranks.groups import REFERENCE_QUANTILE
 from coordinator.intake.topology import replica_members
@@ -36,6 +36,7 @@ _SECTIONS = {  # of the policy, by kind of incident; others: what decides over r
     SLOW_RANK: ("excess", "rank", "cause"),
     SLOW_LINK: ("excess", "link"),
     FLUCTUATION: ("excess", "fluctuation", "cause"),
+    MEMORY_GROWTH: ("memory",),
 }
 _RULES = {FLUCTUATION: "steps longer by more than noise and more work explain, and than the least that counts: "}
 
@@ -87,6 +88,8 @@ def explanation(incident: "Incident", scene: Scene) -> Values:
         "numbers": {name: of.number(value) for name, value in incident.numbers.items()},
         "thresholds": _thresholds(scene.policy, (incident.kind, *_SECTIONS.get(incident.kind, ("run",)))),
     }
+    if incident.kind == MEMORY_GROWTH:
+        return common | _of_memory(incident)
     if rows and incident.kind == SLOW_RANK and incident.ranks:
         return common | _of_rank(incident, rows, scene)
     if rows and incident.kind == SLOW_LINK and incident.domain is not None:
@@ -198,6 +201,19 @@ def _of_job(incident: "Incident", rows: "list[StepRow]") -> Values:
         "samples": described,
         "parts_seconds": {name: of.median(value) for name, value in parts.items()},
         "rule": (_RULES.get(incident.kind, "") + "; ".join(incident.evidence))[:_RULE_MAX],
+    }
+
+
+def _of_memory(incident: "Incident") -> Values:
+    usual = incident.numbers.get("peers_bytes_per_step")
+    return {
+        "quantity": "slope of memory over a window of steps, bytes a step",
+        "reference": {
+            "how": "the ranks whose memory does not grow steadily, over a window of the same length",
+            "bytes_per_step": None if usual is None else of.number(usual),
+        },
+        "samples": {},
+        "rule": "; ".join(incident.evidence)[:_RULE_MAX],
     }
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from coordinator.decide import events as ev
+from coordinator.page.cards import card
 from coordinator.record.journal import Entry, JournalWriter, read_entry, time_ns_of
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
@@ -80,6 +81,18 @@ def test_a_leak_opens_an_incident_within_200_steps_and_leaves_the_run_healthy():
     step_s = job.snapshot.recent_step_seconds
     assert job.snapshot.memory_remaining_seconds == pytest.approx(8 * 1024 / 5 * step_s, rel=0.1)
     assert job.snapshot.lost_device_seconds == 0
+
+
+def test_an_incident_explains_itself_and_has_a_page():
+    """By slopes, not by the duration of steps; the card shows growth and forecast."""
+    job = Job(available_bytes=8 * GIB)
+    job.play(400)
+    incident = job.incidents(ev.UpdateIncident)[-1]
+    assert incident.explanation["quantity"].startswith("slope of memory")
+    assert "memory.peers_factor" in incident.explanation["thresholds"]
+    shown = str(card(incident, CoordinatorConfig(), with_run=True))
+    assert "Memory growth: rank 2" in shown
+    assert "5 MiB a step; its limit is" in shown
 
 
 def summary_of(order: ev.RequestProfile, rank: int, kept: dict[str, int]) -> TraceSummary:

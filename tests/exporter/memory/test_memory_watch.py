@@ -116,7 +116,7 @@ def test_the_largest_heartbeat_fits(watched: Watched):
 
 
 def test_heartbeats_for_growth_keep_their_distance(watched: Watched):
-    """Two ranks that begin to grow within two seconds are one piece of news, told apart by the next."""
+    """Two ranks that begin to grow within two seconds are one piece of news, then another."""
     due = []
     for _ in range(200):
         for rank in (0, 1):
