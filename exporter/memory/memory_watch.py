@@ -155,14 +155,14 @@ class MemoryWatch:
         return known is not None and known.step >= 0 and HOST in known.sizes
 
     def _report(self, number: int, rank: _Rank) -> RankMemory:
-        room = rank.headroom
+        known = rank.headroom
         return RankMemory(
             rank=number,
             step=rank.step,
             host_bytes=rank.sizes[HOST],
             workers_bytes=rank.sizes.get(WORKERS),
-            available_bytes=None if room is None else room.available_bytes,
-            limit_bytes=None if room is None else room.limit_bytes,
+            available_bytes=None if known is None else known.available_bytes,
+            limit_bytes=None if known is None else known.limit_bytes,
             device_bytes=rank.sizes.get(DEVICE),
             device_limit_bytes=rank.device_limit_bytes,
             trends=[

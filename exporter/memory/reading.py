@@ -54,8 +54,8 @@ def headroom(pid: int, proc: str = PROC, cgroups: str = CGROUPS) -> MemoryHeadro
     """Return the least of what the host and each control group of a process leaves; None where nothing is known."""
     host = _host(proc)
     found = [_group(folder, is_v2=is_v2) for folder, is_v2 in group_folders(pid, "memory", proc, cgroups)]
-    rooms = [room for room in (host, *found) if room is not None]
-    return min(rooms, key=lambda room: room.available_bytes, default=None)
+    limits = [limit for limit in (host, *found) if limit is not None]
+    return min(limits, key=lambda limit: limit.available_bytes, default=None)
 
 
 def _host(proc: str) -> MemoryHeadroom | None:
@@ -67,7 +67,7 @@ def _host(proc: str) -> MemoryHeadroom | None:
 
 
 def _group(folder: str, *, is_v2: bool) -> MemoryHeadroom | None:
-    """Return what a group may still take; file pages that no one uses make room."""
+    """Return what a group may still take; pages of files that no one uses count as free."""
     limit_name, usage_name, reclaimable = _V2 if is_v2 else _V1
     limit, usage = _number(f"{folder}/{limit_name}"), _number(f"{folder}/{usage_name}")
     if limit is None or usage is None or limit >= _V1_UNLIMITED_BYTES:  # "max" is no limit
