@@ -21,6 +21,13 @@ def load_shard():
     raise ValueError("a message that may hold data")
 
 
+def write_whole(path, text):
+    """Write a file that others read at any time."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
+
+
 def has_ended(pid):
     """Whether a process is a zombie, or no more."""
     try:
@@ -78,7 +85,7 @@ def main():
         asked = torch.tensor([len(wants_to_end)])
         dist.all_reduce(asked)
         step += 1
-        (directory / f"{rank}.pid").write_text(f"{os.getpid()} {step}")
+        write_whole(directory / f"{rank}.pid", f"{os.getpid()} {step}")
         if asked.item():
             break
     dist.destroy_process_group()
