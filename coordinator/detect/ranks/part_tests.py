@@ -5,7 +5,8 @@ Pure. On shared hosts own work scatters by 5 to 15 %, nearly all of it in forwar
 scatters by a tenth of a percent of a step: there +13 % of a step in one part is beyond doubt for that part and nothing
 for the sum. A part is compared as the sum is: less its stage's, less what the replica shares, over the stage's own
 work; but less their medians, for a low quantile of noisy values leaves healthy ranks half a sigma above it. All parts
-have one unit, so the largest excess is the cause.
+have one unit, so the largest excess is the cause. What a rank usually has less in its other parts is taken off as well:
+where some ranks load data for others, or wait in another part than they, the same seconds stand elsewhere.
 
 Each is a CUSUM (Page 1954) with a slack of one sigma, half of the two sigma of backward's own noise that +13 % of a
 step are at 8 %. Its limit follows from the steps between false pages of the whole run (Siegmund 1985).
@@ -21,6 +22,7 @@ import numpy as np
 
 from coordinator.detect.ranks.components import PARTS
 from coordinator.detect.ranks.excess import ExcessTest
+from coordinator.intake.views import OFF_CPU
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,9 +39,8 @@ if TYPE_CHECKING:
 _SLACK_SIGMAS = 1.0
 _STALLED_STEPS = 3.5  # clear steps of an alarm, on shared hosts a rank is descheduled for two or three
 _OVERSHOOT_SIGMAS = 1.166  # Siegmund's correction for sums in steps: how far they pass a limit
-
-
 _CORRELATION_RATE = 1 / 16
+_REST_STEPS = 16  # memory of what a rank's other parts take: noise of 8 % of own work is 1.4 % of it in such a mean
 _SHARED_MIN = 0.5  # of the variance: from there on, taking off a pair's lower value leaves less noise than it adds
 
 
@@ -80,6 +81,7 @@ class PartTests:
         self._replicas = replicas
         self._correlation = np.zeros(len(self.names))  # of the ranks of a replica, in each part
         self._steps = 0
+        self._rest_KR = np.zeros((len(self.names), len(stages.group_R)), dtype=np.float32)  # of own work, ratio
         self.test = ExcessTest(
             [stages.group_R] * len(self.names), as_policy(policy, len(self.names) * len(stages.group_R))
         )
@@ -89,9 +91,11 @@ class PartTests:
         excess_N = np.full(self.test.count, np.nan, dtype=np.float32)
         scale_R = self._stages.spread(scale_P.astype(np.float32))
         self._steps += 1
+        own_R = self._above_stage(sum(parts[name] for name in self.names if name in parts and name != OFF_CPU))
         for place, (name, family) in enumerate(zip(self.names, self.test.families, strict=True)):
             if name in parts:
-                excess_N[family.span] = self._residual(place, parts[name]) / scale_R
+                less_R = self._usually_less(place, (own_R - self._above_stage(parts[name])) / scale_R)
+                excess_N[family.span] = self._residual(place, parts[name]) / scale_R + less_R
         if not np.isnan(excess_N).all():
             self.test.step(excess_N, step)
 
@@ -101,9 +105,7 @@ class PartTests:
         The latter only where a replica's ranks share most of what they have: elsewhere it would add the median's noise
         to each of them.
         """
-        own_R = np.ascontiguousarray(seconds_R, dtype=np.float32)
-        stage_R = self._stages.spread(self._stages.median(own_R)).astype(np.float32)
-        rest_R: NDArray[np.float32] = own_R - stage_R
+        rest_R = self._above_stage(seconds_R)
         if self._replicas is not None:
             rate = max(_CORRELATION_RATE, 1 / self._steps)
             self._correlation[place] += rate * (_correlation(rest_R, self._replicas) - self._correlation[place])
@@ -111,13 +113,32 @@ class PartTests:
                 rest_R -= self._replicas.spread(self._replicas.median(rest_R))
         return rest_R
 
+    def _above_stage(self, seconds_R: "NDArray[np.floating]") -> "NDArray[np.float32]":
+        """Return seconds beyond the stage's median, array of shape (R,)."""
+        own_R = np.ascontiguousarray(seconds_R, dtype=np.float32)
+        above_R: NDArray[np.float32] = own_R - self._stages.spread(self._stages.median(own_R)).astype(np.float32)
+        return above_R
+
+    def _usually_less(self, place: int, now_R: "NDArray[np.floating]") -> "NDArray[np.float32]":
+        """Return by how much all parts but one have been below the stage's, array of shape (R,), ratio, 0 or less.
+
+        In the mean of the last steps, where that is more than the smallest effect that is reported, and by that effect
+        more: noise of the other parts must not become that of this one.
+        """
+        mean_R: NDArray[np.float32] = self._rest_KR[place]
+        change_R = (now_R - mean_R) / min(self._steps, _REST_STEPS)
+        mean_R += np.where(np.isnan(change_R), 0, change_R)
+        floor = np.float32(self.test.gates.floor_ratio)
+        return np.where(mean_R < -floor, mean_R - floor, np.float32(0))
+
     def adopt(self, policy: "ExcessPolicy") -> None:
         """Judge by other thresholds from the next step on."""
         self.test.adopt(as_policy(policy, self.test.count))
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt, arrays by name."""
-        return {"which": np.array([name in self.names for name in PARTS])} | self.test.memory()
+        which = np.array([name in self.names for name in PARTS])
+        return {"which": which, "rest": self._rest_KR} | self.test.memory()
 
     @classmethod
     def recalled(
@@ -132,6 +153,10 @@ class PartTests:
         if which is None or which.shape != (len(PARTS),) or not which.any():
             return None
         own = cls([name for name, is_judged in zip(PARTS, which, strict=True) if is_judged], stages, replicas, policy)
+        rest_KR = memory.get("rest")
+        if rest_KR is not None and rest_KR.shape == own._rest_KR.shape:
+            own._rest_KR = rest_KR.astype(np.float32)
+            own._steps = _REST_STEPS
         return own if own.test.recall(memory) else None
 
     @property

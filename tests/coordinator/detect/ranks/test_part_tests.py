@@ -95,3 +95,15 @@ def test_what_was_learnt_of_parts_outlives_a_restart():
     assert list(after.slow_parts(5)) == ["data"]
     assert after.verdict_of(5)[0].level_and_onset(5) == before.verdict_of(5)[0].level_and_onset(5)
     assert after.parts.test.noise.sigma_P.tolist() == before.parts.test.noise.sigma_P.tolist()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_seconds_in_other_parts_name_no_rank(seed):
+    """Ranks that load data for others sleep in another part than those: own work is alike, and a fault is found."""
+    parts = {"host": np.random.default_rng(seed + 100).normal(0.001, 0.0004, (120, 8))} | job(seed)
+    parts["host"][:, ::2] += 0.2
+    parts["forward"][:, 1::2] += 0.2
+    parts["forward"][80:, 5] += 0.4 * OWN
+    found = alarms(parts)
+    assert found.keys() == {(5, "forward")}
+    assert 80 <= found[5, "forward"] < 92
