@@ -238,7 +238,7 @@ class Store:
         try:
             return learnt_from_bytes(bytes(form), where=f"{self._where}, run {run}")
         except (MalformedError, TypeError) as error:
-            _log.warning("%s; discarded, the run's detectors begin anew", error)
+            _log.warning("%s; discarded, the run's detectors begin again", error)
             return None
 
     def keep_policy(self, run: str, values: "Mapping[str, Value]") -> None:

@@ -101,7 +101,7 @@ def _of_runs(spec: "JobSpec", path: Path) -> dict[str, Any]:
 
     if spec.calibration is not None:
         raise ConfigError(
-            f"calibration of {spec.name}: got one, expected a specification without, as it is fitted anew"
+            f"calibration of {spec.name}: got one, expected a specification without, as it is fitted again"
         )
     rows = list(_observations(spec, path))
     names = select_names(rows, spec.cluster)

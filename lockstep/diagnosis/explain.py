@@ -101,7 +101,7 @@ def _joined(base: Diagnosis, found: list[Finding]) -> Diagnosis:
     function, confidence = base.function, base.confidence
     if function in _NO_FUNCTION and cause.subject:
         function, confidence = cause.subject, min(cause.confidence, MEDIUM, key=_trust)
-    also = [f"beside it: {_title(each)}" for each in found[1 : 1 + _ALSO_MAX]]
+    also = [f"also: {_title(each)}" for each in found[1 : 1 + _ALSO_MAX]]
     return replace(
         base,
         function=function,

@@ -89,7 +89,7 @@ def with_fusion_gain(found: list[Finding] | NotJudged, ranks: Sequence[FusionFig
     least = min(savings, key=lambda each: each.saved_ns)
     plural = "s" if least.count > 1 else ""
     sentence = (
-        f"fusing {least.count} collective{plural} of rank {least.rank} with the operators beside them would take "
+        f"fusing {least.count} collective{plural} of rank {least.rank} with the operators next to them would take "
         f"{ms(least.saved_ns)} off {ms(least.unfused_s * _NS)} of data movement (memory at "
         f"{least.memory_bytes_per_second / _GIGA:.0f} GB/s, links at {least.link_bytes_per_second / _GIGA:.1f} GB/s)"
     )

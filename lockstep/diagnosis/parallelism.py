@@ -35,7 +35,7 @@ def find_poor_overlap(by_rank: Mapping[int, Breakdown]) -> list[Finding] | NotJu
     rank, least = min(judged.items(), key=lambda item: _hideable_ratio(item[1]))
     if ratio >= OVERLAP_RATIO.value or _hideable_ratio(least) < WORTH_RATIO.value:
         return []
-    overlapping = f"computation runs beside communication for {ratio:.1%} of the step"
+    overlapping = f"computation overlaps communication for {ratio:.1%} of the step"
     alone = f"on rank {rank} computation alone takes {ms(least.compute_ns)}"
     return [
         Finding(

@@ -65,7 +65,7 @@ class Breakdown:
 
     @property
     def compute_communication_overlap_ratio(self) -> float:
-        """Return the share of the window with kernels beside collectives, the quantity of Hermes' appendices."""
+        """Return the share of the window with kernels during collectives, the quantity of Hermes' appendices."""
         return self.compute_communication_overlap_ns / self.window_ns if self.window_ns else 0.0
 
     def as_json(self) -> dict[str, int | float]:

@@ -102,7 +102,7 @@ def test_what_belongs_together_is_written_together(tmp_path):
 
 
 def test_learnt_state_that_is_damaged_is_discarded_by_name(tmp_path, caplog):
-    """The run is still known; its detectors begin anew, and the log says so."""
+    """The run is still known; its detectors begin again, and the log says so."""
     store = Store(str(tmp_path))
     store.keep([], {"job": RunMemory(incidents_total=4)})
     store._database.execute("INSERT INTO learnt VALUES ('job', ?)", (b"damaged",))

@@ -72,8 +72,8 @@ def test_other_causes_are_named_beside_the_first():
     found = answer([slow(*(told(cause, ms) for cause, ms in (("gc", 60), ("dispatch", 150), ("synchronisation", 90))))])
     assert found.root_cause == "dispatch"
     assert [each for each in found.evidence if each.startswith("beside it")] == [
-        "beside it: synchronisation, 90.0 ms a step",
-        "beside it: gc, 60.0 ms a step",
+        "also: synchronisation, 90.0 ms a step",
+        "also: gc, 60.0 ms a step",
     ]
 
 

@@ -44,7 +44,7 @@ def test_classes_are_told_apart_and_sum_to_the_window():
 
 
 def test_copies_beside_a_collective_are_overlap_but_not_of_kernels():
-    """The ratio for the test of parallelism is of kernels beside collectives."""
+    """The ratio for the test of parallelism is of kernels during collectives."""
     whole = _whole(
         made("Memset", FILL, 9, 0, 10, stream=7), made("ncclAllReduce", KERNEL, 9, 0, 10, WorkKind.COMMUNICATION, 20)
     )

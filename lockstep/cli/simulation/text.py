@@ -87,7 +87,7 @@ def _time(found: Forecast) -> Iterator[str]:
         share = seconds / step_s
         yield f"  {name:<{_NAME}}{format_ns(seconds * _NS):>10} {format_share(share):>6}  {_bar(share)}"
     hidden_s = communication.total - communication.exposed
-    hidden = f", {format_ns(hidden_s * _NS)} of it beside computation" if communication.total else ""
+    hidden = f", {format_ns(hidden_s * _NS)} of it overlapping computation" if communication.total else ""
     yield f"  communication in all {format_ns(communication.total * _NS)}{hidden}"
     for kind, seconds in sorted(communication.by_kind.items(), key=lambda pair: -pair[1]):
         title = f"{format_ns(seconds * _NS):>10} {format_share(seconds / step_s):>6}"

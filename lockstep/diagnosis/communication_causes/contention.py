@@ -74,7 +74,7 @@ def find_contention(
             found.append(_finding(table, (during, alone), (slow, fast), lost_ns))
     if not compared:
         return NotJudged(
-            rule=CONTENTION, reason="no collective runs often enough both beside computation and without it"
+            rule=CONTENTION, reason="no collective runs often enough both during computation and without it"
         )
     return sorted(found, key=lambda each: -(each.lost_ns or 0))
 

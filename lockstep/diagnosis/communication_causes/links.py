@@ -214,7 +214,7 @@ def find_link_contention(transfers: LinkTransfers, window_ns: int) -> list[Findi
     at = transfers.of(SUM_OF_LINKS)
     if transfers.during_compute is None or not len(at):
         return NotJudged(
-            rule=CONTENTION, reason="no SDMA transfer of which it is known whether it runs beside computation"
+            rule=CONTENTION, reason="no SDMA transfer of which it is known whether it overlaps computation"
         )
     wanted = LINK_BYTES_PER_SECOND[SUM_OF_LINKS].value / 1e9
     during, alone = at[transfers.during_compute[at]], at[~transfers.during_compute[at]]
@@ -235,7 +235,7 @@ def find_link_contention(transfers: LinkTransfers, window_ns: int) -> list[Findi
             CONTENTION,
             transfers,
             SUM_OF_LINKS,
-            f"{len(slow)} of {len(during)} SDMA transfers beside computation move {rate:.2f} GB/s, below "
+            f"{len(slow)} of {len(during)} SDMA transfers during computation move {rate:.2f} GB/s, below "
             f"{BANDWIDTH_RATIO.value:.0%} of {wanted:g} GB/s{reported}",
             f"first: {named}",
             lost_ns=lost_ns,

@@ -70,7 +70,7 @@ def find_settings(
     """
     differing = _unequal_versions(versions or {})
     if not environments:
-        reason = "insufficient evidence: no trace and no doctor's facts beside them tell the variables of the ranks"
+        reason = "insufficient evidence: no trace and no doctor's facts next to them give the variables of the ranks"
         return differing or NotJudged(rule=NETWORK, reason=reason)
     known = {
         rank: {name: value.strip()[:_VALUE_CHARS] for name, value in each.items() if name.startswith(NETWORK_PREFIXES)}

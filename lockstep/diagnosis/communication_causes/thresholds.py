@@ -9,7 +9,7 @@ MEGABYTE = 1_000_000
 WAIT_RATIO = Threshold(
     0.1,
     "ratio",
-    "own: Hermes does not print its threshold, but 0.3 is above it (section 5.1.3). Alone it names nobody: 4 healthy "
+    "own: Hermes does not print its threshold, but 0.3 is above it (section 5.1.3). Alone it names no one: 4 healthy "
     "ranks on two shared cores have 0.45 and wait for each in turn, a recording with a slow rank has 0.26",
 )
 """R_wait (equation 2) above which synchronisation is the cause."""
@@ -79,7 +79,7 @@ SMALL_LOST_RATIO = Threshold(
 
 ALIGNMENT_BYTES = Threshold(512, "bytes", f"Hermes, section 4.2.2, and {_ADVISOR}: HCCS wants multiples of 512 bytes")
 
-CONTENTION_OVERLAP = Threshold(0.5, "ratio", "own: most of the transmission must run beside computation")
+CONTENTION_OVERLAP = Threshold(0.5, "ratio", "own: most of the transmission must overlap computation")
 ALONE_OVERLAP = Threshold(0.1, "ratio", "own: what is hardly overlapped shows what the link does alone")
 
 LINK_BYTES_PER_SECOND = {

@@ -200,7 +200,7 @@ def _stage_with_workers(
                 f"only {100 * waited_ns / lost_ns:.0f} % of it is waiting: batches are there and taking them costs"
             )
             return FETCHING, MEDIUM, (sentence,)
-    sentence = "the workers' own time is not in the trainer's trace: reading and processing cannot be told apart"
+    sentence = "the workers' own time is not in the trainer's trace: reading and processing cannot be distinguished"
     return PROCESSING, LOW, (sentence,)
 
 

@@ -79,7 +79,7 @@ class Window:
         drift = second / first - 1
         if abs(drift) > DRIFT_MAX_RATIO:
             raise ConfigError(
-                f"healthy window: got a second half {drift:+.0%} beside the first, expected {DRIFT_MAX_RATIO:.0%}"
+                f"healthy window: got a second half {drift:+.0%} against the first, expected {DRIFT_MAX_RATIO:.0%}"
                 " at most"
             )
 

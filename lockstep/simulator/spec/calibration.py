@@ -87,7 +87,7 @@ def _read_file(name: str, places: Places, folder: Path | None) -> tuple[Mapping[
         raise places.refuse(path, got=repr(name), expected="the values themselves: files are not read here")
     file = (folder / name).resolve()
     if not file.is_relative_to(folder.resolve()):
-        raise places.refuse(path, got=repr(name), expected="a file beside the specification")
+        raise places.refuse(path, got=repr(name), expected="a file next to the specification")
     try:
         with file.open(encoding="utf-8") as stream:
             text = stream.read(_FILE_CHARS_MAX + 1)

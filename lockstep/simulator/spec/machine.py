@@ -163,7 +163,7 @@ def _parameter(name: str) -> Field:
 CALIBRATION = {
     "file": Field(
         kind=TEXT,
-        help="YAML file beside the specification that holds this section, as `lockstep calibrate` writes it",
+        help="YAML file next to the specification that holds this section, as `lockstep calibrate` writes it",
         nullable=True,
         default=None,
     ),
@@ -189,7 +189,7 @@ CALIBRATION = {
     ),
     "overhead_seconds": Field(
         kind=NUMBER,
-        help="what a step takes beside its timeline: data, host, spread of the ranks, and what is not explained",
+        help="what a step takes in addition to its timeline: data, host, spread of the ranks, and what is not explained",
         unit="seconds",
         low=-86400.0,
         high=86400.0,

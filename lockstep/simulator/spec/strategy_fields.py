@@ -167,12 +167,12 @@ STRATEGY = {
         default=None,
     ),
     "overlap_tensor": flag(
-        "gathers and reduce-scatters of sequence parallelism go on beside products that they belong to, in tp parts "
+        "gathers and reduce-scatters of sequence parallelism overlap the products that they belong to, in tp parts "
         "(Megatron-LM: --tp-comm-overlap)",
         default=False,
     ),
     "overlap_returns": flag(
-        "weights that ZeRO has updated in parts are gathered beside the next step's first forward pass (Megatron-LM: "
+        "weights that ZeRO has updated in parts are gathered during the next step's first forward pass (Megatron-LM: "
         "--overlap-param-gather)",
         default=False,
     ),

@@ -98,7 +98,7 @@ def test_workers_that_keep_the_thread_waiting_cannot_be_looked_into():
     events = [loader(0, 40 * MS, WORKERS), frame("<built-in method poll of select.poll object at 0x1>", 0, 39 * MS)]
     finding = _one(judge_loader(view(events, 100 * MS)))
     assert (finding.cause, finding.confidence) == (PROCESSING, LOW)
-    assert any("cannot be told apart" in each for each in finding.evidence)
+    assert any("cannot be distinguished" in each for each in finding.evidence)
 
 
 def samples(*ready, **counted):

@@ -87,7 +87,7 @@ def _figures(shown: Sequence[Rank], view: View) -> Html:
         "window",
         *CLASSES,
         "of compute, copies",
-        "kernels beside collectives",
+        "kernels during collectives",
     )
     rows = []
     for rank in shown:

@@ -59,7 +59,7 @@ def definitions(_: View) -> Html:
         "window": "From the beginning of a rank's first captured step to the end of its last.",
         "compute, communication, host": "The time in which only this class is active: kernels and copies of the "
         "device; collectives, waiting for other ranks included; the training thread, unless it waits itself.",
-        "overlap": f"Two or three of them at once. Kernels beside collectives below {OVERLAP_RATIO.value:.0%} of the "
+        "overlap": f"Two or three of them at once. Kernels during collectives below {OVERLAP_RATIO.value:.0%} of the "
         "window take turns (Hermes, section 4.2.1).",
         "free": "Not one of them is active.",
         "critical path": "From the end of the window back to its beginning, always to what was waited for: recorded "

@@ -74,7 +74,7 @@ def _straggler(stored: dict[str, Any]) -> str:
         return "for each in turn: " + ", ".join(
             f"rank {rank} {format_share(share)}" for share, rank in blame[:_BLAMED_MAX]
         )
-    return "nobody named"
+    return "no rank named"
 
 
 def _collectives(view: View) -> Html:
