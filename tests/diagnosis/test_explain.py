@@ -67,11 +67,11 @@ def test_the_subject_of_a_cause_stands_in_for_a_function_that_is_not_found():
     assert (found.function, found.root_cause, found.confidence) == ("sweep", "gc", "medium")
 
 
-def test_other_causes_are_named_beside_the_first():
+def test_other_causes_are_named_after_the_first():
     """Of four causes the first explains, the next three are named with what they cost."""
     found = answer([slow(*(told(cause, ms) for cause, ms in (("gc", 60), ("dispatch", 150), ("synchronisation", 90))))])
     assert found.root_cause == "dispatch"
-    assert [each for each in found.evidence if each.startswith("beside it")] == [
+    assert [each for each in found.evidence if each.startswith("also: ")] == [
         "also: synchronisation, 90.0 ms a step",
         "also: gc, 60.0 ms a step",
     ]
