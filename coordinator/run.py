@@ -24,6 +24,7 @@ from lockstep.contracts.metrics import MIRRORED_UNITS, PROFILE_STATES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from coordinator.decide.incidents import Incident
     from coordinator.decide.state import RunMachine
     from coordinator.detect.findings import Finding, Judgement
     from coordinator.intake.timeline import StepRow, StepTimeline
@@ -189,8 +190,11 @@ class Run:
         judgement, model = machine.judgement, self.expectation.model
         is_live = machine.state not in (*OVER, State.WARMING, State.HUNG, State.LOST)
         findings = judgement.findings if judgement and is_live else ()
-        slow = sorted((f for f in findings if f.kind == SLOW_RANK), key=lambda finding: -finding.excess_ratio)
-        suspects = tuple(_suspect(self, finding) for finding in slow[:SUSPECTS_MAX])
+        named = ((f, machine.tracker.incident_of(f.ranks[0])) for f in findings if f.kind == SLOW_RANK)
+        slow = sorted(
+            ((f, incident) for f, incident in named if incident), key=lambda each: each[0].excess_ratio, reverse=True
+        )
+        suspects = tuple(_suspect(self, finding, incident) for finding, incident in slow[:SUSPECTS_MAX])
         incidents = tuple(machine.tracker.incidents.values())
         return RunSnapshot(
             run=self.name,
@@ -221,15 +225,13 @@ class Run:
         )
 
 
-def _suspect(run: Run, finding: "Finding") -> Suspect:
+def _suspect(run: Run, finding: "Finding", incident: "Incident") -> Suspect:
     """Return a slow rank as exported; labels are its incident's, which do not change with every step's noise."""
     rank = finding.ranks[0]
-    incident = run.machine.tracker.incident_of(rank)
-    domain = incident.domain if incident else finding.domain
     return Suspect(
         rank=rank,
         hostname=run.hostname(rank),
-        domain_kind=domain[0] if domain else "world",
-        cause=incident.cause if incident else finding.cause,
+        domain_kind=incident.domain[0] if incident.domain else "world",
+        cause=incident.cause,
         excess_ratio=finding.excess_ratio,
     )

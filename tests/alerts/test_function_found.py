@@ -36,7 +36,9 @@ class CoordinatorPage:
         self.incidents = ()
 
     def text(self):
-        unknown = dict.fromkeys(("last_step_unix_s", "recent_step_seconds", "expected_step_seconds"))
+        unknown = dict.fromkeys(
+            ("last_step_unix_s", "recent_step_seconds", "expected_step_seconds", "memory_remaining_seconds")
+        )
         hung = {"state": "hung", "world_size": 64, "suspects": (), "slow_ranks": 0, "fluctuating": False}
         known = run_snapshot(incidents=self.incidents, hostnames={2: "node7"}, **hung, **unknown)
         return render(SnapshotCollector(snapshot(known)), "text")

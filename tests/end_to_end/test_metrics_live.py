@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lockstep.cli import series_table
+from lockstep.contracts.memory_metrics import MEMORY_KINDS
+from lockstep.contracts.memory_report import DEVICE
 from lockstep.contracts.metrics import CATALOGUE
 from lockstep.contracts.records import DOMAIN_KINDS
 from tests.end_to_end.fake_nodes import FakeNodes
@@ -39,13 +41,17 @@ ON_A_DEVICE = {
     "lockstep_device_collective_time_seconds_total",
     "lockstep_host_lead_seconds_total",
 }
+SERIES_ON_A_DEVICE = {"lockstep_memory_bytes": sum(kind.startswith(DEVICE) for kind in MEMORY_KINDS) * RANKS}
+"""Of a family's series, those that ranks without a device have not."""
 ONCE_KNOWN = {
     "lockstep_run_expected_step_seconds",
     "lockstep_run_expected_step_error_ratio",
     "lockstep_run_imbalance_ratio",
     "lockstep_fleet_recent_incidents",
+    "lockstep_memory_growth_bytes_per_step",
+    "lockstep_run_memory_remaining_seconds",
 }
-"""What takes a model of the job, a window of steps, or an incident."""
+"""What takes a model of the job, a window of steps, an incident, or memory that grows."""
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +112,7 @@ def promised(source):
     """Return what the catalogue says that eight ranks of one run have, findings aside."""
     of_each = {"kind": RANKS * len(DOMAIN_KINDS), "rank": RANKS, "run": 1, "service": 1}
     return {
-        metric.name: series_table.series_of(metric) * of_each[scope]
+        metric.name: series_table.series_of(metric) * of_each[scope] - SERIES_ON_A_DEVICE.get(metric.name, 0)
         for metric in CATALOGUE
         if metric.source in (source, "both") and (scope := series_table.scope_of(metric)) in of_each
     }

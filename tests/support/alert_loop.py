@@ -180,7 +180,7 @@ def check_page(alert, rank):
     assert f"The slowest is rank {rank} on host{rank // RANKS_PER_NODE}:" in notes["description"]
     assert notes["runbook_url"] == f"{RUNBOOKS}/{SLOW}.md"
     assert notes["dashboard_url"] == f"{GRAFANA}/d/lockstep-rank?var-run={RUN}&var-rank={rank}&from=now-1h&to=now"
-    assert notes["incident_url"].startswith(f"{PAGES}/incidents/{RUN}-")
+    assert notes["incident_url"].startswith(f"{PAGES}/incidents/{RUN}-"), notes
 
 
 def check_loop(folder, server):

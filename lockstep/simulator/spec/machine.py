@@ -189,7 +189,7 @@ CALIBRATION = {
     ),
     "overhead_seconds": Field(
         kind=NUMBER,
-        help="what a step takes in addition to its timeline: data, host, spread of the ranks, and what is not explained",
+        help="what a step takes besides its timeline: data, host, spread of the ranks, and what is not explained",
         unit="seconds",
         low=-86400.0,
         high=86400.0,

@@ -103,7 +103,8 @@ def _operators(
             raise places.refuse(("model", "file"), got=repr(values["file"]), expected=expected)
         file = (folder / values["file"]).resolve()
         if not file.is_relative_to(folder.resolve()):
-            raise places.refuse(("model", "file"), got=repr(values["file"]), expected="a file next to the specification")
+            got = repr(values["file"])
+            raise places.refuse(("model", "file"), got=got, expected="a file next to the specification")
         rows = list(_csv_rows(file, values["file"]))
     names = [row["name"] for row in rows]
     twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
