@@ -91,7 +91,8 @@ class PartTests:
         excess_N = np.full(self.test.count, np.nan, dtype=np.float32)
         scale_R = self._stages.spread(scale_P.astype(np.float32))
         self._steps += 1
-        own_R = self._above_stage(sum(parts[name] for name in self.names if name in parts and name != OFF_CPU))
+        disjoint = [parts[name] for name in self.names if name in parts and name != OFF_CPU]
+        own_R = self._above_stage(np.sum(disjoint, axis=0)) if disjoint else np.zeros(len(scale_R), dtype=np.float32)
         for place, (name, family) in enumerate(zip(self.names, self.test.families, strict=True)):
             if name in parts:
                 less_R = self._usually_less(place, (own_R - self._above_stage(parts[name])) / scale_R)
