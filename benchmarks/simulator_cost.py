@@ -58,6 +58,17 @@ _GPT_175B = gpt(layers=96, hidden=12288, heads=96, sequence=2048)
 _GPT_1T = gpt(layers=128, hidden=25600, heads=160, sequence=2048)
 _MEGATRON = Degrees(tp=8, pp=8, dp=192)
 
+_DGX = Case(
+    name="175B, 12,288 GPUs, TP8 PP8 DP192, m=32",
+    model=_GPT_175B,
+    degrees=_MEGATRON,
+    micro_batches=32,
+    batch=6144,
+    cluster=dgx_a100,
+    nodes=1536,
+    budget_ms=50,
+)
+
 CASES = (
     Case(
         name="VGG19, 32 GPUs, DP",
@@ -81,27 +92,8 @@ CASES = (
         budget_ms=20,
         proteus_s=6.265,
     ),
-    Case(
-        name="175B, 12,288 GPUs, TP8 PP8 DP192, m=32",
-        model=_GPT_175B,
-        degrees=_MEGATRON,
-        micro_batches=32,
-        batch=6144,
-        cluster=dgx_a100,
-        nodes=1536,
-        budget_ms=50,
-    ),
-    Case(
-        name="the same with 100 unequal slow ranks",
-        model=_GPT_175B,
-        degrees=_MEGATRON,
-        micro_batches=32,
-        batch=6144,
-        cluster=dgx_a100,
-        nodes=1536,
-        budget_ms=500,
-        slow_ranks=100,
-    ),
+    _DGX,
+    replace(_DGX, name="the same with 100 unequal slow ranks", budget_ms=500, slow_ranks=100),
     Case(
         name="1T, 3,072 GPUs, TP8 PP64 DP6, m=512",
         model=_GPT_1T,

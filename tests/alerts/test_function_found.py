@@ -3,9 +3,7 @@
 import contextlib
 import json
 import re
-import threading
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import quote
 
 import pytest
@@ -43,30 +41,6 @@ class CoordinatorPage:
         known = run_snapshot(incidents=self.incidents, hostnames={2: "node7"}, **hung, **unknown)
         return render(SnapshotCollector(snapshot(known)), "text")
 
-    @contextlib.contextmanager
-    def serving(self):
-        page = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                self.send_response(200)
-                self.send_header("Content-Type", "text/plain; version=0.0.4")
-                self.end_headers()
-                self.wfile.write(page.text())
-
-            def log_message(self, *_):
-                """Keep the test's output quiet."""
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
-
 
 @pytest.fixture
 def site(tmp_path):
@@ -78,7 +52,7 @@ def site(tmp_path):
         text = with_addresses(ALERTMANAGER.read_text(), receiver.url, TEMPLATES)
         text = re.sub(r"(group_wait|group_interval): \w+", r"\1: 1s", text)
         manager = stack.enter_context(servers.alertmanager(tmp_path, text)).removeprefix("http://")
-        address = stack.enter_context(page.serving())
+        address = stack.enter_context(servers.metrics_pages(lambda _: page.text().decode()))
         configuration = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(tmp_path / "lockstep.rules.yaml")],

@@ -218,6 +218,20 @@ class Webhook:
 
 
 @contextlib.contextmanager
+def _serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Serve on a free port; yield host and port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextlib.contextmanager
 def webhook() -> Iterator[Webhook]:
     """Receive webhooks on a free port."""
     deliveries: list[Delivery] = []
@@ -232,12 +246,24 @@ def webhook() -> Iterator[Webhook]:
         def log_message(self, *_):
             """Keep the test's output quiet."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield Webhook(f"http://127.0.0.1:{server.server_address[1]}", deliveries)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with _serving(Handler) as address:
+        yield Webhook(f"http://{address}", deliveries)
+
+
+@contextlib.contextmanager
+def metrics_pages(text: Callable[[str], str]) -> Iterator[str]:
+    """Serve what `text` returns for a path, as an exporter's /metrics; yield host and port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = text(self.path).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            """Keep the test's output quiet."""
+
+    with _serving(Handler) as address:
+        yield address

@@ -5,14 +5,13 @@ scrape changes no rate.
 """
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from coordinator.evidence.machines import Machine
+from tests.support.servers import metrics_pages
 
 HOSTS, DEVICES = 3, 2
 SUSPECT, PEERS, ALL = PLACES = ("suspect", "peers", "all")
@@ -264,31 +263,9 @@ class Pages:
         texts = [site.text(onset_s - self._begin_s, now_s - onset_s) for site in self.sites if site.place == place]
         return "\n".join([*texts, ""])
 
-    @contextlib.contextmanager
-    def served(self) -> Iterator[str]:
+    def served(self) -> contextlib.AbstractContextManager[str]:
         """Yield the address, `/PLACE` being a page."""
-        pages = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                body = pages.text(self.path.removeprefix("/")).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "text/plain; version=0.0.4")
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_):
-                """Keep the test's output quiet."""
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
+        return metrics_pages(lambda path: self.text(path.removeprefix("/")))
 
 
 def scrape_configuration(address: str) -> str:
