@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import sqlite3
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -12,7 +11,6 @@ from coordinator.expected.advice_gains import within_loss
 from coordinator.expected.fitting import fit_model, predict_gain
 from coordinator.expected.healthy import KeptWindow
 from coordinator.run_isolation import HANDLE
-from coordinator.state_writer import StateWriter
 from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.limits import PROFILE_DEADLINE_SECONDS_MAX
 from lockstep.contracts.messages import ProfileRequest, StackRequest
@@ -21,11 +19,9 @@ from lockstep.serving.messaging import BrokerError
 
 if TYPE_CHECKING:
     from coordinator.bus import Bus
-    from coordinator.decide.incidents import Incident
-    from coordinator.intake.streams import Streams
     from coordinator.leadership import Leadership
     from coordinator.runs import Orders, Run, Runs
-    from coordinator.store import Store
+    from coordinator.state_writer import StateWriter
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -43,30 +39,27 @@ class Spawn(Protocol):
 
 
 class Effects:
-    """Performs what machines ask for. `now_s` is the wall clock; results are fed back on the event loop.
+    """Performs what machines ask for; `writer` keeps what must outlive the process.
 
-    `on_incident` is called with the run and each new form of an incident; it returns at once.
+    `now_s` is the wall clock; results are fed back on the event loop.
     """
 
     def __init__(
         self,
         runs: "Runs",
         bus: "Bus",
-        store: "Store",
+        writer: "StateWriter",
         spawn: Spawn,
         now_s: Callable[[], float],
         *,
-        streams: "Streams",
         leadership: "Leadership",
-        on_incident: "Callable[[str, Incident], None] | None" = None,
     ) -> None:
+        self.writer = writer
         self._runs = runs
         self._bus = bus
-        self._leadership = leadership
-        self._store = store
         self._spawn = spawn
         self._now_s = now_s
-        self.writer = StateWriter(runs, bus, store, streams, on_incident)
+        self._leadership = leadership
         self._simulating = asyncio.Lock()  # a simulation is pure computing: two at once would take twice as long each
 
     def _start(
@@ -236,11 +229,8 @@ class Effects:
                 model.expected_step_seconds,
                 100 * model.error_band_ratio,
             )
-            try:
-                kept = KeptWindow(digest=order.spec.digest, window=order.window, operators=order.operators)
-                await asyncio.to_thread(self._store.keep_window, name, kept)
-            except sqlite3.Error as error:
-                _log.warning("state store: %s; the healthy window of run %s is not kept", error, name)
+            kept = KeptWindow(digest=order.spec.digest, window=order.window, operators=order.operators)
+            await self.writer.keep_window(name, kept)
         fitted = ev.FittedEvent(
             unix_s=self._now_s(),
             cause_id=order.cause_id,

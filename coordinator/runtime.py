@@ -39,6 +39,7 @@ from coordinator.settings.control import Control
 from coordinator.settings.reload import Reloader, read_settings
 from coordinator.settings.specs import Specs
 from coordinator.snapshot import Snapshot
+from coordinator.state_writer import StateWriter
 from coordinator.store import Store
 from lockstep.contracts.codec import Message
 from lockstep.contracts.errors import ConfigError
@@ -107,6 +108,31 @@ class Coordinator:
             await asyncio.to_thread(store.close)
 
     async def _serve(self, stop: asyncio.Event, store: Store, memories: dict[str, RunMemory]) -> None:
+        await self._resume(store, memories)
+        self._connect()
+        history = await self._watch_incidents(store)
+        self._make_effects(store)
+        services = self._make_services(store, history)
+        app = make_app(services)
+        guard = self._web = Web(self.config.web_config_file, is_token=services.is_token)
+        guard.protect(app)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
+        await runner.setup()
+        try:
+            await self._bind(runner, guard)
+            bus_stop = asyncio.Event()
+            async with asyncio.TaskGroup() as self._group:
+                self._start_tasks(bus_stop)
+                self._process_families = self._process.read()
+                self.started.set()
+                await stop.wait()
+                await self._shut_down(runner, bus_stop)
+        finally:
+            self._group = None
+            await runner.cleanup()
+
+    async def _resume(self, store: Store, memories: dict[str, RunMemory]) -> None:
+        """Go on with what the store holds: runs, specifications, streams."""
         self._recorder = await asyncio.to_thread(self._make_recorder, memories)
         self._runs = Runs(self.config, self._control.policy(), memories, time.perf_counter, self._recorder)
         self._runs.adopt(self._control.policy, time.time())
@@ -116,6 +142,9 @@ class Coordinator:
         positions, ledger = await asyncio.to_thread(store.load_streams)
         self._streams = Streams(name, incarnation, positions, ledger)
         self._leadership = Leadership(name, incarnation)
+        self._devices = DeviceTable(self._knows)
+
+    def _connect(self) -> None:
         self._bus = Bus(
             self._broker,
             streams=self._streams,
@@ -127,7 +156,9 @@ class Coordinator:
             on_disconnect=lambda: self._runs.end_session(time.time()),
         )
         self._coalescer = BatchCoalescer(self._take_batches)
-        self._devices = DeviceTable(self._knows)
+
+    async def _watch_incidents(self, store: Store) -> FleetHistory:
+        """Make all that follows incidents: evidence, notifications, node conditions, the fleet's history."""
         self._evidence = await asyncio.to_thread(
             make_evidence, self.config, self._runs, self._devices, spawn=self._spawn, feed=self._feed, now_s=time.time
         )
@@ -145,21 +176,18 @@ class Coordinator:
         )
         history = FleetHistory(await asyncio.to_thread(store.load_sightings), time.time())
         self._fleet = FleetRecorder(history, self._runs, self._devices, store, spawn=self._spawn, feed=self._feed)
-        self._effects = Effects(
-            self._runs,
-            self._bus,
-            store,
-            self._spawn,
-            time.time,
-            streams=self._streams,
-            leadership=self._leadership,
-            on_incident=self._on_incident,
-        )
+        return history
+
+    def _make_effects(self, store: Store) -> None:
+        writer = StateWriter(self._runs, self._bus, store, self._streams, self._on_incident)
+        self._effects = Effects(self._runs, self._bus, writer, self._spawn, time.time, leadership=self._leadership)
+
+    def _make_services(self, store: Store, history: FleetHistory) -> Services:
         changing = asyncio.Lock()
         self._reloader = Reloader(
             self._reread, self._control, apply=self._reconfigure, now_s=time.time, changing=changing
         )
-        services = Services(
+        return Services(
             control=self._control,
             runs=self._runs,
             store=store,
@@ -173,32 +201,18 @@ class Coordinator:
             specs=self._specs,
             fleet=history,
         )
-        app = make_app(services)
-        guard = self._web = Web(self.config.web_config_file, is_token=services.is_token)
-        guard.protect(app)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
-        await runner.setup()
-        try:
-            await self._bind(runner, guard)
-            bus_stop = asyncio.Event()
-            async with asyncio.TaskGroup() as self._group:
-                self._spawn(self._bus.run(bus_stop), "bus")
-                self._spawn(self._coalescer.run(), "coalescer")
-                self._spawn(self._tick(), "tick")
-                self._spawn(self._effects.writer.keep_writing(), "store writer")
-                if self._recorder is not None:
-                    self._spawn(self._recorder.keep_writing(), "recorder")
-                if self._notifier is not None:
-                    self._notifier.start()
-                if self._node_patcher is not None:
-                    self._spawn(self._node_patcher.run(), "node conditions")
-                self._process_families = self._process.read()
-                self.started.set()
-                await stop.wait()
-                await self._shut_down(runner, bus_stop)
-        finally:
-            self._group = None
-            await runner.cleanup()
+
+    def _start_tasks(self, bus_stop: asyncio.Event) -> None:
+        self._spawn(self._bus.run(bus_stop), "bus")
+        self._spawn(self._coalescer.run(), "coalescer")
+        self._spawn(self._tick(), "tick")
+        self._spawn(self._effects.writer.keep_writing(), "store writer")
+        if self._recorder is not None:
+            self._spawn(self._recorder.keep_writing(), "recorder")
+        if self._notifier is not None:
+            self._notifier.start()
+        if self._node_patcher is not None:
+            self._spawn(self._node_patcher.run(), "node conditions")
 
     async def _bind(self, runner: web.AppRunner, guard: Web) -> None:
         host, port = self.config.http_host, self.config.http_port

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident
     from coordinator.decide.memory import RunMemory
     from coordinator.detect.findings import Judgement
+    from coordinator.expected.healthy import KeptWindow
     from coordinator.intake.streams import Commit, Streams
     from coordinator.runs import Runs
     from coordinator.store import Store
@@ -109,6 +110,13 @@ class StateWriter:
         self._memories[name] = memory
         self._forgotten.discard(name)
         self._dropped.discard(name)
+
+    async def keep_window(self, name: str, window: "KeptWindow") -> None:
+        """Write the healthy window that a run's model was fitted to; without it the model is fitted again later."""
+        try:
+            await asyncio.to_thread(self._store.keep_window, name, window)
+        except sqlite3.Error as error:
+            _log.warning("state store: %s; the healthy window of run %s is not kept", error, name)
 
     async def keep_writing(self) -> None:
         """Write what has gathered, for ever; ends by cancellation."""

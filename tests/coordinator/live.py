@@ -18,6 +18,7 @@ from coordinator.record.replay import to_line
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
 from coordinator.settings.policy import Policy
+from coordinator.state_writer import StateWriter
 from lockstep.contracts.domains import pack_ranks
 from lockstep.contracts.messages import (
     GroupInfo,
@@ -39,7 +40,8 @@ def effects_of(runs, store, now_s):
     streams, leadership = Streams("live", 1), Leadership("live", 1)
     leadership.leads = True
     bus = Bus(LocalBroker(), streams=streams, leadership=leadership, on_message=lambda *_: None, now_s=now_s)
-    return Effects(runs, bus, store, lambda work, _: work.close(), now_s, streams=streams, leadership=leadership)
+    writer = StateWriter(runs, bus, store, streams)
+    return Effects(runs, bus, writer, lambda work, _: work.close(), now_s, leadership=leadership)
 
 
 class Live:

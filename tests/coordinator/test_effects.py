@@ -8,6 +8,7 @@ from coordinator.leadership import Leadership
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
 from coordinator.settings.policy import Policy
+from coordinator.state_writer import StateWriter
 from coordinator.store import Store
 from lockstep.contracts.delivery import FrameHeader
 from tests.coordinator.conftest import START_UNIX_S, announce
@@ -31,15 +32,9 @@ def test_an_incident_is_written_with_what_was_settled_when_it_opened():
     """
     runs = Runs(CoordinatorConfig(), Policy(), {}, lambda: 0.0)
     streams, store = Streams("c1", 1), Store("")
-    effects = Effects(
-        runs,
-        NoBus(),
-        store,
-        lambda work, _: work.close(),
-        lambda: NOW,
-        streams=streams,
-        leadership=Leadership("c1", 1),
-    )
+    bus = NoBus()
+    writer = StateWriter(runs, bus, store, streams)
+    effects = Effects(runs, bus, writer, lambda work, _: work.close(), lambda: NOW, leadership=Leadership("c1", 1))
     nodes = {"n0": (0, 1), "n1": (2, 3)}
     for node, ranks in nodes.items():
         streams.announce(node, 7)

@@ -44,12 +44,12 @@ def test_a_wrong_profile_is_named(text, said, tmp_path):
         spec(text=PROFILE, folder=tmp_path)
 
 
-def test_only_files_beside_the_specification_are_read(tmp_path):
+def test_only_files_next_to_the_specification_are_read(tmp_path):
     """A path that leaves the folder is refused, and so is any file where none may be read."""
     (tmp_path / "inner").mkdir()
     (tmp_path / "profile.csv").write_text(f"{HEADER}a,1,1,1,1\n")
     for file in ("../profile.csv", str(tmp_path / "profile.csv")):
-        with pytest.raises(MalformedError, match="beside the specification"):
+        with pytest.raises(MalformedError, match="next to the specification"):
             spec(("profile.csv", file), text=PROFILE, folder=tmp_path / "inner")
     with pytest.raises(MalformedError, match="files are not read here"):
         spec(text=PROFILE)

@@ -118,7 +118,7 @@ async def test_a_running_coordinator_fits_off_its_loop_and_remembers_the_window(
         expectation = coordinator._runs.by_name["job"].expectation
         await until(lambda: expectation.state == "known")
         expected_s = expectation.model.expected_step_seconds
-        await until(lambda: "job" in coordinator._effects._store.load_windows())
+        await until(lambda: "job" in coordinator._effects.writer._store.load_windows())
     async with running(**settings) as coordinator:
         feed(coordinator, 90, 91)
         again = coordinator._runs.by_name["job"].expectation
