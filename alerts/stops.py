@@ -4,6 +4,8 @@ Each has two alerts of one text: a page for runs of `page_devices_lost` ranks an
 runs of unknown size included: a ticket may be wrong about that, a page may not.
 """
 
+from dataclasses import replace
+
 from alerts import links
 from alerts.expressions import by_run, has_many_ranks, last_step_age, rank_step_age, unfinished
 from alerts.policy import AlertPolicy, Site
@@ -46,17 +48,12 @@ def _run_crashed(site: Site, policy: AlertPolicy) -> Alert:
 
 
 def _small_run_crashed(site: Site, policy: AlertPolicy) -> Alert:
-    return Alert(
+    return replace(
+        _run_crashed(site, policy),
         name="LockstepSmallRunCrashed",
         severity="warning",
         expr=_of_few(_crashed(site), site, policy),
-        for_seconds=policy.crashed_for_seconds,
-        incidents=links.by_cause("process"),
-        dashboard=links.dashboard_of(site, links.by_cause("process")),
-        resolves=_NEXT_ATTEMPT,
         summary="A training run on few devices ended because a rank ended before the others.",
-        headline=_CRASH_HEADLINE,
-        description=_CRASH_TEXT,
     )
 
 
@@ -98,17 +95,13 @@ def _run_hung(site: Site, policy: AlertPolicy) -> Alert:
 
 
 def _small_run_hung(site: Site, policy: AlertPolicy) -> Alert:
-    return Alert(
+    return replace(
+        _run_hung(site, policy),
         name="LockstepSmallRunHung",
         severity="warning",
         expr=unfinished(_of_few(_hung(site, policy), site, policy), site),
         for_seconds=policy.small_hung_for_seconds,
-        incidents=links.OF_HANG,
-        dashboard=links.dashboard_of(site, links.OF_HANG),
-        resolves="steps go on, or the run is over",
         summary="A training run on few devices hangs: ranks have not arrived where others wait for them.",
-        headline=_HANG_HEADLINE,
-        description=_HANG_TEXT,
     )
 
 
@@ -162,15 +155,12 @@ def _run_stalled(site: Site, policy: AlertPolicy) -> Alert:
 
 
 def _small_run_stalled(site: Site, policy: AlertPolicy) -> Alert:
-    return Alert(
+    return replace(
+        _run_stalled(site, policy),
         name="LockstepSmallRunStalled",
         severity="warning",
         expr=unfinished(_of_few(_stalled(site, policy), site, policy), site),
-        for_seconds=policy.stalled_for_seconds,
-        incidents=links.OF_HANG,
-        resolves="a step is completed, or the run is over",
         summary="A training run on few devices has stopped making steps.",
-        description=_stall_text(site),
     )
 
 

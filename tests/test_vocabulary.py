@@ -12,7 +12,6 @@ EVERYDAY = frozenset(
     "told tell tells say says said heard beside anew whoever nobody house room rooms door".split()  # noqa: SIM905
 )
 LEFT = {
-    "coordinator/decide/suppression.py": {"beside"},  # a module's name
     "coordinator/detect/ranks/excess.py": {"beside"},
     "coordinator/detect/ranks/groups.py": {"beside"},
     "coordinator/detect/ranks/pools.py": {"beside"},

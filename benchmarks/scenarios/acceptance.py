@@ -61,7 +61,9 @@ DEMANDS: dict[str, Demand] = {
     "slow, noisy": Demand(p50=None, p95=8, innocents=None),
     "scattered gc": Demand(recall=0.97, p50=None, p95=None),  # three events on three ranks take their time
     **dict.fromkeys(("link tp", "link cp", "link ep", "link dp", "link pp", "nic of a node", "network of all"), _LINK),
-    "slow rank and job": Demand(recall=0.98, p50=None, p95=None),  # next to a culprit a slower job must last to be told
+    "slow rank and job": Demand(
+        recall=0.98, p50=None, p95=None
+    ),  # next to a culprit a slower job must last to be reported
     **dict.fromkeys((name for name in FAULTS if name.startswith("step held")), Demand(recall=0.95, p50=1, p95=1)),
     # A late rank and a lost record look alike in a plain step log: live, agents' counts show it (docs/detection.md), so
     # these rows are missed where few records lack. Two that lack together show more, where few are lost.

@@ -141,7 +141,7 @@ def _operation(route: web.RouteDef) -> dict[str, Any]:
 
 
 def _suffix(route: web.RouteDef) -> str:
-    """Return what tells operations of one handler apart: the method, and whether the path names a run."""
+    """Return what distinguishes operations of one handler: the method, and whether the path names a run."""
     return route.method.lower() + ("_run" if "run" in _names(route.path) else "")
 
 

@@ -1,15 +1,16 @@
 """Which findings of a step stand for themselves: those of victims are suppressed next to their culprit's.
 
 Pure: part of the run's state machine, changed through it only. A slow rank inside a domain explains the domain's
-transfers, and any culprit explains the run's step time, but for what of it no culprit explains (`beside.py`). What is
-too young to be worth an incident is pending, as a rule of Prometheus is for the time of its `for`.
+transfers, and any culprit explains the run's step time, but for what of it no culprit explains
+(`residual_growth.py`). What is too young to be worth an incident is pending, as a rule of Prometheus is for the time
+of its `for`.
 """
 
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from coordinator.decide.beside import residual_growth
+from coordinator.decide.residual_growth import residual_growth
 from coordinator.detect.findings import FLUCTUATION, SCATTERED, SLOW_LINK, SLOW_RANK
 
 if TYPE_CHECKING:

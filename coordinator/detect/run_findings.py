@@ -47,7 +47,7 @@ def slower_run(
     return Finding(
         kind=FLUCTUATION,
         cause=why.cause,
-        # Waiting alone tells no link: ranks that no one can compare make others wait just as well.
+        # Waiting alone shows no link: ranks that no one can compare make others wait just as well.
         confidence="low" if why.cause == LINK else why.confidence,
         scope="job",
         ranks=(),

@@ -124,7 +124,7 @@ class EndWatch:
         self._on_end(key)
 
     def _status(self, watched: _Watched) -> int | None:
-        """Return the wait status of a process that has ended, None where no one tells."""
+        """Return the wait status of a process that has ended, None where it is not known."""
         if watched.is_readable:
             fields = self._stat(watched.pid)
             if fields and int(fields[_START_TIME]) == watched.start_time:

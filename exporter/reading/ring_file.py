@@ -51,7 +51,7 @@ class ReadResult:
 class Issues:
     """What a rank has issued, by issue slot: arrays of shape (ISSUE_SLOTS,), int64, times ns of CLOCK_MONOTONIC.
 
-    `flags` are what is known of its running step; `is_alive` whether its process exists, None where no one can tell.
+    `flags` are what is known of its running step; `is_alive` whether its process exists, None where that is not known.
     """
 
     counts: NDArray[np.int64]
@@ -62,7 +62,7 @@ class Issues:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingHolder:
-    """Who holds a ring: `pid` in our PID namespace, None where that does not tell; `is_gone` if no one does any more.
+    """Who holds a ring: `pid` in our PID namespace, None where that is not known; `is_gone` if no one does any more.
 
     `locks` says whether the ring's file system knows locks, and so whether any of this can be told.
     """

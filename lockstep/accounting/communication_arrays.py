@@ -55,7 +55,7 @@ class StepArrays:
     domain_C, synchronous_C : of the traffic
     begin_ns_W, end_ns_W, domain_W : as in StepEvents.blocked, in its order
     points : of a rank with a device
-    is_aside_C : whether a device does it beside the training's own work; None where none is
+    is_aside_C : whether a device does it next to the training's own work; None where none is
     """
 
     issue_ns_C: Integers

@@ -1,5 +1,6 @@
 """What the builder of steps does where marks are lost: how it numbers steps again, and what it counts."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -37,7 +38,7 @@ class BuilderCounts:
     STATE: ClassVar[Mapping[str, StateForm]] = dict.fromkeys(("lost_marks", "lost_steps", "malformed_marks"), COUNT)
 
 
-class LostMarks:
+class LostMarks(ABC):
     """The part of StepBuilder that goes on behind marks that are lost or that no agent writes."""
 
     counts: BuilderCounts
@@ -57,11 +58,13 @@ class LostMarks:
     _is_numberless: bool
     _is_provisional: bool
 
+    @abstractmethod
     def _begin_attempt(self, start_ns: int, cpu_ns: int, costs: AgentCosts | None) -> None:
-        raise NotImplementedError
+        """Begin the account of an attempt at `start_ns`."""
 
+    @abstractmethod
     def _begin(self, mark: Mark) -> None:
-        raise NotImplementedError
+        """Begin a step at a mark."""
 
     def _refuse(self) -> None:
         """Count a mark that no agent writes; what its step was made of is not known."""

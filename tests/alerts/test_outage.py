@@ -1,4 +1,4 @@
-"""A coordinator that dies and comes back, and a page that ends: no one is told what is not so.
+"""A coordinator that dies and comes back, and a page that ends: no one is sent what is not so.
 
 First which alerts fire when, by Prometheus' rule engine; then what Alertmanager makes of it. Each is done without the
 silent alert as well, and must fail then.

@@ -42,7 +42,7 @@ def whatif(site, *arguments, run="job"):
 
 
 async def test_a_monitored_run_is_varied_from_its_fitted_model(site, capsys):
-    """`now` is what the coordinator expects; a doubled batch is told apart by the time of a token."""
+    """`now` is what the coordinator expects; a doubled batch is distinguished by the time of a token."""
     site.runs.expect(lambda _: TEXT)
     play(site, 0, 100)
     expectation = site.runs.by_name["job"].expectation

@@ -121,7 +121,7 @@ def open_descriptors() -> int:
 
 
 async def until(condition: Any, seconds: float = 20.0) -> None:
-    """Wait for something that another process or task brings about and that tells no one."""
+    """Wait for something that another process or task brings about and that signals no one."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110  (see above: there is no event to wait on)
             await asyncio.sleep(0.01)

@@ -38,7 +38,7 @@ def test_operators_come_from_a_file_beside_it(tmp_path):
     ],
 )
 def test_a_wrong_profile_is_named(text, said, tmp_path):
-    """What is wrong in the file is told with its line."""
+    """What is wrong in the file is reported with its line."""
     (tmp_path / "profile.csv").write_text(text)
     with pytest.raises(MalformedError, match=said):
         spec(text=PROFILE, folder=tmp_path)

@@ -251,7 +251,7 @@ class FluctuationTest:
             return  # what may be a slowdown teaches nothing, until it is too old to become one
         if is_known and self._is_noisy and self._residuals.sum > limit(policy.false_page_steps) / 2:
             return  # nor does a shift in a noisy job, however old
-        if not self._is_held_back:  # else a fault that no one mends would become what is usual, soonest in a young run
+        if not self._is_held_back:  # else a fault that no one fixes would become what is usual, soonest in a young run
             self._settled += 1
             self._level += max(1 / self._settled, policy.baseline_rate) * min(max(excess, -sigma), sigma)
         if len(self._last) < _LONG or not self.is_warm:

@@ -75,7 +75,7 @@ def _device(torch: Any) -> tuple[str, str]:
 
 
 def _uuid(torch: Any, name: str) -> str:
-    """Return the UUID of the NVIDIA device that this process trains on as DCGM writes it, empty where no one tells it.
+    """Return the UUID of the NVIDIA device that this process trains on as DCGM writes it, empty where unknown.
 
     Others stay without: ROCm's are characters of a serial number, which torch prints as if they were digits; those of
     Ascend are 16 bytes of its runtime, of which npu-exporter's `vdie_id`, 20 bytes of the chip, cannot be told; and

@@ -96,7 +96,7 @@ class ModelFlopsReporter:
         self._apply_parameters()
 
     def abandon(self) -> None:
-        """Stop a measurement that the calling thread has begun and whose end no one will tell."""
+        """Stop a measurement that the calling thread has begun and whose end will not be seen."""
         if self.measuring_thread == get_ident() and _leave_counter(self._counter) is not None:
             self._counter = None
             self.measuring_thread = 0

@@ -194,7 +194,7 @@ STRATEGY = {
     ),
     "overrides": Field(
         kind=LIST,
-        help="what nodes of the strategy tree are told beyond the degrees, later ones last",
+        help="what nodes of the strategy tree have beyond the degrees, later ones last",
         item=Field(kind=SECTION, help="one node, or those that a pattern names", fields=OVERRIDE),
         default=(),
     ),

@@ -249,7 +249,7 @@ def test_flagged_steps_are_counted_by_flag(node: Node, make_ring):
 
 
 def test_device_and_peak_are_exported_as_far_as_they_are_known(node: Node, make_ring):
-    """A rank that told what it runs on has its series; what no one knows of it has none, nor an empty UUID."""
+    """A rank that reported what it runs on has its series; what no one knows of it has none, nor an empty UUID."""
     known, unknown, _silent = (make_ring(rank=rank) for rank in range(3))
     known.facts(
         facts_to_json(

@@ -119,7 +119,7 @@ def test_recordings_of_shared_cores_are_never_sure(path):
 
 @pytest.mark.parametrize("length", [1, 2])
 def test_a_short_pause_is_no_fluctuation(length):
-    """A checkpoint of one or two steps that no one flagged is not told, nor learnt."""
+    """A checkpoint of one or two steps that no one flagged is not reported, nor learnt."""
     values = steps(400)
     for begin in range(40, 390, 30):
         values[begin : begin + length] += 3.0

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.decide.beside import residual_growth
 from coordinator.decide.incident_tracker import IncidentTracker
 from coordinator.decide.memory import RunMemory
+from coordinator.decide.residual_growth import residual_growth
 from coordinator.detect.findings import FLUCTUATION, SLOW_RANK
 from coordinator.settings.policy import RunPolicy
 from tests.coordinator.conftest import finding, judged
@@ -100,7 +100,7 @@ def test_what_begins_with_a_culprit_is_taken_for_its():
 
 
 def test_a_restart_of_the_coordinator_goes_on_counting():
-    """Since when all ranks have grown next to a culprit is kept, and told as the onset."""
+    """Since when all ranks have grown next to a culprit is kept, and reported as the onset."""
     book = Book()
     book.take(range(62, 110), RANK, slower(0.0))
     book.take(range(110, 120), RANK, slower(0.09))
