@@ -4,7 +4,8 @@ A coordinator that goes takes its series along: with the next evaluation every v
 back is kept back no longer. A ticket that is kept firing for a while outlives the page that answers it, and would be
 sent as news once the page has ended. Both silent alerts are sources of inhibitions and have no receiver.
 
-One group, so that a silent alert reaches Alertmanager before the alerts that end in the same evaluation.
+One group, evaluated in order: a silent alert reaches Alertmanager before the alerts that end in the same evaluation,
+and the tickets on a slow device end there before the page that keeps them back.
 """
 
 from alerts import causes, follow_ups, losses, memory, stops, symptoms
@@ -24,10 +25,10 @@ def group(site: Site, policy: AlertPolicy) -> RuleGroup:
         rules=(
             _coordinator_unreachable(site),
             _run_explained(site, policy),
-            losses.alert(site, policy),
             *stops.alerts(site, policy),
             *symptoms.alerts(site, policy),
             *causes.alerts(site, policy),
+            losses.alert(site, policy),
             memory.alert(site, policy),
             follow_ups.function_found(site, policy),
         ),

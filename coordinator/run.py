@@ -184,17 +184,31 @@ class Run:
         info = self.membership.infos.get(rank)
         return info.hostname if info else ""
 
+    def _slow_ranks(self) -> "list[tuple[float, int, Incident]]":
+        """Return how much longer each rank of an open incident works (ratio - 1), worst first.
+
+        An incident that no finding of the last step belongs to recovers: its ranks keep what was last measured until it
+        closes, so that whatever reads them ends with the incident rather than in its gaps.
+        """
+        tracker, judgement = self.machine.tracker, self.machine.judgement
+        found = (
+            (f, tracker.incident_of(f.ranks[0]))
+            for f in (judgement.findings if judgement else ())
+            if f.kind == SLOW_RANK
+        )
+        slow = [(f.excess_ratio, f.ranks[0], incident) for f, incident in found if incident is not None]
+        active = {incident.id for *_, incident in slow}
+        recovering = (each for each in tracker.incidents.values() if each.kind == SLOW_RANK and each.id not in active)
+        slow += [(each.slowdown_ratio, rank, each) for each in recovering for rank in each.ranks]
+        return sorted(slow, key=lambda each: each[0], reverse=True)
+
     def snapshot(self) -> RunSnapshot:
         """Return what is known of the run now."""
         machine = self.machine
         judgement, model = machine.judgement, self.expectation.model
         is_live = machine.state not in (*OVER, State.WARMING, State.HUNG, State.LOST)
-        findings = judgement.findings if judgement and is_live else ()
-        named = ((f, machine.tracker.incident_of(f.ranks[0])) for f in findings if f.kind == SLOW_RANK)
-        slow = sorted(
-            ((f, incident) for f, incident in named if incident), key=lambda each: each[0].excess_ratio, reverse=True
-        )
-        suspects = tuple(_suspect(self, finding, incident) for finding, incident in slow[:SUSPECTS_MAX])
+        slow = self._slow_ranks() if is_live else []
+        suspects = tuple(_suspect(self, *each) for each in slow[:SUSPECTS_MAX])
         incidents = tuple(machine.tracker.incidents.values())
         return RunSnapshot(
             run=self.name,
@@ -225,13 +239,12 @@ class Run:
         )
 
 
-def _suspect(run: Run, finding: "Finding", incident: "Incident") -> Suspect:
+def _suspect(run: Run, ratio: float, rank: int, incident: "Incident") -> Suspect:
     """Return a slow rank as exported; labels are its incident's, which do not change with every step's noise."""
-    rank = finding.ranks[0]
     return Suspect(
         rank=rank,
         hostname=run.hostname(rank),
         domain_kind=incident.domain[0] if incident.domain else "world",
         cause=incident.cause,
-        excess_ratio=finding.excess_ratio,
+        excess_ratio=ratio,
     )

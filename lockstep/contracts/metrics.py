@@ -184,7 +184,7 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_suspect_slowdown_ratio",
         "gauge",
-        "Own work of a rank of an open incident over that of its peers, minus 1.",
+        "Own work of a rank of an open incident over that of its peers, minus 1; the last measured while it recovers.",
         "run",
         "rank",
         "hostname",

@@ -37,6 +37,14 @@ def test_the_rendered_file_is_what_the_sources_render():
     assert rules.RENDERED.read_text() == rules.render() == rules.render()
 
 
+def test_tickets_end_before_the_page_that_keeps_them_back():
+    """A slow device is a page and tickets of one series: in the evaluation in which all end, the page ends last."""
+    (order,) = ([each.name for each in group.rules] for group in rules.groups() if group.name == "lockstep.verdicts")
+    tickets = {"LockstepSlowDeviceFound", "LockstepRunSlow", "LockstepLinkSlow", "LockstepRunSlowerThanExpected"}
+    assert max(order.index(name) for name in tickets) < order.index("LockstepDevicesLost")
+    assert order.index("LockstepRunExplained") < min(order.index(name) for name in tickets)
+
+
 def test_promtool_accepts_the_rules():
     """Prometheus' own checker finds every rule valid and no duplicate."""
     done = check(rules.RENDERED)

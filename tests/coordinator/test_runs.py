@@ -60,6 +60,26 @@ def test_the_third_slow_step_opens_an_incident_and_asks_for_a_capture():
     assert sum(snapshot.step_counts) == 43
 
 
+def test_a_slow_rank_is_exported_until_its_incident_closes():
+    """While the incident recovers its rank keeps the ratio last measured: a page that reads it never loses the name."""
+    watch = runs()
+    two_nodes(watch)
+    recovered = generate(Scenario(degrees="dp=4", steps=80).with_fault("data", 2, seconds=0.2, begin=40, end=50))
+    play(watch, recovered, 0, 50)
+    run = watch.by_name["job"]
+    ratio = watch.snapshot_of(run).suspects[0].excess_ratio
+    steps_open = 0
+    for step in range(50, 80):
+        play(watch, recovered, step, step + 1)
+        snapshot = watch.snapshot_of(run)
+        is_open = bool(run.machine.tracker.incidents)
+        assert [each.rank for each in snapshot.suspects] == [2] * is_open, step
+        assert snapshot.slow_ranks == is_open
+        steps_open += is_open
+        assert all(0 < each.excess_ratio <= ratio for each in snapshot.suspects)
+    assert run.policy.run.recover_steps <= steps_open < 30
+
+
 def test_runs_do_not_see_each_other():
     """Two runs with the same ranks keep their own steps, incidents and states."""
     watch = runs()
