@@ -26,7 +26,8 @@ _COMPUTING = ("--numprocesses", str(_CORES))
 class Part:
     """Tests that run together: pytest's marker expression, its flags, and a command that runs it in another world.
 
-    `paths` are the tests to choose from, empty for all. `module` is run instead of pytest.
+    `paths` are the tests to choose from, empty for all. `module` is run instead of pytest. Where the other world is
+    refused, `instead` runs.
     """
 
     name: str
@@ -35,12 +36,17 @@ class Part:
     prefix: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     module: tuple[str, ...] = ()
+    instead: "Part | None" = None
 
 
 _OWN_TIER = "not frameworks"
 PURE = Part(name="pure", marked=f"not torch and not servers and not alone and {_OWN_TIER}", flags=_WAITING)
 JUST_BOOTED = Part(
-    name="pure, just booted", marked=PURE.marked, flags=PURE.flags, prefix=("sh", str(ROOT / "setup/just_booted.sh"))
+    name="pure, just booted",
+    marked=PURE.marked,
+    flags=PURE.flags,
+    prefix=("sh", str(ROOT / "setup/just_booted.sh")),
+    instead=PURE,
 )
 SMOKE = Part(name="smoke", marked="smoke")
 SERVERS = Part(name="servers", marked=f"servers and not torch and not alone and {_OWN_TIER}", flags=_WAITING)
@@ -74,7 +80,7 @@ TABLES = (
 )
 TIERS = {
     "quick": (PURE, SMOKE),
-    "all": (PURE, JUST_BOOTED, SERVERS, TORCH, ALONE),
+    "all": (JUST_BOOTED, SERVERS, TORCH, ALONE),
     "live": (*LIVE, *TABLES),
     "frameworks": (FRAMEWORKS,),
 }
@@ -122,6 +128,12 @@ def run(part: Part) -> Result:
     return Result(part=part, status=process.returncode, failures=tuple(failures), closing=closing)
 
 
+def run_or_instead(part: Part) -> list[Result]:
+    """Run a part, and where its world is refused what runs instead."""
+    result = run(part)
+    return [result, run(part.instead)] if result.status == REFUSED and part.instead else [result]
+
+
 def summary(results: Sequence[Result]) -> str:
     """Return what became of each part; pytest's own lines come last."""
     lines = ["", "Summary"]
@@ -138,7 +150,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("tier", choices=TIERS)
     tier = TIERS[parser.parse_args(arguments).tier]
     try:
-        results = [run(part) for part in tier]
+        results = [result for part in tier for result in run_or_instead(part)]
     except KeyboardInterrupt:
         return 130
     sys.stdout.write(f"{summary(results)}\n")

@@ -42,6 +42,19 @@ def test_a_part_that_fails_keeps_no_other_from_running(monkeypatch, capsys):
     ]
 
 
+def test_what_a_young_clock_is_refused_for_runs_all_the_same(monkeypatch, capsys):
+    """Where the kernel makes no time namespace, the same tests run by the machine's own clock, and the summary says both."""
+    assert (run.JUST_BOOTED.instead, run.JUST_BOOTED.marked) == (run.PURE, run.PURE.marked)
+    playing(monkeypatch, young="exit(77)")
+    (young,) = run.TIERS["quick"]
+    plain = run.Part(name="plain", marked="print('=== 2 passed in 1s ===')")
+    monkeypatch.setitem(run.TIERS, "quick", (replace(young, instead=plain),))
+    assert run.main(["quick"]) == 0
+    _, _, summary = capsys.readouterr().out.partition("Summary\n")
+    lines = ["young NOT RUN: no time namespace here", "plain passed", "=== 2 passed in 1s ==="]
+    assert [" ".join(line.split()) for line in summary.splitlines()] == lines
+
+
 @pytest.mark.parametrize(("script", "status"), [("pass", 0), ("exit(5)", 1), ("import os; os.abort()", 1)])
 def test_the_status_is_that_of_the_parts(monkeypatch, capsys, script, status):
     """No tests at all (pytest's 5) and a process that dies are failures."""
@@ -52,13 +65,13 @@ def test_the_status_is_that_of_the_parts(monkeypatch, capsys, script, status):
 
 @pytest.mark.parametrize("kinds", list(itertools.product((False, True), repeat=len(KINDS))))
 def test_each_test_belongs_to_one_part(kinds):
-    """Whatever its marks: none runs twice but where clocks are young, and only those of frameworks have their own tier."""
+    """Whatever its marks, and no test runs twice; only those of frameworks have their own tier."""
     marks = dict(zip(KINDS, kinds, strict=True))
     chosen = [part.name for tier in ("all", "frameworks") for part in run.TIERS[tier] if eval(part.marked, {}, marks)]
     if marks["frameworks"]:
         assert chosen == ["frameworks"]
     else:
-        assert chosen in (["pure", "pure, just booted"], ["servers"], ["torch"], ["alone"])
+        assert chosen in (["pure, just booted"], ["servers"], ["torch"], ["alone"])
 
 
 def test_what_a_part_runs_is_pytest():
