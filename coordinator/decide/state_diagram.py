@@ -1,26 +1,41 @@
-"""Draws the run's states from their table: `python -m coordinator.state_diagram > docs/states.md`."""
+"""Draws the run's states from their table: docs/states.md, written by `make generate`."""
 
-from coordinator.decide.transitions import TRANSITIONS, State
+from coordinator.decide.transitions import LIVE, TRANSITIONS, State, Trigger
 
 _HEADING = """\
 # States of a run
 
-Written by `make generate` from the table in `coordinator/decide/transitions.py`; change it there.
+Written by `make generate` from the table in `coordinator/decide/transitions.py`; change it there. The box holds the
+states of a run that takes steps; an arrow from the box leaves any of them.
 
 """
+_BOX = "live"
 
 
 def render() -> str:
-    """Return docs/states.md: a diagram and the table."""
-    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {State.WARMING}"]
-    lines += [f"    {state} --> {target}: {trigger.name.lower()}" for (state, trigger), target in TRANSITIONS.items()]
-    lines += ["```", "", "| state | trigger | because | next state |", "|---|---|---|---|"]
-    lines += [
-        f"| {state} | {trigger.name.lower()} | {trigger} | {target} |"
-        for (state, trigger), target in TRANSITIONS.items()
-    ]
-    return _HEADING + "\n".join(lines) + "\n"
+    """Return docs/states.md: a diagram and the table, in which states with the same transition share a line."""
+    inside = [f"        [*] --> {State.WARMING}"]
+    outside = [f"    [*] --> {_BOX}"]
+    rows = []
+    for (trigger, target), states in _by_transition().items():
+        edge = f"{target}: {trigger.name.lower()}"
+        drawn = (_BOX, *(state for state in states if state not in LIVE)) if states >= set(LIVE) else states
+        for state in sorted(drawn, key=str):
+            within = state in LIVE and target in LIVE
+            (inside if within else outside).append(f"{'    ' * (1 + within)}{state} --> {edge}")
+        names = "any" if states == set(State) else ", ".join(state for state in State if state in states)
+        rows.append(f"| {names} | {trigger.name.lower()} | {trigger} | {target} |")
+    diagram = ["```mermaid", "stateDiagram-v2", f"    state {_BOX} {{", *inside, "    }", *outside, "```"]
+    return (
+        _HEADING
+        + "\n".join([*diagram, "", "| state | trigger | because | next state |", "|---|---|---|---|", *rows])
+        + "\n"
+    )
 
 
-if __name__ == "__main__":
-    print(render(), end="")  # noqa: T201  (printing is what this command is for)
+def _by_transition() -> dict[tuple[Trigger, State], set[State]]:
+    """Return the states from which each trigger leads to the same next state."""
+    found: dict[tuple[Trigger, State], set[State]] = {}
+    for (state, trigger), target in TRANSITIONS.items():
+        found.setdefault((trigger, target), set()).add(state)
+    return found

@@ -48,7 +48,8 @@ class Trigger(StrEnum):
 OVER = frozenset((State.FINISHED, State.CANCELLED, State.CRASHED))
 """States of a run whose processes have ended, or wait in vain for one that has."""
 
-_ALIVE = (State.WARMING, State.HEALTHY, State.SUSPECT, State.PROFILING, State.DIAGNOSED, State.RECOVERING)
+LIVE = (State.WARMING, State.HEALTHY, State.SUSPECT, State.PROFILING, State.DIAGNOSED, State.RECOVERING)
+"""States of a run that takes steps."""
 
 TRANSITIONS: dict[tuple[State, Trigger], State] = {
     (State.WARMING, Trigger.WARMED): State.HEALTHY,
@@ -66,11 +67,11 @@ TRANSITIONS: dict[tuple[State, Trigger], State] = {
     (State.RECOVERING, Trigger.SETTLED): State.HEALTHY,
     (State.HUNG, Trigger.RESUMED): State.RECOVERING,
     (State.LOST, Trigger.RESUMED): State.RECOVERING,
-    **{(state, Trigger.BLOCKED): State.HUNG for state in _ALIVE},
-    **{(state, Trigger.SILENT): State.LOST for state in (*_ALIVE, State.HUNG)},
-    **{(state, Trigger.CRASHED): State.CRASHED for state in (*_ALIVE, State.HUNG, State.LOST)},
-    **{(state, Trigger.CANCELLED): State.CANCELLED for state in (*_ALIVE, State.HUNG, State.LOST)},
-    **{(state, Trigger.FINISHED): State.FINISHED for state in (*_ALIVE, State.HUNG, State.LOST)},
+    **{(state, Trigger.BLOCKED): State.HUNG for state in LIVE},
+    **{(state, Trigger.SILENT): State.LOST for state in (*LIVE, State.HUNG)},
+    **{(state, Trigger.CRASHED): State.CRASHED for state in (*LIVE, State.HUNG, State.LOST)},
+    **{(state, Trigger.CANCELLED): State.CANCELLED for state in (*LIVE, State.HUNG, State.LOST)},
+    **{(state, Trigger.FINISHED): State.FINISHED for state in (*LIVE, State.HUNG, State.LOST)},
     **{(state, Trigger.RESTARTED): State.WARMING for state in State},
 }
 
