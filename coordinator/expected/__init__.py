@@ -1,1 +1,1 @@
-"""What a run should do: its healthy window, its fitted model, the gain of each repair."""
+"""Expected performance: a run's healthy window, its fitted model, the gain of each repair."""
