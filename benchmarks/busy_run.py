@@ -128,7 +128,7 @@ def _step(coordinator: str) -> int:
 
 def _incidents(coordinator: str) -> list[dict[str, Any]]:
     found = (get_json(f"{coordinator}/api/v1/incidents?run={RUN}") or {"incidents": []})["incidents"]
-    keys = ("kind", "cause", "state", "ranks", "function", "root_cause", "slowdown_ratio")
+    keys = ("kind", "cause", "state", "ranks", "onset_step", "function", "root_cause", "slowdown_ratio", "evidence")
     return [{key: each[key] for key in keys} for each in found]
 
 
