@@ -67,13 +67,14 @@ class Stack:
 
     @contextlib.contextmanager
     def job(
-        self, run: str, fault: str, rank: int, *, fault_step: int = 60, extra: tuple[str, ...] = ()
+        self, run: str, fault: str, rank: int, *, fault_step: int = 60, ranks: int = 4, extra: tuple[str, ...] = ()
     ) -> Iterator[Path]:
         """Run the demonstration's training under `lockstep run`; yield its output file."""
         log = self.directory / f"{run}.log"
         command = [
             *LOCKSTEP, "run", "--run", run, "--root", str(self.shared), "--",
-            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(TRAINING),
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
+            str(TRAINING),
             "--fault", fault, "--rank", str(rank), "--fault-step", str(fault_step), "--steps", "100000", *extra,
         ]  # fmt: skip
         with running(command, log, os.environ | {"OMP_NUM_THREADS": "1"}):
