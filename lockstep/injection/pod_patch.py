@@ -2,21 +2,24 @@
 
 The addition is the part of a pod that the chart renders into the ConfigMap `<release>-join`, so that a pod which is
 patched and one whose author copied that part are the same. Nothing that a pod has is replaced: a variable, a mount or a
-volume of the pod's own wins, and a pod that has joined already is left alone.
+volume of the pod's own wins, and a pod that has joined already is left alone. PYTHONPATH of the image is kept too: a
+container that can only be reached by replacing it starts without the agent, unless its author asks for that.
+
+The chart's MutatingAdmissionPolicy has the same rules in CEL (helm/lockstep/templates/injection-policy.yaml).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.paths import RUN_VARIABLE, is_name
+from lockstep.injection.addition import AGENT_VOLUME, Addition, Json
+from lockstep.injection.start import PATH_VARIABLE, StartMethod, choose_starts, prefixed, wrong_annotation
 
 INJECTION_LABEL = "lockstep-injection"
 """On a pod or its namespace: enabled, or disabled on a pod in a namespace that has it enabled."""
 RUN_LABEL = "lockstep-run"
 CONTAINERS_ANNOTATION = "lockstep-containers"
-START_ANNOTATION = "lockstep-start"
-STARTS = ("wrapper", "environment")
 JOB_LABELS = (
     "training.kubeflow.org/job-name",
     "jobset.sigs.k8s.io/jobset-name",
@@ -29,11 +32,6 @@ JOB_LABELS = (
 """By which operators name the job of a pod, the outermost first: a Kubeflow TrainJob is a JobSet of Jobs."""
 
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
-_PATH_VARIABLE = "PYTHONPATH"
-_SITE = "/lockstep/agent/site"
-_AGENT_VOLUME = "lockstep-agent"
-
-Json = dict[str, Any]
 
 
 @dataclass
@@ -46,59 +44,12 @@ class PodPatch:
 
 
 @dataclass(frozen=True)
-class Addition:
-    """The part of a pod that makes it join: labels, pod fields, init containers, volumes, and the trainer's part."""
-
-    labels: Json
-    fields: Json
-    init_containers: list[Json]
-    volumes: list[Json]
-    environment: list[Json]
-    mounts: list[Json]
-    agent_path: str
-
-    @property
-    def site(self) -> str:
-        """Where the agent's loader lies in the container."""
-        return self.agent_path + _SITE
-
-
-@dataclass(frozen=True)
 class _Joining:
-    """How the containers of one pod join: as which run, and whether by the wrapper."""
+    """How the containers of one pod join: as which run, and each by which start."""
 
     addition: Addition
     run: str
-    is_wrapped: bool
-
-
-def read_addition(value: Any, where: str) -> Addition:
-    """Check the content of `pod.yaml` and return it.
-
-    Raises
-    ------
-    ConfigError
-        It is not what the chart renders.
-    """
-    try:
-        spec = dict(value["spec"])
-        (trainer,) = spec.pop("containers")
-        mounts = list(trainer["volumeMounts"])
-        (agent_path,) = (mount["mountPath"] for mount in mounts if mount["name"] == _AGENT_VOLUME)
-        return Addition(
-            labels=dict(value.get("metadata", {}).get("labels", {})),
-            init_containers=list(spec.pop("initContainers")),
-            volumes=list(spec.pop("volumes")),
-            environment=[one for one in trainer["env"] if one["name"] not in (RUN_VARIABLE, _PATH_VARIABLE)],
-            mounts=mounts,
-            agent_path=agent_path,
-            fields=spec,
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(
-            f"{where}: got {type(error).__name__} {error}, expected pod.yaml of the chart's ConfigMap `join`, with "
-            "initContainers, volumes, and one container with env and volumeMounts"
-        ) from None
+    starts: dict[int, StartMethod]
 
 
 def run_of(pod: Json) -> str:
@@ -108,7 +59,7 @@ def run_of(pod: Json) -> str:
     names = [labels.get(label) for label in (RUN_LABEL, *JOB_LABELS)]
     if labels.get(INJECTION_LABEL) == "enabled":  # asked for by its author, so it is a training
         names += [owner.get("name") for owner in metadata.get("ownerReferences") or []]
-        names += [metadata.get("name"), (metadata.get("generateName") or "").rstrip("-")]
+        names += [metadata.get("name"), (metadata.get("generateName") or "").removesuffix("-")]
     return next((name for name in names if name and is_name(name)), "")
 
 
@@ -131,7 +82,7 @@ def patch_pod(pod: Json, addition: Addition) -> PodPatch:
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     if labels.get(INJECTION_LABEL) == "disabled":
         return PodPatch(reason="disabled")
-    if any(volume["name"] == _AGENT_VOLUME for volume in spec.get("volumes") or []):
+    if any(volume["name"] == AGENT_VOLUME for volume in spec.get("volumes") or []):
         return PodPatch(reason="joined")
     run = run_of(pod)
     if not run:
@@ -139,17 +90,17 @@ def patch_pod(pod: Json, addition: Addition) -> PodPatch:
     wanted = _containers(spec, annotations)
     if not wanted:
         names = ", ".join(one["name"] for one in spec["containers"])
-        text = _wrong(annotations, CONTAINERS_ANNOTATION, f"names among {names}; the pod is not monitored")
+        text = wrong_annotation(annotations, CONTAINERS_ANNOTATION, f"names among {names}; the pod is not monitored")
         return PodPatch(reason="no container", warnings=[text])
     patch = PodPatch()
-    start = annotations.get(START_ANNOTATION, STARTS[0])
-    if start not in STARTS:
-        patch.warnings.append(_wrong(annotations, START_ANNOTATION, f"{' or '.join(STARTS)}; the first is used"))
-    joining = _Joining(addition, run, is_wrapped=start != STARTS[1])
+    joining = _Joining(addition, run, choose_starts(spec, annotations, wanted, patch.warnings))
+    if not joining.starts:
+        patch.reason = "no command"
+        return patch
     _add_labels(patch, labels, addition)
     _add_fields(patch, spec, addition)
-    taken = _taken_paths(spec, wanted)
-    for index in wanted:
+    taken = _taken_paths(spec, joining.starts)
+    for index in joining.starts:
         _patch_container(patch, index, spec["containers"][index], joining)
     needed = {mount["name"] for mount in addition.mounts if mount["mountPath"] not in taken}
     needed |= {mount["name"] for one in addition.init_containers for mount in one.get("volumeMounts", [])}
@@ -158,10 +109,6 @@ def patch_pod(pod: Json, addition: Addition) -> PodPatch:
     _set(patch, "/spec/volumes", [*(spec.get("volumes") or []), *volumes])
     _set(patch, "/spec/initContainers", [*addition.init_containers, *(spec.get("initContainers") or [])])
     return patch
-
-
-def _wrong(annotations: Json, name: str, expected: str) -> str:
-    return f"lockstep: {name}: got {annotations.get(name)!r:.200}, expected {expected}"
 
 
 def _containers(spec: Json, annotations: Json) -> list[int]:
@@ -174,7 +121,7 @@ def _containers(spec: Json, annotations: Json) -> list[int]:
     return [names.index(default) if default in names else 0]
 
 
-def _taken_paths(spec: Json, wanted: list[int]) -> set[str]:
+def _taken_paths(spec: Json, wanted: Iterable[int]) -> set[str]:
     """Return the paths at which every container that trains mounts something of its own."""
     paths = [{mount["mountPath"] for mount in spec["containers"][index].get("volumeMounts") or []} for index in wanted]
     return set.intersection(*paths)
@@ -213,34 +160,24 @@ def _patch_container(patch: PodPatch, index: int, container: Json, joining: _Joi
     own_paths = {mount["mountPath"] for mount in own_mounts}
     mounts = [*own_mounts, *(mount for mount in addition.mounts if mount["mountPath"] not in own_paths)]
     _set(patch, f"{path}/volumeMounts", mounts)
-    own = {one["name"]: one for one in container.get("env") or []}
-    environment = [*own.values(), *(one for one in addition.environment if one["name"] not in own)]
-    if RUN_VARIABLE not in own:
-        environment.append({"name": RUN_VARIABLE, "value": joining.run})
-    if container.get("command") and joining.is_wrapped:
+    start = joining.starts[index]
+    if start is StartMethod.WRAPPER:
         _set(patch, f"{path}/command", ["sh", f"{addition.site}/start.sh", *container["command"]])
-    else:
-        environment = _with_path(patch, container, environment, addition.site)
-    _set(patch, f"{path}/env", environment)
+    _set(patch, f"{path}/env", _environment(container, joining, start))
 
 
-def _with_path(patch: PodPatch, container: Json, environment: list[Json], site: str) -> list[Json]:
-    """Return the variables with the loader first on PYTHONPATH, which the image's own cannot be joined to."""
-    own = next((one for one in environment if one["name"] == _PATH_VARIABLE), None)
-    if own is None:
-        patch.warnings.append(
-            f"lockstep: container {container['name']}: {_PATH_VARIABLE} of its image, if there is one, is replaced; a "
-            "command in the manifest keeps it"
-        )
-        return [*environment, {"name": _PATH_VARIABLE, "value": site}]
-    if "value" not in own:
-        patch.warnings.append(
-            f"lockstep: container {container['name']}: {_PATH_VARIABLE} comes from elsewhere, so the agent is not "
-            "loaded; a command in the manifest changes that"
-        )
-        return environment
-    changed = own | {"value": f"{site}:{own['value']}" if own["value"] else site}
-    return [changed if one is own else one for one in environment]
+def _environment(container: Json, joining: _Joining, start: StartMethod) -> list[Json]:
+    """Return the container's own variables, the loader before its PYTHONPATH where it starts so, and what it lacks."""
+    site, own = joining.addition.site, list(container.get("env") or [])
+    if start is StartMethod.PREFIX:
+        own = [prefixed(one, site) if one["name"] == PATH_VARIABLE else one for one in own]
+    names = {one["name"] for one in own}
+    added = [
+        one | {"value": joining.run} if one["name"] == RUN_VARIABLE else one for one in joining.addition.environment
+    ]
+    if start is StartMethod.REPLACE:
+        added.append({"name": PATH_VARIABLE, "value": site})
+    return [*own, *(one for one in added if one["name"] not in names)]
 
 
 def _set(patch: PodPatch, path: str, value: Any) -> None:

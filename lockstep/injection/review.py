@@ -5,7 +5,8 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
-from lockstep.injection.pod_patch import Addition, Json, PodPatch, patch_pod
+from lockstep.injection.addition import Addition, Json
+from lockstep.injection.pod_patch import PodPatch, patch_pod
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 API_VERSION = "admission.k8s.io/v1"
-OUTCOMES = ("patched", "disabled", "joined", "no job", "no container", "no pod")
+OUTCOMES = ("patched", "disabled", "joined", "no job", "no container", "no command", "no pod")
 _UID_MAX = 128
 
 

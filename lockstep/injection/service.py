@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.yaml_text import read_yaml_file
-from lockstep.injection.pod_patch import Addition, read_addition
+from lockstep.injection.addition import Addition, read_addition
 from lockstep.injection.review import OUTCOMES, ReviewError, answer_review
 from lockstep.serving.exposition import CONTENT_TYPES, choose_form, render
 from lockstep.serving.web import Web

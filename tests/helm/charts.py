@@ -62,7 +62,8 @@ def pod_of(item: dict) -> dict:
 def join_pod(items: list[dict]) -> dict:
     """Return the pod that the notes give to trainers, made whole: what they fill in is filled in."""
     part = yaml.safe_load(pick(items, "ConfigMap", "-join")["data"]["pod.yaml"])
-    part["spec"]["containers"][0] |= {"image": "example.org/trainer:1", "command": ["torchrun"]}
+    trainer = part["spec"]["containers"][0]
+    trainer |= {"image": "example.org/trainer:1", "command": [*trainer["command"], "torchrun"]}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

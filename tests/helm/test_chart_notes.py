@@ -67,7 +67,8 @@ def test_what_a_training_pod_adds_differs_by_mode():
         environment = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
         assert environment["LOCKSTEP_DIR"] == "/run/lockstep"
         assert environment["LOCKSTEP_EXPORTER_UID"] == "65532"
-        assert environment["PYTHONPATH"] == "/opt/lockstep/lockstep/agent/site"
+        assert "PYTHONPATH" not in environment  # it would replace the image's; the wrapper goes before it
+        assert pod["containers"][0]["command"][:2] == ["sh", "/opt/lockstep/lockstep/agent/site/start.sh"]
         assert {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} <= set(volumes[mode])
     assert volumes["daemonset"]["lockstep-rings"]["hostPath"]["path"] == "/dev/shm/lockstep"
     assert volumes["sidecar"]["lockstep-rings"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "2Gi"}

@@ -9,7 +9,7 @@ import yaml
 from helm_python.chart import lint
 
 from tests.helm.charts import CHART, CI, ci_values, clear, join_pod, merged, pick, pod_of, render
-from tests.helm.kubernetes import NEWEST, OLDEST, SIDECARS_SINCE, check
+from tests.helm.kubernetes import NEWEST, OLDEST, POLICIES_SINCE, SIDECARS_SINCE, check
 
 
 def check_all(items, version):
@@ -23,7 +23,8 @@ def check_all(items, version):
 def test_every_feature_is_valid_on_oldest_and_newest(path):
     """Objects of each file of ci/, and the training pod that it describes."""
     items = render(ci_values(path))
-    check_all(items, OLDEST)
+    has_policy = any(item["kind"] == "MutatingAdmissionPolicy" for item in items)
+    check_all(items, POLICIES_SINCE if has_policy else OLDEST)
     check_all(items, NEWEST)
     pod = join_pod(items)
     check(pod, NEWEST)
@@ -63,6 +64,14 @@ def test_an_unknown_field_would_be_found():
     pick(items, "PodMonitor")["spec"]["sampleLimits"] = 1
     with pytest.raises(jsonschema.ValidationError):
         check(pick(items, "PodMonitor"), NEWEST)
+    job = yaml.safe_load((CHART.parents[1] / "examples" / "kubernetes" / "pytorchjob.yaml").read_text())
+    check(job, NEWEST)
+    container = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    for place, name in ((job["spec"], "nprocPerNodes"), (container, "commands")):
+        place[name] = ["8"]
+        with pytest.raises(jsonschema.ValidationError, match=name):
+            check(job, NEWEST)
+        del place[name]
 
 
 def test_two_releases_in_one_namespace_do_not_clash():

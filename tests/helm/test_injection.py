@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -14,16 +15,18 @@ import pytest
 import yaml
 
 from lockstep.contracts.paths import ring_path
-from lockstep.injection.pod_patch import patch_pod, read_addition
+from lockstep.injection.addition import read_addition
+from lockstep.injection.pod_patch import patch_pod
 from tests.helm.charts import CHART, ROOT, ci_values, join_pod, merged, pick, pod_of, render
 from tests.helm.containers import LOOPBACK, Node
-from tests.helm.kubernetes import NEWEST, SIDECARS_SINCE, check
+from tests.helm.kubernetes import NEWEST, POLICIES_SINCE, SIDECARS_SINCE, check
 from tests.helm.test_started import copy_agent
 from tests.injection.json_patch import apply_patch
 from tests.injection.test_review import review_of
 from tests.support.servers import free_port, running, wait_until
 
 VALUES = ci_values(CHART / "ci" / "injection-values.yaml")
+POLICY = ci_values(CHART / "ci" / "injection-policy-values.yaml")
 HOST = "demo-lockstep-injector.lockstep.svc"
 JOB = """
 import os, sys, lockstep
@@ -130,8 +133,8 @@ def test_the_pod_is_valid_and_joins_as_one_by_hand_does(path):
         assert pod["spec"][name] == by_hand[name], name
     (container,), (copied,) = pod["spec"]["containers"], by_hand["containers"]
     assert container["volumeMounts"] == copied["volumeMounts"]
-    names = {one["name"] for one in copied["env"]} - {"PYTHONPATH"}
-    assert {one["name"] for one in container["env"]} == names
+    assert [one["name"] for one in container["env"]] == [one["name"] for one in copied["env"]]
+    assert container["command"][:2] == copied["command"][:2]
     assert next(one["value"] for one in container["env"] if one["name"] == "LOCKSTEP_RUN") == "llm"
 
 
@@ -173,9 +176,18 @@ def test_what_is_no_review_is_refused_and_outcomes_are_counted(webhook):
     assert 'lockstep_injector_pods_total{outcome="patched"}' in metrics
 
 
-def test_a_pod_meets_one_of_the_two_selectors():
+def selectors(values):
+    """Return what each way selects pods by: two webhooks, or two bindings of the policy."""
+    items = render(values)
+    bindings = [one["spec"]["matchResources"] for one in items if one["kind"] == "MutatingAdmissionPolicyBinding"]
+    return bindings or pick(items, "MutatingWebhookConfiguration")["webhooks"]
+
+
+@pytest.mark.parametrize("values", [VALUES, POLICY], ids=["webhook", "policy"])
+def test_a_pod_meets_one_of_the_two_selectors(values):
     """By the label of its namespace or by its own, never both; one that is disabled, and the webhook's own, neither."""
-    hooks = pick(render(VALUES), "MutatingWebhookConfiguration")["webhooks"]
+    both = selectors(values)
+    assert len(both) == 2
 
     def meets(selector, labels):
         found = [labels.get(one["key"]) in one["values"] for one in selector["matchExpressions"]]
@@ -184,33 +196,68 @@ def test_a_pod_meets_one_of_the_two_selectors():
 
     def count(namespace, pod):
         return sum(
-            meets(hook["namespaceSelector"], {"lockstep-injection": namespace})
-            and meets(hook["objectSelector"], {"lockstep-injection": pod})
-            for hook in hooks
+            meets(each["namespaceSelector"], {"lockstep-injection": namespace})
+            and meets(each["objectSelector"], {"lockstep-injection": pod})
+            for each in both
         )
 
     assert [count(*each) for each in (("enabled", None), (None, "enabled"), ("enabled", "enabled"))] == [1, 1, 1]
     assert [count(*each) for each in ((None, None), ("enabled", "disabled"), (None, "disabled"))] == [0, 0, 0]
-    for hook in hooks:
+
+
+def test_the_webhook_fails_open_and_is_not_its_own_client():
+    """A pod starts without the agent where the webhook does not answer within three seconds."""
+    items = render(VALUES)
+    for hook in pick(items, "MutatingWebhookConfiguration")["webhooks"]:
         assert (hook["failurePolicy"], hook["timeoutSeconds"], hook["sideEffects"]) == ("Ignore", 3, "None")
-    own = pick(render(VALUES), "Deployment", "-injector")["spec"]["template"]["metadata"]["labels"]
+    own = pick(items, "Deployment", "-injector")["spec"]["template"]["metadata"]["labels"]
     assert own["lockstep-injection"] == "disabled"
 
 
-def test_in_mode_sidecar_only_namespaces_with_its_configuration_are_asked_for():
+@pytest.mark.parametrize("version", ["1.34", "1.35", POLICIES_SINCE, NEWEST])
+def test_the_policy_is_valid_and_needs_no_service(version):
+    """Strictly, as beta where it is that; nothing of the webhook is there, and a failure starts the pod as it is."""
+    api = "v1" if version in (POLICIES_SINCE, NEWEST) else "v1beta1"
+    items = render(merged(POLICY, {"injection": {"policy": {"apiVersion": f"admissionregistration.k8s.io/{api}"}}}))
+    found = [item for item in items if item["metadata"]["labels"]["app.kubernetes.io/component"] == "injector"]
+    assert sorted(item["kind"] for item in found) == [
+        "MutatingAdmissionPolicy",
+        *["MutatingAdmissionPolicyBinding"] * 2,
+    ]
+    for item in found:
+        check(item, version)
+    policy = pick(found, "MutatingAdmissionPolicy")
+    assert policy["spec"]["failurePolicy"] == "Ignore"
+    assert {item["spec"].get("policyName", policy["metadata"]["name"]) for item in found} == {
+        policy["metadata"]["name"]
+    }
+
+
+def test_literals_of_the_policy_have_one_type():
+    """Kubernetes refuses mixed ones, so that every value of the chart's is made dynamic."""
+    values = merged(ci_values(CHART / "ci" / "sidecar-values.yaml"), POLICY)
+    variables = pick(render(values), "MutatingAdmissionPolicy")["spec"]["variables"]
+    texts = [one["expression"] for one in variables if one["name"].endswith("Operations")]
+    assert len(texts) == 5
+    assert [found for text in texts for found in re.findall(r'"[^"]*": (?!dyn\()', text)] == []
+
+
+@pytest.mark.parametrize("way", [VALUES, POLICY], ids=["webhook", "policy"])
+def test_in_mode_sidecar_only_namespaces_with_its_configuration_are_asked_for(way):
     """A pod elsewhere would wait for a ConfigMap that is not there."""
-    values = merged(ci_values(CHART / "ci" / "sidecar-values.yaml"), VALUES)
-    for hook in pick(render(values), "MutatingWebhookConfiguration")["webhooks"]:
+    values = merged(ci_values(CHART / "ci" / "sidecar-values.yaml"), way)
+    for each in selectors(values):
         (names,) = [
-            one for one in hook["namespaceSelector"]["matchExpressions"] if one["key"].startswith("kubernetes.io")
+            one for one in each["namespaceSelector"]["matchExpressions"] if one["key"].startswith("kubernetes.io")
         ]
         assert names["values"] == ["lockstep", "team-a", "team-b"]
 
 
-def test_it_needs_exporters():
+@pytest.mark.parametrize("mode", ["webhook", "policy"])
+def test_it_needs_exporters(mode):
     """A pod joins one."""
     with pytest.raises(Exception, match=r"injection\.enabled: got true with exporter\.enabled false"):
-        render({"injection": {"enabled": True}, "exporter": {"enabled": False}})
+        render({"injection": {"enabled": True, "mode": mode}, "exporter": {"enabled": False}})
 
 
 def test_the_wrapper_keeps_the_images_path():
@@ -234,16 +281,22 @@ def templates(value):
     return [found for each in value.values() for found in templates(each)]
 
 
-@pytest.mark.parametrize("name", ["jobset", "leaderworkerset", "clustertrainingruntime"])
+LABELLED = ["clustertrainingruntime", "jobset", "leaderworkerset", "pytorchjob", "rayjob", "volcano"]
+
+
+@pytest.mark.parametrize("name", LABELLED)
 def test_examples_with_the_label_join_without_another_change(name):
-    """Each pod template is strictly valid once it is patched, and nothing about it needs a warning."""
+    """Each pod template with it is strictly valid once it is patched, and nothing about it needs a warning."""
     part = yaml.safe_load(pick(render(VALUES), "ConfigMap", "-join")["data"]["pod.yaml"])
     example = yaml.safe_load((ROOT / "examples" / "kubernetes" / f"{name}.yaml").read_text())
-    found = templates(example)
+    check(example, NEWEST)
+    found = [one for one in templates(example) if "lockstep-injection" in one.get("metadata", {}).get("labels", {})]
     assert found
     for template in found:
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod", **template["metadata"]}}
         pod["spec"] = template["spec"]
+        if name == "rayjob":  # as KubeRay starts a worker; its template has no command
+            pod["spec"]["containers"][0] |= {"command": ["/bin/bash", "-c", "--"], "args": ["ray start --block"]}
         patch = patch_pod(pod, read_addition(part, "pod.yaml"))
         assert (patch.reason, patch.warnings) == ("", [])
         check(apply_patch(pod, patch.operations), NEWEST)

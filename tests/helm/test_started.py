@@ -126,12 +126,15 @@ def release(tmp_path_factory):
         rings = release.node.folder(pick(release.items, "DaemonSet"), "lockstep-rings")
         paths = {"/opt/lockstep": agent, "/run/lockstep": rings}
         joined = {one["name"]: release.node._inside(one["value"], paths) for one in trainer["env"]}
+        wrapper = [release.node._inside(word, paths) for word in trainer["command"][:-1]]
         (directory / "job.py").write_text(textwrap.dedent(JOB))
         for rank in range(RANKS):
             # The interpreter below our environment: it has no lockstep but the copied one.
             python = os.path.realpath(sys.executable)
             environment = {"PATH": os.environ["PATH"], "RANK": str(rank), "WORLD_SIZE": str(RANKS), **joined}
-            parts.enter_context(running([python, directory / "job.py"], directory / f"rank-{rank}.log", environment))
+            parts.enter_context(
+                running([*wrapper, python, directory / "job.py"], directory / f"rank-{rank}.log", environment)
+            )
         yield release
 
 

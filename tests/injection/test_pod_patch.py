@@ -3,7 +3,8 @@
 import pytest
 
 from lockstep.contracts.errors import ConfigError
-from lockstep.injection.pod_patch import JOB_LABELS, patch_pod, read_addition, run_of
+from lockstep.injection.addition import read_addition
+from lockstep.injection.pod_patch import JOB_LABELS, patch_pod, run_of
 from tests.injection.json_patch import apply_patch
 
 SITE = "/opt/lockstep/lockstep/agent/site"
@@ -15,10 +16,10 @@ PART = {
         "containers": [
             {
                 "name": "trainer",
+                "command": ["sh", f"{SITE}/start.sh"],
                 "env": [
                     {"name": "LOCKSTEP_RUN", "value": "my-run"},
                     {"name": "LOCKSTEP_DIR", "value": "/run/lockstep"},
-                    {"name": "PYTHONPATH", "value": SITE},
                 ],
                 "volumeMounts": [
                     {"name": "lockstep-rings", "mountPath": "/run/lockstep"},
@@ -89,21 +90,43 @@ def test_what_the_pod_has_itself_wins():
 
 
 @pytest.mark.parametrize(
-    ("own", "path", "warns"),
-    [
-        ([], SITE, True),
-        ([{"name": "PYTHONPATH", "value": "/src"}], f"{SITE}:/src", False),
-        ([{"name": "PYTHONPATH", "value": ""}], SITE, False),
-        ([{"name": "PYTHONPATH", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}], None, True),
-    ],
+    ("own", "path"),
+    [({"value": "/src"}, f"{SITE}:/src"), ({"value": ""}, SITE), ({}, SITE)],
 )
-def test_an_image_that_starts_by_its_entry_point_gets_the_variable(own, path, warns):
-    """What the manifest says of PYTHONPATH is kept; what the image may have cannot be, and the author reads so."""
-    pod, patch = patched(make_pod(containers=[{"name": "pytorch", "env": own}]))
+def test_python_path_of_the_manifest_gets_the_loader_in_front(own, path):
+    """It replaces the image's with and without the agent; the API server sends an empty one without its value."""
+    pod, patch = patched(make_pod(containers=[{"name": "pytorch", "env": [{"name": "PYTHONPATH", **own}]}]))
     (container,) = pod["spec"]["containers"]
     assert "command" not in container
     assert variables(container)["PYTHONPATH"] == path
-    assert [("PYTHONPATH" in text and "container pytorch" in text) for text in patch.warnings] == [True] * warns
+    assert patch.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("own", "warning"),
+    [
+        ({}, "it has no command in the manifest, so it is not monitored; the annotation lockstep-start: environment"),
+        (
+            {"env": [{"name": "PYTHONPATH", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]},
+            "it takes PYTHONPATH from elsewhere, so it is not monitored",
+        ),
+    ],
+)
+def test_the_path_of_an_image_is_never_replaced_unasked(own, warning):
+    """Its modules may lie there: a container that starts by its image's entry point trains without the agent."""
+    before = make_pod(containers=[{"name": "pytorch", "args": ["train.py"], **own}])
+    pod, patch = patched(before)
+    assert pod == before
+    assert patch.reason == "no command"
+    assert [text.startswith(f"lockstep: container pytorch: {warning}") for text in patch.warnings] == [True]
+
+
+def test_one_of_two_containers_without_a_command_does_not_keep_the_other_out():
+    """The other one joins."""
+    containers = [{"name": "first"}, {"name": "second", "command": ["run"]}]
+    pod, patch = patched(make_pod(annotations={"lockstep-containers": "first,second"}, containers=containers))
+    assert ["env" in one for one in pod["spec"]["containers"]] == [False, True]
+    assert len(patch.warnings) == 1
 
 
 def test_an_image_without_a_shell_asks_for_the_variable():

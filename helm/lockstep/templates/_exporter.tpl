@@ -59,35 +59,3 @@ volumeMounts:
 {{- define "lockstep.exporter.portName" -}}
 {{- ternary "lockstep-http" "http" (eq .Values.exporter.mode "sidecar") -}}
 {{- end -}}
-
-{{/* The agent, copied into a volume of the training pod: nothing is built into the training image. */}}
-{{- define "lockstep.join.agentContainer" -}}
-name: lockstep-agent
-image: {{ include "lockstep.image" (dict "root" . "image" .Values.agent.image) }}
-imagePullPolicy: {{ .Values.agent.image.pullPolicy }}
-args: [/opt/lockstep]
-securityContext:
-  runAsNonRoot: true
-  runAsUser: {{ int64 .Values.exporter.user }}
-  {{- include "lockstep.containerSecurityContext" . | nindent 2 }}
-  seccompProfile:
-    type: RuntimeDefault
-{{- with .Values.agent.resources }}
-resources:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-volumeMounts:
-  - {name: lockstep-agent, mountPath: /opt/lockstep}
-{{- end -}}
-
-{{- define "lockstep.join.trainer" -}}
-env:
-  - {name: LOCKSTEP_RUN, value: my-run}
-  - {name: LOCKSTEP_DIR, value: {{ .Values.exporter.mountPath }}}
-  - {name: LOCKSTEP_EXPORTER_UID, value: {{ .Values.exporter.user | toString | quote }}}
-  - {name: PYTHONPATH, value: /opt/lockstep/lockstep/agent/site}
-volumeMounts:
-  - {name: lockstep-rings, mountPath: {{ .Values.exporter.mountPath }}}
-  - {name: lockstep-agent, mountPath: /opt/lockstep, readOnly: true}
-  - {name: dshm, mountPath: /dev/shm}
-{{- end -}}

@@ -41,6 +41,10 @@ _AWAY: Schema = {
 _BY_PATH: dict[str, Schema] = {
     "exporter.config.metrics_level": {"enum": list(LEVELS)},
     "exporter.mode": {"enum": ["daemonset", "sidecar"]},
+    "injection.mode": {"enum": ["webhook", "policy"]},
+    "injection.policy.apiVersion": {
+        "enum": ["admissionregistration.k8s.io/v1", "admissionregistration.k8s.io/v1beta1"]
+    },
     "exporter.sharedGroup": {"type": "integer", "minimum": 0, "maximum": 2147483647},
     "exporter.mountPath": _PATH,
     "exporter.hostPath.path": _PATH,
