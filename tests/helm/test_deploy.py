@@ -166,8 +166,8 @@ def test_the_prolog_leaves_alone_what_a_user_has_made_in_its_place(tmp_path, kin
     assert list(outside.iterdir()) == []
 
 
-def test_the_task_prolog_says_what_a_rank_needs(tmp_path):
-    """Slurm sets each printed `export`; what a job says itself wins, and its own PYTHONPATH stays."""
+def test_the_task_prolog_prints_what_a_rank_needs(tmp_path):
+    """Slurm sets each printed `export`; what a job sets itself wins, and its own PYTHONPATH stays."""
     printed = slurm(
         "task_prolog.sh",
         tmp_path,
