@@ -90,9 +90,9 @@ def test_a_ticket_is_a_message_in_slack_with_the_same_links(site):
     assert sent(receiver, "/pagerduty") == []
 
 
-def rendered(text):
-    """Return what amtool makes of a template with its own example of an alert."""
-    command = ["amtool", "template", "render", f"--template.glob={TEMPLATES}", f"--template.text={text}"]
+def rendered(text, *options):
+    """Return what amtool makes of a template, with its own example of an alert unless `options` name another."""
+    command = ["amtool", "template", "render", f"--template.glob={TEMPLATES}", f"--template.text={text}", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -116,3 +116,16 @@ def test_what_the_example_uses_is_defined():
 def test_mail_has_every_link():
     """As HTML, four links."""
     assert rendered('{{ template "lockstep.html" . }}').count("<a href=") == 4
+
+
+@pytest.mark.parametrize("link", ["runbook", "dashboard"])
+def test_an_alert_without_an_address_links_to_its_incident(link, tmp_path):
+    """A site that has set none gets a button that leads somewhere, not an empty one."""
+    alert = {"status": "firing", "labels": {}, "startsAt": BEGAN.isoformat()}
+    for notes, expected in (
+        (NOTES, NOTES[f"{link}_url"]),
+        ({"incident_url": "https://pages.lan/"}, "https://pages.lan/"),
+    ):
+        (tmp_path / "data.json").write_text(json.dumps({"alerts": [alert | {"annotations": notes}]}))
+        text = rendered(f'{{{{ template "lockstep.{link}" . }}}}', f"--template.data={tmp_path}/data.json")
+        assert text.partition("from=")[0] == expected.partition("from=")[0]

@@ -2,13 +2,14 @@
 
 import json
 import random
+import re
 
 import jsonschema
 import pytest
 import yaml
 from helm_python.chart import lint
 
-from tests.helm.charts import CHART, CI, ci_values, clear, join_pod, merged, pick, pod_of, render
+from tests.helm.charts import CHART, CI, WORKLOADS, ci_values, clear, join_pod, merged, pick, pod_of, render
 from tests.helm.kubernetes import NEWEST, OLDEST, POLICIES_SINCE, SIDECARS_SINCE, check
 
 
@@ -279,3 +280,57 @@ def test_what_a_pair_cannot_share_is_refused(shared):
     """One name on the bus, one volume."""
     with pytest.raises(Exception, match=r"coordinator.replicas above 1"):
         render({"coordinator": {"replicas": 2, **shared}})
+
+
+RECIPES = re.findall(r"```yaml\n(.*?)```", (CHART / "README.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=range(len(RECIPES)))
+def test_recipes_of_the_readme_render_and_are_valid(recipe):
+    """Alone, on the newest Kubernetes."""
+    assert len(RECIPES) == 8
+    check_all(render(yaml.safe_load(recipe)), NEWEST)
+
+
+def test_the_annotated_images_are_those_that_are_rendered():
+    """For the scans of Artifact Hub; its list of changes parses."""
+    annotations = yaml.safe_load((CHART / "Chart.yaml").read_text())["annotations"]
+    named = {one["image"] for one in yaml.safe_load(annotations["artifacthub.io/images"])}
+    items = render({})
+    pods = [pod_of(item) for item in items if item["kind"] in WORKLOADS] + [join_pod(items)["spec"]]
+    images = {
+        container["image"]
+        for pod in pods
+        for container in [*pod.get("initContainers", []), *pod["containers"]]
+        if not container["image"].startswith("example.org/")
+    }
+    assert images == named
+    kinds = {one["kind"] for one in yaml.safe_load(annotations["artifacthub.io/changes"])}
+    assert kinds <= {"added", "changed", "deprecated", "removed", "fixed", "security"}
+
+
+def test_a_gateway_of_our_own_needs_a_class_and_a_route_needs_a_gateway():
+    """Without either nothing would serve the page."""
+    with pytest.raises(Exception, match=r"coordinator\.gateway\.className: got ''"):
+        render({"coordinator": {"gateway": {"enabled": True}}})
+    with pytest.raises(Exception, match=r"coordinator\.httpRoute\.parentRefs: got \[\]"):
+        render({"coordinator": {"httpRoute": {"enabled": True}}})
+
+
+def test_every_way_in_leads_to_the_coordinators_service():
+    """By its name and a port that it has; the route joins the Gateway of the release and those of the site."""
+    for path in ("ingress", "gateway"):
+        items = render(ci_values(CHART / "ci" / f"{path}-values.yaml"))
+        service = pick(items, "Service", "-coordinator")
+        (port,) = service["spec"]["ports"]
+        if path == "ingress":
+            (rule,) = pick(items, "Ingress")["spec"]["rules"]
+            backend = rule["http"]["paths"][0]["backend"]["service"]
+            assert (rule["host"], backend["port"]) == ("lockstep.example.org", {"name": port["name"]})
+        else:
+            route, gateway = pick(items, "HTTPRoute"), pick(items, "Gateway")
+            (backend,) = route["spec"]["rules"][0]["backendRefs"]
+            assert backend["port"] == port["port"]
+            assert [one["name"] for one in route["spec"]["parentRefs"]] == ["shared", gateway["metadata"]["name"]]
+            assert gateway["spec"]["listeners"][0]["hostname"] == route["spec"]["hostnames"][0]
+        assert backend["name"] == service["metadata"]["name"]

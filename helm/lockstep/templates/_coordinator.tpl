@@ -12,7 +12,31 @@ record_directory: /var/lib/lockstep/recording
 api_token_file: /etc/lockstep-token/token
 {{- end }}
 policy_file: /etc/lockstep/policy.yaml
-{{- include "lockstep.ownConfig" $coordinator.config }}
+{{- $own := $coordinator.config -}}
+{{- with include "lockstep.coordinator.outside" . -}}
+{{- if not $own.external_url -}}
+{{- $own = merge (dict "external_url" .) $own -}}
+{{- end -}}
+{{- end -}}
+{{- include "lockstep.ownConfig" $own }}
+{{- end -}}
+
+{{/* Where people reach the pages by an Ingress or a route of this chart; empty where there is none with a host. Argument: root. */}}
+{{- define "lockstep.coordinator.outside" -}}
+{{- $coordinator := .Values.coordinator -}}
+{{- if and $coordinator.ingress.enabled $coordinator.ingress.host -}}
+{{- printf "%s://%s" (ternary "https" "http" (ne $coordinator.ingress.tlsSecret "")) $coordinator.ingress.host -}}
+{{- else if and (or $coordinator.httpRoute.enabled $coordinator.gateway.enabled) $coordinator.httpRoute.hostnames -}}
+{{- /* Whether a Gateway elsewhere has a certificate is unknown here; one that faces people has. */}}
+{{- $isPlain := and $coordinator.gateway.enabled (eq $coordinator.gateway.tlsSecret "") -}}
+{{- printf "%s://%s" (ternary "http" "https" $isPlain) (first $coordinator.httpRoute.hostnames) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where alerts link to. Argument: root. */}}
+{{- define "lockstep.coordinator.url" -}}
+{{- $inside := printf "%s://%s-coordinator.%s.svc:%d" (include "lockstep.scheme" .) (include "lockstep.fullname" .) (include "lockstep.namespace" .) (int64 .Values.coordinator.port) -}}
+{{- coalesce .Values.prometheusRule.coordinatorUrl .Values.coordinator.config.external_url (include "lockstep.coordinator.outside" .) $inside | trimSuffix "/" -}}
 {{- end -}}
 
 {{/* What two coordinators cannot share. */}}

@@ -13,7 +13,10 @@
 {{- $text = replace (printf "@@percent.%s@@" $key) (printf "%.0f%%" (mulf 100.0 $value)) $text -}}
 {{- $text = replace (printf "@@%s@@" $key) (include "lockstep.number" $value) $text -}}
 {{- end -}}
-{{- $site := dict "exporter_job" .Values.monitoring.exporterJob "coordinator_job" .Values.monitoring.coordinatorJob "run_labels" $rule.runLabels "runbooks_url" $rule.runbooksUrl "grafana_url" $rule.grafanaUrl "coordinator_url" $rule.coordinatorUrl -}}
+{{- $runbooks := default .Values.coordinator.config.runbook_base_url $rule.runbooksUrl | trimSuffix "/" -}}
+{{- $grafana := default .Values.coordinator.config.dashboard_base_url $rule.grafanaUrl | trimSuffix "/" -}}
+{{- $absent := dict "runbook_url" (eq $runbooks "") "dashboard_url" (eq $grafana "") -}}
+{{- $site := dict "exporter_job" .Values.monitoring.exporterJob "coordinator_job" .Values.monitoring.coordinatorJob "run_labels" $rule.runLabels "runbooks_url" $runbooks "grafana_url" $grafana "coordinator_url" (include "lockstep.coordinator.url" .) -}}
 {{- range $key, $value := $site -}}
 {{- $text = replace (printf "@@%s@@" $key) $value $text -}}
 {{- end -}}
@@ -35,6 +38,11 @@
 {{- end -}}
 {{- if and $one.alert $rule.additionalRuleLabels -}}
 {{- $_ := set $one "labels" (merge (dict) $one.labels $rule.additionalRuleLabels) -}}
+{{- end -}}
+{{- range $annotation, $isAbsent := $absent -}}
+{{- if and $one.alert $isAbsent -}}
+{{- $_ := unset $one.annotations $annotation -}}
+{{- end -}}
 {{- end -}}
 {{- $kept = append $kept $one -}}
 {{- end -}}

@@ -32,6 +32,8 @@ _DURATION: Schema = {"type": "string", "pattern": "^$|^([0-9]+(ms|[smhdwy]))+$"}
 _PATH: Schema = {"type": "string", "pattern": "^(/[A-Za-z0-9_][A-Za-z0-9._-]*)+$"}
 _PATH_OR_NONE: Schema = {"type": "string", "pattern": "^$|^(/[A-Za-z0-9_][A-Za-z0-9._-]*)+$"}
 _NAME: Schema = {"type": "string", "pattern": "^$|^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"}
+_ADDRESS_OR_NONE: Schema = {"type": "string", "pattern": "^$|^https?://[^\\s\"'{}]+[^/\\s\"'{}]$"}
+_HOST: Schema = {"type": "string", "pattern": "^(\\*\\.)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"}
 _JOB: Schema = {"type": "string", "pattern": "^[A-Za-z0-9_./:-]+$"}
 _USERNAME: Schema = {"type": "string", "pattern": "^[A-Za-z0-9._-]+$"}
 _AWAY: Schema = {
@@ -57,6 +59,8 @@ _BY_PATH: dict[str, Schema] = {
     "broker.mosquitto.allowFrom": _OBJECTS,
     "broker.tls.validDays": {"type": "integer", "minimum": 1, "maximum": 36500},
     "coordinator.service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
+    "coordinator.ingress.host": {"type": "string", "pattern": "^$|" + _HOST["pattern"]},
+    "coordinator.httpRoute.hostnames": {"type": "array", "items": _HOST},
     "extraManifests": {"type": "array", "items": {"type": ["object", "string"]}},
     "monitoring.exporterJob": _JOB,
     "monitoring.coordinatorJob": _JOB,
@@ -65,9 +69,9 @@ _BY_PATH: dict[str, Schema] = {
     "networkPolicy.extraEgress": _OBJECTS,
     "prometheusRule.alerts": overrides_schema(rules.alert_names()),
     "prometheusRule.runLabels": {"type": "string", "pattern": "^[a-z_][a-z0-9_]*(, [a-z_][a-z0-9_]*)*$"},
-    "prometheusRule.runbooksUrl": {"type": "string", "pattern": "^https?://[^\\s\"'{}]+[^/\\s\"'{}]$"},
-    "prometheusRule.coordinatorUrl": {"type": "string", "pattern": "^https?://[^\\s\"'{}]+[^/\\s\"'{}]$"},
-    "prometheusRule.grafanaUrl": {"type": "string", "pattern": "^https?://[^\\s\"'{}]+[^/\\s\"'{}]$"},
+    "prometheusRule.runbooksUrl": _ADDRESS_OR_NONE,
+    "prometheusRule.coordinatorUrl": _ADDRESS_OR_NONE,
+    "prometheusRule.grafanaUrl": _ADDRESS_OR_NONE,
 }
 _BY_NAME: dict[str, Schema] = {
     **dict.fromkeys(("startupProbe", "livenessProbe", "readinessProbe"), _FREE_OR_NONE),
@@ -93,6 +97,7 @@ _BY_NAME: dict[str, Schema] = {
             "existingSecret",
             "certificateSecret",
             "nodesSecret",
+            "tlsSecret",
             "namespace",
         ),
         _NAME,
