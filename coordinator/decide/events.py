@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lockstep.diagnosis import Diagnosis
     from lockstep.simulator.calibration.measured import OperatorTimes, Window
     from lockstep.simulator.calibration.online import OnlineModel
-    from lockstep.simulator.calibration.repair import Fault
+    from lockstep.simulator.calibration.repair import MeasuredFault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,7 +312,7 @@ class Predict(Instruction):
     """Ask the run's model what the repair of an incident would give back."""
 
     incident_id: str
-    fault: "Fault"
+    fault: "MeasuredFault"
     model: "OnlineModel"
 
 

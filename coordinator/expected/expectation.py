@@ -19,7 +19,7 @@ from coordinator.expected.regained import loss_of
 from coordinator.intake.views import OFF_CPU
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.metrics import EXPECTED_STATES
-from lockstep.simulator.calibration.repair import COMPUTING, FLOOR, LINK, RANK, Fault
+from lockstep.simulator.calibration.repair import COMPUTING, FLOOR, LINK, RANK, MeasuredFault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -229,15 +229,15 @@ class Expectation:
         }
 
 
-def fault_of(incident: "Incident") -> Fault | None:
+def fault_of(incident: "Incident") -> MeasuredFault | None:
     """Return what a model can mend of an incident: its slow ranks, its slow links, or what all ranks do longer.
 
     None where it is none of them: of a whole network waiting alone tells no link.
     """
     if incident.kind == SLOW_RANK and incident.ranks:
-        return Fault(kind=RANK, ranks=incident.ranks, excess_seconds=incident.excess_seconds)
+        return MeasuredFault(kind=RANK, ranks=incident.ranks, excess_seconds=incident.excess_seconds)
     if incident.kind == SLOW_LINK and incident.scope in ("group", "node") and incident.ranks:
-        return Fault(
+        return MeasuredFault(
             kind=LINK,
             ranks=incident.ranks,
             slowdown_ratio=incident.slowdown_ratio,
@@ -246,18 +246,18 @@ def fault_of(incident: "Incident") -> Fault | None:
     loss = loss_of(incident) if incident.kind == FLUCTUATION else None
     if loss is None or incident.cause not in _OF_ALL:
         return None
-    return Fault(kind=_OF_ALL[incident.cause], excess_seconds=loss.lost_seconds)
+    return MeasuredFault(kind=_OF_ALL[incident.cause], excess_seconds=loss.lost_seconds)
 
 
-def _size(fault: Fault) -> float:
+def _size(fault: MeasuredFault) -> float:
     return fault.slowdown_ratio if fault.kind == LINK else fault.excess_seconds
 
 
-def _with_size(fault: Fault, size: float) -> Fault:
+def _with_size(fault: MeasuredFault, size: float) -> MeasuredFault:
     return replace(fault, slowdown_ratio=size) if fault.kind == LINK else replace(fault, excess_seconds=size)
 
 
-def _without_size(fault: Fault) -> Fault:
+def _without_size(fault: MeasuredFault) -> MeasuredFault:
     return replace(fault, excess_seconds=0.0, slowdown_ratio=0.0)
 
 

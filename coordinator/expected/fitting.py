@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.calibration.online import OnlineModel, Setup, fit
-from lockstep.simulator.calibration.repair import Fault, Gain
+from lockstep.simulator.calibration.repair import Gain, MeasuredFault
 from lockstep.simulator.calibration.repair import predict_gain as predict
 from lockstep.simulator.spec import load_spec
 
@@ -50,6 +50,6 @@ def fit_model(spec: "SpecText", window: "Window", operators: "OperatorTimes | No
     return model
 
 
-def predict_gain(model: OnlineModel, fault: Fault) -> Gain | None:
+def predict_gain(model: OnlineModel, fault: MeasuredFault) -> Gain | None:
     """Return what a repair gives back, None where the model does not know. Takes one simulated step."""
     return predict(model, fault)

@@ -32,7 +32,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Admission:
     """What becomes of a request: an order for the ranks here or None, and why each other rank is refused.
 
     An order for no rank takes the one before it back. `is_outdated`: its term is over or is none, or its id names
@@ -82,7 +82,7 @@ class Captures:
 
     def judge(
         self, request: ProfileRequest, ranks: Mapping[int, Candidate] | None, now_ns: int, unix_s: float
-    ) -> Verdict:
+    ) -> Admission:
         """Decide; an accepted request counts as running from now on.
 
         `ranks` are those of the run on this node, None for a run unknown here. A request
@@ -94,26 +94,26 @@ class Captures:
         content = replace(request, term=0, deadline_seconds=0.0)
         known = self._requests.get((request.run, request.request_id))
         if known == content:
-            return Verdict(None, {})
+            return Admission(None, {})
         if known is not None:
             reason = f"request {request.request_id} of run {request.run!r} was another one"
-            return Verdict(None, dict.fromkeys(request.ranks, reason), is_outdated=True)
+            return Admission(None, dict.fromkeys(request.ranks, reason), is_outdated=True)
         if reason := self._foreign_term(request.term, unix_s):
-            return Verdict(None, dict.fromkeys(request.ranks, reason), is_outdated=True)
+            return Admission(None, dict.fromkeys(request.ranks, reason), is_outdated=True)
         self.term = request.term
         self._requests[request.run, request.request_id] = content
         if len(self._requests) > _REQUESTS_MAX:
             del self._requests[next(iter(self._requests))]
         return self._decide(request, ranks, now_ns)
 
-    def _withdraw(self, request: ProfileRequest, unix_s: float) -> Verdict:
+    def _withdraw(self, request: ProfileRequest, unix_s: float) -> Admission:
         """End a capture that is not wanted any more; what was never accepted here needs nothing."""
         if reason := self._foreign_term(request.term, unix_s):
-            return Verdict(None, {request.ranks[0]: reason} if request.ranks else {}, is_outdated=True)
+            return Admission(None, {request.ranks[0]: reason} if request.ranks else {}, is_outdated=True)
         self.term = request.term
         if self.running_id(request.run) != request.request_id:
-            return Verdict(None, {})
-        return Verdict(_order(self._running.pop(request.run).request, {}), {})
+            return Admission(None, {})
+        return Admission(_order(self._running.pop(request.run).request, {}), {})
 
     def take_expired(self, now_ns: int) -> list[tuple[str, ProfileOrder]]:
         """End the captures whose deadline has passed; return their runs, each with the order that takes theirs back."""
@@ -149,24 +149,24 @@ class Captures:
             )
         return ""
 
-    def _decide(self, request: ProfileRequest, ranks: Mapping[int, Candidate] | None, now_ns: int) -> Verdict:
+    def _decide(self, request: ProfileRequest, ranks: Mapping[int, Candidate] | None, now_ns: int) -> Admission:
         if ranks is None:
-            return Verdict(
+            return Admission(
                 None, dict.fromkeys(request.ranks, f"run {request.run!r} is unknown on node {request.node!r}")
             )
         if busy := self._busy(request, now_ns):
-            return Verdict(None, dict.fromkeys(request.ranks, busy))
+            return Admission(None, dict.fromkeys(request.ranks, busy))
         refusals = {rank: reason for rank in request.ranks if (reason := _unfit(request, rank, ranks))}
         able = {rank: ranks[rank].boundary for rank in request.ranks if rank not in refusals}
         if not able:
-            return Verdict(None, refusals)
+            return Admission(None, refusals)
         try:
             order = _order(request, able)
         except MalformedError as error:
-            return Verdict(None, {**refusals, **dict.fromkeys(able, str(error))})
+            return Admission(None, {**refusals, **dict.fromkeys(able, str(error))})
         deadline_ns = now_ns + round(request.deadline_seconds * _NS)
         self._running[request.run] = _Capture(request, {rank: ranks[rank].attempt for rank in able}, deadline_ns)
-        return Verdict(order, refusals)
+        return Admission(order, refusals)
 
     def _busy(self, request: ProfileRequest, now_ns: int) -> str:
         """Return which capture is under way here; runs share the node's processors and its disk."""

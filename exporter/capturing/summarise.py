@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from exporter.capturing.standing_worker import StandingWorker
-from exporter.capturing.summarise_worker import Job, failed_summary
+from exporter.capturing.summarise_worker import SummaryRequest, failed_summary
 from exporter.capturing.traces import take_over_trace, trim_traces, write_samples
 from exporter.capturing.worker_share import Share
 from exporter.config import ExporterConfig
@@ -116,7 +116,7 @@ class Summariser:
     async def _prepare(self) -> None:
         with contextlib.suppress(MalformedError, TimeoutError):  # told with the first trace
             async with asyncio.timeout(self._config.summarise_seconds):
-                await self._worker.ask(Job("", "", self._config.node_name, 0, 0, 0))
+                await self._worker.ask(SummaryRequest("", "", self._config.node_name, 0, 0, 0))
 
     async def _answer(self, job: TraceJob) -> None:
         """Give the job its one summary, whatever happens."""
@@ -183,9 +183,9 @@ class Summariser:
         self._counts.reject("trace", f"run {job.run}, rank {job.rank}: {reason}")
         self._on_summary(replace(failed_summary(self._asked(job), reason, trace_bytes=trace_bytes), host=host))
 
-    def _asked(self, job: TraceJob, path: str = "") -> Job:
+    def _asked(self, job: TraceJob, path: str = "") -> SummaryRequest:
         steps = min(max(job.steps, 0), PROFILE_STEPS_MAX)  # as a rank says; a receiver takes no more
-        return Job(path, job.run, self._config.node_name, job.rank, job.request_id, steps)
+        return SummaryRequest(path, job.run, self._config.node_name, job.rank, job.request_id, steps)
 
     def _trim(self, job: TraceJob) -> None:
         in_use = {waiting.request_id for waiting in self._waiting if waiting.run == job.run}

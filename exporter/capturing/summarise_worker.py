@@ -2,7 +2,7 @@
 
 It stands at a low priority beside the training it describes, within MEMORY bytes of address space. What summaries
 import takes most of the processor time of a small one, so it is imported once, and each trace is read by a fork, whose
-death costs one summary. A job is a line of standard input, a JSON list (`Job`). Its answer is a JSON list, exit status,
+death costs one summary. A job is a line of standard input, a JSON list (`SummaryRequest`). Its answer is a JSON list, exit status,
 number of bytes and last complaint, and behind it the summary as on the bus. A trace that is none gives one with the
 error. What it takes of cores that others want is `worker_share.Share(BUSY, BURST, SECONDS)`.
 """
@@ -31,7 +31,7 @@ _COMPLAINT_CHARS = 500
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-class Job(NamedTuple):
+class SummaryRequest(NamedTuple):
     """A trace to summarise; without a path, only what every trace needs is made ready."""
 
     path: str
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
     def prepare() -> None:
         import_module("lockstep.analysis.capture_summary")
 
-    def work(job: Job) -> bytes:
+    def work(job: SummaryRequest) -> bytes:
         # Behind the limits, so that they hold for what the import takes, too.
         from lockstep.analysis.capture_summary import summarise  # noqa: PLC0415
 
@@ -69,13 +69,15 @@ def main(arguments: list[str]) -> int:
     return serve(work, prepare, share)
 
 
-def serve(work: Callable[[Job], bytes], prepare: Callable[[], None] = lambda: None, share: Share | None = None) -> int:
+def serve(
+    work: Callable[[SummaryRequest], bytes], prepare: Callable[[], None] = lambda: None, share: Share | None = None
+) -> int:
     """Answer jobs from standard input one after the other, each in a process of its own; `prepare` before the first."""
     share = share or Share()
     budget = BurstBudget(share)
     atexit.register(signal.setitimer, signal.ITIMER_PROF, 0.0)  # handlers end before the interpreter does
     for line in sys.stdin.buffer:
-        job = Job(*json.loads(line))
+        job = SummaryRequest(*json.loads(line))
         budget.refill()
         govern(share, budget)
         prepare()  # at the pace of the first trace
@@ -102,7 +104,7 @@ def serve(work: Callable[[Job], bytes], prepare: Callable[[], None] = lambda: No
     return 0
 
 
-def failed_summary(job: Job, error: str, *, trace_bytes: int = 0) -> TraceSummary:
+def failed_summary(job: SummaryRequest, error: str, *, trace_bytes: int = 0) -> TraceSummary:
     """Return a summary that says why there is none, with what is known all the same."""
     return TraceSummary(
         run=job.run,

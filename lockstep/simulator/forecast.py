@@ -20,7 +20,7 @@ _BILLION, _HOUR_S = 1e9, 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class CompiledStep:
     """A compiled step: its graph, the classes of ranks and links, and by stage the parts of the model there."""
 
     graph: Graph
@@ -77,7 +77,7 @@ class Forecast:
         return asdict(self)
 
 
-def forecast(job: Job, timeline: Timeline) -> Forecast:
+def forecast(job: CompiledStep, timeline: Timeline) -> Forecast:
     """Return what `timeline` means for `job`."""
     step_s = timeline.step_s
     memory = _memory(job)
@@ -101,7 +101,7 @@ def forecast(job: Job, timeline: Timeline) -> Forecast:
     )
 
 
-def _memory(job: Job) -> tuple[StageMemory, ...]:
+def _memory(job: CompiledStep) -> tuple[StageMemory, ...]:
     by_stage = {rank_class.stage: rank_class for rank_class in job.classes}
     return tuple(
         stage_memory(
@@ -115,7 +115,7 @@ def _memory(job: Job) -> tuple[StageMemory, ...]:
     )
 
 
-def _shares(job: Job, timeline: Timeline) -> tuple[Communication, float]:
+def _shares(job: CompiledStep, timeline: Timeline) -> tuple[Communication, float]:
     """Return communication and seconds of computation of the mean rank."""
     graph = job.graph
     ranks = np.array([rank_class.ranks for rank_class in job.classes], dtype=np.float64)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lockstep.simulator.execution.executor import Timeline, execute
-from lockstep.simulator.forecast import Job
+from lockstep.simulator.forecast import CompiledStep
 from lockstep.simulator.lowering.coarse import Inside
 from lockstep.simulator.lowering.graph import COMPUTE, FEATURE, GRADIENT, SENDING
 from lockstep.simulator.lowering.program import RankClass
@@ -72,7 +72,7 @@ def timeline_of(spec: JobSpec) -> tuple[list[Row], float]:
     return rows_of(job, timeline), timeline.step_s
 
 
-def rows_of(job: Job, timeline: Timeline) -> list[Row]:
+def rows_of(job: CompiledStep, timeline: Timeline) -> list[Row]:
     """Return the rows of a compiled job and its timeline."""
     moved = _communication(job, timeline)
     opens = sum(_parts(rank_class) for rank_class in job.classes) <= _OPENED_MAX
@@ -100,7 +100,7 @@ def rows_of(job: Job, timeline: Timeline) -> list[Row]:
     return sorted(rows, key=lambda row: (row.stage, row.first_rank))
 
 
-def _communication(job: Job, timeline: Timeline) -> dict[int, list[int]]:
+def _communication(job: CompiledStep, timeline: Timeline) -> dict[int, list[int]]:
     """Return by class the communications that it takes part in and that last."""
     found: dict[int, list[int]] = {}
     lasting = (job.graph.flow >= 0) & (timeline.end > timeline.start)
@@ -110,7 +110,7 @@ def _communication(job: Job, timeline: Timeline) -> dict[int, list[int]]:
     return found
 
 
-def _collective(job: Job, timeline: Timeline, operation: int) -> Span:
+def _collective(job: CompiledStep, timeline: Timeline, operation: int) -> Span:
     kind = job.graph.flows[job.graph.flow[operation]].kind
     volume = float(job.graph.volume_bytes[operation])
     return Span(kind, float(timeline.start[operation]), float(timeline.end[operation]), volume_bytes=volume)
@@ -121,7 +121,9 @@ def _parts(rank_class: RankClass) -> int:
     return acts * len(rank_class.passes) // (2 * len(rank_class.programs))
 
 
-def _passes(job: Job, timeline: Timeline, rank_class: RankClass, *, opens: bool) -> tuple[list[Span], list[Span]]:
+def _passes(
+    job: CompiledStep, timeline: Timeline, rank_class: RankClass, *, opens: bool
+) -> tuple[list[Span], list[Span]]:
     """Return what a class computes, and the collectives inside operations that stand for several acts."""
     inside = [acts for acts in job.graph.inside if acts.rank_class == rank_class.number]
     named = np.concatenate([np.empty(0, dtype=np.int64), *(acts.operations for acts in inside)])

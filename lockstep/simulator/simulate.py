@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.execution.drawing import build_graph
 from lockstep.simulator.execution.executor import execute
-from lockstep.simulator.forecast import Forecast, Job, forecast
+from lockstep.simulator.forecast import CompiledStep, Forecast, forecast
 from lockstep.simulator.hardware.cluster import Cluster, Device
 from lockstep.simulator.hardware.symmetry import Partition, collapse, no_collapse
 from lockstep.simulator.lowering.context import ContextParallelism
@@ -83,7 +83,7 @@ def simulate(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Optio
     return forecast(job, timeline)
 
 
-def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Options) -> Job:
+def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Options) -> CompiledStep:
     """Return the graph of a step and what is needed to read its timeline."""
     schedule = tree.root.order or Schedule()
     if batch % schedule.micro_batches:
@@ -126,7 +126,7 @@ def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Op
         coarse=options.coarse,
         overlap_sends=chunks > 1 if options.overlap_sends is None else options.overlap_sends,
     )
-    return Job(
+    return CompiledStep(
         graph=graph,
         partition=partition,
         classes=classes,

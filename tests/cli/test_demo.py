@@ -14,7 +14,7 @@ from coordinator.settings.config import CoordinatorConfig
 from exporter.config import ExporterConfig
 from lockstep.cli.demo import session
 from lockstep.cli.demo.verdict import judge
-from lockstep.cli.demo.view import View, draw_verdict, print_verdict
+from lockstep.cli.demo.view import DemoView, draw_verdict, print_verdict
 
 INCIDENT = {
     "kind": "slow_rank", "ranks": [2], "cause": "compute", "function": "demo/training.py(103): redundant_attention",
@@ -152,7 +152,7 @@ def test_the_picture_needs_no_other_host(tmp_path):
 def test_the_view_says_who_waits_for_whom(terminal):
     """On a terminal and in a log, the slow rank and those who wait are named."""
     output = io.StringIO()
-    view = View(Console(file=output, width=120, force_terminal=terminal), "compute fault", 60)
+    view = DemoView(Console(file=output, width=120, force_terminal=terminal), "compute fault", 60)
     view.start("starting")
     part = {"host_seconds": 0.0, "data_seconds": 0.0, "gc_seconds": 0.0}
     ranks = [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lockstep.contracts.errors import LockstepError, MalformedError
 from lockstep.simulator.hardware.clusters import hc2
-from lockstep.simulator.lowering.operators import Flow, place_operator
+from lockstep.simulator.lowering.operators import PlacedTensor, place_operator
 from lockstep.simulator.models.model import FULL
 from lockstep.simulator.models.transformers import gpt
 from lockstep.simulator.simulate import Options, simulate
@@ -360,7 +360,7 @@ def test_products_in_fp8_leave_attention_and_head_alone():
     for job in (narrow, wide):
         device, precision = job.cluster.device, job.model.precision
         mesh = Mesh.grid({"tp": 1})
-        arriving = Flow(total_bytes=2.0 * 2048 * 1024, placement={})
+        arriving = PlacedTensor(total_bytes=2.0 * 2048 * 1024, placement={})
         nothing = Stated({}, {}, "none")
         layer = dict(job.model.blocks)["layer0"].operators()
         head = dict(job.model.blocks)["head"].operators()

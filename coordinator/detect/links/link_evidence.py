@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from coordinator.detect.links.tomography import Tomography, Verdict
+    from coordinator.detect.links.tomography import LinkVerdict, Tomography
     from lockstep.contracts.domains import Domain
 
     Floats = NDArray[np.floating]
@@ -58,7 +58,7 @@ class Figures:
 
 
 def describe(
-    verdict: "Verdict",
+    verdict: "LinkVerdict",
     figures: Figures,
     domains: "Sequence[Domain]",
     tomography: "Tomography",
@@ -97,7 +97,7 @@ def describe(
     )
 
 
-def _ranks(verdict: "Verdict", domains: "Sequence[Domain]", tomography: "Tomography") -> tuple[int, ...]:
+def _ranks(verdict: "LinkVerdict", domains: "Sequence[Domain]", tomography: "Tomography") -> tuple[int, ...]:
     if verdict.scope == JOB:
         return ()
     if verdict.rank is not None:
@@ -108,7 +108,7 @@ def _ranks(verdict: "Verdict", domains: "Sequence[Domain]", tomography: "Tomogra
 
 
 def _reason(
-    verdict: "Verdict", domains: "Sequence[Domain]", kind_V: "NDArray[np.uint8]", tomography: "Tomography"
+    verdict: "LinkVerdict", domains: "Sequence[Domain]", kind_V: "NDArray[np.uint8]", tomography: "Tomography"
 ) -> list[str]:
     """Return why these groups are one thing; nothing for a single group."""
     if len(verdict.groups) == 1:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.detect.links.link_evidence import Figures, SlowLink, describe
-from coordinator.detect.links.tomography import GROUP, Tomography, Verdict
+from coordinator.detect.links.tomography import GROUP, LinkVerdict, Tomography
 from coordinator.detect.links.transfers import Taken, Transfers
 from coordinator.detect.ranks.excess import ExcessTest
 from coordinator.detect.ranks.groups import Groups, has_nan, median_of
@@ -65,7 +65,7 @@ class SlowLinkTest:
         self._layout = zlib.crc32(repr([(d.kind, d.ranks[0], d.ranks[-1]) for d in self._transfers.domains]).encode())
         self._dear: set[int] = set()  # groups beyond the effect when last seen
         self._reported: set[int] = set()
-        self._verdicts: list[Verdict] = []
+        self._verdicts: list[LinkVerdict] = []
         self._held_steps = 0
 
     def adopt(self, policy: "LinkPolicy", excess: "ExcessPolicy") -> None:
@@ -208,7 +208,7 @@ class SlowLinkTest:
             if slow.excess_seconds > worth_seconds and slow.excess_ratio > self.policy.effect_ratio
         ]
 
-    def _describe(self, verdict: Verdict) -> SlowLink:
+    def _describe(self, verdict: LinkVerdict) -> SlowLink:
         groups = np.array(verdict.groups)
         bytes_V = self._bytes_G[groups].astype(np.float64)
         past_seconds = np.maximum(self._past_G[groups], _COST_MIN) * bytes_V
@@ -251,7 +251,7 @@ class SlowLinkTest:
         }
 
 
-def _expects(verdict: Verdict, alarms: set[int], pending: set[int]) -> bool:
+def _expects(verdict: LinkVerdict, alarms: set[int], pending: set[int]) -> bool:
     """Whether groups about to alarm will not change a verdict: none are in it, or a node or job explains them."""
     waiting = len(pending.intersection(verdict.groups))
     is_common = verdict.scope != GROUP and verdict.rank is None

@@ -31,7 +31,7 @@ _NODES_MAX = 64  # named at once; a job with more slow cards has a slow network
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LinkVerdict:
     """Groups (by index) that are slow for one reason.
 
     `node` is set for the scope node alone; `rank` beside it where all groups meet in one rank of it: its own card.
@@ -42,7 +42,7 @@ class Verdict:
     node: str = ""
     rank: int | None = None
 
-    def within(self, groups: "AbstractSet[int]") -> "Verdict":
+    def within(self, groups: "AbstractSet[int]") -> "LinkVerdict":
         """Return the verdict over those of its groups that are among `groups`."""
         return replace(self, groups=tuple(group for group in self.groups if group in groups))
 
@@ -105,7 +105,9 @@ class Tomography:
         """Return the ranks of a node, ascending."""
         return tuple(self._ranks[self._node_R[:-1] == self._names.index(node)].tolist())
 
-    def explain(self, alarmed: "Iterable[int]", known: "Sequence[Verdict]", policy: "LinkPolicy") -> list[Verdict]:
+    def explain(
+        self, alarmed: "Iterable[int]", known: "Sequence[LinkVerdict]", policy: "LinkPolicy"
+    ) -> list[LinkVerdict]:
         """Return verdicts that hold each of the groups in alarm once.
 
         Nodes and jobs among `known`, the verdicts of before, keep what is theirs: as alarms end one by one, what is
@@ -115,7 +117,7 @@ class Tomography:
         verdicts = []
         job = self._whole_job(rest, known, policy)
         if job:
-            verdicts.append(Verdict(JOB, tuple(job)))
+            verdicts.append(LinkVerdict(JOB, tuple(job)))
             rest = _without(rest, job)
         crossed = {group: nodes for group in rest if len(nodes := self.nodes(group)) > 1}
         for old in known:
@@ -134,7 +136,7 @@ class Tomography:
             rest = _without(rest, card.groups)
         return verdicts + self._merged(rest, crossed)
 
-    def _whole_job(self, alarmed: "Sequence[int]", known: "Sequence[Verdict]", policy: "LinkPolicy") -> list[int]:
+    def _whole_job(self, alarmed: "Sequence[int]", known: "Sequence[LinkVerdict]", policy: "LinkPolicy") -> list[int]:
         """Return the groups of kinds of which most are slow, with no node that could be the reason."""
         by_kind = self._by_kind(alarmed)
         whole = {int(self._kind_G[group]) for old in known if old.scope == JOB for group in old.groups}
@@ -169,14 +171,14 @@ class Tomography:
         most = [node for node, count in named.items() if count == max(named.values())]
         return most[0] if len(most) == 1 else None
 
-    def _claim(self, node: int, crossed: "dict[int, frozenset[int]]") -> list[Verdict]:
+    def _claim(self, node: int, crossed: "dict[int, frozenset[int]]") -> list[LinkVerdict]:
         """Take the groups that cross a node out of `crossed`; return the verdict of its card, if there are any."""
         groups = tuple(group for group, nodes in crossed.items() if node in nodes)
         for group in groups:
             del crossed[group]
-        return [Verdict(NODE, groups, self._names[node])] if groups else []
+        return [LinkVerdict(NODE, groups, self._names[node])] if groups else []
 
-    def _card(self, crossed: "Mapping[int, frozenset[int]]") -> Verdict | None:
+    def _card(self, crossed: "Mapping[int, frozenset[int]]") -> LinkVerdict | None:
         """Return the verdict of one rank's own card: the only rank that all groups, of two kinds, have in common."""
         if len(self._by_kind(crossed)) < _TWO:
             return None
@@ -187,15 +189,15 @@ class Tomography:
         place = int(np.searchsorted(self._ranks, rank))
         if place == len(self._ranks) or self._ranks[place] != rank:
             return None
-        return Verdict(NODE, tuple(crossed), self._names[self._node_R[place]], rank)
+        return LinkVerdict(NODE, tuple(crossed), self._names[self._node_R[place]], rank)
 
-    def _merged(self, rest: "Sequence[int]", crossed: "Mapping[int, frozenset[int]]") -> list[Verdict]:
+    def _merged(self, rest: "Sequence[int]", crossed: "Mapping[int, frozenset[int]]") -> list[LinkVerdict]:
         """Return a verdict for each group; groups of one kind that cross the same nodes share theirs."""
         parallel: dict[tuple[int, frozenset[int]], list[int]] = {}
         for group in rest:
             key = (int(self._kind_G[group]), crossed.get(group, frozenset({~group})))
             parallel.setdefault(key, []).append(group)
-        return [Verdict(GROUP, tuple(groups)) for groups in parallel.values()]
+        return [LinkVerdict(GROUP, tuple(groups)) for groups in parallel.values()]
 
     def _by_kind(self, groups: "Iterable[int]") -> dict[int, list[int]]:
         by_kind: dict[int, list[int]] = {}

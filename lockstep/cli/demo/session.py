@@ -15,8 +15,8 @@ import aiohttp
 from rich.console import Console
 
 from lockstep.agent.bootstrap import loader_environment
-from lockstep.cli.demo.verdict import EXPECTED, Verdict, judge
-from lockstep.cli.demo.view import View, draw_verdict, print_verdict
+from lockstep.cli.demo.verdict import EXPECTED, DemoVerdict, judge
+from lockstep.cli.demo.view import DemoView, draw_verdict, print_verdict
 from lockstep.cli.services_command import first_leaf
 from lockstep.cli.up import LOOPBACK, Up
 from lockstep.contracts.errors import ConfigError
@@ -75,12 +75,12 @@ class _Session:
         self.ranks = ranks
         self.expected = EXPECTED[fault]
         goal, goal_step = ("nothing to be found", HEALTHY_STEPS) if fault == "none" else (f"{fault} fault", FAULT_STEP)
-        self.view = View(console, goal, goal_step)
+        self.view = DemoView(console, goal, goal_step)
         self.run_json: dict[str, Any] = {}
         self.incidents: list[dict[str, Any]] = []
         self._is_interrupted = False
 
-    async def run(self) -> Verdict:
+    async def run(self) -> DemoVerdict:
         root = Path(tempfile.mkdtemp(prefix="lockstep-demo-", dir=_roomy_directory(Path(DEFAULT_ROOT).parent)))
         stop = asyncio.Event()
         up = demo_services(str(root), self.record)

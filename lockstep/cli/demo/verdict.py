@@ -39,7 +39,7 @@ EXPECTED: Mapping[str, Expected] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class DemoVerdict:
     """The answer, with the question. `kind`, `rank`, `cause` and `function` are None where nothing was found.
 
     `state` is the run's at the end; `root_cause` and `stacks` are of a crash and a hang.
@@ -83,7 +83,7 @@ def judge(
     steps: int,
     healthy: float | None,
     state: str | None = None,
-) -> Verdict:
+) -> DemoVerdict:
     """Return the verdict over all incidents of the run, closed ones included.
 
     It is right if exactly the faulty rank was named, with the right cause and the function that the fault lives in;
@@ -94,7 +94,7 @@ def judge(
     matching = [incident for incident in incidents if incident["kind"] == (expected.kind or "slow_rank")]
     first = matching[0] if matching else (incidents[0] if incidents else None)
     found = first or {}
-    return Verdict(
+    return DemoVerdict(
         run=run,
         fault=fault,
         faulty_rank=rank if is_of_rank else None,

@@ -12,7 +12,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.cli.demo.verdict import Verdict
+from lockstep.cli.demo.verdict import DemoVerdict
 
 _BAR_CELLS = 32
 _PLAIN_EVERY_STEPS = 25
@@ -20,7 +20,7 @@ _PICTURE_COLUMNS = 110
 _OWN = (("compute_seconds", "cyan"), ("host_seconds", "blue"), ("data_seconds", "yellow"), ("gc_seconds", "red"))
 
 
-class View:
+class DemoView:
     """A live table on a terminal; a line now and then where there is none.
 
     `goal` says what happens at `goal_step`, which the progress bar runs towards.
@@ -108,7 +108,7 @@ def _total(rank: dict[str, Any]) -> float:
     return (rank["self_seconds"] or 0.0) + (rank["wait_seconds"] or 0.0)
 
 
-def print_verdict(console: Console, verdict: Verdict) -> None:
+def print_verdict(console: Console, verdict: DemoVerdict) -> None:
     """Print the verdict for people."""
     console.rule("verdict", style="bold")
     if verdict.rank is None:
@@ -133,20 +133,20 @@ def print_verdict(console: Console, verdict: Verdict) -> None:
     console.print(f"Injected: {_injected(verdict)}. The verdict is {_judgement(verdict)}.")
 
 
-def _nothing_found(verdict: Verdict) -> str:
+def _nothing_found(verdict: DemoVerdict) -> str:
     counts = f"{verdict.steps} steps, {verdict.incidents} incidents"
     if verdict.state == "cancelled":
         return f"The run was cancelled: its processes were asked to end. No alert fires ({counts})."
     return f"No rank holds this job back ({counts})."
 
 
-def _injected(verdict: Verdict) -> str:
+def _injected(verdict: DemoVerdict) -> str:
     if verdict.faulty_rank is not None:
         return f"{verdict.fault} on rank {verdict.faulty_rank} from step {verdict.fault_step}"
     return "no fault" if verdict.fault == "none" else f"SIGINT to the job after step {verdict.fault_step}"
 
 
-def _judgement(verdict: Verdict) -> str:
+def _judgement(verdict: DemoVerdict) -> str:
     if verdict.correct:
         return "right"
     is_as_injected = (verdict.rank, verdict.cause) == (verdict.faulty_rank, verdict.fault) and verdict.incidents == 1
@@ -155,7 +155,7 @@ def _judgement(verdict: Verdict) -> str:
     return "WRONG"
 
 
-def draw_verdict(file: Path, verdict: Verdict) -> None:
+def draw_verdict(file: Path, verdict: DemoVerdict) -> None:
     """Write the verdict as an SVG picture of a terminal."""
     console = Console(record=True, width=_PICTURE_COLUMNS, file=io.StringIO())
     print_verdict(console, verdict)

@@ -14,7 +14,7 @@ import numpy as np
 from lockstep.simulator.calibration.measured import OperatorTimes
 from lockstep.simulator.hardware.cluster import Device
 from lockstep.simulator.lowering.costs import added_seconds, pace_ratio
-from lockstep.simulator.lowering.operators import Flow, place_operator
+from lockstep.simulator.lowering.operators import PlacedTensor, place_operator
 from lockstep.simulator.models.model import Operator, Precision
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.placement import PARTIAL
@@ -67,15 +67,15 @@ def _members(mesh: Mesh, ranks: Sequence[int]) -> int:
 def _by_mesh(tree: StrategyTree, device: Device, *, samples: float, accumulates: bool) -> dict[Mesh, _Seconds]:
     """Return what a rank of each mesh computes, in the order of the data."""
     found: dict[Mesh, _Seconds] = {}
-    arriving = Flow(total_bytes=0.0, placement={})
-    kept: dict[object, tuple[_Seconds, Flow]] = {}
+    arriving = PlacedTensor(total_bytes=0.0, placement={})
+    kept: dict[object, tuple[_Seconds, PlacedTensor]] = {}
     first = before = None
     for block in tree.root.children.values():
         mesh = block.mesh or tree.root.mesh
         assert mesh is not None  # a forecast has been made of this tree
         if before is not None and mesh != before:
             home = {axis: at for axis, at in arriving.placement.items() if at != PARTIAL}
-            arriving = Flow(total_bytes=arriving.total_bytes, placement=home)
+            arriving = PlacedTensor(total_bytes=arriving.total_bytes, placement=home)
         first, before = first or mesh, mesh
         alone = mesh != first  # tied weights have a copy where their owner is not
         placement = tuple(arriving.placement.items())
@@ -91,7 +91,7 @@ def _by_mesh(tree: StrategyTree, device: Device, *, samples: float, accumulates:
     return found
 
 
-def _of_block(block: Node, arriving: Flow, place: _Place) -> tuple[_Seconds, Flow]:
+def _of_block(block: Node, arriving: PlacedTensor, place: _Place) -> tuple[_Seconds, PlacedTensor]:
     mesh, device, samples, precision, alone, accumulates = place
     update_bytes = host_forward_s = host_backward_s = 0.0
     forward_s, backward_s = [0.0, 0.0], [0.0, 0.0]  # of products, and of others

@@ -21,7 +21,7 @@ SLOWDOWN_MAX = 1e4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class MeasuredFault:
     """What was measured of one thing that is slow.
 
     A rank: `excess_seconds` is what each of `ranks` does longer in a step. A link: `slowdown_ratio` is how much longer
@@ -50,7 +50,7 @@ class Gain:
     error_band_ratio: float
 
 
-def predict_gain(model: OnlineModel, fault: Fault) -> Gain | None:
+def predict_gain(model: OnlineModel, fault: MeasuredFault) -> Gain | None:
     """Return what the repair of `fault` gives back; None where the model knows no such rank or link.
 
     One simulation, of twice as many classes as the healthy job has at most.
@@ -72,7 +72,7 @@ def predict_gain(model: OnlineModel, fault: Fault) -> Gain | None:
     )
 
 
-def _with_fault(model: OnlineModel, fault: Fault) -> Cluster | None:
+def _with_fault(model: OnlineModel, fault: MeasuredFault) -> Cluster | None:
     cluster = model.setup.cluster
     if not fault.ranks or not all(0 <= rank < model.setup.ranks for rank in fault.ranks):
         return None
@@ -89,7 +89,7 @@ def _with_fault(model: OnlineModel, fault: Fault) -> Cluster | None:
     return replace(cluster, health=health) if links else None
 
 
-def _growth(model: OnlineModel, fault: Fault) -> float | None:
+def _growth(model: OnlineModel, fault: MeasuredFault) -> float | None:
     """Return by how much a step is longer where all ranks are slower; chance spreads them as before."""
     if not 0 < fault.excess_seconds <= SLOWDOWN_MAX * model.expected_step_seconds:
         return None

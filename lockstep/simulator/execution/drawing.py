@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from lockstep.simulator.execution.canvas import Canvas
 from lockstep.simulator.hardware.collectives import SEND
-from lockstep.simulator.lowering.acts import NOTHING, Compute, Pass, Pattern, Queued
+from lockstep.simulator.lowering.acts import NOTHING, Compute, Pass, PassTemplate, Queued
 from lockstep.simulator.lowering.board import Board, Phase
 from lockstep.simulator.lowering.coarse import Inside, Outline, coarse_passes, outline, undisturbed_sets
 from lockstep.simulator.lowering.graph import SENDING, Boundary, Bounds, Graph
@@ -54,16 +54,16 @@ class _Drawing:
     def __init__(self, classes: Sequence[RankClass], canvas: Canvas) -> None:
         self.classes = classes
         self.canvas = canvas
-        self._updates: dict[tuple[tuple[Queued, ...], float], Pattern] = {}
+        self._updates: dict[tuple[tuple[Queued, ...], float], PassTemplate] = {}
         self._coarse: dict[int, int] = {}
         self._chosen: dict[tuple[int, int, int], tuple[_Places, _Places, _Places]] = {}
 
-    def update(self, rank_class: RankClass) -> Pattern:
+    def update(self, rank_class: RankClass) -> PassTemplate:
         """Return the optimizer's step, with the weights that return afterwards, as a pass."""
         returns = tuple(self._returns(rank_class))
         key = (returns, rank_class.update_s)
         if key not in self._updates:
-            self._updates[key] = Pattern.of([Compute(rank_class.update_s), *returns])
+            self._updates[key] = PassTemplate.of([Compute(rank_class.update_s), *returns])
         return self._updates[key]
 
     def _returns(self, rank_class: RankClass) -> Iterator[Queued]:
@@ -232,7 +232,7 @@ class _Walk:
         self._draw(self.drawing.update(self.rank_class), _RETURNS)
         return first, last
 
-    def _draw(self, pattern: Pattern, key: object) -> tuple[int, int]:
+    def _draw(self, pattern: PassTemplate, key: object) -> tuple[int, int]:
         """Draw one pass behind the one before; return its first and last operation."""
         canvas, rank_class = self.canvas, self.rank_class
         drawn = np.empty(pattern.count, dtype=np.int64)

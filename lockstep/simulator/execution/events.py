@@ -18,7 +18,7 @@ _ENDS = -1
 """In place of a version: the operation ends at this moment, whatever happens."""
 
 
-class Run:
+class ExecutionState:
     """The state of an event-driven run, to be resumed once."""
 
     def __init__(self, graph: Graph, overlap_factor: float, *, sharing: bool) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.simulator.execution.events import Run
+from lockstep.simulator.execution.events import ExecutionState
 from lockstep.simulator.execution.undisturbed import NEVER, first_crowding, first_overlap, longest_path
 from lockstep.simulator.lowering.graph import Graph
 
@@ -57,7 +57,7 @@ def execute(graph: Graph, *, overlap_factor: float = 0.0, sharing: bool = True, 
         return Timeline(start, end, len(graph))
     # What has ended by then is done; the rest is numbered anew and left to events.
     alive = np.flatnonzero(~((end <= disturbed) & (start < disturbed)))
-    run = Run(_rest(graph, alive), overlap_factor, sharing=sharing)
+    run = ExecutionState(_rest(graph, alive), overlap_factor, sharing=sharing)
     start[alive], end[alive] = run.resume(start[alive], end[alive], flow_end[alive], disturbed)
     return Timeline(start, end, int((start < disturbed).sum()))
 

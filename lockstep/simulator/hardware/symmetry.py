@@ -25,7 +25,7 @@ _RECEIVES = np.uint64(1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Family:
+class GroupSet:
     """Groups that perform the same collectives: ranks by group, and the links that they pass. Compared by identity.
 
     `groups` has shape (groups, members), each rank at most once. In a `directed` family the first member sends to the
@@ -49,12 +49,12 @@ class Partition:
     links: NDArray[np.int64]
 
 
-def no_collapse(n_ranks: int, families: Sequence[Family], n_links: int) -> Partition:
+def no_collapse(n_ranks: int, families: Sequence[GroupSet], n_links: int) -> Partition:
     """Return the partition in which everything is alone."""
     return Partition(np.arange(n_ranks), tuple(np.arange(len(f.groups)) for f in families), np.arange(n_links))
 
 
-def collapse(rank_kinds: NDArray[np.int64], families: Sequence[Family], capacity: NDArray[np.float64]) -> Partition:
+def collapse(rank_kinds: NDArray[np.int64], families: Sequence[GroupSet], capacity: NDArray[np.float64]) -> Partition:
     """Return the coarsest partition that a step cannot tell from none.
 
     `rank_kinds` numbers program and speed of each rank; `capacity` is that of each link, in bytes a second. The last
@@ -71,7 +71,7 @@ def forget() -> None:
 
 
 @lru_cache(maxsize=16)
-def _collapse(kinds: bytes, families: tuple[Family, ...], capacities: bytes) -> Partition:
+def _collapse(kinds: bytes, families: tuple[GroupSet, ...], capacities: bytes) -> Partition:
     rank_kinds, capacity = np.frombuffer(kinds, dtype=np.int64), np.frombuffer(capacities, dtype=np.float64)
     ranks = _mix(rank_kinds.astype(np.uint64))
     untouched = _mix(capacity.view(np.uint64))
@@ -95,7 +95,7 @@ def _collapse(kinds: bytes, families: tuple[Family, ...], capacities: bytes) -> 
 class _Uses:
     """The uses of links by all groups of all families, numbered through, and their sums by group and by link."""
 
-    def __init__(self, families: Sequence[Family]) -> None:
+    def __init__(self, families: Sequence[GroupSet]) -> None:
         sizes = [len(family.groups) for family in families]
         offsets = np.cumsum(sizes) - sizes
         self.group = np.concatenate([f.usage.group + offset for f, offset in zip(families, offsets, strict=True)])
@@ -121,12 +121,12 @@ class _Uses:
 
 
 @lru_cache(maxsize=16)
-def _uses(families: tuple[Family, ...]) -> _Uses:
+def _uses(families: tuple[GroupSet, ...]) -> _Uses:
     """Return the uses of links, which health does not change."""
     return _Uses(families)
 
 
-def _group_hashes(families: Sequence[Family], ranks: _Hashes, links: _Hashes, uses: _Uses) -> list[_Hashes]:
+def _group_hashes(families: Sequence[GroupSet], ranks: _Hashes, links: _Hashes, uses: _Uses) -> list[_Hashes]:
     """Return a hash of each group: of its members' and of its links' with the use it makes of them."""
     mixed = _mix(ranks)
     loads = uses.by_group(links[uses.link] * uses.factor)
@@ -141,7 +141,7 @@ def _group_hashes(families: Sequence[Family], ranks: _Hashes, links: _Hashes, us
     return found
 
 
-def _rank_hashes(families: Sequence[Family], ranks: _Hashes, groups: list[_Hashes]) -> _Hashes:
+def _rank_hashes(families: Sequence[GroupSet], ranks: _Hashes, groups: list[_Hashes]) -> _Hashes:
     """Return new hashes of ranks: the old ones and those of their groups, with the place in a directed one."""
     ranks = ranks.copy()
     for family, hashes in zip(families, groups, strict=True):

@@ -58,9 +58,9 @@ class Pass:
         return Script.of(self.acts)
 
     @cached_property
-    def pattern(self) -> "Pattern":
+    def pattern(self) -> "PassTemplate":
         """The pass as operations and edges."""
-        return Pattern.of(self.acts)
+        return PassTemplate.of(self.acts)
 
     @cached_property
     def is_queuing(self) -> bool:
@@ -136,7 +136,7 @@ class Calls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
+class PassTemplate:
     """A pass act by act: operations by place, and the edges between them, as pairs of places.
 
     Of the `count` operations those at `computing` have `work_s` at full speed each; the others are in `calls`, by
@@ -158,7 +158,7 @@ class Pattern:
     awaited: list[int]
 
     @classmethod
-    def of(cls, acts: Sequence[Act]) -> "Pattern":
+    def of(cls, acts: Sequence[Act]) -> "PassTemplate":
         """Return the pattern of a pass; one without blocking acts has a computation of 0 s that passes the data on."""
         draft = _Draft()
         for act in acts:
@@ -230,7 +230,7 @@ class _Draft:
             self.entering.append(place)
         self.queued = place
 
-    def pattern(self) -> Pattern:
+    def pattern(self) -> PassTemplate:
         computing, work_s = [], []
         by_family: dict[int, tuple[list[int], list[tuple[bool, Phase]]]] = {}
         for place, call in enumerate(self.calls):
@@ -242,7 +242,7 @@ class _Draft:
                 places.append(place)
                 calls.append(call)
         edges = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
-        return Pattern(
+        return PassTemplate(
             count=len(self.calls),
             computing=np.array(computing, dtype=np.int64),
             work_s=np.array(work_s, dtype=np.float64),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lockstep.simulator.hardware.cluster import BOTH_WAYS, IN, OUT, Cluster
 from lockstep.simulator.hardware.collectives import ALL_TO_ALL, DIRECT, HIERARCHICAL, RING, Link, collective_cost
-from lockstep.simulator.hardware.symmetry import Family, Partition
+from lockstep.simulator.hardware.symmetry import GroupSet, Partition
 
 _Row = tuple[int, int, int, int, int]
 """A use of links: their class, level, members below, those beyond, and way."""
@@ -64,7 +64,7 @@ class Board:
         self,
         cluster: Cluster,
         algorithms: Mapping[str, str],
-        families: Sequence[Family],
+        families: Sequence[GroupSet],
         partition: Partition,
         capacity: NDArray[np.float64],
     ) -> None:
@@ -137,13 +137,13 @@ class Board:
         return Flow(kind, cost.latency_s(link), ratio, cap, min(cap, alone), uses, self._members[family][group])
 
 
-def _members(family: Family, classes: NDArray[np.int64]) -> list[tuple[int, ...]]:
+def _members(family: GroupSet, classes: NDArray[np.int64]) -> list[tuple[int, ...]]:
     """Return the classes of ranks in one group of each class, given those of all its members."""
     rows = classes.tolist()
     return [tuple(row) if family.directed else tuple(sorted(set(row))) for row in rows]
 
 
-def _rows(family: Family, first: NDArray[np.int64], links: NDArray[np.int64]) -> list[list[_Row]]:
+def _rows(family: GroupSet, first: NDArray[np.int64], links: NDArray[np.int64]) -> list[list[_Row]]:
     """Return the uses of links that one group of each class makes, the group at `first`.
 
     Rows that differ in nothing count once: a group of two hundred nodes passes two hundred equal links.
@@ -160,7 +160,7 @@ def _rows(family: Family, first: NDArray[np.int64], links: NDArray[np.int64]) ->
 
 
 def _carried(
-    family: Family, groups: NDArray[np.int64], links: NDArray[np.int64], representative: NDArray[np.int64]
+    family: GroupSet, groups: NDArray[np.int64], links: NDArray[np.int64], representative: NDArray[np.int64]
 ) -> dict[tuple[int, int, int], int]:
     """Return how many groups of a class one uplink of a class carries, by (class of groups, class of links, way)."""
     usage = family.usage

@@ -12,7 +12,7 @@ from lockstep.simulator.hardware.cluster import Device
 from lockstep.simulator.hardware.collectives import ALL_GATHER
 from lockstep.simulator.lowering.context import ContextParallelism
 from lockstep.simulator.lowering.costs import added_seconds
-from lockstep.simulator.lowering.operators import Flow, Placed, place_operator
+from lockstep.simulator.lowering.operators import Placed, PlacedTensor, place_operator
 from lockstep.simulator.lowering.segments import (
     SCATTER_AXIS,
     Feature,
@@ -57,7 +57,7 @@ class Part:
     update_bytes: float = 0.0
     flops: float = 0.0
     returns: list[Transfer] = field(default_factory=list)
-    output: Flow = field(default_factory=lambda: Flow(total_bytes=0.0, placement={}))
+    output: PlacedTensor = field(default_factory=lambda: PlacedTensor(total_bytes=0.0, placement={}))
 
     @property
     def static_bytes(self) -> float:
@@ -117,7 +117,7 @@ def compile_chunks(
     """
     compiled: dict[object, Part] = {}
     chunks: list[Chunk] = []
-    arriving = Flow(total_bytes=0.0, placement={})
+    arriving = PlacedTensor(total_bytes=0.0, placement={})
     first: Mesh | None = None
     for block in tree.root.children.values():
         mesh = block.mesh or tree.root.mesh
@@ -159,12 +159,12 @@ def compile_chunks(
     return chunks
 
 
-def _scattered(flow: Flow, mesh: Mesh) -> int:
+def _scattered(flow: PlacedTensor, mesh: Mesh) -> int:
     """Return in how many parts a tensor that is replicated along `SCATTER_AXIS` is sent."""
     return 1 if SCATTER_AXIS in flow.placement else mesh.degree(SCATTER_AXIS)
 
 
-def _chunk(arriving: Flow, mesh: Mesh) -> Chunk:
+def _chunk(arriving: PlacedTensor, mesh: Mesh) -> Chunk:
     """Return a chunk that begins with what arrives made whole."""
     chunk = Chunk(mesh, Part(), arriving.total_bytes / shards(arriving.placement, mesh) / _scattered(arriving, mesh))
     if arriving.total_bytes and _scattered(arriving, mesh) > 1:
@@ -173,28 +173,28 @@ def _chunk(arriving: Flow, mesh: Mesh) -> Chunk:
     return chunk
 
 
-def _gather_before(chunk: Chunk, leaving: Flow) -> None:
+def _gather_before(chunk: Chunk, leaving: PlacedTensor) -> None:
     """Let the backward pass of `chunk` begin with the gradients of what left it made whole."""
     if _scattered(leaving, chunk.mesh) > 1:
         chunk.part.backward.insert(0, _gather(leaving, chunk.mesh))
         chunk.contents.append(_SENDS)
 
 
-def _gather(flow: Flow, mesh: Mesh) -> Segment:
+def _gather(flow: PlacedTensor, mesh: Mesh) -> Segment:
     volume_bytes = flow.total_bytes / shards(flow.placement, mesh)
     return Feature(Transfer(ALL_GATHER, frozenset((SCATTER_AXIS,)), volume_bytes))
 
 
-def _settle(part: Part, leaving: Flow, mesh: Mesh) -> Flow:
+def _settle(part: Part, leaving: PlacedTensor, mesh: Mesh) -> PlacedTensor:
     """Complete sums before they leave the mesh."""
     home = {axis: at for axis, at in leaving.placement.items() if at != PARTIAL}
     part.forward += [Feature(t) for t in transfers(leaving.total_bytes, leaving.placement, home, mesh)]
-    return Flow(total_bytes=leaving.total_bytes, placement=home)
+    return PlacedTensor(total_bytes=leaving.total_bytes, placement=home)
 
 
 def _block(
     block: Node,
-    arriving: Flow,
+    arriving: PlacedTensor,
     mesh: Mesh,
     device: Device,
     *,

@@ -18,7 +18,7 @@ _FUSED_BACKWARD_RATIO = 2.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class OperatorCost:
     """What an operator does on a rank in a forward pass, as split: FLOPs, bytes, shapes and format of its products.
 
     The slowest rank of a context parallel group computes `causal_factor` times as much of fused attention.
@@ -34,7 +34,7 @@ class Work:
     causal_factor: float = 1.0
 
 
-def operator_seconds(op: Operator, work: Work, device: Device) -> tuple[float, float]:
+def operator_seconds(op: Operator, work: OperatorCost, device: Device) -> tuple[float, float]:
     """Return the seconds of the forward and of the backward pass on a device at full speed, the host left out."""
     if op.fused_attention:
         return _fused_attention_seconds(op, work, device)
@@ -68,7 +68,7 @@ def pace_ratio(device_s: float, host_s: float, *, blocking: bool) -> float:
     return paced_s / device_s if device_s else 1.0
 
 
-def _fused_attention_seconds(op: Operator, work: Work, device: Device) -> tuple[float, float]:
+def _fused_attention_seconds(op: Operator, work: OperatorCost, device: Device) -> tuple[float, float]:
     flops = work.flops * op.executed_share * work.causal_factor
     backward_flops = flops * _FUSED_BACKWARD_RATIO
     if device.attention is None:

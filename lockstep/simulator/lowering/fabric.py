@@ -20,9 +20,9 @@ from lockstep.simulator.hardware.collectives import (
     REDUCE_SCATTER,
     Link,
 )
-from lockstep.simulator.hardware.symmetry import Family, Partition
+from lockstep.simulator.hardware.symmetry import GroupSet, Partition
 from lockstep.simulator.lowering.board import Board, Phase
-from lockstep.simulator.strategy.mesh import Axis, Mesh
+from lockstep.simulator.strategy.mesh import Mesh, MeshAxis
 from lockstep.simulator.strategy.placement import Transfer
 
 WHOLE = "whole"
@@ -41,12 +41,12 @@ class Fabric:
     def __init__(self, cluster: Cluster, algorithms: Mapping[str, str], meshes: Iterable[Mesh]) -> None:
         self.cluster = cluster
         self._meshes = list(meshes)
-        self.families: list[Family] = []
+        self.families: list[GroupSet] = []
         self._links = cluster.links()
         self._algorithms = algorithms
         self._index: dict[object, int] = {}
         self._axes: dict[int, frozenset[str]] = {}
-        self._phases: dict[tuple[Transfer, tuple[Axis, ...]], list[Phase]] = {}
+        self._phases: dict[tuple[Transfer, tuple[MeshAxis, ...]], list[Phase]] = {}
 
     def on(self, cluster: Cluster) -> "Fabric":
         """Return the same families on a cluster of the same shape, whose links have other health."""
@@ -116,7 +116,7 @@ class Fabric:
             self.families.append(self._made(mesh, axes, part))
         return self._index[key]
 
-    def _made(self, mesh: Mesh, axes: frozenset[str], part: str) -> Family:
+    def _made(self, mesh: Mesh, axes: frozenset[str], part: str) -> GroupSet:
         """Return a family, not entered."""
         alike = tuple(other for other in self._meshes if other.axes == mesh.axes)
         return _collective(self.cluster.shape, alike, axes, part)
@@ -141,20 +141,20 @@ def _bare(shape: tuple[tuple[int, bool], ...]) -> Cluster:
 @lru_cache(maxsize=32)
 def _collective(
     shape: tuple[tuple[int, bool], ...], meshes: tuple[Mesh, ...], axes: frozenset[str], part: str
-) -> Family:
+) -> GroupSet:
     cluster = _bare(shape)
     groups = np.concatenate([mesh.groups(axes) for mesh in meshes])
     if part != WHOLE:
         groups = _divided(groups, part, cluster.levels[0].fanout)
-    return Family(groups, link_usage(cluster, cluster.links(), groups), directed=False)
+    return GroupSet(groups, link_usage(cluster, cluster.links(), groups), directed=False)
 
 
 @lru_cache(maxsize=32)
-def _sending(shape: tuple[tuple[int, bool], ...], senders: tuple[Mesh, ...], receivers: tuple[Mesh, ...]) -> Family:
+def _sending(shape: tuple[tuple[int, bool], ...], senders: tuple[Mesh, ...], receivers: tuple[Mesh, ...]) -> GroupSet:
     if senders[0].first > receivers[0].first:  # the way back passes the same links the other way
         there = _sending(shape, receivers, senders)
         usage = replace(there.usage, way=np.where(there.usage.way == OUT, IN, OUT))
-        return Family(np.ascontiguousarray(there.groups[:, ::-1]), usage, directed=True)
+        return GroupSet(np.ascontiguousarray(there.groups[:, ::-1]), usage, directed=True)
     cluster = _bare(shape)
     links = cluster.links()
     columns = [np.concatenate([mesh.ranks() for mesh in end]) for end in (senders, receivers)]
@@ -163,7 +163,7 @@ def _sending(shape: tuple[tuple[int, bool], ...], senders: tuple[Mesh, ...], rec
     # A link below which the sender sits carries outwards, the others inwards.
     sizes = np.array([cluster.child_size(index) for index in range(len(cluster.levels))])
     home = groups[usage.group, 0] // sizes[usage.level] + links.offsets[usage.level]
-    return Family(groups, replace(usage, way=np.where(home == usage.link, OUT, IN)), directed=True)
+    return GroupSet(groups, replace(usage, way=np.where(home == usage.link, OUT, IN)), directed=True)
 
 
 def _divided(groups: NDArray[np.int64], part: str, fanout: int) -> NDArray[np.int64]:

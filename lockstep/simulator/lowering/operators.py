@@ -12,7 +12,7 @@ from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.hardware.cluster import Device
 from lockstep.simulator.hardware.products import Shape
 from lockstep.simulator.lowering.context import ContextParallelism
-from lockstep.simulator.lowering.costs import Work, operator_seconds
+from lockstep.simulator.lowering.costs import OperatorCost, operator_seconds
 from lockstep.simulator.models.model import BATCH, Extent, Operator, Precision, Product, Read
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.placement import PARTIAL, Placement, Transfer, shards, transfers
@@ -24,7 +24,7 @@ _PRODUCTS_AGAIN = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flow:
+class PlacedTensor:
     """The tensor between two operators: its bytes over the whole mesh, and where they lie."""
 
     total_bytes: float
@@ -62,13 +62,13 @@ class Placed:
     workspace_bytes: float
     dropped_bytes: float
     recomputed: bool
-    output: Flow
+    output: PlacedTensor
 
 
 def place_operator(
     op: Operator,
     stated: Stated,
-    arriving: Flow,
+    arriving: PlacedTensor,
     mesh: Mesh,
     device: Device,
     *,
@@ -100,7 +100,7 @@ def place_operator(
     weights = op.weights / _weight_parts(op, split, mesh)
     sizes = {BATCH: samples, **op.dims}
     local = {dim: size / parts.get(dim, 1) for dim, size in sizes.items()}
-    work = Work(
+    work = OperatorCost(
         flops=op.flops * samples / all_parts,
         moved_bytes=op.moved_elements * samples * precision.activation / all_parts,
         weight_bytes=weights * precision.weight,
@@ -113,7 +113,7 @@ def place_operator(
     forward_s, backward_s = operator_seconds(op, work, device)
     again, kept_own, kept_input = _kept(op, stated.recomputation)
     output = {axis: op.writes.index(dim) if dim in op.writes else PARTIAL for axis, dim in split.items()}
-    leaving = Flow(total_bytes=op.output_elements * samples * precision.activation, placement=output)
+    leaving = PlacedTensor(total_bytes=op.output_elements * samples * precision.activation, placement=output)
     gradients_bytes = arriving.total_bytes / shards(stored, mesh) + leaving.total_bytes / shards(output, mesh)
     input_bytes = op.stored_input_bytes * samples / shards(stored, mesh)
     own_bytes = op.stored_own_bytes * samples / all_parts

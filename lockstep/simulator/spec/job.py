@@ -15,7 +15,7 @@ from typing import Any
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.yaml_text import Path, Places, read_yaml
 from lockstep.simulator.calibration.calibrate import with_parameters
-from lockstep.simulator.forecast import Forecast, Job
+from lockstep.simulator.forecast import CompiledStep, Forecast
 from lockstep.simulator.hardware.cluster import Cluster
 from lockstep.simulator.lowering.context import ContextParallelism
 from lockstep.simulator.models.model import ModelSpec
@@ -86,7 +86,7 @@ class JobSpec:
             raise self._at_strategy(error) from error
         return with_overhead(found, self.calibration) if self.calibration else found
 
-    def compiled(self) -> Job:
+    def compiled(self) -> CompiledStep:
         """Return the graph of a step, for its timeline. Raises as `forecast`."""
         try:
             return compile_job(self.tree(), self.cluster, batch=self.batch, options=self.options)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from lockstep.contracts.errors import ConfigError
 
 
-class Axis(NamedTuple):
+class MeshAxis(NamedTuple):
     """One direction of a mesh: `size` positions, `stride` ranks apart."""
 
     name: str
@@ -26,7 +26,7 @@ class Axis(NamedTuple):
 class Mesh:
     """Ranks `first + sum(position * stride)`; axes from the fastest varying on."""
 
-    axes: tuple[Axis, ...]
+    axes: tuple[MeshAxis, ...]
     first: int = 0
 
     @classmethod
@@ -36,11 +36,11 @@ class Mesh:
         for name, size in sizes.items():
             if size < 1:
                 raise ConfigError(f"mesh axis {name}: got {size}, expected at least 1")
-            axes.append(Axis(name, size, stride))
+            axes.append(MeshAxis(name, size, stride))
             stride *= size
         return cls(tuple(axes), first)
 
-    def axis(self, name: str) -> Axis:
+    def axis(self, name: str) -> MeshAxis:
         """Return the axis `name`.
 
         Raises
@@ -82,7 +82,7 @@ class Mesh:
 
 
 @lru_cache(maxsize=1024)
-def _grid(first: int, axes: tuple[Axis, ...]) -> NDArray[np.int64]:
+def _grid(first: int, axes: tuple[MeshAxis, ...]) -> NDArray[np.int64]:
     ranks = np.array([first], dtype=np.int64)
     for axis in axes:
         ranks = (np.arange(axis.size, dtype=np.int64)[:, None] * axis.stride + ranks[None, :]).ravel()

@@ -8,7 +8,7 @@ import pytest
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.calibration.measured import Window
 from lockstep.simulator.calibration.online import Setup, computing, fit, level_of, with_links
-from lockstep.simulator.calibration.repair import COMPUTING, LINK, RANK, Fault, predict_gain
+from lockstep.simulator.calibration.repair import COMPUTING, LINK, RANK, MeasuredFault, predict_gain
 from lockstep.simulator.calibration.repair import FLOOR as FLOOR_FAULT
 from lockstep.simulator.spec import load_spec
 
@@ -90,7 +90,7 @@ def test_who_is_slow_for_a_reason_hides_who_is_slow_by_chance():
     plain = fit(DECLARED, measure(real))
     assert model.expected_step_seconds == pytest.approx(plain.expected_step_seconds + spread_s, rel=0.02)
     assert model.rest_seconds == pytest.approx(plain.rest_seconds, abs=0.01 * model.expected_step_seconds)
-    large, small = (Fault(kind=RANK, ranks=(13,), excess_seconds=seconds) for seconds in (0.5, 0.002))
+    large, small = (MeasuredFault(kind=RANK, ranks=(13,), excess_seconds=seconds) for seconds in (0.5, 0.002))
     faulty_s = predict_gain(plain, large).faulty_step_seconds
     assert predict_gain(model, large).faulty_step_seconds == pytest.approx(faulty_s, rel=0.02)
     assert predict_gain(model, small).gain_ratio == pytest.approx(0.0, abs=1e-9)
@@ -103,7 +103,7 @@ def test_the_gain_of_mending_a_rank_is_that_of_the_real_job(model, rank, share):
     real = truth()
     healthy_s, sick_s = real.forecast().step_seconds, real.forecast(real.cluster.with_rank(rank, share)).step_seconds
     excess_s = computing(real.forecast()) * (1 / share - 1)
-    gain = predict_gain(model, Fault(kind=RANK, ranks=(rank,), excess_seconds=excess_s))
+    gain = predict_gain(model, MeasuredFault(kind=RANK, ranks=(rank,), excess_seconds=excess_s))
     assert gain.gain_ratio == pytest.approx(1 - (healthy_s + FLOOR + REST) / (sick_s + FLOOR + REST), abs=0.02)
     assert gain.faulty_step_seconds == pytest.approx(sick_s + FLOOR + REST, rel=0.05)
     assert gain.repaired_step_seconds == model.expected_step_seconds
@@ -120,7 +120,7 @@ def test_the_gain_of_mending_all_ranks_is_that_of_the_real_job(model, share):
     healthy_s, sick_s = real.forecast().step_seconds, real.forecast(slow).step_seconds
     excess_s = computing(real.forecast()) * (1 / share - 1)
     assert sick_s - healthy_s > 1.1 * excess_s
-    gain = predict_gain(model, Fault(kind=COMPUTING, excess_seconds=excess_s))
+    gain = predict_gain(model, MeasuredFault(kind=COMPUTING, excess_seconds=excess_s))
     assert gain.gain_ratio == pytest.approx(1 - (healthy_s + FLOOR + REST) / (sick_s + FLOOR + REST), abs=0.02)
     assert gain.repaired_step_seconds == model.expected_step_seconds
 
@@ -129,10 +129,10 @@ def test_what_steps_stand_beside_computing_is_given_back_whole():
     """A loader that takes 10 ms longer on every rank costs 10 ms, however ranks are spread by chance."""
     model = fit(DECLARED, measure(truth(), spread=0.02))
     healthy_s = model.expected_step_seconds
-    gain = predict_gain(model, Fault(kind=FLOOR_FAULT, excess_seconds=0.01))
+    gain = predict_gain(model, MeasuredFault(kind=FLOOR_FAULT, excess_seconds=0.01))
     assert gain.faulty_step_seconds == pytest.approx(healthy_s + 0.01)
     assert gain.gain_ratio == pytest.approx(0.01 / (healthy_s + 0.01))
-    slow = predict_gain(model, Fault(kind=COMPUTING, excess_seconds=0.005))
+    slow = predict_gain(model, MeasuredFault(kind=COMPUTING, excess_seconds=0.005))
     assert slow.faulty_step_seconds > healthy_s + 0.005  # who is slow by chance still is
 
 
@@ -143,8 +143,8 @@ def test_the_gain_of_mending_a_link_is_that_of_the_real_job():
     sick_s = real.forecast(real.cluster.with_link(1, 0, 0.2)).step_seconds
     expected = 1 - (real.forecast().step_seconds + FLOOR + REST) / (sick_s + FLOOR + REST)
     assert expected > 0.05
-    node = predict_gain(model, Fault(kind=LINK, ranks=tuple(range(8)), slowdown_ratio=4.0, is_uplink=True))
-    group = predict_gain(model, Fault(kind=LINK, ranks=(0, 8), slowdown_ratio=4.0))
+    node = predict_gain(model, MeasuredFault(kind=LINK, ranks=tuple(range(8)), slowdown_ratio=4.0, is_uplink=True))
+    group = predict_gain(model, MeasuredFault(kind=LINK, ranks=(0, 8), slowdown_ratio=4.0))
     assert node.gain_ratio == pytest.approx(expected, abs=0.03)
     assert group.gain_ratio == pytest.approx(expected, abs=0.03)
 
@@ -152,16 +152,16 @@ def test_the_gain_of_mending_a_link_is_that_of_the_real_job():
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault(kind=RANK, ranks=(), excess_seconds=1.0),
-        Fault(kind=RANK, ranks=(16,), excess_seconds=1.0),
-        Fault(kind=RANK, ranks=(1,), excess_seconds=0.0),
-        Fault(kind=RANK, ranks=(1,), excess_seconds=float("inf")),
-        Fault(kind=COMPUTING, excess_seconds=0.0),
-        Fault(kind=COMPUTING, excess_seconds=float("inf")),
-        Fault(kind=FLOOR_FAULT, excess_seconds=float("nan")),
-        Fault(kind=LINK, ranks=(1,), slowdown_ratio=1.0),
-        Fault(kind=LINK, ranks=(0, 1), slowdown_ratio=-0.5),
-        Fault(kind=LINK, ranks=tuple(range(16)), slowdown_ratio=1.0, is_uplink=True),
+        MeasuredFault(kind=RANK, ranks=(), excess_seconds=1.0),
+        MeasuredFault(kind=RANK, ranks=(16,), excess_seconds=1.0),
+        MeasuredFault(kind=RANK, ranks=(1,), excess_seconds=0.0),
+        MeasuredFault(kind=RANK, ranks=(1,), excess_seconds=float("inf")),
+        MeasuredFault(kind=COMPUTING, excess_seconds=0.0),
+        MeasuredFault(kind=COMPUTING, excess_seconds=float("inf")),
+        MeasuredFault(kind=FLOOR_FAULT, excess_seconds=float("nan")),
+        MeasuredFault(kind=LINK, ranks=(1,), slowdown_ratio=1.0),
+        MeasuredFault(kind=LINK, ranks=(0, 1), slowdown_ratio=-0.5),
+        MeasuredFault(kind=LINK, ranks=tuple(range(16)), slowdown_ratio=1.0, is_uplink=True),
     ],
 )
 def test_what_the_model_does_not_know_has_no_gain(model, fault):

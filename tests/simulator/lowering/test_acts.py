@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.simulator.lowering.acts import NOTHING, Await, Blocking, Compute, Pattern, Queued
+from lockstep.simulator.lowering.acts import NOTHING, Await, Blocking, Compute, PassTemplate, Queued
 from lockstep.simulator.lowering.board import Phase
 
 PHASES = {name: Phase("all_reduce", family, 1.0) for family, name in enumerate("abc")}
@@ -54,7 +54,7 @@ def by_hand(acts, now, queue_free):
 @given(passes(), st.sampled_from([0.0, 1.0]), st.sampled_from([0.0, 5.0]))
 def test_a_pattern_is_its_acts(acts, now, queue_free):
     """Ends of the pass and of its queue, and what is still awaited, are those of stepping through the acts."""
-    pattern = Pattern.of(acts)
+    pattern = PassTemplate.of(acts)
     spent = np.zeros(pattern.count)
     spent[pattern.computing] = pattern.work_s
     for calls in pattern.calls:
@@ -76,7 +76,7 @@ def test_a_pattern_is_its_acts(acts, now, queue_free):
 def test_equal_calls_of_a_family_are_told_in_order():
     """Features and gradients of one family keep their places, and whether the pass waits for them."""
     acts = [Blocking(PHASES["a"]), Queued((PHASES["a"], PHASES["b"])), Compute(1.0), Blocking(PHASES["a"])]
-    found = {calls.family: calls for calls in Pattern.of(acts).calls}
+    found = {calls.family: calls for calls in PassTemplate.of(acts).calls}
     assert {family: calls.places.tolist() for family, calls in found.items()} == {0: [0, 1, 4], 1: [2]}
     assert [found[0].kinds[which] for which in found[0].which] == [
         (is_blocking, PHASES["a"]) for is_blocking in (True, False, True)
