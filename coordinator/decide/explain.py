@@ -17,7 +17,7 @@ from coordinator.decide import samples as of
 from coordinator.detect.findings import FLUCTUATION, MEMORY_GROWTH, SLOW_LINK, SLOW_RANK
 from coordinator.detect.ranks.components import medians
 from coordinator.detect.ranks.groups import REFERENCE_QUANTILE
-from coordinator.intake.topology import replica_members
+from coordinator.intake.replicas import replica_members
 
 if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident

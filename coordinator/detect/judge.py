@@ -25,7 +25,7 @@ from coordinator.detect.run_findings import scattered_gc, slow_link, slower_run,
 from coordinator.detect.runs.fluctuation import FluctuationTest, RunSample
 from coordinator.detect.runs.scattered import ScatteredGcTest
 from coordinator.detect.work_figure import WorkFigure
-from coordinator.intake.topology import places_of, replicas_of
+from coordinator.intake.replicas import places_of, replicas_of
 from lockstep.contracts.metrics import MIRRORED_UNITS
 from lockstep.contracts.records import Flag
 

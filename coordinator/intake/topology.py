@@ -1,4 +1,4 @@
-"""From announcements to the shape of a run: ranks, nodes, communication domains, stages and replicas.
+"""From announcements to the shape of a run: ranks, nodes and communication domains.
 
 Pure. A lying node can announce what it likes of itself. The size of the world is what most living ranks announce, and
 costs memory only once enough ranks announce it; groups are what fits into that world; a rank belongs to one node.
@@ -17,8 +17,6 @@ from lockstep.contracts.messages import FAILED, FINISHED, GONE
 from lockstep.contracts.records import DOMAIN_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from lockstep.contracts.messages import NodeAnnouncement, RankEnding, RankInfo, RunHeartbeat
 
 OWNER_SILENT_SECONDS = 3 * HEARTBEAT_SECONDS_MAX
@@ -31,9 +29,6 @@ _VOTE_SECONDS = 60.0  # what ranks announced that a smaller attempt left behind 
 _RANKS_PER_RECOUNT = 1024  # votes are counted again after a message for each so many ranks: 0.1 ms a message
 _ENDED = frozenset((FINISHED, FAILED, GONE))
 _NS = 1e-9
-
-REPLICA_KINDS = ("tp", "cp", "pp")
-"""Ranks joined by these work on the same samples, so an uneven batch slows them together."""
 
 
 @dataclass(slots=True)
@@ -362,43 +357,3 @@ class Membership:
             info.world_size for rank, info in self.infos.items() if self._signs[rank].seen_unix_s >= since_unix_s
         )
         return max(votes, key=lambda world: (votes[world], -world), default=0)
-
-
-def replicas_of(topology: domains.Topology) -> list[int]:
-    """Return the replica of each rank: ranks joined by tensor, context or pipeline parallelism share one."""
-    parent = list(range(topology.world_size))
-
-    def root(rank: int) -> int:
-        while parent[rank] != rank:
-            parent[rank] = parent[parent[rank]]
-            rank = parent[rank]
-        return rank
-
-    for domain in topology.domains:
-        if domain.kind in REPLICA_KINDS:
-            first = root(domain.ranks[0])
-            for rank in domain.ranks[1:]:
-                parent[root(rank)] = first
-    return [root(rank) for rank in range(topology.world_size)]
-
-
-def replica_members(topology: domains.Topology, rank: int) -> set[int]:
-    """Return the ranks of one rank's replica, itself included; many times quicker than laying out all of them."""
-    joined = [domain.ranks for domain in topology.domains if domain.kind in REPLICA_KINDS]
-    members = {rank}
-    while True:
-        near = [ranks for ranks in joined if not members.isdisjoint(ranks)]
-        if len(grown := members.union(*near)) == len(members):
-            return members
-        members = grown
-
-
-def places_of(topology: domains.Topology, ranks: "Iterable[int]") -> list[int] | None:
-    """Return the place of each rank in its expert domain, 0 for one without; None where there is no such domain.
-
-    Ranks of one place hold the same experts, each for the tokens of its own replicas.
-    """
-    place = {
-        rank: index for domain in topology.domains if domain.kind == "ep" for index, rank in enumerate(domain.ranks)
-    }
-    return [place.get(int(rank), 0) for rank in ranks] if place else None

@@ -1,10 +1,10 @@
 """The process that reads traces: `python -P -m exporter.capturing.summarise_worker MEMORY BUSY BURST SECONDS`.
 
-It stands at a low priority beside the training it describes, within MEMORY bytes of address space. What summaries
+It runs at a low priority next to the training it describes, within MEMORY bytes of address space. What summaries
 import takes most of the processor time of a small one, so it is imported once, and each trace is read by a fork, whose
-death costs one summary. A job is a line of standard input, a JSON list (`SummaryRequest`). Its answer is a JSON list, exit status,
-number of bytes and last complaint, and behind it the summary as on the bus. A trace that is none gives one with the
-error. What it takes of cores that others want is `worker_share.Share(BUSY, BURST, SECONDS)`.
+death costs one summary. A request is a line of standard input, a JSON list (`SummaryRequest`). Its answer is a JSON
+list, exit status, number of bytes and last complaint, followed by the summary as on the bus. A trace that is none
+gives one with the error. What it takes of cores that others want is `worker_share.Share(BUSY, BURST, SECONDS)`.
 """
 
 import atexit

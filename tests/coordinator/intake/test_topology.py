@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.intake.refusals import RANK_CLAIMED
-from coordinator.intake.topology import OWNER_SILENT_SECONDS, Membership, replicas_of
+from coordinator.intake.replicas import replicas_of
+from coordinator.intake.topology import OWNER_SILENT_SECONDS, Membership
 from lockstep.contracts.codec import decode_as, encode
 from lockstep.contracts.domains import Domain, from_degrees, from_groups, pack_ranks, unpack_ranks
 from lockstep.contracts.errors import ConfigError, MalformedError
