@@ -3,10 +3,11 @@
     python -m benchmarks.run_endings [--way TEXT]
 
 Real torchrun of two ranks and real Slurm (tests/end_to_end/test_run_endings.py has the ways), exporter, broker,
-coordinator, Prometheus with the default rules, Alertmanager and its webhook. Three things differ from the defaults: the
-page is for two ranks and more, scrapes and evaluations come every 5 s, and Alertmanager does not wait to group. Exit
-code 1 when a row is not as it should be, or anything else is sent. Ten minutes on a quiet machine; on one whose cores
-are taken for tens of seconds the exporter misses how processes ended, and scrapes their deadline.
+coordinator, Prometheus with the default rules, Alertmanager and its webhook. The OOM kill needs a control group of its
+own, v1 or v2; where this machine makes none, its row reads "not run", and why. Three things differ from the defaults:
+the page is for two ranks and more, scrapes and evaluations come every 5 s, and Alertmanager does not wait to group.
+Exit code 1 when a row is not as it should be, or anything else is sent. Ten minutes on a quiet machine; on one whose
+cores are taken for tens of seconds the exporter misses how processes ended, and scrapes their deadline.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,18 @@ from alerts.policy import AlertPolicy
 from lockstep.cli.markdown import markdown_table
 from tests.agent.launchers.slurm import slurm_cluster
 from tests.end_to_end.ending_job import BAD_RANK
-from tests.end_to_end.test_run_endings import LIVE_S, PATIENCE_S, ROWS, Job, _over, scancel
+from tests.end_to_end.test_run_endings import (
+    LIVE_S,
+    MEMORY_BYTES,
+    OUT_OF_MEMORY,
+    PATIENCE_S,
+    ROWS,
+    Job,
+    Row,
+    _over,
+    scancel,
+)
+from tests.support.cgroups import UNAVAILABLE, memory_cgroup
 from tests.support.stack import Stack, fault_begin, full_stack
 
 POLICY = AlertPolicy(page_devices_lost=2)
@@ -42,7 +54,8 @@ _Act = Callable[[Job], object]
 class Way:
     """A way to end: what the job does itself, what is done to it, and what must come of it.
 
-    `root_cause` and `alert` are empty where none is to be; `mend` is what ends a hang, and `mended` how it reads.
+    `root_cause` and `alert` are empty where none is to be; `repair` is what ends a hang, `resolved_by` what resolves
+    the page. `obstacle` is why this machine cannot run it, empty where it can.
     """
 
     name: str
@@ -51,9 +64,11 @@ class Way:
     state: str
     root_cause: str = ""
     alert: str = ""
-    mend: _Act | None = None
-    mended: str = "the next attempt trains"
+    repair: _Act | None = None
+    resolved_by: str = "the next attempt trains"
     prefix: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    obstacle: str = ""
 
 
 @dataclass(kw_only=True)
@@ -80,36 +95,38 @@ class Found:
     def cells(self) -> tuple[str, ...]:
         """Return the row of the table, in the order of `COLUMNS`."""
         incident = "; ".join(map(_incident, self.incidents)) or "none"
-        resolved = f"{_seconds(self.resolved_s)} after {self.way.mended}" if self.way.alert else ""
+        if self.way.obstacle:
+            return self.way.name, f"not run: {self.way.obstacle}", "", "", "", "", ""
+        resolved = f"{_seconds(self.resolved_s)} after {self.way.resolved_by}" if self.way.alert else ""
         page = self.way.alert or "none"
         known, sent = _seconds(self.known_s), _seconds(self.sent_s)
         return self.way.name, self.state, incident, known, page, sent, resolved
 
 
-def ways() -> list[Way]:
-    """Return every way: those of the test, SIGSTOP, and data that never come."""
-    crashed = {"crashed": CRASHED}
+def ways(group: Path | None) -> list[Way]:
+    """Return every way: those of the tests, SIGSTOP, and data that never come; `group` limits the memory of one."""
+    memory = _way(OUT_OF_MEMORY)
     return [
-        *(
-            Way(
-                name=row.way, how=row.how, act=row.act, state=row.state, root_cause=row.culprit,
-                alert=crashed.get(row.state, ""),
-            )
-            for row in ROWS
-        ),
+        *map(_way, ROWS),
+        replace(memory, environment={"MEMORY_CGROUP": str(group)}) if group else replace(memory, obstacle=UNAVAILABLE),
         Way(
             name="`scancel` of a Slurm job", how="train", act=lambda _: None, state="cancelled",
             prefix=("srun", "--ntasks", "1", "--quiet"),
         ),
         Way(
             name="SIGSTOP of one rank", how="train", act=lambda job: job.kill(signal.SIGSTOP, BAD_RANK), state="hung",
-            alert=HUNG, mend=lambda job: job.kill(signal.SIGCONT, BAD_RANK), mended="SIGCONT",
+            alert=HUNG, repair=lambda job: job.kill(signal.SIGCONT, BAD_RANK), resolved_by="SIGCONT",
         ),
         Way(
             name="no end: one rank reads from a connection that never answers", how="hang", act=lambda _: None,
-            state="hung", alert=HUNG, mended="the job is ended",
+            state="hung", alert=HUNG, resolved_by="the job is ended",
         ),
     ]  # fmt: skip
+
+
+def _way(row: Row) -> Way:
+    alert = CRASHED if row.state == "crashed" else ""
+    return Way(name=row.way, how=row.how, act=row.act, state=row.state, root_cause=row.culprit, alert=alert)
 
 
 async def observed(way: Way, number: int, stack: Stack, directory: Path, cluster: dict[str, str]) -> Found:
@@ -118,7 +135,8 @@ async def observed(way: Way, number: int, stack: Stack, directory: Path, cluster
     if way.how == "hang":
         await _observe_stuck(found, stack)
         return found
-    job = Job(found.run, way.how, directory, stack.shared, cluster if way.prefix else {}, way.prefix)
+    environment = {**way.environment, **(cluster if way.prefix else {})}
+    job = Job(found.run, way.how, directory, stack.shared, environment, way.prefix)
     async with _ended(job):
         await job.start()
         await job.trains()
@@ -132,10 +150,10 @@ async def observed(way: Way, number: int, stack: Stack, directory: Path, cluster
             await _reached(lambda: _over(job), PATIENCE_S)
             since_s = time.time()
         await _observe(found, stack, since_s)
-        if way.mend is not None:
-            way.mend(job)
+        if way.repair is not None:
+            way.repair(job)
             await _observe_resolved(found, stack, time.time())
-    if way.alert and way.mend is None:
+    if way.alert and way.repair is None:
         again = Job(found.run, "train", directory / "again", stack.shared)
         async with _ended(again):
             await again.start()
@@ -230,6 +248,8 @@ async def observed_all(chosen: list[Way], stack: Stack, directory: Path, cluster
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def one(number: int, way: Way) -> Found:
+        if way.obstacle:
+            return Found(way=way, run="")
         async with turns:
             try:
                 return await observed(way, number, stack, directory, cluster)
@@ -248,7 +268,7 @@ def unexpected(stack: Stack, found: list[Found]) -> list[str]:
         for delivery in stack.pager.deliveries
         for alert in delivery.body["alerts"]
     )
-    expected = sorted((e.run, e.way.alert, s) for e in found if e.way.alert for s in ("firing", "resolved"))
+    expected = sorted((e.run, e.way.alert, s) for e in found if e.run and e.way.alert for s in ("firing", "resolved"))
     return [f"{name} {status} of {run}" for run, name, status in sent if (run, name, status) not in expected] + [
         f"{sent.count(each)} times {each}" for each in expected if sent.count(each) != 1
     ]
@@ -259,20 +279,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run_endings", description=__doc__.splitlines()[0])
     parser.add_argument("--way", default="", help="only the ways whose name holds this")
     text = parser.parse_args().way
-    chosen = [way for way in ways() if text in way.name]
     with (
         tempfile.TemporaryDirectory() as directory,
         tempfile.TemporaryDirectory(prefix="slurm") as slurm,
+        memory_cgroup(MEMORY_BYTES) as group,
         slurm_cluster(Path(slurm)) as cluster,
         full_stack(Path(directory), policy=POLICY, interval=INTERVAL) as stack,
     ):
+        chosen = [way for way in ways(group) if text in way.name]
         found = asyncio.run(observed_all(chosen, stack, Path(directory), dict(cluster)))
         more = unexpected(stack, found)
     sys.stdout.write(markdown_table(COLUMNS, [each.cells() for each in found]))
-    wrong = [each.way.name for each in found if not each.is_right]
+    run = [each for each in found if not each.way.obstacle]
+    wrong = [each.way.name for each in run if not each.is_right]
     sys.stdout.write("".join(f"not as it should be: {each}\n" for each in (*wrong, *more)))
     sys.stdout.write(
-        f"{len(found) - len(wrong)} of {len(found)} rows as they should be, {len(more)} other notifications\n"
+        f"{len(run) - len(wrong)} of {len(run)} rows as they should be, {len(found) - len(run)} not run, "
+        f"{len(more)} other notifications\n"
     )
     return 1 if wrong or more else 0
 

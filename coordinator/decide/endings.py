@@ -63,9 +63,10 @@ class Crash:
 def crash_of(endings: "Mapping[int, RankEnding]", *, are_all_over: bool) -> Crash | None:
     """Return the rank that ended the run, None if the run was cancelled.
 
-    `endings`, not empty, are those of ranks that did not end well; `are_all_over` unless some rank still runs.
+    `endings`, not empty, are those of ranks that did not end well; `are_all_over` unless some rank still runs. Of ranks
+    that an exporter saw end at one time, those that were not asked to came first: a launcher asks the others.
     """
-    order = sorted(endings, key=lambda rank: (endings[rank].unix_ns, rank))
+    order = sorted(endings, key=lambda rank: (endings[rank].unix_ns, is_request(endings[rank]), rank))
     first = endings[order[0]]
     if are_all_over and (is_request(first) or _are_killed_together(endings)):
         return None

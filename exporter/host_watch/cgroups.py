@@ -8,7 +8,7 @@ container's own, and on a host it says truly 0.
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from exporter.host_watch.proc import PROC, read
+from exporter.host_watch.proc import PROC, number_field, read
 
 CGROUPS = "/sys/fs/cgroup"
 _FILE_BYTES = 16 << 10
@@ -24,7 +24,7 @@ def throttled_ns(pid: int, proc: str = PROC, cgroups: str = CGROUPS) -> dict[str
     found = {}
     for folder, is_v2 in group_folders(pid, "cpu", proc, cgroups):
         field, unit_ns = _V2 if is_v2 else _V1
-        value = _field(read(f"{folder}/cpu.stat", _FILE_BYTES), field)
+        value = number_field(read(f"{folder}/cpu.stat", _FILE_BYTES), field)
         if value is not None:
             found[folder] = value * unit_ns
     return found
@@ -53,11 +53,3 @@ def group_folders(pid: int, controller: str, proc: str = PROC, cgroups: str = CG
         for mount in mounts:
             if Path(f"{mount}{group}").is_dir():
                 yield from ((f"{mount}{level}".rstrip("/"), is_v2) for level in levels)
-
-
-def _field(text: bytes, name: bytes) -> int | None:
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) == 2 and words[0] == name and words[1].isdigit():  # noqa: PLR2004  (name, value)
-            return int(words[1])
-    return None

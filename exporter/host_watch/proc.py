@@ -165,3 +165,12 @@ def read(path: str, limit_bytes: int) -> bytes:
 
 def _number(text: bytes | str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
+
+
+def number_field(text: bytes, name: bytes) -> int | None:
+    """Return the number after `name` on the line that begins with it, None where there is none."""
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == name and words[1].isdigit():
+            return int(words[1])
+    return None

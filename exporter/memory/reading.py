@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 
 from exporter.host_watch.cgroups import CGROUPS, group_folders
-from exporter.host_watch.proc import PROC, read
+from exporter.host_watch.proc import PROC, number_field, read
 
 WORKERS_MAX = 64
 """Child processes of a rank that are read: a DataLoader has 4 to 16 workers."""
@@ -60,7 +60,7 @@ def headroom(pid: int, proc: str = PROC, cgroups: str = CGROUPS) -> MemoryHeadro
 
 def _host(proc: str) -> MemoryHeadroom | None:
     text = read(f"{proc}/meminfo", _FILE_BYTES)
-    total, available = _field(text, b"MemTotal:"), _field(text, b"MemAvailable:")
+    total, available = number_field(text, b"MemTotal:"), number_field(text, b"MemAvailable:")
     if total is None or available is None:
         return None
     return MemoryHeadroom(limit_bytes=total << 10, available_bytes=available << 10)
@@ -72,16 +72,8 @@ def _group(folder: str, *, is_v2: bool) -> MemoryHeadroom | None:
     limit, usage = _number(f"{folder}/{limit_name}"), _number(f"{folder}/{usage_name}")
     if limit is None or usage is None or limit >= _V1_UNLIMITED_BYTES:  # "max" is no limit
         return None
-    droppable = _field(read(f"{folder}/memory.stat", _FILE_BYTES), reclaimable) or 0
+    droppable = number_field(read(f"{folder}/memory.stat", _FILE_BYTES), reclaimable) or 0
     return MemoryHeadroom(limit_bytes=limit, available_bytes=max(limit - usage + droppable, 0))
-
-
-def _field(text: bytes, name: bytes) -> int | None:
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) > 1 and words[0] == name and words[1].isdigit():
-            return int(words[1])
-    return None
 
 
 def _number(path: str) -> int | None:

@@ -11,56 +11,57 @@ import os
 import select
 import signal
 import struct
-from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic_ns, time_ns
 
+from exporter.host_watch.cgroups import CGROUPS
+from exporter.host_watch.proc import PROC
+from exporter.reading.oom_kills import OomKills, group_oom_kills, host_oom_kills
 from lockstep.contracts.messages import EXIT_CODE, SIGNAL, VANISHED, RankEnding
 
 _GET_INFO = 0xC040FF0B  # PIDFD_GET_INFO of a struct pidfd_info of 64 bytes, the first version's
 _INFO = struct.Struct("<QQ11Ii")  # mask, cgroup, 11 ids, exit status
 _INFO_EXIT = 1 << 3
 _START_TIME, _START_STACK, _EXIT_STATUS = 19, 25, 49  # fields of proc_pid_stat(5), from the state (0) on
-_VMSTAT = Path("/proc/vmstat")
-_OOM_KILL = b"\noom_kill "
-_OOM_INTERVAL_NS = 1_000_000_000
-_OOM_SAMPLES = 6
-"""The kernel counts a kill when it begins; the memory of the process, and so its end, can take seconds after that."""
 _CODE_MAX = 255
 
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """A process: its pidfd, when it started (clock ticks since boot), and whether /proc says how it ends."""
+    """A process: its pidfd, when it started (clock ticks since boot), and whether /proc shows how it ends.
+
+    `oom_kills` are those of its control group.
+    """
 
     pid: int
     pidfd: int
     start_time: int
     is_readable: bool
+    oom_kills: OomKills
 
 
 class EndWatch:
     """Watches processes by a key of the caller's; belongs to the event loop, and works without one.
 
-    `on_end` is called, with the key, as soon as the loop sees that a process has ended: its line in /proc goes soon.
+    A running loop sees at once that a process has ended: its line in /proc goes soon. Processes that have ended by then
+    have one time: which of them was first is not known.
     """
 
-    def __init__(self, on_end: Callable[[str], None] | None = None, proc: str = "/proc") -> None:
-        self._on_end = on_end or _ignore
-        self._proc = proc
+    def __init__(self, proc: str = PROC, cgroups: str = CGROUPS) -> None:
+        self._proc, self._cgroups = proc, cgroups
         self._watched: dict[str, _Watched] = {}
         self._endings: dict[str, RankEnding | None] = {}
-        self._oom_kills: deque[int] = deque(maxlen=_OOM_SAMPLES)  # the kernel's count, the oldest first
-        self._oom_due_ns = 0
+        self._host_oom_kills = host_oom_kills(proc)
 
     def watch(self, key: str, pid: int) -> None:
         """Watch a process, which exists, under `key`; to be called again and again as long as it does."""
-        self._count_oom_kills()
+        now_ns = monotonic_ns()
+        self._host_oom_kills.sample(now_ns)
         known = self._watched.get(key)
         if known is not None:
+            known.oom_kills.sample(now_ns)
             if not known.is_readable and _is_readable(self._stat(pid)):  # one that just began may not be yet
                 self._watched[key] = replace(known, is_readable=True)
             return
@@ -71,14 +72,16 @@ class EndWatch:
         except OSError:  # it has ended meanwhile, or the kernel is older than 5.3
             return
         fields = self._stat(pid)
-        self._watched[key] = _Watched(
+        watched = self._watched[key] = _Watched(
             pid,
             pidfd,
             start_time=int(fields[_START_TIME]) if fields else 0,
             is_readable=_is_readable(fields),
+            oom_kills=group_oom_kills(pid, self._proc, self._cgroups),
         )
+        watched.oom_kills.sample(now_ns)
         with suppress(RuntimeError):  # no loop runs: `ending` looks
-            asyncio.get_running_loop().add_reader(pidfd, self._ended, key)
+            asyncio.get_running_loop().add_reader(pidfd, self._note_ended)
 
     def is_watched(self, key: str) -> bool:
         """Whether the process under `key` is watched and has not ended."""
@@ -109,19 +112,24 @@ class EndWatch:
 
     def _look(self, key: str) -> None:
         watched = self._watched.get(key)
-        if watched is not None and select.select([watched.pidfd], [], [], 0)[0]:
-            self._ended(key)
+        if watched is not None and _have_ended([watched.pidfd]):
+            self._note_ended()
 
-    def _ended(self, key: str) -> None:
+    def _note_ended(self) -> None:
+        """Note all processes that have ended, with one time."""
         now_ns = time_ns()
-        watched = self._watched.pop(key, None)
-        if watched is None:
-            return
-        status = self._status(watched)
-        self._close(watched)
-        oom = bool(self._oom_kills) and oom_kills() > self._oom_kills[0] >= 0
-        self._endings[key] = _ending(status, now_ns, is_out_of_memory=oom)
-        self._on_end(key)
+        ended = _have_ended([watched.pidfd for watched in self._watched.values()])
+        for key, watched in list(self._watched.items()):
+            if watched.pidfd in ended:
+                del self._watched[key]
+                self._endings[key] = self._ending(watched, now_ns)
+                self._close(watched)
+
+    def _ending(self, watched: _Watched, unix_ns: int) -> RankEnding | None:
+        have_risen = watched.oom_kills.have_risen()
+        if have_risen is None:  # its group is gone, or not shown to us
+            have_risen = self._host_oom_kills.have_risen()
+        return _ending(self._status(watched), unix_ns, is_out_of_memory=bool(have_risen))
 
     def _status(self, watched: _Watched) -> int | None:
         """Return the wait status of a process that has ended, None where it is not known."""
@@ -137,12 +145,6 @@ class EndWatch:
             return None
         mask, *_, status = _INFO.unpack(info)
         return status if mask & _INFO_EXIT else None
-
-    def _count_oom_kills(self) -> None:
-        now_ns = monotonic_ns()
-        if now_ns >= self._oom_due_ns:
-            self._oom_due_ns = now_ns + _OOM_INTERVAL_NS
-            self._oom_kills.append(oom_kills())
 
     def _stat(self, pid: int) -> list[bytes]:
         try:
@@ -161,13 +163,12 @@ def _is_readable(fields: list[bytes]) -> bool:
     return bool(fields) and fields[_START_STACK] != b"0"
 
 
-def oom_kills() -> int:
-    """Return how many processes of this host the kernel has killed for want of memory, -1 where it does not tell."""
-    try:
-        _, _, count = _VMSTAT.read_bytes().partition(_OOM_KILL)
-    except OSError:
-        return -1
-    return int(count.split(b"\n", 1)[0]) if count else -1
+def _have_ended(pidfds: list[int]) -> set[int]:
+    """Return the pidfds of processes that have ended."""
+    poller = select.poll()  # select(2) refuses descriptors from 1,024 on
+    for pidfd in pidfds:
+        poller.register(pidfd, select.POLLIN)
+    return {pidfd for pidfd, _ in poller.poll(0)}
 
 
 def _ending(status: int | None, unix_ns: int, *, is_out_of_memory: bool) -> RankEnding | None:
@@ -180,7 +181,3 @@ def _ending(status: int | None, unix_ns: int, *, is_out_of_memory: bool) -> Rank
         return RankEnding(unix_ns=unix_ns, kind=SIGNAL, code=number, is_out_of_memory=oom)
     code = os.WEXITSTATUS(status) & _CODE_MAX
     return RankEnding(unix_ns=unix_ns, kind=EXIT_CODE, code=code) if code else None
-
-
-def _ignore(_key: str) -> None:
-    pass

@@ -24,6 +24,7 @@ from tests.coordinator.conftest import until
 from tests.end_to_end import ending_job
 from tests.exporter.conftest import make_config
 from tests.exporter.conftest import running as exporter_running
+from tests.support.cgroups import UNAVAILABLE, memory_cgroup
 from tests.support.servers import mosquitto
 
 pytestmark = [pytest.mark.alone, pytest.mark.torch, pytest.mark.servers]
@@ -34,7 +35,8 @@ PATIENCE_S = 120
 LIVE_S = 15
 """A run whose processes live must not end: looked at for as long as an end takes to be concluded."""
 AT_ONCE = 3  # jobs
-CGROUPS = Path("/sys/fs/cgroup")
+MEMORY_BYTES = 400 << 20
+"""Of the control group of a rank that the kernel is to kill; torch alone takes half of it."""
 
 
 @dataclass
@@ -135,6 +137,7 @@ ROWS = [
     Row("a segmentation fault in one rank", "train", lambda job: job.kill(signal.SIGSEGV, 1), "crashed", "SIGSEGV"),
     Row("kill -9 of torchrun alone", "train", lambda job: job.launcher.kill(), "healthy"),
 ]
+OUT_OF_MEMORY = Row("an OOM kill in a cgroup", "memory", nothing, "crashed", "out of memory")
 
 
 @dataclass
@@ -219,41 +222,25 @@ def expected(row):
 async def test_each_way_to_end_has_its_state_and_at_most_one_incident(tmp_path):
     """No one is paged for an end that a person or a scheduler wanted; a crash names the rank that went first."""
     found = await outcomes(tmp_path)
-    told = {
+    ended = {
         row.way: (each.state, [incident[:3] for incident in each.incidents])
         for row, each in zip(ROWS, found, strict=True)
     }
-    assert told == {row.way: expected(row) for row in ROWS}
+    assert ended == {row.way: expected(row) for row in ROWS}
     functions = {row.how: each.incidents[0][3] for row, each in zip(ROWS, found, strict=True) if each.incidents}
     assert functions["exception"].startswith("ending_job.py(")
     assert functions["exception"].endswith("): load_shard")
 
 
-@pytest.fixture
-def memory_cgroup():
-    """Make a cgroup with 400 MB, where this machine lets us."""
-    name = f"lockstep-test-{os.getpid()}"
-    for parent, limit in ((CGROUPS / "memory", "memory.limit_in_bytes"), (CGROUPS, "memory.max")):
-        group = parent / name
-        try:
-            group.mkdir()
-            (group / limit).write_text(str(400 << 20))
-        except OSError:
-            with contextlib.suppress(OSError):
-                group.rmdir()
-            continue
-        yield group
-        group.rmdir()
-        return
-    pytest.skip("needs a memory cgroup of its own, which this user or container cannot make")
-
-
-async def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_said_to(tmp_path, memory_cgroup):
-    """SIGKILL alone would say nothing of why."""
-    row = Row("memory", "memory", nothing, "crashed", "out of memory")
-    async with services(tmp_path) as (root, coordinator):
-        job = Job("memory", row.how, tmp_path, root, {"MEMORY_CGROUP": str(memory_cgroup)})
-        found = await outcome(row, job, coordinator)
+async def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_reported_as_such(tmp_path):
+    """SIGKILL alone would not show why."""
+    row = OUT_OF_MEMORY
+    with memory_cgroup(MEMORY_BYTES) as group:
+        if group is None:
+            pytest.skip(UNAVAILABLE)
+        async with services(tmp_path) as (root, coordinator):
+            job = Job("memory", row.how, tmp_path, root, {"MEMORY_CGROUP": str(group)})
+            found = await outcome(row, job, coordinator)
     assert (found.state, [incident[:3] for incident in found.incidents]) == expected(row)
 
 

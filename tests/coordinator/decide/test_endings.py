@@ -67,6 +67,11 @@ CRASHED = {
         [raised("RuntimeError", 1), killed(TERM, 0.5), raised("ValueError"), killed(TERM, 0.6)],
     ),
     "os._exit": (1, "exit 3", [killed(TERM, 0.2), ended(EXIT_CODE, 3), killed(TERM, 0.2), killed(TERM, 0.2)]),
+    "os._exit, seen together with what the launcher did then": (
+        2,
+        "exit 3",
+        [killed(TERM), killed(TERM), ended(EXIT_CODE, 3), killed(TERM)],
+    ),
     "kill -9 of one": (3, "SIGKILL", [killed(TERM, 0.1), killed(TERM, 0.1), killed(TERM, 0.1), killed(KILL)]),
     "a segmentation fault": (0, "SIGSEGV", [killed(signal.SIGSEGV), *[raised("RuntimeError", 1)] * 3]),
     "an OOM kill": (1, "out of memory", [killed(KILL, 0.5), killed(KILL, oom=True), killed(KILL, 1), killed(KILL, 1)]),
