@@ -20,6 +20,9 @@ Handler = Callable[[Mark], None]
 ARRAYS_FROM = 230
 """Marks of a step from which on arrays are faster than one mark after another (benchmarks/accounting_cost.py)."""
 
+_OF_NO_STEP = frozenset(kind | OTHER_THREAD for kind in (MarkKind.ISSUE, MarkKind.UNMEASURED, MarkKind.UNMEASURED_BUS))
+"""Outside a backward: collectives of a thread that is none of autograd's, such as one that saves a checkpoint."""
+
 
 class CommunicationMarks:
     """Marks of collectives and waits of one rank, which become the content of `tracker`.
@@ -46,10 +49,7 @@ class CommunicationMarks:
             MarkKind.WAIT_BEGIN: lambda mark: self._begin_other_wait(mark, is_ours=True),
             MarkKind.WAIT_END: self._end_other_wait,
         }
-        outside = inside | {
-            MarkKind.WAIT_BEGIN: lambda mark: self._begin_other_wait(mark, is_ours=False),
-            **dict.fromkeys((MarkKind.ISSUE, MarkKind.UNMEASURED, MarkKind.UNMEASURED_BUS), _ignore),
-        }
+        outside = inside | {MarkKind.WAIT_BEGIN: lambda mark: self._begin_other_wait(mark, is_ours=False)}
         self._handlers = tuple(
             {int(kind): handler for kind, handler in own.items()}
             | {kind | OTHER_THREAD: handler for kind, handler in other.items()}
@@ -63,7 +63,8 @@ class CommunicationMarks:
         """Interpret a mark, behind those that are kept."""
         if self.pending.runs:
             self.settle()
-        self._handlers[is_backward][mark[KIND]](mark)
+        if is_backward or mark[KIND] not in _OF_NO_STEP:
+            self._handlers[is_backward][mark[KIND]](mark)
 
     def settle(self) -> None:
         """Interpret the marks that are kept."""
@@ -72,10 +73,12 @@ class CommunicationMarks:
         at = 0
         for count, is_backward, position in runs:
             end = at + count * MARK_BYTES
-            handlers = self._handlers[is_backward]
+            handlers, left_out = self._handlers[is_backward], frozenset() if is_backward else _OF_NO_STEP
             for ordinal, mark in enumerate(MARK_STRUCT.iter_unpack(data[at:end]), position):
                 if mark[TIME] > MONOTONIC_NS_MAX:
                     self._refuse()
+                elif mark[KIND] in left_out:
+                    continue
                 elif self.interpret is None:
                     handlers[mark[KIND]](mark)
                 else:
@@ -133,7 +136,3 @@ class CommunicationMarks:
     def _end_other_wait(self, mark: Mark) -> None:
         if not self._tracker.end_other_wait(mark[TIME]):
             self._lack()
-
-
-def _ignore(_mark: Mark) -> None:
-    pass
