@@ -73,6 +73,7 @@ FACTS = RankFacts(
     mark_writer="C extension",
     stacks="SIGURG",
     flight_recorder="/srv/rank_",
+    flight_recorder_pipe="/srv/pipe_",
     collective_kernels="Python",
     collective_kernels_reason="none is built for torch 2.13.0",
 )

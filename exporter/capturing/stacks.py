@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from exporter.capturing.flight_dumps import issued_bytes, read_flight_dump
+from exporter.capturing.flight_dumps import FileVersion, FlightDump, issued_bytes, wait_written
 from exporter.capturing.py_spy import read_by_py_spy
 from exporter.capturing.stack_dumps import DumpTarget, dump_stacks, open_target
 from exporter.capturing.stack_request_pipe import RequestPipes
@@ -113,7 +113,7 @@ class StackRequests:
             return
         targets: list[DumpTarget] = []
         threads: dict[int, int] = {}
-        dumps: dict[int, Callable[[], list[RecordedCollective]]] = {}
+        dumps: dict[int, FlightDump] = {}
         found: dict[int, bytes | str] = {}
         try:
             for rank in dict.fromkeys(request.ranks):
@@ -126,7 +126,9 @@ class StackRequests:
             _close(targets)
             raise
         ask = partial(self._pipes.signal, run.directory)
-        found |= await asyncio.shield(asyncio.to_thread(_dump, targets, ask))
+        stacks = asyncio.shield(asyncio.to_thread(_dump, targets, ask))
+        written, _ = await asyncio.gather(stacks, wait_written(self._request_dumps(dumps)))
+        found |= written
         issued = await asyncio.to_thread(self._read_issued, dumps)
         seen = await self._read_others(run, [rank for rank, each in found.items() if isinstance(each, str)])
         unix_ns = time.time_ns()
@@ -155,14 +157,24 @@ class StackRequests:
             _log.info("run %s, rank %d: %s", run.name, rank, error)
             return None
 
-    def _read_issued(
-        self, dumps: Mapping[int, Callable[[], list[RecordedCollective]]]
-    ) -> dict[int, list[RecordedCollective]]:
+    def _request_dumps(self, dumps: Mapping[int, FlightDump]) -> dict[FlightDump, FileVersion | None]:
+        """Ask processes for the dumps of their Flight Recorders; return the former versions of those asked for."""
+        former = {}
+        for dump in dumps.values():
+            version = dump.version()
+            try:
+                if dump.request():
+                    former[dump] = version
+            except (MalformedError, OSError) as error:
+                self._counts.reject("ring", error)
+        return former
+
+    def _read_issued(self, dumps: Mapping[int, FlightDump]) -> dict[int, list[RecordedCollective]]:
         """Return what the Flight Recorders of ranks have dumped, of those that have."""
         found = {}
-        for rank, read in dumps.items():
+        for rank, dump in dumps.items():
             try:
-                found[rank] = read()
+                found[rank] = dump.read()
             except (MalformedError, OSError) as error:
                 self._counts.reject("ring", error)
         return found
@@ -196,8 +208,8 @@ class StackRequests:
         )
 
 
-def _open(run: RunTrack, rank: int) -> tuple[int, Callable[[], list[RecordedCollective]], DumpTarget]:
-    """Return a rank's training thread, what reads its Flight Recorder's dump, and its process.
+def _open(run: RunTrack, rank: int) -> tuple[int, FlightDump, DumpTarget]:
+    """Return a rank's training thread, the dump of its Flight Recorder, and its process.
 
     Raises
     ------
@@ -208,15 +220,15 @@ def _open(run: RunTrack, rank: int) -> tuple[int, Callable[[], list[RecordedColl
     if track is None or track.ring is None:
         got = "none" if track is None else track.state
         raise MalformedError("rank", where=f"run {run.name}", got=got, expected=f"rank {rank}, running here")
-    read = partial(
-        read_flight_dump,
-        "" if track.facts is None else track.facts.flight_recorder,
-        rank,
+    dump = FlightDump(
+        rank=rank,
+        prefix="" if track.facts is None else track.facts.flight_recorder,
+        pipe_prefix="" if track.facts is None else track.facts.flight_recorder_pipe,
         owner_uid=track.ring.owner_uid,
         since_unix_ns=track.ring.header.attempt,
     )
     try:
-        return track.ring.training_thread(), read, open_target(stacks_path(run.directory, rank), rank, track.ring)
+        return track.ring.training_thread(), dump, open_target(stacks_path(run.directory, rank), rank, track.ring)
     except FileNotFoundError:
         facts = track.facts
         got = (facts.stacks if facts is not None else "") or "no pipe: its agent is of another version"

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-PROC = "/proc"
+from exporter.kernel_files import PROC, read
+
 PROCESSES_MAX = 8192
 """Looked at in one round, those with the lowest numbers first; a node of 256 cores has 3,000 kernel threads."""
 COMMAND_MAX = 64
@@ -149,28 +150,5 @@ def _is_same(link: Path, wanted: os.stat_result) -> bool:
         return False
 
 
-def read(path: str, limit_bytes: int) -> bytes:
-    """Return the beginning of a file, nothing where it cannot be read."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return b""
-    try:
-        return os.read(descriptor, limit_bytes)
-    except OSError:  # the process ended in between
-        return b""
-    finally:
-        os.close(descriptor)
-
-
 def _number(text: bytes | str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
-
-
-def number_field(text: bytes, name: bytes) -> int | None:
-    """Return the number after `name` on the line that begins with it, None where there is none."""
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) > 1 and words[0] == name and words[1].isdigit():
-            return int(words[1])
-    return None

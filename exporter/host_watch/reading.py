@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from exporter.host_watch import proc
-from exporter.host_watch.cgroups import CGROUPS, throttled_ns
-from exporter.host_watch.proc import PROC, Process
+from exporter.host_watch.cgroups import throttled_ns
+from exporter.host_watch.proc import Process
+from exporter.kernel_files import CGROUPS, PROC
 
 Key = tuple[str, int]
 """Run and rank."""

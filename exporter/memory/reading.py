@@ -7,8 +7,7 @@ maps memory never waits for a reader.
 import os
 from dataclasses import dataclass
 
-from exporter.host_watch.cgroups import CGROUPS, group_folders
-from exporter.host_watch.proc import PROC, number_field, read
+from exporter.kernel_files import CGROUPS, PROC, group_folders, number_field, read
 
 WORKERS_MAX = 64
 """Child processes of a rank that are read: a DataLoader has 4 to 16 workers."""

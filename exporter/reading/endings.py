@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic_ns, time_ns
 
-from exporter.host_watch.cgroups import CGROUPS
-from exporter.host_watch.proc import PROC
+from exporter.kernel_files import CGROUPS, PROC
 from exporter.reading.oom_kills import OomKills, group_oom_kills, host_oom_kills
 from lockstep.contracts.messages import EXIT_CODE, SIGNAL, VANISHED, RankEnding
 

@@ -4,8 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from exporter.host_watch.cgroups import CGROUPS, group_folders
-from exporter.host_watch.proc import PROC, number_field
+from exporter.kernel_files import CGROUPS, PROC, group_folders, number_field
 
 SAMPLE_INTERVAL_NS = 1_000_000_000
 _SAMPLES = 6

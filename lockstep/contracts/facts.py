@@ -22,7 +22,8 @@ class RankFacts:
     of marks is written in (`agent/mark_writer.py`), `collective_kernels` what its kernels in front of collectives are
     written in, `C++` or `Python`, and `collective_kernels_reason` why not in C++ (`agent/hooks/native.py`). `stacks` is
     the signal at which the process writes its stacks, else why it does not (`agent/stacks.py`). `flight_recorder` is
-    the beginning of the paths into which torch's Flight Recorder writes its dumps, where the training has set it.
+    the beginning of the paths into which torch's Flight Recorder writes its dumps, `flight_recorder_pipe` that of the
+    named pipes by which it is asked for one; both as the training has set them.
     """
 
     device: Name = ""
@@ -39,6 +40,7 @@ class RankFacts:
     collective_kernels_reason: Name = ""
     stacks: Name = ""
     flight_recorder: Name = ""
+    flight_recorder_pipe: Name = ""
 
 
 def facts_to_json(facts: RankFacts) -> dict[str, Any]:

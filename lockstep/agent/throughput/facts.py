@@ -52,14 +52,15 @@ def collect(
             collective_kernels=kernels[0],
             collective_kernels_reason=_label(kernels[1]),
             stacks=stacks,
-            flight_recorder=_flight_recorder(),
+            flight_recorder=_path_prefix("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+            flight_recorder_pipe=_path_prefix("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DEBUG_INFO_PIPE_FILE"),
         )
     )
 
 
-def _flight_recorder() -> str:
-    """Return the beginning of the paths of torch's dumps, empty where the training has set none, or a longer one."""
-    prefix = os.environ.get("TORCH_FR_DUMP_TEMP_FILE") or os.environ.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "")
+def _path_prefix(first: str, second: str) -> str:
+    """Return what one of two variables holds, empty where the training has set neither, or a text too long."""
+    prefix = os.environ.get(first) or os.environ.get(second, "")
     return prefix if prefix.isprintable() and len(prefix.encode(errors="replace")) <= NAME_MAX_BYTES else ""
 
 

@@ -1,11 +1,12 @@
 """Dumps of torch's Flight Recorder as files: a rank's own, of this attempt, and nothing else."""
 
+import asyncio
 import os
 import pickle
 
 import pytest
 
-from exporter.capturing.flight_dumps import issued_bytes, read_flight_dump
+from exporter.capturing.flight_dumps import FlightDump, issued_bytes, wait_written
 from exporter.capturing.stack_text import Thread, thread_stacks
 from lockstep.contracts.codec import encode
 from lockstep.contracts.errors import MalformedError
@@ -28,8 +29,39 @@ def prefix(tmp_path):
     return str(tmp_path / "rank_")
 
 
-def read(prefix, *, uid=None, since=0):
-    return read_flight_dump(prefix, RANK, owner_uid=os.geteuid() if uid is None else uid, since_unix_ns=since)
+def flight_dump(prefix, *, pipe_prefix="", uid=None, since=0):
+    owner_uid = os.geteuid() if uid is None else uid
+    return FlightDump(rank=RANK, prefix=prefix, pipe_prefix=pipe_prefix, owner_uid=owner_uid, since_unix_ns=since)
+
+
+def read(prefix, **options):
+    return flight_dump(prefix, **options).read()
+
+
+class Monitor:
+    """What ProcessGroupNCCL's thread does: reads its pipe without waiting, and writes the dump where a byte was in it."""
+
+    def __init__(self, directory):
+        self.path = directory / f"pipe_{RANK}.pipe"
+        os.mkfifo(self.path)
+        self._file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+        self._dump = directory / f"rank_{RANK}"
+
+    def look(self, entries):
+        if os.read(self._file, 128):
+            self._dump.write_bytes(pickle.dumps(dumped(*entries), protocol=2))
+
+    def close(self):
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+
+@pytest.fixture
+def monitor(tmp_path):
+    made = Monitor(tmp_path)
+    yield made
+    made.close()
 
 
 def test_the_last_collectives_fit_into_a_message_with_its_stacks(prefix):
@@ -73,3 +105,56 @@ def test_another_users_file_is_not_read(prefix, tmp_path):
     os.mkfifo(path)
     with pytest.raises(MalformedError, match="expected a file"):
         read(prefix)
+
+
+async def test_a_dump_is_requested_and_read_once_it_is_written(prefix, tmp_path, monitor):
+    """The file of an earlier time-out is there already: what is read is what the process writes on the request."""
+    dump = flight_dump(prefix, pipe_prefix=str(tmp_path / "pipe_"))
+    former = {dump: dump.version()}
+    assert dump.request()
+    waiting = asyncio.ensure_future(wait_written(former, 60))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    monitor.look([entry(3, 77)])
+    await waiting
+    assert [each.sequence for each in dump.read()] == [77]
+
+
+async def test_a_process_that_does_not_write_is_waited_for_so_long(prefix, tmp_path, monitor):
+    """Its monitor may be off: the former dump is read."""
+    dump = flight_dump(prefix, pipe_prefix=str(tmp_path / "pipe_"))
+    former = {dump: dump.version()}
+    assert dump.request()
+    await wait_written(former, 0.01)
+    assert len(dump.read()) == ISSUED_MAX
+
+
+@pytest.mark.parametrize("pipe_prefix", ["", "relative/pipe_", "/nonexistent/pipe_"])
+def test_without_a_pipe_no_dump_is_requested(prefix, pipe_prefix):
+    """Most trainings have set none."""
+    assert not flight_dump(prefix, pipe_prefix=pipe_prefix).request()
+
+
+def test_only_a_pipe_of_the_rings_owner_that_is_read_is_written_into(prefix, tmp_path, monitor):
+    """The training names the path: nothing else gets a byte, and a full pipe holds no one up."""
+    pipe_prefix = str(tmp_path / "pipe_")
+    with pytest.raises(MalformedError, match=f"expected a pipe of uid {os.geteuid() + 1}"):
+        flight_dump(prefix, pipe_prefix=pipe_prefix, uid=os.geteuid() + 1).request()
+    dump = flight_dump(prefix, pipe_prefix=pipe_prefix)
+    with monitor.path.open("wb", buffering=0) as pipe:
+        os.set_blocking(pipe.fileno(), False)
+        while pipe.write(bytes(4096)) is not None:
+            pass
+    assert dump.request()
+    monitor.close()
+    assert not dump.request()
+    monitor.path.unlink()
+    monitor.path.write_bytes(b"")
+    with pytest.raises(MalformedError, match="expected a pipe"):
+        dump.request()
+    assert monitor.path.read_bytes() == b""
+    monitor.path.unlink()
+    os.mkfifo(tmp_path / "other")
+    monitor.path.symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="symbolic links"):
+        dump.request()

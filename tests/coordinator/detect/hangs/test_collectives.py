@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.detect.hangs.collectives import compare_issued
 from coordinator.detect.hangs.stacks import MISMATCH, explain_hang
-from exporter.capturing.flight_dumps import read_flight_dump
+from exporter.capturing.flight_dumps import FlightDump
 from lockstep.contracts.messages import RankStacks, RecordedCollective
 from tests.coordinator.detect.hangs.test_stacks import BACKWARD, stacks
 from tests.support import flight_job
@@ -112,7 +112,8 @@ def test_dumps_of_real_ranks(tmp_path, how, sentence, odd):
     prefix = str(tmp_path / "rank_")
     command = [sys.executable, flight_job.__file__, str(tmp_path / "store"), prefix, how]
     subprocess.run(command, check=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    dumps = [read_flight_dump(prefix, rank, owner_uid=os.geteuid(), since_unix_ns=0) for rank in range(2)]
+    options = {"prefix": prefix, "pipe_prefix": "", "owner_uid": os.geteuid(), "since_unix_ns": 0}
+    dumps = [FlightDump(rank=rank, **options).read() for rank in range(2)]
     found = compare_issued([of_rank(rank, *dump) for rank, dump in enumerate(dumps)])
     assert sentence in found.evidence[0]
     assert found.odd_ranks == odd

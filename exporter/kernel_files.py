@@ -1,0 +1,58 @@
+"""The kernel's files under /proc and /sys/fs/cgroup: read, never waited for; what cannot be read is empty or None."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+PROC = "/proc"
+CGROUPS = "/sys/fs/cgroup"
+_CGROUP_BYTES = 16 << 10
+_LEVELS_MAX = 16  # a pod's container is the fifth
+
+
+def read(path: str, limit_bytes: int) -> bytes:
+    """Return the beginning of a file, nothing where it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, limit_bytes)
+    except OSError:  # the process ended in between
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+def number_field(text: bytes, name: bytes) -> int | None:
+    """Return the number after `name` on the line that begins with it, None where there is none."""
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == name and words[1].isdigit():
+            return int(words[1])
+    return None
+
+
+def group_folders(pid: int, controller: str, proc: str = PROC, cgroups: str = CGROUPS) -> Iterator[tuple[str, bool]]:
+    """Yield the folders of the groups that contain the process, the innermost first, and whether they are of cgroup v2.
+
+    Where it is in another cgroup namespace than we are, its path leads above our root or to a folder that is not there:
+    then there is nothing to read, for our root is not its.
+    """
+    for line in read(f"{proc}/{pid}/cgroup", _CGROUP_BYTES).decode(errors="replace").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        is_v2 = number == "0"
+        if is_v2:
+            mounts: tuple[str, ...] = (cgroups, f"{cgroups}/unified")
+        elif controller in controllers.split(","):
+            mounts = tuple(dict.fromkeys((f"{cgroups}/{controller}", f"{cgroups}/{controllers}")))
+        else:
+            continue
+        group = PurePosixPath(path)
+        if not group.is_absolute() or ".." in group.parts:
+            continue
+        levels = [group, *group.parents][:_LEVELS_MAX]
+        for mount in mounts:
+            if Path(f"{mount}{group}").is_dir():
+                yield from ((f"{mount}{level}".rstrip("/"), is_v2) for level in levels)
