@@ -89,9 +89,14 @@ def _came_before(ending: "RankEnding", first: "RankEnding") -> bool:
     """Whether a process was gone before a collective of `first` failed, which then followed from it."""
     if ending.kind not in (SIGNAL, EXIT_CODE) or is_request(ending):
         return False
-    after_s = (ending.unix_ns - first.unix_ns) * _NS
+    after_s = (_earliest_ns(ending) - first.unix_ns) * _NS
     is_own = ending.is_out_of_memory or (ending.kind == SIGNAL and ending.code in FAULTS)
     return after_s <= (TOGETHER_S if is_own else TEARDOWN_S)
+
+
+def _earliest_ns(ending: "RankEnding") -> int:
+    """Return when a process may have ended: the exporter of a busy node sees it late."""
+    return ending.alive_unix_ns or ending.unix_ns
 
 
 def _are_killed_together(endings: "Mapping[int, RankEnding]") -> bool:
@@ -100,8 +105,8 @@ def _are_killed_together(endings: "Mapping[int, RankEnding]") -> bool:
     Frameworks that hold their ranks as servers (Ray) end them so after a training that went well, past Python's exit
     functions. A program that ends itself with such a code has failed, on all ranks for one reason.
     """
-    times_ns = [ending.unix_ns for ending in endings.values()]
-    if (max(times_ns) - min(times_ns)) * _NS > TOGETHER_S or any(e.is_out_of_memory for e in endings.values()):
+    apart_ns = max(map(_earliest_ns, endings.values())) - min(ending.unix_ns for ending in endings.values())
+    if apart_ns * _NS > TOGETHER_S or any(e.is_out_of_memory for e in endings.values()):
         return False
     ways = {(ending.kind, ending.code) for ending in endings.values()}
     if ways <= {(SIGNAL, int(signal.SIGKILL)), (VANISHED, 0)}:

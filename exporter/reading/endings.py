@@ -27,11 +27,11 @@ _START_TIME, _START_STACK, _EXIT_STATUS = 19, 25, 49  # fields of proc_pid_stat(
 _CODE_MAX = 255
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Watched:
     """A process: its pidfd, when it started (clock ticks since boot), and whether /proc shows how it ends.
 
-    `oom_kills` are those of its control group.
+    `oom_kills` are those of its control group; `alive_unix_ns` is when it was last known to live.
     """
 
     pid: int
@@ -39,6 +39,7 @@ class _Watched:
     start_time: int
     is_readable: bool
     oom_kills: OomKills
+    alive_unix_ns: int
 
 
 class EndWatch:
@@ -55,14 +56,14 @@ class EndWatch:
         self._host_oom_kills = host_oom_kills(proc)
 
     def watch(self, key: str, pid: int) -> None:
-        """Watch a process, which exists, under `key`; to be called again and again as long as it does."""
+        """Watch a process, which lives, under `key`; to be called again and again as long as it does."""
         now_ns = monotonic_ns()
         self._host_oom_kills.sample(now_ns)
         known = self._watched.get(key)
         if known is not None:
+            known.alive_unix_ns = time_ns()
             known.oom_kills.sample(now_ns)
-            if not known.is_readable and _is_readable(self._stat(pid)):  # one that just began may not be yet
-                self._watched[key] = replace(known, is_readable=True)
+            known.is_readable = known.is_readable or _is_readable(self._stat(pid))  # one that just began may not be yet
             return
         if key in self._endings:
             return
@@ -77,6 +78,7 @@ class EndWatch:
             start_time=int(fields[_START_TIME]) if fields else 0,
             is_readable=_is_readable(fields),
             oom_kills=group_oom_kills(pid, self._proc, self._cgroups),
+            alive_unix_ns=time_ns(),
         )
         watched.oom_kills.sample(now_ns)
         with suppress(RuntimeError):  # no loop runs: `ending` looks
@@ -128,7 +130,8 @@ class EndWatch:
         have_risen = watched.oom_kills.have_risen()
         if have_risen is None:  # its group is gone, or not shown to us
             have_risen = self._host_oom_kills.have_risen()
-        return _ending(self._status(watched), unix_ns, is_out_of_memory=bool(have_risen))
+        ending = _ending(self._status(watched), unix_ns, is_out_of_memory=bool(have_risen))
+        return None if ending is None else replace(ending, alive_unix_ns=min(watched.alive_unix_ns, unix_ns))
 
     def _status(self, watched: _Watched) -> int | None:
         """Return the wait status of a process that has ended, None where it is not known."""

@@ -81,11 +81,15 @@ class RankStates:
     def _over_state(self, key: str, track: RankTrack, look: ReadResult) -> State:
         if look.state == layout.STATE_RAISED and look.ending is not None:
             return FAILED, _raised(track, look.ending)
-        ending = self._watch.ending(key, max(0, look.heartbeat_ns + track.header.clock_offset_ns))
+        last_sign_ns = max(0, look.heartbeat_ns + track.header.clock_offset_ns)
+        ending = self._watch.ending(key, last_sign_ns)
         if ending is None:
             return FINISHED, None
+        if ending.kind == EXIT_CODE and look.state == layout.STATE_FINISHED:  # it noted its end before it was seen
+            noted_ns = max(last_sign_ns, ending.alive_unix_ns)
+            return FAILED, replace(ending, is_orderly=True, unix_ns=min(ending.unix_ns, noted_ns))
         if ending.kind == EXIT_CODE:
-            return FAILED, replace(ending, is_orderly=look.state == layout.STATE_FINISHED)
+            return FAILED, ending
         return (FINISHED, None) if look.state == layout.STATE_FINISHED else (GONE, ending)
 
 

@@ -145,6 +145,8 @@ class RankEnding:
     and `frame` the innermost frame of the training's own code, "train.py(88): load"; no message, which may hold data.
     `is_out_of_memory`: the kernel killed a process of its cgroup for want of memory just then. `is_orderly`: the exit
     code is the program's own, since Python ran its exit functions, which `os._exit` and a framework's kill leave out.
+    `unix_ns` is when the process itself noted its end, else when the exporter saw it. At `alive_unix_ns` (0: not known)
+    it lived, long before that where the node has no processor time to spare.
     """
 
     unix_ns: UnixNs
@@ -154,6 +156,7 @@ class RankEnding:
     frame: Name = ""
     is_out_of_memory: bool = False
     is_orderly: bool = False
+    alive_unix_ns: UnixNs = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

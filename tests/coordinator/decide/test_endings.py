@@ -20,13 +20,20 @@ HEALTHY = generate(Scenario(degrees="dp=4", steps=STEPS))
 NOW = START_UNIX_S + STEPS
 
 
-def ended(kind, code=0, *, after_s=0.0, exception="", frame="", oom=False, orderly=False):
-    known = {"exception": exception, "frame": frame, "is_out_of_memory": oom, "is_orderly": orderly}
+def ended(kind, code=0, *, after_s=0.0, alive_s=None, exception="", frame="", oom=False, orderly=False):
+    alive_ns = 0 if alive_s is None else int((NOW + alive_s) * 1e9)
+    known = {
+        "alive_unix_ns": alive_ns,
+        "exception": exception,
+        "frame": frame,
+        "is_out_of_memory": oom,
+        "is_orderly": orderly,
+    }
     return RankEnding(unix_ns=int((NOW + after_s) * 1e9), kind=kind, code=code, **known)
 
 
-def killed(number, after_s=0.0, *, oom=False):
-    return ended(SIGNAL, int(number), after_s=after_s, oom=oom)
+def killed(number, after_s=0.0, *, oom=False, alive_s=None):
+    return ended(SIGNAL, int(number), after_s=after_s, oom=oom, alive_s=alive_s)
 
 
 def raised(exception, after_s=0.0, frame="train.py(88): load"):
@@ -57,6 +64,7 @@ CANCELLED = {
     "a handler of SIGTERM that exits as a shell would": [
         ended(EXIT_CODE, 143, after_s=each, orderly=True) for each in (0, 0.1, 0.1, 1)
     ],
+    "kill -9 of all, seen late on one node": [killed(KILL), *[killed(KILL, 40, alive_s=0.1)] * 3],
     "a container that is removed": [ended(VANISHED, after_s=each) for each in (0, 1, 2, 0.5)],
     "a checkpoint in the grace period": [killed(TERM), None, None, killed(TERM, 20)],
 }
@@ -71,6 +79,11 @@ CRASHED = {
         2,
         "exit 3",
         [killed(TERM), killed(TERM), ended(EXIT_CODE, 3), killed(TERM)],
+    ),
+    "os._exit, seen long after its peers' errors": (
+        1,
+        "exit 3",
+        [raised("RuntimeError"), ended(EXIT_CODE, 3, after_s=9, alive_s=-0.1), killed(TERM, 9), killed(TERM, 9)],
     ),
     "kill -9 of one": (3, "SIGKILL", [killed(TERM, 0.1), killed(TERM, 0.1), killed(TERM, 0.1), killed(KILL)]),
     "a segmentation fault": (0, "SIGSEGV", [killed(signal.SIGSEGV), *[raised("RuntimeError", 1)] * 3]),

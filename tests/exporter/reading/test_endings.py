@@ -125,7 +125,9 @@ def test_processes_that_have_ended_when_one_looks_have_one_time(family):
         one.release()
         until(lambda child=one.child: has_ended(child))
     assert not watch.is_watched("second")
-    assert watch.ending("second", 7).unix_ns == watch.ending("first", 7).unix_ns
+    first_ending = watch.ending("first", 7)
+    assert watch.ending("second", 7).unix_ns == first_ending.unix_ns
+    assert 0 < first_ending.alive_unix_ns < first_ending.unix_ns
 
 
 def test_a_process_that_was_waited_for(family):
