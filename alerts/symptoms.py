@@ -74,6 +74,6 @@ def _run_slower_than_expected(site: Site, policy: AlertPolicy) -> Alert:
         '{{ with printf `lockstep_run_expected_step_error_ratio{run="%s"}` $labels.run | query }}'
         " Healthy steps lie within {{ . | first | value | humanizePercentage }} of it.{{ end }}"
         '{{ with printf `sort_desc(lockstep_incident_predicted_gain_ratio{run="%s"})` $labels.run | query }}'
-        " Mending {{ . | first | label `incident` }} would give back {{ . | first | value | humanizePercentage }} of "
+        " Fixing {{ . | first | label `incident` }} would give back {{ . | first | value | humanizePercentage }} of "
         "the step.{{ end }}",
     )

@@ -90,18 +90,26 @@ class Exporter:
         self._process = OwnProcess()
         self._process_families: ProcessFamilies = ()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._publisher = Publisher(
-            config,
-            MqttBroker(config) if broker is None else broker,
+        self._publisher = self._make_publisher(MqttBroker(config) if broker is None else broker)
+        self._host_watch = HostWatch(lambda: find_targets(self._rings.runs.values()), sampler=ResourceSampler())
+        self._memory = MemoryWatch(lambda: find_targets(self._rings.runs.values()))
+        self._stack_requests = self._make_stack_requests()
+        self._summariser = self._make_summariser()
+        self._requests = self._make_profile_requests()
+
+    def _make_publisher(self, broker: Broker) -> Publisher:
+        return Publisher(
+            self.config,
+            broker,
             counts=self.counts,
             on_request=self._on_request,
             on_stack_request=self._on_stack_request,
             heartbeats=self._heartbeats,
             jitter=random.Random(),  # noqa: S311  (spreads reconnections, guards nothing)
         )
-        self._host_watch = HostWatch(lambda: find_targets(self._rings.runs.values()), sampler=ResourceSampler())
-        self._memory = MemoryWatch(lambda: find_targets(self._rings.runs.values()))
-        self._stack_requests = StackRequests(
+
+    def _make_stack_requests(self) -> StackRequests:
+        return StackRequests(
             self._node,
             counts=self.counts,
             isolation=self._isolation,
@@ -109,21 +117,24 @@ class Exporter:
             run_of=self._rings.runs.get,
             on_stacks=lambda stacks: self._put(topics.STACKS, stacks),
         )
-        self._summariser = Summariser(
-            config,
+
+    def _make_summariser(self) -> Summariser:
+        return Summariser(
+            self.config,
             counts=self.counts,
             isolation=self._isolation,
-            on_summary=self._on_summary,
+            on_summary=lambda summary: self._put(topics.SUMMARY, summary),
             running_id=self._captures.running_id,
             host_watch=self._host_watch,
         )
 
-        self._requests = ProfileRequests(
+    def _make_profile_requests(self) -> ProfileRequests:
+        return ProfileRequests(
             self._captures,
             counts=self.counts,
             control=self._control,
             run_of=self._rings.runs.get,
-            stale_ns=round(config.rank_stale_seconds * _SECOND_NS),
+            stale_ns=round(self.config.rank_stale_seconds * _SECOND_NS),
             on_answer=self._send_answer,
             on_term=self._keep_term,
             on_accepted=self._prepare_summary,
@@ -383,6 +394,3 @@ class Exporter:
         if self._isolation.admits("message", request.run, time.monotonic()):
             with self._guard("message", request.run):
                 self._stack_requests.submit(request, time.monotonic_ns())
-
-    def _on_summary(self, summary: TraceSummary) -> None:
-        self._put(topics.SUMMARY, summary)

@@ -36,8 +36,8 @@ OUTAGE = {
     SUSPECT: "_x20 0.5x59 stale _x32 0.5x80",
     RANKS: "64x79 stale _x32 64x80",
 }
-# The same fault, mended after 20 min.
-MENDED = {
+# The same fault, repaired after 20 min.
+REPAIRED = {
     UP: "1x200",
     RECENT: "1.5x79 1x121",
     HEALTHY: "1x200",
@@ -83,8 +83,8 @@ def test_nothing_is_told_that_is_not_so(tmp_path):
         times(sent_ticket(), 0, 40, 20),  # from the death on for five minutes, until the coordinator's own page
         times(sent_end(), 6, 40, 20),
     )
-    mended = case(MENDED, times(sent_ticket(SILENT, EXPLAINED), 0, 50, 0), times(sent_ticket(SILENT), 0, 50, 39))
-    done = run_promtool({"evaluation_interval": "15s", "tests": [outage, mended]}, tmp_path)
+    repaired = case(REPAIRED, times(sent_ticket(SILENT, EXPLAINED), 0, 50, 0), times(sent_ticket(SILENT), 0, 50, 39))
+    done = run_promtool({"evaluation_interval": "15s", "tests": [outage, repaired]}, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

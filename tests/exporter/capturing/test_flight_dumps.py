@@ -41,15 +41,21 @@ def read(prefix, **options):
 class Monitor:
     """What ProcessGroupNCCL's thread does: reads its pipe without waiting, and writes the dump where a byte was in it."""
 
-    def __init__(self, directory):
-        self.path = directory / f"pipe_{RANK}.pipe"
+    def __init__(self, directory, rank=RANK):
+        self.path = directory / f"pipe_{rank}.pipe"
         os.mkfifo(self.path)
         self._file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
-        self._dump = directory / f"rank_{RANK}"
+        self._dump = directory / f"rank_{rank}"
 
     def look(self, entries):
-        if os.read(self._file, 128):
+        """Return whether a dump was requested."""
+        try:
+            is_requested = bool(os.read(self._file, 128))
+        except BlockingIOError:
+            return False
+        if is_requested:
             self._dump.write_bytes(pickle.dumps(dumped(*entries), protocol=2))
+        return is_requested
 
     def close(self):
         if self._file >= 0:

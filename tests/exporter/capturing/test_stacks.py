@@ -11,9 +11,11 @@ from exporter.capturing.captures import Captures
 from exporter.capturing.stacks import MIN_INTERVAL_NS, StackRequests
 from exporter.counts import Counts
 from exporter.reading.rings import Rings
+from lockstep.contracts.facts import RankFacts
 from lockstep.contracts.messages import StackRequest
 from lockstep.contracts.stacks import stacks_path
 from lockstep.serving.fault_isolation import FaultIsolation
+from tests.exporter.capturing.test_flight_dumps import Monitor, entry
 from tests.exporter.capturing.test_stack_dumps import job
 from tests.exporter.conftest import until
 
@@ -71,6 +73,20 @@ async def test_every_rank_of_a_request_is_answered(node, tmp_path):
     assert (Path(file).name, function) == ("stack_job.py", "stuck_in_download")
     assert missing.threads == []
     assert missing.reason == "rank in run run: got none, expected rank 5, running here"
+
+
+async def test_a_dump_of_the_flight_recorder_is_requested_with_the_stacks(node, tmp_path):
+    """What the process has issued comes in the same message as where it stands."""
+    monitor = Monitor(tmp_path, rank=0)
+    with job(tmp_path / "run", "sleep"):
+        node.rings.scan(1)
+        prefixes = {"flight_recorder": str(tmp_path / "rank_"), "flight_recorder_pipe": str(tmp_path / "pipe_")}
+        node.rings.runs["run"].ranks[0].facts = RankFacts(**prefixes)
+        node.submit()
+        await asyncio.gather(node.work(1), until(lambda: monitor.look([entry(0, 7)]), seconds=60))
+    monitor.close()
+    assert node.sent[0].threads[0].is_training
+    assert [each.sequence for each in node.sent[0].collectives] == [7]
 
 
 async def test_a_rank_whose_training_has_the_signal_says_so(node, tmp_path):
