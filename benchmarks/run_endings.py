@@ -180,10 +180,10 @@ async def _observe(found: Found, stack: Stack, since_s: float) -> None:
     """Note state and incident, and the page where there is to be one."""
     if found.way.state == "healthy":
         await asyncio.sleep(LIVE_S)
+        await _reached(lambda: _note_state(found, stack), PATIENCE_S)
     else:
-        await _reached(lambda: _state(stack, found.run) == found.way.state, PATIENCE_S)
+        await _reached(lambda: _note_state(found, stack) == found.way.state, PATIENCE_S)
         found.known_s = time.time() - since_s
-    found.state = _state(stack, found.run)
     if found.way.alert:
         await _reached(lambda: _incidents(stack, found.run), PATIENCE_S)
     found.incidents = await asyncio.to_thread(_incidents, stack, found.run)
@@ -211,9 +211,12 @@ def _first(times_s: list[float], since_s: float) -> float | None:
     return times_s[0] - since_s if times_s else None
 
 
-def _state(stack: Stack, run: str) -> str:
-    found = stack.run(run)
-    return "" if found is None else str(found["state"])
+def _note_state(found: Found, stack: Stack) -> str:
+    """Note the run's state, and return it; a coordinator that did not answer in time is asked again."""
+    run = stack.run(found.run)
+    if run is not None:
+        found.state = str(run["state"])
+    return "" if run is None else found.state
 
 
 def _incident(incident: dict[str, Any]) -> str:
