@@ -1,4 +1,4 @@
-"""What a rank tells of itself, for devices that this machine does not have: modules with the names torch gives them."""
+"""What a rank reports of itself, for devices that this machine does not have: modules with the names torch gives them."""
 
 import sys
 from types import SimpleNamespace
@@ -141,3 +141,27 @@ def test_a_device_that_training_has_not_started_is_not_asked(collected, kind):
         setattr(module, name, lambda *_, name=name: asked.append(name))
     assert collected(torch, make_flops("bf16")).device == "cpu"
     assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "prefixes"),
+    [
+        ({}, ("", "")),
+        ({"TORCH_FR_DUMP_TEMP_FILE": "/srv/a_", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/srv/b_"}, ("/srv/a_", "")),
+        (
+            {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/srv/b_", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/srv/p_"},
+            ("/srv/b_", "/srv/p_"),
+        ),
+        ({"TORCH_FR_DUMP_TEMP_FILE": "/" * 129, "TORCH_FR_DEBUG_INFO_PIPE_FILE": "/srv/\n"}, ("", "")),
+    ],
+)
+def test_the_files_of_the_flight_recorder_are_those_that_the_training_names(
+    collected, monkeypatch, variables, prefixes
+):
+    """NCCL's own names of the variables too; a path that no label holds is none."""
+    for name in ("FR_DUMP_TEMP", "NCCL_DEBUG_INFO_TEMP", "FR_DEBUG_INFO_PIPE", "NCCL_DEBUG_INFO_PIPE"):
+        monkeypatch.delenv(f"TORCH_{name}_FILE", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    facts = collected(make_torch(), None)
+    assert (facts.flight_recorder, facts.flight_recorder_pipe) == prefixes
