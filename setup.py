@@ -83,7 +83,7 @@ def extension(folder: str, name: str, headers: Sequence[str]) -> Extension:
         f"{folder.replace('/', '.')}.{name}",
         [f"{folder}/{name}.c"],
         depends=[f"{folder}/{header}" for header in headers],
-        extra_compile_args=["-O2"],
+        extra_compile_args=["-O3"],
         py_limited_api=True,
         optional=True,
     )

@@ -4,7 +4,8 @@
     reading         one look at the node: `Target` in, `Reading` out
     intervals       what happened between two looks, by rank
     watch           `HostWatch`: looks again and again, keeps totals and the last intervals
-    sampler         cores, memory bandwidth and network every 20 ms around captures
+    sampler         cores, devices, memory bandwidth and network every 20 ms around captures
+    device_counters, nvml   what the ranks' devices do, where NVIDIA's driver is
     targets         the ranks to look at, from their rings
 
 Only the standard library. What this node does not let us read is absent, never 0.

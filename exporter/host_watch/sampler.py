@@ -1,4 +1,4 @@
-"""Samples the node's hardware during captures: the cores of training threads, memory bandwidth and network.
+"""Samples the node's hardware during captures: cores of training threads, devices, memory bandwidth and network.
 
 Host watch's looks are a second apart, longer than most functions; here counters are read every PERIOD_NS, by a thread
 that runs around captures only and pays for itself: it pauses until its reads have cost no more than COST_RATIO of a
@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from exporter.host_watch.device_counters import MEMORY, NVLINK, SM, DeviceCounters
+from exporter.host_watch.nvml import NvmlDevices, open_nvml
 from exporter.host_watch.proc import thread_times_ns
 from exporter.host_watch.reading import Key, Target
 from lockstep.contracts.node_samples import ResourceSeries
@@ -24,9 +26,9 @@ COST_RATIO = 0.004
 NEAR_NS = 10_000_000_000
 """After an event of a capture, as in `watch`."""
 READINGS_MAX = 2048
-CPU, MEMORY, NIC = "cpu", "memory", "nic"
+CPU, NIC = "cpu", "nic"
 _NODE: Key = ("", -1)
-_CORE_NS = 1e9  # of a core in a second
+_CORE_NS = 1e9  # of a core, or of a device, in a second
 _MEGABIT_BYTES = 125_000
 _IB_WORD_BYTES = 4  # PortRcvData and PortXmitData count words (InfiniBand Architecture, 16.1.3.5)
 
@@ -46,10 +48,13 @@ class ResourceSampler:
         root: Path = Path("/"),
         clock_ns: Callable[[], int] = time.monotonic_ns,
         pause: Callable[[float], object] = time.sleep,
+        open_devices: Callable[[], NvmlDevices | None] = open_nvml,
     ) -> None:
         self._root = root
         self._clock_ns = clock_ns
         self._pause = pause
+        self._open_devices = open_devices
+        self._devices: DeviceCounters | None = None
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._until_ns = 0
@@ -81,6 +86,8 @@ class ResourceSampler:
             assert target.pid is not None
             values[target.key, CPU] = thread_times_ns(target.pid, target.pid, str(self._root / "proc"))[0]
         now_ns = self._clock_ns()
+        if self._devices is not None:
+            values |= self._devices.read(targets, now_ns)
         with self._lock:
             for name, value in values.items():
                 if value is not None:
@@ -90,43 +97,46 @@ class ResourceSampler:
     def series(self, run: str, rank: int, start_ns: int, end_ns: int, *, offset_ns: int) -> dict[str, ResourceSeries]:
         """Return what was sampled around a span of CLOCK_MONOTONIC, by resource.
 
-        `offset_ns` takes times to the wall clock. A resource without two readings in the span is left out.
+        `offset_ns` takes times to the wall clock. A resource without two readings in the span is left out. The memory
+        is that of the rank's device, the host's where it has none.
         """
         with self._lock:
-            mine = {
-                CPU: list(self._readings.get(((run, rank), CPU), ())),
-                MEMORY: list(self._readings.get((_NODE, MEMORY), ())),
-                NIC: list(self._readings.get((_NODE, NIC), ())),
-            }
+            mine = {name: list(self._readings.get(((run, rank), name), ())) for name in (CPU, SM, MEMORY, NVLINK)}
+            mine[MEMORY] = mine[MEMORY] or list(self._readings.get((_NODE, MEMORY), ()))
+            mine[NIC] = list(self._readings.get((_NODE, NIC), ()))
+            device_memory = bool(self._readings.get(((run, rank), MEMORY)))
         found = {}
         for resource, readings in mine.items():
             rates = _rates(_within(readings, start_ns, end_ns))
             if rates is None:
                 continue
             begin_ns, period_ns, per_s = rates
-            peak = self._peak(resource, per_s)
+            is_time = resource in (CPU, SM) or (resource == MEMORY and device_memory)
+            peak = _CORE_NS if is_time else self._peak(resource, per_s)
             if peak > 0:
                 ratios = [round(min(value / peak, 1.0), 4) for value in per_s]
                 found[resource] = ResourceSeries(start_ns=begin_ns + offset_ns, period_ns=period_ns, ratios=ratios)
         return found
 
     def _peak(self, resource: str, per_s: Sequence[float]) -> float:
-        if resource == CPU:
-            return _CORE_NS
         self._highest[resource] = max(self._highest.get(resource, 0.0), *per_s)
         known = network_peak(self._root) if resource == NIC else None
         return known or self._highest[resource]
 
     def _work(self) -> None:
+        devices = self._open_devices()
+        self._devices = None if devices is None else DeviceCounters(devices)
         while True:
             with self._lock:
                 if self._clock_ns() >= self._until_ns:
-                    self._thread = None
-                    return
+                    self._devices, self._thread = None, None
+                    break
             before_ns = self.cost_ns
             self.sample()
             paid_ns = round((self.cost_ns - before_ns) / COST_RATIO)
             self._pause(max(PERIOD_NS, paid_ns) / 1e9)
+        if devices is not None:
+            devices.close()
 
 
 def network_bytes(root: Path) -> int | None:

@@ -27,7 +27,10 @@ class ResourceSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSamples:
-    """`resources` are cpu (the training thread's core), memory (the host's bandwidth) and nic (the node's network)."""
+    """`resources` are cpu (the training thread's core), memory (the device's, else the host's) and nic (the node's).
+
+    Where the node's driver counts what devices do also sm (their compute units) and nvlink.
+    """
 
     version: int = VERSION
     resources: dict[str, ResourceSeries] = field(default_factory=dict)

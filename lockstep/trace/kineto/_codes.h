@@ -24,6 +24,7 @@ typedef struct { /* codes of texts, of one span or two, in the order in which th
     Array hashes; /* uint64_t each */
     int32_t *slots; /* code + 1 */
     size_t mask;
+    int32_t last; /* code + 1 of the text before: threads and categories come in runs */
 } Codes;
 
 static void *
@@ -63,6 +64,13 @@ is_same(Text text, Span one, Span other)
            memcmp(text + one.begin, text + other.begin, (size_t)(one.end - one.begin)) == 0;
 }
 
+static inline int
+has_code(const Codes *codes, Text text, int32_t code, Span first, Span second)
+{
+    const Span *known = (const Span *)codes->spans.items + 2 * code;
+    return is_same(text, known[0], first) && is_same(text, known[1], second);
+}
+
 static int
 grow_slots(Codes *codes)
 {
@@ -86,6 +94,8 @@ grow_slots(Codes *codes)
 static int32_t
 code_of(Codes *codes, Text text, Span first, Span second)
 {
+    if (codes->last && has_code(codes, text, codes->last - 1, first, second))
+        return codes->last - 1;
     if (codes->slots == NULL || 2 * codes->hashes.count > codes->mask) {
         if (grow_slots(codes) < 0)
             return -1;
@@ -94,10 +104,10 @@ code_of(Codes *codes, Text text, Span first, Span second)
     size_t slot = hash & codes->mask;
     for (; codes->slots[slot]; slot = (slot + 1) & codes->mask) {
         int32_t code = codes->slots[slot] - 1;
-        Span *known = (Span *)codes->spans.items + 2 * code;
-        if (((uint64_t *)codes->hashes.items)[code] == hash && is_same(text, known[0], first) &&
-            is_same(text, known[1], second))
+        if (((uint64_t *)codes->hashes.items)[code] == hash && has_code(codes, text, code, first, second)) {
+            codes->last = code + 1;
             return code;
+        }
     }
     Span *spans = append(&codes->spans);
     uint64_t *hashes = append(&codes->hashes);
@@ -106,8 +116,8 @@ code_of(Codes *codes, Text text, Span first, Span second)
     spans[0] = first;
     spans[1] = second;
     *hashes = hash;
-    codes->slots[slot] = (int32_t)codes->hashes.count;
-    return codes->slots[slot] - 1;
+    codes->last = codes->slots[slot] = (int32_t)codes->hashes.count;
+    return codes->last - 1;
 }
 
 static void

@@ -10,11 +10,18 @@
 
 typedef const unsigned char *Text;
 
+/* Profilers indent with up to a dozen spaces: eight at a time. */
 static inline Text
 skip_spaces(Text at, Text end)
 {
-    while (at < end && (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t'))
+    uint64_t bytes;
+    if (at < end && *at > ' ')
+        return at;
+    while (at < end && (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t')) {
         at++;
+        if (end - at >= 8 && (memcpy(&bytes, at, 8), bytes == 0x2020202020202020ull))
+            at += 8;
+    }
     return at;
 }
 
@@ -50,21 +57,61 @@ ends_plain(uint64_t bytes)
     return (((quote - ones) & ~quote) | ((backslash - ones) & ~backslash) | ((bytes - ones * 0x20) & ~bytes)) & tops;
 }
 
+#if defined(__SSE2__) && defined(__GNUC__)
+#include <emmintrin.h>
+
+/* The same of sixteen, a bit for each byte. */
+static inline int
+ends_plain_16(Text at)
+{
+    __m128i bytes = _mm_loadu_si128((const __m128i *)at), control = _mm_set1_epi8(0x1f);
+    __m128i quote = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('"')), backslash = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\'));
+    __m128i below = _mm_cmpeq_epi8(_mm_min_epu8(bytes, control), bytes);
+    return _mm_movemask_epi8(_mm_or_si128(_mm_or_si128(quote, backslash), below));
+}
+#endif
+
+/* Return the first quote, backslash or byte below the space, `end` where there is none. */
+static inline Text
+skip_plain(Text at, Text end)
+{
+    uint64_t bytes, found = 0;
+#if defined(__SSE2__) && defined(__GNUC__)
+    for (; end - at >= 16; at += 16) {
+        int ends = ends_plain_16(at);
+        if (ends)
+            return at + __builtin_ctz((unsigned)ends);
+    }
+#endif
+    for (; end - at >= 8; at += 8) {
+        memcpy(&bytes, at, 8);
+        if ((found = ends_plain(bytes)) != 0)
+            break;
+    }
+#if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    if (end - at >= 8)
+        return at + (__builtin_ctzll(found) >> 3);
+#endif
+    while (at < end && *at != '"' && *at != '\\' && *at >= 0x20)
+        at++;
+    return at;
+}
+
+/* Return what follows the key whose opening quote is at `at`, NULL for one with an escape too. */
+static inline Text
+skip_key(Text at, Text end)
+{
+    at = skip_plain(at + 1, end);
+    return at < end && *at == '"' ? at + 1 : NULL;
+}
+
 /* Return what follows the string whose opening quote is at `at`. */
-static Text
+static inline Text
 skip_string(Text at, Text end)
 {
     at++;
     for (;;) {
-        uint64_t bytes;
-        while (end - at >= 8) {
-            memcpy(&bytes, at, 8);
-            if (ends_plain(bytes))
-                break;
-            at += 8;
-        }
-        while (at < end && *at != '"' && *at != '\\' && *at >= 0x20)
-            at++;
+        at = skip_plain(at, end);
         if (at >= end || *at < 0x20)
             return NULL;
         if (*at == '"')

@@ -78,15 +78,20 @@ static int
 event_field(Text at, Text end)
 {
     size_t length = (size_t)(end - at);
-    return IS("ph")     ? PHASE
-           : IS("ts")   ? START
-           : IS("cat")  ? CATEGORY
-           : IS("pid")  ? PROCESS
-           : IS("tid")  ? THREAD
-           : IS("dur")  ? DURATION
-           : IS("name") ? NAME
-           : IS("args") ? ARGUMENTS
-                        : FIELDS;
+    switch (length) {
+    case 2:
+        return IS("ph") ? PHASE : IS("ts") ? START : FIELDS;
+    case 3:
+        return IS("cat")   ? CATEGORY
+               : IS("pid") ? PROCESS
+               : IS("tid") ? THREAD
+               : IS("dur") ? DURATION
+                           : FIELDS;
+    case 4:
+        return IS("name") ? NAME : IS("args") ? ARGUMENTS : FIELDS;
+    default:
+        return FIELDS;
+    }
 }
 
 /* Return which of the arguments that are read a key is, ARGUMENTS_READ for another. */
@@ -129,11 +134,9 @@ read_fields(Text text, Text at, Text end, Span *fields, int count, FieldOf *fiel
         return empty + 1;
     do {
         Text key = skip_spaces(at + 1, end);
-        if (key >= end || *key != '"' || (at = skip_string(key, end)) == NULL)
+        if (key >= end || *key != '"' || (at = skip_key(key, end)) == NULL)
             return NULL;
         int field = field_of(key + 1, at - 1);
-        if (memchr(key, '\\', (size_t)(at - key)))
-            return NULL;
         at = skip_spaces(at, end);
         if (at >= end || *at != ':')
             return NULL;
