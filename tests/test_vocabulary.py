@@ -21,6 +21,11 @@ LEFT = {
     "lockstep/diagnosis/__init__.py": {"_Door"},
 }
 """Names that still have such words; the list only shrinks."""
+IN_PLAIN_ENGLISH = ("lockstep/analysis", "lockstep/diagnosis", "lockstep/trace")
+"""Packages whose comments, docstrings and texts have none of `EVERYDAY_IN_TEXT` either; the list only grows."""
+EVERYDAY_IN_TEXT = re.compile(
+    r"\b(told|tells?|telling|says?|said|saying|heard|hears?|beside|anew|whoever|nobody)\b", re.IGNORECASE
+)
 
 
 def everyday_names(text: str) -> set[str]:
@@ -33,10 +38,29 @@ def everyday_names(text: str) -> set[str]:
     }
 
 
+def everyday_lines(text: str) -> list[str]:
+    """Return the lines of a source text whose comment or string has an everyday word."""
+    kinds = (tokenize.COMMENT, tokenize.STRING)
+    tokens = (each for each in tokenize.generate_tokens(io.StringIO(text).readline) if each.type in kinds)
+    return [line for token in tokens for line in token.string.splitlines() if EVERYDAY_IN_TEXT.search(line)]
+
+
 @pytest.mark.parametrize("path", source_files(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_identifier_is_an_everyday_word(path):
     """In any source file of the product."""
     assert everyday_names(path.read_text()) == LEFT.get(str(path.relative_to(ROOT)), set())
+
+
+@pytest.mark.parametrize("package", IN_PLAIN_ENGLISH)
+def test_no_text_of_a_package_has_an_everyday_word(package):
+    """In comments, docstrings and messages."""
+    found = {path.name: everyday_lines(path.read_text()) for path in sorted((ROOT / package).rglob("*.py"))}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_an_everyday_word_in_a_text_is_seen():
+    """In a comment and in a docstring; not in a longer word."""
+    assert everyday_lines('"""What it\nsays."""\nessay = 1  # told\n') == ['says."""', "# told"]
 
 
 def test_a_relapse_is_seen():

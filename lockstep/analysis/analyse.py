@@ -39,10 +39,10 @@ def analyse_paths(
     degrees: Degrees | None = None,
     on_done: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Analysis:
-    """Return what all traces under `paths` say; `run` does the work on each.
+    """Return the analysis of all traces under `paths`; `run` does the work on each.
 
     With `store` each rank's columns are left in that folder as `<rank>.parquet`. `degrees` are the job's parallel
-    degrees. `on_done` hears how many traces of how many are done.
+    degrees. `on_done` is called with how many traces of how many are done.
 
     Raises
     ------

@@ -27,7 +27,7 @@ class Answers:
             return None
 
     def ask(self, rule: str, judge: Callable[[], list[Finding] | NotJudged]) -> None:
-        """Take over what a rule says."""
+        """Add the answer of a rule."""
         answer = self.of(rule, judge)
         if isinstance(answer, NotJudged):
             self.not_judged.append(answer)
@@ -35,6 +35,6 @@ class Answers:
             self.take(answer, ())
 
     def take(self, findings: Sequence[Finding], not_judged: Sequence[NotJudged]) -> None:
-        """Take over what several rules said."""
+        """Add the answers of several rules."""
         self.findings += [replace(each, ranks=(self._rank,)) for each in findings]
         self.not_judged += not_judged

@@ -40,8 +40,8 @@ def summarise(
 ) -> TraceSummary:
     """Return the summary of a rank's trace file, which stays as it is.
 
-    `steps` is what the capture says it covers; step marks in the trace overrule it. A file that cannot be used gives a
-    summary with `error` set.
+    `steps` is what the capture covers by its own account; step marks in the trace overrule it. A file that cannot be
+    used gives a summary with `error` set.
 
     Raises
     ------

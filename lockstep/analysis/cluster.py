@@ -148,7 +148,7 @@ class _Together:
         self._ask(lambda: with_fusion_gain(find_poor_overlap(known), parts))
 
     def communication(self) -> None:
-        """Lay the ranks' collectives side by side and judge them; the vendor's count where it tells transmissions."""
+        """Lay the ranks' collectives side by side and judge them; the vendor's count where it records transmissions."""
         own = [each.collectives for each in self._ranks if each.collectives is not None]
         vendor = [each.vendor_collectives for each in self._ranks if each.vendor_collectives is not None]
         table = match_collectives(own)

@@ -1,4 +1,4 @@
-"""What `lockstep doctor` wrote beside the traces: a node's facts (`--facts`), or its verdicts (`--json`)."""
+"""What `lockstep doctor` wrote next to the traces: a node's facts (`--facts`), or its verdicts (`--json`)."""
 
 import json
 import re
@@ -51,7 +51,7 @@ def is_doctor_report(path: Path) -> bool:
 
 
 def read_report(path: Path) -> DoctorReport:
-    """Return what a file of the doctor says.
+    """Return the content of a file of the doctor.
 
     Raises
     ------

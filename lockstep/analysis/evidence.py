@@ -19,13 +19,13 @@ from lockstep.trace.patterns import Resource, Samples
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Everything beside the columns that the rules can use; None is not recorded, and rules that need it say so.
+    """Everything besides the columns that the rules can use; None is not recorded, and rules that need it report that.
 
     `kernels` and `communication` are Ascend's tables. `noted_collections` are the agent's, on the trace's clock;
     `host_samples` and `queues` the node's; `loader` is the agent's of the DataLoader; `samples` are of the hardware, on
     the trace's clock, for patterns; `host` is what the node counted of the rank, which is compared with its peers'
-    (`diagnosis.cpu_share`). `device` overrides the name that the trace has; `ranks_per_node` tells collectives between
-    nodes.
+    (`diagnosis.cpu_share`). `device` overrides the name that the trace has; `ranks_per_node` separates collectives
+    between nodes.
     """
 
     kernels: Kernels | None = None

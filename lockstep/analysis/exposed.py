@@ -1,7 +1,7 @@
 """What slow communication costs at most: the part of it that no computation hides.
 
 A link at half its speed during computation that takes longer costs a step nothing, and mending it gives nothing back.
-Rules look at collectives and links alone; here what they say is held against the account of the step.
+Rules look at collectives and links alone; here their findings are held against the account of the step.
 """
 
 from collections.abc import Iterable, Mapping

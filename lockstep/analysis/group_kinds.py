@@ -1,7 +1,7 @@
 """What each process group of a job's traces is for: tensor, data, pipeline, expert or context parallelism.
 
 Sources, the first that answers wins: what the training's framework calls the group, parallel degrees that somebody
-gave, a described group of the same ranks; a job whose only group holds everybody is data parallel. Shapes alone say
+gave, a described group of the same ranks; a job whose only group holds all ranks is data parallel. Shapes alone show
 nothing (`lockstep.agent.kinds`), so what is left has no kind, with the reason.
 """
 
@@ -17,7 +17,7 @@ from lockstep.contracts.records import DOMAIN_KINDS
 from lockstep.diagnosis.communication_causes.collectives import Group
 
 _WORLD = "world"
-_UNTOLD = "the traces do not say what it is for, and no parallel degrees were given"
+_UNKNOWN = "the traces do not record what it is for, and no parallel degrees were given"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Degrees:
 
 @dataclass(frozen=True, slots=True)
 class GroupKind:
-    """`kind` is one of DOMAIN_KINDS or None; `source` says where it is from, or why there is none."""
+    """`kind` is one of DOMAIN_KINDS or None; `source` states where it is from, or why there is none."""
 
     kind: str | None
     source: str
@@ -43,7 +43,7 @@ class GroupKind:
 
 @dataclass(slots=True)
 class _Known:
-    """What the traces say together; described groups by their ranks, those of one kind alone in `domains` too."""
+    """What the traces record together; described groups by their ranks, those of one kind alone in `domains` too."""
 
     descriptions: dict[str, str] = field(default_factory=dict)
     domains: list[Domain] = field(default_factory=list)
@@ -55,7 +55,7 @@ class _Known:
 def group_kinds(
     ranks: Sequence[RankAnalysis], groups: Iterable[Group], degrees: Degrees | None = None
 ) -> dict[Group, GroupKind]:
-    """Return the kind of each group. Degrees that do not make the job's world size are no source, and it says so."""
+    """Return the kind of each group. Degrees whose product is not the world size are no source (`source` states it)."""
     known = _known(ranks)
     found = {group: _kind(group, known, degrees) for group in groups}
     several = {tuple(sorted(members)) for _, members in found if len(members) > 1} | known.whole
@@ -94,7 +94,7 @@ def _kind(group: Group, known: _Known, degrees: Degrees | None) -> GroupKind:
         return GroupKind(kind, f"described as {described:.80}")
     if not members:
         return GroupKind(None, "the traces do not list its ranks")
-    why = _UNTOLD
+    why = _UNKNOWN
     if degrees is not None and len(members) > 1:
         covered, why = _covered(members, known.world_size, degrees)
         if covered:

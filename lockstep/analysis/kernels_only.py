@@ -10,7 +10,7 @@ from lockstep.trace.ascend.load import about_of
 from lockstep.trace.columns import ABSENT, KERNEL, CollectiveArguments, TraceColumns, WorkKind
 
 _COMMUNICATION_STREAM = -2
-"""Collectives without a stream run beside computing, so they are none of its queue."""
+"""Collectives without a stream run during computing, so they are none of its queue."""
 
 
 def columns_of_kernels(kernels: Kernels, settings: AscendSettings) -> TraceColumns:

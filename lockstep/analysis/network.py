@@ -1,4 +1,4 @@
-"""What is known of each rank's network settings: from the doctor's reports beside the traces, and from the traces.
+"""What is known of each rank's network settings: from the doctor's reports next to the traces, and from the traces.
 
 A report is a rank's if the trace names its host; where no trace does, if it is the only one in the trace's folder, or
 in the nearest one above that has any.
@@ -35,7 +35,7 @@ NO_EVIDENCE = NetworkEvidence()
 def network_evidence(
     ranks: Sequence[RankAnalysis], reports: Sequence[DoctorReport], paths: Mapping[int, Path]
 ) -> NetworkEvidence:
-    """Return what reports and traces tell; `paths` are the traces by rank. The doctor's facts win."""
+    """Return what is known from reports and traces; `paths` are the traces by rank. The doctor's facts win."""
     facts = [each for each in reports if each.environment is not None]
     environments: dict[int, Mapping[str, str]] = {}
     versions: dict[int, Mapping[str, str]] = {}
@@ -77,9 +77,9 @@ def _is_host(one: str, other: str) -> bool:
 
 def _concerned(check: NetworkCheck, ranks: Sequence[RankAnalysis], hosts: Collection[str]) -> tuple[int, ...]:
     """Return the ranks on a verdict's host: all, where no trace names its host and the verdicts are of one."""
-    everybody = tuple(each.rank for each in ranks)
+    all_ranks = tuple(each.rank for each in ranks)
     if not check.host or (len(hosts) == 1 and not any(each.about.host for each in ranks)):
-        return everybody
+        return all_ranks
     return tuple(each.rank for each in ranks if each.about.host and _is_host(check.host, each.about.host))
 
 
@@ -93,7 +93,7 @@ def judge_network(
     if isinstance(answer, NotJudged):
         return findings, [] if findings else [answer], []
     unknown = tuple(each.rank for each in ranks if each.rank not in evidence.environments)
-    reason = "insufficient evidence: nothing tells the variables of these ranks"
+    reason = "insufficient evidence: nothing records the variables of these ranks"
     return findings, [], [Refusal(rule=NETWORK, reason=reason, ranks=unknown)] if unknown else []
 
 

@@ -1,4 +1,4 @@
-"""Everything that one rank's trace tells by itself, each part by its own rules (`answers`)."""
+"""Everything known from one rank's trace alone, each part by its own rules (`answers`)."""
 
 from dataclasses import dataclass, replace
 
@@ -59,7 +59,7 @@ class RankPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankAnalysis:
-    """What one rank's trace tells, small and picklable; None where a part could not answer (`not_judged` says why).
+    """What is known from one rank's trace, small and picklable; None where a part could not answer (`not_judged`).
 
     `window_ns` goes from the beginning of the first step's window to the end of the last's; `breakdown` and `path` sum
     to its length. `computing` is when the device computed next to one of the `collectives`. `vendor_collectives` hold
@@ -139,7 +139,7 @@ def analyse_rank(
 
 
 def _about(columns: TraceColumns) -> TraceAbout:
-    """Return what the trace says of itself, with what its collectives say their groups are for."""
+    """Return the trace's metadata, with the purposes of groups that its collectives record."""
     described = {
         each.group: each.description for each in set(columns.collectives.values()) if each.group and each.description
     }

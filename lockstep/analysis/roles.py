@@ -9,7 +9,7 @@ from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.kinds import described_kinds
 
 Roles = Mapping[int, int]
-"""The pipeline stage of each rank; empty where there is one stage, or nothing says which rank is in which."""
+"""The pipeline stage of each rank; empty where there is one stage, or where it is unknown which rank is in which."""
 
 
 def pipeline_stages(ranks: Sequence[RankAnalysis], degrees: Degrees | None = None) -> Roles:

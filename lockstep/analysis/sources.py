@@ -1,6 +1,6 @@
-"""Which traces lie under the paths that somebody named: one source for each rank, whoever wrote it.
+"""Which traces lie under the paths that somebody named: one source for each rank, whichever profiler wrote it.
 
-Looking is cheap: names of files and folders, and Ascend's small files of settings. What a trace says of its rank is
+Looking is cheap: names of files and folders, and Ascend's small files of settings. Which rank a trace names is
 known when it is loaded (`load_source`). Links are not followed.
 """
 
@@ -27,7 +27,7 @@ _Table = TypeVar("_Table")
 STORED_SUFFIX = ".parquet"
 _TRACE_SUFFIXES = (".json", ".json.gz", STORED_SUFFIX)
 _NO_TRACES = ("summary.json", "comparison.json", "perfetto.json")
-"""What an earlier analysis left beside its columns."""
+"""What an earlier analysis left next to its columns."""
 _NAMED_RANK = re.compile(r"rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE | re.ASCII)
 _STORED_RANK = re.compile(r"(\d{1,7})\.parquet", re.ASCII)
 _ASCEND_ROOTS = ("PROF_", "FRAMEWORK", "logs")
@@ -38,7 +38,7 @@ _ASCEND_ROOTS = ("PROF_", "FRAMEWORK", "logs")
 class Source:
     """One rank's trace: a file of Kineto's or a stored one, or the output of Ascend's profilers.
 
-    `named_rank` is what its name says, ABSENT if nothing.
+    `named_rank` is the rank in its name, ABSENT if none.
     """
 
     path: Path
@@ -236,5 +236,5 @@ def _load_ascend(output: AscendOutput) -> Loaded:
 
 
 def rank_of(source: Source, columns: TraceColumns) -> int:
-    """Return the rank by what says it best: the trace, then the name of its file or folder; ABSENT if neither does."""
+    """Return the rank by what names it best: the trace, then the name of its file or folder; ABSENT if neither does."""
     return columns.about.rank if columns.about.rank >= 0 else source.named_rank

@@ -93,7 +93,8 @@ def costing(
     """Return each rank's own findings that cost the job time, and which do not, with the reason.
 
     What the host of few ranks loses costs nothing where these ranks wait for `slow` ones, or each other, for at least
-    as long, and where the others do not wait for them; what most ranks have in common does.
+    as long, and where the others do not wait for them; what most ranks have in common does, unless it occurs in one of
+    several steps and not on all ranks.
     """
     findings = list(findings)
     having: dict[str, set[int]] = defaultdict(set)
@@ -102,7 +103,12 @@ def costing(
     kept, left_out = [], []
     for each in findings:
         together = having[each.cause]
-        if each.bottleneck not in _HOST or 2 * len(together) >= rank_count or set(each.ranks) & set(slow):
+        if each.bottleneck not in _HOST or set(each.ranks) & set(slow) or len(together) == rank_count:
+            kept.append(each)
+        elif each.is_once and each.steps is not None:
+            reason = f"it occurs in 1 of {each.steps[1]} steps, and not on all ranks: no loss of every step"
+            left_out.append(Refusal(rule=each.cause, reason=reason, ranks=each.ranks))
+        elif 2 * len(together) >= rank_count:
             kept.append(each)
         elif reason := _costs_nothing(each, together, waiting):
             left_out.append(Refusal(rule=each.cause, reason=reason, ranks=each.ranks))
@@ -129,7 +135,7 @@ def waited_ns(waiting: Sequence[GroupWaiting], rank: int) -> float:
 
 
 def judged_groups(waiting: Iterable[GroupWaiting]) -> list[GroupWaiting]:
-    """Return the groups with enough collectives, and waiting in them, to tell who waits for whom."""
+    """Return the groups with enough collectives, and waiting in them, to show who waits for whom."""
     return [each for each in waiting if each.collectives >= COLLECTIVES.value and float(each.caused_ns.sum()) > 0]
 
 

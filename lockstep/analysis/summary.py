@@ -35,7 +35,7 @@ NO_KIND = GroupKind(None, "not looked at")
 
 
 def summary_of(cluster: ClusterAnalysis, paths: Mapping[int, str], skipped: Iterable[Skipped]) -> dict[str, Any]:
-    """Return the summary; `paths` says by rank where its trace came from."""
+    """Return the summary; `paths` states by rank where its trace came from."""
     rates = {(each.kind, each.group): each.bus_bandwidth for each in cluster.collectives}
     reported = {(each.subject, each.lost_ns) for each in cluster.findings}
     patterns_max = min(PATTERNS_MAX, max(_PATTERNS_LEAST, _PATTERNS_TOGETHER // max(len(cluster.ranks), 1)))

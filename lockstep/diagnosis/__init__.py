@@ -1,7 +1,7 @@
 """Cause, function and advice from trace summaries: `explain` is the door.
 
 Imports contracts and trace only. `excess` compares call trees, `communication` collectives, `advice_table` is the
-cause -> remedy data, `diagnose` puts them together. What stands here is imported when it is first asked for: whoever
+cause -> remedy data, `diagnose` puts them together. What stands here is imported when it is first asked for: code that
 needs one rule (`lockstep.analysis`) does not pay for the remedies and the comparison of all ranks.
 """
 

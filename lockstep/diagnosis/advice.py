@@ -1,4 +1,4 @@
-"""Picks remedies for a cause and says what each would gain.
+"""Picks remedies for a cause and predicts what each would gain.
 
 Predicted gain = min(removed, step) / step, the share of today's step that goes when what the remedy removes goes. In a
 synchronous job the step is as long as its slowest rank takes, so a rank's excess is also the job's, until the next

@@ -1,4 +1,4 @@
-"""docs/causes.md: what is judged, by which rule and limit, who says so, and what helps. Rendered from the data."""
+"""docs/causes.md: what is judged, by which rule and limit, their sources, and what helps. Rendered from the data."""
 
 from collections.abc import Iterable, Iterator
 from types import ModuleType
@@ -19,8 +19,9 @@ _HEADING = """\
 Written by `make generate` from `lockstep/diagnosis/remedies.toml` and the rules' limits; change it there.
 
 The causes are those of Hermes (USENIX ATC'25, tables 2 to 4) and, inside an operator, of the component roofline (ASPLOS
-2025). A rule answers with findings, or says why it could not judge. The share of a bottleneck is its share of Hermes'
-135 cases. Remedies that remove what a finding costs carry a predicted gain: that cost, as a share of the window.
+2025). A rule answers with findings, or with the reason why it could not judge. The share of a bottleneck is its share
+of Hermes' 135 cases. Remedies that remove what a finding costs carry a predicted gain: that cost, as a share of the
+window.
 """
 
 

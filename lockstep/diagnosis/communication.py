@@ -1,6 +1,6 @@
 """Cause communication: the suspect's collectives against its peers'.
 
-A collective's duration holds the wait for the last rank, so totals say who waits, not whose link is slow. The
+A collective's duration holds the wait for the last rank, so totals show who waits, not whose link is slow. The
 shortest one is the bound without waiting: a slow link lengthens that one too.
 """
 

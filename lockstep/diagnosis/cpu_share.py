@@ -7,7 +7,7 @@ peers do as well: with a share u of the time on a CPU and a share w waiting for 
     prolonged = w_own min(1, u_peers / u_own) - w_peers.
 
 The node counts how long the training thread was on a CPU. Where it could not, the thread is taken to be on one when
-it neither stands in a collective, which its call tree tells, nor waits for one; that makes u too small on busy
+it neither stands in a collective, which its call tree shows, nor waits for one; that makes u too small on busy
 machines, and the answer with it.
 """
 
@@ -34,7 +34,7 @@ class _Share:
 def contention_beyond_peers(suspect: TraceSummary, peers: Sequence[TraceSummary]) -> list[RankFinding]:
     """Return whether the suspect meets contention that its peers do not, with what that costs; else nothing.
 
-    Without a peer whose node counted as well there is nothing to say.
+    Without a peer whose node counted as well there is no answer.
     """
     own = _share(suspect)
     theirs = [share for peer in peers if (share := _share(peer)) is not None]

@@ -19,7 +19,8 @@ EXPLAINING_RATIO = 0.3
 machines differ by a quarter without a fault."""
 
 LOOP_RATIO = 0.9
-"""A frame with this share of the window is the training loop itself: to name it says little unless it does the work."""
+"""A frame with this share of the window is the training loop itself: to name it explains little unless it does the
+work."""
 
 AUTOMATIC_GC = "automatic garbage collection"
 _SCOPES = {

@@ -31,13 +31,13 @@ def who(peers: list[TraceSummary]) -> str:
 
 
 def compared(tree: ExcessTree, index: int, suspect: TraceSummary, peers: list[TraceSummary]) -> str:
-    """Say how long a node takes here and there."""
+    """Describe how long a node takes here and there."""
     text = f"{short_name(tree.nodes[index].name)} takes {ms(tree.own_ns[index])} a step on rank {suspect.rank}"
     return f"{text}, {ms(tree.peers_ns[index])} on {who(peers)}" if peers else f"{text}; no healthy peer was captured"
 
 
 def share(held_ns: float, excess_ns: float, suspect: TraceSummary) -> str:
-    """Say how much of the excess a node holds; the capture and the measurement are of different steps."""
+    """Describe how much of the excess a node holds; the capture and the measurement are of different steps."""
     if held_ns > _LONGER_RATIO * excess_ns > 0:  # a stall in the captured steps, or what recording costs
         return f"it holds all of the {ms(excess_ns)} a step by which rank {suspect.rank} was measured slower"
     text = f"{ms(held_ns)} a step beyond its peers were captured there"
@@ -45,7 +45,7 @@ def share(held_ns: float, excess_ns: float, suspect: TraceSummary) -> str:
 
 
 def spread(tree: ExcessTree, index: int) -> str:
-    """Say which callees of a node hold most, for a node whose excess no single one holds."""
+    """Describe which callees of a node hold most, for a node whose excess no single one holds."""
     callees = sorted(tree.children.get(index, []), key=lambda child: -tree.held_ns[child])[:3]
     parts = [f"{short_name(tree.nodes[child].name)} {ms(tree.held_ns[child])}" for child in callees]
     parts = [part for part, child in zip(parts, callees, strict=True) if tree.held_ns[child] > 0]
@@ -54,7 +54,7 @@ def spread(tree: ExcessTree, index: int) -> str:
 
 
 def collections(suspect: TraceSummary, peers: list[TraceSummary]) -> str:
-    """Say how many collections ran and how long they took, here and there."""
+    """Describe how many collections ran and how long they took, here and there."""
 
     def counted(summary: TraceSummary) -> tuple[float, float]:
         recorded = [node for node in summary.tree if node.kind == GC_KIND]
@@ -71,7 +71,7 @@ def collections(suspect: TraceSummary, peers: list[TraceSummary]) -> str:
 
 
 def waited_for(suspect: TraceSummary, peers: list[TraceSummary]) -> list[str]:
-    """Say that the peers wait for the suspect, if they do: it stands shorter in collectives than they."""
+    """Describe that the peers wait for the suspect, if they do: it stands shorter in collectives than they."""
     if not peers:
         return []
     own_ns, theirs_ns = _waiting_ns(suspect), median(map(_waiting_ns, peers))

@@ -30,7 +30,7 @@ _CAUSE_OF_FUNCTION = {"data": (IO, PROCESSING), "gc": (CPU, GC)}
 """Of what the excess consists of: the root cause where the call trees name a function and no rule a reason."""
 _NO_FUNCTION = (INSUFFICIENT, OUTSIDE)
 _NS = 1e9
-_ALSO_MAX = 3  # other causes that are named beside the first
+_ALSO_MAX = 3  # other causes that are named next to the first
 
 
 def explain(

@@ -14,7 +14,7 @@ BOTTLENECKS = (PARALLEL, IO, CPU, COMPUTE, COMMUNICATION)
 
 
 _SEVERAL_STEPS = 3
-"""Of two steps neither says which of them is the usual one."""
+"""Of two steps neither shows which of them is the usual one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +23,9 @@ class Finding:
 
     `cause` is a key of the remedies (`remedies.toml`). `subject` is the function, operator, collective or domain that
     it is about, empty if the whole rank. `lost_ns` is what it costs in the window, on the slowest of `ranks`, None
-    where it cannot be told; `predicted_gain_ratio` the share of the window that the best remedy would give back.
-    `fused_ns` is what fusing collectives with their neighbours would save, None where nothing says. `context` is what
-    remedies depend on beside the subject (`when` and `unless` of `remedies.toml`). `steps` is (in how many it occurs,
+    where it is unknown; `predicted_gain_ratio` the share of the window that the best remedy would give back.
+    `fused_ns` is what fusing collectives with their neighbours would save, None where it is unknown. `context` is what
+    remedies depend on besides the subject (`when` and `unless` of `remedies.toml`). `steps` is (in how many it occurs,
     of how many), None where steps are not marked or the rule looks at the window as a whole.
     """
 
@@ -50,7 +50,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotJudged:
-    """A rule that could not answer, and why: insufficient evidence is said, never passed over."""
+    """A rule that could not answer, and why: insufficient evidence is reported, never passed over."""
 
     rule: str
     reason: str

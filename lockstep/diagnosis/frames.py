@@ -18,7 +18,8 @@ _FRAMEWORKS = frozenset(
     ).split()
 )
 """Packages that carry training but are seldom what its author edits. torch strips the path to site-packages from the
-names of frames, so installed packages cannot be told from the user's own by path; what is not listed is the user's."""
+names of frames, so installed packages cannot be distinguished from the user's own by path; what is not listed is the
+user's."""
 
 _LIBRARIES = _FRAMEWORKS | sys.stdlib_module_names
 

@@ -2,7 +2,7 @@
 
 Gradients are the all-reduces of the group that sums most bytes: of DDP its buckets, which are gradients put together
 already; smaller pieces leave no trace. On a device one is ready when the kernels launched before it have ended, on a
-host backend when it was called. Where sizes differ enough, their shortest times tell latency and bandwidth; a duration
+host backend when it was called. Where sizes differ enough, their shortest times give latency and bandwidth; a duration
 holds the wait for other ranks, the shortest of a size least.
 """
 
@@ -33,7 +33,7 @@ _CALL = "c10d::allreduce_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummingLink:
-    """What summing V bytes takes: `latency_s` + V / `bytes_per_second`; `source` says how it is known."""
+    """What summing V bytes takes: `latency_s` + V / `bytes_per_second`; `source` states how it is known."""
 
     latency_s: float
     bytes_per_second: float
@@ -48,8 +48,8 @@ class SummingLink:
 class StepGradients:
     """The gradients of a typical step: when each is ready, from the step's beginning, and its bytes.
 
-    `end_s` is when the last was summed as measured, None where nothing was. `link` is None where the trace cannot tell
-    it, `why` says why then.
+    `end_s` is when the last was summed as measured, None where nothing was. `link` is None where the trace does not
+    show it, `why` is the reason then.
     """
 
     ready_s: tuple[float, ...]
@@ -67,7 +67,7 @@ class StepGradients:
 
 
 def gradients_of(columns: TraceColumns, others: Sequence[RankCollectives] = (), *, where: str) -> StepGradients:
-    """Return the gradients of one rank's trace; `others` are the collectives of more ranks, which tell the link better.
+    """Return the gradients of one rank's trace; `others` are the collectives of more ranks, which show the link better.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def gradients_of(columns: TraceColumns, others: Sequence[RankCollectives] = (), 
 
 
 def fit_link(volume_bytes: Sequence[float], seconds: Sequence[float], source: str) -> SummingLink | None:
-    """Return latency and bandwidth of the shortest time of each size; None where sizes are too alike to tell."""
+    """Return latency and bandwidth of the shortest time of each size; None where sizes are too alike to show them."""
     shortest: dict[float, float] = {}
     for size, spent_s in zip(volume_bytes, seconds, strict=True):
         if size > 0 and spent_s > 0:
@@ -194,4 +194,7 @@ def _link(
     if link is not None:
         return link, ""
     span = f"{min(sizes) / 1e6:.3g} to {max(sizes) / 1e6:.3g} MB"
-    return None, f"all-reduces of {span} cannot tell latency from bandwidth (sizes {_SIZES_APART} times apart would)"
+    return (
+        None,
+        f"all-reduces of {span} cannot distinguish latency from bandwidth (sizes {_SIZES_APART} times apart would)",
+    )

@@ -17,7 +17,7 @@ OVERLAP_RATIO = Threshold(
     "Hermes calls 2.66 % (section 5.2.1) and 38.1 of 890.9 ms, 4.3 % (appendix D), of a step a bottleneck, "
     "8.76 % and 11.19 % sufficient",
 )
-"""Computation beside communication, as a share of the step, below which the two take turns."""
+"""Computation during communication, as a share of the step, below which the two take turns."""
 WORTH_RATIO = Threshold(0.05, "ratio", "detection's floor: a step that is 5 % longer is worth an alert")
 """Share of the step that hiding one behind the other could give back at most."""
 

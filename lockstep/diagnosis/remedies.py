@@ -1,7 +1,7 @@
 """The table of causes and remedies, `remedies.toml`: loaded, checked, and matched with findings.
 
 Hermes' Table 4 and the ASPLOS paper's Table 1 as one. The file is part of the package and read once; what is wrong with
-it is told by name.
+it is reported by name.
 """
 
 import tomllib
@@ -30,7 +30,7 @@ REST = "rest"
 FUSED = "fused"
 """The remedy removes what fusing collectives with the operators next to them saves (`neighbour_fusion`)."""
 UNKNOWN = "unknown"
-"""How much it removes cannot be told from the capture."""
+"""How much it removes is not known from the capture."""
 _REMOVES = (EXPLAINED, EXCESS, REST, FUSED, UNKNOWN)
 _PLACES = {"function", "operator"}
 
@@ -45,7 +45,7 @@ class Bottleneck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """A cause that a rule may name: how it is found, who says so, and how often it was met, where that is printed."""
+    """A cause that a rule may name: how it is found, the source, and how often it was met, where that is printed."""
 
     bottleneck: str
     title: str
@@ -182,7 +182,7 @@ _MEASURED = {"operator": _TEXT, "speedup": _NUMBER, "by": _TEXTS_BY_NAME}
 
 
 def _read(fields: object, expected: Mapping[str, str], what: str, where: str) -> dict[str, Any]:
-    """Return the fields of one part with lists as tuples, or say which is wrong."""
+    """Return the fields of one part with lists as tuples, or raise with the one that is wrong."""
     if not isinstance(fields, dict):
         raise MalformedError(what, where=where, got=fields, expected="a table")
     kinds = {key.removesuffix("?"): kind for key, kind in expected.items()}

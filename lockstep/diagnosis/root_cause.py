@@ -1,6 +1,6 @@
-"""Which of the causes that the nodes told explain an incident: those that its suspects have beyond their peers.
+"""Which of the causes that the nodes reported explain an incident: those that its suspects have beyond their peers.
 
-A cause that healthy ranks have as well may cost everybody time, but it is not why this one is slower. For a job that is
+A cause that healthy ranks have as well may cost all ranks time, but it is not why this one is slower. For a job that is
 slower as a whole there are no healthy ranks: there a cause counts that most of the captured ranks share. What the nodes
 counted of their CPUs is judged in `cpu_share`.
 """
@@ -36,7 +36,7 @@ _OF_INCIDENT = {
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """A finding of a rank and what it costs there, ns a step; None where it cannot be told."""
+    """A finding of a rank and what it costs there, ns a step; None where it is unknown."""
 
     found: RankFinding
     ns: float | None
@@ -67,7 +67,7 @@ def causes_beyond_peers(
                     continue
             found[name] = _merged(found.get(name), cost.found, suspect.rank, beyond_ns)
     captured_ns = max((captured_excess_ns(suspect, peers) for suspect in suspects), default=0.0)
-    # The two are of different steps, and a crowded machine is not crowded evenly: what was not captured cannot be told.
+    # The two are of different steps, and a crowded machine is not crowded evenly: what was not captured is unknown.
     held_ns = min((each for each in (excess_ns, captured_ns) if each > 0), default=0.0)
     return sorted(
         found.values(),

@@ -1,4 +1,4 @@
-"""A limit of a rule as data: its value, its unit and who says so."""
+"""A limit of a rule as data: its value, its unit and its source."""
 
 from dataclasses import dataclass
 

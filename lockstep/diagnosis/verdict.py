@@ -12,7 +12,7 @@ HIGH, MEDIUM, LOW = ("high", "medium", "low")
 class Advice:
     """One thing to do.
 
-    `predicted_gain_ratio` is the share of today's step that would go, None where it cannot be told. `source` says
+    `predicted_gain_ratio` is the share of today's step that would go, None where it is unknown. `source` states
     where the match of cause and remedy comes from.
     """
 

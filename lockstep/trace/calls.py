@@ -45,7 +45,7 @@ def build_calls(columns: TraceColumns) -> CallTree:
 def collectives(columns: TraceColumns, window_ns: tuple[int, int]) -> dict[str, list[int]]:
     """Return, per name, count, total ns and shortest ns of the collectives that began in the window.
 
-    A collective is what `work` says is communication: on the device its kernel, of host backends the annotation of
+    A collective is what `work` has as communication: on the device its kernel, of host backends the annotation of
     their own threads.
     """
     inside = (columns.start_ns >= window_ns[0]) & (columns.start_ns < window_ns[1])
@@ -61,7 +61,7 @@ def _matches(pattern: re.Pattern[str]) -> Callable[[str], bool]:
 
 
 def _window(columns: TraceColumns, host: Mask, marks: Mask, scheduled: Mask) -> tuple[tuple[int, int], int | None]:
-    """Return the window and the number of steps in it, None if nothing says."""
+    """Return the window and the number of steps in it, None if nothing marks them."""
     begins_ns = columns.start_ns[marks]
     if len(begins_ns) > 1:
         return (int(begins_ns.min()), int(begins_ns.max())), len(begins_ns) - 1

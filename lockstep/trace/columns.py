@@ -1,4 +1,4 @@
-"""A trace as columns: what every analysis works on, whoever wrote the trace.
+"""A trace as columns: what every analysis works on, whichever profiler wrote the trace.
 
 Shape suffix: E complete events ("ph": "X"), in the order of the file.
 """
@@ -25,7 +25,7 @@ SYNC = "cuda_sync"
 DEVICE_ANNOTATION = "gpu_user_annotation"
 
 ABSENT = -1
-"""In every integer column: the event does not say."""
+"""In every integer column: the event does not record it."""
 
 Mask = NDArray[np.bool_]
 """Which events, array of shape (n_events,)."""
@@ -45,7 +45,7 @@ class WorkKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveArguments:
-    """What an event says about its collective; empty, None or ABSENT where it does not."""
+    """The arguments of a collective; empty, None or ABSENT where it has none."""
 
     name: str = ""
     group: str = ""
@@ -74,7 +74,7 @@ class SyncArguments:
 class CoreClock:
     """The clock of a device's compute cores: from `time_ns[i]`, on the clock of the starts, it was `mhz[i]`.
 
-    In order; only changes are kept. `device` is its number, ABSENT where the trace does not say.
+    In order; only changes are kept. `device` is its number, ABSENT where the trace does not record it.
     """
 
     device: int
@@ -84,7 +84,7 @@ class CoreClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceAbout:
-    """What a trace says about itself; empty or ABSENT where it does not."""
+    """The metadata of a trace; empty or ABSENT where it has none."""
 
     vendor: str = ""
     """nvidia, amd, ascend, mtia or cpu."""
@@ -112,11 +112,11 @@ class TraceColumns:
     """The complete events of one rank's trace; arrays are read, never written.
 
     `start_ns` and `duration_ns` are int64 arrays of shape (n_events,), exact to the ns that the profiler wrote, the
-    start on the wall clock where the trace says its base. `name`, `category`, `thread`, `stream`, `shapes` and `stack`
-    are int32 codes of shape (n_events,) into `names`, `categories`, `threads` (process and thread id, as the file has
-    them), `streams` (device, stream), `shape_texts` and `stacks`; the last three are ABSENT where an event has none.
-    `work` is int8, a `WorkKind`. `correlation` (a launch and what it launched), `external` (an operator and what it
-    launched), `sequence` (a forward operator and its backward one) and `bytes` are int64, ABSENT where unknown.
+    start on the wall clock where the trace records its base. `name`, `category`, `thread`, `stream`, `shapes` and
+    `stack` are int32 codes of shape (n_events,) into `names`, `categories`, `threads` (process and thread id, as the
+    file has them), `streams` (device, stream), `shape_texts` and `stacks`; the last three are ABSENT where an event has
+    none. `work` is int8, a `WorkKind`. `correlation` (a launch and what it launched), `external` (an operator and what
+    it launched), `sequence` (a forward operator and its backward one) and `bytes` are int64, ABSENT where unknown.
     """
 
     start_ns: NDArray[np.int64]

@@ -155,7 +155,7 @@ class _Unpickler:
 
     def _collect(self, code: bytes) -> None:
         """Put values into the tuple, list or dict below them: all above the mark, or the last one or two."""
-        if code == b"\x80":  # PROTO, whose number says nothing: opcodes do
+        if code == b"\x80":  # PROTO, whose number decides nothing: opcodes do
             self._take(1)
             return
         if code not in b"teaus":

@@ -1,7 +1,7 @@
 """What runs innermost on each thread of the host, at every moment.
 
 Frames, operators and runtime calls nest in time; annotations do not (they are entered inside one frame and left inside
-another), so they stay out, but for the loader's, which without stacks are all that tells of it. On threads other than
+another), so they stay out, but for the loader's, which without stacks are all that shows it. On threads other than
 the training thread frames stay out as well: a helper's thread stands in one that waits, from beginning to end.
 """
 
@@ -26,7 +26,7 @@ _COMPILED_PREFIXES = ("Torch-Compiled Region", "## Call CompiledFxGraph", "cpp_f
 _WAITING_FRAMES = ("run_backward", "<built-in method wait of", "<built-in method barrier of")
 
 _WAITING_OPERATORS = ("aten::_local_scalar_dense", "aten::nonzero")
-"""What `item` and the like end in: they wait for the device. Traces with the runtime's calls say so themselves; those
+"""What `item` and the like end in: they wait for the device. Traces with the runtime's calls show it themselves; those
 without (Ascend, level 0) show 70 ms in an operator that calls nothing."""
 
 

@@ -21,7 +21,7 @@ class DeviceView:
     """`get_temporal_breakdown`, `get_comm_comp_overlap` and `get_gpu_kernel_breakdown` in integer ns.
 
     `kernel_type_ns` has the exclusive time of each combination of `TYPES`, joined by " overlapping " as HTA does.
-    `overlap_ratio` is the share of communication with computation beside it, None without communication.
+    `overlap_ratio` is the share of communication with computation at the same time, None without communication.
     """
 
     window_ns: int

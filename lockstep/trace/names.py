@@ -1,4 +1,4 @@
-"""What an event's name says: its kind, and the name under which two ranks' events are the same call.
+"""What an event's name holds: its kind, and the name under which two ranks' events are the same call.
 
 Frames are `file(line): function`, modules `nn.Module: Class_3`, annotations whatever torch or the user wrote.
 """
@@ -16,7 +16,7 @@ GC_KIND = "gc"
 KINDS = (PYTHON_KIND, OPERATOR_KIND, DATA_KIND, COMMUNICATION_KIND, GC_KIND)
 
 NAME_MAX_CHARS = 120
-"""Template-heavy builtins have names of a kilobyte, and 120 characters tell any two apart that a reader would."""
+"""Template-heavy builtins have names of a kilobyte, and 120 characters distinguish any two that a reader would."""
 
 _LOOKED_AT_CHARS = 1024  # of a name that a hostile file made a megabyte long
 _GC_NAME = "Python GC"  # torch 2.9 and later, with stacks and record_python_gc_info

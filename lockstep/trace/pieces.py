@@ -1,7 +1,7 @@
 """A trace's JSON cut into pieces, each decoded alone, so that memory stays that of a piece.
 
 A trace is `{..., "traceEvents": [event, ...], ...}` or a bare list of events. It is cut where one object ends and the
-next begins. Whether a cut was right is for the decoder to say: a piece that is not JSON waits for more bytes. What
+next begins. Whether a cut was right is for the decoder to decide: a piece that is not JSON waits for more bytes. What
 stands before and after the events is decoded with the first and the last piece.
 """
 

@@ -47,7 +47,7 @@ class TraceSource:
             raise self.malformed("gzip stream", error, "a whole gzip file") from error
 
     def malformed(self, what: str, got: object, expected: object) -> MalformedError:
-        """Return the error that says what is wrong with this file."""
+        """Return the error that describes what is wrong with this file."""
         return MalformedError(what, where=self.where, got=got, expected=expected)
 
     def _check_file(self) -> None:

@@ -3,7 +3,7 @@
 Hermes, section 4.2.1 ("multi-component parallel analysis"). At each moment some of three classes are active:
 
 compute        kernels, copies and fills on the device. Copies are the device's own work, and its three components have
-               no place for a fourth; `memory_ns` says how much of the class is copies alone.
+               no place for a fourth; `memory_ns` states how much of the class is copies alone.
 communication  collectives, on the device or on a host backend's own threads, waiting for other ranks included.
 host           the threads that drive training (`host_timeline`), unless they stand in a call that waits for the device,
                for a collective or for each other: who waits does nothing in parallel. With stacks every frame counts,
@@ -99,7 +99,7 @@ class StepBreakdowns:
 class ClassPieces:
     """Time in pieces in each of which the same sets are active, from the first edge to the last.
 
-    `edges_ns` is int64 of shape (n_pieces + 1,), `state` int8 of shape (n_pieces,): bit i says that set i is active.
+    `edges_ns` is int64 of shape (n_pieces + 1,), `state` int8 of shape (n_pieces,): bit i means that set i is active.
     """
 
     def __init__(self, sets: Sequence[Intervals]) -> None:

@@ -26,11 +26,11 @@ recordings the fewest are 0.71 of the median."""
 _CARRIED_MAX_RATIO = 0.05
 """A step that is 5 % longer is one worth an alert (detection's floor); the recordings carry below 1 %, 29 and 165 %."""
 _JUDGED_STEPS = 3
-"""Of two steps none says which of them is the usual one."""
+"""Of two steps neither shows which of them is the usual one."""
 
 
 class StepSource(StrEnum):
-    """Who says where steps begin and end, best first."""
+    """What marks where steps begin and end, best first."""
 
     AGENT = "lockstep.step"
     """The agent's marks: points at the beginning of each step, and one at the end of the last."""
@@ -47,8 +47,8 @@ class Steps:
     """The steps of a trace in order of time, which do not overlap; arrays of shape (n_steps,).
 
     `number`, `start_ns` and `end_ns` are int64; times are those of the training thread. Numbers may have holes: a step
-    whose end was not recorded is left out. `partial` says which steps are not whole: cut by the beginning or the end of
-    the trace. `thread` is the code of the training thread, ABSENT in a trace without host events.
+    whose end was not recorded is left out. `partial` states which steps are not whole: cut by the beginning or the end
+    of the trace. `thread` is the code of the training thread, ABSENT in a trace without host events.
     """
 
     source: StepSource
@@ -65,9 +65,9 @@ class Steps:
 def find_steps(columns: TraceColumns) -> Steps:
     """Return the steps by the best source that the trace has; at least one, an empty one in a trace without work.
 
-    A first or last step is partial if its source cannot say where it began or ended (OPTIMIZER, WHOLE), or if it holds
-    less than half of the events of the median step, on the host or on the device. The first is as well if the device
-    had still to work off what was launched before the trace began.
+    A first or last step is partial if its source does not show where it began or ended (OPTIMIZER, WHOLE), or if it
+    holds less than half of the events of the median step, on the host or on the device. The first is as well if the
+    device had still to work off what was launched before the trace began.
     """
     host = _host(columns)
     marks = host & columns.named(lambda name: _MARK.fullmatch(name) is not None)

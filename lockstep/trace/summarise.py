@@ -47,8 +47,8 @@ def summarise_trace(
 ) -> TraceSummary:
     """Return the summary of a rank's trace file, which stays as it is.
 
-    `steps` is what the capture says it covers; step marks in the trace overrule it. A file that cannot be used gives a
-    summary with `error` set and an empty tree, for whoever asked to see: it raises nothing.
+    `steps` is what the capture covers by its own account; step marks in the trace overrule it. A file that cannot be
+    used gives a summary with `error` set and an empty tree, for the reader who asked for it: it raises nothing.
 
     Raises
     ------

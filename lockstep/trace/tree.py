@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 
 ROOT = -1
 DEPTH_MAX = 4096
-"""Deeper spans stay in their caller's self time. Python stops at 1000 frames unless told otherwise; what nests deeper
+"""Deeper spans stay in their caller's self time. Python stops at 1000 frames unless set otherwise; what nests deeper
 is a file made to be expensive."""
 
 

@@ -1,5 +1,7 @@
 """Why a rank holds the job back, and which losses of other ranks cost the job nothing."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -63,6 +65,14 @@ def test_a_loss_on_a_rank_that_waits_as_long_costs_nothing(lost_ms, costs):
     kept, left_out = costing([loss(1, lost_ms)], WAITING, {2}, rank_count=4)
     assert bool(kept) is costs
     assert [each.ranks for each in left_out] == ([] if costs else [(1,)])
+
+
+@pytest.mark.parametrize(("ranks", "steps", "costs"), [(2, (1, 4), False), (2, (2, 4), True), (4, (1, 4), True)])
+def test_what_some_ranks_lose_once_is_chance(ranks, steps, costs):
+    """Half of the ranks have a long loader in one step of four: a crowded core, no loss of the job's; all have: its start."""
+    findings = [replace(loss(rank, 10), steps=steps) for rank in range(ranks)]
+    kept, left_out = costing(findings, [], set(), rank_count=4)
+    assert (kept, [each.rule for each in left_out]) == ((findings, []) if costs else ([], ["data_processing"] * 2))
 
 
 def test_other_losses_count():

@@ -54,7 +54,7 @@ def test_a_person_reads_the_suggestion(told):
 def test_a_trace_needs_a_link_that_it_cannot_tell(capsys):
     """Where sizes are too alike the command says so; with latency and bandwidth given it answers."""
     assert main(["fuse", str(RECORDING)]) == 2
-    assert "cannot tell latency from bandwidth" in capsys.readouterr().err
+    assert "cannot distinguish latency from bandwidth" in capsys.readouterr().err
     assert main(["fuse", str(RECORDING), "--latency", "1e-4", "--bandwidth", "1e8", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["gradients"] == 5

@@ -89,7 +89,7 @@ def test_gloo_gradients_of_a_recording():
     assert list(found.ready_s) == sorted(found.ready_s)
     assert found.ready_s[-1] < found.end_s
     assert found.link is None
-    assert "cannot tell latency from bandwidth" in found.why
+    assert "cannot distinguish latency from bandwidth" in found.why
 
 
 def test_a_trace_without_sizes_is_refused(tmp_path):

@@ -15,7 +15,7 @@ _FAR_MAX = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The ranks to show, in order, and a sentence that says which; `usual` is the one nearest to the median."""
+    """The ranks to show, in order, and a sentence that names them; `usual` is the one nearest to the median."""
 
     ranks: tuple[Rank, ...]
     note: str

@@ -11,7 +11,7 @@ from lockstep.analysis.report.parts import Summary
 from lockstep.diagnosis.remedies import table
 
 SYMPTOMS = frozenset({"waiting_for_straggler", "late_arrival"})
-"""Causes that say that others wait for a rank, not why it is late."""
+"""Causes that mean that others wait for a rank, not why it is late."""
 _HALF = 0.5
 
 
@@ -29,7 +29,7 @@ class Advice:
 class Found:
     """A cause and subject on all ranks that have it; evidence, loss and advice are those of the rank that loses most.
 
-    `merged` says how many findings of the summary it stands for, `worst` whose evidence it is (empty: of all).
+    `merged` states how many findings of the summary it stands for, `worst` whose evidence it is (empty: of all).
     """
 
     bottleneck: str
@@ -46,7 +46,7 @@ class Found:
 
     @property
     def title(self) -> str:
-        """Return the cause as people say it."""
+        """Return the cause in plain words."""
         return cause_title(self.cause)
 
 
@@ -135,8 +135,8 @@ def _order(found: Found) -> tuple[float, float]:
 def headline(findings: Sequence[Found]) -> Found | None:
     """Return the finding to name first: the one that would gain most.
 
-    Where that one only says that others wait for a rank, the reason why the rank is late goes before it, if it explains
-    at least half as much.
+    Where that one only means that others wait for a rank, the reason why the rank is late goes before it, if it
+    explains at least half as much.
     """
     if not findings:
         return None
@@ -154,8 +154,8 @@ def _weight(found: Found) -> float:
 
 def named_ranks(findings: Iterable[Found], count: int) -> list[int]:
     """Return the ranks that findings name, in the findings' order; who names more than half of `count` names no one."""
-    telling = [each for each in findings if len(each.worst) <= max(count * _HALF, 1)]
-    return list(dict.fromkeys(number for each in telling for number in each.worst))
+    specific = [each for each in findings if len(each.worst) <= max(count * _HALF, 1)]
+    return list(dict.fromkeys(number for each in specific for number in each.worst))
 
 
 def advice_by_gain(findings: Iterable[Found]) -> list[tuple[Advice, Found]]:

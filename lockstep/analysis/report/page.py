@@ -41,8 +41,8 @@ def render(summary: dict[str, Any], pictures: Pictures | None = None) -> str:
     `pictures` are what `pictures_of` drew from the traces themselves: the timeline and the flame graphs.
 
     Raises nothing on a summary that lacks parts or has wrong ones: what is missing leaves its section out, in words. Of
-    more ranks than a picture has room for, those are shown that findings name and that differ most, and it is said. All
-    texts are escaped.
+    more ranks than a picture has room for, those are shown that findings name and that differ most, and a note states
+    it. All texts are escaped.
     """
     view = view_of(summary, pictures)
     links = tag("nav", *(tag("a", name, href=f"#{key}") for key, (name, _) in SECTIONS.items()), aria_label="contents")

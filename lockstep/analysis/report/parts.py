@@ -24,7 +24,7 @@ def kind_of(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A window by class in ns, None where the summary does not say; `memory_ns` is a part of compute."""
+    """A window by class in ns, None where the summary does not record it; `memory_ns` is a part of compute."""
 
     window_ns: int
     parts: tuple[tuple[str, int | None], ...]
@@ -75,7 +75,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """One rank's part of the summary; None and empty are what its trace could not tell."""
+    """One rank's part of the summary; None and empty are unknown from its trace."""
 
     number: int
     host: str

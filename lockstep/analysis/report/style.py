@@ -1,8 +1,8 @@
 """The look of the page: the coordinator's (`coordinator/page/static/page.css`) with colours for classes of time.
 
 The colours began as those of Okabe and Ito and were moved apart until people who see red and green, or blue and yellow,
-alike can tell any two classes of a bar, on white and on black (tests/analysis/report/test_style.py). A mark of a rank
-to look at differs in shape as well.
+alike can distinguish any two classes of a bar, on white and on black (tests/analysis/report/test_style.py). A mark of a
+rank to look at differs in shape as well.
 """
 
 import base64

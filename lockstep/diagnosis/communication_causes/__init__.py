@@ -2,6 +2,6 @@
 
 May import contracts, trace, simulator (factors of collectives) and diagnosis.roofline (formats of numbers, launching
 operators); numpy. `collectives` takes one rank's collectives out of a trace, `matching` lays ranks side by side,
-`waiting` says how much of the time is waiting and for whom, `bandwidth` what moved in which time, `contention`,
-`messages` and `links` why it was slow, `settings` what the environment says. Limits are data (`thresholds`).
+`waiting` states how much of the time is waiting and for whom, `bandwidth` what moved in which time, `contention`,
+`messages` and `links` why it was slow, `settings` what the environment holds. Limits are data (`thresholds`).
 """

@@ -1,4 +1,4 @@
-"""Which events of two ranks are the same collective, where no sequence number says so.
+"""Which events of two ranks are the same collective, where no sequence number shows it.
 
 All ranks leave a collective at about the same time, so between two ranks the ends of all collectives differ by what
 their clocks differ (0 for a shared clock). Collectives of one kind and size keep their order; those of different ones
@@ -23,7 +23,7 @@ _LEAST_AGREEING = 0.15
 """The same at one shift, by places alone: what is missing or extra shifts all that follows."""
 _CANDIDATES_MAX = 16
 _LOOKED_AT = 512
-"""Collectives from which the clocks' difference is found: more say nothing new about a shift of at most `SHIFT_MAX`."""
+"""Collectives from which the clocks' difference is found: more add nothing about a shift of at most `SHIFT_MAX`."""
 _CLEARLY = 0.25
 """A shift whose ends scatter less than this share of every other's is the right one: steps are never quite alike."""
 _FEWER = 0.9

@@ -2,7 +2,7 @@
 
 Algorithm bandwidth is the group's bytes over the transmission, bus bandwidth that times the factor of the collective:
 it compares with what one link can do, whatever the number of ranks (nccl-tests). The transmission of a collective is
-known only where several ranks were captured, or where the vendor tells it: one rank's duration holds its wait.
+known only where several ranks were captured, or where the vendor records it: one rank's duration holds its wait.
 
 Shape suffix: S collectives.
 """

@@ -94,7 +94,7 @@ def bus_factor(kind: str, size: int) -> float:
 def collectives_of(columns: TraceColumns, *, rank: int | None = None) -> RankCollectives:
     """Return the collectives of one rank's trace.
 
-    Where a device's row does not say what it is, the operator that launched it does. `rank` overrides the trace's own.
+    Where a device's row does not name its kind, the operator that launched it does. `rank` overrides the trace's own.
     """
     events = np.flatnonzero(columns.work == WorkKind.COMMUNICATION)
     arguments = [columns.collectives.get(event) for event in events.tolist()]

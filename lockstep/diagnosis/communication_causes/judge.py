@@ -41,9 +41,9 @@ def judge_communication(
     expected: Mapping[Group, float] | None = None,
     environments: Mapping[int, Mapping[str, str]] | None = None,
 ) -> CommunicationCauses:
-    """Ask all rules about the ranks' traces, by rank; what is not given was not recorded, and rules say so.
+    """Ask all rules about the ranks' traces, by rank; what is not given was not recorded, and rules report that.
 
-    `vendor_collectives` take the place of the traces' own for waiting, where the vendor tells transmission times;
+    `vendor_collectives` take the place of the traces' own for waiting, where the vendor records transmission times;
     `transfers` are its links. `expected` are bus bandwidths of groups in bytes a second, `environments` the variables
     of the ranks.
     """

@@ -2,7 +2,7 @@
 """Transfers over links as the vendor reports them (communication.json, cluster_communication.json).
 
 Per collective and kind of link: bytes, time, and how many packets of which size. The totals under "Communication Time
-Info" are not used: a transit time of 0 stands there beside links that moved hundreds of megabytes.
+Info" are not used: a transit time of 0 stands there with links that moved hundreds of megabytes.
 
 Shape suffixes: T transfers, P sizes of packets.
 """
@@ -85,7 +85,7 @@ def link_transfers_of(
 ) -> LinkTransfers:
     """Return one rank's transfers of cluster_communication.json, or of a communication.json, which names no rank.
 
-    `computing` is when the rank's device computes, on the clock of the file's starts; None where nothing says.
+    `computing` is when the rank's device computes, on the clock of the file's starts; None where it is unknown.
     """
     mine = np.array([each.rank in (rank, ABSENT) for each in communication.named], np.bool_)
     at = np.flatnonzero(mine[communication.link_operator])
@@ -124,8 +124,8 @@ def judge_links(transfers: LinkTransfers, window_ns: int) -> list[Finding] | Not
     """Return the links on which this rank moves less than 80 % of what the vendor expects of them.
 
     What was tried again and what computation may have slowed down is left out where there is more (`undisturbed`), and
-    what costs less than 1 % of the window is not told. SDMA is the sum of HCCS, PCIE and SIO: it is judged only where
-    none of them stands next to it.
+    what costs less than 1 % of the window is not reported. SDMA is the sum of HCCS, PCIE and SIO: it is judged only
+    where none of them stands next to it.
     """
     found, reached = [], 0
     has_parts = any(link in {"HCCS", "PCIE", "SIO"} for link in transfers.links)

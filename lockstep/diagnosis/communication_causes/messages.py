@@ -34,10 +34,10 @@ def misaligned(collectives: RankCollectives) -> NDArray[np.int64]:
 
 
 def find_misaligned(collectives: RankCollectives, *, vendor: str) -> list[Finding] | NotJudged:
-    """Return the collectives whose size HCCS does not like; on other links the rule does not hold and says so."""
+    """Return the collectives whose size HCCS does not like; on other links the rule is not judged."""
     known = collectives.bytes != ABSENT
     if not known.any():
-        return NotJudged(rule=UNALIGNED, reason="the trace does not tell the sizes of collectives")
+        return NotJudged(rule=UNALIGNED, reason="the trace does not record the sizes of collectives")
     at = misaligned(collectives)
     sizes = sorted({int(size) for size in collectives.bytes[at]}, reverse=True)
     reported = (
@@ -69,10 +69,10 @@ def find_misaligned(collectives: RankCollectives, *, vendor: str) -> list[Findin
 def find_small_messages(collectives: RankCollectives, window_ns: int, *, steps: int = 1) -> list[Finding] | NotJudged:
     """Return whether many small collectives cost more latency than a few fused ones would.
 
-    For backends that tell no packets: more than 20 % of all by count below 1 MB, at least ten for one that would do (in
-    each of `steps`), and their latency at least 5 % of the window. The latency is what a quarter of the small ones do
-    not exceed: waiting makes the others longer, and the very shortest is luck on a busy machine. What is spared counts
-    only inside the time that any of them runs.
+    For backends that record no packets: more than 20 % of all by count below 1 MB, at least ten for one that would do
+    (in each of `steps`), and their latency at least 5 % of the window. The latency is what a quarter of the small ones
+    do not exceed: waiting makes the others longer, and the very shortest is luck on a busy machine. What is spared
+    counts only inside the time that any of them runs.
     """
     size = collectives.bytes
     fusible = np.array([kind in _FUSIBLE for kind in collectives.kinds], np.bool_) & (size > 0)

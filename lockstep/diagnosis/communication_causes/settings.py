@@ -20,7 +20,7 @@ _VALUE_CHARS = 64
 
 @dataclass(frozen=True, slots=True)
 class SettingRule:
-    """`variable` with a value that `is_wrong` accepts is a finding, `why` says what it does."""
+    """`variable` with a value that `is_wrong` accepts is a finding, `why` states what it does."""
 
     variable: str
     is_wrong: Callable[[str], bool]
@@ -103,7 +103,7 @@ def _unequal_versions(versions: Mapping[int, Mapping[str, str]]) -> list[Finding
 
 
 def _differing(subject: str, reported: Mapping[int, str]) -> list[Finding]:
-    """Return a finding where ranks differ; `told` is by rank, in order, empty for what is not set."""
+    """Return a finding where ranks differ; values are by rank, in order, empty for what is not set."""
     values: dict[str, list[int]] = defaultdict(list)
     for rank, value in reported.items():
         values[value].append(rank)

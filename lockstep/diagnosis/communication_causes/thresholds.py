@@ -22,9 +22,9 @@ BLAME_SHARE = Threshold(
 )
 """Share of all waiting that one rank must have caused to be named."""
 
-COLLECTIVES = Threshold(3, "count", "own: of fewer nothing can be said about who is usually last")
+COLLECTIVES = Threshold(3, "count", "own: fewer do not show who is usually last")
 
-REPEATED_STEPS = Threshold(3, "count of steps", "own: of fewer steps nothing can be said about what comes back")
+REPEATED_STEPS = Threshold(3, "count of steps", "own: fewer steps do not show what comes back")
 
 CHANCE = Threshold(
     0.1,

@@ -1,7 +1,7 @@
 """Collectives of communication.json and cluster_communication.json, with the vendor's own transmission times.
 
 Elapse is the duration as ranks see it, transit the time on the links without waiting. How many bytes the group's tensor
-has is not said there: what a link moved is not it.
+has is not recorded there: what a link moved is not it.
 """
 
 import numpy as np

@@ -169,7 +169,7 @@ def group_waiting(
 ) -> list[GroupWaiting]:
     """Return the waiting of every group with at least two ranks in the table, the one with most waiting first.
 
-    Ranks that are not in `computing` are taken to compute nothing beside their collectives.
+    Ranks that are not in `computing` are taken to compute nothing during their collectives.
     """
     busy = [Covered(computing.get(rank, _NEVER)) for rank in table.ranks]
     waited = waited_ns(table)
@@ -333,7 +333,7 @@ def judge_transmission(table: CollectiveTable, window_ns: int) -> list[Finding] 
     """
     rule = "waiting for transmission"
     if not len(table) or not (table.transit_ns > 0).any():
-        return NotJudged(rule=rule, reason="the traces do not tell transmission from waiting")
+        return NotJudged(rule=rule, reason="the traces do not distinguish transmission from waiting")
     groups = ((group, table.transit_ns[table.rows_of(group)]) for group in dict.fromkeys(table.groups))
     judged = (_slow_transmission(group, transit, table.ranks, window_ns) for group, transit in groups)
     return [finding for finding in judged if finding is not None]

@@ -35,7 +35,7 @@ class Collection:
 def judge_collections(view: HostView, *, noted: Sequence[Collection] | None = None) -> list[Finding] | NotJudged:
     """Return what collections cost in the window.
 
-    `noted` are the agent's collections of the training thread; None says that they were not noted, an empty sequence
+    `noted` are the agent's collections of the training thread; None means that they were not noted, an empty sequence
     that there were none. Without notes and without recorded events a long silence of the host is a guess of low
     confidence.
     """
@@ -80,7 +80,7 @@ def _guess(view: HostView) -> list[Finding] | NotJudged:
     """Look for long gaps in which neither device nor host did anything that a trace shows."""
     unknown = "no collection was recorded (record_python_gc_info, Ascend's gc_detect_threshold) nor noted by the agent"
     if not view.has_device:
-        return NotJudged(rule=GC, reason=f"{unknown}; without a device a gap says nothing")
+        return NotJudged(rule=GC, reason=f"{unknown}; without a device a gap is no evidence")
     columns = view.columns
     idle = view.idle()
     length_ns = idle.end_ns - idle.start_ns

@@ -145,7 +145,7 @@ def _has_shapes(view: HostView) -> bool:
 def _unchanged(view: HostView) -> str:
     if _has_shapes(view):
         return "no operator's shapes keep changing: this is first use, or something else asks for it again"
-    return "whether shapes change cannot be told: no input shapes, or fewer than 3 steps, were recorded"
+    return "whether shapes change is unknown: no input shapes, or fewer than 3 steps, were recorded"
 
 
 def _within(view: HostView, spans: Intervals) -> Mask:

@@ -50,7 +50,7 @@ class FusibleSequence:
 class _Line:
     """Device work in order of stream and start, arrays of shape (n_works,).
 
-    `joined` says that a kernel follows the one before it closely enough for both to be one sequence.
+    `joined` states that a kernel follows the one before it closely enough for both to be one sequence.
     """
 
     code: Rows

@@ -29,7 +29,7 @@ def judge_host(
     loader: LoaderSamples | None = None,
     queues: QueueSamples | None = None,
 ) -> HostCauses:
-    """Ask all rules; what is None was not measured, and rules that need it say so.
+    """Ask all rules; what is None was not measured, and rules that need it report that.
 
     `noted` are the agent's collections, `samples` the node's, `loader` the agent's of torch's DataLoader, `queues` the
     lengths of an input pipeline that has all three queues, which take the place of the loader's spans.

@@ -22,7 +22,7 @@ Events = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a call was made: in which operator (the outermost), and from which code; empty where nothing says."""
+    """Where a call was made: in which operator (the outermost), and from which code; empty where it is unknown."""
 
     operator: str = ""
     code: str = ""

@@ -188,7 +188,7 @@ def _finding(view: HostView, group: _Group) -> Finding:
         f"{per_call_ns / 1e3:.0f} us each"
     )
     dry = f"the device is idle {view.per_step(group.lost_ns)} in and right after them"
-    where = f"called from {group.place}" if str(group.place) else "the trace does not say from where they are called"
+    where = f"called from {group.place}" if str(group.place) else "the trace does not record from where they are called"
     return Finding(
         bottleneck=CPU,
         cause=SYNCHRONISATION,
@@ -202,7 +202,7 @@ def _finding(view: HostView, group: _Group) -> Finding:
 
 
 def _launches_block(view: HostView, calls: Events) -> Iterator[Finding]:
-    """Tell launches that wait each for its kernel: CUDA_LAUNCH_BLOCKING or ASCEND_LAUNCH_BLOCKING is set.
+    """Find launches that wait each for its kernel: CUDA_LAUNCH_BLOCKING or ASCEND_LAUNCH_BLOCKING is set.
 
     CUDA's own launches return late then, Ascend's are followed by a call that waits. Short kernels do not count for the
     first: they end while a launch returns in any trace.

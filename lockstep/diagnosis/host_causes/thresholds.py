@@ -1,4 +1,4 @@
-"""Every limit of the host's rules, with who says so. Rules read them here and nowhere else.
+"""Every limit of the host's rules, with its source. Rules read them here and nowhere else.
 
 `own` marks a limit of this project; its reason stands next to it.
 """
@@ -24,7 +24,7 @@ QUEUE_EMPTY_RATIO = Threshold(
 )
 
 COMPILE_RATIO = Threshold(
-    0.01, "ratio of the window", "own: what holds less of a step is not worth telling; a warm run compiles nothing"
+    0.01, "ratio of the window", "own: what holds less of a step is not worth a finding; a warm run compiles nothing"
 )
 CHANGING_RATIO = Threshold(
     0.5, "ratio of the steps", "own: shapes that are new in every other step never stop compiling"

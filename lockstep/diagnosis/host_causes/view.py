@@ -45,7 +45,7 @@ class HostView:
 
     @property
     def steps(self) -> int:
-        """Return the number of steps, 1 where nothing says."""
+        """Return the number of steps, 1 where nothing marks them."""
         return max(len(self.step_starts_ns), 1)
 
     @property
@@ -55,7 +55,7 @@ class HostView:
 
     @property
     def meanwhile(self) -> str:
-        """Say why the host's time counts, for a sentence on exposed time."""
+        """Describe why the host's time counts, for a sentence on exposed time."""
         return "while the device has nothing to do" if self.has_device else "with no device to hide it behind"
 
     def share(self, spent_ns: float) -> float:
@@ -93,7 +93,7 @@ class HostView:
         return int(np.count_nonzero((lost_ns > 0) & (lost_ns >= limits.OCCURS_RATIO.value * mean_ns))), len(lost_ns)
 
     def per_step(self, spent_ns: float) -> str:
-        """Say a time by step, and as a share."""
+        """Describe a time by step, and as a share."""
         return f"{spent_ns / self.steps / 1e6:.1f} ms a step ({100 * self.share(spent_ns):.1f} % of the window)"
 
 

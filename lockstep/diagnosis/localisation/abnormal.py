@@ -45,7 +45,7 @@ class AbnormalFunction:
 
     `unexpected` ranks are outside the expected range, `unlike` ones differ from their peers; `ranks` are both together.
     `odd` are those inside flagged communication groups of the kind `group_kind` that make the others wait, as `odd_by`
-    tells, empty where there is no such group; the one with the shortest collective need not be abnormal itself.
+    shows, empty where there is no such group; the one with the shortest collective need not be abnormal itself.
     `lost_s` is what the function costs in the window, on the rank where it costs most.
     """
 

@@ -11,7 +11,7 @@ _PAPER = "PerfTracker, section 4.3, below equation 6: production experience"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedRange:
-    """What a healthy job's pattern lies in: (least, most) of beta, mu and sigma; `source` says who says so.
+    """What a healthy job's pattern lies in: (least, most) of beta, mu and sigma; `source` is whose figures.
 
     The paper prints [0, 1] for mu and sigma of every class, which by its definition of usage holds always. Here a boost
     clock may read more than its nominal peak, and that is no fault.
@@ -44,7 +44,7 @@ EXPECTED_WITHOUT_DEVICE = {
     )
     for kind in FunctionClass
 }
-"""For jobs on CPUs alone: whatever they do is a host function, so only peers tell."""
+"""For jobs on CPUs alone: whatever they do is a host function, so only peers show what is usual."""
 
 
 def expected_of(kinds: Collection[FunctionClass]) -> Mapping[FunctionClass, ExpectedRange]:

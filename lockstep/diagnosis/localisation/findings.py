@@ -30,7 +30,7 @@ _NS_PER_S = 1_000_000_000
 def findings_of(localisation: Localisation) -> list[Finding] | NotJudged:
     """Return a finding for each abnormal function, those that lose most time first.
 
-    `NotJudged` if nothing is abnormal and there were no peers to tell it from.
+    `NotJudged` if nothing is abnormal and there were no peers to compare it with.
     """
     if not localisation.abnormal and not localisation.has_peers:
         reason = f"{localisation.workers} workers summarised, and no two that do the same work: no peer to compare with"

@@ -44,7 +44,7 @@ def localise(
     """Return which functions behave abnormally on which workers.
 
     `roles` are codes of what each worker does (its pipeline stage), int64 of shape (n_workers,), None if all do the
-    same or nobody knows; the printed rule knows none. `groups` say by kind of communication domain (tp, dp, ...) in
+    same or is unknown; the printed rule knows none. `groups` state by kind of communication domain (tp, dp, ...) in
     which group each worker is, `NO_GROUP` for none. `expected` are those of `expected_of` unless they are given.
 
     Raises

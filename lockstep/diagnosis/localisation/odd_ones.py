@@ -1,10 +1,10 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
 """The second look, inside communication groups: who makes the others wait.
 
-A collective is slow for everybody in the group of a slow link; the paper's three workers without NVLink stand inside
-48 slow ones. Inside such a group the odd one is told by its hardware usage, in either direction (more on the PCIe that
+A collective is slow for all ranks in the group of a slow link; the paper's three workers without NVLink stand inside
+48 slow ones. Inside such a group the odd one is found by its hardware usage, in either direction (more on the PCIe that
 replaces NVLink; less, and steadier, on the slow link: PerfTracker, sections 3 and 6.1), or, where nothing was measured,
-by the shortest collective: who comes last waits for nobody.
+by the shortest collective: the rank that comes last waits for no other.
 
 Shape suffixes: D dimensions, W workers, M members of one group.
 """

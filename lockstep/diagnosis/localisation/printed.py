@@ -5,8 +5,8 @@ What the equations leave open is fixed here:
 
 * the N sampled peers W_N are the same for all workers and functions, drawn once from a fixed seed; a worker that is
   one of them counts itself, at distance 0, and the sum is divided by N all the same;
-* a distance equal to delta is not below it (equation 10 says "< delta": 0, otherwise 1);
-* a dimension whose maximum is 0 is 0 for everybody (0/0); one that a worker or a peer lacks counts 0 between them;
+* a distance equal to delta is not below it (equation 10 has "< delta": 0, otherwise 1);
+* a dimension whose maximum is 0 is 0 for all ranks (0/0); one that a worker or a peer lacks counts 0 between them;
 * all workers are in W, also those that do not run the function: their beta is 0.
 
 Shape suffixes: D dimensions, W workers, N peers.
@@ -31,7 +31,7 @@ SEED = 11  # of the sample of peers: the same input gives the same answer
 
 
 class Verdict(NamedTuple):
-    """What a rule says of one function; arrays of shape (n_workers,).
+    """The answer of a rule on one function; arrays of shape (n_workers,).
 
     `unexpected` have D > 0, `unlike` differ from their peers; both only where beta > 1 %.
     """
@@ -83,7 +83,7 @@ def above_spread(counts_W: Counts) -> Flags:
 
 
 def _twice_median(values: NDArray[np.int64], weights: NDArray[np.int64]) -> int:
-    """Return the sum of the two middle values, each value as often as its weight says."""
+    """Return the sum of the two middle values, each value as often as its weight."""
     order = np.argsort(values, kind="stable")
     below = np.cumsum(weights[order])
     middle = (below[-1] - 1) // 2, below[-1] // 2

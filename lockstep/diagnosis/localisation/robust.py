@@ -2,14 +2,14 @@
 """The rule that is used: PerfTracker's two distances with the second one mended (reference/detection.md, section 7).
 
 Equation 8 divides by the maximum, so one extreme worker hides all others, and a dimension that is nearly 0 for
-everybody becomes noise; a fixed distance of 0.4 is blind to less than 20 %; equation 11 takes the majority for healthy.
+all ranks becomes noise; a fixed distance of 0.4 is blind to less than 20 %; equation 11 takes the majority for healthy.
 Here, function by function and role by role (workers that do the same work):
 
 * the fastest 30 % of the role's workers, by beta, are the reference: slow is one-sided, so up to 70 % may be slow;
 * a worker's beta counts above the reference's slowest, mu and sigma in both directions from the reference's medians,
   each in units of the reference's robust spread, which has floors;
 * a worker is unlike the reference if these three together are long and one of them is an effect worth acting on;
-* one that spends clearly less time than the reference costs nobody anything: it is not unlike (a short collective is
+* one that spends clearly less time than the reference costs no rank anything: it is not unlike (a short collective is
   the last arriver's, whose own slow function is found by itself).
 
 Shape suffixes: D dimensions, W workers, M members of one role.
@@ -150,14 +150,14 @@ def is_unlike(values_DM: Single, reference: Reference, length: float) -> Flags:
 def _running(values_DM: Single, kind: FunctionClass) -> Single:
     """Return the workers that a reference may come from.
 
-    Those without a device function are of another role that nobody told us of: kernels follow from the program. Host
+    Those without a device function are of another role that is not configured: kernels follow from the program. Host
     functions come and go (collections, retries): without one is how it should be. A device function that hardly any of
-    many workers runs is judged as one that nobody should; one of few is a stage of its own, with nothing to compare.
+    many workers runs is judged as one that none should run; one of few is a stage of its own, with nothing to compare.
     """
     if kind is FunctionClass.HOST:
         return values_DM
     running_M = values_DM[BETA] > 0
     count = np.count_nonzero(running_M)
     hardly = max(2, ROLE_SHARE.value * len(running_M)) if len(running_M) >= FEW_WORKERS.value else 1
-    everybody = count == len(running_M) or count < hardly
-    return values_DM if everybody else values_DM[:, running_M]
+    runs_everywhere = count == len(running_M) or count < hardly
+    return values_DM if runs_everywhere else values_DM[:, running_M]

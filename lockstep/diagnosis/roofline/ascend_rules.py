@@ -189,7 +189,7 @@ def find_frequency_drop(
 
 
 def frequency_of(kernels: KernelCounters) -> NDArray[np.float64]:
-    """Return the clock of each kernel in MHz from its own counters, NaN where they do not tell, shape (n_kernels,).
+    """Return the clock of each kernel in MHz from its own counters, NaN where they do not show it, shape (n_kernels,).
 
     Cycles over blocks and time; the vendor warns that the time is unreliable where the clock changes inside a kernel.
     """

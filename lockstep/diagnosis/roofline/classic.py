@@ -24,7 +24,7 @@ RULE = "classic roofline"
 MEMORY_BOUND, COMPUTE_BOUND, UNDERUTILISED = ("memory_bound", "compute_bound", "underutilised")
 VERDICTS = (MEMORY_BOUND, COMPUTE_BOUND, UNDERUTILISED)
 
-NO_OPERATOR = "kernels whose operator the trace does not tell"
+NO_OPERATOR = "kernels whose operator the trace does not record"
 NO_SHAPES = "operators without recorded shapes"
 NO_FORMULA = "operators without a formula"
 UNFIT_SHAPES = "operators whose shapes do not fit their formula, or lack a scalar that it needs"
@@ -86,7 +86,7 @@ def classify(point: OperatorPoint, roof: Roof, utilisation: float) -> str:
 def operator_rooflines(
     columns: TraceColumns, *, device: str = "", utilisation: float = UTILISATION.value
 ) -> Rooflines | NotJudged:
-    """Return the roofline point of every operator whose work can be told.
+    """Return the roofline point of every operator whose work is known.
 
     `device` overrides the name that the trace has. Where the device is unknown the points carry what was achieved and
     no verdict.
@@ -170,7 +170,7 @@ def _judged(point: OperatorPoint, device: str, utilisation: float) -> OperatorPo
 
 
 def _roof_for(point: OperatorPoint, device: str) -> Roof | None:
-    """Return the roof of the point's format: fp32 products on tensor cores are tf32, which only their speed tells.
+    """Return the roof of the point's format: fp32 products on tensor cores are tf32, which only their speed shows.
 
     Formats without a figure (integers, fp64) have the memory's line of any other: elementwise work meets no other.
     """

@@ -30,7 +30,7 @@ def judge_components(kernels: KernelCounters, table: ComponentTable, rank: int) 
     """Return a finding for each type of operator and cause with a worthwhile share of the kernels' time, longest first.
 
     Tasks below 20 us are left out, as the vendor does. Where the capture's counters decide for no operator, the answer
-    is NotJudged and says which group of counters would.
+    is NotJudged and names the group of counters that would.
     """
     verdicts = classify(table)
     total_ns = int(kernels.duration_ns.sum())

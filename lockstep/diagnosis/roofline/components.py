@@ -27,7 +27,7 @@ Ratios = NDArray[np.float64]
 
 
 class Bound(IntEnum):
-    """What holds an operator; UNDECIDED where the counters that were taken do not tell."""
+    """What holds an operator; UNDECIDED where the counters that were taken do not show it."""
 
     UNDECIDED = 0
     COMPUTE_BOUND = 1
@@ -122,7 +122,7 @@ def component_table(
 
 
 def classify(table: ComponentTable) -> Verdicts:
-    """Return what holds each operator, as far as its counters tell.
+    """Return what holds each operator, as far as its counters show it.
 
     U <= R always, so a component with R < U_th is not bound even where its work was not counted.
     """

@@ -1,7 +1,7 @@
 """What a device can do at most: arithmetic and memory, the two lines of the roofline.
 
 Arithmetic is the table behind MFU (`contracts.peaks`) and, for Ascend, what its cores can do at their clock; memory is
-the vendors' figure of one device. What no vendor says is not here: an operator on such a device is not judged.
+the vendors' figure of one device. What no vendor publishes is not here: an operator on such a device is not judged.
 """
 
 import re
@@ -17,7 +17,7 @@ _CUBE_FLOPS_PER_CYCLE = {"fp16": 8192, "bf16": 8192, "int8": 16384}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roof:
-    """The peaks of `device` in `number_format`; `source` says whose figures they are."""
+    """The peaks of `device` in `number_format`; `source` states whose figures they are."""
 
     device: str
     number_format: str

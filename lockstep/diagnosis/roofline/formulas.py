@@ -2,7 +2,7 @@
 
 A multiplication and an addition are two FLOPs; bytes are what must pass memory once: every input read, every output
 written. Caches can only help, so a device that moves them in less time has no slower memory than its peak. What cannot
-be told from the trace is None, never a guess: an operator without a formula, a convolution without its stride.
+be derived from the trace is None, never a guess: an operator without a formula, a convolution without its stride.
 """
 
 from collections.abc import Callable
@@ -36,12 +36,12 @@ def work_of(operator: str, operands: Operands) -> OperatorWork | None:
 
 
 def convolves(operator: str) -> bool:
-    """Return whether the operator is a forward convolution, whose output's shape its inputs alone do not tell."""
+    """Return whether the operator is a forward convolution: the inputs alone do not give its output's shape."""
     return operator in _CONVOLUTIONS
 
 
 def has_formula(operator: str) -> bool:
-    """Return whether the operator's work can be told, given its shapes."""
+    """Return whether the operator's work follows from its shapes."""
     return operator in _FORMULAS
 
 

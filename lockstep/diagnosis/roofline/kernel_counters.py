@@ -100,7 +100,7 @@ def is_aicpu(core: str) -> bool:
 def component_table_of(kernels: KernelCounters, peaks_gb_per_s: Mapping[str, float] | None = None) -> ComponentTable:
     """Return R and U of the kernels, NaN for what this capture's group of counters does not hold.
 
-    `peaks_gb_per_s` gives the peak bandwidth of a component by its name; without it bandwidths say nothing.
+    `peaks_gb_per_s` gives the peak bandwidth of a component by its name; without it bandwidths are no evidence.
     """
     time_ratio = [_greatest(kernels, _TIME_RATIOS[each.name]) for each in COMPONENTS]
     used = [_used(kernels, each.name, peaks_gb_per_s or {}) for each in COMPONENTS]

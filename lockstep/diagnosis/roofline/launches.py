@@ -23,7 +23,7 @@ class LaunchedGroups:
     """Device time of compute kernels by operator and shapes; arrays of shape (n_groups,).
 
     `name` and `shapes` are codes of the trace (`shapes` ABSENT where not recorded), `calls` counts operators and
-    `device_ns` sums their kernels. `unattributed_ns` is the time of kernels whose operator the trace does not tell.
+    `device_ns` sums their kernels. `unattributed_ns` is the time of kernels whose operator the trace does not record.
     """
 
     name: NDArray[np.int32]
@@ -60,7 +60,7 @@ def launched_groups(columns: TraceColumns) -> LaunchedGroups:
 
 
 def launching_operators(columns: TraceColumns, kernel_K: Index) -> Index:
-    """Return the index of each kernel's operator, array of shape (n_kernels,), ABSENT where it cannot be told."""
+    """Return the index of each kernel's operator, array of shape (n_kernels,), ABSENT where it is unknown."""
     operator_O = np.flatnonzero(columns.category == columns.category_code(OPERATOR))
     owner_K = _looked_up(columns.external, operator_O, columns.external[kernel_K])
     missing = np.flatnonzero(owner_K == ABSENT)

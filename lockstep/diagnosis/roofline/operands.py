@@ -1,4 +1,4 @@
-"""What a trace says about an operator's inputs: shapes, formats and scalars."""
+"""An operator's inputs as a trace records them: shapes, formats and scalars."""
 
 import json
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Operands:
     tensors: tuple[Tensor | None, ...]
     scalars: tuple[str, ...] = ()
     output: tuple[int, ...] | None = None
-    """The output's shape, where the trace tells it elsewhere."""
+    """The output's shape, where the trace records it elsewhere."""
 
     def tensor(self, position: int) -> Tensor | None:
         """Return the tensor at `position`, None if there is none."""

@@ -1,7 +1,7 @@
 """Operators of one rank as one finding for each cause, and none where the device is not what holds the step.
 
 A trace has dozens of operators below a roofline. One by one they bury what matters, and none of them is worth mending
-alone; together they say what a better use of the device would give back.
+alone; together they show what a better use of the device would give back.
 """
 
 from collections.abc import Iterable

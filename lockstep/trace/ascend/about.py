@@ -1,4 +1,4 @@
-"""What a rank's output says about itself: profiler_info_N.json, profiler_metadata.json, communication_group.json."""
+"""The metadata of a rank's output: profiler_info_N.json, profiler_metadata.json, communication_group.json."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ TEXT_MAX_CHARS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AscendSettings:
-    """Settings of a capture and the job's layout; empty or ABSENT where the files do not say.
+    """Settings of a capture and the job's layout; empty or ABSENT where the files do not record them.
 
     `groups` are ranks by the hash under which HCCL's rows name a group, `group_names` what the training calls it (tp,
     dp_cp). `environment` holds the variables that torch_npu writes down, `degrees` the job's parallel degrees.
@@ -55,7 +55,7 @@ def read_json(path: Path, form: Any, expected: str, max_bytes: int = ABOUT_MAX_B
 
 
 def read_settings(info: Path | None, metadata: Path | None) -> AscendSettings:
-    """Return what profiler_info_N.json and profiler_metadata.json say; a part of another form is left out.
+    """Return the content of profiler_info_N.json and profiler_metadata.json; a part of another form is left out.
 
     Raises
     ------

@@ -24,7 +24,7 @@ _TID_MAX = 1 << 31
 class Threads:
     """What each thread's rows are, arrays of shape (n_threads,).
 
-    `track_T` is a `Track`, `part_T` says which threads hold parts of collectives, `stream_T` is a code into `streams`
+    `track_T` is a `Track`, `part_T` states which threads hold parts of collectives, `stream_T` is a code into `streams`
     (device, stream) or ABSENT, `system_T` a code of the operating system's thread, which processes share.
     """
 

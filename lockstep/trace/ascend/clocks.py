@@ -26,7 +26,7 @@ _VALUES = msgspec.json.Decoder(dict[str, Any])
 
 
 def mhz_of(arguments: msgspec.Raw) -> float:
-    """Return the clock that a counter row's arguments tell in MHz, NaN where they tell none."""
+    """Return the clock that a counter row's arguments give in MHz, NaN where they give none."""
     try:
         arguments_of = _VALUES.decode(bytes(arguments))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -82,7 +82,7 @@ def database_clocks(database: Database) -> tuple[CoreClock, ...]:
 
 
 def device_names(database: Database, used: NDArray[np.int64]) -> tuple[str, ...]:
-    """Return what NPU_INFO calls the devices of these numbers, each name once; none where it does not say."""
+    """Return what NPU_INFO calls the devices of these numbers, each name once; none where it does not record it."""
     if not database.has("NPU_INFO"):
         return ()
     wanted = set(used.tolist())

@@ -1,4 +1,4 @@
-"""What the name of an HCCL operator says: `hcom_allReduce__868_0_1`.
+"""The name of an HCCL operator, parsed: `hcom_allReduce__868_0_1`.
 
 After the operation stand the last three digits of the group's hash, the operator's number in the group and, in newer
 versions, a number of the iteration. The hash is one of the group's id, which profiler_metadata.json lists with ranks.
@@ -55,7 +55,7 @@ def arguments_of(
     suffixes: Mapping[str, str],
     group_names: Mapping[str, str],
 ) -> CollectiveArguments:
-    """Return what a collective's row says.
+    """Return the collective of a row.
 
     `groups` are ranks by hash, `suffixes` what `by_suffix` made of them, `group_names` the training's names by hash.
     The sequence number holds the iteration in its upper half, so that it grows over iterations.

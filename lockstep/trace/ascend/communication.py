@@ -74,18 +74,18 @@ class Named:
 class AscendCommunication:
     """Collectives with their links; read, never written.
 
-    `named` and the time columns (int64 ns, shape (n_operators,), ABSENT where not said) are by operator and rank,
+    `named` and the time columns (int64 ns, shape (n_operators,), ABSENT where not recorded) are by operator and rank,
     without totals. Links are int64 arrays of shape (n_links,): `link_operator` is an index into `named`, `link_type` a
     name (RDMA, HCCS, PCIE, SIO, SDMA ...), `link_bytes` and `link_ns` what was moved in which time; links that moved
-    nothing are left out. `large_packet_ratio` is float64, NaN where not said. Packets, shape (n_packets,): how many of
-    which size a link moved (`packet_link`, `packet_bytes`, `packet_count`, `packet_ns`).
+    nothing are left out. `large_packet_ratio` is float64, NaN where not recorded. Packets, shape (n_packets,): how many
+    of which size a link moved (`packet_link`, `packet_bytes`, `packet_count`, `packet_ns`).
     """
 
     named: tuple[Named, ...]
     start_ns: NDArray[np.int64]
     elapse_ns: NDArray[np.int64]
     transit_ns: NDArray[np.int64]
-    """As the file says it; use `link_transit_ns`."""
+    """As the file has it; use `link_transit_ns`."""
     wait_ns: NDArray[np.int64]
     synchronization_ns: NDArray[np.int64]
     idle_ns: NDArray[np.int64]
@@ -132,7 +132,7 @@ class AscendCommunication:
 
 
 def load_communication(path: Path, *, max_bytes: int = COMMUNICATION_MAX_BYTES) -> AscendCommunication:
-    """Return what a communication.json or cluster_communication.json says.
+    """Return the content of a communication.json or cluster_communication.json.
 
     Raises
     ------
@@ -199,7 +199,7 @@ def bytes_of_mb(values: list[float]) -> NDArray[np.int64]:
 
 
 class CommunicationGatherer:
-    """Puts operators and links together, whoever read them."""
+    """Puts operators and links together, from any reader."""
 
     def __init__(self) -> None:
         self.dropped_count = 0

@@ -1,6 +1,6 @@
 """Reading of a sqlite file that somebody else wrote: read-only, without side effects, within limits.
 
-The file is opened as immutable: sqlite then neither locks it nor looks for a journal beside it. Only real tables count
+The file is opened as immutable: sqlite then neither locks it nor looks for a journal next to it. Only real tables count
 (a view of the same name would run its writer's query), only columns that are asked for by name are read, nothing that a
 schema could call is trusted, and a query that works too long is stopped.
 """
@@ -111,7 +111,7 @@ class Database:
         return found
 
     def malformed(self, what: str, got: object, expected: object) -> MalformedError:
-        """Return the error that says what is wrong with this file."""
+        """Return the error that describes what is wrong with this file."""
         return MalformedError(what, where=self.where, got=got, expected=expected)
 
     def _all(self, query: str) -> list[tuple[Any, ...]]:

@@ -1,7 +1,7 @@
 """The tables of the vendor's analysis in sqlite: analysis.db, analysis_steptrace.db, cluster_analysis.db.
 
 The same as step_trace_time.csv, communication.json and communication_matrix.json, in the same units: times of steps are
-us (torch_npu converts them to us on writing, though its document says ms), those of communication ms, sizes MB.
+us (torch_npu converts them to us on writing, though its document has ms), those of communication ms, sizes MB.
 """
 
 from pathlib import Path

@@ -34,7 +34,7 @@ _COUNTERS_MAX = 256
 def load_database_kernels(path: Path, *, max_bytes: int = DATABASE_MAX_BYTES) -> Kernels:
     """Return the kernels with their counters, and the collectives, ordered by start.
 
-    Steps are ABSENT: the database does not say which step launched a kernel.
+    Steps are ABSENT: the database does not record which step launched a kernel.
 
     Raises
     ------

@@ -38,7 +38,7 @@ class ApiType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """Rows of one table; int64 arrays of shape (n_rows,), ABSENT where not said.
+    """Rows of one table; int64 arrays of shape (n_rows,), ABSENT where not recorded.
 
     `process` and `thread` name the thread in numbers of the table's own; `stream` is ABSENT for the host. `extra` holds
     what only some tables have.
@@ -84,7 +84,7 @@ def tasks(database: Database, strings: dict[int, str]) -> TableRows:
 
 
 def _unlisted(work: WorkKind) -> WorkKind:
-    """Return what a task is that has no name beside its type: no kernel of the training's."""
+    """Return what a task is that has no name next to its type: no kernel of the training's."""
     return WorkKind.NOTHING if work == WorkKind.COMPUTE else work
 
 

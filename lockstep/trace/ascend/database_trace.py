@@ -124,7 +124,7 @@ class _Built:
         return np.concatenate([getattr(part, field) for part in self._parts])
 
     def _extra(self, part: int, field: str) -> NDArray[np.int64]:
-        """Return what one table says, ABSENT for the rows of others."""
+        """Return the rows of one table, ABSENT for the rows of others."""
         spread = np.full(self._offsets[-1], ABSENT, np.int64)
         spread[self._offsets[part] : self._offsets[part + 1]] = self._parts[part].extra[field]
         return spread

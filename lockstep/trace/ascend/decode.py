@@ -1,7 +1,7 @@
 """trace_view.json to blocks of events with exact times.
 
 The file is one list (or `{"traceEvents": [...]}`), usually in one line. What differs from a trace of Kineto: times are
-text, flows and metadata are needed too, and most of what an event says stands in its arguments.
+text, flows and metadata are needed too, and most of an event stands in its arguments.
 """
 
 from collections.abc import Sequence
@@ -88,7 +88,7 @@ _GET_TIME = attrgetter("ts")
 
 
 def decode_arguments(raw: Sequence[msgspec.Raw]) -> list[Arguments]:
-    """Return the arguments of some events; those of another form say nothing, which does not cost the event."""
+    """Return the arguments of some events; those of another form are empty, which does not cost the event."""
     try:
         return _ARGUMENTS.decode(b"".join((b"[", b",".join(raw), b"]")))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -52,7 +52,7 @@ _PROF_PREFIX = "PROF_"
 class AscendOutput:
     """The files of one rank, or of a cluster's analysis; None where there is no such file.
 
-    `rank` is ABSENT where neither a file nor a folder says it; `settings` are what the rank's files say of the capture
+    `rank` is ABSENT where neither a file nor a folder names it; `settings` are those of the capture in the rank's files
     and of its groups.
     """
 
@@ -93,7 +93,7 @@ def kind_of(path: Path) -> str | None:
 
 
 def discover(path: Path) -> AscendOutput:
-    """Return the files of one rank: in `path`, its output folder and, for what a rank says of itself, the folder above.
+    """Return the files of one rank: in `path`, its output folder and, for a rank's metadata, the folder above.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def _holds_ranks(entry: Path) -> bool:
 
 
 def _folders(path: Path) -> list[Path]:
-    """Return where the files of one rank lie, the most telling folder first."""
+    """Return where the files of one rank lie, the most specific folder first."""
     if path.is_file():
         return [path.parent]
     if not path.is_dir():
@@ -211,7 +211,7 @@ def _above(folder: Path, name: str) -> Path | None:
 
 
 def _rank(path: Path, found: dict[str, Path], settings: AscendSettings) -> int:
-    """Return the rank by what says it best: the name or content of its files, then the folders' names."""
+    """Return the rank by what names it best: the name or content of its files, then the folders' names."""
     for kind, pattern in (("profiler_info", _INFO_RANK), ("database", _DATABASE_RANK)):
         named = pattern.fullmatch(found[kind].name) if kind in found else None
         if named:

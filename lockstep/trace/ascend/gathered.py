@@ -103,12 +103,14 @@ class GatheredEvents:
         self._parts.setdefault(field, []).append(part)
 
     def _add_arguments(self, block: AscendBlock) -> None:
-        """Note what arguments say; frames, half of a trace with stacks, have none of interest."""
+        """Note what arguments hold; frames, half of a trace with stacks, have none of interest."""
         category = self._parts["category"][-1]
         raw = list(map(attrgetter("args"), block.complete))
-        saying = [row for row in np.flatnonzero(category != self.categories[PYTHON]).tolist() if raw[row] is not NO_RAW]
-        arguments = decode_arguments([raw[row] for row in saying])
-        rows, count = np.array(saying, np.int64), len(block.complete)
+        with_arguments = [
+            row for row in np.flatnonzero(category != self.categories[PYTHON]).tolist() if raw[row] is not NO_RAW
+        ]
+        arguments = decode_arguments([raw[row] for row in with_arguments])
+        rows, count = np.array(with_arguments, np.int64), len(block.complete)
         integers = np.fromiter(map(_GET_INTEGERS, arguments), _INTEGERS_TYPE, len(arguments))
         for field in INTEGERS:
             self._note(field, _spread(integers[field], rows, count, ABSENT))
@@ -182,9 +184,9 @@ def _encoded(codes: Codes, values: Iterable[Any]) -> NDArray[np.int32]:
 
 def _codes(arguments: Sequence[Arguments], field: str, code: Callable[[Arguments], int]) -> NDArray[np.int32]:
     raw = map(attrgetter(field), arguments)
-    saying = [row for row, text in enumerate(raw) if text is not NO_TEXT]
-    codes = np.fromiter((code(arguments[row]) for row in saying), np.int32, len(saying))
-    return _spread(codes, np.array(saying, np.int64), len(arguments), ABSENT)
+    with_arguments = [row for row, text in enumerate(raw) if text is not NO_TEXT]
+    codes = np.fromiter((code(arguments[row]) for row in with_arguments), np.int32, len(with_arguments))
+    return _spread(codes, np.array(with_arguments, np.int64), len(arguments), ABSENT)
 
 
 def _spread(values: NDArray[Any], rows: NDArray[np.int64], count: int, otherwise: int) -> NDArray[Any]:

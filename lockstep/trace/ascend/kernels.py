@@ -52,11 +52,11 @@ _INTEGER_COLUMNS = {
 class Kernels:
     """Tasks of one rank's device; arrays of shape (n_kernels,), read, never written.
 
-    `start_ns`, `duration_ns` and `wait_ns` are int64 ns, starts since 1970; `wait_ns` is ABSENT where not said. `step`,
-    `device`, `model`, `task`, `stream`, `blocks` (cores that a kernel ran on) and `mix_blocks` are int64, ABSENT where
-    not said. Texts (`name`, `type`, `core`, `state`, shapes, types, formats) are int32 codes into `texts` by the same
-    name, empty where not said ("N/A" counts as that). `counters` are float64 by the column's name with its unit, NaN
-    where a kernel has none; `metrics` says which settings recorded them.
+    `start_ns`, `duration_ns` and `wait_ns` are int64 ns, starts since 1970; `wait_ns` is ABSENT where not recorded.
+    `step`, `device`, `model`, `task`, `stream`, `blocks` (cores that a kernel ran on) and `mix_blocks` are int64,
+    ABSENT where not recorded. Texts (`name`, `type`, `core`, `state`, shapes, types, formats) are int32 codes into
+    `texts` by the same name, empty where not recorded ("N/A" counts as that). `counters` are float64 by the column's
+    name with its unit, NaN where a kernel has none; `metrics` states which settings recorded them.
     """
 
     start_ns: NDArray[np.int64]
@@ -101,7 +101,7 @@ class Kernels:
         return mask
 
     def text(self, field: str, row: int) -> str:
-        """Return what row `row` says in the text column `field`."""
+        """Return the value of row `row` in the text column `field`."""
         return self.texts[field][int(getattr(self, field)[row])]
 
 
@@ -130,7 +130,7 @@ def load_kernels(path: Path, *, max_bytes: int = TABLE_MAX_BYTES) -> Kernels:
 
 
 class KernelGatherer:
-    """Puts blocks of kernels together, whoever read them; rows without a usable time are dropped and counted."""
+    """Puts blocks of kernels together, from any reader; rows without a usable time are dropped and counted."""
 
     def __init__(self, counters: Sequence[str]) -> None:
         self.counters = counters

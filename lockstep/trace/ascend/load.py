@@ -104,7 +104,7 @@ def _columns(gathered: GatheredEvents, settings: AscendSettings, trace_bytes: in
 
 
 def about_of(settings: AscendSettings, *, has_collectives: bool) -> TraceAbout:
-    """Return what settings say, in the shared form."""
+    """Return the settings, in the shared form."""
     return TraceAbout(
         vendor="ascend",
         backend="hccl" if has_collectives else "",

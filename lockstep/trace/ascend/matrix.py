@@ -30,7 +30,7 @@ class LinkMatrix:
     """Links between ranks by operator; arrays of shape (n_links,).
 
     `operator` is an index into `named`, `source` and `target` are ranks (int64), `transport` is a name (LOCAL within a
-    device, HCCS, PCIE, RDMA, SIO), `bytes` and `duration_ns` are int64, ABSENT where not said.
+    device, HCCS, PCIE, RDMA, SIO), `bytes` and `duration_ns` are int64, ABSENT where not recorded.
     """
 
     named: tuple[Named, ...]
@@ -53,7 +53,7 @@ class LinkMatrix:
 
 
 def load_matrix(path: Path, *, max_bytes: int = COMMUNICATION_MAX_BYTES) -> LinkMatrix:
-    """Return what a communication_matrix.json or cluster_communication_matrix.json says.
+    """Return the content of a communication_matrix.json or cluster_communication_matrix.json.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def load_matrix(path: Path, *, max_bytes: int = COMMUNICATION_MAX_BYTES) -> Link
 
 
 class MatrixGatherer:
-    """Puts links together, whoever read them."""
+    """Puts links together, from any reader."""
 
     def __init__(self) -> None:
         self.dropped_count = 0

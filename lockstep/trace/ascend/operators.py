@@ -28,7 +28,7 @@ TIMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operators:
-    """Calls of operators; int64 ns, arrays of shape (n_operators,), ABSENT where not said.
+    """Calls of operators; int64 ns, arrays of shape (n_operators,), ABSENT where not recorded.
 
     `name`, `shapes` and `stack` are int32 codes into `names`, `shape_texts` (as the file has them) and `stacks` (one
     frame a line, innermost first); the latter two are ABSENT where a call has none.
@@ -53,7 +53,7 @@ class Operators:
 
 
 def load_operators(path: Path, *, max_bytes: int = TABLE_MAX_BYTES) -> Operators:
-    """Return what an operator_details.csv says.
+    """Return the content of an operator_details.csv.
 
     Raises
     ------

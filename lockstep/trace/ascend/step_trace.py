@@ -35,7 +35,7 @@ _RANKS = re.compile(r"\(?\s*\d{1,9}(?:\s*,\s*\d{1,9})*\s*,?\s*\)?", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """Times by step; int64 arrays of shape (n_rows,), ns, ABSENT where not said.
+    """Times by step; int64 arrays of shape (n_rows,), ns, ABSENT where not recorded.
 
     `step` is the profiler's number, `device` the device's. In a cluster's file a row is of one rank (`kind` RANK) or of
     a pipeline stage (STAGE), whose times are the longest of its ranks; `ranks` are these. A rank's own file has one row
@@ -62,7 +62,7 @@ class StepTimes:
 
 
 def load_step_times(path: Path, *, max_bytes: int = TABLE_MAX_BYTES) -> StepTimes:
-    """Return what a step_trace_time.csv or cluster_step_trace_time.csv says.
+    """Return the content of a step_trace_time.csv or cluster_step_trace_time.csv.
 
     Raises
     ------
@@ -97,5 +97,5 @@ def ranks_of(text: str) -> tuple[int, ...]:
 
 
 def no_times(count: int) -> NDArray[np.int64]:
-    """Return a column in which nothing is said."""
+    """Return a column in which nothing is recorded."""
     return np.full(count, ABSENT, np.int64)

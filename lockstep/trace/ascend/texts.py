@@ -23,7 +23,7 @@ _MAX_EXPONENT = 20
 _INT64_MAX = 2**63 - 1
 
 UNKNOWN = ("", "N/A")
-"""What stands in a cell that has nothing to say."""
+"""What stands in a cell without a value."""
 
 Time = str | float | Decimal | None
 

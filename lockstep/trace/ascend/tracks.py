@@ -79,7 +79,7 @@ def track_of(name: str, labels: str) -> Track:
 
 
 def device_of(labels: str, absent: int) -> int:
-    """Return the device of a process's label "NPU 3", or `absent`; older writers say "NPU" only."""
+    """Return the device of a process's label "NPU 3", or `absent`; older writers have "NPU" only."""
     found = _LABEL_DEVICE.fullmatch(labels)
     return int(found[1]) if found else absent
 

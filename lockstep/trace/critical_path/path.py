@@ -16,9 +16,9 @@ class PathClass(StrEnum):
     COMMUNICATION = "communication"
     HOST = "host"
     GAP = "gap"
-    """Work of the device that could have begun and had not: latency of launches, waits that nobody recorded."""
+    """Work of the device that could have begun and had not: latency of launches, waits that were not recorded."""
     IDLE = "idle"
-    """A thread of the host about which the trace says nothing: without stacks mostly Python."""
+    """A thread of the host of which the trace records nothing: without stacks mostly Python."""
 
 
 class Why(StrEnum):
@@ -34,7 +34,7 @@ class Why(StrEnum):
 
     @property
     def is_guess(self) -> bool:
-        """Whether time alone says so, and no record of the profiler."""
+        """Whether time alone shows it, and no record of the profiler."""
         return self in _GUESSES
 
 

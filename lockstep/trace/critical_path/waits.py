@@ -1,4 +1,4 @@
-"""What waited for what, as far as the profiler says: recorded waits, and copies that a call waits for.
+"""What waited for what, as far as the profiler records: recorded waits, and copies that a call waits for.
 
 torch records them as `cuda_sync` rows if asked to (enable_cuda_sync_events). Correlations grow in the order of calls,
 so a call comes after another one if its correlation is higher.
@@ -32,14 +32,14 @@ class Waits:
         self._order = [self._orders(lane) for lane in range(lanes.device_lanes)]
         self._waited_for: dict[int, list[int]] = {}
         self.are_recorded = False
-        """Whether the trace says which work waited for other streams: nothing is guessed from times then."""
+        """Whether the trace records which work waited for other streams: nothing is guessed from times then."""
         for event, arguments in columns.syncs.items():
             if arguments.kind.startswith(_STREAM_WAIT) and columns.stream[event] != ABSENT:
                 self.are_recorded = True
                 self._note(int(columns.stream[event]), int(columns.correlation[event]), arguments)
 
     def waited_for(self, op: int) -> list[int]:
-        """Return the ops of other streams that the profiler says this one waited for."""
+        """Return the ops of other streams that this one waited for by the profiler's record."""
         return self._waited_for.get(op, [])
 
     def is_awaited(self, op: int) -> bool:

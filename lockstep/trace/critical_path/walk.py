@@ -2,7 +2,7 @@
 
 On a lane: the work itself, then back to whatever allowed it to begin last, be it the work before it on its stream, its
 launch, or work of another stream that it waited for. On the host: the innermost event of a thread, then what the thread
-did before it; from a call that waits to what ended last while it did; from a thread about which the trace says nothing
+did before it; from a call that waits to what ended last while it did; from a thread of which the trace records nothing
 to the one that ran last. While nothing on the path runs but the device does, its work is the path: who waits for a busy
 device is not idle.
 """
@@ -169,7 +169,7 @@ class PathFinder:
         return _Place(min(launched_ns, self._lanes.start_ns[op]), _LAUNCH, thread=thread)
 
     def _unknown(self, time_ns: int) -> _Place | None:
-        """Return where to go from work of which no record says what allowed it to begin."""
+        """Return where to go from work of which no record shows what allowed it to begin."""
         if self._threads:
             return _Place(time_ns, _RAN_LAST)
         last = next(self._lanes.ended_by(time_ns), ABSENT)
@@ -193,7 +193,7 @@ class PathFinder:
         return found or _Place(start_ns, _THREAD, thread=place.thread)
 
     def _stood_still(self, walked: "_Walked", thread: int, since_ns: int) -> _Place | None:
-        """Go from a thread of which the trace says nothing to what ran last meanwhile, else to what it did before."""
+        """Go from a thread without records to what ran last meanwhile, else to what it did before."""
         found = self._ran_last(thread, since_ns, walked.reached_ns)
         if found is None and since_ns != _LONG_AGO:
             found = _Place(since_ns, _THREAD, thread=thread)

@@ -1,4 +1,4 @@
-"""What a Kineto trace says about itself beside its events: rank, groups, devices, names of threads.
+"""The metadata of a Kineto trace, next to its events: rank, groups, devices, names of threads.
 
 All of it is extra: a part of another form is left out and costs nothing else.
 """
@@ -14,7 +14,7 @@ from lockstep.contracts import limits
 from lockstep.trace.columns import ABSENT, CollectiveArguments, TraceAbout
 
 PART_MAX_BYTES = 16 << 20
-"""Of one key beside the events; the largest real one lists the ranks of some thousand process groups."""
+"""Of one key next to the events; the largest real one lists the ranks of some thousand process groups."""
 GROUPS_MAX = 1 << 16
 TEXT_MAX_CHARS = 256
 DEVICES_MAX = 64
@@ -35,7 +35,7 @@ _VENDORS = {
 
 
 class Document(msgspec.Struct):
-    """Keys beside the events; raw, for another type in one must not cost the trace."""
+    """Keys next to the events; raw, for another type in one must not cost the trace."""
 
     distributed: msgspec.Raw = msgspec.field(name="distributedInfo", default=_NO)
     devices: msgspec.Raw = msgspec.field(name="deviceProperties", default=_NO)
@@ -73,7 +73,7 @@ class _ThreadName(msgspec.Struct):
 
 @dataclass(slots=True)
 class TraceMetadata:
-    """What was found so far; what is said twice counts as the last says it."""
+    """What was found so far; of a value that stands twice the last counts."""
 
     devices: tuple[str, ...] = ()
     backend: str = ""
@@ -88,7 +88,7 @@ class TraceMetadata:
     thread_names: dict[tuple[object, object], str] = field(default_factory=dict)
 
     def note_document(self, document: Document) -> None:
-        """Take over what stands beside the events."""
+        """Take over what stands next to the events."""
         host = _read(document.host, str)
         self.host = host[:TEXT_MAX_CHARS] if host else self.host
         devices = _read(document.devices, list[_Device]) or []
@@ -125,7 +125,7 @@ class TraceMetadata:
     def about(
         self, *, names: Sequence[str], categories: Sequence[str], has_device_work: bool, clock_is_shared: bool
     ) -> TraceAbout:
-        """Return it all, and the vendor by names and categories (as the file has them) where nothing else says it."""
+        """Return it all, and the vendor by names and categories (as the file has them) where nothing else names it."""
         return TraceAbout(
             vendor=self.vendor or _vendor(names, categories, has_device_work=has_device_work),
             devices=self.devices,

@@ -32,7 +32,7 @@ class Kinds:
         return np.fromiter(map(self.threads.__getitem__, ids), np.int32, len(events))
 
     def categories_of(self, events: Sequence[Any]) -> NDArray[np.int32]:
-        """Return the codes of the categories of events that say theirs, array of shape (n_events,)."""
+        """Return the codes of the categories of events that name theirs, array of shape (n_events,)."""
         return np.fromiter(map(self.categories.__getitem__, [event.cat for event in events]), np.int32, len(events))
 
     def readings(self, category: NDArray[np.int32]) -> NDArray[np.int8]:

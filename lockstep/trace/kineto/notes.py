@@ -1,7 +1,7 @@
-"""What the agent noted beside the events of a trace: its facts, the last key of the file it wrote.
+"""What the agent noted next to the events of a trace: its facts, the last key of the file it wrote.
 
 The agent's clock is CLOCK_MONOTONIC. Its notes carry how far the wall clock was ahead, and on that clock lie the starts
-of `TraceColumns` of every trace that says its base, as those of captures do.
+of `TraceColumns` of every trace that has its base, as those of captures do.
 """
 
 import json
@@ -91,7 +91,7 @@ def _tail(path: Path, source: TraceSource) -> bytes:
             file.seek(max(path.stat().st_size - NOTES_MAX_BYTES, 0))
             return file.read(NOTES_MAX_BYTES)
     tail = b""
-    for chunk in source:  # says what is wrong with a file that is none, too
+    for chunk in source:  # raises for a file that is none, too
         tail = (tail + chunk)[-NOTES_MAX_BYTES:]
     return tail
 
@@ -127,7 +127,7 @@ def _notes(facts: Any, malformed: Callable[[str, object, object], MalformedError
 
 
 def _loader(value: Any) -> NotedLoader | None:
-    """Return what the loader's note says, None for none and for one that makes no sense."""
+    """Return the loader's note, None for none and for one that makes no sense."""
     if not isinstance(value, dict) or not isinstance(depths := value.get("depths"), list):
         return None
     rows = [row for row in depths[:DEPTHS_MAX] if _is_counts(row, 3)]

@@ -19,7 +19,7 @@ Form = TypeVar("Form", bound=msgspec.Struct)
 
 
 class CollectiveFields(msgspec.Struct, gc=False):
-    """What an event's arguments say about its collective."""
+    """An event's arguments on its collective."""
 
     collective: Any = msgspec.field(name="Collective name", default=None)
     in_elements: Any = msgspec.field(name="In msg nelems", default=None)
@@ -33,7 +33,7 @@ class CollectiveFields(msgspec.Struct, gc=False):
 
 
 class SyncFields(CollectiveFields, gc=False):
-    """The same, and what they say about its wait."""
+    """The same, and the arguments on its wait."""
 
     sync: Any = msgspec.field(name="cuda_sync_kind", default=None)
     waits_on_stream: Any = msgspec.field(name="wait_on_stream", default=None)
@@ -49,7 +49,7 @@ class RareReader:
         self._ranks_free_chars = RANKS_MAX_CHARS
 
     def collective(self, read: CollectiveFields) -> CollectiveArguments:
-        """Return what an event's arguments say about its collective."""
+        """Return an event's arguments on its collective."""
         arguments = CollectiveArguments(
             name=_text(read.collective),
             group=_text(read.group),
@@ -64,7 +64,7 @@ class RareReader:
         return self._interned.setdefault(arguments, arguments)
 
     def sync(self, read: SyncFields) -> SyncArguments:
-        """Return what an event's arguments say about its wait."""
+        """Return an event's arguments on its wait."""
         return SyncArguments(
             kind=_text(read.sync),
             waits_on_stream=integer(read.waits_on_stream),

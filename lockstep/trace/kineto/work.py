@@ -89,16 +89,16 @@ def work_of(
 ) -> NDArray[np.int8]:
     """Return the `WorkKind` of every event, int8 array of shape (n_events,).
 
-    Codes as in `TraceColumns`. `with_stream` says which events ran on a stream, which of a category that no one knows
-    makes compute; `collectives` are the events that say which collective they are.
+    Codes as in `TraceColumns`. `with_stream` states which events ran on a stream, which of a category that no one knows
+    makes compute; `collectives` are the events that name their collective.
     """
     by_category = np.array([_BY_CATEGORY.get(each, WorkKind.NOTHING) for each in category_names], np.int8)
     work = by_category[category]
     unknown = np.array([each not in _BY_CATEGORY for each in category_names], np.bool_)[category]
     work[unknown & with_stream] = WorkKind.COMPUTE
     work[_moving(name, np.flatnonzero(work == WorkKind.COMPUTE), names)] = WorkKind.COMMUNICATION
-    saying = np.array(list(collectives), np.int64)
-    work[saying[work[saying] == WorkKind.COMPUTE]] = WorkKind.COMMUNICATION
+    named_collectives = np.array(list(collectives), np.int64)
+    work[named_collectives[work[named_collectives] == WorkKind.COMPUTE]] = WorkKind.COMMUNICATION
     work[_on_backend_threads(name, category, thread, names, category_names)] = WorkKind.COMMUNICATION
     return work
 

@@ -1,7 +1,7 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
 """The critical duration of an execution: where it really used its resource (PerfTracker, Algorithm 1, corrected).
 
-A worker that comes early to a collective waits inside it; the mean over the whole execution would tell of the wait.
+A worker that comes early to a collective waits inside it; the mean over the whole execution would be that of the wait.
 The critical duration L(e) is the stretch that holds at least 80 % of the usage with the smallest gaps inside. The
 printed algorithm leaves open what matters; here:
 
@@ -10,7 +10,7 @@ printed algorithm leaves open what matters; here:
   maximal such stretch, trimmed to busy ends. Because the share is above one half only one stretch can hold it;
 * no usage at all gives an empty L(e), of weight 0;
 * two bursts of 40 % and 60 % around a wait are one stretch with the wait inside: the mean of the busy samples and the
-  share of the gaps are told beside the mean.
+  share of the gaps are reported next to the mean.
 
 Gaps are tried in order of length, O(n + k log k) for n samples and k runs of busy ones, for all events at once.
 

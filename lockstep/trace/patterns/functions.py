@@ -30,10 +30,10 @@ Function = tuple[FunctionClass, str]
 
 
 def device_functions(columns: TraceColumns, chosen: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[Function]]:
-    """Return the function of each chosen event, an index into the list beside it; array of shape (n_chosen,).
+    """Return the function of each chosen event, an index into the list next to it; array of shape (n_chosen,).
 
-    `chosen` are compute, memory and collective events. A collective whose kernel does not say what it does
-    (ncclDevKernel_Generic of ROCm) is told apart by the name in its arguments.
+    `chosen` are compute, memory and collective events. A collective whose kernel does not name it
+    (ncclDevKernel_Generic of ROCm) is distinguished by the name in its arguments.
     """
     labels = {"": 0}
     label = np.zeros(len(columns), np.int64)

@@ -30,7 +30,7 @@ def summarise_patterns(
     """Return the behaviour patterns of one rank over a window, (start, end) on the clock of the trace.
 
     `thread` is the code of the training thread. `samples` are on the same clock; functions whose resource has none
-    have no mu and sigma, and neither have executions too short to hold a sample. `ranks_per_node` tells collectives
+    have no mu and sigma, and neither have executions too short to hold a sample. `ranks_per_node` separates collectives
     inside a node from those between nodes. The beta of all functions, omitted ones included, sum to 1 where no two
     functions of one class run at the same time.
 
@@ -75,7 +75,7 @@ def _behaviour(
     samples: Mapping[Resource, Samples],
     ranks_per_node: int | None,
 ) -> Numerics:
-    """Return `_BEHAVIOUR` of each chosen function, shape (n_chosen, 4), NaN where nothing tells."""
+    """Return `_BEHAVIOUR` of each chosen function, shape (n_chosen, 4), NaN where it is unknown."""
     found = np.full((len(chosen), len(_BEHAVIOUR)), np.nan)
     if not samples or not len(chosen):
         return found

@@ -17,7 +17,7 @@ from lockstep.trace.patterns.pattern import STACK_MAX, FunctionClass, Pattern, P
 WIRE_VERSION = 1
 
 WIRE_MAX_BYTES = 10 << 10
-"""Of one rank; PerfTracker sends about 30 KB (section 4.2). 10,240 ranks are 100 MB at whoever localises."""
+"""Of one rank; PerfTracker sends about 30 KB (section 4.2). 10,240 ranks are 100 MB where they are localised."""
 
 _PLAIN_MAX_BYTES = 1 << 20  # unpacked; real ones are at most 60 KB
 _PACKED_HEAD = b"\x78"  # zlib's; a plain message begins with an array's mark
@@ -82,7 +82,7 @@ def plain_patterns(summary: PatternSummary, count: int) -> bytes:
 
 
 def decode_patterns(data: bytes, *, where: str) -> PatternSummary:
-    """Return the summary in `data`, packed or plain; `where` says whence it came, for the error.
+    """Return the summary in `data`, packed or plain; `where` is where it came from, for the error.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def _unpacked(data: bytes, where: str) -> bytes:
 
 
 def _check_version(plain: bytes, where: str) -> None:
-    """Say "another version" rather than "bad field" when that is what the first field says."""
+    """Raise "another version" rather than "bad field" where the first field has another version."""
     try:
         version = msgspec.msgpack.decode(_VERSION.decode(plain)[0], type=int)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError):

@@ -31,7 +31,7 @@ def not_judged(view: View) -> Html:
         for (rule, reason), ranks in list(alike.items())[:ROWS_MAX]
     ]
     more = f" The first {ROWS_MAX} of {len(alike):,}." if len(alike) > ROWS_MAX else ""
-    note = "A rule without enough evidence says so; that is no all-clear."
+    note = "A rule without enough evidence is listed here; that is no all-clear."
     return section(name, title, soft(note, more), table(("rule", "why not", "ranks"), rows))
 
 

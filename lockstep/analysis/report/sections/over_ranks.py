@@ -39,7 +39,7 @@ def over_ranks(placed: Placed, flags: Flags) -> list[Html]:
     worth = [key for key, rows in by_function.items() if len(rows) > 1 or key in place]
     ranks = {rank.number for rank, _ in placed}
     if not worth or len(ranks) == 1:
-        return [soft("No function was told of two ranks: there is nothing to compare over ranks.")]
+        return [soft("No function is known of two ranks: there is nothing to compare over ranks.")]
     worth.sort(key=lambda key: (place.get(key, len(place)), -_spread(by_function[key])))
     more = f", {FUNCTIONS_MAX} of {counted(len(worth), 'function')}" if len(worth) > FUNCTIONS_MAX else ""
     heading = f"beta (up) over ranks (right){more}: named by localisation first, then by how far ranks differ"
@@ -86,7 +86,7 @@ def _caption(key: FunctionKey, rows: Placed, ranks: int) -> Html:
     caller = ["from ", code(stack[-1]), "; "] if stack else []
     note = f"median {format_share(median(each.beta for _, each in rows))} (dashed)" if len(rows) > 1 else ""
     if len(rows) < ranks:
-        note += f"{', ' if note else ''}on {len(rows):,} of {counted(ranks, 'rank')}, on the others too short to tell"
+        note += f"{', ' if note else ''}on {len(rows):,} of {counted(ranks, 'rank')}, on the others too short to report"
     if len(rows) > DRAWN_MAX:
         note += "; lines go from the least to the most of neighbouring ranks"
     return tag("figcaption", code(name), ": ", *caller, note)

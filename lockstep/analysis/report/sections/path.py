@@ -21,7 +21,7 @@ _KINDS = {
     "communication": "communication",
     "host": "host",
     "gap": "gap: the device could have begun and had not",
-    "idle": "idle: the trace says nothing about the thread",
+    "idle": "idle: the trace records nothing of the thread",
     "other": "other",
 }
 
@@ -69,7 +69,7 @@ def _by_class(path: Sequence[PathEntry]) -> list[tuple[str, float]]:
 def _guessed(ranks: Sequence[Rank]) -> str:
     known = [(rank.guessed_ratio, rank.number) for rank in ranks if rank.guessed_ratio is not None]
     if not known:
-        return "The summary does not say how much of the path was guessed by alignment in time."
+        return "The summary does not record how much of the path was guessed by alignment in time."
     most, number = max(known)
     if most == 0:
         return "Every hop is recorded in the traces; none was guessed by alignment in time."

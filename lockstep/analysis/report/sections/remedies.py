@@ -76,7 +76,7 @@ def _card(view: View, at: int, found: Found) -> Html:
             f"this is rank {format_ranks(found.worst)}; {counted(found.merged - 1, 'like finding')} on other ranks"
         )
     stored = items(shown) or soft("The summary holds no evidence.")
-    about = f"{lost}confidence {found.confidence or 'not told'}, {_kind(found.bottleneck)}"
+    about = f"{lost}confidence {found.confidence or 'unknown'}, {_kind(found.bottleneck)}"
     ways = items(
         join(
             [
@@ -97,7 +97,7 @@ def _card(view: View, at: int, found: Found) -> Html:
 
 def _kind(bottleneck: str) -> str:
     known = remedies().bottlenecks.get(bottleneck)
-    return f"bottleneck {known.title if known else bottleneck or 'not told'}"
+    return f"bottleneck {known.title if known else bottleneck or 'unknown'}"
 
 
 def _others(found: tuple[Found, ...]) -> Html:

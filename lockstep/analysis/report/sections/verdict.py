@@ -128,7 +128,7 @@ def _nothing(view: View) -> Html:
 
 
 def facts(view: View) -> Html:
-    """Return the line that says what was looked at."""
+    """Return the line on what was analysed."""
     ranks = view.summary.ranks
     hosts = {rank.host for rank in ranks if rank.host}
     devices = sorted({device for rank in ranks for device in rank.devices})
