@@ -148,6 +148,11 @@ bench-metrics: system-packages $(VENV)/.dev
 precision: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.precision
 
+# Screenshots of the report at the widths of a desktop and a phone, in build/report; half a minute.
+.PHONY: report-pictures
+report-pictures: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.report_pictures
+
 # Fails where a budget is missed at a million workers.
 bench-localisation: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.localisation_cost

@@ -279,12 +279,7 @@ def public_classes() -> dict[str, list[str]]:
 
 
 DOUBLED = {
-    "Advice",
-    "Degrees",
     "Finding",
-    "Pattern",
-    "Place",
-    "Plan",
 }
 """Public classes that share a name; the list only shrinks."""
 

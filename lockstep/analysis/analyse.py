@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.analysis.cluster import ClusterAnalysis, analyse_cluster
-from lockstep.analysis.group_kinds import Degrees
+from lockstep.analysis.group_kinds import ParallelDegrees
 from lockstep.analysis.rank import RankAnalysis, renumbered, with_communication
 from lockstep.analysis.sources import Skipped, Source, Sources, find_sources
 from lockstep.analysis.summary import summary_of
-from lockstep.analysis.workers import Job, Outcome, Runner
+from lockstep.analysis.workers import AnalysisJob, Outcome, Runner
 from lockstep.contracts.errors import LockstepError, MalformedError
 from lockstep.trace.ascend.communication import load_communication
 
@@ -36,7 +36,7 @@ def analyse_paths(
     run: Runner,
     *,
     store: Path | None = None,
-    degrees: Degrees | None = None,
+    degrees: ParallelDegrees | None = None,
     on_done: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Analysis:
     """Return the analysis of all traces under `paths`; `run` does the work on each.
@@ -53,7 +53,7 @@ def analyse_paths(
     """
     found = find_sources(paths)
     jobs = [
-        Job(
+        AnalysisJob(
             number=number,
             source=source,
             has_peers=len(found.sources) > 1,
@@ -86,9 +86,9 @@ def analyse_paths(
     )
 
 
-def _by_rank(outcomes: Sequence[Outcome], skipped: list[Skipped]) -> dict[int, tuple[RankAnalysis, Job]]:
+def _by_rank(outcomes: Sequence[Outcome], skipped: list[Skipped]) -> dict[int, tuple[RankAnalysis, AnalysisJob]]:
     """Return one analysis for each rank; traces that name no rank get the numbers that are free, in their order."""
-    ranks: dict[int, tuple[RankAnalysis, Job]] = {}
+    ranks: dict[int, tuple[RankAnalysis, AnalysisJob]] = {}
     nameless = []
     for outcome in outcomes:
         if outcome.analysis is None:
@@ -117,7 +117,7 @@ def _refuse(paths: Sequence[Path], skipped: Sequence[Skipped]) -> None:
     raise MalformedError("traces", where=where, got=got, expected="at least one trace that can be used")
 
 
-def _keep_stored(ranks: dict[int, tuple[RankAnalysis, Job]], outcomes: Sequence[Outcome]) -> None:
+def _keep_stored(ranks: dict[int, tuple[RankAnalysis, AnalysisJob]], outcomes: Sequence[Outcome]) -> None:
     """Give the stored columns the names of their ranks; those of traces that do not count go."""
     for rank, (_, job) in ranks.items():
         if job.store is not None:

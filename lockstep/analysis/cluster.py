@@ -16,7 +16,7 @@ from lockstep.analysis.device_types import LOCALISATION, device_types, refusals_
 from lockstep.analysis.differences import new_differences
 from lockstep.analysis.doctor_reports import DoctorReport
 from lockstep.analysis.exposed import bounded, exposed_ns
-from lockstep.analysis.group_kinds import Degrees, GroupKind, group_kinds
+from lockstep.analysis.group_kinds import GroupKind, ParallelDegrees, group_kinds
 from lockstep.analysis.merge import Refusal, advise, merge_findings, merge_refusals
 from lockstep.analysis.network import NetworkEvidence, judge_network, network_evidence
 from lockstep.analysis.rank import RankAnalysis
@@ -70,7 +70,7 @@ def analyse_cluster(
     *,
     reports: Sequence[DoctorReport] = (),
     paths: Mapping[int, Path] | None = None,
-    degrees: Degrees | None = None,
+    degrees: ParallelDegrees | None = None,
 ) -> ClusterAnalysis:
     """Return what the ranks of one window show together; one rank alone is a cluster as well.
 

@@ -21,7 +21,7 @@ _UNKNOWN = "the traces do not record what it is for, and no parallel degrees wer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Degrees:
+class ParallelDegrees:
     """Parallel degrees by kind, and their order, the fastest varying first."""
 
     by_kind: Mapping[str, int]
@@ -53,7 +53,7 @@ class _Known:
 
 
 def group_kinds(
-    ranks: Sequence[RankAnalysis], groups: Iterable[Group], degrees: Degrees | None = None
+    ranks: Sequence[RankAnalysis], groups: Iterable[Group], degrees: ParallelDegrees | None = None
 ) -> dict[Group, GroupKind]:
     """Return the kind of each group. Degrees whose product is not the world size are no source (`source` states it)."""
     known = _known(ranks)
@@ -86,7 +86,7 @@ def _known(ranks: Sequence[RankAnalysis]) -> _Known:
     return known
 
 
-def _kind(group: Group, known: _Known, degrees: Degrees | None) -> GroupKind:
+def _kind(group: Group, known: _Known, degrees: ParallelDegrees | None) -> GroupKind:
     name, ranks = group
     members = tuple(sorted(ranks))
     described = known.descriptions.get(name, "")
@@ -106,7 +106,7 @@ def _kind(group: Group, known: _Known, degrees: Degrees | None) -> GroupKind:
     return GroupKind(None, why)
 
 
-def _covered(members: tuple[int, ...], world_size: int, degrees: Degrees) -> tuple[str | None, str]:
+def _covered(members: tuple[int, ...], world_size: int, degrees: ParallelDegrees) -> tuple[str | None, str]:
     """Return the kind that degrees give the ranks, and from where; or None and why not."""
     listed = ",".join(f"{kind}={degrees.by_kind[kind]}" for kind in DOMAIN_KINDS if kind in degrees.by_kind)
     if world_size > 0 and degrees.world_size != world_size:

@@ -137,7 +137,7 @@ def _timeline(placed: Mapping[int, PlacedTrace], places: Mapping[tuple[int, str]
                 ],
                 "lanes": list(drawing.lanes(each, steps[rank])),
             }
-            for rank, each in sorted(placed.items())
+            for rank, each in placed.items()  # culprits first, as they were chosen
         ],
         "places": {f"{rank}|{subject}": span for (rank, subject), span in places.items()},
         "names": list(texts),

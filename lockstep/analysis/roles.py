@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from lockstep.analysis.group_kinds import Degrees
+from lockstep.analysis.group_kinds import ParallelDegrees
 from lockstep.analysis.rank import RankAnalysis
 from lockstep.contracts.domains import domains_of_rank
 from lockstep.contracts.errors import ConfigError
@@ -12,7 +12,7 @@ Roles = Mapping[int, int]
 """The pipeline stage of each rank; empty where there is one stage, or where it is unknown which rank is in which."""
 
 
-def pipeline_stages(ranks: Sequence[RankAnalysis], degrees: Degrees | None = None) -> Roles:
+def pipeline_stages(ranks: Sequence[RankAnalysis], degrees: ParallelDegrees | None = None) -> Roles:
     """Return the stage of each rank, by the degrees that somebody gave or by the groups that a framework described.
 
     Degrees that do not make the job's world size are no source. Where only some ranks' stages are known, none are.
@@ -22,7 +22,7 @@ def pipeline_stages(ranks: Sequence[RankAnalysis], degrees: Degrees | None = Non
     return found if len(found) == len(ranks) and len(set(found.values())) > 1 else {}
 
 
-def _by_degrees(ranks: Sequence[RankAnalysis], degrees: Degrees) -> dict[int, int]:
+def _by_degrees(ranks: Sequence[RankAnalysis], degrees: ParallelDegrees) -> dict[int, int]:
     world_size = max((each.about.world_size for each in ranks), default=0)
     if degrees.by_kind.get("pp", 1) < 2 or (world_size > 0 and degrees.world_size != world_size):  # noqa: PLR2004
         return {}

@@ -17,7 +17,7 @@ _CONNECT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class AnalysisJob:
     """One trace to analyse, among others or alone; its columns are stored at `store` if that is not None.
 
     With `observe` it is measured for a comparison of two runs instead.
@@ -37,18 +37,18 @@ class Outcome:
     Where nothing names the trace's rank (`has_rank` False) the analysis goes by the job's number.
     """
 
-    job: Job
+    job: AnalysisJob
     analysis: RankAnalysis | None = None
     observation: RankObservation | None = None
     has_rank: bool = False
     skipped: tuple[Skipped, ...] = ()
 
 
-Runner = Callable[[Sequence[Job]], Iterator[Outcome]]
+Runner = Callable[[Sequence[AnalysisJob]], Iterator[Outcome]]
 """Does jobs and yields what came of them, in any order."""
 
 
-def work(job: Job) -> Outcome:
+def work(job: AnalysisJob) -> Outcome:
     """Do a job; a trace that cannot be used is an outcome, too.
 
     Raises
@@ -75,7 +75,7 @@ def work(job: Job) -> Outcome:
     return Outcome(job=job, analysis=analysis, has_rank=rank != ABSENT, skipped=loaded.skipped)
 
 
-def run_here(jobs: Sequence[Job], *, processes: int) -> Iterator[Outcome]:
+def run_here(jobs: Sequence[AnalysisJob], *, processes: int) -> Iterator[Outcome]:
     """Do jobs in up to `processes` processes, in this one if one is enough.
 
     A process that dies takes all others' jobs with it: each of them is tried once more, alone.
@@ -83,7 +83,7 @@ def run_here(jobs: Sequence[Job], *, processes: int) -> Iterator[Outcome]:
     if min(processes, len(jobs)) <= 1:
         yield from map(work, jobs)
         return
-    died: list[Job] = []
+    died: list[AnalysisJob] = []
     with _pool(min(processes, len(jobs))) as pool:
         waiting = {pool.submit(work, job): job for job in jobs}
         try:
@@ -102,7 +102,7 @@ def _pool(processes: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
 
 
-def _alone(job: Job) -> Outcome:
+def _alone(job: AnalysisJob) -> Outcome:
     with _pool(1) as pool:
         try:
             return pool.submit(work, job).result()
@@ -111,7 +111,7 @@ def _alone(job: Job) -> Outcome:
             return Outcome(job=job, skipped=(Skipped(str(job.source.path), reason),))
 
 
-def run_on_cluster(jobs: Sequence[Job], *, scheduler: str) -> Iterator[Outcome]:
+def run_on_cluster(jobs: Sequence[AnalysisJob], *, scheduler: str) -> Iterator[Outcome]:
     """Do jobs on the workers of a Dask cluster, which see the same files and have Lockstep installed.
 
     Raises
@@ -135,7 +135,7 @@ def run_on_cluster(jobs: Sequence[Job], *, scheduler: str) -> Iterator[Outcome]:
             raise LocalError(f"scheduler {scheduler}: {error or type(error).__name__}") from error
 
 
-def _outcome(job: Job, answer: object, scheduler: str) -> Outcome:
+def _outcome(job: AnalysisJob, answer: object, scheduler: str) -> Outcome:
     """Return what a worker of the cluster answered, or why it could not."""
     if isinstance(answer, Outcome):
         return answer

@@ -14,7 +14,7 @@ from lockstep.contracts.domains import DEFAULT_ORDER, check_order, parse_degrees
 from lockstep.contracts.errors import ConfigError
 
 if TYPE_CHECKING:
-    from lockstep.analysis.group_kinds import Degrees
+    from lockstep.analysis.group_kinds import ParallelDegrees
     from lockstep.analysis.sources import Source
     from lockstep.analysis.workers import Runner
 
@@ -141,12 +141,12 @@ def _print(found: dict[str, Any], text: str, *, as_json: bool) -> None:
     print(json.dumps(found) if as_json else text)
 
 
-def _degrees(arguments: argparse.Namespace) -> "Degrees | None":
-    from lockstep.analysis.group_kinds import Degrees  # noqa: PLC0415  (services only)
+def _degrees(arguments: argparse.Namespace) -> "ParallelDegrees | None":
+    from lockstep.analysis.group_kinds import ParallelDegrees  # noqa: PLC0415  (services only)
 
     check_order(arguments.order, where="--order")
     by_kind = parse_degrees(arguments.domains, where="--domains")
-    return Degrees(by_kind=by_kind, order=arguments.order) if by_kind else None
+    return ParallelDegrees(by_kind=by_kind, order=arguments.order) if by_kind else None
 
 
 def _runner(arguments: argparse.Namespace) -> "Runner":

@@ -6,11 +6,12 @@ Behaviour patterns answer where the host's calls are alike: a slow device, and f
 no healthy job does (`localisation`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import TraceSummary
+from lockstep.diagnosis.diagnose import COMPUTE as WORK
 from lockstep.diagnosis.diagnose import EXPLAINING_RATIO, UNKNOWN, cause_of, diagnose
 from lockstep.diagnosis.finding import COMPUTE, CPU, IO, Finding
 from lockstep.diagnosis.frames import is_own
@@ -62,17 +63,55 @@ def explain(
         base = replace(base, evidence=[_of_job(everyone)] if everyone else base.evidence)
         found = causes_of_many(everyone, step_ns=step_ns, cause=cause) or _localised(everyone)
     else:
-        if cause == UNKNOWN and first is not None:
-            cause = cause_of(first, list(peers))
-        base = diagnose(
-            cause=cause, suspect=first, peers=list(peers), step_seconds=step_seconds, excess_seconds=excess_seconds
+        cause, base, found = _of_rank(
+            cause,
+            first,
+            suspects,
+            peers,
+            lambda kind: diagnose(
+                cause=kind, suspect=first, peers=list(peers), step_seconds=step_seconds, excess_seconds=excess_seconds
+            ),
+            excess_ns,
         )
-        found = causes_beyond_peers(cause, suspects, peers, excess_ns=excess_ns)
-        if not found and base.function == INSUFFICIENT and cause != "link":
-            found = _unlike_peers(suspects, peers, excess_ns)
     if not found:
         return _with_code_as_cause(base, cause)
     return _joined(base, [advise_finding(_within(each, excess_ns), round(step_ns)) for each in found])
+
+
+def _of_rank(  # noqa: PLR0917  (what `explain` was given)
+    cause: str,
+    first: TraceSummary | None,
+    suspects: Sequence[TraceSummary],
+    peers: Sequence[TraceSummary],
+    diagnosed: Callable[[str], Diagnosis],
+    excess_ns: float,
+) -> tuple[str, Diagnosis, list[Finding]]:
+    """Return the kind of excess, what the call trees have of it, and the causes that explain it, the first of it."""
+    is_measured = cause != UNKNOWN
+    if not is_measured and first is not None:
+        cause = cause_of(first, list(peers))
+    base = diagnosed(cause)
+    found = causes_beyond_peers(cause, suspects, peers, excess_ns=excess_ns)
+    if not found and base.function == INSUFFICIENT and cause != "link":
+        found = _unlike_peers(suspects, peers, excess_ns)
+    other = "" if is_measured or cause != WORK else _cause_outside_work(found)
+    if not other:
+        return cause, base, found
+    if (found[0].lost_ns or 0) < (base.held_ns or 0):
+        also = [f"also: {_title(each)}" for each in found[:_ALSO_MAX]]
+        return cause, replace(base, evidence=[*base.evidence, *also]), []
+    return other, diagnosed(other), causes_beyond_peers(other, suspects, peers, excess_ns=excess_ns)
+
+
+def _cause_outside_work(found: Sequence[Finding]) -> str:
+    """Return the kind of excess of the first cause, empty if it is one of work: those of data and gc cannot explain it.
+
+    Where no kind holds most of the excess, as on a crowded machine, work is compared first, without loading and
+    collections. A cause among these then belongs to another function than the one that work gives.
+    """
+    if not found:
+        return ""
+    return "data" if found[0].bottleneck == IO else "gc" if found[0].cause == GC else ""
 
 
 def _within(found: Finding, excess_ns: float) -> Finding:

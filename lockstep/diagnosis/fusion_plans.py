@@ -15,7 +15,7 @@ _ALIKE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class FusionPlan:
     """One way: when communication ends, from the step's beginning, and the bytes of each bucket in order."""
 
     name: str
@@ -28,7 +28,7 @@ class Plans:
     """All ways; `ready_s` is when the last gradient is, `cap_mib` the fixed size that ends first, at `cap_end_s`."""
 
     link: SummingLink
-    plans: tuple[Plan, ...]
+    plans: tuple[FusionPlan, ...]
     ready_s: float
     cap_mib: int
     cap_end_s: float
@@ -36,7 +36,7 @@ class Plans:
     count: int
 
     @property
-    def best(self) -> Plan:
+    def best(self) -> FusionPlan:
         """The plan with fewest buckets of those that end first."""
         first_s = min(plan.end_s for plan in self.plans) * (1 + _ALIKE)
         return min((plan for plan in self.plans if plan.end_s <= first_s), key=lambda plan: len(plan.buckets_bytes))
@@ -90,8 +90,8 @@ def plans_of(gradients: StepGradients, link: SummingLink, *, bucket_bytes: float
     )
 
 
-def _plan(name: str, way: Fusion, task: Task) -> Plan:
-    return Plan(name=name, end_s=way.end_s, buckets_bytes=_sizes(way.segments, task))
+def _plan(name: str, way: Fusion, task: Task) -> FusionPlan:
+    return FusionPlan(name=name, end_s=way.end_s, buckets_bytes=_sizes(way.segments, task))
 
 
 def _sizes(segments: Sequence[int], task: Task) -> tuple[float, ...]:

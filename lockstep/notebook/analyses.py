@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from lockstep.analysis.analyse import analyse_paths
-from lockstep.analysis.group_kinds import Degrees
+from lockstep.analysis.group_kinds import ParallelDegrees
 from lockstep.analysis.pictures import pictures_of
 from lockstep.analysis.report import render
 from lockstep.analysis.sources import Source
@@ -57,7 +57,7 @@ def analyze(paths: Paths, *, processes: int = 1, domains: str = "", order: str =
         raise ConfigError(f"processes: got {processes}, expected at least 1")
     check_order(order, where="order")
     by_kind = parse_degrees(domains, where="domains")
-    degrees = Degrees(by_kind=by_kind, order=order) if by_kind else None
+    degrees = ParallelDegrees(by_kind=by_kind, order=order) if by_kind else None
     found = analyse_paths(paths_of(paths), partial(run_here, processes=processes), degrees=degrees)
     return AnalysisResult(found.as_json(), found.sources)
 

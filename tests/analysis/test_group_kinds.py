@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lockstep.analysis.cluster import analyse_cluster
-from lockstep.analysis.group_kinds import Degrees, GroupKind, group_kinds
+from lockstep.analysis.group_kinds import GroupKind, ParallelDegrees, group_kinds
 from lockstep.analysis.rank import analyse_rank
 from lockstep.analysis.summary import summary_of
 from lockstep.contracts.domains import from_degrees
@@ -40,10 +40,10 @@ PAIR, EVERYBODY = (0, 1), tuple(range(8))
     ],
 )
 def test_what_the_framework_calls_it(analysis, description, kind):
-    """Megatron's names, DeviceMesh's, MindSpeed's; torch's own tell nothing."""
+    """Megatron's names, DeviceMesh's, MindSpeed's; torch's own name nothing."""
     found = group_kinds(told(analysis, descriptions={"7": description}), [("7", PAIR)])[("7", PAIR)]
     assert found.kind == kind
-    assert (description in found.source) if kind else ("do not say" in found.source)
+    assert (description in found.source) if kind else ("do not record" in found.source)
 
 
 def test_a_model_parallel_group_without_tensor_parallelism(analysis):
@@ -55,7 +55,7 @@ def test_a_model_parallel_group_without_tensor_parallelism(analysis):
 
 def test_degrees_tell_the_rest(analysis):
     """Every domain of a grid of 16 ranks is found by its ranks."""
-    degrees = Degrees(by_kind={"tp": 2, "dp": 4, "pp": 2})
+    degrees = ParallelDegrees(by_kind={"tp": 2, "dp": 4, "pp": 2})
     ranks = told(analysis, world_size=16)
     for domain in from_degrees(degrees.by_kind, 16).domains:
         assert group_kinds(ranks, [("x", domain.ranks)], degrees)["x", domain.ranks].kind == domain.kind
@@ -66,14 +66,14 @@ def test_the_order_of_degrees_counts(analysis):
     """Neighbours are tensor parallel in Megatron's order, data parallel in another."""
     ranks = told(analysis)
     for order, kind in (("tp-cp-ep-dp-pp", "tp"), ("dp-ep-cp-tp-pp", "dp")):
-        degrees = Degrees(by_kind={"tp": 2, "dp": 4}, order=order)
+        degrees = ParallelDegrees(by_kind={"tp": 2, "dp": 4}, order=order)
         neighbours = (0, 1) if kind == "tp" else (0, 1, 2, 3)
         assert group_kinds(ranks, [("x", neighbours)], degrees)["x", neighbours].kind == kind
 
 
 def test_degrees_of_another_job_say_so(analysis):
     """They are no source, and a description still wins."""
-    degrees = Degrees(by_kind={"tp": 2, "dp": 8})
+    degrees = ParallelDegrees(by_kind={"tp": 2, "dp": 8})
     found = group_kinds(told(analysis), [("x", PAIR)], degrees)["x", PAIR]
     assert found == GroupKind(None, "the degrees tp=2,dp=8 make 16 ranks, the job has 8")
     described = told(analysis, descriptions={"x": "mesh_cp"})
@@ -113,6 +113,6 @@ def test_the_summary_has_it():
     found = [analyse_rank(each, rank=rank) for rank, each in enumerate(said)]
     (group,) = summary_of(analyse_cluster(found), {}, [])["groups"]
     assert group["kind"] == "tp"
-    tensor = Degrees(by_kind={"tp": 4})
+    tensor = ParallelDegrees(by_kind={"tp": 4})
     found = [analyse_rank(each, rank=rank) for rank, each in enumerate(columns)]
     assert summary_of(analyse_cluster(found, degrees=tensor), {}, [])["groups"][0]["kind"] == "tp"

@@ -31,7 +31,7 @@ EXPECTED = {
     "optimizer_stacks": ("slow_function", "step"),
 }
 HEALTHY = ("healthy", "healthy_stacks", "healthy_crowded_a", "healthy_crowded_b", "healthy_crowded_c")
-"""The crowded ones are those of 120 that had a rank named before its lateness was held against the others' spread."""
+"""The crowded ones had a rank named before its lateness was held against the others' spread."""
 DETECTED = dict.fromkeys(("forward", "annotated", "backward", "optimizer"), "compute") | {"loader": "data"}
 """What the detectors measure of each fault, as the coordinator has it; of collections below."""
 GAIN_POINTS = 0.1

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lockstep.analysis.cluster import analyse_cluster
-from lockstep.analysis.group_kinds import Degrees
+from lockstep.analysis.group_kinds import ParallelDegrees
 from lockstep.analysis.rank import analyse_rank
 from lockstep.analysis.roles import pipeline_stages
 from lockstep.trace.columns import TraceAbout
@@ -35,7 +35,7 @@ def traced(**about):
 )
 def test_stages_by_degrees(degrees, stages):
     """Where somebody gives the degrees and they make the job's size."""
-    assert pipeline_stages(traced(), Degrees(by_kind=degrees)) == stages
+    assert pipeline_stages(traced(), ParallelDegrees(by_kind=degrees)) == stages
 
 
 def test_stages_by_described_groups():
@@ -68,7 +68,7 @@ def test_a_stage_that_computes_more_is_no_slow_device():
     ranks = [analyse_rank(staged(rank), rank=rank) for rank in RANKS]
     (without,) = abnormal_ranks(analyse_cluster(ranks), "gemm")
     assert sorted(without) == [2, 3]
-    found = analyse_cluster(ranks, degrees=Degrees(by_kind={"pp": 2, "dp": 2}))
+    found = analyse_cluster(ranks, degrees=ParallelDegrees(by_kind={"pp": 2, "dp": 2}))
     assert abnormal_ranks(found, "gemm") == []
     assert "slow_device" not in {each.cause for each in found.findings}
 

@@ -87,6 +87,25 @@ def test_advice_is_ordered_by_gain_and_given_once():
     assert len(set(repairs)) == len(repairs)
 
 
+def crowded(number, loader_ms, *operators_ms, **changes):
+    """Return a rank of a crowded machine without stacks: its loader, and operators that the scheduler spreads out."""
+    operators = [(f"aten::op{at}", each) for at, each in enumerate(operators_ms)]
+    made = summary(number, ("train", 10, ("enumerate(DataLoader)#next", loader_ms), *operators))
+    return replace(made, **changes)
+
+
+def test_a_dearer_loader_goes_before_an_operator_that_crowding_prolongs():
+    """The loader holds 90 ms, no operator more than 45: the answer is the loader, not the root cause of an operator."""
+    loading = told("data_processing", 90, bottleneck="io", subject="enumerate(DataLoader)#next")
+    suspect = crowded(2, 100, 45, 25, findings=[loading])
+    found = answer([suspect], [crowded(0, 10, 2, 2), crowded(1, 10, 2, 2)], cause="unknown", excess_seconds=0.13)
+    assert (found.function, found.root_cause) == ("enumerate(DataLoader)#next", "data_processing")
+    cheap = told("data_processing", 39.5, bottleneck="io", subject="enumerate(DataLoader)#next")
+    suspect = crowded(2, 50, 90, findings=[cheap])
+    found = answer([suspect], [crowded(0, 10, 2), crowded(1, 10, 2)], cause="unknown", excess_seconds=0.13)
+    assert (found.function, found.root_cause) == ("aten::op0", "slow_function")
+
+
 def test_the_first_suspect_that_could_be_read_is_compared():
     """A suspect whose trace is broken does not hide the one beside it."""
     broken = replace(slow(), tree=[], error="cut off")

@@ -16,7 +16,7 @@ from lockstep.analysis.comparison.compare import (
 )
 from lockstep.analysis.comparison.observe import QuantityKind, RankObservation
 from lockstep.analysis.sources import Skipped, find_sources
-from lockstep.analysis.workers import Job, Runner
+from lockstep.analysis.workers import AnalysisJob, Runner
 from lockstep.contracts.errors import MalformedError
 
 FORMAT = 1
@@ -80,7 +80,7 @@ def compare_paths(
     on_done(0, count)
     runs: tuple[list[RankObservation], list[RankObservation]] = ([], [])
     for observations, side in zip(runs, found, strict=True):
-        jobs = [Job(number=number, source=source, observe=True) for number, source in enumerate(side.sources)]
+        jobs = [AnalysisJob(number=number, source=source, observe=True) for number, source in enumerate(side.sources)]
         for outcome in run(jobs):
             skipped += outcome.skipped
             if outcome.observation is not None:

@@ -16,7 +16,7 @@ _HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class RemedyText:
     """One thing to do; `gain_ratio` is None where no one can predict it."""
 
     suggestion: str
@@ -38,7 +38,7 @@ class Found:
     ranks: tuple[int, ...]
     worst: tuple[int, ...]
     evidence: tuple[str, ...]
-    advice: tuple[Advice, ...]
+    advice: tuple[RemedyText, ...]
     gain_ratio: float | None
     lost_ns: int | None
     confidence: str
@@ -114,8 +114,8 @@ def _read(stored: dict[str, Any]) -> Found:
     )
 
 
-def _advice(stored: dict[str, Any]) -> Advice:
-    return Advice(
+def _advice(stored: dict[str, Any]) -> RemedyText:
+    return RemedyText(
         suggestion=reading.text(stored.get("suggestion")),
         how=reading.text(stored.get("how")),
         source=reading.text(stored.get("source")),
@@ -158,11 +158,11 @@ def named_ranks(findings: Iterable[Found], count: int) -> list[int]:
     return list(dict.fromkeys(number for each in specific for number in each.worst))
 
 
-def advice_by_gain(findings: Iterable[Found]) -> list[tuple[Advice, Found]]:
+def advice_by_gain(findings: Iterable[Found]) -> list[tuple[RemedyText, Found]]:
     """Return every advice once, with the finding in which it gains most; by gain, what is unknown last."""
     pairs = [(advice, found) for found in findings for advice in found.advice]
     pairs.sort(key=lambda pair: (-_gain(pair[0].gain_ratio), _order(pair[1])))
-    once: dict[tuple[str, str], tuple[Advice, Found]] = {}
+    once: dict[tuple[str, str], tuple[RemedyText, Found]] = {}
     for advice, found in pairs:
         once.setdefault((advice.suggestion, advice.how), (advice, found))
     return list(once.values())

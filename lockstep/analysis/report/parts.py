@@ -54,7 +54,7 @@ class PathEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
+class FunctionUsage:
     """A function's behaviour on one rank; `key` is what makes it the same function on another."""
 
     key: FunctionKey
@@ -90,7 +90,7 @@ class Rank:
     critical_path: tuple[PathEntry, ...]
     guessed_ratio: float | None
     collectives: tuple[dict[str, Any], ...]
-    patterns: tuple[Pattern, ...]
+    patterns: tuple[FunctionUsage, ...]
     roofline: dict[str, Any]
     components: Any
     findings: tuple[dict[str, Any], ...]
@@ -203,14 +203,14 @@ def _path(stored: Any) -> list[PathEntry]:
     return [PathEntry(name=name, kind=kind_of(kind), ns=ns) for name, kind, ns in entries if ns]
 
 
-def _patterns(stored: Any) -> list[Pattern]:
+def _patterns(stored: Any) -> list[FunctionUsage]:
     found = []
     for each in reading.records(stored):
         beta = reading.share(each.get("beta"))
         if beta is None:
             continue
         found.append(
-            Pattern(
+            FunctionUsage(
                 key=function_key(each),
                 beta=beta,
                 mu=reading.share(each.get("mu")),

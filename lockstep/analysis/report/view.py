@@ -10,7 +10,7 @@ from lockstep.analysis.report.parts import Rank, Summary, summary_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class ReportView:
     """`top` is the finding of the headline, `named` the ranks to look at first, `choice` the ranks with an account."""
 
     summary: Summary
@@ -31,13 +31,13 @@ class View:
         return focus(ranks, self.named, self.choice.usual, count)
 
 
-def view_of(stored: dict[str, Any], pictures: Pictures | None = None) -> View:
+def view_of(stored: dict[str, Any], pictures: Pictures | None = None) -> ReportView:
     """Return what the sections need of a summary, and of what was drawn from its traces."""
     summary = summary_of(stored)
     findings = findings_of(summary)
     top = headline(findings)
     named = tuple(named_ranks([top, *findings] if top else findings, len(summary.ranks)))
-    return View(
+    return ReportView(
         summary=summary,
         findings=tuple(findings),
         top=top,

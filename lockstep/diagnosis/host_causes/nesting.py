@@ -21,7 +21,7 @@ Events = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CallPlace:
     """Where a call was made: in which operator (the outermost), and from which code; empty where it is unknown."""
 
     operator: str = ""
@@ -60,7 +60,7 @@ def own_ns_by_name(view: HostView, among: Mask) -> dict[str, int]:
     return dict(sorted(by_name.items(), key=lambda item: -item[1]))
 
 
-def places(view: HostView, calls: Events) -> list[Place]:
+def places(view: HostView, calls: Events) -> list[CallPlace]:
     """Return where each call was made.
 
     Code is the stack that the call or an operator around it brings itself, else the frames around it on its thread:
@@ -68,7 +68,7 @@ def places(view: HostView, calls: Events) -> list[Place]:
     The user's frames go before all others.
     """
     columns = view.columns
-    found = [Place()] * len(calls)
+    found = [CallPlace()] * len(calls)
     shown = _Frames()
     of_host = view.host & np.isin(columns.category, _codes(view, (PYTHON, OPERATOR)))
     for thread in np.unique(columns.thread[calls]).tolist():
@@ -131,7 +131,7 @@ class _Frames(dict[str, tuple[str, bool]]):
         return " < ".join((users or [text for text, _ in frames])[:_STACK_FRAMES])
 
 
-def _place(view: HostView, call: int, around: list[int], frames: _Frames) -> Place:
+def _place(view: HostView, call: int, around: list[int], frames: _Frames) -> CallPlace:
     columns = view.columns
     operator_code = columns.category_code(OPERATOR)
     operators = [each for each in around if columns.category[each] == operator_code]
@@ -139,8 +139,8 @@ def _place(view: HostView, call: int, around: list[int], frames: _Frames) -> Pla
     for each in (call, *operators):
         if (code := int(columns.stack[each])) != ABSENT:
             lines = (line.strip() for line in columns.stacks[code].replace(";", "\n").splitlines())
-            return Place(operator, frames.shown(line for line in lines if line))
-    return Place(
+            return CallPlace(operator, frames.shown(line for line in lines if line))
+    return CallPlace(
         operator,
         frames.shown(columns.names[columns.name[each]] for each in around if columns.category[each] != operator_code),
     )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from lockstep.diagnosis.finding import CPU, Finding, NotJudged
 from lockstep.diagnosis.host_causes import thresholds as limits
-from lockstep.diagnosis.host_causes.nesting import Events, Place, places
+from lockstep.diagnosis.host_causes.nesting import CallPlace, Events, places
 from lockstep.diagnosis.host_causes.view import HostView, measured_before
 from lockstep.diagnosis.verdict import HIGH, MEDIUM
 from lockstep.trace.columns import ABSENT, OPERATOR, Mask, WorkKind
@@ -61,7 +61,7 @@ class _Group:
     """Calls from one place; `name` is that of the calls which cost most."""
 
     name: str
-    place: Place
+    place: CallPlace
     calls: Events
     blocked_ns: int
     lost_ns: int
@@ -123,7 +123,7 @@ def _groups(view: HostView, calls: Events) -> list[_Group]:
     columns = view.columns
     charged = _charged(view, calls)
     idle_ns = _idle_ns(view, charged)
-    by_key: dict[tuple[str, Place], list[int]] = {}
+    by_key: dict[tuple[str, CallPlace], list[int]] = {}
     names = [columns.names[code] for code in columns.name[calls].tolist()]
     for at, place in enumerate(places(view, calls)):
         if not any(each in place.code for each in _PROFILERS):

@@ -17,7 +17,7 @@ from lockstep.diagnosis.localisation.expected import ExpectedRange, expected_of
 from lockstep.diagnosis.localisation.limits import EFFECT_BETA, EFFECT_RATIO, EFFECT_USE
 from lockstep.diagnosis.localisation.matrix import BETA, DIMENSIONS, MU, Flags, Function, PatternMatrix, Single
 from lockstep.diagnosis.localisation.odd_ones import Groups, OddOnes, odd_ones
-from lockstep.diagnosis.localisation.printed import SEED, Verdict, judge_printed, sample_peers
+from lockstep.diagnosis.localisation.printed import SEED, AbnormalWorkers, judge_printed, sample_peers
 from lockstep.diagnosis.localisation.robust import SAMPLE_MAX, Roles, judge_robust, length_limit
 from lockstep.trace.patterns import FunctionClass
 
@@ -121,7 +121,7 @@ class _Judge:
         )
         return self._abnormal(function, chosen, expected, self._odd(function, values_DW, verdict))
 
-    def _odd(self, function: Function, values_DW: Single, verdict: Verdict) -> OddOnes:
+    def _odd(self, function: Function, values_DW: Single, verdict: AbnormalWorkers) -> OddOnes:
         """Look a second time, inside groups: only who communicates makes others slow in the same function."""
         if self._rule is Rule.PRINTED or function.kind is not FunctionClass.COLLECTIVE:
             return OddOnes()

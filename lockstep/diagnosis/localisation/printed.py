@@ -30,7 +30,7 @@ from lockstep.diagnosis.localisation.matrix import BETA, Flags, Single
 SEED = 11  # of the sample of peers: the same input gives the same answer
 
 
-class Verdict(NamedTuple):
+class AbnormalWorkers(NamedTuple):
     """The answer of a rule on one function; arrays of shape (n_workers,).
 
     `unexpected` have D > 0, `unlike` differ from their peers; both only where beta > 1 %.
@@ -64,12 +64,12 @@ def normalised(values_DW: Single) -> Single:
     return values_DW / divisor_D[:, None]
 
 
-def judge_printed(values_DW: Single, expected: ExpectedRange, peer_N: NDArray[np.int64]) -> Verdict:
+def judge_printed(values_DW: Single, expected: ExpectedRange, peer_N: NDArray[np.int64]) -> AbnormalWorkers:
     """Return equation 11 for one function."""
     counts_W = count_far(normalised(values_DW), peer_N, np.float32(PRINTED_DISTANCE.value))
     matters_W = values_DW[BETA] > np.float32(MATTERING_BETA.value)
     unexpected_W = matters_W & (distance_from_expected(values_DW, expected) > 0)
-    return Verdict(unexpected_W, matters_W & above_spread(counts_W))
+    return AbnormalWorkers(unexpected_W, matters_W & above_spread(counts_W))
 
 
 def above_spread(counts_W: Counts) -> Flags:

@@ -37,7 +37,7 @@ from lockstep.diagnosis.localisation.limits import (
     SPREAD_FLOOR_RATIO,
 )
 from lockstep.diagnosis.localisation.matrix import BETA, MU, SIGMA, Flags, Single
-from lockstep.diagnosis.localisation.printed import SEED, Verdict, distance_from_expected
+from lockstep.diagnosis.localisation.printed import SEED, AbnormalWorkers, distance_from_expected
 from lockstep.trace.patterns import FunctionClass
 
 SAMPLE_MAX = 1 << 16
@@ -86,7 +86,7 @@ class Roles:
 
 def judge_robust(
     values_DW: Single, expected: ExpectedRange, kind: FunctionClass, roles: Roles, length: float
-) -> tuple[Verdict, list[Reference]]:
+) -> tuple[AbnormalWorkers, list[Reference]]:
     """Return what differs for one function, and the reference of each role; at least one worker.
 
     `length` is `length_limit` of all patterns that are judged.
@@ -99,7 +99,7 @@ def judge_robust(
         references.append(reference)
         unlike_W[members] = is_unlike(values_DW[:, members], reference, length)
     unexpected_W = matters_W & (distance_from_expected(values_DW, expected) > 0)
-    return Verdict(unexpected_W, matters_W & unlike_W), references
+    return AbnormalWorkers(unexpected_W, matters_W & unlike_W), references
 
 
 def reference_of(values_DM: Single) -> Reference:

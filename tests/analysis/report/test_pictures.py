@@ -53,6 +53,11 @@ def test_the_place_of_a_finding_is_its_longest_call(forward):
     assert KINDS[found[3]] == "host"
 
 
+def test_the_culprit_is_drawn_first(forward):
+    """Rank 2, then its peers in order."""
+    assert [each["rank"] for each in forward[1].timeline["ranks"]] == [2, 0, 1, 3]
+
+
 def test_lanes_do_not_cross_and_lie_in_the_window(forward):
     """On each depth of a lane slices follow each other; the deepest is as deep as the lane."""
     for rank in forward[1].timeline["ranks"]:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lockstep.diagnosis.host_causes.nesting import Place, own_ns_by_name, places
+from lockstep.diagnosis.host_causes.nesting import CallPlace, own_ns_by_name, places
 from tests.diagnosis.host_causes.scenes import call, frame, span, view
 
 TRAIN = "train.py(12): step"
@@ -34,19 +34,19 @@ def test_a_place_is_the_operator_and_the_users_frames_around_a_call():
         span("aten::_local_scalar_dense", 12, 40),
         call("cudaStreamSynchronize", 20, 10),
     ]
-    assert _place(events) == [Place("aten::item", TRAIN)]
+    assert _place(events) == [CallPlace("aten::item", TRAIN)]
     assert str(_place(events)[0]) == f"aten::item in {TRAIN}"
 
 
 def test_frames_of_torch_are_shown_where_there_are_no_others():
     """Something is better than nothing."""
-    assert _place([frame(TORCH, 0, 100), call("cudaStreamSynchronize", 20, 10)]) == [Place("", TORCH)]
+    assert _place([frame(TORCH, 0, 100), call("cudaStreamSynchronize", 20, 10)]) == [CallPlace("", TORCH)]
 
 
 def test_frames_that_have_ended_are_no_callers():
     """A call after a frame's end, or on another thread, is not made from it."""
     events = [frame(TRAIN, 0, 20), frame(TRAIN, 0, 100, thread=2), call("cudaStreamSynchronize", 20, 10)]
-    assert _place(events) == [Place()]
+    assert _place(events) == [CallPlace()]
 
 
 def test_callers_in_another_process_of_the_same_thread_count():
@@ -57,7 +57,7 @@ def test_callers_in_another_process_of_the_same_thread_count():
         call("AscendCL@aclrtSynchronizeStream", 20, 10, thread=(200, 437)),
         call("AscendCL@aclrtSynchronizeStream", 20, 10, thread=(200, 438)),
     ]
-    assert _place(events) == [Place("aten::item", TRAIN), Place()]
+    assert _place(events) == [CallPlace("aten::item", TRAIN), CallPlace()]
 
 
 @pytest.mark.parametrize(

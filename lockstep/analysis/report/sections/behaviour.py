@@ -2,9 +2,9 @@
 
 from collections import defaultdict
 
-from lockstep.analysis.report.parts import FunctionKey, Pattern, Rank
+from lockstep.analysis.report.parts import FunctionKey, FunctionUsage, Rank
 from lockstep.analysis.report.sections.over_ranks import FLAGGED_MAX, Flags, Placed, flagged, over_ranks
-from lockstep.analysis.report.view import View
+from lockstep.analysis.report.view import ReportView
 from lockstep.html.markup import Html, cut, left_out, section, soft, tag
 from lockstep.html.scales import shares
 from lockstep.html.scatter import Point, scatter
@@ -16,7 +16,7 @@ POINTS_MAX = 600
 _KINDS = ("compute", "memory", "communication", "host", "other")
 
 
-def behaviour(view: View) -> Html:
+def behaviour(view: ReportView) -> Html:
     """Return beta against mu, and beta over ranks of the functions that differ most."""
     placed: Placed = [(rank, each) for rank in view.summary.ranks for each in rank.patterns]
     if not placed:
@@ -79,7 +79,7 @@ def _spread_out(known: Placed, flags: Flags) -> Placed:
     return marked
 
 
-def _title(rank: Rank, each: Pattern) -> str:
+def _title(rank: Rank, each: FunctionUsage) -> str:
     mu = "" if each.mu is None else f", mu {format_share(each.mu)}"
     sigma = "" if each.sigma is None else f", sigma {format_share(each.sigma)}"
     return f"{cut(each.name)}, {rank.title}: beta {format_share(each.beta)}{mu}{sigma}"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from lockstep.analysis.report.parts import CLASSES, UNTOLD, Account, Rank
-from lockstep.analysis.report.view import View
+from lockstep.analysis.report.view import ReportView
 from lockstep.html.bars import Stack, stacked
 from lockstep.html.markup import Cell, Html, cell, folded, left_out, section, soft, table, tag
 from lockstep.html.scales import times
@@ -14,7 +14,7 @@ NAME, TITLE = "breakdown", "Step breakdown by rank"
 _STEP_RANKS = 2
 
 
-def breakdown(view: View) -> Html:
+def breakdown(view: ReportView) -> Html:
     """Return a bar for each rank, the legend with means over all ranks, and the figures as a table."""
     ranks = [rank for rank in view.summary.ranks if rank.account is not None]
     if not ranks:
@@ -79,7 +79,7 @@ def _odd(ranks: Sequence[Rank]) -> str:
     return f"On {counted(len(odd), 'rank')} the classes do not sum to the window." if odd else ""
 
 
-def _figures(shown: Sequence[Rank], view: View) -> Html:
+def _figures(shown: Sequence[Rank], view: ReportView) -> Html:
     heads = (
         "rank",
         "host",

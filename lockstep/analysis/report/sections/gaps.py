@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from lockstep.analysis.report import reading
-from lockstep.analysis.report.view import View
+from lockstep.analysis.report.view import ReportView
 from lockstep.diagnosis.communication_causes.thresholds import WAIT_RATIO
 from lockstep.diagnosis.parallelism import OVERLAP_RATIO
 from lockstep.diagnosis.roofline.thresholds import UTILISATION
@@ -13,7 +13,7 @@ from lockstep.html.units import counted, format_ranks
 ROWS_MAX = 100
 
 
-def not_judged(view: View) -> Html:
+def not_judged(view: ReportView) -> Html:
     """Return which rules had too little to go by, and why: no finding of theirs is no all-clear."""
     name, title = "not-judged", "What could not be judged"
     alike: dict[tuple[str, str], set[int]] = defaultdict(set)
@@ -39,7 +39,7 @@ def _rule(stored: dict[str, object]) -> tuple[str, str]:
     return reading.text(stored.get("rule")) or "unnamed rule", reading.text(stored.get("reason")) or "no reason given"
 
 
-def skipped(view: View) -> Html:
+def skipped(view: ReportView) -> Html:
     """Return the files that were not read, and why."""
     name, title = "skipped", "What was skipped"
     stored = view.summary.skipped
@@ -53,7 +53,7 @@ def skipped(view: View) -> Html:
     return section(name, title, soft(counted(len(stored), "file"), more, "."), table(("file", "why"), rows))
 
 
-def definitions(_: View) -> Html:
+def definitions(_: ReportView) -> Html:
     """Return how each figure is defined."""
     rows = {
         "window": "From the beginning of a rank's first captured step to the end of its last.",

@@ -3,7 +3,7 @@
 from typing import Any
 
 from lockstep.analysis.report import reading
-from lockstep.analysis.report.view import View
+from lockstep.analysis.report.view import ReportView
 from lockstep.html.markup import Html, cell, code, items, join, left_out, section, soft, table, tag
 from lockstep.html.units import counted, format_ns, format_number, format_ranks
 
@@ -13,7 +13,7 @@ _DIFFERENCES_MAX = 8
 _NS_PER_S = 1e9
 
 
-def localisation(view: View) -> Html:
+def localisation(view: ReportView) -> Html:
     """Return the table of abnormal functions, those that lose most time first."""
     stored = view.summary.localisation
     if not stored:

@@ -4,8 +4,8 @@ from collections import defaultdict
 from statistics import median
 
 from lockstep.analysis.report import reading
-from lockstep.analysis.report.parts import FunctionKey, Pattern, Rank, function_key
-from lockstep.analysis.report.view import View
+from lockstep.analysis.report.parts import FunctionKey, FunctionUsage, Rank, function_key
+from lockstep.analysis.report.view import ReportView
 from lockstep.html.markup import Html, code, cut, soft, tag
 from lockstep.html.scales import Axis, numbers, shares
 from lockstep.html.scatter import SMALL, Line, Point, scatter
@@ -18,10 +18,10 @@ DRAWN_MAX = 256
 
 Flags = dict[tuple[FunctionKey, int], None]
 """Functions and the ranks to look at, in the order of localisation."""
-Placed = list[tuple[Rank, Pattern]]
+Placed = list[tuple[Rank, FunctionUsage]]
 
 
-def flagged(view: View) -> Flags:
+def flagged(view: ReportView) -> Flags:
     """Return functions and ranks that localisation names."""
     return {
         (function_key(each), number): None

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from lockstep.analysis.report.choice import choose
 from lockstep.analysis.report.parts import PathEntry, Rank
-from lockstep.analysis.report.view import View
+from lockstep.analysis.report.view import ReportView
 from lockstep.html.bars import Bar, Stack, ranking, stacked
 from lockstep.html.markup import Html, code, folded, left_out, section, soft, tag
 from lockstep.html.scales import times
@@ -26,7 +26,7 @@ _KINDS = {
 }
 
 
-def critical_path(view: View) -> Html:
+def critical_path(view: ReportView) -> Html:
     """Return the classes on every shown rank's path, and what takes most of it on a few."""
     ranks = [rank for rank in view.summary.ranks if rank.critical_path]
     if not ranks:

@@ -2,7 +2,7 @@
 
 from lockstep.analysis.report.findings import Found, advice_by_gain
 from lockstep.analysis.report.sections.timeline import place_link
-from lockstep.analysis.report.view import View
+from lockstep.analysis.report.view import ReportView
 from lockstep.diagnosis.remedies import table as remedies
 from lockstep.html.markup import (
     Cell,
@@ -28,7 +28,7 @@ _WAYS_MAX = 8
 _NO_ADVICE = "No advice: "
 
 
-def advice(view: View) -> Html:
+def advice(view: ReportView) -> Html:
     """Return the table of what to do."""
     title = "What to do"
     found = advice_by_gain(view.findings)
@@ -51,7 +51,7 @@ def advice(view: View) -> Html:
     return section("advice", title, soft(note, more), table(heads, rows))
 
 
-def findings(view: View) -> Html:
+def findings(view: ReportView) -> Html:
     """Return what was found, each with its evidence."""
     title = "Findings"
     if not view.findings:
@@ -63,7 +63,7 @@ def findings(view: View) -> Html:
     return section("findings", title, soft(note), *cards, _others(rest))
 
 
-def _card(view: View, at: int, found: Found) -> Html:
+def _card(view: ReportView, at: int, found: Found) -> Html:
     subject = [" in ", code(found.subject)] if found.subject else []
     gain = "" if found.gain_ratio is None else f", {format_share(found.gain_ratio)} to gain"
     lost = "" if found.lost_ns is None else f"{format_ns(found.lost_ns)} lost on the slowest, "

@@ -8,7 +8,7 @@ from typing import Any
 
 from lockstep.analysis.report import reading
 from lockstep.analysis.report.parts import Rank
-from lockstep.analysis.report.view import View
+from lockstep.analysis.report.view import ReportView
 from lockstep.diagnosis.roofline.thresholds import UTILISATION
 from lockstep.html.bars import Stack, stacked
 from lockstep.html.markup import Html, cell, code, cut, folded, left_out, section, soft, table, tag
@@ -56,7 +56,7 @@ class _Operator:
     bound: str
 
 
-def rooflines(view: View) -> Html:
+def rooflines(view: ReportView) -> Html:
     """Return a picture for each device, and the component roofline where the vendor counts components."""
     by_device: dict[str, list[Rank]] = defaultdict(list)
     for rank in view.summary.ranks:
@@ -84,7 +84,7 @@ def rooflines(view: View) -> Html:
     )
 
 
-def _device(device: str, ranks: list[Rank], view: View) -> Html | None:
+def _device(device: str, ranks: list[Rank], view: ReportView) -> Html | None:
     shown = view.focus(ranks, _RANKS)
     operators = [each for rank in shown for each in _operators(rank)[:POINTS_MAX]]
     if not operators:
@@ -165,7 +165,7 @@ def _roof_title(roof: _Roof) -> str:
     return f"roof of {roof.name}: {peak}" if roof.name else f"roof: {peak}"
 
 
-def _point(at: int, operator: _Operator, view: View, *, is_numbered: bool) -> Point:
+def _point(at: int, operator: _Operator, view: ReportView, *, is_numbered: bool) -> Point:
     title = (
         f"{at}. {cut(operator.name)}, {operator.rank.title}: {format_number(operator.intensity)} FLOP per byte, "
         f"{format_rate(operator.flops_per_second, 'FLOP/s')}, {format_ns(operator.time_ns)}, "
@@ -209,7 +209,7 @@ def _figures(operators: Sequence[_Operator], numbered: Mapping[str, int]) -> Htm
     return table(heads, rows)
 
 
-def _components(view: View) -> list[Html]:
+def _components(view: ReportView) -> list[Html]:
     """Return the share of the kernels' time by what holds them (ASPLOS 2025, figure 13a)."""
     held = [(rank, shares_) for rank in view.summary.ranks if (shares_ := _held(rank.components))]
     if not held:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from lockstep.analysis.pictures import FlameFrame, FlameGraph
-from lockstep.analysis.report.view import View
+from lockstep.analysis.report.view import ReportView
 from lockstep.html.markup import Html, cut, join, left_out, section, soft, tag
 from lockstep.html.svg import legend, percent, sample
 from lockstep.html.units import format_ns, format_ranks
@@ -22,7 +22,7 @@ _KEYS = (("+", "zoom in"), ("-", "zoom out"), ("ArrowLeft", "left"), ("ArrowRigh
 _NAMES_MAX = 120
 
 
-def timeline(view: View) -> Html:
+def timeline(view: ReportView) -> Html:
     """Return the timeline of a few ranks: its data as JSON, the controls, and the canvas that the script draws on."""
     title = "Timeline"
     if view.pictures is None:
@@ -37,7 +37,7 @@ def timeline(view: View) -> Html:
     return section(
         "timeline",
         title,
-        soft(f"Ranks {ranks}: host threads, then device streams. {how}{note}"),
+        soft(f"Ranks {ranks}, those that findings name first: host threads, then device streams. {how}{note}"),
         legend((sample(kind), kind) for kind in data["kinds"][1:]),
         tag("div", *buttons, class_="controls"),
         tag("p", class_="readout soft", aria_live="polite"),
@@ -54,7 +54,7 @@ def _embedded(data: dict[str, Any]) -> Html:
     return Html(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
-def flame(view: View) -> Html:
+def flame(view: ReportView) -> Html:
     """Return the calls of the culprit's training thread above a peer's, on one scale."""
     title = "Culprit against a peer"
     graphs = view.pictures.flames if view.pictures is not None else ()
@@ -92,7 +92,7 @@ def _frame(frame: FlameFrame) -> Html:
     return tag("span", cut(frame.name), class_=kind, style=place, title=title)
 
 
-def place_link(view: View, ranks: tuple[int, ...], subject: str) -> Html:
+def place_link(view: ReportView, ranks: tuple[int, ...], subject: str) -> Html:
     """Return the link from a finding to its place in the timeline, nothing where it has none."""
     places = view.pictures.places if view.pictures is not None else frozenset()
     rank = next((each for each in ranks if (each, subject) in places), None)

@@ -1,7 +1,7 @@
 """The first screen: what holds the job back, on which rank, why, and what to do."""
 
 from lockstep.analysis.report.findings import Found
-from lockstep.analysis.report.view import View
+from lockstep.analysis.report.view import ReportView
 from lockstep.html.markup import Html, code, cut, join, soft, tag
 from lockstep.html.units import counted, format_ns, format_ranks, format_share
 
@@ -10,7 +10,7 @@ _MANY = 8
 _SUBJECT_MAX = 100  # characters of a sentence that is read at once
 
 
-def verdict(view: View) -> Html:
+def verdict(view: ReportView) -> Html:
     """Return the card with the answer in one sentence."""
     if view.top is None:
         return _nothing(view)
@@ -35,13 +35,13 @@ def verdict(view: View) -> Html:
     )
 
 
-def _sentence(view: View, top: Found) -> Html:
+def _sentence(view: ReportView, top: Found) -> Html:
     subject = [" in ", code(cut(top.subject, _SUBJECT_MAX))] if top.subject else []
     gain = f"; removing it would give back {format_share(top.gain_ratio)} of the window." if top.gain_ratio else "."
     return join([_subject(view, top), ": ", _lowered(top.title), *subject, gain])
 
 
-def _subject(view: View, top: Found) -> str:
+def _subject(view: ReportView, top: Found) -> str:
     if not top.ranks:
         return "The job is held back"
     if len(view.summary.ranks) == 1:
@@ -60,7 +60,7 @@ def _lowered(title: str) -> str:
     return title if title[1:2].isupper() or "RDMA" in title else title[:1].lower() + title[1:]
 
 
-def _who(view: View, top: Found) -> str:
+def _who(view: ReportView, top: Found) -> str:
     hosts = {rank.host for rank in view.summary.ranks if rank.number in top.ranks and rank.host}
     where = (
         f" on {', '.join(sorted(hosts)[:_MANY])}"
@@ -99,7 +99,7 @@ def _gain(top: Found) -> str:
     return f"{gain}; {lost}" if lost else gain
 
 
-def _next(view: View, top: Found) -> Html:
+def _next(view: ReportView, top: Found) -> Html:
     others = [each for each in view.findings if each is not top]
     if not others:
         return Html()
@@ -116,7 +116,7 @@ def _short(found: Found) -> str:
     return where if found.gain_ratio is None else f"{where}, {format_share(found.gain_ratio)}"
 
 
-def _nothing(view: View) -> Html:
+def _nothing(view: ReportView) -> Html:
     if not view.summary.ranks:
         heading = "No trace was analysed."
         why = "The summary holds no rank; what was skipped, and why, stands below."
@@ -127,7 +127,7 @@ def _nothing(view: View) -> Html:
     return tag("article", tag("h2", heading), soft(why), class_=kind, id="verdict")
 
 
-def facts(view: View) -> Html:
+def facts(view: ReportView) -> Html:
     """Return the line on what was analysed."""
     ranks = view.summary.ranks
     hosts = {rank.host for rank in ranks if rank.host}

@@ -4,7 +4,7 @@ from collections import defaultdict
 from typing import Any
 
 from lockstep.analysis.report import reading
-from lockstep.analysis.report.view import View
+from lockstep.analysis.report.view import ReportView
 from lockstep.diagnosis.communication_causes.thresholds import WAIT_RATIO
 from lockstep.diagnosis.communication_causes.waiting import blame_limit
 from lockstep.html.bars import Bar, ranking
@@ -17,7 +17,7 @@ COLLECTIVES_MAX = 40
 _BLAMED_MAX = 3
 
 
-def waiting(view: View) -> Html:
+def waiting(view: ReportView) -> Html:
     """Return a bar for each group with the rank that it waits for, and the collectives as a table."""
     known = [
         (ratio, each) for each in view.summary.groups if (ratio := reading.share(each.get("r_wait_ratio"))) is not None
@@ -77,7 +77,7 @@ def _straggler(stored: dict[str, Any]) -> str:
     return "no rank named"
 
 
-def _collectives(view: View) -> Html:
+def _collectives(view: ReportView) -> Html:
     """Return the collectives of all ranks by name and group, the one with most time first."""
     alike: dict[tuple[str, str], list[tuple[int, int, dict[str, Any]]]] = defaultdict(list)
     for rank in view.summary.ranks:
