@@ -102,7 +102,7 @@ class NvmlDevices:
             return None
         if any(each.status != SUCCESS for each in values):
             return None
-        return _KIB * sum(each.value for each in values)
+        return _KIB * int(sum(each.value for each in values))
 
     def close(self) -> None:
         """Release the driver, which otherwise cannot be unloaded; the object is not used afterwards."""

@@ -97,13 +97,15 @@ def costing(
     several steps and not on all ranks.
     """
     findings = list(findings)
-    having: dict[str, set[int]] = defaultdict(set)
+    having, repeating = defaultdict[str, set[int]](set), defaultdict[str, set[int]](set)
     for each in findings:
         having[each.cause].update(each.ranks)
+        repeating[each.cause].update(() if each.is_once else each.ranks)
     kept, left_out = [], []
     for each in findings:
-        together = having[each.cause]
-        if each.bottleneck not in _HOST or set(each.ranks) & set(slow) or len(together) == rank_count:
+        together = repeating[each.cause]
+        is_everywhere = len(having[each.cause]) == rank_count
+        if each.bottleneck not in _HOST or set(each.ranks) & set(slow) or is_everywhere:
             kept.append(each)
         elif each.is_once and each.steps is not None:
             reason = f"it occurs in 1 of {each.steps[1]} steps, and not on all ranks: no loss of every step"

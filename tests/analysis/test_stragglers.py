@@ -75,6 +75,14 @@ def test_what_some_ranks_lose_once_is_chance(ranks, steps, costs):
     assert (kept, [each.rule for each in left_out]) == ((findings, []) if costs else ([], ["data_processing"] * 2))
 
 
+def test_what_occurs_once_on_another_rank_is_nothing_in_common():
+    """Rank 1 loses 29 ms in two steps of four and waits as long; that rank 0 does so in one does not make them half."""
+    often, once = replace(loss(1, 29), steps=(2, 4)), replace(loss(0, 40), steps=(1, 4))
+    kept, left_out = costing([often, once], WAITING, {2}, rank_count=4)
+    assert kept == []
+    assert [each.ranks for each in left_out] == [(1,), (0,)]
+
+
 def test_other_losses_count():
     """Those of the slow rank itself, of half of the ranks and more, on the device, and where nothing was matched."""
     for findings, groups in (
