@@ -47,7 +47,7 @@ EXPECTED = {
     "collate": (Answer("data_processing", "DataLoader"), Answer("data_processing", "ollate")),
     "loss": (Answer("unrecorded_time", ""), Answer("slow_function", "loss")),
     "log": (Answer("unrecorded_time", ""), Answer("slow_function", "log")),
-    "collect": (Answer("unrecorded_time", ""), Answer("gc", "collect")),
+    "collect": (Answer("unrecorded_time", ""), Answer("gc", "log")),
 }
 """Without Python stacks, and with them: what is in no operator can only be named by its frame."""
 
