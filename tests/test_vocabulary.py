@@ -12,11 +12,6 @@ EVERYDAY = frozenset(
     "told tell tells say says said heard beside anew whoever nobody house room rooms door".split()  # noqa: SIM905
 )
 LEFT = {
-    "coordinator/detect/ranks/excess.py": {"beside"},
-    "coordinator/detect/ranks/groups.py": {"beside"},
-    "coordinator/detect/ranks/pools.py": {"beside"},
-    "coordinator/detect/ranks/slow_rank.py": {"beside", "nobody"},
-    "coordinator/detect/run_findings.py": {"beside"},
     "lockstep/agent/capture/trace_file.py": {"tell"},  # of Python's files
     "lockstep/diagnosis/__init__.py": {"_Door"},
 }

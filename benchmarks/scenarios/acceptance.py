@@ -45,6 +45,7 @@ DEMANDS: dict[str, Demand] = {
     "16 slow 3 %": _SMALL,
     "slow from the start": _FROM_START,
     "20 % from the start": _FROM_START,
+    "20 % from the start, wide silicon": _FROM_START,
     "16 from the start": _FROM_START,
     "3 % from the start": Demand(recall=0.99, p50=None, p95=None, smallest=128),
     "half of a domain": _HALF,

@@ -44,6 +44,7 @@ _HALF_BANDWIDTH = 1.0  # a transfer takes as long again
 _WINDOWS = Imbalance(window_steps=(45, 70, 95, 120, 145, 170), flops_known=True)
 _WINDOWS_APART = replace(_WINDOWS, window_steps=(30, 45, 110, 135, 160))  # of where faults begin
 _NOISY_JOB = Noise(common=0.07)
+_WIDE = Noise(spread=0.014)
 _HELD = 417.0  # of own work: three minutes
 _PARTS = ("data", "host", "forward", "backward", "optimizer")
 
@@ -69,6 +70,8 @@ FAULTS: dict[str, Make] = {
     **_named(slow, name="20 % from the start", ratio=0.20, from_start=True),
     **_named(slow, name="16 from the start", ratio=0.05, count=16, from_start=True),
     **_named(slow, name="16 slow 3 %", ratio=0.03, count=16),
+    **_named(slow, name="10 %, wide silicon", ratio=0.10, noise=_WIDE),
+    **_named(slow, name="20 % from the start, wide silicon", ratio=0.20, from_start=True, noise=_WIDE),
     **_named(slow, name="transient", ratio=0.05, lasts=20),
     **_named(slow, name="thermal", ratio=0.05, on_steps=15, off_steps=25),
     **_named(slow, name="drift", ratio=0.15, drift_steps=120),
@@ -149,7 +152,10 @@ HEALTHY: dict[str, Make] = {
         ).items()
     },
     **_named(healthy, name="job noise 7 %", noise=_NOISY_JOB),
-    **_named(healthy, name="wide silicon", noise=Noise(spread=0.014)),
+    **_named(healthy, name="wide silicon", noise=_WIDE),
+    **_named(healthy, name="wide silicon, 3 %", noise=Noise(spread=0.03)),
+    **_named(healthy, name="wide silicon, pairs", noise=_WIDE, shapes=PAIRS),
+    **_named(healthy, name="wide silicon, no replicas", noise=_WIDE, shapes=NO_REPLICAS),
     **_named(healthy, name="stalls", noise=Noise(stall_rate=2e-3)),
     **_named(healthy, name="stalls that last", noise=Noise(stall_rate=1e-3, stall_memory=0.3)),
     **_named(healthy, name="one checkpoint writer", interruptions=replace(RESTARTED, writer_every=20)),

@@ -24,18 +24,18 @@ def slower_run(
     test: "FluctuationTest",
     before: "Mapping[str, float]",
     now: "Mapping[str, float]",
-    beside: "Sequence[Finding]",
+    co_occurring: "Sequence[Finding]",
     policy: "CausePolicy",
     *,
     longest_growth: "Mapping[str, float]",
 ) -> Finding:
-    """Describe a run that is slower than its history; `beside` is what else was found in the same step.
+    """Describe a run that is slower than its history; `co_occurring` is what else was found in the same step.
 
     `longest_growth` holds by how much each part of the rank with most own work grew, seconds a step.
     """
     ratio, baseline = test.level_ratio, test.baseline_seconds or 0.0
-    few = [finding.excess_seconds for finding in beside if finding.kind == SLOW_RANK]
-    scattered = [finding.excess_seconds for finding in beside if finding.kind == SCATTERED]
+    few = [finding.excess_seconds for finding in co_occurring if finding.kind == SLOW_RANK]
+    scattered = [finding.excess_seconds for finding in co_occurring if finding.kind == SCATTERED]
     why = explain_run(
         before,
         now,

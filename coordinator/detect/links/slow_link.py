@@ -56,7 +56,10 @@ class SlowLinkTest:
         self._transfers = Transfers(domains, ranks)
         self._tomography = Tomography(self._transfers.domains, self._transfers.kind_G, ranks, hosts)
         count = len(self._transfers.domains)
-        self._test = ExcessTest([self._transfers.kind_G], excess, floor_ratio=policy.effect_ratio)
+        # A group is compared with its own past: nothing in it is static.
+        self._test = ExcessTest(
+            [self._transfers.kind_G], excess, floor_ratio=policy.effect_ratio, fleet_views=lambda _: ()
+        )
         self._past_G = np.full(count, np.nan, dtype=np.float32)
         self._bytes_G: NDArray[np.floating] = self._transfers.bytes_G
         self._is_from_peers_G = np.zeros(count, dtype=bool)

@@ -4,6 +4,7 @@
 Pure. Shapes: N series, P pools of series that share their noise figures.
 """
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from coordinator.detect.ranks.families import Family
+    from coordinator.detect.ranks.pools import Pools
 
     Floats = NDArray[np.float32]
 
@@ -45,3 +47,18 @@ class Deviation:
                     for each_N in (now_N, before_N):
                         np.minimum(each_N[family.span], _WILD_RATIO, out=each_N[family.span])
         return now_N, before_N
+
+
+def deviation(excess_N: "NDArray[np.floating]", baseline_N: "Floats", last_N: "Floats", pools: "Pools") -> Deviation:
+    """Return by how much excesses exceed the baselines; where one is NaN, the last residual again."""
+    raw_N: Floats = np.subtract(excess_N, baseline_N, dtype=np.float32, casting="same_kind")
+    highest_P = pools.highest(raw_N)
+    highest = float(np.maximum.reduce(highest_P))
+    seen_N: NDArray[np.bool_] | None = None
+    if math.isnan(highest):
+        seen_N = ~np.isnan(raw_N)
+        np.copyto(raw_N, last_N, where=~seen_N)
+        highest_P = pools.highest(raw_N)
+        highest = float(np.maximum.reduce(highest_P))
+    reach_P = pools.reach(raw_N, highest_P)
+    return Deviation(raw_N, reach_P, float(np.maximum.reduce(reach_P)), highest, seen_N)

@@ -17,7 +17,6 @@ the few whose sum is high. What a step costs is the number of calls rather than 
 Shapes: N series, P pools of series that share their noise figures, F families, C chosen series.
 """
 
-import math
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -25,14 +24,15 @@ import numpy as np
 
 from coordinator.detect.keeping import joined, part_of
 from coordinator.detect.ranks.alarms import Alarms
-from coordinator.detect.ranks.deviation import Deviation
+from coordinator.detect.ranks.deviation import Deviation, deviation
 from coordinator.detect.ranks.families import Family, side_by_side
 from coordinator.detect.ranks.gates import LONG_STEPS, SHORT_STEPS, Candidates, Gates
 from coordinator.detect.ranks.groups import median_of_three
 from coordinator.detect.ranks.mirrored import MirroredTest
 from coordinator.detect.ranks.noise import FAR_SIGMAS
 from coordinator.detect.ranks.pools import Pools
-from coordinator.detect.ranks.sums import Sums, steps_lasted
+from coordinator.detect.ranks.static_differences import StaticDifferences, lasting_level, views_of_families
+from coordinator.detect.ranks.sums import Sums
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from coordinator.detect.ranks.noise import PooledNoise
+    from coordinator.detect.ranks.static_differences import FleetViews
     from coordinator.settings.policy import ExcessPolicy
 
     Floats = NDArray[np.float32]
@@ -60,7 +61,12 @@ class ExcessTest:
     """
 
     def __init__(
-        self, families: "Sequence[NDArray[np.integer]]", policy: "ExcessPolicy", *, floor_ratio: float | None = None
+        self,
+        families: "Sequence[NDArray[np.integer]]",
+        policy: "ExcessPolicy",
+        *,
+        floor_ratio: float | None = None,
+        fleet_views: "FleetViews | None" = None,
     ) -> None:
         series_F, counts_F = [len(own) for own in families], [int(own.max(initial=0)) + 1 for own in families]
         spans_F, pools_F = side_by_side(series_F), side_by_side(counts_F)
@@ -77,6 +83,8 @@ class ExcessTest:
         self._mean_N = np.zeros(count, dtype=np.float32)
         self._mean_before_N = np.zeros(count, dtype=np.float32)  # a window ago
         self._baseline_N = np.zeros(count, dtype=np.float32)
+        views = fleet_views or (lambda level_N: views_of_families(level_N, self.families))
+        self._static = StaticDifferences(pools, count, views, self.gates)
         self.sums = Sums(pools)
         self.alarms = Alarms()
         self.mirrored = MirroredTest(pools, self.gates)
@@ -139,16 +147,20 @@ class ExcessTest:
         return np.concatenate((self.alarms.series_A, self._high)) if len(self.alarms) else self._high
 
     def far_of(self, family: Family, least: float) -> dict[int, float]:
-        """Return the last residuals of a family beyond all noise and `least`, by series; of none that is in alarm."""
+        """Return what a family's series were above their own past in the last step, by series.
+
+        Of those alone that were beyond all noise and `least`, and in no alarm; of none before that past is known.
+        """
         now = self._last
-        if now is None or now.highest <= least:
+        if now is None or now.highest <= least or self.judged < LONG_STEPS:
             return {}
         far = now.raw_N[family.span] > least
         if now.seen_N is not None:
             far &= now.seen_N[family.span]
         series = self.alarms.without(far.nonzero()[0] + family.span.start)
-        series = series[now.raw_N[series] > (FAR_SIGMAS * self.gates.sigma_P())[self._pools.of(series)]]
-        return dict(zip((series - family.span.start).tolist(), now.raw_N[series].tolist(), strict=True))
+        above = now.raw_N[series] - np.maximum(self._static.past_N[series] - self._baseline_N[series], 0)
+        is_far = above > np.maximum(FAR_SIGMAS * self.gates.sigma_P()[self._pools.of(series)], least)
+        return dict(zip((series[is_far] - family.span.start).tolist(), above[is_far].tolist(), strict=True))
 
     def _find_high(self) -> None:
         """Note whose sum is beyond what one bad step makes of it."""
@@ -178,7 +190,7 @@ class ExcessTest:
         """
         self.judged += 1
         self._steps.append(step)
-        values = self._over_baseline(excess_N)
+        values = deviation(excess_N, self._baseline_N, self._recent[-1], self._pools)
         self._learn(values)
         sigma_P = self.gates.sigma_P()
         warm_P = self.warm_P()
@@ -199,19 +211,6 @@ class ExcessTest:
             np.copyto(old_N, older_N, where=~values.seen_N)
         return [old_N, values.raw_N]
 
-    def _over_baseline(self, excess_N: "NDArray[np.floating]") -> Deviation:
-        raw_N: Floats = np.subtract(excess_N, self._baseline_N, dtype=np.float32, casting="same_kind")
-        highest_P = self._pools.highest(raw_N)
-        highest = float(np.maximum.reduce(highest_P))
-        seen_N: Marks | None = None
-        if math.isnan(highest):
-            seen_N = ~np.isnan(raw_N)
-            np.copyto(raw_N, self._recent[-1], where=~seen_N)
-            highest_P = self._pools.highest(raw_N)
-            highest = float(np.maximum.reduce(highest_P))
-        reach_P = self._pools.reach(raw_N, highest_P)
-        return Deviation(raw_N, reach_P, float(np.maximum.reduce(reach_P)), highest, seen_N)
-
     def _learn(self, values: Deviation) -> None:
         """Learn the noise of single steps, of medians of three and of long means."""
         policy, raw_N = self.policy, values.raw_N
@@ -221,7 +220,7 @@ class ExcessTest:
             self.gates.follow(scratch_N)
             common_P = self.gates.common_P
             if common_P is not None:  # what all do at once is no noise
-                scratch_N -= self._pools.beside(common_P.astype(np.float32))
+                scratch_N -= self._pools.per_series(common_P.astype(np.float32))
             # What is in alarm scatters as it likes: it must not make its peers look noisy.
             np.abs(scratch_N, out=scratch_N)
             left_out, present_P = self._unsteady(values), self.gates.present_P
@@ -258,7 +257,14 @@ class ExcessTest:
                 # A fault's onset is no walk: in a pool of two it would be half of all there is to learn from.
                 change_N = np.abs(self._mean_N - self._mean_before_N)
                 self.gates.long.learn(change_N, np.unique(self.suspicious), self.policy)
+            self._static.learn(self._level(values), self.judged, self.alarms.series_A)
             self._mean_before_N = self._mean_N.copy()
+
+    def _level(self, values: Deviation) -> "Floats":
+        """Return the lasting excess of each series, array of shape (N,), its own level included."""
+        level_N = lasting_level(self._mean_N, (*self._recent, values.raw_N))
+        level_N += self._baseline_N
+        return level_N
 
     def _add(self, values: Deviation, sigma_P: "Figures", warm_P: "Marks | None") -> None:
         """Move the sum of each series on, and count how long it has been above zero."""
@@ -274,7 +280,8 @@ class ExcessTest:
             those = self._as_candidates(candidates, values)
             passed_C = self.gates.passed(those)
             if passed_C.any():
-                passed_C &= self.gates.stands_out(those, self.judged, self._mean_N + self._baseline_N, self._pools)
+                level_N, own_C = self._level(values), self._baseline_N[candidates]
+                passed_C &= self._static.passed(candidates, those, level_N, own_C, judged=self.judged)
                 self._raise(candidates[passed_C], those.median[passed_C])
         if len(self.alarms):
             self._keep(values)
@@ -290,8 +297,6 @@ class ExcessTest:
         if not len(candidates):
             return candidates
         candidates = self.alarms.without(candidates)
-        if not len(candidates):
-            return candidates
         return candidates[self._median_of(candidates, values) > self.gates.least_median()]
 
     def _median_of(self, series: "Places", values: Deviation) -> "Floats":
@@ -318,12 +323,8 @@ class ExcessTest:
         return self.gates.explained(self.judged)[int(self._pools.of(np.array([series]))[0])]
 
     def _raise(self, raised: "Places", median_C: "Floats") -> None:
-        _, run_C, _, excess_C = self.sums.of(raised)
         known = len(self._steps)
-        last = [
-            min(steps_lasted(*figures), known)
-            for figures in zip(run_C.astype(int).tolist(), excess_C.tolist(), median_C.tolist(), strict=True)
-        ]
+        last = [min(steps, known) for steps in self.sums.lasted(raised, median_C)]
         self.alarms.add(raised, median_C, np.array([self._steps[-steps] for steps in last], dtype=np.int64))
 
     def _keep(self, values: Deviation) -> None:
@@ -370,7 +371,8 @@ class ExcessTest:
     def _arrays(self) -> "dict[str, NDArray[np.generic]]":
         own: dict[str, NDArray[np.generic]] = {name: getattr(self, name) for name in _KEPT}
         recent = {f"recent.{place}": values_N for place, values_N in enumerate(self._recent)}
-        return own | recent | self.gates.memory()
+        static = {"static.past": self._static.past_N, "static.before": self._static.before_N}
+        return own | recent | static | self.gates.memory()
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt and what is in alarm, arrays by name."""

@@ -7,7 +7,6 @@ white the first tells the others, on shared cores it does not.
 Shapes: F families of series, P pools of series that share their noise figures, C candidates.
 """
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,10 +33,7 @@ SHORT_STEPS = 3  # `median_of_three` is written for it
 LONG_STEPS = 16  # reference: window of the long mean; an average of memory 8 scatters just as much
 FULL_FLOORS = 2.0  # smallest effects, that a single step counts for in a mean: a stall must not make one by itself
 _SIGMA_MIN = 1e-6  # a noiseless generated series must not divide by zero; real clocks are 1,000 times coarser
-_STATIC_SERIES_MIN = 6  # from which their spread is known at all ...
-_STATIC_SERIES_MANY = 64  # ... and from which less than a third of them shows it
-_STATIC_DOUBT = 2.0  # a spread that n values show is off by 1 / sqrt(n): twice that
-_BELOW_REFERENCE = 0.817  # Gaussian: root of the mean square below the 30th percentile, in sigmas
+_ABSORBED_SIGMAS = 4.0  # of static differences: so many a series' own level takes
 _SAFE_SHARE = 1 - 1e-6  # of a bound that rounding must not make a gate of
 
 
@@ -55,6 +51,12 @@ class Candidates:
     median: "Floats"
     least: "Floats"
     mean: "Floats"
+
+    @property
+    def lasting(self) -> "Floats":
+        """What is not over at once: the long mean, which counts no more of a step than makes it an alarm, or more."""
+        lasting_C: Floats = np.maximum(self.mean, self.least)
+        return lasting_C
 
 
 class Gates:
@@ -152,13 +154,18 @@ class Gates:
 
     def gate(self, pool_C: "Places", run_C: "Figures", floor_C: "Figures | None" = None) -> "Figures":
         """Return the mean of `run_C` steps that noise explains: its white part shrinks with them, its walk does not."""
-        variance_P = (self.sigma_P() * self._skew_P()) ** 2
-        walk_P = np.maximum(self.long.cautious_P**2 - variance_P / LONG_STEPS, 0)
-        walk_P = np.where(np.isnan(self.long.sigma_P), self.policy.walk_prior_ratio**2, walk_P)
-        spread_C = np.sqrt(walk_P[pool_C] + variance_P[pool_C] / run_C)
+        spread_C = self._mean_sigma(pool_C, run_C)
         floor_C = np.full(len(run_C), self.floor_ratio) if floor_C is None else floor_C
         gate_C: Figures = np.maximum((self.policy.gate_factor * self._factor_P)[pool_C] * spread_C, floor_C)
         return gate_C
+
+    def _mean_sigma(self, pool_C: "Places", run_C: "Figures") -> "Figures":
+        """Return the standard deviation of means of `run_C` steps."""
+        variance_P = (self.sigma_P() * self._skew_P()) ** 2
+        walk_P = np.maximum(self.long.cautious_P**2 - variance_P / LONG_STEPS, 0)
+        walk_P = np.where(np.isnan(self.long.sigma_P), self.policy.walk_prior_ratio**2, walk_P)
+        sigma_C: Figures = np.sqrt(walk_P[pool_C] + variance_P[pool_C] / run_C)
+        return sigma_C
 
     def _skew_P(self) -> "Figures":
         """Return how much more a series scatters while it is above its reference than all do, array of shape (P,).
@@ -216,21 +223,33 @@ class Gates:
         noisy_C = self.scale_P[pool_C] > policy.noisy_sigma
         return np.where(noisy_C, self._passed_in_noise(those), summed_C) if noisy_C.any() else summed_C
 
-    def stands_out(self, those: Candidates, judged: int, level_N: "Floats", pools: "Pools") -> "Marks":
-        """Return which candidates are beyond what the series of their family differ by, array of shape (C,).
+    def has_changed(self, those: Candidates, past_C: "Floats") -> "Marks":
+        """Return which candidates are above their own past by an effect that noise does not explain, shape (C,)."""
+        run_C = np.clip(those.run, 1, LONG_STEPS).astype(np.float64)
+        now_C = np.maximum(those.lasting, those.median)
+        changed_C: Marks = now_C - past_C > self.gate(those.pool, run_C)
+        return changed_C
 
-        Asked of those alone that have been above zero since the first of `judged` steps: static differences, as of
-        devices in a wide fleet, begin with the run, and what begins later is none. `level_N` are lasting excesses.
+    def static_share(self, level_N: "Floats", pools: "Pools") -> "Floats":
+        """Return how much of what lasting levels differ by is no noise of them, array of shape (P,), 0 to 1.
+
+        By the components of their variance, as in empirical Bayes estimates (James and Stein 1961).
         """
-        static_C = those.run >= judged - self.policy.warm_up_steps
-        stands_C: Marks = np.ones(len(static_C), dtype=bool)
-        lasting_C = np.maximum(those.mean, those.least)  # the mean counts no more of a step than makes it an alarm
-        for family in np.unique(self._family_P[those.pool[static_C]]).tolist():
-            own = (self._family_P == family).nonzero()[0].tolist()
-            levels = np.concatenate([level_N[pools.members(pool)] for pool in own])
-            here_C = static_C & (self._family_P[those.pool] == family)
-            stands_C[here_C] = lasting_C[here_C] > _static_limit(levels, float(self._chance_P[own[0]]))
-        return stands_C
+        every_P = np.arange(len(self._family_P))
+        noise_P = self._mean_sigma(every_P, np.full(len(every_P), float(LONG_STEPS)))
+        square_P = pools.sums(level_N**2) / pools.sizes_P
+        share_P: Floats = (1 - noise_P**2 / np.maximum(square_P, noise_P**2)).astype(np.float32)
+        return share_P
+
+    @property
+    def static_sigma(self) -> float:
+        """The spread of static differences that is expected of a fleet before it has been seen, ratio."""
+        return self.policy.baseline_max_ratio / _ABSORBED_SIGMAS
+
+    @property
+    def static_rate(self) -> float:
+        """The chance of a false outlier among them: they are looked at once, in the steps that a warm-up takes."""
+        return self.policy.warm_up_steps / self.policy.false_page_steps
 
     def least_median(self) -> float:
         """Return what a candidate's median of three steps must exceed whatever the noise, to pass."""
@@ -255,21 +274,6 @@ class Gates:
         noises = {"noise": self.single, "short": self.short, "long": self.long}
         now = {"now.pools": self._pools_now.sigma_K, "now.family": self._family_now.sigma_K, "now": self.present_P}
         return joined({name: noise.memory() for name, noise in noises.items()}) | now
-
-
-def _static_limit(levels: "Floats", chance_sigmas: float) -> float:
-    """Return the lasting excess that static differences between series explain; none of too few series.
-
-    Slow series are the upper ones. How far healthy ones lie apart is shown by the lower ones, as the root of their mean
-    square below the median, of many series below the 30th percentile that is the reference.
-    """
-    count = len(levels)
-    if count < _STATIC_SERIES_MIN:
-        return 0.0
-    share, factor = (0.5, 1.0) if count < _STATIC_SERIES_MANY else (0.3, _BELOW_REFERENCE)
-    centre = float(np.quantile(levels, share))
-    sigma = math.sqrt(float(np.mean((levels[levels <= centre] - centre) ** 2, dtype=np.float64))) / factor
-    return centre + chance_sigmas * (1 + _STATIC_DOUBT / math.sqrt(count)) * sigma
 
 
 def _listed(members: "Places | slice") -> "Places":

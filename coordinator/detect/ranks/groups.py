@@ -122,7 +122,7 @@ class Groups:
         stretch = np.repeat(figures_G, inner) if inner > 1 else figures_G
         return np.tile(stretch, outer) if outer > 1 else stretch
 
-    def beside(self, values_R: "Floats", figures_G: "Floats") -> "tuple[Floats, Floats]":
+    def broadcast(self, values_R: "Floats", figures_G: "Floats") -> "tuple[Floats, Floats]":
         """Return a view of contiguous `values_R` and each group's figure in a shape that broadcasts against it."""
         if self._shape is None:
             return values_R, self.spread(figures_G)

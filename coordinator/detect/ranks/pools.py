@@ -33,7 +33,7 @@ class Pools:
         self._starts_P = np.cumsum(sizes_P) - sizes_P
         self._pools_N = None if is_sorted else pools_N.astype(np.min_scalar_type(self.count))
 
-    def beside(self, figures_P: "Floats") -> "Floats":
+    def per_series(self, figures_P: "Floats") -> "Floats":
         """Return the figure of each series' pool, in a shape that broadcasts to (N,)."""
         if self._pools_N is not None:
             figures_N: Floats = figures_P[self._pools_N]
@@ -61,7 +61,7 @@ class Pools:
         if not hot:
             return _NONE
         if len(hot) > _ONE_BY_ONE or self._pools_N is not None:
-            everywhere: Places = (values_N > self.beside(limit_P)).nonzero()[0]
+            everywhere: Places = (values_N > self.per_series(limit_P)).nonzero()[0]
             return everywhere
         found = []
         for pool in hot:
@@ -72,7 +72,7 @@ class Pools:
 
     def above_but(self, values_N: "Floats", limit_P: "Figures", those: "Places") -> "Places":
         """Return the series above the limit of their pool, without `those`, ascending."""
-        above_N = values_N > self.beside(limit_P.astype(np.float32))
+        above_N = values_N > self.per_series(limit_P.astype(np.float32))
         if len(those):
             above_N[those] = False
         places: Places = above_N.nonzero()[0]
@@ -105,7 +105,7 @@ class Pools:
 
     def counts_below(self, values_N: "Floats", limit_P: "Figures") -> "NDArray[np.float64]":
         """Return how many of each pool's series are below its limit, array of shape (P,)."""
-        below_N = values_N < self.beside(limit_P.astype(np.float32))
+        below_N = values_N < self.per_series(limit_P.astype(np.float32))
         if self._pools_N is None:
             counts: NDArray[np.float64] = np.add.reduceat(below_N, self._starts_P, dtype=np.float64)
             return counts

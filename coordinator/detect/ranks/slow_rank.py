@@ -20,6 +20,7 @@ from coordinator.detect.ranks.excess import ExcessTest
 from coordinator.detect.ranks.families import Family
 from coordinator.detect.ranks.groups import Groups, has_nan, mean_of, median_of, middle
 from coordinator.detect.ranks.part_tests import PartTests
+from coordinator.detect.ranks.static_differences import FleetView, views_of_ranks
 from coordinator.detect.ranks.work import WorkCorrection
 from coordinator.settings.policy import RankPolicy, WorkPolicy
 
@@ -63,6 +64,7 @@ class SlowRankTest:
         self.stage_groups = Groups(stage_R)
         self.replica_groups = Groups(replica_R)
         self.has_replicas = 1 < self.replica_groups.count < len(stage_R)
+        self._batches = self.replica_groups if self.has_replicas else None
         self._places = self._places_of(place_R)
         self._all_stages = Groups(np.zeros(self.stage_groups.count, dtype=np.intp))
         self._past_P = np.full(self.stage_groups.count, np.nan)
@@ -94,12 +96,15 @@ class SlowRankTest:
         }
         pools = {name: np.zeros(count, dtype=np.intp) for name, count in counts.items() if count}
         pools["ranks"] = self.stage_groups.group_R
-        self._test = ExcessTest(list(pools.values()), policy)
+        self._test = ExcessTest(list(pools.values()), policy, fleet_views=self._fleet_views)
         family_of = dict(zip(pools, self._test.families, strict=True))
-        nobody = Family(self._test, slice(self._test.count, self._test.count), slice(0, 0))
-        self.ranks, self.replicas = family_of["ranks"], family_of.get("replicas", nobody)
-        self.stages = family_of.get("stages", nobody)
+        no_family = Family(self._test, slice(self._test.count, self._test.count), slice(0, 0))
+        self.ranks, self.replicas = family_of["ranks"], family_of.get("replicas", no_family)
+        self.stages = family_of.get("stages", no_family)
         self.adopt(policy, self._policy, self.work.policy)
+
+    def _fleet_views(self, level_N: "Floats") -> list[FleetView]:
+        return views_of_ranks(level_N, self.ranks, self.replicas, self.stage_groups, self._batches)
 
     def adopt(self, policy: "ExcessPolicy", rank_policy: RankPolicy, work_policy: WorkPolicy) -> None:
         """Judge by other thresholds from the next step on."""
@@ -176,23 +181,22 @@ class SlowRankTest:
             return
         seconds = parts(self.shift_R)
         if self.parts is None:
-            replicas = self.replica_groups if self.has_replicas else None
-            self.parts = PartTests(tuple(seconds), self.stage_groups, replicas, self._excess_policy)
+            self.parts = PartTests(tuple(seconds), self.stage_groups, self._batches, self._excess_policy)
         self.parts.step(seconds, self.scale_P, step)
 
     def _compare(self, own_R: "Floats", reference_P: "Floats", excess_D: "Floats") -> None:
         """Turn each rank's seconds into its excess over stage and replica, and write that of replicas."""
-        rest, reference = self.stage_groups.beside(own_R, reference_P)
+        rest, reference = self.stage_groups.broadcast(own_R, reference_P)
         rest -= reference
         if self.has_replicas:
             own_D, shared_D = self._shared(own_R)
             np.divide(own_D, np.float32(mean_of(reference_P)), out=excess_D)
-            rest, shared = self.replica_groups.beside(own_R, shared_D)
+            rest, shared = self.replica_groups.broadcast(own_R, shared_D)
             rest -= shared
         elif self._places is not None:
-            rest, shared = self._places.beside(own_R, self._places.reference(own_R))
+            rest, shared = self._places.broadcast(own_R, self._places.reference(own_R))
             rest -= shared
-        rest, scale = self.stage_groups.beside(own_R, self.scale_P.astype(np.float32))
+        rest, scale = self.stage_groups.broadcast(own_R, self.scale_P.astype(np.float32))
         rest /= scale
 
     def _leave_out_idle(self, own_R: "Floats", reference_P: "Floats") -> bool:
@@ -200,7 +204,7 @@ class SlowRankTest:
         least = np.float32(self._policy.idle_ratio) * reference_P.astype(np.float32)
         if not np.count_nonzero(self.stage_groups.least(own_R) < least):
             return False
-        own, limit = self.stage_groups.beside(own_R, least)
+        own, limit = self.stage_groups.broadcast(own_R, least)
         own[own < limit] = np.nan
         return True
 
@@ -209,10 +213,8 @@ class SlowRankTest:
         policy, usual_P = self._policy, self._usual_P
         # A stage without a past or a reference compares as not known, which excuses it.
         is_longer_P = reference_P > (1 + policy.pause_ratio) * usual_P
-        longer = False
-        if np.count_nonzero(is_longer_P):
-            known_P = ~np.isnan(usual_P) & ~np.isnan(reference_P)
-            longer = bool(is_longer_P[known_P].all())
+        known_P = ~(np.isnan(usual_P) | np.isnan(reference_P))
+        longer = bool(np.count_nonzero(is_longer_P)) and bool(is_longer_P[known_P].all())
         is_quiet = longer and float(np.nanmax(self.ranks.sigma_P, initial=0)) < policy.pause_sigma
         paused = is_quiet and self._pauses < policy.pause_steps
         self._pauses = self._pauses + 1 if paused else 0
@@ -386,8 +388,7 @@ class SlowRankTest:
         """Take back what `memory` gave; what does not fit is left alone."""
         single = part_of(memory, "single")
         if single:
-            replicas = self.replica_groups if self.has_replicas else None
-            self.parts = PartTests.recalled(single, self.stage_groups, replicas, self._excess_policy)
+            self.parts = PartTests.recalled(single, self.stage_groups, self._batches, self._excess_policy)
         for name, part in self._parts().items():
             part.recall(part_of(memory, name))
         own = {"past": self._past_P, "references": self._references_KP}

@@ -117,6 +117,12 @@ class Sums:
         figures_4C: Floats = self._figures_C4[place].T * (self.series[place] == series)
         return figures_4C
 
+    def lasted(self, series: "Places", level_C: "Floats") -> list[int]:
+        """Return how many steps excesses of the present sizes `level_C` have lasted in some series."""
+        _, run_C, _, excess_C = self.of(series)
+        figures = zip(run_C.astype(int).tolist(), excess_C.tolist(), level_C.tolist(), strict=True)
+        return [steps_lasted(*each) for each in figures]
+
     def drop(self, series: "Places") -> None:
         """Set some series to zero."""
         self._keep(np.isin(self.series, series, invert=True).nonzero()[0])

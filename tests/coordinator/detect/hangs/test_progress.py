@@ -212,7 +212,7 @@ def test_progress_of_many_nodes_is_put_together_quickly():
         ((5, 38, 40, 40), (1,), True),
         ((40, 40, 39, 37), (3,), False),
     ],
-    ids=["of two", "the other", "alone", "beside one that counts no steps", "beside one that waits for it"],
+    ids=["of two", "the other", "alone", "next to one that counts no steps", "next to one that waits for it"],
 )
 def test_a_verdict_by_steps_says_whether_a_host_is_late_as_a_whole(last_steps, ranks, is_of_hosts):
     """Its ranks' records come in one batch, those of a rank that stands still since long are none."""

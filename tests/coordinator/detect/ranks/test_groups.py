@@ -59,8 +59,8 @@ def test_regular_groups_are_read_as_listed_ones(shape, missing):
     figures = rng.random(count)
     assert regular.spread(figures)[order].tolist() == listed.spread(figures).tolist()
     assert regular.of(order).tolist() == listed.group_R.tolist()
-    view, beside = regular.beside(values, figures)
-    assert np.array_equal((view - beside).reshape(-1), values - figures[group], equal_nan=True)
+    view, own = regular.broadcast(values, figures)
+    assert np.array_equal((view - own).reshape(-1), values - figures[group], equal_nan=True)
 
 
 def test_a_quick_median_is_numpys():

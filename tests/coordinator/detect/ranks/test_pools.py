@@ -19,14 +19,14 @@ def test_pools_are_read_alike_however_they_lie(pools):
         limit = rng.uniform(0.5, 4, count).astype(np.float32)
         highest = pools.highest(values)
         reach = pools.reach(values, highest)
-        beside = limit[pool_of]
+        limit_of_each = limit[pool_of]
         assert (values <= highest[pool_of]).all()
         assert (np.abs(values) <= reach[pool_of]).all()
-        assert pools.above(values, limit, highest).tolist() == np.flatnonzero(values > beside).tolist()
+        assert pools.above(values, limit, highest).tolist() == np.flatnonzero(values > limit_of_each).tolist()
         clipped = pools.clip(values, limit, reach)
-        assert clipped.tolist() == np.clip(values, -beside, beside).tolist()
+        assert clipped.tolist() == np.clip(values, -limit_of_each, limit_of_each).tolist()
         those = rng.choice(24, 3, replace=False)
-        others = np.setdiff1d(np.flatnonzero(values > beside), those)
+        others = np.setdiff1d(np.flatnonzero(values > limit_of_each), those)
         assert pools.above_but(values, limit, those).tolist() == others.tolist()
         assert pools.sums(values) == pytest.approx([values[pool_of == k].sum() for k in range(count)], abs=1e-5)
         assert pools.of(those).tolist() == pool_of[those].tolist()

@@ -338,7 +338,7 @@ def test_what_a_culprit_costs_does_not_become_usual(begin):
     assert not held.fluctuating
 
 
-def test_a_run_that_gets_faster_beside_a_culprit_is_followed():
+def test_a_run_that_gets_faster_next_to_a_culprit_is_followed():
     """What lasts and is better is no fault of anybody: a slow rank from the first step, cured by half."""
     values = steps(200, seed=6)
     values[:100] *= 1.2

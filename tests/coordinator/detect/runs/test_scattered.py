@@ -179,7 +179,7 @@ def test_a_step_in_which_every_rank_collects_is_in_step_whatever_each_takes(ever
     assert found["by length alone"] > 0  # the same durations in steps that are not all ranks' are out of step
 
 
-def test_full_collections_out_of_step_are_told_beside_small_ones_of_all_ranks():
+def test_full_collections_out_of_step_are_reported_next_to_small_ones_of_all_ranks():
     """Young generations are collected everywhere all the time: only full collections of every rank are in step."""
     gc = collections(128, rate=0.02)
     test, steps = ScatteredGcTest(128, GcPolicy()), []

@@ -1,0 +1,192 @@
+# ruff: noqa: N803, N806, N815  (names of arrays end in their shape, see the legend below)
+"""Which static differences stand out of a fleet's own? Devices differ from the first step on, some fleets by percents.
+
+Pure. A one-sided form of the generalized extreme Studentized deviate test (Rosner 1983): up to half of the series may
+be outliers, and several of them do not hide each other, for each number of them is tried. Values are measured from
+their reference, so their scale is the root of their mean square, with one degree of freedom less for each reference
+that was estimated from them. Few values hardly show a scale: a prior counts as much as some of them.
+
+Shapes: N series, M numbers of series that are no outliers.
+"""
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coordinator.detect.ranks.gates import LONG_STEPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from coordinator.detect.ranks.families import Family
+    from coordinator.detect.ranks.gates import Candidates, Gates
+    from coordinator.detect.ranks.groups import Groups
+    from coordinator.detect.ranks.pools import Pools
+
+    Floats = NDArray[np.float32]
+    Figures = NDArray[np.floating]
+    Marks = NDArray[np.bool_]
+    Places = NDArray[np.intp]
+    FleetViews = Callable[[Floats], "Sequence[FleetView]"]
+
+PRIOR_FREEDOM = 3.0
+"""Degrees of freedom of the prior: the figures of one small domain of four outweigh it."""
+_SAMPLED = 1024  # series, which give a scale to 2 %
+_PAST_RATE = np.float32(1 / 4)  # of a window of 16 steps: a memory of 64, as that of noise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetView:
+    """Lasting excesses of series that devices make differ: the series in `span` are judged by `level_N`, theirs.
+
+    `fleet_N` are those that show the spread, measured from `references` values of their own.
+    """
+
+    span: slice
+    level_N: "Figures"
+    fleet_N: "Figures"
+    references: int
+
+
+class StaticDifferences:
+    """What N series always were (`past_N`, ratio, 0 until a window of steps has been seen), and what of it is static.
+
+    A candidate for an alarm is none where it neither has changed since, nor stands out of what `views` show of the
+    fleet. Series that no view holds are compared with their own past already.
+    """
+
+    def __init__(self, pools: "Pools", count: int, views: "FleetViews", gates: "Gates") -> None:
+        self._pools = pools
+        self._views = views
+        self._gates = gates
+        self.past_N: Floats = np.zeros(count, dtype=np.float32)
+        self.before_N: Floats = np.zeros(count, dtype=np.float32)  # levels a window ago
+
+    def learn(self, level_N: "Floats", judged: int, alarmed: "Places") -> None:
+        """Follow levels at the end of a window, and a window behind: a fault that has just begun is no past."""
+        if judged == LONG_STEPS:
+            self.past_N[:] = level_N
+        else:
+            change_N = self.before_N - self.past_N
+            change_N[alarmed] = 0
+            self.past_N += change_N * _PAST_RATE
+        self.before_N[:] = level_N
+
+    def static_of(self, series: "Places") -> "Floats":
+        """Return what some series always were, but for what noise makes of the levels in which it has been seen."""
+        share_P = self._gates.static_share(self.past_N, self._pools)
+        static_C: Floats = self.past_N[series] * share_P[self._pools.of(series)]
+        return static_C
+
+    def passed(
+        self, series: "Places", those: "Candidates", level_N: "Floats", own_C: "Floats", *, judged: int
+    ) -> "Marks":
+        """Return which candidates are more than a static difference, array of shape (C,).
+
+        `level_N` are the lasting excesses of all series, `own_C` what of them the candidates' figures leave out: the
+        level that has been learnt of each. Changes `level_N`.
+        """
+        gates = self._gates
+        passed_C: Marks = np.zeros(len(series), dtype=bool)
+        if judged >= LONG_STEPS:
+            passed_C = gates.has_changed(those, self.static_of(series) - own_C)
+        if passed_C.all():
+            return passed_C
+        level_N[series] = those.lasting + own_C
+        is_viewed_C = np.zeros(len(series), dtype=bool)
+        for view in self._views(level_N):
+            here_C = (series >= view.span.start) & (series < view.span.stop)
+            is_viewed_C |= here_C
+            here_C &= ~passed_C
+            if here_C.any():
+                least = least_outlier(
+                    view.fleet_N, view.references, prior_sigma=gates.static_sigma, false_rate=gates.static_rate
+                )
+                passed_C[here_C] = view.level_N[series[here_C] - view.span.start] >= least
+        return passed_C | ~is_viewed_C
+
+
+def lasting_level(mean_N: "Floats", last: "Sequence[Floats]") -> "Floats":
+    """Return the lasting excess of each series, given its long mean and its last values.
+
+    The mean counts but a part of large values: what the last ones all show goes before it.
+    """
+    level_N: Floats = np.clip(mean_N, np.minimum.reduce(last), np.maximum.reduce(last))
+    return level_N
+
+
+def views_of_families(level_N: "Floats", families: "Sequence[Family]") -> list[FleetView]:
+    """Return each family as a fleet of its own, whose pools have a reference each."""
+    return [
+        FleetView(
+            span=each.span,
+            level_N=level_N[each.span],
+            fleet_N=level_N[each.span],
+            references=each.pools.stop - each.pools.start,
+        )
+        for each in families
+    ]
+
+
+def views_of_ranks(
+    level_N: "Floats", ranks: "Family", replicas: "Family", stages: "Groups", replica_groups: "Groups | None"
+) -> list[FleetView]:
+    """Return what shows how far the devices of a job lie apart; `replica_groups` is None where ranks share no batch.
+
+    Ranks inside of their replicas, replicas among each other, and each rank with what its replica shares: where batches
+    are even, all devices can be compared so, and where they are not, nothing stands out there. A stage is compared
+    with its own past, in which no static difference is.
+    """
+    rank_R = level_N[ranks.span]
+    if replica_groups is None:
+        return [FleetView(span=ranks.span, level_N=rank_R, fleet_N=rank_R, references=stages.count)]
+    shared_D = level_N[replicas.span]
+    whole_R = rank_R + replica_groups.spread(shared_D)
+    return [
+        FleetView(span=ranks.span, level_N=rank_R, fleet_N=rank_R, references=replica_groups.count),
+        FleetView(span=ranks.span, level_N=whole_R, fleet_N=whole_R, references=stages.count),
+        FleetView(span=replicas.span, level_N=shared_D, fleet_N=shared_D, references=1),
+        FleetView(span=replicas.span, level_N=shared_D, fleet_N=whole_R, references=stages.count),
+    ]
+
+
+def least_outlier(fleet_N: "Figures", references: int, *, prior_sigma: float, false_rate: float) -> float:
+    """Return the least value that the others' spread does not explain, infinite where there is none.
+
+    Parameters
+    ----------
+    fleet_N
+        Array of shape (N,), ratio: excess over a reference.
+    references
+        How many references were estimated from these values; that many are at 0 by construction.
+    prior_sigma
+        Standard deviation that is expected before any value is seen, ratio.
+    false_rate
+        Chance that a healthy fleet has an outlier.
+    """
+    every = max(-(-len(fleet_N) // _SAMPLED), 1)
+    sizes_N = np.sort(np.abs(fleet_N[::every]).astype(np.float64))
+    references = max(min(references, len(sizes_N) - 1), 0)
+    least = references + (len(sizes_N) - references) // 2
+    healthy_M = np.arange(max(least, 1), len(sizes_N))
+    if not len(healthy_M):
+        return math.inf
+    freedom_M = healthy_M - references + PRIOR_FREEDOM
+    squares_M = np.cumsum(sizes_N**2)[healthy_M - 1]
+    sigma_M = np.sqrt((PRIOR_FREEDOM * prior_sigma**2 + squares_M) / freedom_M)
+    is_outlier_M = sizes_N[healthy_M] > student_quantile(false_rate / len(sizes_N), freedom_M) * sigma_M
+    first = np.flatnonzero(is_outlier_M)
+    return float(sizes_N[healthy_M[first[0]]]) if len(first) else math.inf
+
+
+def student_quantile(tail: float, freedom_M: "Figures") -> "Figures":
+    """Return what Student's t with these degrees of freedom exceeds with a chance of `tail` (Wallace 1959)."""
+    normal = NormalDist().inv_cdf(1 - tail)
+    scaled_M = normal * (8 * freedom_M + 3) / (8 * freedom_M + 1)
+    quantile_M: Figures = np.sqrt(freedom_M * np.expm1(scaled_M**2 / freedom_M))
+    return quantile_M

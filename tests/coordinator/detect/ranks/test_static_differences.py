@@ -1,0 +1,68 @@
+"""Which static differences stand out of a fleet's own."""
+
+import math
+
+import numpy as np
+import pytest
+
+from coordinator.detect.ranks.static_differences import least_outlier, student_quantile
+
+RATE = 4e-5
+
+
+def least(fleet, references=1, rate=RATE):
+    return least_outlier(np.asarray(fleet, dtype=np.float32), references, prior_sigma=0.003, false_rate=rate)
+
+
+@pytest.mark.parametrize(
+    ("tail", "freedom", "expected"), [(0.05, 3, 2.353), (0.001, 5, 5.893), (1e-4, 10, 5.694), (1e-5, 30, 5.054)]
+)
+def test_students_quantile_is_that_of_the_tables(tail, freedom, expected):
+    assert student_quantile(tail, np.array([float(freedom)]))[0] == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("spread", [0.0025, 0.014, 0.05])
+@pytest.mark.parametrize("series", [8, 128])
+def test_a_fleet_has_no_outlier_however_wide_it_is(series, spread):
+    rng = np.random.default_rng(0)
+    found = [least(rng.normal(0.0, spread, series)) for _ in range(100)]
+    assert sum(math.isfinite(each) for each in found) <= 1
+
+
+@pytest.mark.parametrize("slow", [1, 4])
+def test_several_outliers_do_not_hide_each_other(slow):
+    fleet = np.random.default_rng(1).normal(0.0, 0.0025, 8)
+    fleet[:slow] += 0.08
+    assert least(fleet) == pytest.approx(float(fleet[:slow].min()))
+
+
+def test_what_is_far_below_the_reference_is_no_measure_of_the_others():
+    """One device that is far faster does not hide one that is slow."""
+    fleet = np.random.default_rng(2).normal(0.0, 0.0025, 16)
+    fleet[3], fleet[7] = -0.2, 0.05
+    assert least(fleet) == pytest.approx(0.05)
+
+
+def test_values_that_are_their_own_reference_show_no_spread():
+    """Of two ranks of a replica one is at 0 by construction: with it, the others' spread is not half of what it is."""
+    fleet = np.zeros(16)
+    fleet[::2] = np.abs(np.random.default_rng(3).normal(0.0, 0.02, 8))
+    fleet[0] = 0.15
+    assert math.isfinite(least(fleet, references=1))
+    assert math.isinf(least(fleet, references=8))
+
+
+@pytest.mark.parametrize("fleet", [[], [0.5]])
+def test_what_has_no_peers_is_no_outlier(fleet):
+    assert least(fleet) == math.inf
+
+
+def test_of_two_series_the_prior_is_the_spread():
+    assert least([0.0, 0.1]) == math.inf
+    assert least([0.0, 0.5]) == 0.5
+
+
+def test_of_many_series_some_show_the_spread():
+    fleet = np.random.default_rng(4).normal(0.0, 0.0025, 10_240)
+    fleet[5 :: 10_240 // 200] = 0.03
+    assert least(fleet) == pytest.approx(0.03)
