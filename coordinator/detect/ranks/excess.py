@@ -9,7 +9,7 @@ reach the 11 of an alarm and the third one does. A gate says that it matters: th
 exceed both a floor and what noise makes of a mean of so many steps in so many series. Pools that are very noisy (ranks
 that share cores) have heavier tails than any such figure knows: there only large effects count.
 
-Healthy series cost a few passes over arrays, and 24 bytes each: sums are kept only where they are above zero
+Healthy series cost a few passes over arrays, and 32 bytes each: sums are kept only where they are above zero
 (`sums.py`), what is known of an alarm only while there is one (`alarms.py`), and the gate (`gates.py`) is computed for
 the few whose sum is high. What a step costs is the number of calls rather than of series, hence families
 (`families.py`): series of several kinds are judged together.

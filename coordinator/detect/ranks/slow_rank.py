@@ -225,8 +225,7 @@ class SlowRankTest:
 
         NaN where too few of one are known.
         """
-        groups = self.replica_groups
-        shared_D = groups.reference(rest_R)
+        shared_D = self.replica_groups.reference(rest_R)
         absent = self._absence.take(rest_R)
         alone_D = self._miss(absent, shared_D) if absent is not None else None
         known_D = shared_D[~np.isnan(shared_D)] if absent is not None else shared_D
