@@ -12,6 +12,8 @@ from dataclasses import replace
 from coordinator.api.events import BROADCAST, digest
 from coordinator.api.heatmap import HEAT_MAPS
 from coordinator.api.pages import PAGES
+from coordinator.intake.timeline import StepRow
+from coordinator.record.step_series import StepSeries
 from lockstep.contracts.domains import pack_ranks
 from lockstep.contracts.messages import GroupInfo
 from tests.coordinator.conftest import announce
@@ -40,7 +42,19 @@ def fill(site: Site) -> None:
     run = site.runs.by_name["run-0"]
     assert run.judge is not None
     assert len(run.judge.recent_rows) >= STEPS - 1
+    print_series_cost(run.judge.recent_rows[-1])
     site.runs.by_name = {f"run-{number}": replace(run, name=f"run-{number}") for number in range(RUNS)}
+
+
+def print_series_cost(row: StepRow) -> None:
+    """Print what a step adds to the series of its run, with steps of 0.01 s and of 1 s."""
+    for step_s in (0.01, 1.0):
+        series, steps = StepSeries(), round(3600 / step_s) if step_s == 1 else 20_000
+        begin = time.thread_time()
+        for step in range(steps):
+            series.observe(replace(row, step=step, end_unix_s=NOW + step * step_s), step_s, lambda: None)
+        cost_us = (time.thread_time() - begin) / steps * 1e6
+        print(f"series, steps of {step_s} s: {cost_us:.1f} us each, {len(series.complete())} intervals")
 
 
 async def stands(work: Callable[[], Awaitable[object]]) -> tuple[float, float, list[float]]:
@@ -85,6 +99,7 @@ async def main() -> None:
             "20 run pages": [f"/runs/{run}" for run in runs],
             "20 maps by node": [f"/api/v1/runs/{run}/heatmap" for run in runs],
             "20 maps by tp": [f"/api/v1/runs/{run}/heatmap?by=tp" for run in runs],
+            "20 series": [f"/api/v1/runs/{run}/series" for run in runs],
             "the same map x 20": [f"/api/v1/runs/{runs[0]}/heatmap?by=dp"] * 20,
         }
         print(f"{'answers':20} {'wall s':>7} {'cpu ms each':>12} {'KB each':>8} {'loop stood, longest ms':>24}")

@@ -19,6 +19,7 @@ from coordinator.api import (
     policy,
     profile,
     runs,
+    series,
     specification,
     streams,
     trace,
@@ -52,6 +53,7 @@ def routes() -> list[web.RouteDef]:
         web.get("/api/v1/runs", runs.list_runs),
         web.get("/api/v1/runs/{run}", runs.show_run),
         web.get("/api/v1/runs/{run}/heatmap", heatmap.show),
+        web.get("/api/v1/runs/{run}/series", series.show_series),
         web.get("/api/v1/runs/{run}/trace", trace.show),
         web.get("/api/v1/runs/{run}/profile", profile.show_profiles),
         web.post("/api/v1/runs/{run}/profile", profile.ask_profile),
@@ -80,6 +82,7 @@ def make_app(services: Services) -> web.Application:
     app.add_routes(routes())
     app[heatmap.HEAT_MAPS], app[pages.PAGES] = Kept(heatmap.KEPT_MAX), Kept(pages.KEPT_MAX)
     app[EXPOSITIONS], app[trace.TRACES] = Kept(EXPOSITIONS_MAX), Kept(trace.KEPT_MAX)
+    app[series.SERIES] = Kept(series.KEPT_MAX)
     Compression().protect(app)
     events.install(app)
     app.on_response_prepare.append(_harden)

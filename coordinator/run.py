@@ -17,6 +17,8 @@ from coordinator.detect.memory_growth import MemoryGrowthTest
 from coordinator.detect.scope import is_watched
 from coordinator.expected.captures import HealthyCaptures
 from coordinator.expected.expectation import Expectation
+from coordinator.intake.device_peaks import DevicePeaks
+from coordinator.record.step_series import StepSeries
 from coordinator.snapshot import RunSnapshot, StepHistogram, Suspect
 from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.metrics import MIRRORED_UNITS, PROFILE_STATES
@@ -58,6 +60,8 @@ class Run:
     reshape_is_due: bool = False
     """Whether nodes have announced what `topology` and `timeline` do not know yet."""
     histogram: StepHistogram = field(default_factory=StepHistogram.empty)
+    series: StepSeries = field(default_factory=StepSeries)
+    peaks: DevicePeaks = field(default_factory=DevicePeaks)
     progress: ProgressBook = field(default_factory=ProgressBook)
     remembered: Learnt | None = None
     """What an earlier coordinator's judge had learnt, until this one's begins."""
@@ -170,9 +174,11 @@ class Run:
             self.remembered = None
             _log.warning("run %s: what was learnt is of other ranks, groups, nodes or attempts; discarded", self.name)
 
-    def memory(self, *, with_learnt: bool) -> RunMemory:
-        """Return what must outlive a restart of the coordinator; what was learnt is a copy, and large."""
+    def memory(self, *, with_learnt: bool, with_series: bool = False) -> RunMemory:
+        """Return what must outlive a restart of the coordinator; what was learnt, and the series, are large copies."""
         memory, judgement = replace(self.machine.memory(), judged=self.judged), self.machine.judgement
+        if with_series:
+            memory = replace(memory, series=self.series.to_bytes())
         if not with_learnt or self.judge is None or judgement is None:
             return replace(memory, learnt=self.remembered)
         arrays = {name: array.copy() for name, array in self.judge.memory().items()}

@@ -18,7 +18,9 @@ from coordinator.intake.refusals import NODE, RUN, RUN_OF_NODE, Refusals
 from coordinator.intake.timeline import StepTimeline
 from coordinator.intake.topology import Membership
 from coordinator.past_runs import PAST_RUN_KEPT_S, PAST_RUNS_MAX, PastRuns
+from coordinator.record.step_series import StepSeries
 from coordinator.run import Run
+from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS, ANNOUNCED_RANKS_MAX, NODES_MAX, RUNS_OF_NODE_MAX
 from lockstep.serving.log_limit import LogLimit
 
@@ -109,6 +111,7 @@ class RunTable:
             machine=RunMachine(name, policy, memory),
             remembered=memory.learnt if memory else None,
             judged=memory.judged if memory else JudgedUntil(),
+            series=_series_of(name, memory),
             expectation=Expectation(self._spec_of(name), self._windows.get(name)),
         )
 
@@ -130,7 +133,7 @@ class RunTable:
         run = self.by_name.pop(name, None)
         if run is not None:
             run.timeline.drop_pending()
-            memory = replace(run.memory(with_learnt=False), learnt=None)
+            memory = replace(run.memory(with_learnt=False), learnt=None, series=None)
             attempts = [info.attempt for info in run.membership.infos.values()]
             self._past.add(name, memory, attempt=max(attempts, default=0))
         self._windows.pop(name, None)
@@ -144,3 +147,14 @@ class RunTable:
             kept = f"at most {PAST_RUNS_MAX} are kept, for {PAST_RUN_KEPT_S / 86_400:g} days"
             self._log.warning("past runs", now_s, f"what {len(dropped)} past runs left behind is dropped; {kept}")
         return [(name, [ev.DropMemory(cause_id="tick")]) for name in dropped]
+
+
+def _series_of(name: str, memory: RunMemory | None) -> StepSeries:
+    """Return the series that a run remembers; a damaged one begins again."""
+    if memory is None or memory.series is None:
+        return StepSeries()
+    try:
+        return StepSeries.from_bytes(memory.series, where=f"run {name}")
+    except MalformedError as error:
+        _log.warning("%s; discarded, the run's step time over time begins again", error)
+        return StepSeries()

@@ -255,6 +255,7 @@ class Runs:
             return []
         change = run.membership.apply_announcement(announcement, now_s)
         run.progress.apply_announcement(announcement, run.membership)
+        run.peaks.note(announcement)
         self.by_name[run.name] = run
         return self._follow(run, change, now_s)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 LEARNT_STEPS = 50  # judged steps between two writes of what detectors have learnt: baselines take 64 steps to move
+_SERIES_S = 60.0  # between two writes of a run's step time over time: 20 to 100 KB each
 _RETRY_S = 5.0
 
 
@@ -54,12 +55,14 @@ class StateWriter:
         self._commit: Commit | None = None
         self._remembered: dict[str, Judgement] = {}
         self._learnt_step: dict[str, int] = {}
+        self._series_s: dict[str, float] = {}
         self._changed = asyncio.Event()
 
     def forget(self, name: str) -> None:
         """Have what detectors have learnt of a run deleted: it is over."""
         self._remembered.pop(name, None)
         self._learnt_step.pop(name, None)
+        self._series_s.pop(name, None)
         self._forgotten.add(name)
         self._changed.set()
 
@@ -96,17 +99,25 @@ class StateWriter:
             if is_due and judgement is not None:
                 self._learnt_step[name] = judgement.step
                 self.incidents |= run.machine.tracker.incidents  # their figures are those of this step
-            self._note(name, run.memory(with_learnt=is_due))
+            is_series_due = judgement is not None and self._is_series_due(name, judgement.unix_s, all_of_it=all_of_it)
+            self._note(name, run.memory(with_learnt=is_due, with_series=is_series_due))
         if self._commit is not None:
             self._streams.failed(self._commit)  # not written yet: the new one covers it
         self._commit = self._streams.settle()
         self._changed.set()
 
+    def _is_series_due(self, name: str, step_end_s: float, *, all_of_it: bool) -> bool:
+        """Whether a run's series is to be written with its step; clocks of ranks may be set back."""
+        is_due = all_of_it or abs(step_end_s - self._series_s.get(name, 0.0)) >= _SERIES_S
+        if is_due:
+            self._series_s[name] = step_end_s
+        return is_due
+
     def _note(self, name: str, memory: "RunMemory") -> None:
         """Put a memory in its place to be written; what was learnt and is not written yet stays with it."""
         waiting = self._memories.get(name)
-        if memory.learnt is None and waiting is not None:
-            memory = replace(memory, learnt=waiting.learnt)
+        if waiting is not None:
+            memory = replace(memory, learnt=memory.learnt or waiting.learnt, series=memory.series or waiting.series)
         self._memories[name] = memory
         self._forgotten.discard(name)
         self._dropped.discard(name)

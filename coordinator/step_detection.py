@@ -60,6 +60,7 @@ class StepDetection:
         self.steps += 1
         self.last_unix_s = now_s
         run.histogram.observe(judgement.step_seconds)
+        run.series.observe(row, judgement.step_seconds, run.peaks.mean_flops_per_second)
         before = run.judged.records
         run.note_judged(row, judgement)
         self.records_judged += run.judged.records - before

@@ -11,6 +11,7 @@ import logging
 import os
 import sqlite3
 import threading
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from coordinator.decide.memory import LEARNT_MAX_BYTES, Learnt, RunMemory, learn
 from coordinator.expected.healthy import KeptWindow, kept_from_json, kept_to_json
 from coordinator.fleet.history import Sighting, Subject
 from coordinator.intake.streams import StreamPosition
+from coordinator.record.step_series import SERIES_MAX_BYTES
 from lockstep.contracts.errors import ConfigError, MalformedError
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ CREATE TABLE IF NOT EXISTS incidents (
 CREATE INDEX IF NOT EXISTS incidents_by_run ON incidents (run, state, opened_unix_ns);
 CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS learnt (run TEXT PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS series (run TEXT PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS specifications (run TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS windows (run TEXT PRIMARY KEY, digest TEXT NOT NULL, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS policy (run TEXT PRIMARY KEY, body TEXT NOT NULL);
@@ -107,9 +110,10 @@ class Store:
     ) -> None:
         """Write incidents, what runs remember and where the nodes' streams stand, all or nothing: they are one moment.
 
-        A memory without what was learnt leaves that as it was kept before.
+        A memory without what was learnt, or without its series, leaves that as it was kept before.
         """
         learnt = {run: memory.learnt.to_bytes() for run, memory in memories.items() if memory.learnt is not None}
+        series = [(run, zlib.compress(memory.series, 1)) for run, memory in memories.items() if memory.series]
         with self._lock, self._transaction():
             for incident in incidents:
                 row = (incident.id, incident.run, incident.state, incident.opened_unix_ns)
@@ -122,6 +126,7 @@ class Store:
                     _log.warning("learnt state of run %s: %d bytes are too many to keep", run, len(form))
                     continue
                 self._database.execute("INSERT OR REPLACE INTO learnt VALUES (?, ?)", (run, form))
+            self._database.executemany("INSERT OR REPLACE INTO series VALUES (?, ?)", series)
             if commit is not None:
                 self._keep_streams(commit)
 
@@ -190,11 +195,12 @@ class Store:
         self.keep([incident], {})
 
     def forget_learnt(self, runs: "Iterable[str]") -> None:
-        """Drop what the detectors of these runs have learnt, and their healthy windows: they have ended."""
+        """Drop what detectors have learnt of these runs, their series and healthy windows: they have ended."""
         with self._lock, self._transaction():
             for run in runs:
                 self._database.execute("DELETE FROM learnt WHERE run = ?", (run,))
                 self._database.execute("DELETE FROM windows WHERE run = ?", (run,))
+                self._database.execute("DELETE FROM series WHERE run = ?", (run,))
 
     def forget_runs(self, runs: "Iterable[str]") -> None:
         """Drop what these runs remember, all but their incidents; what detectors learnt is `forget_learnt`'s."""
@@ -222,12 +228,13 @@ class Store:
         with self._lock:
             rows = self._database.execute("SELECT run, body FROM runs").fetchall()
             forms = dict(self._database.execute("SELECT run, body FROM learnt").fetchall())
+            series = dict(self._database.execute("SELECT run, body FROM series").fetchall())
         memories = {}
         for run, body in rows:
             incidents = tuple(reversed(self.incidents(run=run, state=OPEN)))
             learnt = self._parse_learnt(run, forms[run]) if run in forms else None
             try:
-                memories[run] = memory_from_json(json.loads(body), incidents, learnt)
+                memories[run] = memory_from_json(json.loads(body), incidents, learnt, _unpacked(series.get(run)))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise MalformedError(
                     f"memory of run {run}", where=self._where, got=repr(error), expected="what was kept"
@@ -330,6 +337,15 @@ class Store:
         except ValueError as error:
             raise MalformedError("incident", where=self._where, got=str(error), expected="JSON") from error
         return from_json(value, where=self._where)
+
+
+def _unpacked(body: bytes | None) -> bytes | None:
+    """Return a run's series as it was before it was compressed; what is damaged, or too large, is left out."""
+    unpacker = zlib.decompressobj()
+    try:
+        return None if body is None else unpacker.decompress(body, SERIES_MAX_BYTES)
+    except (zlib.error, TypeError):
+        return b""  # no series: the run begins one, and logs it
 
 
 def _hold(directory: Path) -> int:

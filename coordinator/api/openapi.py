@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import web
 
 import lockstep
+from coordinator.record.step_series import INTERVALS_MAX
 from coordinator.settings.thresholds import catalogue
 from lockstep.contracts.limits import PROFILE_RANKS_MAX, PROFILE_STEPS_MAX
 
@@ -37,6 +38,12 @@ _RUN_FIELDS = {
     "expected": _OBJECT_OR_NONE,
     "incidents_open": _TEXTS,
     "lost_device_seconds": {"type": ["number", "object"]},
+}
+_POINT_FIELDS = {
+    **dict.fromkeys(("begin_unix_seconds", "end_unix_seconds", "step_seconds", "longest_step_seconds"), _NUMBER),
+    **dict.fromkeys(("attempt", "first_step", "last_step", "steps"), _WHOLE),
+    **dict.fromkeys(("tokens_per_second", "samples_per_second", "mfu_ratio"), _NUMBER_OR_NONE),
+    "part_seconds": {"type": "object", "additionalProperties": _NUMBER},
 }
 _DETAIL_FIELDS = {"ranks": _LIST, "ranks_omitted": _WHOLE, "domains": _LIST}
 _INCIDENT_FIELDS = {
@@ -64,6 +71,10 @@ ANSWERS: dict[tuple[str, str], dict[str, Any]] = {
     ("GET", "/api/v1/runs"): _each("runs", _object(_RUN_FIELDS)),
     ("GET", "/api/v1/runs/{run}"): _object(_RUN_FIELDS | _DETAIL_FIELDS),
     ("GET", "/api/v1/runs/{run}/heatmap"): _object({"run": _TEXT, "steps": {"type": "array"}}),
+    ("GET", "/api/v1/runs/{run}/series"): _object(
+        {"run": _TEXT, "ranks": _WHOLE, "baseline_step_seconds": _NUMBER_OR_NONE}
+        | {"points": {"type": "array", "items": _object(_POINT_FIELDS)}}
+    ),
     ("GET", "/api/v1/runs/{run}/trace"): _object({"traceName": _TEXT, "traceEvents": _LIST}, needed=["traceEvents"]),
     ("GET", "/api/v1/runs/{run}/profile"): _object({"running": _OBJECT_OR_NONE, "past": _LIST}),
     ("POST", "/api/v1/runs/{run}/profile"): _object({"request_id": _WHOLE, "first_step": _WHOLE, "steps": _WHOLE}),
@@ -94,6 +105,10 @@ OTHER_ANSWERS: dict[str, dict[str, Any]] = {
 QUERIES: dict[str, dict[str, dict[str, Any]]] = {
     "/api/v1/incidents": {"run": _TEXT, "state": {"type": "string", "enum": ["open", "closed"]}},
     "/api/v1/runs/{run}/heatmap": {"by": {"type": "string", "default": "node"}},
+    "/api/v1/runs/{run}/series": {
+        "since_step": {"type": "integer", "minimum": 0, "default": 0},
+        "points": {"type": "integer", "minimum": 1, "maximum": INTERVALS_MAX, "default": INTERVALS_MAX},
+    },
     "/api/v1/runs/{run}/trace": {"incident": _TEXT},
     "/api/v1/events": {"run": _TEXT},
 }

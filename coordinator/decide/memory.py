@@ -127,7 +127,7 @@ class RunMemory:
     `book` is the incident tracker's state (`IncidentTracker.state_dict`), `capture` the request under way, both as
     JSON; empty where there is none. `capture_excess_seconds` is what the incident of the last capture cost a step.
     `judged` is of the same moment as all of it. `last_sign_s` is when the run last made a step, or began, by the
-    coordinator's clock (unix seconds).
+    coordinator's clock (unix seconds). `series` is its step time over time (`record/step_series.py`).
     """
 
     incidents: tuple[Incident, ...] = ()
@@ -141,6 +141,7 @@ class RunMemory:
     learnt: Learnt | None = None
     judged: JudgedUntil = field(default_factory=JudgedUntil)
     last_sign_s: float = 0.0
+    series: bytes | None = None
 
     @property
     def is_blank(self) -> bool:
@@ -150,7 +151,7 @@ class RunMemory:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form, without the incidents and what was learnt: they are kept by themselves."""
+        """Return the JSON form, without incidents, series and what was learnt: they are kept by themselves."""
         return {
             "incidents_total": self.incidents_total,
             "lost_device_seconds": self.lost_device_seconds,
@@ -165,7 +166,10 @@ class RunMemory:
 
 
 def memory_from_json(
-    value: Mapping[str, Any], incidents: tuple[Incident, ...], learnt: Learnt | None = None
+    value: Mapping[str, Any],
+    incidents: tuple[Incident, ...],
+    learnt: Learnt | None = None,
+    series: bytes | None = None,
 ) -> RunMemory:
     """Return the memory that a store kept."""
     return RunMemory(
@@ -184,4 +188,5 @@ def memory_from_json(
             records=int(value["judged"]["records"]),
         ),
         last_sign_s=float(value.get("last_sign_s", value["judged"]["until_unix_s"])),
+        series=series,
     )

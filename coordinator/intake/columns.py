@@ -32,7 +32,7 @@ _HEAD = ("step", "start_ns", "end_ns")
 _PARTS = tuple(f"{name}_ns" for name in COMPONENTS)
 _WAITS = tuple(f"{kind}_wait_ns" for kind in DOMAIN_KINDS)
 _BYTES = tuple(f"{kind}_bytes" for kind in DOMAIN_KINDS)
-_AMOUNTS = ("tokens", "work", "model_flops")
+_AMOUNTS = ("tokens", "samples", "work", "model_flops")
 _COUNTS = tuple(f"{kind}_count" for kind in DOMAIN_KINDS)
 _SHORTEST = tuple(f"{kind}_shortest_ns" for kind in DOMAIN_KINDS)
 

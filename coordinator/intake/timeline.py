@@ -76,6 +76,10 @@ class StepRow:
     """What compute should be proportional to (no unit): the record's work figure, else its tokens."""
     flops: "Floats | None" = None
     """Model FLOPs of each rank without a work figure; None where no rank knows them."""
+    model_flops: "Floats | None" = None
+    """Model FLOPs of each rank; None where no rank knows them."""
+    samples: "Floats | None" = None
+    """Samples of each rank; None where no rank counts them."""
     full_collections: "Floats | None" = None
     """Collections of Python's oldest generation of each rank; None where no rank counts them."""
 
@@ -258,6 +262,8 @@ def _row(pending: "PendingStep", ranks: "NDArray[np.int64]") -> StepRow:
         components={name: value_of[name] for name in COMPONENTS},
         views={name: value_of[name] for name in VIEWS if name in value_of},
         full_collections=value_of.get(FULL_COLLECTIONS),
+        model_flops=flops,
+        samples=value_of.get("samples"),
         waits=waits,
         transfers=waits | ({"pp": value(_FLOORS["pp"])} if "pp" in waits else {}),
         floors=by_kind(_FLOORS),

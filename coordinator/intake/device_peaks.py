@@ -1,0 +1,27 @@
+"""The peak FLOP/s of a run's devices, as nodes announce them. State of the coordinator, bounded by its run's nodes."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lockstep.contracts.messages import NodeAnnouncement
+
+
+class DevicePeaks:
+    """Sums by node: what a node announces replaces what it announced before."""
+
+    def __init__(self) -> None:
+        self._of_node: dict[str, tuple[float, int]] = {}
+
+    def note(self, announcement: "NodeAnnouncement") -> None:
+        """Take the announcement of a node that the run has taken."""
+        facts = (info.facts for info in announcement.ranks)
+        peaks = [each.peak_flops_per_second for each in facts if each is not None and each.peak_flops_per_second]
+        if peaks:
+            self._of_node[announcement.node] = (sum(peaks), len(peaks))
+        else:
+            self._of_node.pop(announcement.node, None)
+
+    def mean_flops_per_second(self) -> float | None:
+        """Return the mean over the ranks whose device has a known peak; None where none has."""
+        ranks = sum(count for _, count in self._of_node.values())
+        return sum(peak for peak, _ in self._of_node.values()) / ranks if ranks else None
