@@ -21,7 +21,7 @@ from tests.coordinator.scenarios import Scenario, generate
 from tests.coordinator.test_runs import NOW
 from tests.coordinator.web import Site
 
-RUNS, STEPS, NODE_RANKS = 20, 26, 8
+RUNS, STEPS, NODE_RANKS = 20, 26, 64
 TICK_S = 0.001
 LISTENERS = 64
 
@@ -38,7 +38,11 @@ def fill(site: Site) -> None:
         ranks = range(first, first + NODE_RANKS)
         site.runs.take(announce(*ranks, world=world, run="run-0", node=f"n{first}", groups=groups), NOW)
     for step in range(STEPS):
-        site.runs.take(recording.batch(step, step + 1, run="run-0"), NOW + step)
+        batches = [
+            recording.batch(step, step + 1, run="run-0", ranks=range(first, first + NODE_RANKS), node=f"n{first}")
+            for first in range(0, world, NODE_RANKS)
+        ]
+        site.runs.take_batches(batches, NOW + step)
     run = site.runs.by_name["run-0"]
     assert run.judge is not None
     assert len(run.judge.recent_rows) >= STEPS - 1
@@ -123,8 +127,8 @@ async def main() -> None:
         _ = [broadcast.add(runs[number % RUNS]) for number in range(LISTENERS)]
         begin = time.perf_counter()
         for _ in range(100):
-            broadcast.tell()
-        print(f"telling {LISTENERS} listeners: {(time.perf_counter() - begin) * 10:.3f} ms")
+            broadcast.publish()
+        print(f"publishing to {LISTENERS} listeners: {(time.perf_counter() - begin) * 10:.3f} ms")
 
 
 if __name__ == "__main__":
