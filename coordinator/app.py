@@ -43,6 +43,7 @@ def routes() -> list[web.RouteDef]:
         web.get("/", pages.overview),
         web.get("/runs/{run}", pages.run),
         web.get("/fleet", fleet.page),
+        web.get("/incidents", pages.incidents),
         web.get("/incidents/{id}", incidents.report),
         web.get("/static/{digest}/{name}", pages.static),
         web.get("/metrics", metrics),

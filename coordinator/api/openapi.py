@@ -45,6 +45,12 @@ _POINT_FIELDS = {
     **dict.fromkeys(("tokens_per_second", "samples_per_second", "mfu_ratio"), _NUMBER_OR_NONE),
     "part_seconds": {"type": "object", "additionalProperties": _NUMBER},
 }
+_TIMELINE_FIELDS = {
+    **dict.fromkeys(("id", "kind", "cause", "state", "culprit", "title"), _TEXT),
+    "onset_step": _WHOLE,
+    "begin_unix_seconds": _NUMBER,
+    "end_unix_seconds": _NUMBER_OR_NONE,
+}
 _DETAIL_FIELDS = {"ranks": _LIST, "ranks_omitted": _WHOLE, "domains": _LIST}
 _INCIDENT_FIELDS = {
     "id": _TEXT,
@@ -74,6 +80,7 @@ ANSWERS: dict[tuple[str, str], dict[str, Any]] = {
     ("GET", "/api/v1/runs/{run}/series"): _object(
         {"run": _TEXT, "ranks": _WHOLE, "baseline_step_seconds": _NUMBER_OR_NONE}
         | {"points": {"type": "array", "items": _object(_POINT_FIELDS)}}
+        | {"incidents": {"type": "array", "items": _object(_TIMELINE_FIELDS)}}
     ),
     ("GET", "/api/v1/runs/{run}/trace"): _object({"traceName": _TEXT, "traceEvents": _LIST}, needed=["traceEvents"]),
     ("GET", "/api/v1/runs/{run}/profile"): _object({"running": _OBJECT_OR_NONE, "past": _LIST}),

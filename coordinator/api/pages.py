@@ -12,6 +12,8 @@ from coordinator.api.services import SERVICES, hosts_of
 from coordinator.decide.incidents import CLOSED
 from coordinator.page import CLOSED_MAX, assets, render_page
 from coordinator.page.heat import slowest
+from coordinator.page.incident_list import SHOWN_MAX as INCIDENTS_SHOWN
+from coordinator.page.incident_list import render_incidents
 from coordinator.page.lines import NODE, kinds_of, spans_text
 from coordinator.page.run_page import CAPTURES_SHOWN, RunView, render_run, render_unknown
 from coordinator.page.run_page import CLOSED_MAX as CLOSED_OF_RUN_MAX
@@ -49,6 +51,22 @@ async def overview(request: web.Request) -> web.Response:
         )
 
     return await request.app[PAGES].answer(request, "", look, content_type="text/html")
+
+
+async def incidents(request: web.Request) -> web.Response:
+    """Show the incidents of all runs."""
+    services = request.app[SERVICES]
+    closed = await asyncio.to_thread(services.store.incidents, state=CLOSED, limit=INCIDENTS_SHOWN)
+
+    def look() -> CachedWork:
+        snapshot, config = services.snapshot(), services.control.config
+        found = [each for known in services.runs.by_name.values() for each in known.machine.tracker.incidents.values()]
+        return CachedWork(
+            (found, *_around(snapshot), closed, config),
+            lambda: _encoded(render_incidents([*found, *closed], snapshot, config)),
+        )
+
+    return await request.app[PAGES].answer(request, "incidents", look, content_type="text/html")
 
 
 async def run(request: web.Request) -> web.Response:

@@ -1,17 +1,14 @@
 """Step time, parts, throughput and MFU of a run over time, made once for all who look at the same interval."""
 
 import json
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from coordinator.api.kept import CachedWork, Kept
-from coordinator.api.services import BAD, ApiError, known_run
+from coordinator.api.services import BAD, SERVICES, ApiError, known_run
+from coordinator.decide.incidents import CLOSED
+from coordinator.page.incident_timeline import TIMELINE_MAX, incident_timeline
 from coordinator.record.step_series import INTERVALS_MAX, select_intervals, series_to_json
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 KEPT_MAX = 32
 """Answers kept, of at most 400 KB each."""
@@ -20,29 +17,33 @@ _STEP_MAX = (1 << 62) - 1
 
 
 async def show_series(request: web.Request) -> web.Response:
-    """Show the step time, its parts, throughput and MFU of a run by interval, the oldest first; old ones are longer."""
+    """Show step time, parts, throughput and MFU of a run by interval, old ones longer, and when its incidents were."""
     run = known_run(request)
     since_step = _whole(request, "since_step", default=0, low=0, high=_STEP_MAX)
     most = _whole(request, "points", default=INTERVALS_MAX, low=1, high=INTERVALS_MAX)
 
+    store, machine = request.app[SERVICES].store, run.machine
+
     def look() -> CachedWork:
-        ranks, baseline_s = len(run.timeline.ranks), None
-        if run.machine.judgement is not None:
-            baseline_s = run.machine.judgement.baseline_step_seconds
+        found, complete = tuple(machine.tracker.incidents.values()), run.series.complete()
+        ranks = len(run.timeline.ranks)
+        judgement = machine.judgement
+        baseline_s = judgement.baseline_step_seconds if judgement else None
+        step_s = (judgement.recent_step_seconds or judgement.step_seconds) if judgement else 0.0
         head = {"run": run.name, "ranks": ranks, "baseline_step_seconds": baseline_s}
-        complete = run.series.complete()
-        return CachedWork(
-            (id(run), run.series.changes, ranks),
-            lambda: _made(head, select_intervals(complete, since_step=since_step, most=most)),
-        )
+
+        def make() -> bytes:
+            closed = store.incidents(run=run.name, state=CLOSED, limit=TIMELINE_MAX)
+            listed = incident_timeline((*found, *closed), complete, step_s)
+            chosen = select_intervals(complete, since_step=since_step, most=most)
+            body = {**head, "points": series_to_json(chosen), "incidents": listed}
+            return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(errors="replace")
+
+        drawn = [(each.id, each.cause, each.onset_step, each.ranks) for each in found]
+        return CachedWork((id(run), run.series.changes, ranks, drawn, machine.tracker.incidents_total), make)
 
     name = f"{since_step} {most} {run.name}"
     return await request.app[SERIES].answer(request, name, look, content_type="application/json")
-
-
-def _made(head: "dict[str, object]", intervals_IF: "NDArray[np.float64]") -> bytes:  # noqa: N803
-    body = {**head, "points": series_to_json(intervals_IF)}
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(errors="replace")
 
 
 def _whole(request: web.Request, name: str, *, default: int, low: int, high: int) -> int:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from coordinator.page.assets import path_of
-from lockstep.html.markup import Html, join, tag
+from lockstep.html.markup import Html, escaped, join, tag
 from lockstep.html.units import format_ns
 
 if TYPE_CHECKING:
@@ -22,8 +22,18 @@ _MILLISECOND = 1e-3
 _MILLISECONDS_MAX = 1.0  # seconds; above, a thousandth says nothing
 
 
-def document(title: str, head: "Sequence[str]", content: "Sequence[str]", *, has_map: bool = False) -> Html:
-    """Return a whole page; scripts and styles are files of this server, and work is done without them."""
+def document(
+    title: str,
+    head: "Sequence[str]",
+    content: "Sequence[str]",
+    *,
+    scripts: "Sequence[str]" = (),
+    styles: "Sequence[str]" = (),
+) -> Html:
+    """Return a whole page; scripts and styles are files of this server, and work is done without them.
+
+    `scripts` are names of files in `static` that it needs besides `page.js`.
+    """
     reload = tag("noscript", tag("meta", http_equiv="refresh", content=str(_RELOAD_SECONDS)))
     made = tag(
         "html",
@@ -33,9 +43,10 @@ def document(title: str, head: "Sequence[str]", content: "Sequence[str]", *, has
             tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
             tag("title", title),
             tag("link", rel="icon", type="image/svg+xml", href=path_of("icon.svg")),
+            *(tag("link", rel="stylesheet", href=path_of(name)) for name in styles),
             tag("link", rel="stylesheet", href=path_of("page.css")),
             tag("script", src=path_of("page.js"), defer=""),
-            tag("script", src=path_of("heat.js"), defer="") if has_map else Html(),
+            *(tag("script", src=path_of(name), defer="") for name in scripts),
             reload,
         ),
         tag(
@@ -53,7 +64,12 @@ def bar(snapshot: "Snapshot", config: "CoordinatorConfig", *, crumb: str = "") -
     """Return the head of a page: name, whether it is live, state of the coordinator, ways out."""
     home = tag("a", "Lockstep", href="/", class_="home")
     place = join((home, tag("span", " / ", class_="soft"), tag("span", crumb))) if crumb else home
-    links = [link("/fleet", "fleet"), link("/api/v1/runs", "API"), link("/metrics", "metrics")]
+    links = [
+        link("/incidents", "incidents"),
+        link("/fleet", "fleet"),
+        link("/api/v1/runs", "API"),
+        link("/metrics", "metrics"),
+    ]
     links += [link(config.dashboard_base_url, "dashboards")] if config.dashboard_base_url else []
     links += [link(config.runbook_base_url, "runbooks")] if config.runbook_base_url else []
     return [
@@ -85,6 +101,16 @@ def _sources(snapshot: "Snapshot") -> list[str]:
 def live(name: str, title: str, *children: str) -> Html:
     """Return a part of a page that is replaced when something is new."""
     return tag("section", tag("h2", title), tag("div", *children, id=f"{name}-live", data_live=""), id=name)
+
+
+def search_bar(what: str, *, has_sort: bool = True) -> Html:
+    """Return the field that searches rows and cards of a page, and what sorts its table where rows are cards."""
+    order = tag("label", "Sort by ", tag("select", tag("option", "what needs attention", value=""), id="sort"))
+    return Html(
+        '<p class="controls search" id="search-bar" hidden><label>Search '
+        f'<input type="search" id="search" placeholder="{escaped(what)}" autocomplete="off"></label>'
+        f'{order if has_sort else ""}<span id="search-count" class="soft" role="status"></span></p>'
+    )
 
 
 def link(url: str, text: str) -> Html:

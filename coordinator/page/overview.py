@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from coordinator.decide.transitions import State
 from coordinator.page.cards import cards
-from coordinator.page.layout import bar, document, format_seconds, link, live
+from coordinator.page.layout import bar, document, format_seconds, link, live, search_bar
 from lockstep.html.markup import Html, code, join, tag
 
 if TYPE_CHECKING:
@@ -37,11 +37,13 @@ def render_page(
         f"({len(found)}) Lockstep" if found else "Lockstep",
         bar(snapshot, config),
         (
+            search_bar("run, rank, host, cause"),
             # Before the runs: who was paged must not pass twenty healthy ones first.
             live("open", "Open incidents", cards(shown, config, with_run=True, hosts=hosts), more),
             live("runs", "Runs", runs_table(snapshot.runs) if snapshot.runs else _NO_RUN),
             live("closed", "Recently closed", cards(closed[:CLOSED_MAX], config, with_run=True)),
         ),
+        scripts=("table.js",),
     )
 
 
@@ -49,24 +51,30 @@ def runs_table(runs: "tuple[RunSnapshot, ...]") -> Html:
     """Return the runs, those with most open first, then those that stand still; on a narrow screen a card each."""
     ordered = sorted(runs, key=lambda run: (-len(run.incidents), run.state not in _STILL, run.run))
     cells = [_cells(run) for run in ordered]
-    heads = [tag("th", name, scope="col") for name, _ in cells[0]]
-    rows = [tag("tr", *(tag("td", value, data_name=name) for name, value in row)) for row in cells]
-    return tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *rows), class_="runs")
+    heads = [tag("th", name, scope="col") for name, _, _ in cells[0]]
+    rows = [tag("tr", *(tag("td", text, data_name=name, data_value=by) for name, text, by in row)) for row in cells]
+    return tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *rows), class_="runs sorted")
 
 
-def _cells(run: "RunSnapshot") -> list[tuple[str, str]]:
+def _cells(run: "RunSnapshot") -> list[tuple[str, str, str | None]]:
+    """Return name, text and sort key of each column; without a key it is sorted by its text."""
     return [
-        ("run", link(f"/runs/{quote(run.run, safe='')}", run.run)),
-        ("state", tag("span", run.state, class_=f"badge {run.state}")),
-        ("step", "-" if run.step is None else str(run.step)),
-        ("step time", step_time(run)),
-        ("healthy", format_seconds(run.baseline_step_seconds)),
-        ("expected", expected(run)),
-        ("ranks", f"{run.ranks_reporting} of {run.world_size}"),
-        ("slow ranks", suspects(run)),
-        ("devices lost", lost(run)),
-        ("open", str(len(run.incidents)) if run.incidents else "-"),
+        ("run", link(f"/runs/{quote(run.run, safe='')}", run.run), None),
+        ("state", tag("span", run.state, class_=f"badge {run.state}"), None),
+        ("step", "-" if run.step is None else str(run.step), _key(run.step)),
+        ("step time", step_time(run), _key(run.recent_step_seconds)),
+        ("healthy", format_seconds(run.baseline_step_seconds), _key(run.baseline_step_seconds)),
+        ("expected", expected(run), _key(run.expected_step_seconds)),
+        ("ranks", f"{run.ranks_reporting} of {run.world_size}", _key(run.world_size)),
+        ("slow ranks", suspects(run), _key(run.slow_ranks)),
+        ("devices lost", lost(run), _key(run.lost_device_seconds)),
+        ("open", str(len(run.incidents)) if run.incidents else "-", _key(len(run.incidents))),
     ]
+
+
+def _key(value: float | None) -> str:
+    """Return what a figure is sorted by: what is not known goes last where the largest come first."""
+    return "-1" if value is None else f"{value:.12g}"
 
 
 def step_time(run: "RunSnapshot") -> Html:

@@ -23,6 +23,7 @@ OPEN_MAX = 50
 CAPTURES_SHOWN = 4
 _SUSPECTS_ASKED = 4  # slow ranks that the profile form begins with
 _STILL = (*OVER, State.HUNG, State.LOST)
+_SPANS = (("everything", 0), ("the last 15 minutes", 900), ("the last hour", 3600), ("the last 6 hours", 21_600))
 _STRIP_STEP = 6  # pixels
 _STRIP_HEIGHT = 14
 
@@ -58,6 +59,7 @@ def render_run(view: RunView, snapshot: "Snapshot", config: "CoordinatorConfig")
         (
             live("now", "Now", _now(run, config)),
             live("open", "Open incidents", cards(found[:OPEN_MAX], config, with_run=False, hosts=view.hosts), more),
+            _over_time(),
             _map(view.kinds),
             live("slowest", "Slowest ranks", _slowest(view.slowest)),
             _profile_form(view),
@@ -65,7 +67,8 @@ def render_run(view: RunView, snapshot: "Snapshot", config: "CoordinatorConfig")
             live("domains", "Domains", _domains(view)),
             live("closed", "Recently closed", cards(view.closed[:CLOSED_MAX], config, with_run=False)),
         ),
-        has_map=True,
+        scripts=("uplot.js", "series.js", "heat.js"),
+        styles=("uplot.css",),
     )
 
 
@@ -104,6 +107,39 @@ def _stillness(run: "RunSnapshot") -> Html:
     is_over = run.state in (State.FINISHED, State.CANCELLED)
     shown = ("Last step at " if is_over else "No step since ", moment(run.last_step_unix_s), ".")
     return tag("p", *shown, class_="soft" if is_over else "bad")
+
+
+def _over_time() -> Html:
+    """Return the place of the charts and of the incidents' timeline, filled by `series.js`."""
+    spans = [tag("option", name, value=value) for name, value in _SPANS]
+    return tag(
+        "section",
+        tag("h2", "Over time"),
+        tag("noscript", soft("The charts need JavaScript; /api/v1/runs/NAME/series has their numbers.")),
+        tag(
+            "div",
+            tag("p", "", id="series-note", class_="soft"),
+            tag(
+                "div",
+                tag("p", tag("label", "Show ", tag("select", *spans, id="range")), class_="controls"),
+                tag("p", "", id="series-at", class_="at", role="status"),
+                tag("h3", "Incidents"),
+                tag("p", "", id="lanes-note", class_="soft"),
+                tag("div", id="lanes", class_="lanes"),
+                tag(
+                    "div",
+                    id="charts",
+                    tabindex=0,
+                    role="group",
+                    aria_label="Charts. Left and right arrows read points.",
+                ),
+                id="series-shown",
+            ),
+            id="series-body",
+            hidden="",
+        ),
+        id="over-time",
+    )
 
 
 def _map(kinds: list[str]) -> Html:

@@ -21,7 +21,7 @@ from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.records import COMPUTE_PHASES, DOMAIN_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -145,6 +145,15 @@ def select_intervals(complete: "list[Figures]", *, since_step: int = 0, most: in
     width = max(-(-len(kept) // most), 1)
     merged = [_merge_all(kept[first : first + width]) for first in range(0, len(kept), width)]
     return np.array(merged).reshape(len(merged), len(_COLUMNS))
+
+
+def time_of_step(complete: "Sequence[Figures]", step: int, before_unix_s: float) -> float | None:
+    """Return when a step began, unix seconds, in the last attempt that had begun by a time; None where unknown."""
+    for each in reversed(complete):
+        if each[_BEGIN] <= before_unix_s and each[_FIRST] <= step <= each[_LAST]:
+            share = (step - each[_FIRST]) / (each[_LAST] - each[_FIRST] + 1)
+            return float(each[_BEGIN] + share * (each[_END] - each[_BEGIN]))
+    return None
 
 
 def series_to_json(intervals_IF: "Figures") -> "list[dict[str, object]]":  # noqa: N803

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from lockstep.contracts.messages import ProfileAnswer, TraceSummary
-from tests.coordinator.conftest import announce
-from tests.coordinator.test_runs import NOW, play
+from tests.coordinator.conftest import START_UNIX_S, announce
+from tests.coordinator.test_runs import NOW, play, two_nodes
 from tests.coordinator.web import FAULTY, TOKEN, Site
 from tests.support.browser import chromium
 
@@ -292,6 +292,68 @@ def test_a_profile_with_a_wrong_and_a_right_token(tab, server):
     until(tab, f"{said} === 'No rank delivered a trace.'")
     assert "rank 2: refused (no trace <b>)" in tab.ask("document.getElementById('profile-ranks').innerText")
     assert tab.ask("document.querySelector('#profile progress').value") == 3
+
+
+def pause(site, run):
+    """Play steps of another run, with ten minutes without one in their midst."""
+    two_nodes(site.runs, run=run)
+    play(site.runs, FAULTY, 0, 45, run=run)
+    play(site.runs, FAULTY, 45, 80, run=run, start_s=START_UNIX_S + 600)
+
+
+def drag(tab, box, first, last):
+    """Drag over a part of the first chart, shares of its width."""
+    edge = tab.ask(f"(({{x, y, width}}) => ({{x, y, width}}))(document.querySelector({box!r}).getBoundingClientRect())")
+    for kind, share in (("mouseMoved", first), ("mousePressed", first), ("mouseMoved", last), ("mouseReleased", last)):
+        at = {"x": edge["x"] + share * edge["width"], "y": edge["y"] + 40}
+        tab.call("Input.dispatchMouseEvent", type=kind, button="left", buttons=1, clickCount=1, **at)
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_a_run_over_time(tab, server, width):
+    """A pause is a gap, a point reads its steps, dragging zooms all charts, and an incident leads to its card."""
+    name = f"paused-{width}"
+    server.do(pause, server.site, name)
+    show(tab, f"{server.url}/runs/{name}", width=width)
+    until(tab, "document.getElementById('charts').dataset.last")
+    assert tab.ask("document.documentElement.scrollWidth") <= width
+    assert tab.ask("document.querySelectorAll('.uplot').length") == 3
+    assert tab.ask("document.getElementById('charts').dataset.gaps") == "1"
+    tab.ask("document.getElementById('charts').scrollIntoView()")
+    drag(tab, ".u-over", 0.02, 0.3)
+    spans = "(({from, to}) => to - from)(document.getElementById('charts').dataset)"
+    until(tab, f"{spans} < 300")
+    assert tab.ask("document.getElementById('series-at').textContent").count("UTC, step") == 1
+    tab.ask("document.getElementById('range').dispatchEvent(new Event('change'))")
+    assert tab.ask(spans) > 600
+    link = tab.ask("document.querySelector('#lanes a').getAttribute('href')")
+    assert tab.ask(f"document.querySelector({link!r}).className").startswith("card")
+    assert "Slow rank: rank 2, data: from step 40" in tab.ask("document.querySelector('#lanes a').title")
+    show(tab, f"{server.url}/")
+    server.do(server.site.runs.forget, name)
+
+
+def test_runs_are_searched_and_sorted(tab, server):
+    """Both outlast a refreshment; a click on a head sorts, the same click again turns the order round."""
+    for name in ("a-quiet-run", "b-quiet-run"):
+        server.do(two_nodes, server.site.runs, name)
+    show(tab, f"{server.url}/")
+    names = "[...document.querySelectorAll('.runs tbody tr')].filter(each => !each.hidden).map(each => each.cells[0].textContent)"
+    assert tab.ask(names) == ["job", "a-quiet-run", "b-quiet-run"]
+    tab.ask("document.querySelector('.runs th button').click()")
+    assert tab.ask(names) == ["a-quiet-run", "b-quiet-run", "job"]
+    tab.ask("document.querySelector('.runs th button').click()")
+    assert tab.ask("document.querySelector('.runs th').getAttribute('aria-sort')") == "descending"
+    tab.ask(
+        "document.getElementById('search').value = 'QUIET a-', document.getElementById('search').dispatchEvent(new Event('input'))"
+    )
+    last = server.do(lambda: server.site.runs.by_name["job"].machine.judgement.step)
+    server.do(play, server.site.runs, FAULTY, last + 1, last + 2)
+    until(tab, f"document.querySelector('.runs').textContent.includes('{last + 1}')")
+    assert tab.ask(names) == ["a-quiet-run"]
+    assert tab.ask("document.getElementById('search-count').textContent").startswith("1 of ")
+    for name in ("a-quiet-run", "b-quiet-run"):
+        server.do(server.site.runs.forget, name)
 
 
 def test_without_scripts_the_page_tells_the_same(tab, server):

@@ -15,7 +15,7 @@ from tests.coordinator.web import FAULTY, Site, ask, get
 
 DESCRIPTION = openapi.describe(routes())
 OPERATIONS = [(method.upper(), path) for path, methods in DESCRIPTION["paths"].items() for method in methods]
-PAGES = {"/", "/runs/{run}", "/fleet", "/incidents/{id}", "/static/{digest}/{name}"}
+PAGES = {"/", "/runs/{run}", "/fleet", "/incidents", "/incidents/{id}", "/static/{digest}/{name}"}
 
 
 @pytest.fixture

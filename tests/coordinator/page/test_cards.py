@@ -1,9 +1,11 @@
 """Cards, pages and their files: what stands in them, and that nothing hostile does."""
 
+import hashlib
 import itertools
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -12,11 +14,19 @@ from coordinator.decide.incidents import Prediction
 from coordinator.detect.findings import KINDS
 from coordinator.page import assets, render_page
 from coordinator.page.cards import RUNBOOKS, card
+from coordinator.page.incident_list import render_incidents
 from coordinator.page.run_page import RunView, render_run
 from coordinator.settings.config import CoordinatorConfig
 from tests.analysis.report.test_style import lab, linear
 from tests.coordinator.test_collector import run_snapshot, snapshot
 from tests.coordinator.test_store import incident
+
+VENDORED = {
+    "uplot.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+    "uplot.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+    "uplot.LICENSE.txt": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
+}
+"""SHA-256 of what uplot-1.6.32.tgz holds as dist/uPlot.iife.min.js, dist/uPlot.min.css and LICENSE."""
 
 
 class Tags(HTMLParser):
@@ -167,6 +177,7 @@ def test_nothing_hostile_stands_in_a_page():
         "hosts": {bad.id: HOSTILE},
     }
     pages = [run_page(run, **more), render_page(replace(snapshot(run)), [bad], CoordinatorConfig(), {bad.id: HOSTILE})]
+    pages.append(render_incidents([bad], snapshot(run), CoordinatorConfig()))
     for page in pages:
         assert "alert(1)" in page
         tags = Tags(page)
@@ -180,13 +191,24 @@ def test_pages_name_files_that_are_there():
     """Each by its content; small scripts; and in the package, where a wheel takes them from."""
     page = run_page()
     paths = re.findall(r'(?:src|href)="(/static/[^"]+)"', page)
-    assert [path.rpartition("/")[2] for path in paths] == ["icon.svg", "page.css", "page.js", "heat.js"]
+    assert [path.rpartition("/")[2] for path in paths] == [
+        *("icon.svg", "uplot.css", "page.css", "page.js", "uplot.js", "series.js", "heat.js"),
+    ]
     for path in paths:
         _, _, digest, name = path.split("/")
         assert assets.found(digest, name) is not None
         assert assets.found("0" * len(digest), name) is None
-    assert sum(len(body) for name, body in assets.BODIES.items() if name.endswith(".js")) < 20_000
+    own = [name for name in assets.BODIES if name.endswith(".js") and name not in VENDORED]
+    assert sum(len(assets.BODIES[name]) for name in own) < 45_000
     assert assets.found("", "../page/assets.py") is None
+
+
+def test_the_chart_library_is_the_one_that_was_released():
+    """The file is uPlot 1.6.32 as the npm registry has it, unchanged, with its licence; nothing else is vendored."""
+    folder = Path(assets.__file__).parent / "static"
+    assert {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in VENDORED} == VENDORED
+    assert b"(v1.6.32)" in assets.BODIES["uplot.js"][:60]
+    assert "MIT License" in (folder / "uplot.LICENSE.txt").read_text()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

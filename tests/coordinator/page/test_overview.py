@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from coordinator.page.incident_list import SHOWN_MAX, render_incidents
 from coordinator.page.layout import format_seconds
 from coordinator.page.overview import render_page, runs_table, suspects
 from coordinator.settings.config import CoordinatorConfig
@@ -55,6 +56,27 @@ def test_runs_that_need_somebody_come_first():
     others = [run_snapshot(name, incidents=(), state=state) for name, state in (("a", "healthy"), ("b", "lost"))]
     page = runs_table((*others, slow))
     assert re.findall(r'href="/runs/([^"]+)"', page) == ["z-slow", "b", "a"]
+
+
+def test_figures_are_sorted_as_numbers():
+    """2 s come after 900 ms, and what is not known after both; names are sorted by their text."""
+    times = (0.9, 2.0, None)
+    page = runs_table(tuple(run_snapshot(f"r{each}", incidents=(), recent_step_seconds=each) for each in times))
+    keys = re.findall(r'data-name="step time" data-value="([^"]+)"', page)
+    assert sorted(map(float, keys)) == [-1.0, 0.9, 2.0]
+    assert '<td data-name="run"><a' in page
+
+
+def test_all_incidents_are_on_one_page():
+    """The open ones first, then the youngest; how long each lasted; more than are shown are counted."""
+    old = incident(1, state="closed", closed_step=80, closed_unix_ns=61 * 10**9, opened_unix_ns=10**9)
+    young = replace(old, id="young", opened_unix_ns=2 * 10**9)
+    page = render_incidents([old, young, incident(3)], snapshot(run_snapshot()), CoordinatorConfig())
+    assert re.findall(r'href="/incidents/([^"]+)"', page) == ["job-3", "young", "job-1"]
+    assert 'data-name="lasted" data-value="60">60 s<' in page
+    many = [incident(number) for number in range(SHOWN_MAX + 7)]
+    assert "7 more: see /api/v1/incidents." in render_incidents(many, snapshot(), CoordinatorConfig())
+    assert "No incident yet." in render_incidents([], snapshot(), CoordinatorConfig())
 
 
 def test_a_page_that_hears_nothing_says_so():

@@ -1,0 +1,51 @@
+"""When each incident of a run began and ended, for the timeline below its charts. Pure: values in, plain values out."""
+
+from typing import TYPE_CHECKING, Any
+
+from coordinator.page.cards import title_of, where_of
+from coordinator.record.step_series import time_of_step
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from coordinator.decide.incidents import Incident
+
+TIMELINE_MAX = 100
+"""Incidents of a run on its timeline: the open ones, then the youngest."""
+_TEXT_MAX = 120  # characters of a title
+_NS = 1e-9
+
+
+def incident_timeline(
+    incidents: "Sequence[Incident]", complete: "Sequence[NDArray[np.float64]]", step_seconds: float
+) -> list[dict[str, Any]]:
+    """Return the incidents by their onset; `complete` are intervals of the run's series.
+
+    An onset before the series is placed `step_seconds` a step before the incident was found.
+    """
+    return sorted(
+        (_entry(incident, complete, step_seconds) for incident in incidents[:TIMELINE_MAX]),
+        key=lambda entry: (entry["begin_unix_seconds"], entry["id"]),
+    )
+
+
+def _entry(incident: "Incident", complete: "Sequence[NDArray[np.float64]]", step_seconds: float) -> dict[str, Any]:
+    opened_s = incident.opened_unix_ns * _NS
+    onset_s = time_of_step(complete, incident.onset_step, opened_s)
+    if onset_s is None:
+        onset_s = opened_s - max(incident.detected_step - incident.onset_step, 0) * step_seconds
+    closed_s = None if incident.closed_unix_ns is None else round(incident.closed_unix_ns * _NS, 3)
+    return {
+        "id": incident.id,
+        "kind": incident.kind,
+        "cause": incident.cause,
+        "state": incident.state,
+        "culprit": where_of(incident)[:_TEXT_MAX],
+        "title": f"{title_of(incident)}, {incident.cause.replace('_', ' ')}"[:_TEXT_MAX],
+        "onset_step": incident.onset_step,
+        "begin_unix_seconds": round(min(onset_s, opened_s), 3),
+        "end_unix_seconds": closed_s,
+    }
