@@ -113,6 +113,7 @@
       }, [x, ...each.lines.map(line => columns(points, line.pick))], frame);
     });
     apply();
+    for (const each of charts) each.setLegend({ idx: x.length - 1 }, false);
   }
 
   // --- the same span of time in all charts and lanes
