@@ -5,7 +5,7 @@ No panel stacks, connects over missing data or puts a 0 where nothing was measur
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,10 +69,11 @@ class PanelLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardRow:
-    """A titled part of a dashboard."""
+    """A titled part of a dashboard. One that is `folded` shows its title alone until it is clicked."""
 
     title: str
     lines: tuple[PanelLine, ...]
+    folded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,8 +252,8 @@ def datasource_variable() -> Any:
     return G.Template(name="datasource", label="Data source", type="datasource", query="prometheus")
 
 
-def variable(name: str, label: str, expr: str, *, multi: bool = False) -> Any:
-    """Return a variable whose values are looked up; with `multi` several or all may be chosen."""
+def variable(name: str, label: str, expr: str, *, multi: bool = False, pattern: str = ".+") -> Any:
+    """Return a variable whose values are looked up; with `multi` several or all, which is `pattern`, may be chosen."""
     return G.Template(
         name=name,
         label=label,
@@ -261,9 +262,22 @@ def variable(name: str, label: str, expr: str, *, multi: bool = False) -> Any:
         refresh=_ON_TIME_RANGE_CHANGE,
         multi=multi,
         includeAll=multi,
-        allValue=".+" if multi else None,
+        allValue=pattern if multi else None,
         default="$__all" if multi else None,
     )
+
+
+def run_variables() -> tuple[Any, Any]:
+    """Return what chooses a run: its cluster (all of them where series have no such label) and its name."""
+    return (
+        variable("cluster", "Cluster", "label_values(lockstep_run_ranks, cluster)", multi=True, pattern=".*"),
+        variable("run", "Run", 'label_values(lockstep_run_ranks{cluster=~"$cluster"}, run)'),
+    )
+
+
+def every_panel(board: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return all panels of a rendered dashboard, those of folded rows after their heading."""
+    return [each for panel in board["panels"] for each in (panel, *panel.get("panels", ()))]
 
 
 def annotation(name: str, expr: str, title: str, text: str, colour: str) -> dict[str, Any]:
@@ -308,21 +322,27 @@ def _plain(part: Any) -> dict[str, Any]:
 
 
 def _placed(rows: Sequence[DashboardRow]) -> list[dict[str, Any]]:
-    """Return all panels from top to bottom with their places and ids."""
+    """Return all panels from top to bottom with their places and ids; those of a folded row are inside it."""
     panels: list[dict[str, Any]] = []
-    top = 0
+    top = count = 0
 
-    def place(panel: Any, x: int, width: int, height: int) -> None:
+    def place(panel: Any, x: int, width: int, height: int, into: list[dict[str, Any]]) -> dict[str, Any]:
+        nonlocal count
+        count += 1
         position = {"h": height, "w": width, "x": x, "y": top}
-        panels.append({**_plain(panel), "gridPos": position, "id": len(panels) + 1})
+        into.append({**_plain(panel), "gridPos": position, "id": count})
+        return into[-1]
 
     for row in rows:
-        place(G.RowPanel(title=row.title), 0, COLUMNS, 1)
+        heading = place(G.RowPanel(title=row.title, collapsed=row.folded), 0, COLUMNS, 1, panels)
+        inside = heading["panels"] = []
         top += 1
+        begin = top
         for line in row.lines:
             left = 0
             for panel, width in zip(line.panels, line.columns, strict=True):
-                place(panel, left, width, line.height)
+                place(panel, left, width, line.height, inside if row.folded else panels)
                 left += width
             top += line.height
+        top = begin if row.folded else top
     return panels

@@ -8,20 +8,27 @@ from dashboards.builders import (
     coloured_like,
     datasource_variable,
     query,
+    run_variables,
     stat,
     states,
     timeseries,
-    variable,
 )
 from dashboards.finish import COUNT
 from dashboards.panels import AT_RUN, Column, coordinator_variable, grid, to_coordinator
 from dashboards.queries import CAUSE_COLOURS, RUN, TOP
-from dashboards.shared import MACHINE_EVIDENCE, MARKS, NOT_ARRIVED, OPEN_BY_CAUSE, PREDICTED_GAIN, PROFILES, SUSPECTS
-
-_LINKS = (
-    to_coordinator("Evidence, peers and thresholds", "/api/v1/incidents/${__value.text}"),
-    to_coordinator("Page of the coordinator", "/"),
+from dashboards.shared import (
+    CLOSED_INCIDENTS,
+    MACHINE_EVIDENCE,
+    MARKS,
+    NOT_ARRIVED,
+    OPEN_BY_CAUSE,
+    PREDICTED_GAIN,
+    PROFILES,
+    SUSPECTS,
+    TO_INCIDENT,
 )
+
+_LINKS = (*TO_INCIDENT, to_coordinator("Evidence, peers and thresholds", "/api/v1/incidents/${__value.text}"))
 
 _WHAT = DashboardRow(
     title="What is wrong, and what would mending it give back?",
@@ -44,7 +51,7 @@ _WHAT = DashboardRow(
                         ),
                     ),
                     names=f"max by (incident, rank, cause, root_cause, function) (lockstep_incident_info{{{RUN}}})",
-                    links=_LINKS,
+                    links={"incident": _LINKS},
                 ),
             ),
         ),
@@ -124,6 +131,7 @@ _WHEN = DashboardRow(
                 OPEN_BY_CAUSE,
             ),
         ),
+        PanelLine(panels=(CLOSED_INCIDENTS,)),
         PanelLine(
             height=5,
             panels=(
@@ -186,7 +194,7 @@ BOARD = DashboardSpec(
     description="What was found wrong in one run, why, what its repair would give back, and what finding it cost.",
     variables=(
         datasource_variable(),
-        variable("run", "Run", "label_values(lockstep_run_ranks, run)"),
+        *run_variables(),
         coordinator_variable(),
     ),
     annotations=MARKS,

@@ -7,6 +7,7 @@ from dashboards.builders import (
     coloured_like,
     datasource_variable,
     query,
+    run_variables,
     states,
     timeseries,
     variable,
@@ -82,7 +83,7 @@ _RANKS = DashboardRow(
                             expr=f"topk({MANY}, {seconds_per_step('lockstep_phase_time_seconds_total')})",
                         ),
                     ),
-                    links=_RANK_LINKS,
+                    links={"rank": _RANK_LINKS},
                 ),
                 matrix(
                     "Own work by rank and time",
@@ -143,7 +144,7 @@ BOARD = DashboardSpec(
     description="The communication domains of one run: where ranks wait, for how long, and for whom.",
     variables=(
         datasource_variable(),
-        variable("run", "Run", "label_values(lockstep_run_ranks, run)"),
+        *run_variables(),
         variable("hostname", "Host", f"label_values(lockstep_rank_info{{{RUN}}}, hostname)", multi=True),
         coordinator_variable(),
     ),

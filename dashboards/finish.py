@@ -43,8 +43,9 @@ _OF_LOOKED_UP_VARIABLE = ("datasource", "definition", "refresh", "regex", "sort"
 
 def finished(data: dict[str, Any], at_coordinator: str) -> dict[str, Any]:
     """Return a dashboard as Grafana reads it; its menu leads to all others and to a page of the coordinator."""
-    for panel in data["panels"]:
-        _finish_panel(panel)
+    for row in data["panels"]:
+        for panel in (row, *row.get("panels", ())):
+            _finish_panel(panel)
     for item in data["templating"]["list"]:
         _finish_variable(item)
     _drop(data, _LEGACY_DASHBOARD)

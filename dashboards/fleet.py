@@ -112,10 +112,12 @@ _NOW = DashboardRow(
                         ),
                     ),
                     names="max by (run, state) (lockstep_run_state == 1)",
-                    links=(
-                        to_board("lockstep-run", "Run", run="run"),
-                        to_board("lockstep-diagnoses", "Diagnoses", run="run"),
-                    ),
+                    links={
+                        "run": (
+                            to_board("lockstep-run", "Run", run="run"),
+                            to_board("lockstep-diagnoses", "Diagnoses", run="run"),
+                        )
+                    },
                 ),
             ),
         ),

@@ -1,7 +1,8 @@
 """Panels that grafanalib does not have, or writes for Grafana 6 only, and ways between boards."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import grafanalib.core as G  # noqa: N812  (grafanalib's own idiom)
@@ -76,12 +77,12 @@ def grid(
     columns: Sequence[Column],
     *,
     names: str = "",
-    links: Sequence[dict[str, Any]] = (),
+    links: Mapping[str, Sequence[dict[str, Any]]] = MappingProxyType({}),
 ) -> Any:
     """Return a table with a row for each set of `labels` and one value a column; the last column sorts it, falling.
 
-    `names` is a query of which only the labels are shown: it adds labels that the values lack. `links` belong to the
-    first label.
+    `names` is a query of which only the labels are shown: it adds labels that the values lack. `links` are those of the
+    cells of a label.
     """
     targets = [query(names, table=True)] if names else []
     targets += [query(column.expr, table=True) for column in columns]
@@ -91,8 +92,7 @@ def grid(
     if len(targets) == 1:
         values = ["Value"]
     overrides = [_column(column) for column in columns]
-    if links:
-        overrides.append(_override(labels[0], links=list(links)))
+    overrides += [_override(headings([label]).get(label, label), links=list(made)) for label, made in links.items()]
     organize = {
         "excludeByName": hidden,
         "indexByName": {name: place for place, name in enumerate([*labels, *values])},
@@ -148,7 +148,7 @@ def to_board(uid: str, title: str, **variables: str) -> dict[str, Any]:
     `variables` name the field whose value a variable gets; the data source and the run chosen here go along.
     """
     picked = "".join(f"&var-{name}=${{__data.fields.{label}}}" for name, label in variables.items())
-    kept = "" if "run" in variables else "&${run:queryparam}"
+    kept = "" if "run" in variables else "&${cluster:queryparam}&${run:queryparam}"
     url = f"/d/{uid}?${{__url_time_range}}&${{datasource:queryparam}}{kept}{picked}"
     return {"targetBlank": False, "title": title, "url": url}
 

@@ -10,8 +10,8 @@ TOP = 8
 MANY = 64
 """Ranks in one matrix: what fits on a screen, eight nodes of eight."""
 
-RUN = 'run="$run"'
-"""The matcher of the run that was chosen."""
+RUN = 'cluster=~"$cluster",run="$run"'
+"""The matchers of the run that was chosen; all clusters are `.*`, which series without that label match as well."""
 
 RANK = f'{RUN},rank="$rank"'
 """The matchers of the rank that was chosen."""

@@ -9,6 +9,7 @@ from dashboards.builders import (
     datasource_variable,
     flag,
     query,
+    run_variables,
     stat,
     timeseries,
     variable,
@@ -315,7 +316,7 @@ BOARD = DashboardSpec(
     description="One rank of one run: its step and the average rank's, its host and the devices there.",
     variables=(
         datasource_variable(),
-        variable("run", "Run", "label_values(lockstep_run_ranks, run)"),
+        *run_variables(),
         variable("rank", "Rank", f"label_values(lockstep_rank_info{{{RUN}}}, rank)"),
         coordinator_variable(),
     ),

@@ -2,6 +2,7 @@
 
 from dashboards.builders import annotation, bars, coloured, query, table, timeseries
 from dashboards.finish import COUNT
+from dashboards.panels import Column, grid, to_board, to_coordinator
 from dashboards.queries import CAUSE_COLOURS, RUN, TOP, ratio_by_kind
 
 MARKS = (
@@ -29,21 +30,56 @@ MARKS = (
 )
 """On every dashboard of one run: when it restarted, what was found, who was notified."""
 
-SUSPECTS = table(
+TO_INCIDENT = (to_coordinator("Report of the incident", "/incidents/${__value.text}"),)
+"""Where a cell that names an incident leads."""
+
+SUSPECTS = grid(
     "Suspects",
-    "Ranks whose own work takes longer than that of their peers, the worst first, 32 at most. The domain is named by "
+    "Ranks whose own work takes longer than that of their peers, the worst first, 32 at most. The rank leads to its "
+    "dashboard, the incident to its report, the host to its ranks and to its history. The domain is named by "
     "how the run is laid out; the waits in a group without a name, such as the default one of DDP, count as world.",
-    "percentunit",
-    query(
-        f"max by (rank, hostname, domain_kind, cause) (lockstep_suspect_slowdown_ratio{{{RUN}}})",
-        table=True,
+    ("rank", "hostname", "incident", "cause", "domain_kind"),
+    (
+        Column(
+            heading="slowdown",
+            unit="percentunit",
+            expr=f"max by (rank, hostname, domain_kind, cause) (lockstep_suspect_slowdown_ratio{{{RUN}}})",
+        ),
     ),
-    columns=("rank", "hostname", "cause", "domain_kind"),
-    value="slowdown",
+    names=(
+        f"max by (rank, incident) (lockstep_incident_info{{{RUN}}} "
+        f"and on (run, rank) lockstep_suspect_slowdown_ratio{{{RUN}}})"
+    ),
+    links={
+        "rank": (to_board("lockstep-rank", "The rank", rank="rank"),),
+        "incident": TO_INCIDENT,
+        "hostname": (
+            to_board("lockstep-run", "The host's ranks", hostname="hostname"),
+            to_coordinator("What incidents named before", "/fleet"),
+        ),
+    },
+)
+
+CLOSED_INCIDENTS = grid(
+    "Closed incidents",
+    "Incidents that were open in the chosen time and are closed now. The incident leads to its report, which has "
+    "function, evidence and cost.",
+    ("incident", "rank", "cause"),
+    (
+        Column(
+            heading="closed",
+            unit="none",
+            expr=(
+                f"max by (incident, rank, cause) (last_over_time(lockstep_incident_info{{{RUN}}}[$__range])) "
+                f"unless on (incident) max by (incident) (lockstep_incident_info{{{RUN}}})"
+            ),
+        ),
+    ),
+    links={"incident": TO_INCIDENT},
 )
 
 NOT_ARRIVED = table(
-    "Not arrived",
+    "Ranks not arrived",
     "Ranks that others wait for in a run that hangs, and for how long. No rank where none is known.",
     "s",
     query(

@@ -77,7 +77,7 @@ def fill(board: dict[str, Any], window: TimeWindow, chosen: Mapping[str, str]) -
         elif item["type"] == "textbox":
             values[name] = item["query"]
         elif item.get("multi"):
-            values[name] = ".+"
+            values[name] = item["allValue"]
         elif item["type"] == "query":
             found = _lookup(item["definition"], window, values)
             values[name] = found[0] if found else ""

@@ -64,13 +64,34 @@ def render(boards: Sequence[dict[str, Any]], window: TimeWindow, chosen: Mapping
 def _board(board: dict[str, Any], window: TimeWindow, chosen: Mapping[str, str]) -> str:
     values = fill(board, window, chosen)
     seen = narrowed(window, values)
-    shown = ((name, "all" if value == ".+" else value) for name, value in values.items() if name != "coordinator")
+    shown = (
+        (name, "all" if value in (".+", ".*") else value) for name, value in values.items() if name != "coordinator"
+    )
     variables = "".join(f" · {escape(name)}: <b>{escape(value)}</b>" for name, value in shown)
-    tops = sorted({panel["gridPos"]["y"] for panel in board["panels"]})
-    panels = "".join(draw(panel, seen, values, tops) for panel in board["panels"])
+    shown_panels = _unfolded(board["panels"])
+    tops = sorted({panel["gridPos"]["y"] for panel in shown_panels})
+    panels = "".join(draw(panel, seen, values, tops) for panel in shown_panels)
     heading = f'<h1 id="{board["uid"]}">{escape(board["title"])}</h1>'
     heading_text = f"{escape(board['description'])} {_moment(seen.begin_s)} to {_moment(seen.end_s)} UTC{variables}"
     return f'{heading}<p class="soft">{heading_text}</p><main>{panels}</main>'
+
+
+def _unfolded(panels: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return all panels from top to bottom: those of a folded row are drawn below it, and push what follows."""
+    made: list[dict[str, Any]] = []
+    pushed = 0
+    for panel in panels:
+        inside = panel.get("panels", ())
+        made += [_pushed(each, pushed) for each in (panel, *inside)]
+        bottom = max(
+            (each["gridPos"]["y"] + each["gridPos"]["h"] for each in inside), default=panel["gridPos"]["y"] + 1
+        )
+        pushed += bottom - panel["gridPos"]["y"] - 1 if inside else 0
+    return made
+
+
+def _pushed(panel: dict[str, Any], rows: int) -> dict[str, Any]:
+    return {**panel, "gridPos": {**panel["gridPos"], "y": panel["gridPos"]["y"] + rows}}
 
 
 def _moment(unix_s: float) -> str:

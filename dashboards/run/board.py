@@ -1,9 +1,9 @@
 """The Run dashboard, from top to bottom as one asks: is the run well, who holds it back, where does its time go."""
 
-from dashboards.builders import DashboardSpec, datasource_variable, variable
+from dashboards.builders import DashboardSpec, datasource_variable, run_variables, variable
 from dashboards.panels import AT_RUN, coordinator_variable
 from dashboards.queries import RUN
-from dashboards.run.breakdown import BREAKDOWN
+from dashboards.run.breakdown import BANDWIDTH_AND_DEVICE, BREAKDOWN
 from dashboards.run.culprits import CULPRITS
 from dashboards.run.health import HEALTH
 from dashboards.run.watching import WATCHING
@@ -15,11 +15,11 @@ BOARD = DashboardSpec(
     description="One synchronous training run: is it well, who holds it back, where does its time go.",
     variables=(
         datasource_variable(),
-        variable("run", "Run", "label_values(lockstep_run_ranks, run)"),
+        *run_variables(),
         variable("hostname", "Host", f"label_values(lockstep_rank_info{{{RUN}}}, hostname)", multi=True),
         coordinator_variable(),
     ),
     annotations=MARKS,
     at_coordinator=AT_RUN,
-    rows=(HEALTH, CULPRITS, BREAKDOWN, WATCHING),
+    rows=(HEALTH, CULPRITS, BREAKDOWN, BANDWIDTH_AND_DEVICE, WATCHING),
 )

@@ -44,6 +44,13 @@ BREAKDOWN = DashboardRow(
                 IMBALANCE,
             ),
         ),
+    ),
+)
+
+BANDWIDTH_AND_DEVICE = DashboardRow(
+    title="Bandwidth, the device, and other work",
+    folded=True,
+    lines=(
         PanelLine(
             panels=(
                 BUS_BANDWIDTH,
@@ -75,7 +82,7 @@ BREAKDOWN = DashboardRow(
                     ),
                 ),
                 timeseries(
-                    "Not only training",
+                    "Other work",
                     "Share of steps that warmed up, saved a checkpoint, evaluated, were profiled or skipped "
                     "their optimizer, and recompilations per step.",
                     "percentunit",

@@ -1,25 +1,31 @@
 """Who holds us back? Slow ranks, open incidents, ranks that have not arrived, and what they cost."""
 
-from dashboards.builders import DashboardRow, PanelLine, alerts, bars, query, table, timeseries
+from dashboards.builders import DashboardRow, PanelLine, alerts, bars, query, timeseries
+from dashboards.panels import Column, grid
 from dashboards.queries import RUN, TOP, seconds_per_step
-from dashboards.shared import NOT_ARRIVED, OPEN_BY_CAUSE, PREDICTED_GAIN, SUSPECTS
+from dashboards.shared import CLOSED_INCIDENTS, NOT_ARRIVED, OPEN_BY_CAUSE, SUSPECTS, TO_INCIDENT
 
 CULPRITS = DashboardRow(
     title="Who holds us back?",
     lines=(
         PanelLine(
-            widths=(8, 10, 6),
+            widths=(9, 10, 5),
             panels=(
                 SUSPECTS,
-                table(
+                grid(
                     "Open incidents",
-                    "What is known of each. Root cause and function are empty until a profile has named them.",
-                    "none",
-                    query(
-                        f"max by (incident, rank, cause, root_cause, function) (lockstep_incident_info{{{RUN}}})",
-                        table=True,
+                    "What is known of each, and the gain that its best advice predicts. Root cause and function are "
+                    "empty until a profile has named them. The incident leads to its report.",
+                    ("incident", "rank", "cause", "root_cause", "function"),
+                    (
+                        Column(
+                            heading="predicted gain",
+                            unit="percentunit",
+                            expr=f"max by (incident) (lockstep_incident_predicted_gain_ratio{{{RUN}}})",
+                        ),
                     ),
-                    columns=("incident", "rank", "cause", "root_cause", "function"),
+                    names=f"max by (incident, rank, cause, root_cause, function) (lockstep_incident_info{{{RUN}}})",
+                    links={"incident": TO_INCIDENT},
                 ),
                 NOT_ARRIVED,
             ),
@@ -59,17 +65,16 @@ CULPRITS = DashboardRow(
             ),
         ),
         PanelLine(
-            widths=(5, 5, 6, 8),
+            widths=(8, 5, 5, 6),
             panels=(
+                CLOSED_INCIDENTS,
                 OPEN_BY_CAUSE,
                 timeseries(
                     "Devices lost",
-                    "Device seconds lost per second: how many devices the run might as well not have. Mean of the "
-                    "last five minutes.",
+                    "Device seconds lost per second: how many devices the run might as well not have.",
                     "short",
-                    query(f"max(run:lockstep_run_lost_device_seconds:rate5m{{{RUN}}})", "devices"),
+                    query(f"max(rate(lockstep_run_lost_device_seconds_total{{{RUN}}}[$__rate_interval]))", "devices"),
                 ),
-                PREDICTED_GAIN,
                 alerts("Alerts", "Alerts on this run that fire or are about to."),
             ),
         ),

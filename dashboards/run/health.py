@@ -73,7 +73,11 @@ HEALTH = DashboardRow(
                     query(_RECENT, "recent median"),
                     query(_BASELINE, "healthy"),
                     query(f"max(lockstep_run_expected_step_seconds{{{RUN}}})", "expected by the model"),
-                    query(f"max(run:lockstep_step_time_seconds_per_step:ratio_rate5m{{{RUN}}})", "mean, by the ranks"),
+                    query(
+                        f"max(rate(lockstep_run_step_duration_seconds_sum{{{RUN}}}[$__rate_interval]) / "
+                        f"rate(lockstep_run_step_duration_seconds_count{{{RUN}}}[$__rate_interval]))",
+                        "mean",
+                    ),
                     query(
                         f"histogram_quantile(0.99, {judged_rate('lockstep_run_step_duration_seconds_bucket', 'le')})",
                         "99th percentile",

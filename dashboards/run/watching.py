@@ -1,4 +1,4 @@
-"""What does the watching cost, and does it work? The agents, the profiles, and records on their way."""
+"""What does monitoring cost, and does it work? The agents, the profiles, and records on their way."""
 
 from dashboards.builders import DashboardRow, PanelLine, query, timeseries
 from dashboards.finish import COUNT
@@ -6,7 +6,8 @@ from dashboards.queries import RUN, rate
 from dashboards.shared import PROFILES
 
 WATCHING = DashboardRow(
-    title="What does the watching cost, and does it work?",
+    title="What does monitoring cost, and does it work?",
+    folded=True,
     lines=(
         PanelLine(
             panels=(

@@ -7,6 +7,7 @@ from typing import Any
 
 from alerts import rules
 from dashboards import catalogue
+from dashboards.builders import every_panel
 from lockstep.contracts.metrics import CATALOGUE
 
 
@@ -21,7 +22,7 @@ def _panels() -> Iterator[tuple[str, dict[str, Any]]]:
     for text in catalogue.render().values():
         board = json.loads(text)
         title = board["title"].rpartition(" / ")[2]
-        yield from ((f"{title}: {panel['title']}", panel) for panel in board["panels"] if panel.get("targets"))
+        yield from ((f"{title}: {panel['title']}", panel) for panel in every_panel(board) if panel.get("targets"))
 
 
 def _names(panel: dict[str, Any]) -> set[str]:

@@ -22,6 +22,8 @@ _TOKEN = re.compile(
 _LISTS = ("by", "without", "on", "ignoring", "group_left", "group_right")
 _WORDS = (*_LISTS, "and", "or", "unless", "bool", "offset", "inf", "nan")
 _TARGET = ("job", "instance")
+_EXTERNAL = {"cluster": ("=~", "$cluster")}
+"""Labels that a site may add to all series, in the form that also matches series without them."""
 _OF_PROMETHEUS = {
     "up": _TARGET,
     **{name: (*_TARGET, *labels) for name, labels in foreign.LABELS.items()},
@@ -128,6 +130,8 @@ def problems(text: str) -> list[str]:
         labels = (*labels, *_TARGET, *(("le",) if name.endswith("_bucket") else ()))
         known.update(labels)
         for label, (operator, wanted) in selector.matchers.items():
+            if _EXTERNAL.get(label) == (operator, wanted):
+                continue
             if label not in labels:
                 found.append(f"{name}: has no label {label}")
             elif metric and metric.values and label == metric.labels[-1] and "$" not in wanted:

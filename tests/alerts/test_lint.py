@@ -8,6 +8,7 @@ import yaml
 from alerts import rules
 from alerts.policy import Site
 from dashboards import catalogue
+from dashboards.builders import every_panel
 from tests.alerts import lint
 
 SITE = Site()
@@ -30,7 +31,7 @@ def filled(expr):
 
 
 QUERIES = sorted(
-    {filled(t["expr"]) for board in rendered_boards() for panel in board["panels"] for t in panel.get("targets", [])}
+    {filled(t["expr"]) for board in rendered_boards() for panel in every_panel(board) for t in panel.get("targets", [])}
 )
 EXPRESSIONS = {**{rule.record: rule.expr for rule in rules.recordings()}, **{a.name: a.expr for a in ALERTS.values()}}
 EXPRESSIONS |= {query: query for query in QUERIES}

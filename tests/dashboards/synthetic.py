@@ -12,6 +12,7 @@ from lockstep.contracts.metrics import BY_NAME, CATALOGUE, STEP_BUCKETS_SECONDS,
 
 RUN = "train"
 RANKS = 8
+CLOSED_INCIDENT = "train-0"
 SLOW_RANK = 2
 UNNAMED_RANK = 3
 """The one whose agent was told no UUID of its device."""
@@ -142,6 +143,8 @@ def _series(metric: Metric, start):
         }
         labels |= {"root_cause": "slow_function", "function": FUNCTION}
         yield metric.name, labels, lambda t: 1 if t >= FAULT_S else None
+        closed = {**labels, "incident": CLOSED_INCIDENT, "rank": SLOW_RANK + 1, "root_cause": "", "function": ""}
+        yield metric.name, closed, lambda t: 1 if FAULT_S / 4 <= t < FAULT_S / 2 else None
     else:
         for labels in _label_sets(metric):
             yield metric.name, labels, _value(metric, labels, start)

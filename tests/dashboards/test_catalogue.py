@@ -7,12 +7,13 @@ import pytest
 
 from alerts import rules
 from dashboards import catalogue, foreign
+from dashboards.builders import every_panel
 from lockstep.contracts.metrics import BY_NAME
 from lockstep.contracts.records import DOMAIN_KINDS
 from tests.alerts.promql import parse, problems
 
 BOARDS = {path.stem: json.loads(text) for path, text in catalogue.render().items()}
-PANELS = [(name, panel) for name, board in BOARDS.items() for panel in board["panels"] if panel["type"] != "row"]
+PANELS = [(name, panel) for name, board in BOARDS.items() for panel in every_panel(board) if panel["type"] != "row"]
 TARGETS = [(name, panel, target) for name, panel in PANELS for target in panel["targets"]]
 UNITS = {"none", "short", "locale", "s", "percentunit", "Bps", "decbytes", "celsius", "watt"}
 BOUNDED = ("lockstep_suspect_slowdown_ratio", "lockstep_incident_info", "lockstep_incident_silence_seconds")
@@ -86,8 +87,9 @@ def test_variables(board):
         assert item["refresh"] == 2
         selector, label = re.fullmatch(r"label_values\((.*), (\w+)\)", item["definition"]).groups()
         assert problems(selector) == []
-        assert label in BY_NAME[parse(selector).selectors[0].metric].labels
-        assert item["multi"] == item["includeAll"] == (item.get("allValue") == ".+")
+        assert label == "cluster" or label in BY_NAME[parse(selector).selectors[0].metric].labels
+        assert item["multi"] == item["includeAll"] == ("allValue" in item)
+        assert item.get("allValue", ".+") == (".*" if label == "cluster" else ".+")
 
 
 @each_board

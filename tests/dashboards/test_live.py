@@ -14,6 +14,7 @@ import pytest
 from alerts import rules
 from alerts.policy import AlertPolicy
 from dashboards import catalogue
+from dashboards.builders import every_panel
 from lockstep.cli.main import main
 from tests.dashboards import synthetic
 from tests.support import servers
@@ -22,7 +23,7 @@ from tests.support.servers import wait_until
 
 pytestmark = pytest.mark.servers
 BOARDS = {path.stem: json.loads(text) for path, text in catalogue.render().items()}
-PANELS = [p for board in BOARDS.values() for p in board["panels"] if p["type"] != "row"]
+PANELS = [p for board in BOARDS.values() for p in every_panel(board) if p["type"] != "row"]
 TARGETS = [(panel, target) for panel in PANELS for target in panel["targets"]]
 # Each query once: dashboards share some of their panels.
 DISTINCT = {(target["expr"], target["instant"]): (panel, target) for panel, target in TARGETS}
@@ -57,7 +58,7 @@ class Prometheus:
 
 def fill(expr, run, rank=synthetic.SLOW_RANK):
     """Return an expression with the values that Grafana would put in for its variables."""
-    values = {"$__rate_interval": "1m", "$__range": "1h", "$hostname": ".+", "$rank": str(rank)}
+    values = {"$__rate_interval": "1m", "$__range": "1h", "$hostname": ".+", "$cluster": ".*", "$rank": str(rank)}
     for name, value in values.items():
         expr = expr.replace(name, value)
     return expr.replace("$run", run)
@@ -112,7 +113,7 @@ def test_a_panel_shows_a_run_and_nothing_of_another(server, panel, target):
     assert 1 <= len(series) <= SERIES_MAX
     points = [point for each in series for point in each.get("values") or [each["value"]]]
     assert all(re.fullmatch(r"-?[0-9.e+-]+", number) for _, number in points)
-    if 'run="$run"' in target["expr"]:
+    if 'run="$run"' in target["expr"]:  # and series without a cluster are those of all clusters
         assert server.ask(target, "another") == []
 
 
@@ -127,7 +128,7 @@ def test_variables_find_the_run_and_its_hosts(server):
                 parameters = {"match[]": fill(selector, synthetic.RUN), **window}
                 found[item["name"]] = server.get(f"/api/v1/label/{label}/values", **parameters)
     ranks = [str(rank) for rank in range(synthetic.RANKS)]
-    assert found == {"run": [synthetic.RUN], "hostname": ["node1", "node2"], "rank": ranks}
+    assert found == {"run": [synthetic.RUN], "hostname": ["node1", "node2"], "rank": ranks, "cluster": []}
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,9 @@ def test_processes_are_those_of_the_services(server):
 def test_annotations_mark_the_incident(server):
     """The incident marks the panels from the fault to the end; nothing is marked as begun that began before."""
     marks = {mark["name"]: mark["expr"] for mark in BOARDS["run"]["annotations"]["list"]}
-    (incident,) = server.ask({"expr": marks["Incidents"], "instant": False}, synthetic.RUN)
+    marked = server.ask({"expr": marks["Incidents"], "instant": False}, synthetic.RUN)
+    closed, incident = sorted(marked, key=lambda each: each["metric"]["incident"])
+    assert closed["metric"]["incident"] == synthetic.CLOSED_INCIDENT
     assert server.ask({"expr": marks["Starts and restarts"], "instant": False}, synthetic.RUN) == []
     assert incident["metric"] == {"incident": "train-1", "rank": "2", "cause": "compute"}
     assert abs(incident["values"][0][0] - (server.end - synthetic.SPAN_S + synthetic.FAULT_S)) <= 60
@@ -196,10 +199,16 @@ def test_annotations_mark_the_incident(server):
 
 def shown(server, title, letter="A"):
     """Return the series of a panel by their legend labels, with their last value."""
-    board = BOARDS["run"]["panels"]
+    board = every_panel(BOARDS["run"])
     (target,) = [t for p in board for t in p.get("targets", []) if p["title"] == title and t["refId"] == letter]
     series = server.ask(target, synthetic.RUN)
     return {tuple(s["metric"].values()): float((s.get("values") or [s["value"]])[-1][1]) for s in series}
+
+
+def test_a_closed_incident_is_listed_and_an_open_one_is_not(server):
+    """Of what was open in the chosen time, the table has what is not open any more."""
+    assert [labels for labels in shown(server, "Closed incidents") if synthetic.CLOSED_INCIDENT in labels]
+    assert not [labels for labels in shown(server, "Closed incidents") if "train-1" in labels]
 
 
 def test_the_culprit_stands_out(server):

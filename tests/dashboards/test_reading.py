@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dashboards import catalogue
+from dashboards.builders import every_panel
 from dashboards.queries import CAUSE_COLOURS
 from lockstep.contracts.metric import CAUSES
 from lockstep.contracts.metrics import BY_NAME
@@ -14,7 +15,7 @@ from tests.alerts.promql import parse
 from tests.dashboards import test_catalogue
 
 BOARDS = {path.stem: json.loads(text) for path, text in catalogue.render().items()}
-PANELS = [(name, panel) for name, board in BOARDS.items() for panel in board["panels"] if panel["type"] != "row"]
+PANELS = [(name, panel) for name, board in BOARDS.items() for panel in every_panel(board) if panel["type"] != "row"]
 DOCS = Path(__file__).parents[2] / "docs" / "dashboards.md"
 NOT_COUNTED = {"Load of its node"}
 """Gauges in no unit that are no number of things: the load is an average."""
