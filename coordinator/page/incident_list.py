@@ -56,7 +56,7 @@ def _cells(incident: "Incident") -> list[tuple[str, str, str | None]]:
             f"{1e12 if lasted_s is None else lasted_s:.6g}",
         ),
         (
-            "device time lost",
+            "lost",
             format_seconds(incident.lost_device_seconds or None),
             f"{incident.lost_device_seconds:.6g}",
         ),

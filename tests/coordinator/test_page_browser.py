@@ -1,8 +1,6 @@
 """The pages in Chromium: the map, both schemes, narrow and wide, by keyboard, live, with and without scripts."""
 
-import asyncio
 import contextlib
-import threading
 import time
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -11,7 +9,7 @@ import pytest
 from lockstep.contracts.messages import ProfileAnswer, TraceSummary
 from tests.coordinator.conftest import START_UNIX_S, announce
 from tests.coordinator.test_runs import NOW, play, two_nodes
-from tests.coordinator.web import FAULTY, TOKEN, Site
+from tests.coordinator.web import FAULTY, TOKEN, Server
 from tests.support.browser import chromium
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(120)]
@@ -24,38 +22,6 @@ CELLS = """(...cells) => {
   });
 }"""
 """Brightness of cells of the map, 0 to 765; read once, because Chromium complains of many readings."""
-
-
-class Server:
-    """A site in a thread of its own; `do` runs a function there, where its runs live."""
-
-    def __init__(self, token_file):
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self.site = self._wait(self._start(token_file))
-        self.url = str(self.site.client.make_url("/")).rstrip("/")
-
-    async def _start(self, token_file):
-        site = await Site(token_file=token_file).__aenter__()
-        play(site.runs, FAULTY, 0, 50)
-        site.runs.by_name["job"].machine.captures.current = None
-        return site
-
-    def _wait(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
-
-    def do(self, function, *given):
-        async def call():
-            return function(*given)
-
-        return self._wait(call())
-
-    def close(self):
-        self._wait(self.site.__aexit__(None, None, None))
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """The coordinator's application over real runs, asked by a client."""
 
 import asyncio
+import threading
 
 from aiohttp.test_utils import TestClient, TestServer
 
@@ -14,7 +15,7 @@ from coordinator.settings.reload import Reloader, read_settings
 from coordinator.store import Store
 from tests.coordinator.scenarios import Scenario, generate
 from tests.coordinator.test_collector import snapshot
-from tests.coordinator.test_runs import NOW, two_nodes
+from tests.coordinator.test_runs import NOW, play, two_nodes
 
 FAULTY = generate(Scenario(degrees="dp=4", steps=80).with_fault("data", 2, seconds=0.2, begin=40))
 TOKEN = "secret"
@@ -66,6 +67,38 @@ class Site:
     async def __aexit__(self, *what):
         await self.client.__aexit__(*what)
         self.store.close()
+
+
+class Server:
+    """A site in a thread of its own; `do` runs a function there, where its runs live."""
+
+    def __init__(self, token_file):
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.site = self._wait(self._start(token_file))
+        self.url = str(self.site.client.make_url("/")).rstrip("/")
+
+    async def _start(self, token_file):
+        site = await Site(token_file=token_file).__aenter__()
+        play(site.runs, FAULTY, 0, 50)
+        site.runs.by_name["job"].machine.captures.current = None
+        return site
+
+    def _wait(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
+
+    def do(self, function, *given):
+        async def call():
+            return function(*given)
+
+        return self._wait(call())
+
+    def close(self):
+        self._wait(self.site.__aexit__(None, None, None))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
 
 
 async def get(site, path, status=200):

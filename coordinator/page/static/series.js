@@ -7,6 +7,7 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const GAP_S = 2, WAIT_MS = 4000, LANE = 26, SYNC = "series";
   const PARTS = { data: 0, forward: 1, backward: 2, optimizer: 3, compute: 1, host: 7, gc: 6 }; // with their colours
+  const steps = uPlot.paths.stepped({ align: 1 });
   let known = null, charts = [], asked = 0, isAsking = false, waiting = null, zoom = null, isSetting = false;
 
   const seconds = value => value == null ? "-" : value >= 10 ? `${value.toFixed(1)} s` : value >= 1 ? `${value.toFixed(2)} s`
@@ -23,28 +24,26 @@
     return span < 900 ? `${time}:${two(when.getUTCSeconds())}` : time;
   }
 
-  // Values by point, in the middle of its interval; null where a pause lies between two.
+  const isGap = (before, point) => point.attempt !== before.attempt
+    || point.begin_unix_seconds - before.end_unix_seconds > Math.max(GAP_S, (before.end_unix_seconds - before.begin_unix_seconds) / 2);
+
+  // A value holds from its interval's begin to the next one's; null where a pause begins, and the last one to its end.
   function columns(points, pick) {
     const values = [];
     points.forEach((point, place) => {
       if (place && isGap(points[place - 1], point)) values.push(null);
       values.push(pick(point) ?? null);
     });
-    return values;
+    return [...values, values.at(-1)];
   }
-
-  const isGap = (before, point) => point.attempt !== before.attempt
-    || point.begin_unix_seconds - before.end_unix_seconds > Math.max(GAP_S, (before.end_unix_seconds - before.begin_unix_seconds) / 2);
-
-  const middle = point => (point.begin_unix_seconds + point.end_unix_seconds) / 2;
 
   function times(points) {
     const values = [];
     points.forEach((point, place) => {
-      if (place && isGap(points[place - 1], point)) values.push((points[place - 1].end_unix_seconds + point.begin_unix_seconds) / 2);
-      values.push(middle(point));
+      if (place && isGap(points[place - 1], point)) values.push(points[place - 1].end_unix_seconds);
+      values.push(point.begin_unix_seconds);
     });
-    return values;
+    return [...values, points.at(-1).end_unix_seconds];
   }
 
   // --- which charts there are
@@ -88,7 +87,7 @@
     const points = known.points, style = getComputedStyle(document.documentElement);
     const colour = name => style.getPropertyValue(name).trim();
     const wanted = series(points), x = times(points);
-    box.dataset.gaps = x.length - points.length;
+    box.dataset.gaps = x.length - 1 - points.length;
     for (const each of charts) each.destroy();
     box.replaceChildren();
     charts = wanted.map(each => {
@@ -102,18 +101,17 @@
         cursor: { sync: { key: SYNC }, y: false, drag: { x: true, y: false }, points: { size: 7 } },
         scales: { x: { time: true, range: (_, min, max) => [min, max] }, y: { range: chart => height(chart) } },
         axes: [
-          { ...axis, space: 70, size: 30, values: (chart, splits) => splits.map(split => clock(split, chart.scales.x.max - chart.scales.x.min)) },
+          { ...axis, space: 60, size: 30, values: (chart, splits) => splits.map(split => clock(split, chart.scales.x.max - chart.scales.x.min)) },
           { ...axis, space: 34, size: 62, values: (_, splits) => splits.map(value => value ? each.text(value) : "0") },
         ],
         tzDate: unix => uPlot.tzDate(new Date(unix * 1000), "Etc/UTC"),
         series: [{ label: "time", value: (_, unix) => unix == null ? "-" : `${clock(unix, 0)} UTC` },
-          ...each.lines.map(line => ({ label: line.label, stroke: colour(line.colour), width: line.width, dash: line.dash,
-            value: (_, value) => each.text(value) }))],
+          ...each.lines.map(line => ({ label: line.label, stroke: colour(line.colour), width: line.width, dash: line.dash, paths: steps,
+            value: (_, value) => value == null ? "" : each.text(value) }))],
         hooks: { setScale: [(chart, key) => { if (key === "x") follow(chart); }], drawClear: [shade], setCursor: [tell] },
       }, [x, ...each.lines.map(line => columns(points, line.pick))], frame);
     });
     apply();
-    for (const each of charts) each.setLegend({ idx: x.length - 1 }, false);
   }
 
   // --- the same span of time in all charts and lanes
@@ -154,7 +152,7 @@
 
   function tell(chart) {
     const place = chart.cursor.idx, unix = place == null ? null : chart.data[0][place];
-    const point = unix == null ? null : known.points.find(each => each.begin_unix_seconds <= unix && unix <= each.end_unix_seconds);
+    const point = unix == null ? null : known.points.findLast(each => each.begin_unix_seconds <= unix);
     if (!point) { at.textContent = ""; return; }
     const steps = point.steps > 1 ? `steps ${point.first_step} to ${point.last_step}` : `step ${point.last_step}`;
     at.textContent = `${clock(point.begin_unix_seconds, 0)} to ${clock(point.end_unix_seconds, 0)} UTC, ${steps}: ` +

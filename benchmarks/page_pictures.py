@@ -1,0 +1,123 @@
+"""Pictures of the coordinator's pages at the width of a desk and of a telephone, in both schemes.
+
+`python -m benchmarks.page_pictures --out DIR` plays three generated runs into a coordinator's application, one of them
+with a closed and an open incident, and has Chromium draw overview, run, incidents and an incident's report as PNG. It
+returns 1 where a page is wider than its screen. `benchmarks.pictures` takes the README's from a real run.
+"""
+
+import argparse
+import base64
+import contextlib
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from coordinator.decide import events as ev
+from lockstep.contracts.messages import StepBatch
+from tests.coordinator.scenarios import START_UNIX_S, Recording, Scenario, generate
+from tests.coordinator.test_runs import two_nodes
+from tests.coordinator.web import TOKEN, Server, Site
+from tests.support.browser import chromium
+from tests.support.servers import wait_until
+
+RUN = "gpt-small"
+WIDTHS = (1440, 390)
+SCHEMES = ("light", "dark")
+HEIGHT_MAX = 4000
+_STEPS = 700
+_CHUNK_STEPS = 50  # of one call, so that none takes seconds
+_DRAWN_SECONDS = 30
+_CHARTS = "document.getElementById('charts')?.dataset.last && document.getElementById('heat')?.dataset.last"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Play, draw, and name each picture with its width; return whether a page is wider than its screen."""
+    parser = argparse.ArgumentParser(description="Take pictures of the coordinator's pages.")
+    parser.add_argument("--out", type=Path, required=True)
+    out: Path = parser.parse_args(arguments).out
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        token = Path(folder) / "token"
+        token.write_text(TOKEN)
+        with contextlib.closing(Server(str(token))) as server, chromium() as browser:
+            incident = play_runs(server)
+            pages = {
+                "overview": ("/", "true"),
+                "run": (f"/runs/{RUN}", _CHARTS),
+                "incidents": ("/incidents", "true"),
+                "incident": (f"/incidents/{quote(incident, safe='')}", "true"),
+            }
+            overflows = [
+                _take(browser, f"{server.url}{path}", out / f"{name}-{width}-{scheme}.png", (width, scheme), ready)
+                for name, (path, ready) in pages.items()
+                for width in WIDTHS
+                for scheme in SCHEMES
+            ]
+    return int(any(overflows))
+
+
+def play_runs(server: Server) -> str:
+    """Play a run with two faults, the first of which ends, and two healthy ones; return the open incident's id."""
+    faulty = Scenario(degrees="dp=4", steps=_STEPS).with_fault("data", 2, seconds=0.2, begin=200, end=350)
+    faulty = faulty.with_fault("compute", 1, seconds=0.1, begin=_STEPS - 150)
+    healthy = Scenario(degrees="dp=4", steps=60)
+    for name, scenario in ((RUN, faulty), ("vision", healthy), ("speech", healthy)):
+        recording = generate(scenario)
+        server.do(partial(two_nodes, server.site.runs, run=name))
+        for first in range(0, scenario.steps, _CHUNK_STEPS):
+            last = min(first + _CHUNK_STEPS, scenario.steps)
+            server.do(
+                _play,
+                server.site,
+                [(_end_s(recording, step), _batches(recording, name, step)) for step in range(first, last)],
+            )
+    return next(iter(server.site.runs.by_name[RUN].machine.tracker.incidents))
+
+
+def _batches(recording: Recording, run: str, step: int) -> list[StepBatch]:
+    nodes = (("n0", (0, 1)), ("n1", (2, 3)))
+    return [recording.batch(step, step + 1, ranks=ranks, node=node, run=run) for node, ranks in nodes]
+
+
+def _end_s(recording: Recording, step: int) -> float:
+    """Return when a step ends, seconds from the run's begin."""
+    return float(recording.duration[: step + 1].max(axis=1).sum())
+
+
+def _play(site: Site, steps: list[tuple[float, list[StepBatch]]]) -> None:
+    """Feed steps and store closed incidents, as the coordinator's effects do."""
+    for end_s, batches in steps:
+        for _, instructions in site.runs.take_batches(batches, START_UNIX_S + end_s):
+            _keep(site, instructions)
+
+
+def _keep(site: Site, instructions: Sequence[ev.Instruction]) -> None:
+    for each in instructions:
+        if isinstance(each, ev.CloseIncident):
+            site.store.keep_incident(each.incident)
+
+
+def _take(browser: Any, address: str, path: Path, look: tuple[int, str], ready: str) -> bool:
+    """Write a picture at a width and in a scheme; return whether the page is wider than its screen."""
+    width, scheme = look
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < min(WIDTHS) + 1}
+    browser.call("Emulation.setDeviceMetricsOverride", **size)
+    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    browser.call("Page.navigate", url=address)
+    browser.wait("Page.loadEventFired")
+    wait_until(lambda: browser.ask(ready), _DRAWN_SECONDS, f"{address}: {ready}")
+    height = min(browser.call("Page.getLayoutMetrics")["cssContentSize"]["height"], HEIGHT_MAX)
+    clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+    taken = browser.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+    path.write_bytes(base64.b64decode(taken["data"]))
+    is_wider = bool(browser.ask("document.documentElement.scrollWidth > innerWidth"))
+    print(f"{path.name}: {path.stat().st_size / 1024:.0f} KB{', wider than its screen' if is_wider else ''}")
+    return is_wider
+
+
+if __name__ == "__main__":
+    sys.exit(main())
