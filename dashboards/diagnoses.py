@@ -56,6 +56,7 @@ _WHAT = DashboardRow(
             ),
         ),
         PanelLine(
+            widths=(6, 12, 6),
             panels=(
                 PREDICTED_GAIN,
                 SUSPECTS,

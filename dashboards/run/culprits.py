@@ -3,13 +3,13 @@
 from dashboards.builders import DashboardRow, PanelLine, alerts, bars, query, timeseries
 from dashboards.panels import Column, grid
 from dashboards.queries import RUN, TOP, seconds_per_step
-from dashboards.shared import CLOSED_INCIDENTS, NOT_ARRIVED, OPEN_BY_CAUSE, SUSPECTS, TO_INCIDENT
+from dashboards.shared import CLOSED_INCIDENTS, NOT_ARRIVED, SUSPECTS, TO_INCIDENT
 
 CULPRITS = DashboardRow(
     title="Who holds us back?",
     lines=(
         PanelLine(
-            widths=(9, 10, 5),
+            widths=(12, 12),
             panels=(
                 SUSPECTS,
                 grid(
@@ -27,7 +27,6 @@ CULPRITS = DashboardRow(
                     names=f"max by (incident, rank, cause, root_cause, function) (lockstep_incident_info{{{RUN}}})",
                     links={"incident": TO_INCIDENT},
                 ),
-                NOT_ARRIVED,
             ),
         ),
         PanelLine(
@@ -65,10 +64,10 @@ CULPRITS = DashboardRow(
             ),
         ),
         PanelLine(
-            widths=(8, 5, 5, 6),
+            widths=(8, 6, 4, 6),
             panels=(
                 CLOSED_INCIDENTS,
-                OPEN_BY_CAUSE,
+                NOT_ARRIVED,
                 timeseries(
                     "Devices lost",
                     "Device seconds lost per second: how many devices the run might as well not have.",
