@@ -64,7 +64,7 @@ CULPRITS = DashboardRow(
             ),
         ),
         PanelLine(
-            widths=(8, 6, 4, 6),
+            widths=(6, 6, 4, 8),
             panels=(
                 CLOSED_INCIDENTS,
                 NOT_ARRIVED,
