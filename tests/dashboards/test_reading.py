@@ -155,7 +155,7 @@ def test_a_cause_has_one_colour():
         and any(re.search(r"\A{{cause}}|: {{cause}}", target["legendFormat"]) for target in panel["targets"])
         and "topk" not in panel["targets"][0]["expr"]
     ]
-    assert len(drawn) == 5
+    assert len(drawn) == 4
     for panel in drawn:
         colours = {
             re.search(r"\w+", override["matcher"]["options"])[0]: override["properties"][0]["value"]["fixedColor"]
