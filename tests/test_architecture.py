@@ -34,9 +34,11 @@ ARROWS = {
         "lockstep.diagnosis",
         "lockstep.html",
         "lockstep.analysis",
+        "lockstep.serving",
         "coordinator.record",
     },
     "lockstep.serving": {"lockstep.contracts"},
+    "lockstep.trackers": {"lockstep.contracts", "lockstep.serving"},
     "lockstep.doctor": {"lockstep.contracts"},
     "lockstep.injection": {"lockstep.contracts", "lockstep.serving"},
     "exporter": {
@@ -118,6 +120,7 @@ THIRD_PARTY = {
     "lockstep.doctor": set(),
     "lockstep.html": set(),
     "lockstep.serving": {"aiohttp", "bcrypt", "mqtt5", "prometheus_client"},
+    "lockstep.trackers": {"mlflow", "opentelemetry", "tensorboardX", "wandb"},
 }
 FILE_EXCEPTIONS = {"lockstep/contracts/codec.py": {"msgspec"}, "lockstep/contracts/yaml_text.py": {"yaml"}}
 
@@ -192,6 +195,8 @@ def test_imports_follow_the_arrows(path):
         ("lockstep/simulator/models/model.py", "lockstep.simulator.hardware.cluster"),
         ("lockstep/simulator/lowering/plan.py", "lockstep.simulator.execution.executor"),
         ("lockstep/simulator/execution/events.py", "lockstep.simulator.forecast"),
+        ("lockstep/trackers/forwarder.py", "coordinator.record.step_series"),
+        ("lockstep/agent/hooks/api.py", "lockstep.trackers.forwarder"),
         ("exporter/reading/rings.py", "exporter.sending.publisher"),
         ("exporter/exposing/app.py", "exporter.capturing.captures"),
         ("coordinator/app.py", "lockstep.cli.main"),

@@ -11,7 +11,7 @@ from coordinator.page.incident_report import POLICY, render_report
 
 
 async def list_incidents(request: web.Request) -> web.Response:
-    """List incidents, the oldest first, without their explanations: a thousand of those are megabytes."""
+    """List incidents without explanations, which are megabytes, the oldest first; `host` is that of open ones."""
     run, state = request.query.get("run", ""), request.query.get("state", "")
     if state not in ("", OPEN, CLOSED):
         raise ApiError(BAD, f"state: got {state!r}, expected {OPEN!r} or {CLOSED!r}")
@@ -24,9 +24,9 @@ async def list_incidents(request: web.Request) -> web.Response:
         for incident in known.machine.tracker.incidents.values()
     }
     both = sorted((kept | fresh).values(), key=lambda incident: (incident.opened_unix_ns, incident.id))
-    return web.json_response(
-        {"incidents": [to_brief_json(incident) for incident in both if state in ("", incident.state)]}
-    )
+    hosts = hosts_of(services.runs.by_name.values())
+    listed = [to_brief_json(each) | {"host": hosts.get(each.id, "")} for each in both if state in ("", each.state)]
+    return web.json_response({"incidents": listed})
 
 
 async def show_incident(request: web.Request) -> web.Response:

@@ -91,7 +91,7 @@ ANSWERS: dict[tuple[str, str], dict[str, Any]] = {
     ("GET", "/api/v1/fleet"): _each("subjects", _OBJECT),
     ("GET", "/api/v1/targets"): _LIST,
     ("GET", "/api/v1/streams"): _object({"ledger": _OBJECT, "nodes": {"type": ["array", "object"]}}),
-    ("GET", "/api/v1/incidents"): _each("incidents", _object(_INCIDENT_FIELDS)),
+    ("GET", "/api/v1/incidents"): _each("incidents", _object(_INCIDENT_FIELDS | {"host": _TEXT})),
     ("GET", "/api/v1/incidents/{id}"): _object(_INCIDENT_FIELDS | {"explanation": _OBJECT, "timeline": _LIST}),
     ("GET", "/api/v1/policy"): _object({"thresholds": _LIST, "runs": _OBJECT}),
     ("GET", "/api/v1/runs/{run}/policy"): _object({"run": _TEXT, "thresholds": _LIST}),

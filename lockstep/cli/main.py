@@ -27,8 +27,9 @@ EXTRA_PACKAGES = frozenset(
 
 
 COMMANDS = (
-    *("run", "services", "injector", "replay", "report", "compare", "top", "profile", "analyze", "simulate", "whatif"),
-    *("calibrate", "specify", "fuse", "doctor", "build_hooks", "export", "preview", "completion", "demo"),
+    *("run", "services", "injector", "replay", "report", "compare", "top", "profile", "forward"),
+    *("analyze", "simulate", "whatif", "calibrate", "specify", "fuse", "doctor", "build_hooks", "export"),
+    *("preview", "completion", "demo"),
 )
 """Modules lockstep/cli/NAME_command.py, in the order of the help; each adds one sub-command, `services` three."""
 

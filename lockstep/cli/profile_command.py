@@ -101,7 +101,7 @@ def read_token(path: str | None) -> str:
         raise ConfigError(f"--token-file {path}: {error}") from None
 
 
-def check_url(url: str) -> None:
+def check_url(url: str, option: str = "--coordinator") -> None:
     """Raise where an address of a coordinator is none.
 
     Raises
@@ -115,7 +115,7 @@ def check_url(url: str) -> None:
     except ValueError:  # a bracket that is not closed
         is_url = False
     if not is_url:
-        raise ConfigError(f"--coordinator: got {url!r:.100}, expected a URL like {DEFAULT_URL}")
+        raise ConfigError(f"{option}: got {url!r:.100}, expected a URL like {DEFAULT_URL}")
 
 
 def unanswered(url: str, error: Exception) -> LocalError:

@@ -20,6 +20,7 @@ async def test_an_incident_says_what_it_was_decided_from():
         play(site.runs, FAULTY, 0, 60)
         (listed,) = (await get(site, INCIDENTS))["incidents"]
         assert "explanation" not in listed
+        assert listed["host"] == "host-n1"
         shown = await get(site, f"{INCIDENTS}/{listed['id']}")
     told = shown["explanation"]
     assert told.keys() >= {"quantity", "reference", "samples", "noise", "thresholds", "rule", "numbers"}

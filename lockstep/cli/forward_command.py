@@ -1,0 +1,150 @@
+"""`lockstep forward RUN --to TRACKER`: a run's step breakdown and incidents in W&B, MLflow, TensorBoard, or by OTLP."""
+
+import argparse
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from lockstep.cli.profile_command import DEFAULT_URL, check_url, read_token
+from lockstep.contracts.errors import ConfigError
+from lockstep.trackers.tracker import LIBRARIES, Tracker, TrackerOptions, open_tracker
+
+if TYPE_CHECKING:
+    from lockstep.trackers.forwarder import Forwarder
+    from lockstep.trackers.position import Position
+
+_INTERVALS_S = (1.0, 3600.0)
+_STATE_FOLDER = Path(".local", "state", "lockstep")
+_NAME_MAX = 150  # of a run in a file's name
+_RUN_VARIABLES = {"wandb": "WANDB_RUN_ID", "mlflow": "MLFLOW_RUN_ID"}
+_log = logging.getLogger("lockstep.forward")
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser(
+        "forward",
+        help="send a run's step breakdown and incidents to W&B, MLflow, TensorBoard, or by OTLP",
+        description="Reads a coordinator's API and sends what is new of one run to a tracker, until the run ends. It "
+        "continues where it ended before. It runs in a process of its own; training code does not change.",
+        epilog="Credentials and servers are the tracker's own settings: WANDB_API_KEY, MLFLOW_TRACKING_URI, "
+        "OTEL_EXPORTER_OTLP_HEADERS and so on. Where WANDB_RUN_ID or MLFLOW_RUN_ID is set, as for the training, the "
+        "figures appear in the training's own run.",
+    )
+    parser.add_argument("run", metavar="RUN", help="name of the run")
+    parser.add_argument("--to", required=True, choices=tuple(LIBRARIES), help="the tracker; each is an extra")
+    parser.add_argument("--coordinator", default=DEFAULT_URL, metavar="URL", help=f"default: {DEFAULT_URL}")
+    parser.add_argument("--token-file", metavar="FILE", help="file with the API token, where passwords are needed")
+    parser.add_argument(
+        "--address",
+        default="",
+        metavar="WHERE",
+        help="TensorBoard's folder, MLflow's tracking URI or the URL of an OTLP collector",
+    )
+    parser.add_argument(
+        "--project", default="", metavar="NAME", help="W&B's project or MLflow's experiment (default: lockstep)"
+    )
+    parser.add_argument("--id", default="", metavar="ID", help="the training's own run in W&B or MLflow")
+    parser.add_argument(
+        "--interval", type=float, default=10.0, metavar="SECONDS", help="of steps that become one point (default: 10)"
+    )
+    parser.add_argument(
+        "--link-url", default="", metavar="URL", help="where browsers reach the coordinator (default: --coordinator)"
+    )
+    parser.add_argument(
+        "--state", type=Path, metavar="FILE", help="how far the run was sent (default: in ~/.local/state/lockstep)"
+    )
+    parser.add_argument("--once", action="store_true", help="send what is known now, and end")
+    parser.set_defaults(act=act)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Forward until the run or the process is to end.
+
+    Raises
+    ------
+    LockstepError
+        An argument is wrong, or the tracker's library is not installed; with `--once`, coordinator or tracker is away.
+    """
+    from lockstep.trackers.coordinator_reader import CoordinatorReader  # noqa: PLC0415  (the agent's image has no HTTP)
+    from lockstep.trackers.forwarder import Forwarder  # noqa: PLC0415
+    from lockstep.trackers.position import hold_position, load_position  # noqa: PLC0415
+
+    _check(arguments)
+    token, to = read_token(arguments.token_file), arguments.to
+    reader = CoordinatorReader(arguments.coordinator, arguments.run, token=token, link_url=arguments.link_url)
+    own_run = arguments.id or os.environ.get(_RUN_VARIABLES.get(to, ""), "")
+    state_file = arguments.state or _default_state_file(arguments.run, to)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    with hold_position(state_file):
+        position = load_position(state_file, arguments.run, to)
+        forwarder = Forwarder(
+            reader.read,
+            partial(_open, arguments, own_run, state_file),
+            position,
+            state_file,
+            interval_s=arguments.interval,
+            log=_log,
+        )
+        _run(forwarder, arguments)
+    print(f"{forwarder.sent_points} points and {forwarder.sent_incidents} incidents of {arguments.run} sent to {to}")
+    return 0
+
+
+def _run(forwarder: "Forwarder", arguments: argparse.Namespace) -> None:
+    from lockstep.trackers.forwarder import follow  # noqa: PLC0415
+
+    is_over = False
+    try:
+        if arguments.once:
+            is_over = forwarder.forward(time.time(), is_last=True).is_over
+            return
+        stop = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        is_over = follow(
+            forwarder,
+            now_s=time.time,
+            wait=stop.wait,
+            interval_s=arguments.interval,
+            draw=random.random,
+            log=_log,
+        )
+    finally:
+        forwarder.close(is_over=is_over)
+
+
+def _open(arguments: argparse.Namespace, own_run: str, state_file: Path, position: "Position") -> Tracker:
+    """Open the tracker in the training's run, else in the one that an earlier process began."""
+    if own_run and position.tracker_run not in ("", own_run):
+        got = f"the position in run {position.tracker_run}"
+        raise ConfigError(f"--state {state_file}: got {got}, expected of {own_run}; name another file")
+    options = TrackerOptions(
+        run=arguments.run,
+        address=arguments.address,
+        project=arguments.project,
+        tracker_run=own_run or position.tracker_run,
+        is_attached=bool(own_run),
+    )
+    return open_tracker(arguments.to, options)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    check_url(arguments.coordinator)
+    if arguments.link_url:
+        check_url(arguments.link_url, "--link-url")
+    least, most = _INTERVALS_S
+    if not least <= arguments.interval <= most:
+        raise ConfigError(f"--interval: got {arguments.interval}, expected {least:.0f} to {most:.0f} seconds")
+
+
+def _default_state_file(run: str, tracker: str) -> Path:
+    return Path.home() / _STATE_FOLDER / f"forward-{quote(run, safe='')[:_NAME_MAX]}-{tracker}.json"

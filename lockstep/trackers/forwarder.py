@@ -1,0 +1,178 @@
+"""From the coordinator to one tracker: each step once, in order, from where the last process ended.
+
+No clock, no network of its own: `read` asks the coordinator, the tracker's library sends, and time comes with the call.
+What a tracker has taken is noted before anything else is sent, so only a crash between the two sends an answer twice.
+Memory is bounded by the coordinator's answers, which are: at most 816 intervals, and the run's incidents.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lockstep.contracts.errors import PeerError
+from lockstep.serving.log_limit import LogLimit
+from lockstep.serving.messaging import backoff_seconds
+from lockstep.trackers.incident_notes import IncidentNote
+from lockstep.trackers.points import StepPoint, join_points, with_values
+from lockstep.trackers.position import Position, save_position
+from lockstep.trackers.tracker import Tracker
+
+INCIDENTS_LISTED_MAX = 200
+"""Of a table of incidents in a tracker, the youngest."""
+_OPEN = "open"
+_AWAY_LONGEST_S = 300.0
+_SETTLED_INTERVALS = 2.0  # after which the last interval of a run that makes no step is sent as it is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """What the coordinator knows of a run: complete intervals and incidents, each the oldest first.
+
+    `is_over` where the run has ended. `refused` names figures that are no finite numbers.
+    """
+
+    points: Sequence[StepPoint]
+    incidents: Sequence[IncidentNote]
+    is_over: bool = False
+    refused: frozenset[str] = frozenset()
+
+
+class Forwarder:
+    """`position` is what the tracker has; it is in the file before the next call.
+
+    `sent_points` and `sent_incidents` count what this process has sent.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], RunReport],
+        open_tracker: Callable[[Position], Tracker],
+        position: Position,
+        state_file: Path,
+        *,
+        interval_s: float,
+        log: logging.Logger,
+    ) -> None:
+        self.position = position
+        self.sent_points = 0
+        self.sent_incidents = 0
+        self._read, self._open_tracker, self._state_file, self._interval_s = read, open_tracker, state_file, interval_s
+        self._tracker: Tracker | None = None
+        self._log = LogLimit(log)
+
+    def forward(self, now_s: float, *, is_last: bool = False) -> RunReport:
+        """Send what is new, and return what the coordinator reported; `is_last` sends the last interval unfinished too.
+
+        Raises
+        ------
+        PeerError
+            The coordinator or the tracker is away or refuses. What was sent before is noted, the rest comes again.
+        ConfigError
+            The tracker's library or run is not there, or the state file cannot be written.
+        """
+        tracker = self._opened()
+        report = self._read()
+        if report.refused:
+            names = ", ".join(sorted(report.refused))
+            self._log.warning("figures", now_s, f"{names}: got no finite numbers; these figures are left out")
+        incidents = [self._with_host(note) for note in report.incidents]
+        self._send_points(tracker, report, incidents, now_s, is_last=is_last or report.is_over)
+        self._send_incidents(tracker, incidents)
+        return report
+
+    def _send_points(
+        self, tracker: Tracker, report: RunReport, incidents: Sequence[IncidentNote], now_s: float, *, is_last: bool
+    ) -> None:
+        position = self.position
+        new = [point for point in report.points if point.end_unix_s > position.until_unix_s]
+        self._note_gap(new, now_s)
+        joined = join_points(new, self._interval_s)
+        waits_s = _SETTLED_INTERVALS * self._interval_s
+        if joined and not is_last and now_s - joined[-1].end_unix_s < waits_s:
+            joined.pop()  # its interval goes on
+        if not joined:
+            return
+        joined[-1] = with_values(
+            joined[-1],
+            incidents_open=float(sum(note.state == _OPEN for note in incidents)),
+            lost_device_seconds=sum(note.lost_device_seconds for note in incidents),
+        )
+        tracker.log_points(joined)
+        self.sent_points += len(joined)
+        position.until_unix_s, position.last_step = joined[-1].end_unix_s, joined[-1].last_step
+        self._save()
+
+    def _note_gap(self, new: Sequence[StepPoint], now_s: float) -> None:
+        """Log steps that the coordinator has no more, of the attempt that was forwarded last."""
+        first = new[0].first_step if new else 0
+        if self.position.last_step >= 0 and first > self.position.last_step + 1:
+            lost = f"steps {self.position.last_step + 1} to {first - 1}"
+            self._log.warning("gap", now_s, f"{lost} were not judged, or are not known any more; they are left out")
+
+    def _send_incidents(self, tracker: Tracker, incidents: Sequence[IncidentNote]) -> None:
+        position = self.position
+        changed = [note for note in incidents if position.revisions.get(note.id) != note.revision]
+        listed_ids = {note.id for note in incidents}
+        if changed:
+            tracker.log_incidents(changed, incidents[-INCIDENTS_LISTED_MAX:])
+            self.sent_incidents += len(changed)
+        if changed or position.revisions.keys() - listed_ids:
+            position.revisions = {note.id: note.revision for note in incidents}
+            position.hosts = {note.id: note.host for note in incidents if note.host}
+            self._save()
+
+    def _with_host(self, note: IncidentNote) -> IncidentNote:
+        """Return an incident with the host that it had while it was open: the coordinator gives no other."""
+        return note if note.host else replace(note, host=self.position.hosts.get(note.id, ""))
+
+    def close(self, *, is_over: bool) -> None:
+        """Let the tracker end, where it was reached.
+
+        Raises
+        ------
+        PeerError
+            It refuses.
+        """
+        if self._tracker is not None:
+            self._tracker.close(is_over=is_over)
+
+    def _opened(self) -> Tracker:
+        if self._tracker is None:
+            self._tracker = self._open_tracker(self.position)
+            self.position.tracker_run = self._tracker.tracker_run
+            self._save()  # at once: a restart must find the run that was begun
+        return self._tracker
+
+    def _save(self) -> None:
+        save_position(self._state_file, self.position)
+
+
+def follow(
+    forwarder: Forwarder,
+    *,
+    now_s: Callable[[], float],
+    wait: Callable[[float], bool],
+    interval_s: float,
+    draw: Callable[[], float],
+    log: logging.Logger,
+) -> bool:
+    """Forward until the run is over, then return True, or until `wait` returns that the process shall end.
+
+    A coordinator or tracker that is away costs nothing but time: what is new comes later, as coarse as the coordinator
+    then knows it. `draw` returns random numbers from 0 to 1, which spread the attempts to reach it.
+    """
+    limit, wait_s, failures = LogLimit(log), 0.0, 0
+    while not wait(wait_s):
+        try:
+            is_over = forwarder.forward(now_s()).is_over
+        except PeerError as error:
+            failures += 1
+            longest_s = max(_AWAY_LONGEST_S, interval_s)
+            wait_s = backoff_seconds(failures, draw(), first_seconds=interval_s, longest_seconds=longest_s)
+            limit.warning("away", now_s(), f"{error}; trying again in {wait_s:.0f} s")
+            continue
+        if is_over:
+            return True
+        wait_s, failures = interval_s, 0
+    return False

@@ -1,0 +1,100 @@
+"""Incidents as the coordinator lists them and as trackers show them. Pure."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.contracts.errors import MalformedError
+
+_RANKS_LISTED_MAX = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentNote:
+    """An incident as a tracker shows it. `host` is empty where it is of no host, `function` before a capture named it.
+
+    `lost_device_seconds` grows while it is open; `link` leads to its report.
+    """
+
+    id: str
+    state: str
+    kind: str
+    cause: str
+    ranks: tuple[int, ...]
+    host: str
+    onset_step: int
+    opened_unix_s: float
+    closed_unix_s: float | None
+    slowdown_ratio: float
+    lost_device_seconds: float
+    function: str
+    link: str
+
+    @property
+    def revision(self) -> str:
+        """What distinguishes two reports of one incident that are both worth an event; what it costs does not."""
+        return f"{self.state}|{self.kind}|{self.cause}|{self.ranks_text}|{self.function}"
+
+    @property
+    def ranks_text(self) -> str:
+        """The first ranks, and how many more there are."""
+        text = ",".join(map(str, self.ranks[:_RANKS_LISTED_MAX]))
+        more = len(self.ranks) - _RANKS_LISTED_MAX
+        return f"{text} and {more} more" if more > 0 else text
+
+    @property
+    def title(self) -> str:
+        """One line: what, who, where, since when."""
+        where = f" on {self.host}" if self.host else ""
+        who = f" of rank {self.ranks_text}" if self.ranks else ""
+        return f"{self.kind.replace('_', ' ')}{who}{where}: {self.cause}, from step {self.onset_step}, {self.state}"
+
+    def row(self) -> dict[str, Any]:
+        """Return the columns of a table of incidents."""
+        return {
+            "id": self.id,
+            "state": self.state,
+            "kind": self.kind,
+            "cause": self.cause,
+            "ranks": self.ranks_text,
+            "host": self.host,
+            "onset_step": self.onset_step,
+            "slowdown_ratio": self.slowdown_ratio,
+            "lost_device_seconds": self.lost_device_seconds,
+            "function": self.function,
+            "link": self.link,
+        }
+
+
+def parse_incidents(answer: Mapping[str, Any], *, base_url: str, where: str) -> list[IncidentNote]:
+    """Return the incidents of `/api/v1/incidents`, the oldest first; their links begin with `base_url`.
+
+    Raises
+    ------
+    MalformedError
+        It is another answer.
+    """
+    try:
+        return [_incident(each, base_url.rstrip("/")) for each in answer["incidents"]]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        expected = "incidents of a coordinator of this version"
+        raise MalformedError("incidents", where=where, got=repr(error), expected=expected) from error
+
+
+def _incident(each: Mapping[str, Any], base_url: str) -> IncidentNote:
+    closed_ns = each["closed_unix_ns"]
+    return IncidentNote(
+        **{name: str(each[name]) for name in ("id", "state", "kind", "cause", "function")},
+        **{name: _finite_or_zero(each[name]) for name in ("slowdown_ratio", "lost_device_seconds")},
+        ranks=tuple(map(int, each["ranks"])),
+        host=str(each.get("host", "")),
+        onset_step=int(each["onset_step"]),
+        opened_unix_s=int(each["opened_unix_ns"]) * 1e-9,
+        closed_unix_s=None if closed_ns is None else int(closed_ns) * 1e-9,
+        link=f"{base_url}/incidents/{each['id']}",
+    )
+
+
+def _finite_or_zero(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0

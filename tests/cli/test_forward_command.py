@@ -1,0 +1,85 @@
+"""`lockstep forward` as it is typed: mistakes by name, and a coordinator's own application forwarded to event files."""
+
+import asyncio
+import sys
+
+import pytest
+
+from lockstep.cli.main import main
+from lockstep.trackers.tracker import LIBRARIES
+from tests.coordinator.test_runs import play
+from tests.coordinator.web import FAULTY, Site
+from tests.trackers.test_tensorboard import scalars
+
+AWAY = "http://127.0.0.1:9"  # discard, which no one serves
+
+
+@pytest.fixture
+async def site():
+    async with Site() as made:
+        play(made.runs, FAULTY, 0, 60)
+        made.url = str(made.client.make_url("/")).rstrip("/")
+        yield made
+
+
+def arguments(folder, run="job", url=AWAY, to="tensorboard"):
+    address = ["--address", str(folder / "events")] if to == "tensorboard" else []
+    state = ["--state", str(folder / "state" / "state.json")]
+    return ["forward", run, "--to", to, *address, "--coordinator", url, *state, "--once"]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ([], f"coordinator at {AWAY}/api/v1/runs: got no answer"),
+        (["--interval", "0"], "--interval: got 0.0, expected 1 to 3600 seconds"),
+        (["--coordinator", "here"], "--coordinator: got 'here', expected a URL like"),
+        (["--link-url", "here"], "--link-url: got 'here', expected a URL like"),
+        (["--address", ""], "--address: got nothing, expected the folder"),
+        (["--project", "p"], "--project and --id: expected only with wandb and mlflow"),
+        (["--state", "/proc/no/state"], "--state /proc/no/state: No such file or directory, expected a file"),
+        (["--token-file", "/no/token"], "--token-file /no/token"),
+    ],
+)
+def test_mistakes_are_named(tmp_path, capsys, more, words):
+    """On stderr, with status 2; nothing is noted as sent."""
+    assert main([*arguments(tmp_path), *more]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("to", LIBRARIES)
+def test_a_library_that_is_not_installed_is_named_with_its_extra(tmp_path, capsys, monkeypatch, to):
+    """And how to install it; nothing else is imported for it."""
+    (library,) = LIBRARIES[to]
+    for name in [name for name in sys.modules if name.split(".")[0] == library or name.endswith(f"{to}_tracker")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    assert main(arguments(tmp_path, to=to)) == 2
+    expected = f"--to {to}: got no module {library}"
+    assert f"{expected}, expected pip install 'lockstep-monitor[{to}]'" in capsys.readouterr().err
+
+
+async def test_an_unknown_run_is_named_with_those_that_are_known(site, tmp_path, capsys):
+    """The position stays at the beginning."""
+    assert await asyncio.to_thread(main, arguments(tmp_path, run="jop", url=site.url)) == 2
+    assert "got 'jop', expected a run that it knows: job" in capsys.readouterr().err
+
+
+async def test_a_run_is_forwarded_once_with_its_breakdown_and_its_incident(site, tmp_path, capsys):
+    """From the coordinator's application to files on disk: parts sum to the step, and the slow rank is named."""
+    assert await asyncio.to_thread(main, arguments(tmp_path, url=site.url)) == 0
+    folder = tmp_path / "events" / "job" / "attempt-0"
+    values = {}
+    for tag, step, value, _ in scalars(folder):
+        values.setdefault(step, {})[tag.removeprefix("lockstep/")] = value
+    assert list(values) == sorted(values)
+    for known in values.values():
+        parts = sum(known[f"{name}_seconds"] for name in ("data", "compute", "host", "gc", "dp_wait"))
+        assert parts == pytest.approx(known["step_seconds"], rel=0.05)
+    assert values[max(values)]["incidents_open"] == 1.0
+    text = b"".join(path.read_bytes() for path in folder.iterdir())
+    assert b"slow rank of rank 2 on host-n1: data, from step 40, open" in text
+    assert f"{site.url}/incidents/".encode() in text
+    capsys.readouterr()
+    assert await asyncio.to_thread(main, arguments(tmp_path, url=site.url)) == 0
+    assert capsys.readouterr().out == "0 points and 0 incidents of job sent to tensorboard\n"
