@@ -1,13 +1,14 @@
 """`lockstep forward RUN --to TRACKER`: a run's step breakdown and incidents in W&B, MLflow, TensorBoard, or by OTLP."""
 
 import argparse
+import contextlib
 import logging
-import os
 import random
 import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 _INTERVALS_S = (1.0, 3600.0)
 _STATE_FOLDER = Path(".local", "state", "lockstep")
 _NAME_MAX = 150  # of a run in a file's name
-_RUN_VARIABLES = {"wandb": "WANDB_RUN_ID", "mlflow": "MLFLOW_RUN_ID"}
 _log = logging.getLogger("lockstep.forward")
 
 
@@ -36,8 +36,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         description="Reads a coordinator's API and sends what is new of one run to a tracker, until the run ends. It "
         "continues where it ended before. It runs in a process of its own; training code does not change.",
         epilog="Credentials and servers are the tracker's own settings: WANDB_API_KEY, MLFLOW_TRACKING_URI, "
-        "OTEL_EXPORTER_OTLP_HEADERS and so on. Where WANDB_RUN_ID or MLFLOW_RUN_ID is set, as for the training, the "
-        "figures appear in the training's own run.",
+        "OTEL_EXPORTER_OTLP_HEADERS and so on.",
     )
     parser.add_argument("run", metavar="RUN", help="name of the run")
     parser.add_argument("--to", required=True, choices=tuple(LIBRARIES), help="the tracker; each is an extra")
@@ -52,7 +51,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--project", default="", metavar="NAME", help="W&B's project or MLflow's experiment (default: lockstep)"
     )
-    parser.add_argument("--id", default="", metavar="ID", help="the training's own run in W&B or MLflow")
+    parser.add_argument("--id", default="", metavar="ID", help="the training's own run in W&B (shared mode) or MLflow")
     parser.add_argument(
         "--interval", type=float, default=10.0, metavar="SECONDS", help="of steps that become one point (default: 10)"
     )
@@ -81,14 +80,13 @@ def act(arguments: argparse.Namespace) -> int:
     _check(arguments)
     token, to = read_token(arguments.token_file), arguments.to
     reader = CoordinatorReader(arguments.coordinator, arguments.run, token=token, link_url=arguments.link_url)
-    own_run = arguments.id or os.environ.get(_RUN_VARIABLES.get(to, ""), "")
     state_file = arguments.state or _default_state_file(arguments.run, to)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with hold_position(state_file):
         position = load_position(state_file, arguments.run, to)
         forwarder = Forwarder(
             reader.read,
-            partial(_open, arguments, own_run, state_file),
+            partial(_open, arguments, state_file),
             position,
             state_file,
             interval_s=arguments.interval,
@@ -107,32 +105,42 @@ def _run(forwarder: "Forwarder", arguments: argparse.Namespace) -> None:
         if arguments.once:
             is_over = forwarder.forward(time.time(), is_last=True).is_over
             return
-        stop = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
-        is_over = follow(
-            forwarder,
-            now_s=time.time,
-            wait=stop.wait,
-            interval_s=arguments.interval,
-            draw=random.random,
-            log=_log,
-        )
+        with _stop_on_signals() as stop:
+            is_over = follow(
+                forwarder,
+                now_s=time.time,
+                wait=stop.wait,
+                interval_s=arguments.interval,
+                draw=random.random,
+                log=_log,
+            )
     finally:
         forwarder.close(is_over=is_over)
 
 
-def _open(arguments: argparse.Namespace, own_run: str, state_file: Path, position: "Position") -> Tracker:
+@contextlib.contextmanager
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """Yield what SIGINT and SIGTERM set; as before, they end the process afterwards."""
+    stop = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _open(arguments: argparse.Namespace, state_file: Path, position: "Position") -> Tracker:
     """Open the tracker in the training's run, else in the one that an earlier process began."""
-    if own_run and position.tracker_run not in ("", own_run):
+    if arguments.id and position.tracker_run not in ("", arguments.id):
         got = f"the position in run {position.tracker_run}"
-        raise ConfigError(f"--state {state_file}: got {got}, expected of {own_run}; name another file")
+        raise ConfigError(f"--state {state_file}: got {got}, expected of {arguments.id}; name another file")
     options = TrackerOptions(
         run=arguments.run,
         address=arguments.address,
         project=arguments.project,
-        tracker_run=own_run or position.tracker_run,
-        is_attached=bool(own_run),
+        tracker_run=arguments.id or position.tracker_run,
+        is_attached=bool(arguments.id),
     )
     return open_tracker(arguments.to, options)
 

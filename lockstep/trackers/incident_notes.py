@@ -85,13 +85,18 @@ def parse_incidents(answer: Mapping[str, Any], *, base_url: str, where: str) -> 
 def _incident(each: Mapping[str, Any], base_url: str) -> IncidentNote:
     closed_ns = each["closed_unix_ns"]
     return IncidentNote(
-        **{name: str(each[name]) for name in ("id", "state", "kind", "cause", "function")},
-        **{name: _finite_or_zero(each[name]) for name in ("slowdown_ratio", "lost_device_seconds")},
+        id=str(each["id"]),
+        state=str(each["state"]),
+        kind=str(each["kind"]),
+        cause=str(each["cause"]),
         ranks=tuple(map(int, each["ranks"])),
         host=str(each.get("host", "")),
         onset_step=int(each["onset_step"]),
         opened_unix_s=int(each["opened_unix_ns"]) * 1e-9,
         closed_unix_s=None if closed_ns is None else int(closed_ns) * 1e-9,
+        slowdown_ratio=_finite_or_zero(each["slowdown_ratio"]),
+        lost_device_seconds=_finite_or_zero(each["lost_device_seconds"]),
+        function=str(each["function"]),
         link=f"{base_url}/incidents/{each['id']}",
     )
 

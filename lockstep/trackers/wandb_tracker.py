@@ -44,7 +44,9 @@ def open_tracker(options: TrackerOptions) -> "WandbTracker":
     values: dict[str, Any] = dict(_QUIET)
     if options.is_attached and os.environ.get("WANDB_MODE", "online") == "online":
         values |= {"mode": "shared", "x_primary": False, "x_label": PREFIX}  # several writers of one run
-    own = {} if options.is_attached else {"name": f"{PREFIX} {options.run}", "config": {f"{PREFIX}_run": options.run}}
+    own: dict[str, Any] = (
+        {} if options.is_attached else {"name": f"{PREFIX} {options.run}", "group": options.run, "job_type": PREFIX}
+    )
     try:
         run = wandb.init(
             project=options.project or PREFIX,

@@ -1,11 +1,14 @@
 """`lockstep forward` as it is typed: mistakes by name, and a coordinator's own application forwarded to event files."""
 
 import asyncio
+import signal
 import sys
 
 import pytest
 
 from lockstep.cli.main import main
+from lockstep.contracts.errors import PeerError
+from lockstep.trackers.forwarder import Forwarder
 from lockstep.trackers.tracker import LIBRARIES
 from tests.coordinator.test_runs import play
 from tests.coordinator.web import FAULTY, Site
@@ -57,6 +60,20 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(tmp_path, capsy
     assert main(arguments(tmp_path, to=to)) == 2
     expected = f"--to {to}: got no module {library}"
     assert f"{expected}, expected pip install 'lockstep-monitor[{to}]'" in capsys.readouterr().err
+
+
+def test_a_process_that_follows_ends_when_it_is_asked_to(tmp_path, capsys, monkeypatch):
+    """Though the coordinator is away; the signals mean afterwards what they did before."""
+
+    def forward(*_):
+        signal.raise_signal(signal.SIGTERM)
+        raise PeerError("away")
+
+    monkeypatch.setattr(Forwarder, "forward", forward)
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(arguments(tmp_path)[:-1]) == 0
+    assert capsys.readouterr().out == "0 points and 0 incidents of job sent to tensorboard\n"
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 async def test_an_unknown_run_is_named_with_those_that_are_known(site, tmp_path, capsys):
