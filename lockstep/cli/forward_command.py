@@ -93,7 +93,8 @@ def act(arguments: argparse.Namespace) -> int:
             log=_log,
         )
         _run(forwarder, arguments)
-    print(f"{forwarder.sent_points} points and {forwarder.sent_incidents} incidents of {arguments.run} sent to {to}")
+    sent = f"{forwarder.sent_points} points and {forwarder.sent_incidents} reports of incidents"
+    print(f"{sent} of run {arguments.run} sent to {to}")
     return 0
 
 

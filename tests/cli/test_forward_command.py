@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -62,6 +63,19 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(tmp_path, capsy
     assert f"{expected}, expected pip install 'lockstep-monitor[{to}]'" in capsys.readouterr().err
 
 
+def test_an_extra_of_a_tracker_is_all_that_is_needed(tmp_path):
+    """No package of the services: the forwarder runs where only the tracker's library is installed."""
+    absent = "aiohttp bcrypt mqtt5 msgspec pandas prometheus_client pyarrow torch yaml".split()  # noqa: SIM905
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({absent}))
+from lockstep.cli.main import main
+sys.exit(main({arguments(tmp_path)}))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, f"coordinator at {AWAY}/api/v1/runs: got no answer" in ended.stderr) == (2, True), ended
+
+
 def test_a_process_that_follows_ends_when_it_is_asked_to(tmp_path, capsys, monkeypatch):
     """Though the coordinator is away; the signals mean afterwards what they did before."""
 
@@ -72,7 +86,7 @@ def test_a_process_that_follows_ends_when_it_is_asked_to(tmp_path, capsys, monke
     monkeypatch.setattr(Forwarder, "forward", forward)
     before = signal.getsignal(signal.SIGTERM)
     assert main(arguments(tmp_path)[:-1]) == 0
-    assert capsys.readouterr().out == "0 points and 0 incidents of job sent to tensorboard\n"
+    assert capsys.readouterr().out == "0 points and 0 reports of incidents of run job sent to tensorboard\n"
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -99,4 +113,4 @@ async def test_a_run_is_forwarded_once_with_its_breakdown_and_its_incident(site,
     assert f"{site.url}/incidents/".encode() in text
     capsys.readouterr()
     assert await asyncio.to_thread(main, arguments(tmp_path, url=site.url)) == 0
-    assert capsys.readouterr().out == "0 points and 0 incidents of job sent to tensorboard\n"
+    assert capsys.readouterr().out == "0 points and 0 reports of incidents of run job sent to tensorboard\n"
