@@ -39,7 +39,7 @@ class TrackerOptions:
 
 
 class Tracker(Protocol):
-    """One tracker's library. What a call has returned from is on the tracker's disk or server, and is not sent again.
+    """One tracker's library. What a call has returned from is the library's to deliver, and is not sent again.
 
     Every call raises `PeerError` where the tracker refuses or is away; the same is then sent again later.
     """

@@ -1,7 +1,7 @@
 """W&B: rows by `run.log` over the axis lockstep/step, and the incidents as a table.
 
-W&B's own step only grows, and that of an attempt begins at 0 again, so ours is an axis of its own. A row is safe once
-it is logged: W&B writes it to its file, and sends that when the server is there.
+W&B's own step only grows, and that of an attempt begins at 0 again, so ours is an axis of its own. A row is
+handed to W&B's own process, which writes it to a file and sends that when the server is there.
 """
 
 import os
@@ -83,8 +83,9 @@ class WandbTracker:
         self._log({f"{PREFIX}/incidents": table}, last.closed_unix_s or last.opened_unix_s)
 
     def close(self, *, is_over: bool) -> None:  # noqa: ARG002  (W&B shows a run as ended once no one writes to it)
-        """Write what has gathered and let W&B's process end."""
+        """Let W&B's process write what it has and end; `finish` alone returns before its file is written."""
         self._run.finish()
+        wandb.teardown()
 
     def _log(self, row: dict[str, Any], unix_s: float) -> None:
         try:
