@@ -120,7 +120,7 @@ async def test_incidents_of_a_coordinator():
         assert frame.loc[0, "onset_step"] == 40
         assert len(await asyncio.to_thread(lockstep.incidents, url, state="closed")) == 0
         assert len(await asyncio.to_thread(lockstep.incidents, url, run="other")) == 0
-        with pytest.raises(PeerError, match=r"got 404 Not Found, expected 200"):
+        with pytest.raises(PeerError, match=r"got 404 Not Found \(.*\), expected 200"):
             await asyncio.to_thread(lockstep.incidents, url + "/wrong")
 
 
@@ -133,7 +133,7 @@ def test_an_address_that_is_none_is_refused(url):
 
 def test_no_coordinator_is_an_error_that_names_the_address():
     """Nothing listens on port 9 of this machine."""
-    with pytest.raises(PeerError, match=r"coordinator at http://127.0.0.1:9/api/v1/incidents\?: got no answer"):
+    with pytest.raises(PeerError, match=r"coordinator at http://127.0.0.1:9/api/v1/incidents: got no answer"):
         lockstep.incidents("http://127.0.0.1:9")
 
 
