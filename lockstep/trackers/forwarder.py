@@ -68,8 +68,8 @@ class Forwarder:
         ------
         PeerError
             The coordinator or the tracker is away or refuses. What was sent before is noted, the rest comes again.
-        ConfigError
-            The tracker's library or run is not there, or the state file cannot be written.
+        LocalError
+            The tracker's library or run is not there, or the library cannot go on; the state file cannot be written.
         """
         tracker = self._opened()
         report = self._read()

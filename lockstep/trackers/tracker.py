@@ -41,7 +41,8 @@ class TrackerOptions:
 class Tracker(Protocol):
     """One tracker's library. What a call has returned from is the library's to deliver, and is not sent again.
 
-    Every call raises `PeerError` where the tracker refuses or is away; the same is then sent again later.
+    Every call raises `PeerError` where the tracker refuses or is away; the same is then sent again later. `LocalError`
+    is of a library that cannot go on in this process.
     """
 
     tracker_run: str

@@ -4,6 +4,7 @@ W&B's own step only grows, and that of an attempt begins at 0 again, so ours is 
 handed to W&B's own process, which writes it to a file and sends that when the server is there.
 """
 
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import wandb
 from wandb.errors import Error as WandbError
 
-from lockstep.contracts.errors import ConfigError, PeerError
+from lockstep.contracts.errors import ConfigError, LocalError, PeerError
 from lockstep.trackers.incident_notes import IncidentNote
 from lockstep.trackers.points import StepPoint
 from lockstep.trackers.tracker import PREFIX, TrackerOptions
@@ -84,11 +85,15 @@ class WandbTracker:
 
     def close(self, *, is_over: bool) -> None:  # noqa: ARG002  (W&B shows a run as ended once no one writes to it)
         """Let W&B's process write what it has and end; `finish` alone returns before its file is written."""
-        self._run.finish()
-        wandb.teardown()
+        with contextlib.suppress(ConnectionError):  # that process has ended, as the last row's error reported
+            self._run.finish()
+            wandb.teardown()
 
     def _log(self, row: dict[str, Any], unix_s: float) -> None:
         try:
             self._run.log({**row, "_timestamp": unix_s})
+        except ConnectionError as error:
+            expected = "W&B's own process, which has ended: start again, which continues the run"
+            raise LocalError(f"wandb run {self.tracker_run}: got {error!s:.300}, expected {expected}") from error
         except (WandbError, OSError) as error:
             raise PeerError(f"wandb run {self.tracker_run}: got {error!s:.300}, expected a row taken") from error

@@ -2,11 +2,14 @@
 
 import json
 import struct
+import subprocess
+import sys
 
 import pytest
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.trackers.tracker import TrackerOptions, open_tracker
+from tests.test_architecture import ROOT
 from tests.trackers.samples import BEGIN, incident, interval, notes_of, points_of
 
 pytestmark = pytest.mark.frameworks
@@ -79,3 +82,34 @@ def test_a_restart_continues_the_run_that_was_begun(folder):
     assert second.tracker_run == first.tracker_run
     with pytest.raises(ConfigError, match="--address: got one, expected WANDB_BASE_URL"):
         open_tracker("wandb", TrackerOptions(run="job", address="http://x"))
+
+
+WITHOUT_ITS_PROCESS = """
+import os, signal
+from pathlib import Path
+from lockstep.contracts.errors import LocalError
+from lockstep.trackers.tracker import TrackerOptions, open_tracker
+from tests.test_architecture import ROOT
+from tests.trackers.samples import interval, points_of
+tracker = open_tracker("wandb", TrackerOptions(run="job"))
+for thread in Path("/proc/self/task").iterdir():
+    for child in map(int, (thread / "children").read_text().split()):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+try:
+    for first in range(0, 100_000, 10):
+        tracker.log_points(points_of(interval(first)))
+except LocalError as error:
+    print(error)
+tracker.close(is_over=False)
+print("closed")
+"""
+
+
+def test_a_process_of_wandb_that_has_ended_is_reported(folder):
+    """It cannot be had back in this process; another one continues the run."""
+    command = [sys.executable, "-c", WITHOUT_ITS_PROCESS]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    reported, closed = ended.stdout.splitlines()
+    assert reported.endswith("expected W&B's own process, which has ended: start again, which continues the run")
+    assert closed == "closed"
