@@ -162,7 +162,7 @@ def follow(
     A coordinator or tracker that is away costs nothing but time: what is new comes later, as coarse as the coordinator
     then knows it. `draw` returns random numbers from 0 to 1, which spread the attempts to reach it.
     """
-    limit, wait_s, failures = LogLimit(log), 0.0, 0
+    limit, wait_s, failures, was_over = LogLimit(log), 0.0, 0, False
     while not wait(wait_s):
         try:
             is_over = forwarder.forward(now_s()).is_over
@@ -172,7 +172,7 @@ def follow(
             wait_s = backoff_seconds(failures, draw(), first_seconds=interval_s, longest_seconds=longest_s)
             limit.warning("away", now_s(), f"{error}; trying again in {wait_s:.0f} s")
             continue
-        if is_over:
+        if is_over and was_over:
             return True
-        wait_s, failures = interval_s, 0
+        wait_s, failures, was_over = interval_s, 0, is_over  # once more: the last records may come after the end
     return False

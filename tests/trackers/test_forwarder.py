@@ -150,9 +150,22 @@ def test_an_outage_is_waited_for_longer_each_time_and_ends_with_the_run(site, ca
     site.knows(*SERIES, is_over=True)
     site.tracker.failures = 8
     assert follow(site.start(), now_s=lambda: now[0], wait=wait, interval_s=10.0, draw=lambda: 1.0, log=LOG)
-    assert waits == [0.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0, 300.0]
+    assert waits == [0.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0, 300.0, 10.0]
     assert site.steps()[-1] == (0, 590, 599)
     assert "tracker at there: got 503, expected 200; trying again in 10 s" in caplog.text
+
+
+def test_what_comes_after_a_run_has_ended_is_still_sent(site):
+    """Records are judged when they arrive, which may be later than the end of their processes."""
+    site.knows(*SERIES[:10], is_over=True)
+
+    def wait(_):
+        if site.tracker.points:
+            site.knows(*SERIES[:20], is_over=True)
+        return False
+
+    assert follow(site.start(), now_s=lambda: BEGIN, wait=wait, interval_s=10.0, draw=lambda: 0.0, log=LOG)
+    assert site.steps()[-1][2] == 199
 
 
 def test_a_process_that_is_to_end_does(site):
