@@ -8,8 +8,8 @@ more than any fault, and would be blamed for a slow loader.
 The part with the largest excess is the cause. Where that is compute, forward, backward or optimizer may hold most of
 it. Where it is compute, host or gc and the thread spent the excess off the CPU, that is the cause: it did not do
 more, it slept, was blocked or was descheduled. And a processor on which all work takes longer collects for longer as
-well: gc is the cause only by what it has grown beyond compute and host, in proportion. Off the CPU is compared in own
-work as a whole: a rank that sleeps waits less for its loader, which is time off the CPU as well.
+well: gc is the cause only by what it has grown beyond compute and host, in proportion, and on the CPU. Off the CPU is
+compared in own work as a whole: a rank that sleeps waits less for its loader, which is time off the CPU as well.
 
 Shapes: R ranks, P stages, K steps.
 """
@@ -47,6 +47,7 @@ _RUNNING = (COMPUTE, "host")
 _SURE_SHARE = 0.8
 _WORKING = ("forward", "backward")
 _SECONDS_MIN = 1e-9  # resolution of a record
+_PACE_RATIO = 0.1  # by which collecting on the CPU varies where neighbours share caches and memory: 4 to 7 % were seen
 _DOUBLED_SHARE = 0.1  # of an excess on the CPU that is as long as the usual work: a tenth of a core is a crowd
 _PHASE_SHARE = 0.8  # of the excess of compute: a slow device is slow in all phases
 
@@ -102,11 +103,15 @@ def is_asleep(off_cpu: float | None, total: float, usual: "Mapping[str, float]",
     return busy <= share_max * total
 
 
-def slowed_alike(more: "Mapping[str, float]", usual: "Mapping[str, float]") -> dict[str, float]:
-    """Return the excess of each part, that of collections which all running code shares in proportion laid to compute.
+def slowed_alike(
+    more: "Mapping[str, float]", usual: "Mapping[str, float]", off_cpu_seconds: float | None
+) -> dict[str, float]:
+    """Return the excess of each part, that of collections which collect no more than usual laid to compute.
 
-    `more` and `usual` are seconds by part. A job that collects in every step spends most of its own work so, and a slow
-    or crowded core would be blamed on collections that are as they were.
+    `more` and `usual` are seconds by part, `off_cpu_seconds` is the excess of own work off the CPU, None if unknown. A
+    job that collects in every step spends most of its own work so, and a slow or crowded core would be blamed on
+    collections that are as they were: those that grow in proportion to all running code, and those that take hardly
+    longer on the CPU.
     """
     parts = dict(more)
     running = sum(usual.get(name, 0.0) for name in _RUNNING)
@@ -114,6 +119,9 @@ def slowed_alike(more: "Mapping[str, float]", usual: "Mapping[str, float]") -> d
         return parts
     ratio = sum(more.get(name, 0.0) for name in _RUNNING) / running
     alike = min(max(ratio, 0.0) * usual.get(GC, 0.0), more[GC])
+    crowded = min(max(off_cpu_seconds or 0.0, 0.0), usual.get(GC, 0.0))  # another thread has half of the core
+    if more[GC] - crowded <= _PACE_RATIO * usual.get(GC, 0.0):
+        alike = more[GC]
     return parts | {GC: more[GC] - alike, COMPUTE: more[COMPUTE] + alike}
 
 
@@ -209,10 +217,11 @@ def _explain_one(
 ) -> Explanation:
     known = [name for name in own if not np.isnan(own[name] - peers[name])]
     more = {name: own[name] - peers[name] for name in known}
-    excess = slowed_alike({name: more[name] for name in COMPONENTS if name in more}, peers)
+    excess = slowed_alike({name: more[name] for name in COMPONENTS if name in more}, peers, more.get(OFF_CPU))
     total = own[SELF] - peers[SELF]
     # A part in alarm by itself is the cause: what the others do in the same steps is noise.
-    slow = [COMPUTE if name in COMPUTE_PHASES else name for name in slow_parts]
+    laid_to_compute = {*COMPUTE_PHASES, *([GC] if excess.get(GC, 0.0) <= 0 else [])}
+    slow = [COMPUTE if name in laid_to_compute else name for name in slow_parts]
     slow = [name for name in slow if name in excess]
     component = slow[0] if slow else max(excess, key=lambda name: excess[name], default=UNKNOWN)
     if slow:

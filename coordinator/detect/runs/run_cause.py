@@ -71,7 +71,7 @@ def explain_run(
     views = {name: growth.pop(name) for name in VIEWS if name in growth}
     total = _step_growth(growth)
     measured = {name: value for name, value in growth.items() if name not in (SELF, WAIT)}
-    own = slowed_alike(measured, before)
+    own = slowed_alike(measured, before, views.get(OFF_CPU))
     if scattered_gc_seconds > 0:
         measured[GC] = measured.get(GC, 0.0) + scattered_gc_seconds
         own[GC] = own.get(GC, 0.0) + scattered_gc_seconds
@@ -81,7 +81,7 @@ def explain_run(
     waiting = growth.get(WAIT, 0.0) - few_ranks_seconds - max(scattered_gc_seconds, 0.0)
     cause, explained, rest = UNKNOWN, 0.0, total
     largest = next(iter(own), UNKNOWN)
-    turns = slowed_alike({name: most[name] for name in own if name in most}, before)
+    turns = slowed_alike({name: most[name] for name in own if name in most}, before, most.get(OFF_CPU))
     by_turns = max(own.values(), default=0.0) < policy.run_share_min * total > waiting and bool(turns)
     grown = turns if by_turns else own  # by whoever is longest in a step, or by all
     largest = max(grown, key=lambda name: grown[name], default=largest)
