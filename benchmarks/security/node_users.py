@@ -25,18 +25,15 @@ from exporter.capturing.control import write_control
 from lockstep.contracts import ring as layout
 from lockstep.contracts.blob import read_blob, write_blob
 from lockstep.contracts.control import (
-    CONTROL_BYTES,
     NEXT_STEP,
-    ORDER_BYTES,
-    ORDER_OFFSET,
     STEP,
     OrderAnswer,
     ProfileOrder,
     StepBoundary,
     answer_to_json,
     order_to_json,
-    pack_control_header,
 )
+from lockstep.contracts.control_block import CONTROL_BYTES, ORDER_BYTES, ORDER_OFFSET, pack_control_header
 from lockstep.contracts.paths import control_path, exporter_directory, incoming_directory, ring_path, trace_name
 from tests.support.mark_ring import MarkRing, make_header
 from tests.support.users import OtherUserError, run_as

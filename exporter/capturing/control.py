@@ -17,13 +17,12 @@ from pathlib import Path
 from exporter.capturing.stack_request_pipe import make_request_pipe
 from exporter.shared_directory import prepare_run, remove_gone
 from lockstep.contracts.blob import HEAD_BYTES, read_generation, write_blob
-from lockstep.contracts.control import (
+from lockstep.contracts.control import ProfileOrder, order_to_json
+from lockstep.contracts.control_block import (
     CONTROL_BYTES,
     ORDER_BYTES,
     ORDER_OFFSET,
-    ProfileOrder,
     check_control_header,
-    order_to_json,
     pack_control_header,
 )
 from lockstep.contracts.errors import LocalError, MalformedError

@@ -10,6 +10,7 @@ from exporter.reading.endings import EndWatch
 from exporter.reading.ring_file import ReadResult, RingFile
 from exporter.reading.tracks import ENDED, RankTrack
 from lockstep.contracts import ring as layout
+from lockstep.contracts.endings import RaisedEnding
 from lockstep.contracts.messages import (
     EXCEPTION,
     EXIT_CODE,
@@ -93,6 +94,6 @@ class RankStates:
         return (FINISHED, None) if look.state == layout.STATE_FINISHED else (GONE, ending)
 
 
-def _raised(track: RankTrack, ending: layout.RaisedEnding) -> RankEnding:
+def _raised(track: RankTrack, ending: RaisedEnding) -> RankEnding:
     unix_ns = max(0, ending.monotonic_ns + track.header.clock_offset_ns)
     return RankEnding(unix_ns=unix_ns, kind=EXCEPTION, exception=ending.exception, frame=ending.frame)

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from lockstep.contracts import ring
 from lockstep.contracts.blob import HEAD_BYTES, read_blob, read_generation
-from lockstep.contracts.bounds import FLAGS_MAX, INT63_MAX, MONOTONIC_NS_MAX
+from lockstep.contracts.bounds import FLAGS_MAX, INT63_MAX
 from lockstep.contracts.control import OrderAnswer, answer_from_json
+from lockstep.contracts.endings import RaisedEnding, raised_from_json
 from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.limits import MONOTONIC_NS_MAX
 from lockstep.contracts.locks import lock_holder
 from lockstep.contracts.marks import BLOCK_BYTES
-from lockstep.contracts.ring import RaisedEnding
 
 _WORDS = struct.Struct("<3Q")
 _FLAGS_HELD = struct.Struct("<2Q")
@@ -225,7 +226,7 @@ class RingFile:
         if found is None:
             return None
         try:
-            return ring.raised_from_json(found[1], where=str(self.path))
+            return raised_from_json(found[1], where=str(self.path))
         except MalformedError as error:
             errors.append(error)
             return None

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.reading.attempt_steps import Records
-from lockstep.contracts.bounds import FLAGS_MAX, MONOTONIC_NS_MAX, STEP_MAX
+from lockstep.contracts.bounds import FLAGS_MAX, STEP_MAX
+from lockstep.contracts.limits import MONOTONIC_NS_MAX
 from lockstep.contracts.metrics import STEP_BUCKETS_SECONDS
 from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_INDEX, Flag
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from lockstep.accounting.events import EVENTS_MAX, UNKNOWN_NS, IssuedCollective, StepEvents, Traffic
 from lockstep.accounting.state import TIME_NS, DictForm, IntegerForm, ListForm, StateForm, mapping, restore, saved
-from lockstep.contracts.bounds import MONOTONIC_NS_MAX
 from lockstep.contracts.bus_bytes import bus_bytes
 from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.limits import MONOTONIC_NS_MAX
 from lockstep.contracts.marks import OPERATORS, ORDINAL_MASK, UNKNOWN_DOMAIN, unpack_issue
 from lockstep.contracts.records import DOMAIN_KINDS
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from lockstep.accounting.communication import NOT_OURS, WAITS_DEEP_MAX, CommunicationTracker
 from lockstep.accounting.events import IN_FLIGHT, UNKNOWN_NS, StepEvents, Traffic
 from lockstep.accounting.pending_marks import PendingMarks
-from lockstep.contracts.bounds import MONOTONIC_NS_MAX
+from lockstep.contracts.limits import MONOTONIC_NS_MAX
 from lockstep.contracts.marks import KIND_MASK, OTHER_THREAD, MarkKind
 
 MARK_DTYPE = np.dtype([("time", "<u8"), ("kind", "<u2"), ("detail", "<u2"), ("subject", "<u4"), ("argument", "<i8")])

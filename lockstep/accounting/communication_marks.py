@@ -9,7 +9,7 @@ from collections.abc import Callable
 from lockstep.accounting.communication import CommunicationTracker
 from lockstep.accounting.communication_arrays import StepArrays, read_arrays
 from lockstep.accounting.pending_marks import PendingMarks
-from lockstep.contracts.bounds import MONOTONIC_NS_MAX
+from lockstep.contracts.limits import MONOTONIC_NS_MAX
 from lockstep.contracts.marks import MARK_BYTES, MARK_STRUCT, OTHER_THREAD, MarkKind
 
 Mark = tuple[int, int, int, int, int]

@@ -31,7 +31,7 @@ from lockstep.accounting.device_step import (
 )
 from lockstep.accounting.events import BACKWARD, FORWARD
 from lockstep.accounting.step_record import FinishedStep
-from lockstep.contracts.bounds import MONOTONIC_NS_MAX
+from lockstep.contracts.limits import MONOTONIC_NS_MAX
 from lockstep.contracts.records import MISSING, Flag
 
 PENDING_STEPS_MAX = 8

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from lockstep.accounting.state import BOOLEAN, COUNT, TIME_NS, DictForm, IntegerForm, ListForm, StateForm, TupleForm
-from lockstep.contracts.bounds import MONOTONIC_NS_MAX
+from lockstep.contracts.limits import MONOTONIC_NS_MAX
 from lockstep.contracts.records import DOMAIN_KINDS
 
 DATA, FORWARD, BACKWARD, OPTIMIZER = range(4)

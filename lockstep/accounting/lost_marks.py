@@ -10,7 +10,8 @@ from lockstep.accounting.communication_marks import ARGUMENT, KIND, TIME, Commun
 from lockstep.accounting.running_step_marks import RunningStepMarks
 from lockstep.accounting.state import COUNT, StateForm
 from lockstep.accounting.step_in_progress import AgentCosts, StepInProgress
-from lockstep.contracts.bounds import MONOTONIC_NS_MAX, STEP_MAX
+from lockstep.contracts.bounds import STEP_MAX
+from lockstep.contracts.limits import MONOTONIC_NS_MAX
 from lockstep.contracts.marks import MARK_STRUCT, OTHER_THREAD, MarkBlock, MarkKind
 from lockstep.contracts.records import MISSING
 

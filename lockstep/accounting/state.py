@@ -6,8 +6,8 @@ A class lists what of it outlives a block in STATE, from attributes to forms. No
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar, Protocol
 
-from lockstep.contracts.bounds import MONOTONIC_NS_MAX
 from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.limits import MONOTONIC_NS_MAX
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 

@@ -43,9 +43,9 @@ from lockstep.accounting.state import (
     saved,
 )
 from lockstep.accounting.step_in_progress import AgentCosts, BuiltStep, BuiltStepForm, StepInProgress
-from lockstep.contracts.bounds import MONOTONIC_NS_MAX
 from lockstep.contracts.control import BACKWARD, OPTIMIZER, STEP, StepBoundary
 from lockstep.contracts.errors import ContractVersionError
+from lockstep.contracts.limits import MONOTONIC_NS_MAX
 from lockstep.contracts.marks import (
     KIND_MASK,
     MARK_BYTES,

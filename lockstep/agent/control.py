@@ -16,7 +16,7 @@ from typing import Any
 from lockstep.agent.descriptors import move_high, pread
 from lockstep.agent.shared_directory import check_directory, check_owner
 from lockstep.contracts.blob import read_blob
-from lockstep.contracts.control import CONTROL_BYTES, ORDER_BYTES, ORDER_OFFSET, check_control_header
+from lockstep.contracts.control_block import CONTROL_BYTES, ORDER_BYTES, ORDER_OFFSET, check_control_header
 from lockstep.contracts.errors import MalformedError
 
 LOOK_INTERVAL_NS = 1_000_000_000  # the longest that a new control block stays unseen

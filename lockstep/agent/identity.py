@@ -6,9 +6,8 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lockstep.contracts.launchers import TORCHRUN, read_place
 from lockstep.contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, RUN_VARIABLE, check_name, is_name, run_directory
@@ -21,8 +20,7 @@ _FAKE = "fake"
 """Torch's process group for trials of large worlds in one process."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """A rank of a run, the directory that it shares with its node's exporter, and what gave it this place."""
 
     rank: int

@@ -9,7 +9,6 @@ import fcntl
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 
 from lockstep.agent.identity import Identity
 from lockstep.agent.shared_directory import make_run_directory
@@ -65,4 +64,4 @@ def _is_free(directory: int, identity: Identity) -> bool:
 def _renamed(identity: Identity) -> Identity:
     suffix = f"-{os.getpid()}"
     run = identity.run[: NAME_MAX_BYTES - len(suffix)] + suffix
-    return replace(identity, run=run, directory=identity.directory.with_name(run))
+    return identity._replace(run=run, directory=identity.directory.with_name(run))

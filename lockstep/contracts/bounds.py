@@ -9,13 +9,9 @@ from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin
 
-from lockstep.contracts.limits import NAME_MAX_BYTES, PROFILE_STEPS_MAX, WORLD_SIZE_MAX
+from lockstep.contracts.limits import MONOTONIC_NS_MAX, NAME_MAX_BYTES, PROFILE_STEPS_MAX, UNIX_NS_MAX, WORLD_SIZE_MAX
 
 INT63_MAX = (1 << 63) - 1
-UNIX_NS_MAX = 1 << 62
-"""The year 2116: two such times add up within an int64."""
-MONOTONIC_NS_MAX = 1 << 61
-"""73 years of uptime; added to an offset between clocks of as much, it is a unix time in its range."""
 STEP_MAX = (1 << 62) - 1
 FLAGS_MAX = (1 << 32) - 1
 

@@ -1,20 +1,14 @@
-"""Byte layout of the control block, and the profile order and answer that travel through shared memory.
+"""The profile order and answer that travel through shared memory, in the control block and in the rank's ring.
 
-    0    header    magic, version
-    64   order     blob: one ProfileOrder
-
-One file per run and node, written only by the exporter's control thread, read by every rank when it stores marks, with
-one integer compare (the blob's generation). Ranks answer in their own ring file: every shared file has one writer.
+Ranks answer in their own ring file: every shared file has one writer.
 
 A training process counts ends of backwards, of optimizers and of named steps (contracts/marks.py) and knows no step
 numbers: those come from the accounting, in the exporter. An order holds for each rank how the two are related.
 """
 
-import struct
 from dataclasses import MISSING, asdict, astuple, dataclass, field, fields
 from typing import Annotated, Any, get_origin
 
-from lockstep.contracts.blob import HEAD_BYTES
 from lockstep.contracts.bounds import (
     CaptureSteps,
     Count,
@@ -30,16 +24,8 @@ from lockstep.contracts.bounds import (
     unannotated,
     violation,
 )
-from lockstep.contracts.errors import ContractVersionError, MalformedError
+from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import PROFILE_RANKS_MAX, PROFILE_STEPS_MAX, TRACE_MAX_BYTES
-
-CONTROL_MAGIC = b"LKSTCTRL"
-CONTROL_VERSION = 2
-ORDER_OFFSET = 64
-CONTROL_BYTES = 8192
-ORDER_BYTES = CONTROL_BYTES - ORDER_OFFSET
-
-_HEADER = struct.Struct("<8sII")
 
 NEXT_STEP = -1
 """`first_step` of an order that begins at the rank's next step boundary."""
@@ -119,33 +105,6 @@ class OrderAnswer:
     end_ns: MonotonicNs = 0
     trace_bytes: Count = 0
     cost_ns: DurationNs = 0
-
-
-def pack_control_header() -> bytes:
-    """Return the header of a control block."""
-    return _HEADER.pack(CONTROL_MAGIC, CONTROL_VERSION, CONTROL_BYTES)
-
-
-def check_control_header(data: bytes | memoryview, *, where: str) -> None:
-    """Refuse what is not a control block of this version.
-
-    Raises
-    ------
-    MalformedError, ContractVersionError
-        As their names say.
-    """
-    if len(data) < ORDER_OFFSET + HEAD_BYTES:
-        raise MalformedError("control block size", where=where, got=len(data), expected=CONTROL_BYTES)
-    magic, version, size = _HEADER.unpack_from(data)
-    if magic != CONTROL_MAGIC:
-        raise MalformedError("magic", where=where, got=magic, expected=CONTROL_MAGIC)
-    if (version, size) != (CONTROL_VERSION, CONTROL_BYTES) or len(data) != CONTROL_BYTES:
-        raise ContractVersionError(
-            "control version, bytes",
-            where=where,
-            got=(version, size),
-            expected=(CONTROL_VERSION, CONTROL_BYTES),
-        )
 
 
 def order_to_json(order: ProfileOrder) -> dict[str, Any]:

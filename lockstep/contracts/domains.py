@@ -6,8 +6,8 @@ longer last stage is therefore never compared with the others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from lockstep.contracts.errors import ConfigError, MalformedError
 from lockstep.contracts.limits import WORLD_SIZE_MAX
@@ -19,8 +19,7 @@ DEFAULT_ORDER = "tp-cp-ep-dp-pp"
 _SPAN_PARTS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Domain:
+class Domain(NamedTuple):
     """Ranks that synchronise, ascending. `name` is unique inside its kind."""
 
     kind: str
@@ -28,8 +27,7 @@ class Domain:
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
+class Topology(NamedTuple):
     """All domains of one run, and the pipeline stage of each of its `world_size` ranks."""
 
     world_size: int

@@ -5,7 +5,7 @@ Slurm, never the other way round. The variables of an outer launcher count nodes
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from lockstep.contracts.errors import ConfigError
 
@@ -18,8 +18,7 @@ NODE_AND_LOCAL_RANK = f"{_NODE_RANKS[0]} and {LOCAL_RANK}"
 SINGLE_PROCESS = "single process"
 
 
-@dataclass(frozen=True, slots=True)
-class Launcher:
+class Launcher(NamedTuple):
     """The variables of one kind of launcher; of `local_ranks` the first one that is set counts."""
 
     name: str
@@ -28,8 +27,7 @@ class Launcher:
     local_ranks: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RankPlace:
+class RankPlace(NamedTuple):
     """The place of a process in its job. `source` is the variable that gave the rank, or one of the constants above."""
 
     rank: int

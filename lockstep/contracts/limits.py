@@ -45,3 +45,7 @@ TERM_AHEAD_SECONDS_MAX = (
     3600  # of a leader's term, which is a unix time, before the clock of a coordinator that reads it
 )
 TERM_AHEAD_OF_NODE_SECONDS_MAX = 7200  # before a node's clock: above what nodes that lie can have a leader take
+UNIX_NS_MAX = 1 << 62  # the year 2116: two such times add up within an int64
+MONOTONIC_NS_MAX = (
+    1 << 61
+)  # 73 years of uptime; added to an offset between clocks of as much, it is a unix time in range

@@ -27,6 +27,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from lockstep.contracts.errors import LocalError
 from lockstep.contracts.limits import WORLD_SIZE_MAX
@@ -247,8 +248,7 @@ def flops_of_argument(argument: int) -> float:
     return float(_FLOAT.unpack(_INTEGER.pack(argument))[0])
 
 
-@dataclass(frozen=True, slots=True)
-class Issue:
+class Issue(NamedTuple):
     """What an issue mark holds: `operator` is an index in OPERATORS, `domain` in DOMAIN_KINDS."""
 
     operator: int

@@ -9,9 +9,8 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lockstep.contracts.errors import MalformedError
 
@@ -27,8 +26,7 @@ SOURCES = tuple(_PACKAGE / "agent" / name for name in ("hooks/_collectives.cpp",
 _FOREIGN = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NativeTarget:
+class NativeTarget(NamedTuple):
     """What a build is for; a process loads one whose target equals its own in every field.
 
     `torch_version` and `torch_git` are `torch.version`'s, `torch_bytes` the size of its libtorch_cpu.so, which differs
@@ -50,15 +48,13 @@ class NativeTarget:
 
     def difference(self, other: "NativeTarget") -> str:
         """Return the first field in which `other` differs, with both values, or the empty text."""
-        for field in fields(self):
-            own, others = getattr(self, field.name), getattr(other, field.name)
+        for name, own, others in zip(self._fields, self, other, strict=True):
             if own != others:
-                return f"{field.name}: got {others}, expected {own}"
+                return f"{name}: got {others}, expected {own}"
         return ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(NamedTuple):
     """What `lockstep build-hooks` built: for what, by which compiler, and the hash of the library."""
 
     target: NativeTarget
@@ -98,7 +94,10 @@ def user_directory(environ: Mapping[str, str]) -> Path:
 
 def manifest_to_json(manifest: Manifest) -> str:
     """Return the text of a manifest file."""
-    return json.dumps({"version": MANIFEST_VERSION, **asdict(manifest)}, indent=1) + "\n"
+    return (
+        json.dumps({"version": MANIFEST_VERSION, **manifest._asdict(), "target": manifest.target._asdict()}, indent=1)
+        + "\n"
+    )
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -8,15 +8,14 @@ published is not here, and a device that is not here has no peak: LOCKSTEP_PEAK_
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
 _TERA = 1e12
 _SLICE = re.compile(r"\bMIG\b|\bGRID\b")  # a part of a device under the whole one's name
 
 
-@dataclass(frozen=True, slots=True)
-class DevicePeak:
+class DevicePeak(NamedTuple):
     """Peaks of the devices whose name, as the framework reports it, holds the regular expression `pattern`.
 
     `tflops` maps a format of DTYPES to dense TFLOP/s of what the framework calls one device; `source` says where the

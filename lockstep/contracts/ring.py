@@ -2,7 +2,7 @@
 
     0      static header   magic, versions, sizes, identity; written before the file gets its name
     512    words           u64 each, 8-aligned: heartbeat, state, failures, flags, held, thread
-    576    ending          blob: the exception that ended the process (`RaisedEnding`)
+    576    ending          blob: the exception that ended the process (`endings.RaisedEnding`)
     1024   issues          ISSUE_SLOTS pairs of u64, count and time: what this rank issued, by issue slot
     3072   device memory   u64 each: bytes reserved, allocated, allocated at most, and of the device; all 0: not known
     4096   answer          blob: state of the profile request this rank last saw
@@ -25,12 +25,10 @@ same attempt, without the blocks that it held: these are lost, and those after t
 """
 
 import struct
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import NamedTuple
 
-from lockstep.contracts.bounds import MONOTONIC_NS_MAX, UNIX_NS_MAX, MonotonicNs, Name, unannotated, violation
 from lockstep.contracts.errors import ContractVersionError, MalformedError
-from lockstep.contracts.limits import RING_FILE_MAX_BYTES, WORLD_SIZE_MAX
+from lockstep.contracts.limits import MONOTONIC_NS_MAX, RING_FILE_MAX_BYTES, UNIX_NS_MAX, WORLD_SIZE_MAX
 from lockstep.contracts.marks import BLOCK_BYTES, BLOCK_COUNT, DETAIL_BITS, MARKS_VERSION, SLOT_SHIFT
 
 RING_MAGIC = b"LKSTRING"
@@ -95,8 +93,7 @@ _HEADER = struct.Struct("<8sIIIIiiiqqq64s")
 assert ISSUE_SLOTS == 1 << (DETAIL_BITS - SLOT_SHIFT)  # an issue mark has room for each
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RingHeader:
+class RingHeader(NamedTuple):
     """The static header: who writes this ring, and how to read it.
 
     `clock_offset_ns` is wall clock minus CLOCK_MONOTONIC when the ring was made.
@@ -115,34 +112,6 @@ class RingHeader:
     def file_bytes(self) -> int:
         """Size of the whole file."""
         return BLOCKS_OFFSET + self.block_count * BLOCK_BYTES
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaisedEnding:
-    """The exception that ended a process: its type, the innermost frame of the training's own code, and when."""
-
-    exception: Name
-    frame: Name
-    monotonic_ns: MonotonicNs
-
-
-def raised_from_json(value: Any, *, where: str) -> RaisedEnding:
-    """Return the ending that a blob holds, every field checked.
-
-    Raises
-    ------
-    MalformedError
-        A field is missing, unknown, of another type or beyond its bound.
-    """
-    names = [field.name for field in fields(RaisedEnding)]
-    if not isinstance(value, dict) or sorted(value) != sorted(names):
-        raise MalformedError("ending", where=where, got=repr(value)[:200], expected=f"an object of {', '.join(names)}")
-    for field in fields(RaisedEnding):
-        content, kind = value[field.name], unannotated(field.type)[0]
-        expected = violation(content, field.type) if type(content) is kind else kind.__name__
-        if expected:
-            raise MalformedError(f"ending's {field.name}", where=where, got=repr(content)[:200], expected=expected)
-    return RaisedEnding(**value)
 
 
 def pack_header(header: RingHeader) -> bytes:

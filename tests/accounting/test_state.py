@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lockstep.accounting.step_builder import STATE_VERSION, StepBuilder
-from lockstep.contracts.bounds import MONOTONIC_NS_MAX
 from lockstep.contracts.errors import ContractVersionError, MalformedError
+from lockstep.contracts.limits import MONOTONIC_NS_MAX
 from lockstep.contracts.marks import BLOCK_MARKS, MARK_STRUCT, MarkKind
 from lockstep.contracts.records import Flag
 from tests.accounting.jobs import KINDS, Job

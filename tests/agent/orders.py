@@ -4,17 +4,8 @@ import os
 from pathlib import Path
 
 from lockstep.contracts.blob import write_blob
-from lockstep.contracts.control import (
-    CONTROL_BYTES,
-    NEXT_STEP,
-    OPTIMIZER,
-    ORDER_BYTES,
-    ORDER_OFFSET,
-    ProfileOrder,
-    StepBoundary,
-    order_to_json,
-    pack_control_header,
-)
+from lockstep.contracts.control import NEXT_STEP, OPTIMIZER, ProfileOrder, StepBoundary, order_to_json
+from lockstep.contracts.control_block import CONTROL_BYTES, ORDER_BYTES, ORDER_OFFSET, pack_control_header
 from lockstep.contracts.paths import control_path, incoming_directory
 
 

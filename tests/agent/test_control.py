@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.agent.control import LOOK_INTERVAL_NS, ControlReader
 from lockstep.agent.descriptors import HIGH_DESCRIPTOR
-from lockstep.contracts.control import CONTROL_BYTES, ORDER_OFFSET
+from lockstep.contracts.control_block import CONTROL_BYTES, ORDER_OFFSET
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.contracts.paths import control_path
 from tests.agent.orders import ControlBlock

@@ -11,10 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from lockstep.agent import profiler as module
-from lockstep.agent.capture import budget
+from lockstep.agent.capture import budget, obstacles
 from lockstep.agent.capture.recording import STEP_MARK
-from lockstep.contracts.control import ANSWER_STATES, BACKWARD, StepBoundary, answer_from_json, order_to_json
+from lockstep.contracts.control import (
+    ANSWER_STATES,
+    BACKWARD,
+    OrderAnswer,
+    StepBoundary,
+    answer_from_json,
+    answer_to_json,
+    order_to_json,
+)
 from lockstep.contracts.paths import incoming_directory, trace_name
 from lockstep.contracts.records import Flag
 from lockstep.trace.kineto.load import load_trace
@@ -294,7 +301,7 @@ def test_results_are_freed(training):
     """What a capture took is given back when it is done, not at the next one's start."""
     training.block.order(3, steps=1)
     training.steps(1)
-    profile = training.watched.agent.capture._recording._profile
+    profile = training.watched.agent.capture._runner._recording._profile
     assert profile.profiler.kineto_results is None  # torch sets it when it stops
     training.steps(1)
     assert training.answer.state == "done"
@@ -346,7 +353,7 @@ def test_running_profiler_of_the_user_is_respected(training):
 
 def test_too_little_space_is_refused(training, monkeypatch):
     """A trace that may not fit is not begun; the figures are in the reason."""
-    monkeypatch.setattr(module, "FREE_MARGIN_BYTES", 1 << 60)
+    monkeypatch.setattr(obstacles, "FREE_MARGIN_BYTES", 1 << 60)
     training.block.order(3, trace_max_bytes=1000)
     training.steps(2)
     assert training.answer.state == "refused"
@@ -382,7 +389,7 @@ def test_failing_export_is_refused(training):
     ("value", "request_id", "reason"),
     [
         ({"request_id": 5}, 5, "fields of ProfileOrder"),
-        ({**module.answer_to_json(module.OrderAnswer(request_id=6, state="done"))}, 6, "fields of ProfileOrder"),
+        ({**answer_to_json(OrderAnswer(request_id=6, state="done"))}, 6, "fields of ProfileOrder"),
         ([1, 2], 0, "ProfileOrder in control block: got list"),
         ({"request_id": "9"}, 0, "fields of ProfileOrder"),
     ],

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.contracts import control
+from lockstep.contracts import control, control_block
 from lockstep.contracts.blob import write_blob
 from lockstep.contracts.bounds import INT63_MAX, STEP_MAX
 from lockstep.contracts.errors import ContractVersionError, MalformedError
@@ -14,12 +14,12 @@ ORDER = control.ProfileOrder(
     request_id=4, ranks=[1, 2], first_step=70, steps=3, stacks=True, shapes=False, memory=False, trace_max_bytes=1 << 20,
     boundaries=[control.StepBoundary(control.OPTIMIZER, 2, 140, 70), control.StepBoundary(control.STEP, 1, 70, 70)],
 )  # fmt: skip
-BLOCK = control.pack_control_header().ljust(control.CONTROL_BYTES, b"\0")
+BLOCK = control_block.pack_control_header().ljust(control_block.CONTROL_BYTES, b"\0")
 
 
 def test_round_trips():
     """Header, order and answer come back as they were."""
-    control.check_control_header(BLOCK, where="control")
+    control_block.check_control_header(BLOCK, where="control")
     assert control.order_from_json(control.order_to_json(ORDER), where="control") == ORDER
     answer = control.OrderAnswer(request_id=4, state="done", trace_bytes=9)
     assert control.answer_from_json(control.answer_to_json(answer), where="ring") == answer
@@ -37,11 +37,11 @@ def test_what_has_its_default_is_left_out_and_filled_in():
 def test_other_versions_are_refused_by_name():
     """A block of another version, a foreign one and a short one are each named."""
     with pytest.raises(ContractVersionError, match="control version"):
-        control.check_control_header(BLOCK[:8] + b"\x09" + BLOCK[9:], where="control")
+        control_block.check_control_header(BLOCK[:8] + b"\x09" + BLOCK[9:], where="control")
     with pytest.raises(MalformedError, match="magic"):
-        control.check_control_header(b"x" * control.CONTROL_BYTES, where="control")
+        control_block.check_control_header(b"x" * control_block.CONTROL_BYTES, where="control")
     with pytest.raises(MalformedError, match="size"):
-        control.check_control_header(BLOCK[:10], where="control")
+        control_block.check_control_header(BLOCK[:10], where="control")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,9 @@ def test_the_largest_order_fits_its_region():
     ranks = list(range(WORLD_SIZE_MAX - PROFILE_RANKS_MAX, WORLD_SIZE_MAX))
     boundary = control.StepBoundary(control.OPTIMIZER, control.ENDS_PER_STEP_MAX, INT63_MAX, STEP_MAX)
     order = replace(ORDER, request_id=INT63_MAX, ranks=ranks, first_step=STEP_MAX, boundaries=[boundary] * len(ranks))
-    write_blob(memoryview(bytearray(control.ORDER_BYTES)), 0, control.ORDER_BYTES, 1, control.order_to_json(order))
+    write_blob(
+        memoryview(bytearray(control_block.ORDER_BYTES)), 0, control_block.ORDER_BYTES, 1, control.order_to_json(order)
+    )
 
 
 @pytest.mark.parametrize("value", [None, [], "order", {}, {"request_id": 1}])

@@ -20,15 +20,8 @@ from lockstep.contracts import ring as layout
 from lockstep.contracts import topics
 from lockstep.contracts.blob import read_blob
 from lockstep.contracts.codec import encode
-from lockstep.contracts.control import (
-    ORDER_BYTES,
-    ORDER_OFFSET,
-    STEP,
-    OrderAnswer,
-    StepBoundary,
-    answer_to_json,
-    order_from_json,
-)
+from lockstep.contracts.control import STEP, OrderAnswer, StepBoundary, answer_to_json, order_from_json
+from lockstep.contracts.control_block import ORDER_BYTES, ORDER_OFFSET
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.messages import (
     NodeAlive,

@@ -16,7 +16,7 @@ import exporter.exposing.app
 from coordinator.settings.config import CoordinatorConfig
 from exporter.config import ExporterConfig
 from lockstep.cli.main import build_parser
-from lockstep.contracts import control, messages, ring, topics
+from lockstep.contracts import control_block, messages, ring, topics
 from tests.helm.charts import CHART, ROOT, chart, merged, render
 
 PAGES = [ROOT / "docs" / f"{name}.md" for name in (
@@ -150,7 +150,7 @@ def test_the_versions_of_the_upgrade_page_are_those_of_the_code():
     }
     assert rows["messages"] == str(messages.MESSAGE_VERSION)
     assert rows["ring"] == str(ring.RING_VERSION)
-    assert rows["control block"] == str(control.CONTROL_VERSION)
+    assert rows["control block"] == str(control_block.CONTROL_VERSION)
     assert rows["topics"] == f"`{topics.PREFIX}`"
 
 

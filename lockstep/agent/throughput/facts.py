@@ -1,4 +1,4 @@
-"""What this rank runs on, told once, after its first step: the device, its peak, the model's size and format.
+"""What this rank runs on, stored once, after its first step: the device, its peak, the model's size and format.
 
 No UUID was ever read from a device here: what torch says was read in the sources of torch 2.13 (csrc/cuda/Module.cpp).
 """
@@ -11,9 +11,7 @@ from typing import Any
 from lockstep.agent.throughput.flops import ModelFlopsReporter
 from lockstep.agent.throughput.options import ThroughputOptions, read_options
 from lockstep.agent.throughput.precision import allows_tf32
-from lockstep.contracts.facts import RankFacts, facts_to_json
 from lockstep.contracts.limits import NAME_MAX_BYTES
-from lockstep.contracts.peaks import peak_flops_per_second
 
 HOST = ("cpu", "cpu")
 """Device and kind of a process that has touched none. A host has no peak here: what it can do is not published so."""
@@ -26,7 +24,9 @@ _SLICE = re.compile(r"\bMIG\b")
 def collect(
     model: ModelFlopsReporter | None, mark_writer: str = "", kernels: tuple[str, str] = ("", ""), stacks: str = ""
 ) -> dict[str, Any]:
-    """Return the JSON form of this rank's RankFacts; `model` knows its FLOPs, where there is torch.
+    """Return the JSON form of `contracts.facts.RankFacts`, without loading that class (80 KiB).
+
+    `model` knows its FLOPs, where there is torch.
 
     `kernels` are those in front of collectives: what they are written in, and why not in C++. `stacks` is
     `StackDumps.fact`.
@@ -37,25 +37,32 @@ def collect(
     options = read_options(os.environ)
     name, kind = HOST if torch is None else _device(torch)
     dtype = _dtype(torch, "" if model is None else model.dtype, kind, options)
-    return facts_to_json(
-        RankFacts(
-            device=_label(name),
-            device_kind=kind,
-            dtype=dtype,
-            peak_flops_per_second=options.peak_flops or peak_flops_per_second(name, dtype),
-            parameters=None if model is None else model.parameters,
-            flops_source="none" if model is None else model.source,
-            torch_version="" if torch is None else _label(str(torch.__version__)),
-            backend=_backend(),
-            device_uuid=_uuid(torch, name) if kind == "cuda" else "",
-            mark_writer=mark_writer,
-            collective_kernels=kernels[0],
-            collective_kernels_reason=_label(kernels[1]),
-            stacks=stacks,
-            flight_recorder=_path_prefix("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
-            flight_recorder_pipe=_path_prefix("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DEBUG_INFO_PIPE_FILE"),
-        )
-    )
+    return {
+        "device": _label(name),
+        "device_kind": kind,
+        "dtype": dtype,
+        "peak_flops_per_second": options.peak_flops or _peak(name, dtype),
+        "parameters": None if model is None else model.parameters,
+        "flops_source": "none" if model is None else model.source,
+        "torch_version": "" if torch is None else _label(str(torch.__version__)),
+        "backend": _backend(),
+        "device_uuid": _uuid(torch, name) if kind == "cuda" else "",
+        "mark_writer": mark_writer,
+        "collective_kernels": kernels[0],
+        "collective_kernels_reason": _label(kernels[1]),
+        "stacks": stacks,
+        "flight_recorder": _path_prefix("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+        "flight_recorder_pipe": _path_prefix("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DEBUG_INFO_PIPE_FILE"),
+    }
+
+
+def _peak(device: str, dtype: str) -> float | None:
+    """Return the device's peak; the table is loaded only where there is a device."""
+    if device == HOST[0]:
+        return None
+    from lockstep.contracts.peaks import peak_flops_per_second  # noqa: PLC0415  (as above)
+
+    return peak_flops_per_second(device, dtype)
 
 
 def _path_prefix(first: str, second: str) -> str:

@@ -10,13 +10,11 @@ LOCKSTEP_DTYPE                      number format of the matrix products: fp32, 
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from lockstep.agent.boundary import warn
 from lockstep.contracts.errors import ConfigError
-from lockstep.contracts.peaks import DTYPES
 
 AUTO, OFF, MEASURE = "auto", "off", "measure"
 _COUNT_MAX = 1 << 40  # of one step; a record holds 64 bits, FLOPs included
@@ -25,8 +23,7 @@ _NUMBER_MAX = 1e21
 _PATH = re.compile(r"\w+(\.\w+)*\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Quantity:
+class Quantity(NamedTuple):
     """Where tokens or samples of a step come from: a mode, a number per step, or a path into the batch."""
 
     mode: str = AUTO
@@ -34,16 +31,14 @@ class Quantity:
     path: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FlopsRule:
+class FlopsRule(NamedTuple):
     """Where the model FLOPs of a step come from: a mode, or a number per token of this rank."""
 
     mode: str = AUTO
     per_token: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThroughputOptions:
+class ThroughputOptions(NamedTuple):
     """The agent's settings; None is not set."""
 
     tokens: Quantity = Quantity()
@@ -81,6 +76,8 @@ def _number(text: str, expected: str = "a positive number, like 7e9") -> float:
 
 
 def _dtype(text: str) -> str:
+    from lockstep.contracts.peaks import DTYPES  # noqa: PLC0415  (only where it is set)
+
     if text not in DTYPES:
         raise ValueError(f"one of {', '.join(DTYPES)}")
     return text

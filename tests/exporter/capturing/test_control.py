@@ -7,14 +7,8 @@ import pytest
 
 from exporter.capturing.control import ControlWriter, OrderJob, write_control
 from lockstep.contracts.blob import read_blob
-from lockstep.contracts.control import (
-    CONTROL_BYTES,
-    ORDER_BYTES,
-    ORDER_OFFSET,
-    ProfileOrder,
-    check_control_header,
-    order_from_json,
-)
+from lockstep.contracts.control import ProfileOrder, order_from_json
+from lockstep.contracts.control_block import CONTROL_BYTES, ORDER_BYTES, ORDER_OFFSET, check_control_header
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.paths import control_path, incoming_directory
 

@@ -1,6 +1,5 @@
 """What the agent's own writers store is what the exporter reads."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from exporter.counts import Counts
@@ -16,7 +15,7 @@ from tests.exporter.conftest import NOW_NS
 
 def test_the_agents_own_writers_are_understood(root: Path, make_ring):
     """What the training process writes is what is read: steps, state, groups, answer, facts."""
-    header = replace(make_ring(run="other").header, rank=3, block_count=8)
+    header = make_ring(run="other").header._replace(rank=3, block_count=8)
     writer = RingWriter(root / "run-a", header)
     buffer = MarkBuffer(writer.file, layout.BLOCKS_OFFSET, header.block_count, issues_offset=layout.ISSUES_OFFSET)
     buffer.begin()

@@ -1,0 +1,48 @@
+"""Byte layout of the control block, which orders captures of the ranks of one run and node.
+
+    0    header    magic, version
+    64   order     blob: one ProfileOrder (contracts/control.py)
+
+One file per run and node, written only by the exporter's control thread, read by every rank when it stores marks, with
+one integer compare (the blob's generation).
+"""
+
+import struct
+
+from lockstep.contracts.blob import HEAD_BYTES
+from lockstep.contracts.errors import ContractVersionError, MalformedError
+
+CONTROL_MAGIC = b"LKSTCTRL"
+CONTROL_VERSION = 2
+ORDER_OFFSET = 64
+CONTROL_BYTES = 8192
+ORDER_BYTES = CONTROL_BYTES - ORDER_OFFSET
+
+_HEADER = struct.Struct("<8sII")
+
+
+def pack_control_header() -> bytes:
+    """Return the header of a control block."""
+    return _HEADER.pack(CONTROL_MAGIC, CONTROL_VERSION, CONTROL_BYTES)
+
+
+def check_control_header(data: bytes | memoryview, *, where: str) -> None:
+    """Refuse what is not a control block of this version.
+
+    Raises
+    ------
+    MalformedError, ContractVersionError
+        As their names say.
+    """
+    if len(data) < ORDER_OFFSET + HEAD_BYTES:
+        raise MalformedError("control block size", where=where, got=len(data), expected=CONTROL_BYTES)
+    magic, version, size = _HEADER.unpack_from(data)
+    if magic != CONTROL_MAGIC:
+        raise MalformedError("magic", where=where, got=magic, expected=CONTROL_MAGIC)
+    if (version, size) != (CONTROL_VERSION, CONTROL_BYTES) or len(data) != CONTROL_BYTES:
+        raise ContractVersionError(
+            "control version, bytes",
+            where=where,
+            got=(version, size),
+            expected=(CONTROL_VERSION, CONTROL_BYTES),
+        )
