@@ -26,7 +26,7 @@ def attribute_arrays(start_ns: int, end_ns: int, events: StepEvents, arrays: Ste
         pieces = zip(begin_ns_P.tolist(), end_ns_P.tolist(), domain_P.tolist(), strict=True)
         begin_ns_P, end_ns_P, domain_P = np.array(subtract(list(pieces), taken), np.int64).reshape(-1, 3).T
     length_ns_P = end_ns_P - begin_ns_P
-    for domain in set(domain_P.tolist()):
+    for domain in np.bincount(domain_P).nonzero()[0].tolist():
         breakdown.wait_ns[domain] = int(length_ns_P[domain_P == domain].sum())
     begins, ends = begin_ns_P.tolist(), end_ns_P.tolist()
     if taken:
@@ -87,7 +87,7 @@ def _known_domains(arrays: StepArrays) -> Integers:
         return domain_W
     domain_W = np.where(is_guess_W, ~domain_W, domain_W)
     is_done_C = arrays.done_ns_C > 0
-    if len({each.domain for each in arrays.traffic}) < 2 or not is_done_C.any():  # noqa: PLR2004  (no choice)
+    if len(arrays.moved) < 2 or not is_done_C.any():  # noqa: PLR2004  (no choice)
         return domain_W
     done_ns, domain = arrays.done_ns_C[is_done_C], arrays.domain_C[is_done_C]
     order = np.lexsort((domain, done_ns))
@@ -121,7 +121,7 @@ def _add_flight(breakdown: StepBreakdown, start_ns: int, end_ns: int, arrays: St
     issue_ns_C, done_ns_C = arrays.issue_ns_C, arrays.done_ns_C
     finish_ns_C = np.where((done_ns_C == IN_FLIGHT) | (done_ns_C > end_ns), end_ns, done_ns_C)
     is_flight_C = (done_ns_C != UNKNOWN_NS) & (finish_ns_C > issue_ns_C)
-    for domain in {each.domain for each in arrays.traffic}:
+    for domain, *_ in arrays.moved:
         chosen_C = is_flight_C & (arrays.domain_C == domain)
         begin_ns, finish_ns = union(issue_ns_C[chosen_C], finish_ns_C[chosen_C], start_ns)
         breakdown.in_flight_ns[domain] = int(np.maximum(finish_ns - begin_ns, 0).sum())
@@ -132,14 +132,13 @@ def _add_flight(breakdown: StepBreakdown, start_ns: int, end_ns: int, arrays: St
 def total_arrays(arrays: StepArrays) -> DomainTotals:
     """Return what `domain_totals.total` returns."""
     totals = DomainTotals()
-    counts = np.bincount(arrays.traffic_C, minlength=len(arrays.traffic)).tolist()
-    for count, (domain, payload_bytes, bus_bytes, _) in zip(counts, arrays.traffic, strict=True):
-        totals.add(domain, count, count * payload_bytes, count * bus_bytes)
+    for moved in arrays.moved:
+        totals.add(*moved)
     took_ns_C = arrays.done_ns_C - arrays.issue_ns_C
     is_done_C = arrays.done_ns_C > IN_FLIGHT
     is_unknown_C = arrays.done_ns_C == UNKNOWN_NS
     totals.in_flight.update(arrays.domain_C[~(is_done_C | is_unknown_C)].tolist())
-    for domain in {each.domain for each in arrays.traffic}:
+    for domain, *_ in arrays.moved:
         took_ns = took_ns_C[is_done_C & (arrays.domain_C == domain)]
         if len(took_ns):
             totals.shortest_ns[domain] = int(took_ns.min())

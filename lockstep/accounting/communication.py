@@ -13,7 +13,7 @@ from lockstep.contracts.marks import OPERATORS, ORDINAL_MASK, UNKNOWN_DOMAIN, un
 from lockstep.contracts.records import DOMAIN_KINDS
 
 if TYPE_CHECKING:
-    from lockstep.accounting.communication_arrays import StepArrays
+    from lockstep.accounting.communication_arrays import IssuePattern, StepArrays
 
 _NO_DOMAIN, _LOST_DOMAIN = -1, -2
 NOT_OURS = -1
@@ -47,6 +47,8 @@ class CommunicationTracker:
         self.domains: set[int] = set()
         self.last_domain = _NO_DOMAIN
         self._traffic: dict[tuple[int, int], Traffic] = {}
+        self.patterns: dict[tuple[bytes, bytes], IssuePattern] = {}
+        """Of steps that were read at once, by the issue marks' details and arguments."""
         self._by_ordinal: dict[int, IssuedCollective] = {}
         self._former: deque[dict[int, IssuedCollective] | StepArrays] = deque(maxlen=FORMER_STEPS)
         self.keeps_former = False

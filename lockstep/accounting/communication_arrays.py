@@ -24,6 +24,10 @@ MARK_DTYPE = np.dtype([("time", "<u8"), ("kind", "<u2"), ("detail", "<u2"), ("su
 _ISSUE, _DONE, _DONE_UNKNOWN = int(MarkKind.ISSUE), int(MarkKind.DONE), int(MarkKind.DONE_UNKNOWN)
 _EXPECT, _WAIT_BEGIN, _WAIT_END = int(MarkKind.EXPECT), int(MarkKind.WAIT_BEGIN), int(MarkKind.WAIT_END)
 _QUEUED = int(MarkKind.DEVICE_QUEUED)
+PATTERNS_MAX = 4
+"""Patterns of steps that are held: a training's, its evaluation's, and those of a micro-batch more or less."""
+PATTERN_COLLECTIVES_MAX = 4096
+"""Of a pattern that is held, 20 bytes each."""
 _NEVER = np.iinfo(np.int64).max
 """Position behind all marks."""
 
@@ -45,14 +49,39 @@ class CommunicationPoints:
     wait_ns_V: Integers
 
 
+@dataclass(frozen=True, slots=True)
+class IssuePattern:
+    """What a step issues, in its order: steps of a training are mostly alike, and share one. Arrays are read-only.
+
+    domain_C, synchronous_C : of the collectives
+    moved : (domain, collectives, payload bytes, bus bytes) of each domain
+    """
+
+    domain_C: Integers
+    synchronous_C: NDArray[np.bool_]
+    moved: tuple[tuple[int, int, int, int], ...]
+
+
+def pattern_of(traffic_C: Integers, traffic: list[Traffic]) -> IssuePattern:
+    """Return the pattern of collectives whose traffic is known; `traffic_C` are indices in `traffic`."""
+    domain_C = np.array([each.domain for each in traffic], np.int64)[traffic_C]
+    synchronous_C = np.array([each.synchronous for each in traffic], np.bool_)[traffic_C]
+    domain_C.flags.writeable = synchronous_C.flags.writeable = False
+    moved: dict[int, tuple[int, int, int, int]] = {}
+    counts = np.bincount(traffic_C, minlength=len(traffic)).tolist()
+    for more, (domain, payload_bytes, bus_bytes, _) in zip(counts, traffic, strict=True):
+        _, times, payload, bus = moved.get(domain, (domain, 0, 0, 0))
+        moved[domain] = (domain, times + more, payload + more * payload_bytes, bus + more * bus_bytes)
+    return IssuePattern(domain_C, synchronous_C, tuple(moved.values()))
+
+
 @dataclass(slots=True)
 class StepArrays:
     """Collectives and waits of a step; times ns, arrays of int64.
 
     issue_ns_C, done_ns_C : as in IssuedCollective, in the order of issue times
     ordinal_C : of the collectives in the attempt
-    traffic_C : indices in `traffic`
-    domain_C, synchronous_C : of the traffic
+    domain_C, synchronous_C, moved : as in IssuePattern
     begin_ns_W, end_ns_W, domain_W : as in StepEvents.blocked, in its order
     points : of a rank with a device
     is_aside_C : whether a device does it next to the training's own work; None where none is
@@ -61,10 +90,9 @@ class StepArrays:
     issue_ns_C: Integers
     done_ns_C: Integers
     ordinal_C: Integers
-    traffic_C: Integers
-    traffic: list[Traffic]
     domain_C: Integers
     synchronous_C: NDArray[np.bool_]
+    moved: tuple[tuple[int, int, int, int], ...]
     begin_ns_W: Integers
     end_ns_W: Integers
     domain_W: Integers
@@ -97,13 +125,11 @@ class _Marks:
 
 @dataclass(slots=True)
 class _Issues:
-    """Collectives in the order of marks: `at_C` is the position of the mark, `traffic_C` an index in `traffic`."""
+    """Collectives in the order of marks: `at_C` is the position of the mark."""
 
     at_C: Integers
     ordinal_C: Integers
-    traffic_C: Integers
-    traffic: list[Traffic]
-    domain_C: Integers
+    pattern: IssuePattern
 
 
 @dataclass(slots=True)
@@ -128,7 +154,7 @@ def read_arrays(pending: PendingMarks, tracker: CommunicationTracker) -> StepArr
     waits = _read_waits(marks, tracker)
     if issues is None or waits is None:
         return None
-    time_M = marks.time_M
+    time_M, pattern = marks.time_M, issues.pattern
     issue_ns_C = time_M[issues.at_C]
     domain_W = _guessed_domains(waits, issues, tracker)
     done_ns_C = _read_ends(marks, issues, waits, domain_W)
@@ -138,10 +164,9 @@ def read_arrays(pending: PendingMarks, tracker: CommunicationTracker) -> StepArr
         issue_ns_C=issue_ns_C,
         done_ns_C=done_ns_C,
         ordinal_C=issues.ordinal_C,
-        traffic_C=issues.traffic_C,
-        traffic=issues.traffic,
-        domain_C=issues.domain_C,
-        synchronous_C=np.array([each.synchronous for each in issues.traffic], np.bool_)[issues.traffic_C],
+        domain_C=pattern.domain_C,
+        synchronous_C=pattern.synchronous_C,
+        moved=pattern.moved,
         begin_ns_W=waits.begin_ns_W,
         end_ns_W=time_M[waits.end_at_W],
         domain_W=domain_W,
@@ -152,7 +177,7 @@ def read_arrays(pending: PendingMarks, tracker: CommunicationTracker) -> StepArr
         waits.end_at_W = waits.end_at_W[is_kept_W]
     if tracker.keeps_former:
         arrays.points = _points(marks, issues, waits)
-    tracker.take_over([each.domain for each in issues.traffic], issues.domain_C[-1:].tolist())
+    tracker.take_over([domain for domain, *_ in pattern.moved], pattern.domain_C[-1:].tolist())
     tracker.set_waits(waits.open_waits, waits.open_other_waits)
     return in_issue_order(arrays)
 
@@ -162,7 +187,7 @@ def arrays_of(events: StepEvents) -> StepArrays:
     collectives = events.collectives
     indices: defaultdict[Traffic, int] = defaultdict(count().__next__)
     traffic_C = np.array([indices[each.traffic] for each in collectives], np.int64)
-    traffic = list(indices)
+    pattern = pattern_of(traffic_C, list(indices))
     times = [(each.issue_ns, each.done_ns) for each in collectives]
     issue_ns_C, done_ns_C = np.array(times, np.int64).reshape(-1, 2).T
     wait_W3 = np.array(events.blocked, np.int64).reshape(-1, 3)
@@ -170,10 +195,9 @@ def arrays_of(events: StepEvents) -> StepArrays:
         issue_ns_C=issue_ns_C,
         done_ns_C=done_ns_C,
         ordinal_C=np.full(len(collectives), -1, np.int64),
-        traffic_C=traffic_C,
-        traffic=traffic,
-        domain_C=np.array([each.domain for each in traffic], np.int64)[traffic_C],
-        synchronous_C=np.array([each.synchronous for each in traffic], np.bool_)[traffic_C],
+        domain_C=pattern.domain_C,
+        synchronous_C=pattern.synchronous_C,
+        moved=pattern.moved,
         begin_ns_W=wait_W3[:, 0],
         end_ns_W=wait_W3[:, 1],
         domain_W=wait_W3[:, 2],
@@ -200,13 +224,14 @@ def _read_marks(pending: PendingMarks, *, has_device: bool) -> _Marks | None:
     position_M, queued_at_E, queued_E = np.empty(0, np.int64), np.empty(0, np.int64), marks_M[:0]
     if has_device:
         position_M = _positions(pending)
-        is_queued_M = kind_M == _QUEUED
-        queued_at_E, queued_E = position_M[is_queued_M], marks_M[is_queued_M]
+        queued_M = (kind_M == _QUEUED).nonzero()[0]
+        # `take`: of marks, which are no numbers, an index costs 30 times as much.
+        queued_at_E, queued_E = position_M.take(queued_M), marks_M.take(queued_M)
     if len(queued_at_E):
-        kept_M = ~is_queued_M
-        marks_M, kind_M, position_M = marks_M[kept_M], kind_M[kept_M], position_M[kept_M]
+        kept_M = (kind_M != _QUEUED).nonzero()[0]
+        marks_M, kind_M, position_M = marks_M.take(kept_M), kind_M.take(kept_M), position_M.take(kept_M)
         if other_M is not None and inside_M is not None:
-            other_M, inside_M = other_M[kept_M], inside_M[kept_M]
+            other_M, inside_M = other_M.take(kept_M), inside_M.take(kept_M)
     if kind_M.max(initial=0) > _WAIT_END:
         return None
     return _Marks(
@@ -229,15 +254,31 @@ def _read_issues(marks: _Marks, tracker: CommunicationTracker) -> _Issues | None
     ordinal_C = marks.marks_M["subject"][at_C]
     if not (ordinal_C[1:] > ordinal_C[:-1]).all():
         return None
-    pairs = zip(marks.marks_M["detail"][at_C].tolist(), marks.marks_M["argument"][at_C].tolist(), strict=True)
+    pattern = _pattern_of(marks.marks_M["detail"][at_C], marks.marks_M["argument"][at_C], tracker)
+    return None if pattern is None else _Issues(at_C, ordinal_C, pattern)
+
+
+def _pattern_of(
+    detail_C: NDArray[np.uint16], argument_C: Integers, tracker: CommunicationTracker
+) -> IssuePattern | None:
+    """Return what was issued, of a step like one before the same object; None where no agent writes such a mark."""
+    key = (detail_C.tobytes(), argument_C.tobytes())
+    pattern = tracker.patterns.get(key)
+    if pattern is not None:
+        return pattern
     indices: defaultdict[tuple[int, int], int] = defaultdict(count().__next__)
-    traffic_C = np.fromiter(map(indices.__getitem__, pairs), np.int64, len(at_C))
+    pairs = zip(detail_C.tolist(), argument_C.tolist(), strict=True)
+    traffic_C = np.fromiter(map(indices.__getitem__, pairs), np.int64, len(detail_C))
     traffic = [tracker.traffic_of(*pair) for pair in indices]
     known = [each for each in traffic if each is not None]
     if len(known) < len(traffic):
         return None
-    domain_C = np.array([each.domain for each in known], np.int64)[traffic_C]
-    return _Issues(at_C, ordinal_C, traffic_C, known, domain_C)
+    pattern = pattern_of(traffic_C, known)
+    if len(detail_C) <= PATTERN_COLLECTIVES_MAX:
+        if len(tracker.patterns) == PATTERNS_MAX:
+            tracker.patterns.clear()
+        tracker.patterns[key] = pattern
+    return pattern
 
 
 def _read_waits(marks: _Marks, tracker: CommunicationTracker) -> _Waits | None:
@@ -274,7 +315,7 @@ def _pair_waits(marks: _Marks, at_W: Integers, tracker: CommunicationTracker) ->
 def _guessed_domains(waits: _Waits, issues: _Issues, tracker: CommunicationTracker) -> Integers:
     """Return, for each wait, the domain of what was issued last, as a guess."""
     last_W = issues.at_C.searchsorted(waits.end_at_W)
-    return ~np.concatenate(([tracker.last_domain], issues.domain_C))[last_W]
+    return ~np.concatenate(([tracker.last_domain], issues.pattern.domain_C))[last_W]
 
 
 def _read_ends(marks: _Marks, issues: _Issues, waits: _Waits, domain_W: Integers) -> Integers:
@@ -293,7 +334,9 @@ def _read_ends(marks: _Marks, issues: _Issues, waits: _Waits, domain_W: Integers
         expect_E, wait_E = expect_E[is_awaited_E], wait_E[is_awaited_E]
         end_at_E[expect_E] = waits.end_at_W[wait_E]
         done_ns_E[expect_E] = marks.time_M[waits.end_at_W[wait_E]]
-        domain_W[wait_E] = issues.domain_C[collective_E[expect_E]]  # of several the last one, as for the next line
+        domain_W[wait_E] = issues.pattern.domain_C[
+            collective_E[expect_E]
+        ]  # of several the last one, as for the next line
         order_E = end_at_E.argsort(kind="stable")
         collective_E, done_ns_E = collective_E[order_E], done_ns_E[order_E]
     done_ns_C = np.full(len(issues.at_C), IN_FLIGHT, np.int64)
@@ -356,7 +399,7 @@ def in_issue_order(arrays: StepArrays) -> StepArrays:
     if (arrays.issue_ns_C[1:] >= arrays.issue_ns_C[:-1]).all():
         return arrays
     order_C = arrays.issue_ns_C.argsort(kind="stable")
-    for name in ("issue_ns_C", "done_ns_C", "ordinal_C", "traffic_C", "domain_C", "synchronous_C"):
+    for name in ("issue_ns_C", "done_ns_C", "ordinal_C", "domain_C", "synchronous_C"):
         setattr(arrays, name, getattr(arrays, name)[order_C])
     if arrays.is_aside_C is not None:
         arrays.is_aside_C = arrays.is_aside_C[order_C]

@@ -144,8 +144,9 @@ class DeviceEvents:
         ordinal_E = marks_E["subject"].astype(np.int64)
         if position > ORDINAL_MASK:
             ordinal_E = position - ((position - ordinal_E) & ORDINAL_MASK)
-        distance_ns_E = marks_E["argument"].clip(-DISTANCE_MAX_NS, DISTANCE_MAX_NS)
-        read_E = np.stack((ordinal_E, marks_E["detail"].astype(np.int64), distance_ns_E))
+        read_E = np.empty((3, len(marks_E)), np.int64)
+        read_E[0], read_E[1] = ordinal_E, marks_E["detail"]
+        np.minimum(np.maximum(marks_E["argument"], -DISTANCE_MAX_NS), DISTANCE_MAX_NS, out=read_E[2])
         if self._kept_E.shape[1]:
             read_E = np.concatenate((self._kept_E, read_E), axis=1)
         if (read_E[0, 1:] < read_E[0, :-1]).any():
