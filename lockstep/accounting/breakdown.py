@@ -203,10 +203,11 @@ def subtract(pieces: list[Wait], taken: list[Interval]) -> list[Wait]:
 class TakenTime:
     """How much time disjoint intervals, of which both ends ascend, take before any instant."""
 
-    def __init__(self, starts: list[int], ends: list[int]) -> None:
+    def __init__(self, starts: list[int], ends: list[int], before: list[int] | None = None) -> None:
+        """Take intervals, and their lengths added up from 0 on where the caller has those."""
         self._starts = starts
         self._ends = ends
-        self._before: list[int] = [0, *accumulate(map(sub, ends, starts))]
+        self._before = [0, *accumulate(map(sub, ends, starts))] if before is None else before
 
     def until(self, instant_ns: int) -> int:
         """Return the time taken before `instant_ns`."""

@@ -28,12 +28,15 @@ def attribute_arrays(start_ns: int, end_ns: int, events: StepEvents, arrays: Ste
     length_ns_P = end_ns_P - begin_ns_P
     for domain in np.bincount(domain_P).nonzero()[0].tolist():
         breakdown.wait_ns[domain] = int(length_ns_P[domain_P == domain].sum())
-    begins, ends = begin_ns_P.tolist(), end_ns_P.tolist()
-    if taken:
-        begins = sorted([*begins, *(begin for begin, _ in taken)])  # disjoint: both ends are in the same order
-        ends = sorted([*ends, *(end for _, end in taken)])
+    if taken:  # disjoint: both ends are in the same order
+        begin_ns_P, end_ns_P = (
+            np.sort(np.concatenate(both))
+            for both in zip((begin_ns_P, end_ns_P), np.array(taken, np.int64).T, strict=True)
+        )
+    before_ns_P = (end_ns_P - begin_ns_P).cumsum()
     _add_flight(breakdown, start_ns, end_ns, arrays)
-    add_phases(breakdown, start_ns, end_ns, events, TakenTime(begins, ends))
+    taken_time = TakenTime(begin_ns_P.tolist(), end_ns_P.tolist(), [0, *before_ns_P.tolist()])
+    add_phases(breakdown, start_ns, end_ns, events, taken_time)
     return breakdown
 
 
@@ -42,7 +45,7 @@ def _blocked(end_ns: int, events: StepEvents, arrays: StepArrays) -> _Intervals:
     issue_ns_C, done_ns_C, is_sync_C, domain_C = _own(arrays)
     times = [time for _, begin, end in events.spans for time in (begin, end)]
     limit_ns_L = np.concatenate((issue_ns_C, arrays.begin_ns_W, arrays.end_ns_W, [*times, end_ns]))
-    limit_ns_L.sort()
+    limit_ns_L.sort(kind="stable")  # of a few ascending runs, a tenth of the time
     start_ns_C = issue_ns_C
     wait_end_ns_C = np.minimum(done_ns_C, _limits_behind(issue_ns_C, limit_ns_L))
     is_wait_C = is_sync_C & (done_ns_C > 0) & (issue_ns_C < end_ns)

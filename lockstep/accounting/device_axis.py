@@ -7,6 +7,8 @@ names itself) lies where the host was, unless the device was busy then: between 
 Shapes: P points, T times, C collectives, W waits, S spans, B backwards.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from lockstep.accounting.breakdown_arrays import union
@@ -53,14 +55,16 @@ class DeviceAxis:
         lead_ns_T[index_T > next_T] = 0
         return np.maximum(begin_T, end_T - np.maximum(end_ns_T - begin_ns_T - lead_ns_T, 0)), end_T
 
-    def lead(self, begin_ns: int, end_ns: int) -> int:
-        """Return the least time by which the host was ahead from `begin_ns` to `end_ns`; MISSING without an event."""
-        first = self._host_ns_P.searchsorted(begin_ns)
-        last = self._host_ns_P.searchsorted(end_ns, "right")
-        if first == last:
+    def lead(self, spans: Sequence[tuple[int, int]]) -> int:
+        """Return the least time by which the host was ahead in spans of the host; MISSING without an event in any."""
+        if not spans:
             return MISSING
-        ahead_ns_P = self._device_ns_P[first:last] - self._host_ns_P[first:last]
-        return max(int(ahead_ns_P.min()) - self._floor_ns, 0)
+        begin_ns_S, end_ns_S = np.array(spans, np.int64).T
+        firsts = self._host_ns_P.searchsorted(begin_ns_S).tolist()
+        lasts = self._host_ns_P.searchsorted(end_ns_S, "right").tolist()
+        ahead_ns_P = self._device_ns_P - self._host_ns_P
+        inside = [ahead_ns_P[first:last].min() for first, last in zip(firsts, lasts, strict=True) if first < last]
+        return max(int(min(inside)) - self._floor_ns, 0) if inside else MISSING
 
 
 def translate(
@@ -72,17 +76,22 @@ def translate(
     waits for it, however it was called.
     """
     arrays = reading.arrays
-    collectives, waits, spans = len(arrays.issue_ns_C), len(arrays.begin_ns_W), len(events.spans)
+    waits, spans = len(arrays.begin_ns_W), len(events.spans)
     span_S = np.array(events.spans, np.int64).reshape(-1, 3)
-    columns = (arrays.issue_ns_C, arrays.done_ns_C, arrays.begin_ns_W, arrays.end_ns_W, span_S[:, 1], span_S[:, 2])
-    moved_T = axis.at(np.concatenate(columns))
-    last = 2 * (collectives + waits)
-    issue_ns_C, done_ns_C = moved_T[:collectives], moved_T[collectives : 2 * collectives]
-    begin_ns_W, end_ns_W = moved_T[2 * collectives : last - waits], moved_T[last - waits : last]
-    begin_S, end_S = moved_T[last : last + spans], moved_T[last + spans :]
-    issue_ns_C = np.where(reading.is_read_C, origin_ns + reading.issue_ns_C, issue_ns_C)
-    done_ns_C = np.where(arrays.done_ns_C < 0, arrays.done_ns_C, np.maximum(done_ns_C, issue_ns_C))
-    done_ns_C = np.where(arrays.done_ns_C == IN_FLIGHT, _unended(arrays, events), done_ns_C)
+    moved_T = axis.at(np.concatenate((arrays.begin_ns_W, arrays.end_ns_W, span_S[:, 1], span_S[:, 2])))
+    begin_ns_W, end_ns_W = moved_T[:waits], moved_T[waits : 2 * waits]
+    begin_S, end_S = moved_T[2 * waits : 2 * waits + spans], moved_T[2 * waits + spans :]
+    issue_ns_C = origin_ns + reading.issue_ns_C
+    if not reading.is_read_C.all():
+        issue_ns_C = np.where(reading.is_read_C, issue_ns_C, axis.at(arrays.issue_ns_C))
+    done_ns_C = np.where(reading.is_done_C, origin_ns + reading.done_ns_C, arrays.done_ns_C)
+    if not reading.is_done_C.all():
+        seen_C = (~reading.is_done_C & (done_ns_C > IN_FLIGHT)).nonzero()[0]
+        if len(seen_C):
+            done_ns_C[seen_C] = np.maximum(axis.at(done_ns_C[seen_C]), issue_ns_C[seen_C])
+        is_open_C = ~reading.is_done_C & (done_ns_C == IN_FLIGHT)
+        if is_open_C.any():
+            done_ns_C = np.where(is_open_C, _unended(arrays, events), done_ns_C)
     translated = StepEvents()
     translated.unmeasured = dict(events.unmeasured)
     translated.spans = list(zip(span_S[:, 0].tolist(), begin_S.tolist(), end_S.tolist(), strict=True))
@@ -91,7 +100,7 @@ def translate(
         translated.collections = list(zip(begin_ns_T.tolist(), end_ns_T.tolist(), strict=True))
     moved = StepArrays(
         issue_ns_C=issue_ns_C,
-        done_ns_C=np.where(reading.is_done_C, origin_ns + reading.done_ns_C, done_ns_C),
+        done_ns_C=done_ns_C,
         ordinal_C=arrays.ordinal_C,
         domain_C=arrays.domain_C,
         synchronous_C=arrays.synchronous_C & ~reading.is_aside_C,

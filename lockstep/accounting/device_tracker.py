@@ -32,7 +32,7 @@ from lockstep.accounting.device_step import (
 from lockstep.accounting.events import BACKWARD, FORWARD
 from lockstep.accounting.step_record import FinishedStep
 from lockstep.contracts.limits import MONOTONIC_NS_MAX
-from lockstep.contracts.records import MISSING, Flag
+from lockstep.contracts.records import Flag
 
 PENDING_STEPS_MAX = 8
 """Steps that may wait for the device. A job whose host runs further ahead (whole steps as one graph, never a look at
@@ -179,13 +179,13 @@ class DeviceTracker:
         self._known = (end_device_ns, end_ns)
         axis = DeviceAxis(reading.host_ns_P, np.minimum(origin_ns + reading.offset_ns_P, end_ns), self._floor_ns)
         events = finished.events
-        leads = [axis.lead(begin, end) for phase, begin, end in events.spans if phase in (FORWARD, BACKWARD)]
+        computing = [(begin, end) for phase, begin, end in events.spans if phase in (FORWARD, BACKWARD)]
         finished.events, finished.arrays = translate(events, reading, axis, origin_ns)
         finished.device_step_ns = reading.length_ns
         note_unmeasured(finished.events, reading.unmeasured)
         if not finished.events.unmeasured:
             finished.device_comm_ns = in_flight_ns(finished.arrays)
-        finished.host_lead_ns = min((lead for lead in leads if lead != MISSING), default=MISSING)
+        finished.host_lead_ns = axis.lead(computing)
         return True
 
     def _place(self, finished: FinishedStep, reading: DeviceReading, gap_ns: int, seen_ns: int) -> tuple[int, int]:

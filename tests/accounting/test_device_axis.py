@@ -68,9 +68,9 @@ def test_pause_that_a_queue_covers():
 def test_lead_is_the_least_above_an_idle_devices():
     """The least distance between host and device counts, less what a launch takes; without an event it is not known."""
     axis = axis_of([(0, 5), (10, 40), (20, 35)], 5)
-    assert axis.lead(10, 20) == 10
-    assert axis.lead(0, 20) == 0
-    assert axis.lead(11, 19) == MISSING
+    assert axis.lead([(10, 20)]) == 10
+    assert axis.lead([(0, 20)]) == 0
+    assert axis.lead([(11, 19)]) == MISSING
 
 
 def test_collectives_without_an_end():
