@@ -13,7 +13,7 @@ from rich.console import Console
 from coordinator.settings.config import CoordinatorConfig
 from exporter.config import ExporterConfig
 from lockstep.cli.demo import session
-from lockstep.cli.demo.verdict import judge
+from lockstep.cli.demo.verdict import agent_share, judge
 from lockstep.cli.demo.view import DemoView, draw_verdict, print_verdict
 
 INCIDENT = {
@@ -47,6 +47,20 @@ def test_the_demonstration_runs_with_the_defaults_that_users_have(tmp_path):
         different = {each.name for each in fields(config) if getattr(config, each.name) != getattr(default, each.name)}
         assert different <= allowed
     assert {each.name for each in fields(ExporterConfig)} >= OF_ONE_PROCESS
+
+
+def test_share_of_the_agent_is_its_time_over_the_time_of_the_runs_steps():
+    """What the dashboard's panel shows of five minutes, of the whole run and of no other one."""
+    page = """# TYPE lockstep_agent_time_seconds_total counter
+lockstep_agent_time_seconds_total{run="demo",rank="0"} 0.01
+lockstep_agent_time_seconds_total{run="demo",rank="1"} 0.02
+lockstep_agent_time_seconds_total{run="other",rank="0"} 5.0
+lockstep_step_time_seconds_total{run="demo",rank="0"} 20.0
+lockstep_step_time_seconds_total{run="demo",rank="1"} 1e1
+lockstep_device_step_time_seconds_total{run="demo",rank="0"} 7.0
+"""
+    assert agent_share(page, "demo") == pytest.approx(0.001)
+    assert agent_share(page, "none") is None
 
 
 def verdict_of(incidents, fault="compute", state=None):

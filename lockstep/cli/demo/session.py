@@ -15,7 +15,7 @@ import aiohttp
 from rich.console import Console
 
 from lockstep.agent.bootstrap import loader_environment
-from lockstep.cli.demo.verdict import EXPECTED, DemoVerdict, judge
+from lockstep.cli.demo.verdict import EXPECTED, DemoVerdict, agent_share, judge
 from lockstep.cli.demo.view import DemoView, draw_verdict, print_verdict
 from lockstep.cli.services_command import first_leaf
 from lockstep.cli.up import LOOPBACK, Up
@@ -78,6 +78,7 @@ class _Session:
         self.view = DemoView(console, goal, goal_step)
         self.run_json: dict[str, Any] = {}
         self.incidents: list[dict[str, Any]] = []
+        self.agent_share: float | None = None
         self._is_interrupted = False
 
     async def run(self) -> DemoVerdict:
@@ -94,6 +95,7 @@ class _Session:
                 relay = tasks.create_task(self._relay(training), name="training output")
                 try:
                     await self._watch(address, training)
+                    self.agent_share = await _agent_share(f"http://{LOOPBACK}:{up.exporter_port}/metrics")
                 finally:
                     await _end(training)
                     await relay
@@ -110,6 +112,7 @@ class _Session:
             steps=self.run_json.get("step", 0),
             healthy=self.run_json.get("baseline_step_seconds"),
             state=self.run_json.get("state"),
+            agent_share=self.agent_share,
         )
 
     async def _start_training(self, root: Path) -> asyncio.subprocess.Process:
@@ -189,6 +192,11 @@ def _roomy_directory(memory: Path) -> Path | None:
     The /dev/shm of a container often holds 64 MiB.
     """
     return memory if memory.is_dir() and shutil.disk_usage(memory).free >= SPACE_BYTES else None
+
+
+async def _agent_share(url: str) -> float | None:
+    async with aiohttp.ClientSession() as exporter, exporter.get(url) as response:
+        return agent_share(await response.text(), RUN)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

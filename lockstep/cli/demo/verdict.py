@@ -1,5 +1,6 @@
-"""What the demonstration reports at its end, and whether it is right. Pure: from incidents as the API returns them."""
+"""What the demonstration reports at its end, and whether it is right. Pure: from what the services return."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
@@ -42,7 +43,8 @@ EXPECTED: Mapping[str, Expected] = MappingProxyType(
 class DemoVerdict:
     """The answer, with the question. `kind`, `rank`, `cause` and `function` are None where nothing was found.
 
-    `state` is the run's at the end; `root_cause` and `stacks` are of a crash and a hang.
+    `state` is the run's at the end; `root_cause` and `stacks` are of a crash and a hang. `agent_share_ratio` is the
+    time that the agent took from the training threads over the step time, None where no step was exported.
     """
 
     run: str
@@ -64,6 +66,7 @@ class DemoVerdict:
     evidence: list[str] = field(default_factory=list)
     advice: list[dict[str, Any]] = field(default_factory=list)
     stacks: list[str] = field(default_factory=list)
+    agent_share_ratio: float | None = None
     incidents: int = 0
     steps: int = 0
     correct: bool = False
@@ -83,6 +86,7 @@ def judge(
     steps: int,
     healthy: float | None,
     state: str | None = None,
+    agent_share: float | None = None,
 ) -> DemoVerdict:
     """Return the verdict over all incidents of the run, closed ones included.
 
@@ -114,10 +118,26 @@ def judge(
         evidence=list(found.get("evidence", ())),
         advice=list(found.get("advice", ())),
         stacks=list(found.get("stacks", ())),
+        agent_share_ratio=agent_share,
         incidents=len(incidents),
         steps=steps,
         correct=_is_correct(expected, incidents, matching, rank, state),
     )
+
+
+def agent_share(metrics: str, run: str) -> float | None:
+    """Return the agent's share of the step time of a run since its start, by an exporter's page of metrics.
+
+    The quotient of the recording rule `run:lockstep_agent_time_per_step_time:ratio_rate5m`, which the dashboard's panel
+    shows, over the whole run instead of five minutes. None where the page has no steps of the run.
+    """
+    agent_s, step_s = (
+        sum(
+            map(float, re.findall(rf'^{name}\{{[^}}\n]*run="{re.escape(run)}"[^}}\n]*\}} (\S+)', metrics, re.MULTILINE))
+        )
+        for name in ("lockstep_agent_time_seconds_total", "lockstep_step_time_seconds_total")
+    )
+    return agent_s / step_s if step_s else None
 
 
 def _is_correct(

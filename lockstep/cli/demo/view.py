@@ -131,6 +131,8 @@ def print_verdict(console: Console, verdict: DemoVerdict) -> None:
             table.add_row("" if number else "advice", _advice(advice))
         console.print(table)
     console.print(f"Injected: {_injected(verdict)}. The verdict is {_judgement(verdict)}.")
+    if verdict.agent_share_ratio is not None:
+        console.print(f"The agent took {verdict.agent_share_ratio:.3%} of the step time from the training threads.")
 
 
 def _nothing_found(verdict: DemoVerdict) -> str:
