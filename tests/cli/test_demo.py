@@ -50,17 +50,21 @@ def test_the_demonstration_runs_with_the_defaults_that_users_have(tmp_path):
 
 
 def test_share_of_the_agent_is_its_time_over_the_time_of_the_runs_steps():
-    """What the dashboard's panel shows of five minutes, of the whole run and of no other one."""
-    page = """# TYPE lockstep_agent_time_seconds_total counter
-lockstep_agent_time_seconds_total{run="demo",rank="0"} 0.01
+    """As the dashboard's panel has it: of this run only, and without what was counted before the first reading."""
+    first = """lockstep_agent_time_seconds_total{run="demo",rank="0"} 3.0
+lockstep_step_time_seconds_total{run="demo",rank="0"} 4.0
+"""
+    last = """# TYPE lockstep_agent_time_seconds_total counter
+lockstep_agent_time_seconds_total{run="demo",rank="0"} 3.01
 lockstep_agent_time_seconds_total{run="demo",rank="1"} 0.02
 lockstep_agent_time_seconds_total{run="other",rank="0"} 5.0
-lockstep_step_time_seconds_total{run="demo",rank="0"} 20.0
+lockstep_step_time_seconds_total{run="demo",rank="0"} 24.0
 lockstep_step_time_seconds_total{run="demo",rank="1"} 1e1
 lockstep_device_step_time_seconds_total{run="demo",rank="0"} 7.0
 """
-    assert agent_share(page, "demo") == pytest.approx(0.001)
-    assert agent_share(page, "none") is None
+    assert agent_share(first, last, "demo") == pytest.approx(0.001)
+    assert agent_share(last, last, "demo") is None
+    assert agent_share(first, last, "none") is None
 
 
 def verdict_of(incidents, fault="compute", state=None):

@@ -79,6 +79,7 @@ class _Session:
         self.run_json: dict[str, Any] = {}
         self.incidents: list[dict[str, Any]] = []
         self.agent_share: float | None = None
+        self._metrics_url = self._first_metrics = ""
         self._is_interrupted = False
 
     async def run(self) -> DemoVerdict:
@@ -90,12 +91,13 @@ class _Session:
                 tasks.create_task(up.run(stop), name="up")
                 await up.started.wait()
                 address = f"http://{LOOPBACK}:{up.coordinator_port}"
-                self.view.show(f"coordinator {address}  exporter http://{LOOPBACK}:{up.exporter_port}/metrics")
+                self._metrics_url = f"http://{LOOPBACK}:{up.exporter_port}/metrics"
+                self.view.show(f"coordinator {address}  exporter {self._metrics_url}")
                 training = await self._start_training(root)
                 relay = tasks.create_task(self._relay(training), name="training output")
                 try:
                     await self._watch(address, training)
-                    self.agent_share = await _agent_share(f"http://{LOOPBACK}:{up.exporter_port}/metrics")
+                    self.agent_share = agent_share(self._first_metrics, await _fetch_text(self._metrics_url), RUN)
                 finally:
                     await _end(training)
                     await relay
@@ -166,6 +168,8 @@ class _Session:
             if response.status != 200:  # noqa: PLR2004  (the run has not reported yet)
                 return
             self.run_json = await response.json()
+        if not self._first_metrics:
+            self._first_metrics = await _fetch_text(self._metrics_url)
         async with api.get("/api/v1/incidents", params={"run": RUN}) as response:
             self.incidents = (await response.json())["incidents"]
         self.view.update(self.run_json)
@@ -194,9 +198,9 @@ def _roomy_directory(memory: Path) -> Path | None:
     return memory if memory.is_dir() and shutil.disk_usage(memory).free >= SPACE_BYTES else None
 
 
-async def _agent_share(url: str) -> float | None:
-    async with aiohttp.ClientSession() as exporter, exporter.get(url) as response:
-        return agent_share(await response.text(), RUN)
+async def _fetch_text(url: str) -> str:
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        return await response.text()
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -44,7 +44,8 @@ class DemoVerdict:
     """The answer, with the question. `kind`, `rank`, `cause` and `function` are None where nothing was found.
 
     `state` is the run's at the end; `root_cause` and `stacks` are of a crash and a hang. `agent_share_ratio` is the
-    time that the agent took from the training threads over the step time, None where no step was exported.
+    time that the agent took from the training threads over the step time, from the first steps seen on, None where
+    there were no more.
     """
 
     run: str
@@ -125,19 +126,23 @@ def judge(
     )
 
 
-def agent_share(metrics: str, run: str) -> float | None:
-    """Return the agent's share of the step time of a run since its start, by an exporter's page of metrics.
+def agent_share(before: str, after: str, run: str) -> float | None:
+    """Return the agent's share of the step time of a run between two readings of an exporter's page of metrics.
 
     The quotient of the recording rule `run:lockstep_agent_time_per_step_time:ratio_rate5m`, which the dashboard's panel
-    shows, over the whole run instead of five minutes. None where the page has no steps of the run.
+    shows; like `rate`, it leaves out what was counted before the first reading. None where no step was counted between.
     """
     agent_s, step_s = (
-        sum(
-            map(float, re.findall(rf'^{name}\{{[^}}\n]*run="{re.escape(run)}"[^}}\n]*\}} (\S+)', metrics, re.MULTILINE))
-        )
+        _total(after, name, run) - _total(before, name, run)
         for name in ("lockstep_agent_time_seconds_total", "lockstep_step_time_seconds_total")
     )
-    return agent_s / step_s if step_s else None
+    return agent_s / step_s if step_s > 0 else None
+
+
+def _total(metrics: str, name: str, run: str) -> float:
+    """Return the sum of a run's series of a metric."""
+    series = rf'^{name}\{{[^}}\n]*run="{re.escape(run)}"[^}}\n]*\}} (\S+)'
+    return sum(map(float, re.findall(series, metrics, re.MULTILINE)))
 
 
 def _is_correct(
