@@ -1,9 +1,14 @@
-"""By how much a rank's memory grows with the agent in it, its ring included."""
+"""By how much a rank's memory grows with the agent in it, its ring included: `python -m benchmarks.agent_memory`.
+
+Anonymous and file memory of its own, as it is, with what the interpreter's tables grow by: CPython 3.11 doubles that of
+interned names at 87,381 of them, which adds 1.9 MiB at once; torch alone leaves room for 1,360 names.
+"""
 
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 
 MEMORY_PROGRAM = """
 import gc, os, re, sys, torch
@@ -40,3 +45,14 @@ def measure_memory(directory: str, processes: int) -> int:
             done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
             grown.append(int(done.stdout))
     return int(statistics.median(grown_kib["on"]) - statistics.median(grown_kib["off"])) << 10
+
+
+def main() -> None:
+    """Print the growth."""
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:  # where rings lie
+        print(f"memory of a rank: {measure_memory(directory, 3) / 2**20:.2f} MiB")
+
+
+if __name__ == "__main__":
+    main()
