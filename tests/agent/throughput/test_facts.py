@@ -1,6 +1,7 @@
 """What a rank reports of itself, for devices that this machine does not have: modules with the names torch gives them."""
 
 import sys
+from dataclasses import fields
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from lockstep.agent.throughput.facts import collect
 from lockstep.agent.throughput.flops import ModelFlopsReporter
 from lockstep.agent.throughput.options import read_options
-from lockstep.contracts.facts import facts_from_json
+from lockstep.contracts.facts import RankFacts, facts_from_json
 
 UUID = "576ef18e-b48f-c787-e91d-f93658b27b8e"
 
@@ -165,3 +166,8 @@ def test_the_files_of_the_flight_recorder_are_those_that_the_training_names(
         monkeypatch.setenv(name, value)
     facts = collected(make_torch(), None)
     assert (facts.flight_recorder, facts.flight_recorder_pipe) == prefixes
+
+
+def test_facts_are_the_fields_of_rank_facts():
+    """The agent writes them without the class, so nothing else holds their names together."""
+    assert list(collect(None)) == [field.name for field in fields(RankFacts)]
