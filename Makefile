@@ -12,7 +12,7 @@ REGISTRY ?= localhost:5000/lockstep
 IMAGES := agent exporter coordinator
 
 .PHONY: demo test test-all check format generate bench bench-agent bench-detect bench-simulator accuracy accuracy-simulator clean
-.PHONY: bench-trace bench-localisation bench-intracard
+.PHONY: bench-trace bench-localisation bench-intracard bench-memory-growth
 
 HOOKS := $(CURDIR)/build/native_hooks
 HOOKS_SOURCES := lockstep/agent/hooks/_collectives.cpp lockstep/agent/_channel.h lockstep/agent/hooks/collectives.py
@@ -152,6 +152,10 @@ precision: $(VENV)/.dev
 .PHONY: report-pictures
 report-pictures: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.report_pictures
+
+# The table of docs/detection.md: fails where a leak needs more than 200 steps, or a healthy job is named.
+bench-memory-growth: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.memory_growth --check
 
 # Fails where a budget is missed at a million workers.
 bench-localisation: $(VENV)/.dev

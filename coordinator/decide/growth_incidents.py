@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from coordinator.decide.capture import note_of
 from coordinator.decide.incidents import AdviceItem
 from coordinator.detect.findings import MEMORY_GROWTH
+from lockstep.diagnosis.advice import advise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -88,7 +89,6 @@ def explained_growth(incident: "Incident", capture: "Capture") -> "Incident":
     suspect = next((rank for rank in capture.suspects if rank in capture.summaries), None)
     lines: list[str] = []
     function = ""
-    advice: tuple[AdviceItem, ...] = ()
     if suspect is not None:
         peers = [capture.summaries[rank] for rank in capture.ranks if rank in capture.summaries and rank != suspect]
         usual = {} if incident.scope == "job" else _least_kept(peers)
@@ -105,7 +105,6 @@ def explained_growth(incident: "Incident", capture: "Capture") -> "Incident":
         ]
         if kept:
             function = kept[0][0]
-            advice = (_advice(function),)
         else:
             lines = [f"no tensor that rank {suspect} allocated in {steps} captured steps outlived a step: {_NOT_SEEN}"]
     return replace(
@@ -113,7 +112,7 @@ def explained_growth(incident: "Incident", capture: "Capture") -> "Incident":
         profile=note_of(capture),
         profile_evidence=(*capture.trouble(), *lines),
         function=function,
-        advice=advice,
+        advice=_advice(incident.cause, function),
         diagnosed=True,
     )
 
@@ -126,12 +125,19 @@ def _least_kept(peers: "Sequence[TraceSummary]") -> dict[str, int]:
     return {name: min(each.get(name, 0) for each in kept) for name in kept[0]}
 
 
-def _advice(function: str) -> AdviceItem:
-    return AdviceItem(
-        suggestion=f"Let go of what {function} keeps from step to step",
-        how="pytorch: keep numbers instead of tensors (loss.item(), .detach().cpu()), bound the list or cache",
-        predicted_gain_ratio=None,
-        source="memory capture: tensors that outlived a step",
+def _advice(cause: str, function: str) -> tuple[AdviceItem, ...]:
+    """Return the remedies for a kind of memory; growth holds no step back, so none predicts a gain."""
+    rows = advise(
+        cause=cause,
+        function=function or "the training's own code",
+        operator="",
+        path=[],
+        step_seconds=0.0,
+        excess_seconds=0.0,
+        explained_seconds=None,
+    )
+    return tuple(
+        AdviceItem(suggestion=row.suggestion, how=row.how, predicted_gain_ratio=None, source=row.source) for row in rows
     )
 
 

@@ -3,8 +3,8 @@
 A window of samples is cut into segments, each represented by its least sample: what is allocated and freed within a
 step, by an evaluation or for a checkpoint lies above the floor of its segment. Growth is steady where the floors rise
 segment by segment, do not flatten, and lie on a line (Theil 1950, Sen 1968), twice in a row. A single jump, a staircase
-of few steps, and caches and allocators that fill up at the start are not steady. Coarser levels keep the least of eight
-samples each, so that a slow leak is seen in a long window.
+of few steps, and caches and allocators that fill up at the start are not steady. Coarser levels keep the least of
+several samples each, so that a leak below large swings, or a slow one, is seen in a longer window.
 """
 
 from dataclasses import dataclass, replace
@@ -18,9 +18,13 @@ WARM_UP_STEPS = 20
 SEGMENTS = 8
 SAMPLES = 32
 """Of a window: four a segment, so that one of them lies outside of a step's peak."""
-COARSER = 8
+LOOK = 8
+"""New samples between two looks at a window, a quarter of it."""
+COARSER = (4, 8, 16)
+"""Samples of a level that one of the next stands for. The first is small: 128 steps, which swings of 200 MiB within
+each step need for a leak of 5 MiB, are known within 200 (`python -m benchmarks.memory_growth`); eight need 300."""
 LEVELS = MEMORY_LEVELS
-"""Samples 0.2 s apart are windows of 6 s, 51 s, 7 min and 55 min; with longer steps, of 32 steps and its multiples."""
+"""Samples 0.2 s apart are windows of 6 s, 26 s, 3 min and 55 min; with longer steps, of 32 steps and its multiples."""
 GROWN_MIN_BYTES = 32 << 20
 """Least growth within a window: arenas of glibc and of torch's allocators come in 1 to 20 MiB."""
 GROWN_MIN_RATIO = 0.01
@@ -31,6 +35,10 @@ FLATTENING_RATIO = 0.5
 """Second half's slope over the first half's, below which memory is filling up to a level, not leaking."""
 RESIDUAL_RATIO = 0.1
 """Median distance of the floors from the line, over the growth; of a single jump it is 0.25."""
+SPREAD_RATIO = 2.0
+"""Least growth over the median spread of samples within a segment. Where samples are equally likely anywhere in a range,
+ten floors ascend by chance in one of 3.6 million looks, once in two hours in a job of 1,000 ranks. They stay within the
+range then: of 20,000 such looks none grew by this much, and 62 % passed without this bound."""
 
 Sample = tuple[int, int]
 """Step and bytes."""
@@ -51,7 +59,8 @@ class MemorySeries:
 
     def __init__(self) -> None:
         self._levels: list[list[Sample]] = [[] for _ in range(LEVELS)]
-        self._pending: list[list[Sample]] = [[] for _ in range(LEVELS)]
+        self._pending: list[list[Sample]] = [[] for _ in COARSER]
+        self._unseen = [0] * LEVELS
         self._found: list[MemoryTrend | None] = [None] * LEVELS
         self.trends: list[MemoryTrend | None] = [None] * LEVELS
         """By level, the shortest windows first; None until the first window of a level is full."""
@@ -75,20 +84,24 @@ class MemorySeries:
         return next((trend for trend in self.trends if trend is not None and trend.is_steady), None)
 
     def _push(self, level: int, sample: Sample) -> None:
-        window, pending = self._levels[level], self._pending[level]
+        window = self._levels[level]
         window.append(sample)
         del window[:-SAMPLES]
-        pending.append(sample)
-        if len(pending) < COARSER:
-            return
+        self._unseen[level] += 1
         # A quarter of the window is new: only then is another look worth its cost, and another verdict likely.
-        if len(window) == SAMPLES:
-            before, now = self._found[level], trend_of(window)
-            self._found[level] = now
-            self.trends[level] = _confirmed(before, now)
-        if level + 1 < LEVELS:
+        if self._unseen[level] == LOOK:
+            self._unseen[level] = 0
+            if len(window) == SAMPLES:
+                before, now = self._found[level], trend_of(window)
+                self._found[level] = now
+                self.trends[level] = _confirmed(before, now)
+        if level == len(COARSER):
+            return
+        pending = self._pending[level]
+        pending.append(sample)
+        if len(pending) == COARSER[level]:
             self._push(level + 1, min(pending, key=lambda each: each[1]))
-        pending.clear()
+            pending.clear()
 
 
 def trend_of(window: list[Sample]) -> MemoryTrend:
@@ -97,7 +110,17 @@ def trend_of(window: list[Sample]) -> MemoryTrend:
     floors = [min(window[at : at + size], key=lambda each: each[1]) for at in range(0, SEGMENTS * size, size)]
     slope = _theil_sen(floors)
     first_step, last_step = window[0][0], window[-1][0]
-    return MemoryTrend(first_step, last_step, slope, _is_steady(floors, slope, slope * (last_step - first_step)))
+    grown_bytes = slope * (last_step - first_step)
+    is_steady = _is_steady(floors, slope, grown_bytes) and grown_bytes >= SPREAD_RATIO * _spread_bytes(window, slope)
+    return MemoryTrend(first_step, last_step, slope, is_steady)
+
+
+def _spread_bytes(window: list[Sample], slope: float) -> float:
+    """Return the median over segments of how far their samples lie apart, less the growth itself."""
+    size = len(window) // SEGMENTS
+    offsets = [size_bytes - slope * step for step, size_bytes in window]
+    segments = (offsets[at : at + size] for at in range(0, SEGMENTS * size, size))
+    return median(max(segment) - min(segment) for segment in segments)
 
 
 def _is_steady(floors: list[Sample], slope: float, grown_bytes: float) -> bool:
