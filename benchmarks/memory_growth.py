@@ -4,7 +4,7 @@ Each rank's memory swings within every step, and the sample falls anywhere in it
 seed, so that windows meet them in every phase. Healthy ranks swing alike, with evaluations and fragmentation on top.
 
     python -m benchmarks.memory_growth            the table of docs/detection.md
-    python -m benchmarks.memory_growth --check    fails where a leak needs more than 200 steps, or a healthy job is named
+    python -m benchmarks.memory_growth --check    fails where a leak needs over 200 steps, or a healthy job is named
 """
 
 import argparse
@@ -28,7 +28,8 @@ _STEP_S = 0.1
 
 def steps_to_leak(swing_mib: int, seed: int) -> int | None:
     """Return the steps from the onset of a leak to its finding, None where it is not named, or another rank is."""
-    chance, onset = random.Random(seed), 100 + 13 * seed
+    onset = 100 + 13 * seed
+    chance = random.Random(seed)  # noqa: S311  (a benchmark's swings)
 
     def size(step: int, *, rank: int) -> float:
         base = leak(step, onset=onset) if rank == _LEAKING else flat(step)
@@ -40,10 +41,10 @@ def steps_to_leak(swing_mib: int, seed: int) -> int | None:
 
 def healthy_finding(swing_mib: int, seed: int) -> tuple[int, tuple[int, ...]] | None:
     """Return the step and ranks of a false finding in a job without a leak, None where there is none."""
-    chance = random.Random(1000 + seed)
+    chance = random.Random(1000 + seed)  # noqa: S311
 
     def size(step: int, *, rank: int) -> float:
-        evaluation = 300 * MIB * (step % 400 > 380)  # noqa: PLR2004  (twenty of 400 steps)
+        evaluation = 300 * MIB * (step % 400 > 380)
         fragments = 20 * MIB * min(step // (300 + 50 * rank), 5)
         return flat(step) + evaluation + fragments + chance.uniform(0, swing_mib * MIB)
 

@@ -22,6 +22,7 @@ from exporter.counts import Counts
 from exporter.exposing.app import make_app
 from exporter.exposing.snapshot import NodeSnapshot, take_snapshot
 from exporter.host_watch import HostWatch, ResourceSampler, find_targets
+from exporter.inspector import InspectorWatch
 from exporter.memory import MemoryWatch
 from exporter.reading.heartbeats import run_heartbeat
 from exporter.reading.positions import Positions
@@ -80,6 +81,7 @@ class Exporter:
         self._term_path = Path(config.spool_directory) / "term.json"
         self._rings = Rings(Path(config.root), self.counts, self._positions)
         self._unwatched = UnwatchedProcesses(Path(config.root), self.counts)
+        self._inspector = InspectorWatch(Path(config.root), self.counts)
         self._batcher = Batcher(self._node)
         self._captures = Captures()
         self._control = ControlWriter(self._on_control_failure)
@@ -230,6 +232,8 @@ class Exporter:
         if self._is_due("scan", now_ns, self.config.scan_seconds):
             self._rings.scan(now_ns)
             self._unwatched.scan()
+            with self._guard("run", "(inspector)"):  # no run's name
+                self._inspector.scan(self._rings.runs.values())
             self._process_families = self._process.read()
         for reading in self._rings.read():
             with self._guard("run", reading.run.name):
@@ -242,6 +246,8 @@ class Exporter:
         has_memory_news = False
         with self._guard("run", "(memory)"):  # no run's name
             has_memory_news = self._memory.tick(self._rings.runs.values())
+        with self._guard("run", "(inspector)"):
+            self._inspector.read()
         self._announce(
             periodic=self._is_due("announce", now_ns, self.config.announce_seconds),
             refresh=self._is_due("refresh", now_ns, ANNOUNCE_REFRESH_SECONDS),
@@ -264,6 +270,7 @@ class Exporter:
             load=self._host_watch.node,
             hosts=self._host_watch.totals(),
             memory=self._memory.views(),
+            inspector=self._inspector.status(),
             process=self._process_families,
             http_refusals=dict(self._web.refusals) if self._web is not None else {},
         )

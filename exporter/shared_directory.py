@@ -8,6 +8,7 @@
                                      out; sticky, so that no user of the group takes or replaces another's
     <root>/.exporter/<run>/traces/   the traces that were taken
     <root>/.exporter/.unwatched/     for the users of the root: marks of processes that train unwatched; sticky
+    <root>/.exporter/.inspector/     for the users of the root: files of the NCCL Inspector; sticky
 
 The exporter writes nowhere but below `.exporter`, so no link that a user puts anywhere leads it elsewhere.
 """
@@ -24,6 +25,7 @@ from lockstep.contracts.paths import (
     EXPORTER_NAME,
     exporter_directory,
     incoming_directory,
+    inspector_directory,
     is_name,
     traces_directory,
     unwatched_directory,
@@ -57,7 +59,7 @@ def prepare_root(root: Path) -> None:
         for path in _prepare_own(root).iterdir():
             if is_name(path.name):
                 remove_gone(root / path.name)
-        _prepare_marks(root, status)
+        _prepare_open(root, status)
     except OSError as error:
         raise ConfigError(f"root: got {root}, expected a directory that can be used: {error}") from error
 
@@ -117,19 +119,20 @@ def _prepare_own(root: Path) -> Path:
     return own
 
 
-def _prepare_marks(root: Path, status: os.stat_result) -> None:
-    """Let users who may create runs in the root leave marks too; without them the exporter works all the same."""
-    path = unwatched_directory(root)
-    try:
-        if status.st_mode & stat.S_IWOTH:
-            _make(path, _ROOT_MODE_OF_ROOT)
-            _set_mode(path, _ROOT_MODE_OF_ROOT)
-        else:
-            _share(path, _ROOT_MODE, status.st_gid)
-    except OSError as error:
-        _log.warning(
-            "%s: got %s, expected a directory for all who train: unwatched processes are not counted", path, error
-        )
+def _prepare_open(root: Path, status: os.stat_result) -> None:
+    """Let users who may create runs in the root leave marks and files; without them the exporter works all the same."""
+    for path, lost in (
+        (unwatched_directory(root), "unwatched processes are not counted"),
+        (inspector_directory(root), "lockstep run starts no NCCL Inspector"),
+    ):
+        try:
+            if status.st_mode & stat.S_IWOTH:
+                _make(path, _ROOT_MODE_OF_ROOT)
+                _set_mode(path, _ROOT_MODE_OF_ROOT)
+            else:
+                _share(path, _ROOT_MODE, status.st_gid)
+        except OSError as error:
+            _log.warning("%s: got %s, expected a directory for all who train: %s", path, error, lost)
 
 
 def _make(path: Path, mode: int) -> None:

@@ -12,6 +12,7 @@ from prometheus_client.metrics_core import Metric as Family
 import lockstep
 from exporter.exposing.snapshot import NodeSnapshot, RankView
 from exporter.host_watch import HostTotals
+from exporter.inspector import CollectiveTotals
 from exporter.memory import MemoryHeadroom, RankMemoryView
 from lockstep.contracts.messages import UNWATCHED
 from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PHASES, STEP_BUCKETS_SECONDS
@@ -72,6 +73,14 @@ _MEMORY_BY_PART: dict[str, Callable[[RankMemoryView], Mapping[str, float]]] = {
     "lockstep_memory_bytes": lambda memory: memory.sizes,
     "lockstep_memory_growth_bytes_per_step": lambda memory: memory.growth,
 }
+_OF_OPERATION: dict[str, Callable[[CollectiveTotals], float]] = {
+    "lockstep_nccl_operations_total": lambda totals: totals.count,
+    "lockstep_nccl_operation_time_seconds_total": lambda totals: totals.time_ns * _NS,
+    "lockstep_nccl_operation_bytes_total": lambda totals: totals.size_bytes,
+    "lockstep_nccl_operation_bus_bytes_total": lambda totals: totals.bus_bytes,
+    "lockstep_nccl_last_arrivals_total": lambda totals: totals.arrivals,
+    "lockstep_nccl_last_arrival_wait_seconds_total": lambda totals: totals.arrival_wait_ns * _NS,
+}
 _OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int] | None]] = {
     _P + "records_lost_total": lambda node: node.lost,
     _P + "blocks_lost_total": lambda node: node.lost_blocks,
@@ -84,6 +93,9 @@ _OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int] | None]] 
     _P + "ranks_omitted": lambda node: node.ranks_omitted,
     _P + "http_refusals_total": lambda node: node.http_refusals,
     _P + "unwatched_processes": lambda node: node.unwatched,
+    _P + "inspector_lines_total": lambda node: node.inspector.lines,
+    _P + "inspector_dropped_bytes_total": lambda node: node.inspector.dropped_bytes,
+    _P + "inspector_lost_operations_total": lambda node: node.inspector.lost_operations,
     _P + "mqtt_connected": lambda node: node.delivery.connected,
     _P + "messages_published_total": lambda node: node.delivery.published,
     _P + "messages_resent_total": lambda node: node.delivery.resent,
@@ -138,7 +150,8 @@ def _fill(family: Family, name: str, node: NodeSnapshot) -> None:
     else:
         for run in node.runs:
             for rank in run.ranks:
-                _fill_rank(family, name, [run.run, str(rank.rank)], rank)
+                fill = _fill_operations if name in _OF_OPERATION else _fill_rank
+                fill(family, name, [run.run, str(rank.rank)], rank)
 
 
 def _fill_node(family: Family, value: float | Mapping[str, int] | None) -> None:
@@ -173,6 +186,11 @@ def _fill_memory(family: Family, name: str, labels: list[str], memory: RankMemor
         family.add_metric([*labels, part], value)
     if name in _OF_MEMORY and memory.headroom is not None:
         family.add_metric(labels, _OF_MEMORY[name](memory.headroom))
+
+
+def _fill_operations(family: Family, name: str, labels: list[str], rank: RankView) -> None:
+    for place, totals in rank.inspected.items():
+        family.add_metric([*labels, *place], _OF_OPERATION[name](totals))
 
 
 def _fill_rank(family: Family, name: str, labels: list[str], rank: RankView) -> None:

@@ -1,7 +1,7 @@
 """The node at one moment, immutable: what `/metrics` and the API show, so that a request reads nothing else."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from exporter.counts import Counts, DeliveryStatus
 from exporter.host_watch import HostTotals, NodeLoad
+from exporter.inspector import InspectorStatus, InspectorView
 from exporter.memory import RankMemoryView
 from exporter.reading.rings import Rings
 from exporter.reading.tracks import RankTrack, RunTrack
@@ -23,6 +24,7 @@ _NONE_DROPPED: Mapping[str, int] = MappingProxyType(dict.fromkeys(OUTCOMES, 0))
 _NONE_REFUSED: Mapping[str, int] = MappingProxyType(dict.fromkeys(HTTP_REFUSALS, 0))
 _NONE_UNWATCHED: Mapping[str, int] = MappingProxyType(dict.fromkeys(UNWATCHED_REASONS, 0))
 _NO_HOSTS: Mapping[tuple[str, int], HostTotals] = MappingProxyType({})
+_NO_INSPECTOR = InspectorStatus()
 _NO_MEMORY: Mapping[tuple[str, int], RankMemoryView] = MappingProxyType({})
 
 
@@ -47,6 +49,7 @@ class RankView:
     measured: NDArray[np.bool_]
     host: HostTotals | None
     memory: RankMemoryView | None = None
+    inspected: InspectorView = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,7 @@ class NodeSnapshot:
     dropped: Mapping[str, int]
     http_refusals: Mapping[str, int]
     unwatched: Mapping[str, int]
+    inspector: InspectorStatus = _NO_INSPECTOR
     process: ProcessFamilies = ()
 
 
@@ -97,6 +101,7 @@ def take_snapshot(
     load: NodeLoad = _UNKNOWN,
     hosts: Mapping[tuple[str, int], HostTotals] = _NO_HOSTS,
     memory: Mapping[tuple[str, int], RankMemoryView] = _NO_MEMORY,
+    inspector: InspectorStatus = _NO_INSPECTOR,
     process: ProcessFamilies = (),
     rings_quarantined: int = 0,
     dropped: Mapping[str, int] = _NONE_DROPPED,
@@ -104,7 +109,7 @@ def take_snapshot(
     unwatched: Mapping[str, int] = _NONE_UNWATCHED,
 ) -> NodeSnapshot:
     """Return the node as it is at `now_ns` (CLOCK_MONOTONIC); `hosts` and `memory` by run and rank."""
-    runs = (_view_run(run, run.shown(now_ns, stale_ns), hosts, memory) for run in rings.runs.values())
+    runs = (_view_run(run, run.shown(now_ns, stale_ns), hosts, memory, inspector.ranks) for run in rings.runs.values())
     return NodeSnapshot(
         unix_ns=unix_ns,
         runs=tuple(view for view in runs if view.ranks),
@@ -124,6 +129,7 @@ def take_snapshot(
         dropped=dropped,
         http_refusals=http_refusals,
         unwatched=unwatched,
+        inspector=inspector,
         process=process,
     )
 
@@ -133,12 +139,14 @@ def _view_run(
     shown: list[RankTrack],
     hosts: Mapping[tuple[str, int], HostTotals],
     memory: Mapping[tuple[str, int], RankMemoryView],
+    inspected: Mapping[tuple[str, int], InspectorView],
 ) -> NodeRunView:
     return NodeRunView(
         run=run.name,
         ranks=tuple(
-            _view_rank(track, hosts.get((run.name, track.rank)), memory.get((run.name, track.rank)))
+            _view_rank(track, hosts.get(key), memory.get(key), inspected.get(key, {}))
             for track in sorted(shown, key=lambda track: track.rank)
+            for key in ((run.name, track.rank),)
         ),
         histogram_counts=tuple(run.histogram.counts.tolist()),
         histogram_sum_ns=run.histogram.sum_ns,
@@ -146,7 +154,9 @@ def _view_run(
     )
 
 
-def _view_rank(track: RankTrack, host: HostTotals | None, memory: RankMemoryView | None) -> RankView:
+def _view_rank(
+    track: RankTrack, host: HostTotals | None, memory: RankMemoryView | None, inspected: InspectorView
+) -> RankView:
     header, totals = track.header, track.totals
     return RankView(
         rank=track.rank,
@@ -166,4 +176,5 @@ def _view_rank(track: RankTrack, host: HostTotals | None, memory: RankMemoryView
         measured=totals.measured.copy(),
         host=host,
         memory=memory,
+        inspected=inspected,
     )

@@ -36,9 +36,9 @@ FLATTENING_RATIO = 0.5
 RESIDUAL_RATIO = 0.1
 """Median distance of the floors from the line, over the growth; of a single jump it is 0.25."""
 SPREAD_RATIO = 2.0
-"""Least growth over the median spread of samples within a segment. Where samples are equally likely anywhere in a range,
-ten floors ascend by chance in one of 3.6 million looks, once in two hours in a job of 1,000 ranks. They stay within the
-range then: of 20,000 such looks none grew by this much, and 62 % passed without this bound."""
+"""Least growth over the median spread of samples within a segment. Where samples are equally likely anywhere in a
+range, ten floors ascend by chance in one of 3.6 million looks, once in two hours in a job of 1,000 ranks. They stay
+within the range then: of 20,000 such looks none grew by this much, and 62 % passed without this bound."""
 
 Sample = tuple[int, int]
 """Step and bytes."""

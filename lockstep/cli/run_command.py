@@ -4,16 +4,19 @@ import argparse
 import os
 import pwd
 import shutil
+import sys
+from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
 from lockstep.agent.bootstrap import loader_environment
 from lockstep.agent.lineage import OWNER_VARIABLE
 from lockstep.agent.throughput.options import check_option
 from lockstep.contracts.domains import DEFAULT_ORDER, check_order, parse_degrees
-from lockstep.contracts.errors import LocalError
+from lockstep.contracts.errors import ConfigError, LocalError
 from lockstep.contracts.launchers import gives_rank
 from lockstep.contracts.ownership import EXPORTER_UID_VARIABLE
-from lockstep.contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, RUN_VARIABLE, check_name
+from lockstep.contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, RUN_VARIABLE, check_name, inspector_directory
 
 _EXPORTER_USER = "lockstep"
 """The user that deploy/systemd makes for the exporter."""
@@ -31,6 +34,8 @@ _LAYOUT = {
     "--degrees": ("LOCKSTEP_DEGREES", "parallel degrees, like tp=8,cp=1,ep=1,dp=16,pp=4"),
     "--order": ("LOCKSTEP_ORDER", f"order of ranks, fastest varying first (default: {DEFAULT_ORDER})"),
 }
+_INSPECTOR_INTERVAL_US = 1_000_000
+"""Between two dumps of the Inspector: its thread sleeps meanwhile, and 1,024 collectives fit into its own buffer."""
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -46,6 +51,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--run", metavar="NAME", help=f"name of the run (default: ${RUN_VARIABLE}, or the launcher's name of the job)"
     )
     parser.add_argument("--root", metavar="DIR", help=f"directory shared with the exporter (default: {DEFAULT_ROOT})")
+    parser.add_argument(
+        "--nccl-inspector",
+        metavar="PATH",
+        help="profiler plugin NCCL Inspector or RCCL Inspector (.so), whose timings of collectives on the device the "
+        "node's exporter counts (docs/inspector.md); variables that are set already stay as they are",
+    )
     layout = parser.add_argument_group("domains", "for process groups whose name tells nothing (docs/domains.md)")
     for flag, (variable, text) in _LAYOUT.items():
         layout.add_argument(flag, metavar="VALUE", dest=variable, help=text)
@@ -83,6 +94,8 @@ def act(arguments: argparse.Namespace) -> int:
         if value is not None:
             environment[variable] = check_option(variable, value, where=flag)
     environment |= _layout(arguments)
+    if arguments.nccl_inspector is not None:
+        environment = inspector_environment(environment, arguments.nccl_inspector) | environment
     if EXPORTER_UID_VARIABLE not in environment:
         with suppress(KeyError):  # no such user: the exporter runs as this one, or as root
             environment[EXPORTER_UID_VARIABLE] = str(pwd.getpwnam(_EXPORTER_USER).pw_uid)
@@ -90,6 +103,34 @@ def act(arguments: argparse.Namespace) -> int:
     if program is None:
         raise LocalError(f"command of lockstep run: got {command[0]!r}, expected a program on PATH")
     os.execve(program, command, environment)  # noqa: S606  (the user's own command, no shell)
+
+
+def inspector_environment(environ: Mapping[str, str], plugin: str) -> dict[str, str]:
+    """Return the variables by which NCCL or RCCL loads its Inspector, which writes where the node's exporter reads.
+
+    Empty, with a line to standard error, where no exporter has made that place: nothing would empty it.
+
+    Raises
+    ------
+    ConfigError
+        The plugin is no file that can be read.
+    """
+    path = os.path.abspath(plugin)  # noqa: PTH100  (must not resolve links)
+    if not os.access(path, os.R_OK) or not Path(path).is_file():
+        raise ConfigError(
+            f"--nccl-inspector: got {plugin!r}, expected the plugin's file, libnccl-profiler-inspector.so"
+        )
+    directory = inspector_directory(Path(environ.get(ROOT_VARIABLE) or DEFAULT_ROOT))
+    if not os.access(directory, os.W_OK | os.X_OK):
+        print(f"lockstep: --nccl-inspector is left out: got no {directory}, expected an exporter's", file=sys.stderr)
+        return {}
+    return {
+        "NCCL_PROFILER_PLUGIN": path,
+        "NCCL_INSPECTOR_ENABLE": "1",
+        "NCCL_INSPECTOR_PROM_DUMP": "0",
+        "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": str(_INSPECTOR_INTERVAL_US),
+        "NCCL_INSPECTOR_DUMP_DIR": str(directory),
+    }
 
 
 def _layout(arguments: argparse.Namespace) -> dict[str, str]:

@@ -7,6 +7,7 @@ Counters carry numerators and denominators; rates and ratios are made in recordi
 configuration owns (job, instance, node, pod, ...) are never used.
 """
 
+from lockstep.contracts.inspector_metrics import INSPECTED
 from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.memory_metrics import MEMORY
 from lockstep.contracts.messages import LOSS_REASONS
@@ -395,5 +396,5 @@ _PROCESS: tuple[Metric, ...] = (  # texts as in every client library: Prometheus
     _process("open_fds", "gauge", "Number of open file descriptors."),
 )
 
-CATALOGUE: tuple[Metric, ...] = (*MEASURED, *MEMORY, *_JUDGED, *_PROCESS)
+CATALOGUE: tuple[Metric, ...] = (*MEASURED, *MEMORY, *INSPECTED, *_JUDGED, *_PROCESS)
 BY_NAME = {metric.name: metric for metric in CATALOGUE}

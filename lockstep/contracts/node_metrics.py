@@ -306,7 +306,7 @@ MEASURED: tuple[Metric, ...] = (
         "counter",
         "Inputs refused because they were malformed, out of date, or another user's than they should be.",
         "input",
-        values=("run", "ring", "mark", "message", "acknowledgement", "request", "answer", "trace"),
+        values=("run", "ring", "mark", "message", "acknowledgement", "request", "answer", "trace", "inspector"),
     ),
     _exporter(
         "lockstep_exporter_inputs_dropped_total",

@@ -6,11 +6,12 @@
     <root>/.exporter/<run>/incoming/<request>-<rank>.json    trace as its rank hands it over
     <root>/.exporter/<run>/traces/<request>-<rank>.json      trace that the exporter has taken over
     <root>/.exporter/.unwatched/<pid>-<time>                 mark of a process that trains and is not watched
+    <root>/.exporter/.inspector/<host>-pid<pid>.log          what the NCCL Inspector of a process writes
 
 Names come from environments and networks, so a name is checked before it becomes part of a path. A run's name begins
 with a letter or digit: none is `.exporter`. Every file and every directory has one writer, the training user in the
-run's directory and the node's exporter in its own; only `incoming` is open to a run's ranks, `.unwatched` to all who
-train, and both are sticky.
+run's directory and the node's exporter in its own; only `incoming` is open to a run's ranks, `.unwatched` and
+`.inspector` to all who train, and all three are sticky.
 """
 
 import re
@@ -24,6 +25,7 @@ RUN_VARIABLE = "LOCKSTEP_RUN"
 DEFAULT_ROOT = "/dev/shm/lockstep"  # noqa: S108  (memory shared by trainer and exporter is the point)
 EXPORTER_NAME = ".exporter"
 UNWATCHED_NAME = ".unwatched"
+INSPECTOR_NAME = ".inspector"
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_MAX_BYTES - 1}}}\Z")
 _RING = re.compile(r"(0|[1-9][0-9]{0,6})\.ring\Z")
@@ -74,6 +76,11 @@ def exporter_directory(directory: Path) -> Path:
 def unwatched_directory(root: Path) -> Path:
     """Return the directory where processes that train and are not watched leave a mark."""
     return root / EXPORTER_NAME / UNWATCHED_NAME
+
+
+def inspector_directory(root: Path) -> Path:
+    """Return the directory into which the NCCL Inspector of each training process writes a file."""
+    return root / EXPORTER_NAME / INSPECTOR_NAME
 
 
 def control_path(directory: Path) -> Path:

@@ -16,6 +16,9 @@ import yaml
 from coordinator.settings.config import CoordinatorConfig
 from exporter.config import ExporterConfig
 from lockstep.cli.main import main
+from lockstep.cli.run_command import inspector_environment
+from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.paths import inspector_directory
 from lockstep.contracts.settings import build_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,6 +142,48 @@ def test_run_replaces_itself_with_the_command(tmp_path):
     first, *rest = environment["PYTHONPATH"].split(os.pathsep)
     assert (Path(first) / "sitecustomize.py").is_file()
     assert rest == ["/own"]
+
+
+def inspector(tmp_path, **environ: str) -> dict[str, str]:
+    plugin = tmp_path / "libnccl-profiler-inspector.so"
+    plugin.touch()
+    return inspector_environment({"LOCKSTEP_DIR": str(tmp_path), **environ}, str(plugin))
+
+
+def test_run_loads_the_nccl_inspector_where_an_exporter_reads(tmp_path, capsys):
+    """JSON mode, a dump a second, below the root; without an exporter's directory the training starts without it."""
+    assert inspector(tmp_path) == {}
+    assert "--nccl-inspector is left out" in capsys.readouterr().err
+    directory = inspector_directory(tmp_path)
+    directory.mkdir(parents=True)
+    assert inspector(tmp_path) == {
+        "NCCL_PROFILER_PLUGIN": str(tmp_path / "libnccl-profiler-inspector.so"),
+        "NCCL_INSPECTOR_ENABLE": "1",
+        "NCCL_INSPECTOR_PROM_DUMP": "0",
+        "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": "1000000",
+        "NCCL_INSPECTOR_DUMP_DIR": str(directory),
+    }
+    with pytest.raises(ConfigError, match=r"--nccl-inspector: got .*none\.so"):
+        inspector_environment({}, str(tmp_path / "none.so"))
+
+
+def test_run_leaves_variables_of_the_inspector_as_the_user_set_them(tmp_path):
+    """All the others are added."""
+    inspector_directory(tmp_path).mkdir(parents=True)
+    plugin = tmp_path / "plugin.so"
+    plugin.touch()
+    show = "import os, json; print(json.dumps(dict(os.environ)))"
+    command = [sys.executable, "-m", "lockstep.cli.main", "run", "--root", str(tmp_path)]
+    ended = subprocess.run(
+        [*command, "--nccl-inspector", str(plugin), "--", sys.executable, "-c", show],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"NCCL_INSPECTOR_DUMP_DIR": "/mine", "NCCL_PROFILER_PLUGIN": "/mine.so"},
+        check=True,
+    )
+    environment = json.loads(ended.stdout)
+    assert (environment["NCCL_INSPECTOR_DUMP_DIR"], environment["NCCL_PROFILER_PLUGIN"]) == ("/mine", "/mine.so")
+    assert environment["NCCL_INSPECTOR_ENABLE"] == "1"
 
 
 @pytest.mark.parametrize(

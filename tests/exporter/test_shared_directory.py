@@ -88,7 +88,7 @@ def test_what_gone_runs_left_is_removed_at_the_start(shared_root: Path):
     (traces_directory(shared_root / "gone") / "1-0.json").touch()
     (shared_root / "gone").rmdir()
     prepare_root(shared_root)
-    assert {path.name for path in (shared_root / ".exporter").iterdir()} == {"here", ".unwatched"}
+    assert {path.name for path in (shared_root / ".exporter").iterdir()} == {"here", ".unwatched", ".inspector"}
 
 
 @pytest.mark.parametrize("exporter", [0, EXPORTER], ids=["root", "group"])

@@ -29,6 +29,7 @@ DEVICE_GAUGES = {
         "DCGM_FI_DEV_XID_ERRORS": 0.0,
         "DCGM_FI_DEV_ROW_REMAP_FAILURE": 0.0,
         "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": 0.0,
+        "lockstep_rank_info": 1.0,
     },
     AMD: {
         'gpu_clock{clock_index="0",clock_type="GPU_CLOCK_TYPE_SYSTEM"}': 2100.0,
@@ -53,6 +54,8 @@ DEVICE_COUNTERS = {
         "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL": 0.0,
         "DCGM_FI_DEV_THERMAL_VIOLATION": 0.0,
         "DCGM_FI_DEV_POWER_VIOLATION": 0.0,
+        'lockstep_nccl_operation_time_seconds_total{communicator="dp",operation="AllReduce"}': 0.5,
+        'lockstep_nccl_operations_total{communicator="dp",operation="AllReduce"}': 100.0,
     },
     AMD: {
         "pcie_replay_count": 0.0,
@@ -120,6 +123,11 @@ FAULTS = (
     Fault(NVIDIA, "nvlink_errors", {"DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": 8.0}),
     Fault(NVIDIA, "nvlink_errors", {"DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL": 8.0}),
     Fault(NVIDIA, "nvlink_bandwidth", {"DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": 20_000.0}),
+    Fault(
+        NVIDIA,
+        "late_arrival",
+        {'lockstep_nccl_operation_time_seconds_total{communicator="dp",operation="AllReduce"}': 0.1},
+    ),
     Fault(AMD, "lower_clock", {_AMD_CLOCK: 1400.0}),
     Fault(AMD, "thermal_throttling", {_AMD_CLOCK: 1400.0, "gpu_junction_temperature": 99.0}),
     Fault(AMD, "thermal_throttling", {"gpu_violation_socket_thermal_residency_accumulated": 1.0}),
@@ -228,7 +236,12 @@ class Site:
                 changes = self.fault.changes if self.has_fault(host, device) else {}
                 for values, is_counter in ((gauges, False), (counters, True)):
                     for name, quiet in values.items():
-                        yield _labelled(name, labels), name, quiet, changes, is_counter
+                        own = self._rank_labels(host, device) if name.startswith("lockstep_") else labels
+                        yield _labelled(name, own), name, quiet, changes, is_counter
+
+    def _rank_labels(self, host: int, device: int | None) -> str:
+        run, rank = f"{self.place}-{self.number}", host * DEVICES + (device or 0)
+        return f'run="{run}",rank="{rank}",hostname="{self.host(host)}",local_rank="{device}"'
 
     def _device_labels(self, host: int, device: int) -> str:
         name = self.host(host)

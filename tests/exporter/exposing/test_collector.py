@@ -10,6 +10,7 @@ from exporter.counts import Counts, DeliveryStatus
 from exporter.exposing.collector import NodeCollector
 from exporter.exposing.snapshot import NodeSnapshot, take_snapshot
 from exporter.host_watch import HostTotals, NodeLoad
+from exporter.inspector import CollectiveTotals, InspectorStatus
 from exporter.reading.rings import Rings
 from lockstep.contracts import ring as layout
 from lockstep.contracts.facts import RankFacts, facts_to_json
@@ -394,3 +395,31 @@ def test_promtool_has_no_objection(node: Node, make_ring):
     page = render(NodeCollector(node.snapshot()), "text")
     done = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, timeout=30, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_operations_that_an_inspector_timed(node: Node, make_ring):
+    """By communicator and operation, in base units; what the exporter gave up and could not read next to them."""
+    make_ring().write(record(0))
+    totals = CollectiveTotals(
+        count=3, time_ns=6_000_000, size_bytes=3 << 20, bus_bytes=5e6, arrivals=2, arrival_wait_ns=10**9
+    )
+    status = InspectorStatus(
+        lines={"read": 3, "malformed": 1, "foreign": 0},
+        dropped_bytes=7,
+        lost_operations=2,
+        ranks={("run-a", 0): {("dp", "AllReduce"): totals}},
+    )
+    samples = samples_of(node.snapshot(inspector=status))
+    labels = {"run": "run-a", "rank": "0", "communicator": "dp", "operation": "AllReduce"}
+    expected = {
+        "operations_total": 3,
+        "operation_time_seconds_total": 0.006,
+        "operation_bytes_total": 3 << 20,
+        "operation_bus_bytes_total": 5e6,
+        "last_arrivals_total": 2,
+        "last_arrival_wait_seconds_total": 1.0,
+    }
+    assert {name: samples[key(f"lockstep_nccl_{name}", **labels)] for name in expected} == pytest.approx(expected)
+    assert samples[key("lockstep_exporter_inspector_lines_total", outcome="malformed")] == 1
+    assert samples[key("lockstep_exporter_inspector_dropped_bytes_total")] == 7
+    assert samples[key("lockstep_exporter_inspector_lost_operations_total")] == 2

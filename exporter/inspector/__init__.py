@@ -1,0 +1,6 @@
+"""What the profiler plugins NCCL Inspector and RCCL Inspector write of each collective, read and counted by rank."""
+
+from exporter.inspector.accounts import CollectiveTotals, InspectorView
+from exporter.inspector.watch import InspectorStatus, InspectorWatch
+
+__all__ = ["CollectiveTotals", "InspectorStatus", "InspectorView", "InspectorWatch"]

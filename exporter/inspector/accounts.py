@@ -1,0 +1,97 @@
+"""Operations that were timed, summed by rank, communicator and operation, and who arrived last. Pure.
+
+In one communicator and one sequence number the rank whose kernel ran shortest arrived last: the kernels of the others
+ran while they waited for it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import median
+
+from exporter.host_watch.reading import Key
+from exporter.inspector.lines import InspectedOperation
+from lockstep.contracts.inspector_metrics import COMMUNICATORS_MAX, OTHER_OPERATION
+
+PENDING_MAX = 4096
+"""Collectives of which some rank's line is to come: seconds of a busy node."""
+LAST_RATIO, LAST_MIN_NS = 0.2, 20_000
+"""Least time for which the others waited, over the transfer and as such: launches scatter by some microseconds."""
+_NAME_MAX = 64
+
+Place = tuple[str, str]
+"""Communicator, as its label has it, and operation."""
+
+
+@dataclass(slots=True)
+class CollectiveTotals:
+    """Sums over operations; `arrivals` are those for which others waited for this rank, for `arrival_wait_ns`."""
+
+    count: int = 0
+    time_ns: int = 0
+    size_bytes: int = 0
+    bus_bytes: float = 0.0
+    arrivals: int = 0
+    arrival_wait_ns: int = 0
+
+
+InspectorView = Mapping[Place, CollectiveTotals]
+
+
+class InspectorAccounts:
+    """Sums of every rank. Bounded: places of a rank, and collectives that are not complete, the oldest leave first."""
+
+    def __init__(self) -> None:
+        self._totals: dict[Key, dict[Place, CollectiveTotals]] = {}
+        self._pending: OrderedDict[tuple[str, str, str, int], dict[int, tuple[Key, int]]] = OrderedDict()
+
+    def add(self, key: Key, one: InspectedOperation) -> None:
+        """Count an operation for the rank `key`, whose process wrote it."""
+        place = self._place(key, one)
+        totals = self._totals.setdefault(key, {}).setdefault(place, CollectiveTotals())
+        totals.count += 1
+        totals.time_ns += one.duration_ns
+        totals.size_bytes += one.size_bytes
+        totals.bus_bytes += one.bus_bytes or 0.0
+        if one.is_collective and one.operation != OTHER_OPERATION and one.rank_count > 1:
+            self._arrive(key, one)
+
+    def _place(self, key: Key, one: InspectedOperation) -> Place:
+        known = self._totals.get(key, {})
+        name = one.name if one.name not in ("", "unknown") and one.name.isprintable() else ""
+        label = name[:_NAME_MAX] or f"{one.rank_count} ranks on {one.node_count} nodes"
+        labels = {communicator for communicator, _ in known}
+        if label not in labels and len(labels) >= COMMUNICATORS_MAX - 1:
+            label = OTHER_OPERATION
+        return label, one.operation
+
+    def _arrive(self, key: Key, one: InspectedOperation) -> None:
+        name = key[0], one.communicator, one.operation, one.sequence
+        seen = self._pending.setdefault(name, {})
+        seen[one.communicator_rank] = key, one.duration_ns
+        if len(seen) == one.rank_count:
+            del self._pending[name]
+            self._note_last(list(seen.values()), one)
+        elif len(self._pending) > PENDING_MAX:
+            self._pending.popitem(last=False)
+
+    def _note_last(self, arrived: list[tuple[Key, int]], one: InspectedOperation) -> None:
+        last, shortest_ns = min(arrived, key=lambda each: each[1])
+        others_ns = [duration_ns for key, duration_ns in arrived if key != last]
+        waited_ns = round(median(others_ns)) - shortest_ns if others_ns else 0
+        if waited_ns < max(LAST_RATIO * shortest_ns, LAST_MIN_NS):
+            return
+        totals = self._totals[last].setdefault(self._place(last, one), CollectiveTotals())
+        totals.arrivals += 1
+        totals.arrival_wait_ns += waited_ns
+
+    def forget_others(self, keys: set[Key]) -> None:
+        """Forget ranks that are not among `keys`."""
+        self._totals = {key: totals for key, totals in self._totals.items() if key in keys}
+        gone = [name for name, seen in self._pending.items() if any(key not in keys for key, _ in seen.values())]
+        for name in gone:
+            del self._pending[name]
+
+    def views(self) -> dict[Key, InspectorView]:
+        """Return copies of the sums, by run and rank."""
+        return {key: {place: replace(each) for place, each in own.items()} for key, own in self._totals.items()}

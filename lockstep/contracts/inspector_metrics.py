@@ -1,0 +1,72 @@
+"""What an exporter counts of the collectives that the NCCL Inspector of a rank has timed."""
+
+from lockstep.contracts.metric import Metric, Type
+
+POINT_TO_POINT = ("Send", "Recv", "SendRecv")
+OTHER_OPERATION = "other"
+INSPECTOR_OPERATIONS = (
+    *("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AlltoAll", "Gather", "Scatter"),
+    *POINT_TO_POINT,
+    OTHER_OPERATION,
+)
+"""NCCL's names (`ncclFuncToString`); what has another one is `other`."""
+COMMUNICATORS_MAX = 16
+"""Of one rank with series of their own: tp, cp, ep, dp and pp with their copies are ten; others share `other`."""
+LINE_OUTCOMES = ("read", "malformed", "foreign")
+"""Counted for a rank; no line of the Inspector's; of a process that is no rank of a run here."""
+
+
+def _of_operation(name: str, type_: Type, help_: str) -> Metric:
+    labels = ("run", "rank", "communicator", "operation")
+    return Metric(name=f"lockstep_nccl_{name}", type=type_, help=help_, source="exporter", labels=labels, detail=True)
+
+
+INSPECTED: tuple[Metric, ...] = (
+    _of_operation("operations_total", "counter", "Operations that the NCCL Inspector of a rank has timed."),
+    _of_operation(
+        "operation_time_seconds_total",
+        "counter",
+        "Time of their kernels on the device, by the device's clock; a rank that arrives early waits within it.",
+    ),
+    _of_operation(
+        "operation_bytes_total",
+        "counter",
+        "Bytes of their messages; over the time it is the algorithmic bandwidth.",
+    ),
+    _of_operation(
+        "operation_bus_bytes_total",
+        "counter",
+        "Bytes that they moved over the slowest link; over the time it is the bus bandwidth.",
+    ),
+    _of_operation(
+        "last_arrivals_total",
+        "counter",
+        "Collectives for which the others waited for this rank, of communicators whose ranks are all on this node.",
+    ),
+    _of_operation(
+        "last_arrival_wait_seconds_total",
+        "counter",
+        "Time that the median of the others waited for this rank in them.",
+    ),
+    Metric(
+        name="lockstep_exporter_inspector_lines_total",
+        type="counter",
+        help="Lines of NCCL Inspectors: counted for a rank (read), no such line (malformed), of a process that is no "
+        "rank of a run on this node (foreign).",
+        source="exporter",
+        labels=("outcome",),
+        values=LINE_OUTCOMES,
+    ),
+    Metric(
+        name="lockstep_exporter_inspector_dropped_bytes_total",
+        type="counter",
+        help="Bytes of NCCL Inspectors that were given up unread: more than the exporter reads in time.",
+        source="exporter",
+    ),
+    Metric(
+        name="lockstep_exporter_inspector_lost_operations_total",
+        type="counter",
+        help="Operations that the plugins report to have lost before they wrote them.",
+        source="exporter",
+    ),
+)
