@@ -4,6 +4,7 @@ import ipaddress
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.limits import HEARTBEAT_SECONDS_MAX
@@ -25,6 +26,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "coordinator_forget_seconds": (60.0, 7 * 86400.0),
     "trace_keep_bytes": (0, 1 << 40),
     "rank_stale_seconds": (0.1, 86400.0),
+    "neighbour_seconds": (1.0, 300.0),
     "summarise_seconds": (0.1, 3600.0),
     "summarise_memory_bytes": (256 << 20, 1 << 40),
     "summarise_busy_ratio": (0.005, 1.0),
@@ -75,6 +77,13 @@ class ExporterConfig(BrokerConfig):
     """Raw traces kept per run; the oldest are deleted."""
     rank_stale_seconds: float = 900.0
     """Silence after which a rank's series vanish; above torch's 600 s for a collective: a hung job stays visible."""
+    neighbour_addresses: str = ""
+    """Pages of other exporters on this node that are kept for evidence of incidents, separated by commas:
+    http://127.0.0.1:9400/metrics,http://127.0.0.1:9100/metrics. Needed only where there is no Prometheus."""
+    neighbour_seconds: float = 15.0
+    """Time between two readings of them."""
+    neighbour_token_file: str = ""
+    """File with the bearer token for them; empty: none."""
     summarise_seconds: float = 120.0
     """Longest time for summarising one trace."""
     summarise_memory_bytes: int = 4 << 30
@@ -125,6 +134,8 @@ class ExporterConfig(BrokerConfig):
         for key in ("root", "spool_directory"):
             if not Path(getattr(self, key)).is_absolute():
                 raise ConfigError(f"{key}: got {getattr(self, key)!r}, expected an absolute path")
+        for url in filter(None, (part.strip() for part in self.neighbour_addresses.split(","))):
+            self._check_neighbour(url)
         if not self.http_host:
             raise ConfigError("http_host: got '', expected a host name or address")
         if self.metrics_level not in LEVELS:
@@ -132,4 +143,22 @@ class ExporterConfig(BrokerConfig):
         if self.advertise_address and ADDRESS.fullmatch(self.address(self.http_port)) is None:
             raise ConfigError(
                 f"advertise_address: got {self.advertise_address!r}, expected a host, or a host and a port, node7:9855"
+            )
+
+    def _check_neighbour(self, url: str) -> None:
+        """Accept pages of this node and its network: what others publish is evidence of nothing here."""
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname or "", parts.port
+        except ValueError:
+            host, port, parts = "", None, urlsplit("")
+        is_page = parts.scheme in ("http", "https") and host and parts.username is None and port != 0
+        try:
+            is_near = not ipaddress.ip_address(host).is_global
+        except ValueError:  # a name
+            is_near = True
+        if not is_page or not is_near:
+            got = "an address with a user in it" if "@" in url else repr(url)
+            raise ConfigError(
+                f"neighbour_addresses: got {got:.200}, expected http://HOST:PORT/metrics of this node or its network"
             )

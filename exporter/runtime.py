@@ -24,6 +24,7 @@ from exporter.exposing.snapshot import NodeSnapshot, take_snapshot
 from exporter.host_watch import HostWatch, ResourceSampler, find_targets
 from exporter.inspector import InspectorWatch
 from exporter.memory import MemoryWatch
+from exporter.neighbours import NeighbourReader
 from exporter.reading.heartbeats import run_heartbeat
 from exporter.reading.positions import Positions
 from exporter.reading.rings import RingReading, Rings
@@ -82,6 +83,7 @@ class Exporter:
         self._rings = Rings(Path(config.root), self.counts, self._positions)
         self._unwatched = UnwatchedProcesses(Path(config.root), self.counts)
         self._inspector = InspectorWatch(Path(config.root), self.counts)
+        self._neighbours = NeighbourReader(config)
         self._batcher = Batcher(self._node)
         self._captures = Captures()
         self._control = ControlWriter(self._on_control_failure)
@@ -170,7 +172,7 @@ class Exporter:
             self._publisher.close()
 
     async def _bind(self) -> web.AppRunner:
-        app = make_app(lambda: self.snapshot, details=self.config.metrics_level != "minimal")
+        app = make_app(lambda: self.snapshot, self._neighbours.between, details=self.config.metrics_level != "minimal")
         guard = self._web = Web(self.config.web_config_file)
         guard.protect(app)
         runner = guard.runner(app, shutdown_s=_CLOSE_S)
@@ -193,9 +195,11 @@ class Exporter:
             publish = tasks.create_task(self._publisher.run(), name="publish")
             summarise = tasks.create_task(self._summariser.run(), name="summarise")
             watch_host = tasks.create_task(self._host_watch.run(), name="watch_host")
+            neighbours = tasks.create_task(self._neighbours.run(), name="neighbours")
             dump = tasks.create_task(self._stack_requests.run(), name="stacks")
             await self._tick_until(stop)
             watch_host.cancel()
+            neighbours.cancel()
             dump.cancel()
             await asyncio.wait([dump], timeout=_CLOSE_S)  # its rings are closed later
             # The order matters: what a later step hands on must find the next one alive.
@@ -232,8 +236,6 @@ class Exporter:
         if self._is_due("scan", now_ns, self.config.scan_seconds):
             self._rings.scan(now_ns)
             self._unwatched.scan()
-            with self._guard("run", "(inspector)"):  # no run's name
-                self._inspector.scan(self._rings.runs.values())
             self._process_families = self._process.read()
         for reading in self._rings.read():
             with self._guard("run", reading.run.name):
@@ -246,8 +248,8 @@ class Exporter:
         has_memory_news = False
         with self._guard("run", "(memory)"):  # no run's name
             has_memory_news = self._memory.tick(self._rings.runs.values())
-        with self._guard("run", "(inspector)"):
-            self._inspector.read()
+        with self._guard("run", "(inspector)"):  # no run's name
+            self._inspector.tick(self._rings.runs.values(), now_ns)
         self._announce(
             periodic=self._is_due("announce", now_ns, self.config.announce_seconds),
             refresh=self._is_due("refresh", now_ns, ANNOUNCE_REFRESH_SECONDS),
@@ -271,6 +273,7 @@ class Exporter:
             hosts=self._host_watch.totals(),
             memory=self._memory.views(),
             inspector=self._inspector.status(),
+            neighbours=self._neighbours.status(),
             process=self._process_families,
             http_refusals=dict(self._web.refusals) if self._web is not None else {},
         )

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from coordinator.evidence.catalogue import load_catalogue
+from coordinator.evidence.node_samples import NodeSamplesClient
 from coordinator.evidence.prometheus import Access, PrometheusClient
 from coordinator.evidence.reader import EvidenceReader
 from coordinator.evidence.scheduler import EvidenceScheduler
@@ -18,14 +19,14 @@ __all__ = ["make_evidence"]
 def make_evidence(
     config: "CoordinatorConfig", runs: "Runs", devices: "DeviceTable", **ways: Any
 ) -> EvidenceScheduler | None:
-    """Return what reads evidence, None where no Prometheus is configured; `ways` are the scheduler's. Blocking.
+    """Return what reads evidence, None where no source of it is configured; `ways` are the scheduler's. Blocking.
 
     Raises
     ------
     ConfigError
         A file that the configuration names cannot be used.
     """
-    if not config.evidence_prometheus_url:
+    if not config.evidence_prometheus_url and not config.evidence_from_nodes:
         return None
     access = Access(
         url=config.evidence_prometheus_url,
@@ -35,8 +36,9 @@ def make_evidence(
     )
     access.headers()
     access.context()
+    client = NodeSamplesClient(access, runs.targets.url_of) if config.evidence_from_nodes else PrometheusClient(access)
     reader = EvidenceReader(
-        PrometheusClient(access),
+        client,
         load_catalogue(config.evidence_queries_file),
         link_url=config.evidence_link_url,
         matchers=config.evidence_matchers,

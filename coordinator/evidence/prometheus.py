@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated
 
 import aiohttp
@@ -112,8 +113,10 @@ class PrometheusClient:
         self.counts: Counter[str] = Counter(dict.fromkeys(EVIDENCE_OUTCOMES, 0))
 
     @asynccontextmanager
-    async def session(self) -> "AsyncIterator[QuerySession]":
-        """Open connections for one reading, and close them after it.
+    async def session(
+        self, _hosts: object = None, _start_s: float = 0.0, _end_s: float = 0.0
+    ) -> "AsyncIterator[QuerySession]":
+        """Open connections for one reading, and close them after it; a Prometheus has every host and time.
 
         Raises
         ------
@@ -132,7 +135,9 @@ class PrometheusClient:
 
 
 class QuerySession:
-    """Open connections to a Prometheus."""
+    """Open connections to a Prometheus; its `failures` are those of queries alone, which raise."""
+
+    failures: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, session: aiohttp.ClientSession, url: str, counts: Counter[str]) -> None:
         self._session = session

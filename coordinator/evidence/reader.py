@@ -15,6 +15,7 @@ from coordinator.evidence.catalogue import DEVICE, TARGETS, WINDOW, EvidenceCata
 from coordinator.evidence.compare import QueryValues, find_evidence
 from coordinator.evidence.join import collect, host_matchers, joins_of, match_host
 from coordinator.evidence.machines import Machine, hosts_of_devices
+from coordinator.evidence.node_samples import NodeSamplesClient, SampleSession
 from coordinator.evidence.prometheus import InstantSeries, PrometheusClient, QueryError, QuerySession
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.metric import EVIDENCE_REFUSALS
@@ -41,7 +42,7 @@ class Periods:
 class _Reading:
     """A reading under way."""
 
-    session: QuerySession
+    session: QuerySession | SampleSession
     devices: tuple[Machine, ...]
     hosts: tuple[Machine, ...]
     periods: Periods
@@ -51,14 +52,16 @@ class _Reading:
 
 
 class EvidenceReader:
-    """Reads evidence from one Prometheus. `refused` counts series that joined no machine, by reason.
+    """Reads evidence from one Prometheus, or from what nodes have kept.
+
+    `refused` counts series that joined no machine, by reason.
 
     `link_url` is the address of its pages for a reader's browser, `matchers` are put into every query.
     """
 
     def __init__(
         self,
-        client: PrometheusClient,
+        client: PrometheusClient | NodeSamplesClient,
         catalogue: EvidenceCatalogue,
         *,
         link_url: str = "",
@@ -76,15 +79,14 @@ class EvidenceReader:
         """Return what the series of the devices, and of their hosts, show; never raises for what is outside."""
         if not devices:
             return _nothing(now_s, "not compared: the incident names no rank, or every rank is in an open incident")
+        deadline_s = asyncio.get_running_loop().time() + self._deadline_s
+        hosts = hosts_of_devices(devices)
         try:
-            async with self.client.session() as session:
+            async with self.client.session(hosts, periods.before_start_s, periods.after_end_s) as session:
                 reading = _Reading(
-                    session=session,
-                    devices=devices,
-                    hosts=hosts_of_devices(devices),
-                    periods=periods,
-                    deadline_s=asyncio.get_running_loop().time() + self._deadline_s,
+                    session=session, devices=devices, hosts=hosts, periods=periods, deadline_s=deadline_s
                 )
+                reading.failures.update(session.failures)
                 await self._resolve(reading)
                 read = await asyncio.gather(*(self._values(reading, query) for query in self._catalogue.queries))
         except ConfigError as error:

@@ -66,6 +66,11 @@ class Targets:
         del self._of_node[oldest]
         return True
 
+    def url_of(self, node: str) -> str | None:
+        """Return the address of a node's exporter that lives, None where it is not known."""
+        target = self._of_node.get(node)
+        return f"{target.scheme}://{target.address}" if target is not None and target.is_alive else None
+
     def listed(self, now_s: float) -> list[dict[str, Any]]:
         """Return the list as Prometheus reads it, ordered by node; forgets nodes that were seen too long ago."""
         gone = [node for node, target in self._of_node.items() if now_s > target.seen_s + GONE_KEPT_S]

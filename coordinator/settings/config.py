@@ -95,6 +95,9 @@ class CoordinatorConfig(BrokerConfig):
     """Where Grafana's dashboards are served, linked from the page; empty: no links."""
     evidence_prometheus_url: str = ""
     """Prometheus that scrapes the exporters of devices and hosts, read when an incident opens; empty: none is."""
+    evidence_from_nodes: bool = False
+    """Whether evidence is read from what the nodes' exporters have kept of other exporters (`neighbour_addresses`
+    there), where there is no Prometheus; token, password and CA are then those of the exporters."""
     evidence_link_url: str = ""
     """Address of the same Prometheus for a reader's browser, linked from incidents; empty: no links."""
     evidence_token_file: str = ""
@@ -209,6 +212,8 @@ class CoordinatorConfig(BrokerConfig):
     def _check_evidence(self) -> None:
         self._check_addresses("evidence_prometheus_url", "evidence_link_url")
         self._check_files("evidence_token_file", "evidence_password_file", "evidence_ca_file", "evidence_queries_file")
+        if self.evidence_from_nodes and self.evidence_prometheus_url:
+            raise ConfigError("evidence_from_nodes: got true besides evidence_prometheus_url, expected one of both")
         if self.evidence_token_file and self.evidence_password_file:
             raise ConfigError("evidence_token_file: got a value besides evidence_password_file, expected one of both")
         if self.evidence_matchers and not _MATCHERS.fullmatch(self.evidence_matchers):

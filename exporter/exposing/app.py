@@ -9,10 +9,13 @@ from aiohttp import web
 import lockstep
 from exporter.exposing.exposition import Page
 from exporter.exposing.snapshot import NodeSnapshot, RankView
+from lockstep.contracts.neighbour_series import NEIGHBOURS_PATH
 from lockstep.serving.exposition import CONTENT_TYPES, choose_form
 
 Latest = Callable[[], NodeSnapshot | None]
 """Returns the latest snapshot, None before the first tick."""
+Neighbours = Callable[[float, float], bytes]
+"""Returns what was kept of other exporters' pages between two unix times, as JSON."""
 
 _REQUEST_MAX_BYTES = 4096  # no request here has a body
 _LANDING = """<!DOCTYPE html>
@@ -26,14 +29,16 @@ _LANDING = """<!DOCTYPE html>
 </ul></body></html>
 """
 _LATEST: web.AppKey[Latest] = web.AppKey("latest")
+_NEIGHBOURS: web.AppKey[Neighbours] = web.AppKey("neighbours")
 _PAGE: web.AppKey[Page] = web.AppKey("page", Page)
 
 
-def make_app(latest: Latest, *, details: bool = True) -> web.Application:
+def make_app(latest: Latest, neighbours: Neighbours | None = None, *, details: bool = True) -> web.Application:
     """Return the application over a source of snapshots; without `details` its metrics are those of level minimal."""
     app = web.Application(client_max_size=_REQUEST_MAX_BYTES)
     app[_LATEST] = latest
     app[_PAGE] = Page(details=details)
+    app[_NEIGHBOURS] = neighbours or (lambda _start_s, _end_s: b'{"pages":[]}')
     app.add_routes(
         [
             web.get("/", _landing),
@@ -41,6 +46,7 @@ def make_app(latest: Latest, *, details: bool = True) -> web.Application:
             web.get("/-/healthy", _healthy),
             web.get("/-/ready", _ready),
             web.get("/api/v1/ranks", _ranks),
+            web.get(NEIGHBOURS_PATH, _neighbours),
         ]
     )
     app.on_response_prepare.append(_harden)
@@ -81,6 +87,17 @@ async def _ranks(request: web.Request) -> web.Response:
     snapshot = request.app[_LATEST]()
     runs = snapshot.runs if snapshot is not None else ()
     return web.json_response({"ranks": [_rank_to_json(run.run, rank) for run in runs for rank in run.ranks]})
+
+
+async def _neighbours(request: web.Request) -> web.Response:
+    try:
+        start_s, end_s = (float(request.query[name]) for name in ("start", "end"))
+    except (KeyError, ValueError):
+        return web.Response(status=400, text="start, end: expected unix seconds\n")
+    body = await asyncio.to_thread(request.app[_NEIGHBOURS], start_s, end_s)
+    response = web.Response(body=body, content_type="application/json")
+    response.enable_compression()
+    return response
 
 
 def _rank_to_json(run: str, rank: RankView) -> dict[str, Any]:

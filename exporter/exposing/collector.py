@@ -96,6 +96,8 @@ _OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int] | None]] 
     _P + "inspector_lines_total": lambda node: node.inspector.lines,
     _P + "inspector_dropped_bytes_total": lambda node: node.inspector.dropped_bytes,
     _P + "inspector_lost_operations_total": lambda node: node.inspector.lost_operations,
+    _P + "neighbour_readings_total": lambda node: node.neighbours.readings,
+    _P + "neighbour_series": lambda node: node.neighbours.series_count,
     _P + "mqtt_connected": lambda node: node.delivery.connected,
     _P + "messages_published_total": lambda node: node.delivery.published,
     _P + "messages_resent_total": lambda node: node.delivery.resent,

@@ -11,6 +11,7 @@ from exporter.counts import Counts, DeliveryStatus
 from exporter.host_watch import HostTotals, NodeLoad
 from exporter.inspector import InspectorStatus, InspectorView
 from exporter.memory import RankMemoryView
+from exporter.neighbours import NeighbourStatus
 from exporter.reading.rings import Rings
 from exporter.reading.tracks import RankTrack, RunTrack
 from lockstep.contracts.facts import RankFacts
@@ -24,6 +25,7 @@ _NONE_DROPPED: Mapping[str, int] = MappingProxyType(dict.fromkeys(OUTCOMES, 0))
 _NONE_REFUSED: Mapping[str, int] = MappingProxyType(dict.fromkeys(HTTP_REFUSALS, 0))
 _NONE_UNWATCHED: Mapping[str, int] = MappingProxyType(dict.fromkeys(UNWATCHED_REASONS, 0))
 _NO_HOSTS: Mapping[tuple[str, int], HostTotals] = MappingProxyType({})
+_NO_NEIGHBOURS = NeighbourStatus()
 _NO_INSPECTOR = InspectorStatus()
 _NO_MEMORY: Mapping[tuple[str, int], RankMemoryView] = MappingProxyType({})
 
@@ -86,6 +88,7 @@ class NodeSnapshot:
     http_refusals: Mapping[str, int]
     unwatched: Mapping[str, int]
     inspector: InspectorStatus = _NO_INSPECTOR
+    neighbours: NeighbourStatus = _NO_NEIGHBOURS
     process: ProcessFamilies = ()
 
 
@@ -102,6 +105,7 @@ def take_snapshot(
     hosts: Mapping[tuple[str, int], HostTotals] = _NO_HOSTS,
     memory: Mapping[tuple[str, int], RankMemoryView] = _NO_MEMORY,
     inspector: InspectorStatus = _NO_INSPECTOR,
+    neighbours: NeighbourStatus = _NO_NEIGHBOURS,
     process: ProcessFamilies = (),
     rings_quarantined: int = 0,
     dropped: Mapping[str, int] = _NONE_DROPPED,
@@ -130,6 +134,7 @@ def take_snapshot(
         http_refusals=http_refusals,
         unwatched=unwatched,
         inspector=inspector,
+        neighbours=neighbours,
         process=process,
     )
 

@@ -6,7 +6,7 @@ comes from a process of a user: what is missing, of another type or out of range
 skipped.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import msgspec
@@ -119,36 +119,41 @@ def parse_line(line: bytes) -> InspectedOperation | None:
     header = parsed.header
     if header.rank >= header.n_ranks:
         raise MalformedError("rank", where="NCCL Inspector", got=header.rank, expected=f"less than {header.n_ranks}")
-    known = {
-        "communicator": header.id,
-        "name": header.comm_name,
-        "communicator_rank": header.rank,
-        "rank_count": header.n_ranks,
-        "node_count": header.nnodes,
-        "hostname": parsed.metadata.hostname,
-        "pid": parsed.metadata.pid,
-    }
+    known = InspectedOperation(
+        communicator=header.id,
+        name=header.comm_name,
+        communicator_rank=header.rank,
+        rank_count=header.n_ranks,
+        node_count=header.nnodes,
+        hostname=parsed.metadata.hostname,
+        pid=parsed.metadata.pid,
+    )
     if parsed.coll_perf is not None:
         one = parsed.coll_perf
-        measured = one.coll, one.coll_sn, one.coll_msg_size_bytes, one.coll_exec_time_us, one.coll_busbw_gbs
-        return InspectedOperation(**known, **_measured(*measured))
+        return _measured(
+            known, one.coll, one.coll_sn, one.coll_msg_size_bytes, (one.coll_exec_time_us, one.coll_busbw_gbs)
+        )
     if parsed.p2p_perf is not None:
         other = parsed.p2p_perf
-        measured = other.p2p, other.p2p_sn, other.p2p_msg_size_bytes, other.p2p_exec_time_us, other.p2p_busbw_gbs
-        return InspectedOperation(**known, **_measured(*measured))
+        return _measured(
+            known, other.p2p, other.p2p_sn, other.p2p_msg_size_bytes, (other.p2p_exec_time_us, other.p2p_busbw_gbs)
+        )
     if parsed.dump_stats is not None:
         lost = parsed.dump_stats.coll_dropped_since_last_dump + parsed.dump_stats.p2p_dropped_since_last_dump
-        return InspectedOperation(**known, dropped=lost)
+        return replace(known, dropped=lost)
     return None
 
 
 def _measured(
-    operation: str, sequence: int, size_bytes: int, time_us: int, bus_gbs: float | str
-) -> dict[str, str | int | float | None]:
-    return {
-        "operation": operation if operation in INSPECTOR_OPERATIONS else OTHER_OPERATION,
-        "sequence": sequence,
-        "size_bytes": size_bytes,
-        "duration_ns": time_us * _NS,
-        "bus_bytes": None if isinstance(bus_gbs, str) else bus_gbs * _BYTES_PER_GB * time_us * 1e-6,
-    }
+    known: InspectedOperation, operation: str, sequence: int, size_bytes: int, measured: tuple[int, float | str]
+) -> InspectedOperation:
+    """Return an operation; `measured` is its time in us and its bus bandwidth in GB/s, text for a NaN."""
+    time_us, bus_gbs = measured
+    return replace(
+        known,
+        operation=operation if operation in INSPECTOR_OPERATIONS else OTHER_OPERATION,
+        sequence=sequence,
+        size_bytes=size_bytes,
+        duration_ns=time_us * _NS,
+        bus_bytes=None if isinstance(bus_gbs, str) else bus_gbs * _BYTES_PER_GB * time_us * 1e-6,
+    )

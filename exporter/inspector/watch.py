@@ -24,6 +24,7 @@ from lockstep.contracts.inspector_metrics import LINE_OUTCOMES
 from lockstep.contracts.paths import inspector_directory
 
 FILES_MAX = 1024
+SCAN_NS = 1_000_000_000
 STALE_SECONDS = 7 * 86_400
 """Without a write, after which a file is removed: its process has ended, or has not used a collective for a week."""
 _NAME = re.compile(r"(.{1,255})-pid([0-9]{1,10})\.log")
@@ -49,12 +50,20 @@ class InspectorWatch:
         self._lines: dict[str, int] = dict.fromkeys(LINE_OUTCOMES, 0)
         self._dropped_bytes = 0
         self._lost_operations = 0
+        self._scan_ns = 0
         self._directory = inspector_directory(root)
         self._counts = counts
         self._accounts = InspectorAccounts()
         self._files: dict[str, tuple[DumpFile, int, _Process]] = {}
         self._ranks: dict[_Process, tuple[Key, int]] = {}
         self._refused: set[str] = set()
+
+    def tick(self, runs: Iterable[RunTrack], now_ns: int) -> None:
+        """Read every file, once a second after a look which there are; `now_ns` is CLOCK_MONOTONIC."""
+        if now_ns >= self._scan_ns:
+            self._scan_ns = now_ns + SCAN_NS
+            self.scan(runs)
+        self.read()
 
     def scan(self, runs: Iterable[RunTrack], unix_s: float | None = None) -> None:
         """Look which files there are and whose; `unix_s` is the time of the files' clock, now by default."""

@@ -2,6 +2,7 @@
 
 from lockstep.contracts.messages import LOSS_REASONS
 from lockstep.contracts.metric import FLAGS, HTTP_REFUSALS, PHASES, Metric, Type
+from lockstep.contracts.neighbour_series import NEIGHBOUR_OUTCOMES
 from lockstep.contracts.records import COMPUTE_PHASES, DOMAIN_KINDS
 from lockstep.contracts.unwatched import UNWATCHED_REASONS
 
@@ -342,6 +343,15 @@ MEASURED: tuple[Metric, ...] = (
         "reason",
         values=UNWATCHED_REASONS,
     ),
+    _exporter(
+        "lockstep_exporter_neighbour_readings_total",
+        "counter",
+        "Readings of other exporters' pages on this node, for evidence: answered, or why a page could not be used, or "
+        "not all of it; 0 where none is configured.",
+        "outcome",
+        values=NEIGHBOUR_OUTCOMES,
+    ),
+    _exporter("lockstep_exporter_neighbour_series", "gauge", "Series of other exporters that are kept for evidence."),
     _exporter("lockstep_exporter_mqtt_connected", "gauge", "1 while connected to the broker."),
     _exporter("lockstep_exporter_messages_published_total", "counter", "Messages the broker has acknowledged."),
     _exporter(

@@ -2,12 +2,15 @@
 
 import asyncio
 import time
+from urllib.parse import urlencode
 
 import pytest
 
 from coordinator.evidence.catalogue import load_catalogue
 from coordinator.evidence.prometheus import Access, PrometheusClient
+from coordinator.evidence.promql import parse_promql
 from coordinator.evidence.reader import EvidenceReader, Periods
+from coordinator.evidence.samples import SampledSeries, SampleStore
 from tests.coordinator.evidence.neighbours import FAULTS, PLACES, SUSPECT, Pages, Site, scrape_configuration
 from tests.support.servers import get_json, prometheus, wait_until
 
@@ -52,7 +55,7 @@ def read(tmp_path_factory):
         async def read_all():
             return {(site.number, site.place): await reader.read(site.machines, periods, time.time()) for site in sites}
 
-        yield asyncio.run(read_all()), client, reader
+        yield asyncio.run(read_all()), client, reader, address, periods
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -83,6 +86,39 @@ def test_every_cause_and_every_query_was_planted():
 
 def test_every_query_was_understood(read):
     """Prometheus refused none, and no series was joined in vain."""
-    _, client, reader = read
+    _, client, reader, *_ = read
     assert client.counts["refused"] == client.counts["malformed"] == client.counts["timeout"] == 0
     assert sum(reader.refused.values()) == 0
+
+
+def asked(address, expression, at_s):
+    """Return what Prometheus answers to an instant query."""
+    return get_json(f"{address}/api/v1/query?{urlencode({'query': expression, 'time': at_s})}")["data"]["result"]
+
+
+def test_samples_of_nodes_give_what_prometheus_gives(read):
+    """Every query of the catalogue, over the samples that this Prometheus has: the same series, the same values."""
+    *_, address, periods = read
+    at_s = round(periods.after_end_s, 3)
+    matrix = asked(address, f'{{job="{SUSPECT}"}}[30m]', at_s)
+    store = SampleStore(
+        [
+            SampledSeries(
+                tuple(sorted(each["metric"].items())),
+                [float(at) for at, _ in each["values"]],
+                [float(value) for _, value in each["values"]],
+            )
+            for each in matrix
+        ]
+    )
+    compared = 0
+    for query in CATALOGUE.queries:
+        window_ms = round((at_s - periods.after_start_s) * 1000)
+        expression = query.query.replace("$targets", f'job="{SUSPECT}"').replace("$window", f"{window_ms}ms")
+        theirs = {
+            tuple(sorted(each["metric"].items())): float(each["value"][1]) for each in asked(address, expression, at_s)
+        }
+        ours = {tuple(sorted(each.labels.items())): each.value for each in store.query(parse_promql(expression), at_s)}
+        assert ours == pytest.approx(theirs, rel=1e-6, abs=1e-9), query.name
+        compared += len(ours)
+    assert compared > 1000

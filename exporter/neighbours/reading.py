@@ -1,0 +1,111 @@
+"""Reads other exporters' pages on this node at an interval, each within a deadline and bounded bytes.
+
+Addresses come from the configuration alone, and redirects are refused. What an exporter answers is checked line by
+line; a slow, absent or hostile one costs a count and its own samples.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import aiohttp
+
+from exporter.neighbours.kept import KeptPage
+from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.neighbour_series import NEIGHBOUR_OUTCOMES
+from lockstep.serving.secret_file import read_secret
+
+if TYPE_CHECKING:
+    from exporter.config import ExporterConfig
+
+_log = logging.getLogger(__name__)
+
+DEADLINE_S = 3.0
+PAGE_MAX_BYTES = 8 << 20
+"""Of one page; node_exporter on a large host has 1 MB."""
+KEPT_SECONDS = 1800.0
+"""A comparison begins ten minutes before an onset, which is known minutes after it."""
+_CHUNK_BYTES = 1 << 16
+_OK = 200
+_ANSWERED, _TIMEOUT, _UNREACHABLE, _REFUSED, _MALFORMED, _TOO_LARGE = NEIGHBOUR_OUTCOMES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeighbourStatus:
+    """Readings by outcome, and how many series are kept."""
+
+    readings: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(NEIGHBOUR_OUTCOMES, 0))
+    series_count: int = 0
+
+
+class NeighbourReader:
+    """The pages of all configured addresses."""
+
+    def __init__(self, config: "ExporterConfig") -> None:
+        self._counts: Counter[str] = Counter(dict.fromkeys(NEIGHBOUR_OUTCOMES, 0))
+        self._token_file = config.neighbour_token_file
+        self._seconds = config.neighbour_seconds
+        samples_max = max(2, round(KEPT_SECONDS / self._seconds))
+        urls = neighbour_urls(config.neighbour_addresses)
+        self._pages = {url: KeptPage(config.node_name, samples_max=samples_max) for url in urls}
+
+    def status(self) -> NeighbourStatus:
+        """Return all counts as they are now."""
+        return NeighbourStatus(
+            readings=dict(self._counts), series_count=sum(page.series_count for page in self._pages.values())
+        )
+
+    async def run(self) -> None:
+        """Read all pages at each interval until it is cancelled; returns at once where there is none."""
+        if not self._pages:
+            return
+        timeout = aiohttp.ClientTimeout(total=DEADLINE_S)
+        async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
+            while True:
+                next_s = time.monotonic() + self._seconds
+                await asyncio.gather(*(self._read(session, url, page) for url, page in self._pages.items()))
+                await asyncio.sleep(max(0.0, next_s - time.monotonic()))
+
+    async def _read(self, session: aiohttp.ClientSession, url: str, page: KeptPage) -> None:
+        try:
+            outcome = await self._fetch(session, url, page)
+        except TimeoutError:
+            outcome = _TIMEOUT
+        except (aiohttp.ClientError, OSError, ConfigError):  # its text may name what stands in an address
+            outcome = _UNREACHABLE
+        self._counts[outcome] += 1
+        if outcome != _ANSWERED:
+            _log.debug("neighbour %s: %s", url, outcome)
+
+    async def _fetch(self, session: aiohttp.ClientSession, url: str, page: KeptPage) -> str:
+        headers = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"}
+        if self._token_file:
+            secret = await asyncio.to_thread(read_secret, self._token_file, "neighbour_token_file")
+            headers["Authorization"] = f"Bearer {secret}"
+        async with session.get(url, headers=headers, allow_redirects=False) as answer:
+            if answer.status != _OK:
+                return _REFUSED
+            body = bytearray()
+            async for chunk in answer.content.iter_chunked(_CHUNK_BYTES):
+                body += chunk
+                if len(body) > PAGE_MAX_BYTES:
+                    return _TOO_LARGE
+        malformed, omitted = page.add(body.decode(errors="replace"), time.time())
+        if malformed:
+            return _MALFORMED
+        return _TOO_LARGE if omitted else _ANSWERED
+
+    def between(self, start_s: float, end_s: float) -> bytes:
+        """Return what was kept from `start_s` to `end_s`, unix seconds, as JSON."""
+        pages = [page.between(start_s, end_s) for page in self._pages.values()]
+        return json.dumps({"pages": pages}, separators=(",", ":")).encode()
+
+
+def neighbour_urls(addresses: str) -> list[str]:
+    """Return the addresses of a comma-separated list."""
+    return [url.strip() for url in addresses.split(",") if url.strip()]

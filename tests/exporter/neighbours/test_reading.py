@@ -1,0 +1,123 @@
+"""Other exporters' pages are read within a deadline and bounds, and every failure is one count."""
+
+import asyncio
+import contextlib
+import json
+from dataclasses import replace
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from exporter.config import ExporterConfig
+from exporter.neighbours import reading
+from exporter.neighbours.reading import NeighbourReader
+from lockstep.contracts.errors import ConfigError
+from tests.exporter.conftest import until
+
+SECRET = "s3cr3t-of-the-node"
+
+
+async def read_once(config: ExporterConfig, handler) -> tuple[NeighbourReader, dict[str, int]]:
+    """Return a reader after its first reading of a page that `handler` answers, and what became of it."""
+    app = web.Application()
+    app.router.add_get("/metrics", handler)
+    app.router.add_get("/elsewhere", malformed)
+    server = TestServer(app)
+    await server.start_server()
+    reader = NeighbourReader(replace(config, neighbour_addresses=str(server.make_url("/metrics"))))
+    task = asyncio.create_task(reader.run())
+    try:
+        await until(lambda: sum(reader.status().readings.values()), 60)
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await server.close()
+    return reader, {outcome: count for outcome, count in reader.status().readings.items() if count}
+
+
+async def test_a_page_and_its_credentials(config: ExporterConfig, tmp_path):
+    """The token comes from its file; what was kept is handed out as JSON."""
+    (tmp_path / "token").write_text(SECRET)
+    asked = []
+
+    async def page(request):
+        asked.append(request.headers.get("Authorization"))
+        return web.Response(text="node_vmstat_oom_kill 1\nnode_load1 2\n")
+
+    with_token = replace(config, neighbour_token_file=str(tmp_path / "token"))
+    reader, outcomes = await read_once(with_token, page)
+    assert (outcomes, asked[0], reader.status().series_count) == ({"answered": 1}, f"Bearer {SECRET}", 1)
+    [kept] = json.loads(reader.between(0, 1e12))["pages"]
+    assert kept["series"] == [
+        {"labels": {"__name__": "node_vmstat_oom_kill", "instance": "node-1"}, "values": [1.0]},
+    ]
+
+
+async def refusing(_):
+    raise web.HTTPServiceUnavailable(text=SECRET)
+
+
+async def redirecting(_):
+    raise web.HTTPFound("/elsewhere")
+
+
+async def large(_):
+    return web.Response(body=b"#" * (reading.PAGE_MAX_BYTES + 1))
+
+
+async def breaking(request):
+    request.transport.close()
+    return web.Response()
+
+
+async def malformed(_):
+    return web.Response(body=b"node_vmstat_oom_kill \xff\n")
+
+
+async def slow(_):
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("handler", "outcome"),
+    [
+        (refusing, "refused"),
+        (redirecting, "refused"),
+        (large, "too_large"),
+        (breaking, "unreachable"),
+        (malformed, "malformed"),
+        (slow, "timeout"),
+    ],
+)
+async def test_a_page_that_cannot_be_used(config: ExporterConfig, monkeypatch, caplog, handler, outcome):
+    """It has one outcome, no series, and its text is in no log."""
+    monkeypatch.setattr(reading, "DEADLINE_S", 0.2 if handler is slow else 30.0)
+    with caplog.at_level("DEBUG"):
+        reader, outcomes = await read_once(config, handler)
+    assert (outcomes, reader.status().series_count) == ({outcome: 1}, 0)
+    assert SECRET not in caplog.text
+
+
+async def test_without_addresses_nothing_runs(config: ExporterConfig):
+    """The task ends at once."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(NeighbourReader(config).run(), 60)
+    assert json.loads(NeighbourReader(config).between(0, 1)) == {"pages": []}
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    ["127.0.0.1:9100", "ftp://127.0.0.1/x", "http://8.8.8.8/metrics", "http://u:p@127.0.0.1/m", "http://[::1/m"],
+)
+def test_addresses_that_are_refused(config: ExporterConfig, addresses: str):
+    """No page, another scheme, the internet, a secret in an address: which the message does not repeat."""
+    with pytest.raises(ConfigError, match="neighbour_addresses: got") as error:
+        replace(config, neighbour_addresses=addresses).validate()
+    assert "u:p" not in str(error.value)
+
+
+def test_addresses_of_the_node_and_its_network(config: ExporterConfig):
+    """Loopback, private addresses and names."""
+    addresses = "http://127.0.0.1:9400/metrics, https://[::1]:9100/metrics,http://10.1.2.3:8082/metrics,http://n1/m"
+    replace(config, neighbour_addresses=addresses).validate()
