@@ -5,6 +5,7 @@ import time
 from dataclasses import asdict, replace
 
 import aiohttp
+from aiohttp.test_utils import TestServer
 
 from coordinator.decide import events as ev
 from coordinator.decide.incidents import from_json, to_json
@@ -12,6 +13,8 @@ from coordinator.evidence import make_evidence
 from coordinator.page.machine_evidence import render_machine_evidence
 from coordinator.record.journal import Entry, JournalWriter, is_kept, read_entry
 from coordinator.settings.config import CoordinatorConfig
+from lockstep.contracts.messages import NodeAlive
+from lockstep.contracts.neighbour_series import NEIGHBOURS_PATH
 from lockstep.serving.local_broker import LocalBroker
 from tests.coordinator.conftest import announce, running, until
 from tests.coordinator.evidence.findings import EVIDENCE, FINDING
@@ -69,6 +72,43 @@ async def test_an_incident_says_what_its_machine_shows():
         assert "Lower clock" in texts[page]
         assert 'href="https://prometheus.lan/graph?g0.expr=' in texts[page]
     assert '"cause": "lower_clock"' in texts["/api/v1/incidents"]
+
+
+async def kept_by_the_node(request):
+    """Hand out the clocks of the node's four devices as its exporter has kept them; rank 2's is lower since the onset."""
+    start_s, end_s = float(request.query["start"]), float(request.query["end"])
+    times = [start_s + at for at in range(1, int(end_s - start_s), 5)]
+    series = [
+        {
+            "labels": {"__name__": "DCGM_FI_DEV_SM_CLOCK", "Hostname": "host-n0", "gpu": f"{device}"},
+            "values": [1410 if device == 2 and at > start_s + 600 else 1980 for at in times],
+        }
+        for device in range(4)
+    ]
+    return aiohttp.web.json_response({"pages": [{"times_s": times, "series": series}]})
+
+
+async def test_an_incident_says_what_its_machine_shows_without_a_prometheus():
+    """Read from the node's own exporter, at the address in its heartbeat."""
+    now = time.time() - 60  # the onset is some steps of a second later, and samples since are to be there
+    app = aiohttp.web.Application()
+    app.router.add_get(NEIGHBOURS_PATH, kept_by_the_node)
+    async with TestServer(app) as node, running(broker=LocalBroker(), evidence_from_nodes=True) as coordinator:
+        address = f"{node.host}:{node.port}"
+        alive = NodeAlive(node="n0", alive=True, unix_ns=int(now * 1e9), stream_id=1, address=address)
+        coordinator._on_message(alive, None)
+        coordinator._on_message(announce(0, 1, 2, 3, heartbeat_s=now), None)
+        for step in range(50):
+            orders = coordinator._runs.take(FAULTY.batch(step, step + 1, start_s=now), now + step)
+            coordinator._effects.perform(orders)
+        incidents = coordinator._runs.by_name["job"].machine.tracker.incidents
+        coordinator.on_tick(time.time())
+        await until(lambda: next(iter(incidents.values())).machine is not None, seconds=60.0)
+    (incident,) = incidents.values()
+    assert incident.machine.findings, incident.machine.note
+    (finding,) = incident.machine.findings
+    assert (finding.cause, finding.ranks, finding.link) == ("lower_clock", (2,), "")
+    assert "rank 2 on host-n0: 1,980 MHz before the onset, 1,410 MHz since; 3 peers: 1,980 MHz" in finding.text
 
 
 async def test_without_an_address_nothing_is_asked():

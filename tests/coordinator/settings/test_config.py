@@ -29,6 +29,7 @@ def test_the_defaults_are_valid_and_plain():
         ({"broker_ca_file": "/nowhere"}, "broker_ca_file"),
         ({"runbook_base_url": "ftp://x"}, "runbook_base_url"),
         ({"evidence_prometheus_url": "prometheus:9090"}, "evidence_prometheus_url"),
+        ({"evidence_prometheus_url": "http://x", "evidence_from_nodes": True}, "evidence_from_nodes: got true besides"),
         ({"evidence_prometheus_url": "http://a:b@x"}, "evidence_prometheus_url: got an address with user or password"),
         ({"evidence_link_url": "http://x?a=b"}, "evidence_link_url"),
         ({"evidence_token_file": "/nowhere"}, "evidence_token_file"),
