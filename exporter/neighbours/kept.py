@@ -7,6 +7,7 @@ series of 30 minutes are 2 MB.
 import math
 from array import array
 from bisect import bisect_left, bisect_right
+from threading import Lock
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -21,10 +22,11 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class KeptPage:
-    """Samples of one address; `instance` is the label of that name where a series has none."""
+    """Samples of one address; `instance` is the label of that name where a series has none. Any thread may use it."""
 
     def __init__(self, instance: str, *, samples_max: int) -> None:
         self._instance = instance
+        self._lock = Lock()
         self._samples_max = samples_max
         self._times_s: array[float] = array("d")
         self._values: dict[Labels, array[float]] = {}
@@ -39,9 +41,13 @@ class KeptPage:
 
         A time that is not later than the last one adds nothing: clocks are set back.
         """
-        if self._times_s and unix_s <= self._times_s[-1]:
-            return 0, 0
         found, malformed = parse_page(text, self._instance)
+        with self._lock:
+            if self._times_s and unix_s <= self._times_s[-1]:
+                return 0, 0
+            return malformed, self._append(found, unix_s)
+
+    def _append(self, found: dict[Labels, float], unix_s: float) -> int:
         self._times_s.append(unix_s)
         omitted = 0
         for labels, value in found.items():
@@ -53,7 +59,7 @@ class KeptPage:
                 known = self._values[labels] = array("d", [math.nan] * (len(self._times_s) - 1))
             known.append(value)
         self._trim()
-        return malformed, omitted
+        return omitted
 
     def _trim(self) -> None:
         too_many = max(0, len(self._times_s) - self._samples_max)
@@ -68,13 +74,13 @@ class KeptPage:
 
     def between(self, start_s: float, end_s: float) -> dict[str, Any]:
         """Return times and series from `start_s` to `end_s`, as JSON has them; null for no sample."""
-        first, end = bisect_left(self._times_s, start_s), bisect_right(self._times_s, end_s)
-        series = (
-            (labels, [value if math.isfinite(value) else None for value in values[first:end]])
-            for labels, values in list(self._values.items())
-        )
+        with self._lock:
+            first, end = bisect_left(self._times_s, start_s), bisect_right(self._times_s, end_s)
+            times_s = list(self._times_s[first:end])
+            kept = [(labels, values[first:end]) for labels, values in self._values.items()]
+        series = ((labels, [value if math.isfinite(value) else None for value in values]) for labels, values in kept)
         return {
-            "times_s": list(self._times_s[first:end]),
+            "times_s": times_s,
             "series": [
                 {"labels": dict(labels), "values": values}
                 for labels, values in series

@@ -95,7 +95,7 @@ class NeighbourReader:
                 body += chunk
                 if len(body) > PAGE_MAX_BYTES:
                     return _TOO_LARGE
-        malformed, omitted = page.add(body.decode(errors="replace"), time.time())
+        malformed, omitted = await asyncio.to_thread(page.add, body.decode(errors="replace"), time.time())
         if malformed:
             return _MALFORMED
         return _TOO_LARGE if omitted else _ANSWERED
