@@ -11,7 +11,7 @@ from statistics import median
 
 from exporter.host_watch.reading import Key
 from exporter.inspector.lines import InspectedOperation
-from lockstep.contracts.inspector_metrics import COMMUNICATORS_MAX, OTHER_OPERATION
+from lockstep.contracts.inspector_metrics import OTHER_OPERATION, PLACES_MAX
 
 PENDING_MAX = 4096
 """Collectives of which some rank's line is to come: seconds of a busy node."""
@@ -60,10 +60,10 @@ class InspectorAccounts:
         known = self._totals.get(key, {})
         name = one.name if one.name not in ("", "unknown") and one.name.isprintable() else ""
         label = name[:_NAME_MAX] or f"{one.rank_count} ranks on {one.node_count} nodes"
-        labels = {communicator for communicator, _ in known}
-        if label not in labels and len(labels) >= COMMUNICATORS_MAX - 1:
-            label = OTHER_OPERATION
-        return label, one.operation
+        place = label, one.operation
+        if place not in known and len(known) >= PLACES_MAX - 1:
+            return OTHER_OPERATION, OTHER_OPERATION
+        return place
 
     def _arrive(self, key: Key, one: InspectedOperation) -> None:
         name = key[0], one.communicator, one.operation, one.sequence

@@ -10,8 +10,9 @@ INSPECTOR_OPERATIONS = (
     OTHER_OPERATION,
 )
 """NCCL's names (`ncclFuncToString`); what has another one is `other`."""
-COMMUNICATORS_MAX = 16
-"""Of one rank with series of their own: tp, cp, ep, dp and pp with their copies are ten; others share `other`."""
+PLACES_MAX = 16
+"""Pairs of communicator and operation that a rank has series of: tp, cp, ep and dp with three each, and a pipeline's
+two; what is more shares `other`, so that a scrape of 64 ranks stays below its sample limit."""
 LINE_OUTCOMES = ("read", "malformed", "foreign")
 """Counted for a rank; no line of the Inspector's; of a process that is no rank of a run here."""
 
