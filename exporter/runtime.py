@@ -57,6 +57,7 @@ from lockstep.serving.web import Web
 
 _log = logging.getLogger(__name__)
 
+_RunMessage = StepBatch | ProfileAnswer | TraceSummary | RankStacks
 _SECOND_NS = 10**9
 _CLOSE_S = 5.0  # for a step of the shutdown that has no limit of its own
 _QUARANTINE_S = 60.0  # of requests for a run that failed three times in a row
@@ -177,14 +178,12 @@ class Exporter:
         guard.protect(app)
         runner = guard.runner(app, shutdown_s=_CLOSE_S)
         await runner.setup()
-        where = f"{self.config.http_host}:{self.config.http_port}"
         try:
             await guard.site(runner, self.config.http_host, self.config.http_port).start()
         except OSError as error:
             await runner.cleanup()
-            raise ConfigError(
-                f"http_host, http_port: got {where}, expected an address that is free: {error}"
-            ) from error
+            where = f"{self.config.http_host}:{self.config.http_port}"
+            raise ConfigError(f"http_host, http_port: got {where}, expected a free address: {error}") from error
         self.http_port = runner.addresses[0][1]
         self._publisher.scheme = guard.scheme
         self._publisher.address = self.config.address(self.http_port)
@@ -198,9 +197,8 @@ class Exporter:
             neighbours = tasks.create_task(self._neighbours.run(), name="neighbours")
             dump = tasks.create_task(self._stack_requests.run(), name="stacks")
             await self._tick_until(stop)
-            watch_host.cancel()
-            neighbours.cancel()
-            dump.cancel()
+            for task in (watch_host, neighbours, dump):
+                task.cancel()
             await asyncio.wait([dump], timeout=_CLOSE_S)  # its rings are closed later
             # The order matters: what a later step hands on must find the next one alive.
             for site in list(runner.sites):
@@ -245,17 +243,15 @@ class Exporter:
         for run in self._rings.runs.values():
             with self._guard("run", run.name):
                 watch(run, now_ns)
-        has_memory_news = False
-        with self._guard("run", "(memory)"):  # no run's name
-            has_memory_news = self._memory.tick(self._rings.runs.values())
         with self._guard("run", "(inspector)"):  # no run's name
             self._inspector.tick(self._rings.runs.values(), now_ns)
         self._announce(
             periodic=self._is_due("announce", now_ns, self.config.announce_seconds),
             refresh=self._is_due("refresh", now_ns, ANNOUNCE_REFRESH_SECONDS),
         )
-        if has_memory_news:
-            self._publisher.heartbeat()
+        with self._guard("run", "(memory)"):  # no run's name
+            if self._memory.tick(self._rings.runs.values()):
+                self._publisher.heartbeat()
         if self._batcher.is_full or self._is_due("batch", now_ns, self.config.batch_seconds):
             self._flush(unix_ns)
         self.snapshot = take_snapshot(
@@ -363,9 +359,7 @@ class Exporter:
             self._positions.clear()
             self._positions.update(positions)
 
-    def _put(
-        self, channel: str, message: StepBatch | ProfileAnswer | TraceSummary | RankStacks, records: int = 0
-    ) -> None:
+    def _put(self, channel: str, message: _RunMessage, records: int = 0) -> None:
         with self._guard("run", message.run):
             self._publisher.put(topics.run_topic(message.run, channel, self._node), encode(message), records)
             return
