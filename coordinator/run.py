@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from coordinator.decide.incidents import Incident
     from coordinator.decide.state import RunMachine
-    from coordinator.detect.findings import Finding, Judgement
+    from coordinator.detect.findings import Judgement, RunFinding
     from coordinator.intake.timeline import StepRow, StepTimeline
     from coordinator.intake.topology import Membership
     from coordinator.settings.policy import Policy
@@ -123,7 +123,7 @@ class Run:
         is_due = self.memory_growth.is_due or bool(self.machine.growth.open)
         if judgement is None or not is_due:
             return None
-        findings: tuple[Finding, ...] = ()
+        findings: tuple[RunFinding, ...] = ()
         if policy.detectors.memory_growth and is_watched(self.name, policy.scope.runs):
             step_s = judgement.recent_step_seconds or judgement.step_seconds
             findings = self.memory_growth.find(self.membership.nodes, step_s, policy.memory)

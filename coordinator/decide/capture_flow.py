@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident
     from coordinator.decide.memory import RunMemory
     from coordinator.decide.outbox import Outbox
-    from coordinator.detect.findings import Finding, Judgement
+    from coordinator.detect.findings import Judgement, RunFinding
     from coordinator.detect.hangs.hang import Hang
     from coordinator.settings.policy import Policy
 
@@ -55,7 +55,7 @@ class CaptureFlow:
         """Whether a capture, or the diagnosis of an open incident, is."""
         return self.captures.current is not None or bool(self.diagnoses.pending)
 
-    def own_load(self, now_s: float) -> "Callable[[Finding], bool]":
+    def own_load(self, now_s: float) -> "Callable[[RunFinding], bool]":
         """Return the test whether Lockstep itself may be why something is slower now: summaries take part of a core.
 
         They take a known part at most, so what is slower by more has another reason, however long they last.
@@ -63,7 +63,7 @@ class CaptureFlow:
         nodes = self.announced.nodes if self.announced is not None else {}
         own_nodes = self.captures.summarising_nodes(now_s)
 
-        def may_be_ours(finding: "Finding") -> bool:
+        def may_be_ours(finding: "RunFinding") -> bool:
             if finding.excess_ratio > self.policy.profile.own_load_ratio:
                 return False
             if finding.kind == SLOW_RANK:

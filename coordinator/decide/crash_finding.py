@@ -3,13 +3,13 @@
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from coordinator.detect.findings import CRASH, PROCESS, Finding
+from coordinator.detect.findings import CRASH, PROCESS, RunFinding
 
 if TYPE_CHECKING:
     from coordinator.decide.endings import Crash
 
 
-def crash_finding(crash: "Crash", hostname: str, ended_ranks: int, step: int) -> Finding:
+def crash_finding(crash: "Crash", hostname: str, ended_ranks: int, step: int) -> RunFinding:
     """Return the finding of a crash after `step`; `hostname` is empty where unknown, `ended_ranks` counts all."""
     ending = crash.ending
     ended_at = f"{datetime.fromtimestamp(ending.unix_ns * 1e-9, UTC):%H:%M:%S} UTC"
@@ -19,7 +19,7 @@ def crash_finding(crash: "Crash", hostname: str, ended_ranks: int, step: int) ->
         evidence.append(f"it was in {ending.frame}")
     if ended_ranks > 1:
         evidence.append(f"{ended_ranks - 1} other ranks ended after it")
-    return Finding(
+    return RunFinding(
         kind=CRASH,
         cause=PROCESS,
         scope="rank",

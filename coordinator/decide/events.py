@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from coordinator.decide.incidents import AdviceItem, Incident, Prediction
     from coordinator.decide.losses import Losses
     from coordinator.decide.machine_evidence import MachineEvidence
-    from coordinator.detect.findings import Finding, Judgement
+    from coordinator.detect.findings import Judgement, RunFinding
     from coordinator.detect.hangs.hang import Hang
     from coordinator.settings.policy import Policy
     from coordinator.settings.specs import SpecText
@@ -88,7 +88,7 @@ class StandstillEvent(Event):
 class MemoryGrowthEvent(Event):
     """Whose memory grows after `step` of the run, by what nodes have reported; none where it grows no more."""
 
-    findings: "tuple[Finding, ...]"
+    findings: "tuple[RunFinding, ...]"
     step: int
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from coordinator.decide.capture import Capture
     from coordinator.decide.incident_tracker import IncidentTracker
     from coordinator.decide.incidents import Incident
-    from coordinator.detect.findings import Finding
+    from coordinator.detect.findings import RunFinding
     from coordinator.settings.policy import MemoryPolicy
     from lockstep.contracts.messages import TraceSummary
 
@@ -41,7 +41,7 @@ class GrowthIncidents:
         return [each for each in self._tracker.incidents.values() if each.kind == MEMORY_GROWTH]
 
     def take(
-        self, findings: "Iterable[Finding]", step: int, now_s: float
+        self, findings: "Iterable[RunFinding]", step: int, now_s: float
     ) -> "tuple[list[Incident], list[Incident], list[Incident]]":
         """Take what grows now; return incidents opened, changed so that it matters, and closed."""
         known = {incident.cause: incident for incident in self.open}
@@ -141,7 +141,7 @@ def _advice(cause: str, function: str) -> tuple[AdviceItem, ...]:
     )
 
 
-def _refreshed(before: "Incident", finding: "Finding") -> "Incident":
+def _refreshed(before: "Incident", finding: "RunFinding") -> "Incident":
     """Return the incident by what is known now; it began when it began."""
     ranks = before.ranks if finding.scope == "job" else tuple(dict.fromkeys((*before.ranks, *finding.ranks)))
     return replace(before, ranks=ranks, scope=finding.scope, evidence=finding.evidence, numbers=finding.numbers)

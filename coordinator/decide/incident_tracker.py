@@ -15,7 +15,7 @@ from coordinator.decide.incident_matching import are_of_one_place, is_reason_of,
 from coordinator.decide.incidents import CLOSED, Incident
 from coordinator.decide.memory import RunMemory
 from coordinator.decide.suppression import Key, Suppression
-from coordinator.detect.findings import CRASH, FLUCTUATION, HANG, MEMORY_GROWTH, SLOW_RANK, UNKNOWN, Finding
+from coordinator.detect.findings import CRASH, FLUCTUATION, HANG, MEMORY_GROWTH, SLOW_RANK, UNKNOWN, RunFinding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -112,7 +112,7 @@ class IncidentTracker:
         return None if incident_id is None else self.incidents[incident_id]
 
     def take(
-        self, judgement: "Judgement", now_s: float, may_be_ours: "Callable[[Finding], bool]" = lambda _: False
+        self, judgement: "Judgement", now_s: float, may_be_ours: "Callable[[RunFinding], bool]" = lambda _: False
     ) -> tuple[list[Incident], list[Incident], list[Incident]]:
         """Take the findings of one undisturbed step; return incidents opened, changed and closed.
 
@@ -165,13 +165,13 @@ class IncidentTracker:
         self._quiet_steps = Counter(dict.fromkeys(self.incidents, -self.policy.restart_steps))
         self._suppression.reset()
 
-    def _forget_fluctuation(self, findings: "dict[Key, Finding]") -> None:
+    def _forget_fluctuation(self, findings: "dict[Key, RunFinding]") -> None:
         """Leave a slower run to the culprit that its incident now names."""
         findings.pop((FLUCTUATION, ""), None)
         self._assigned.pop((FLUCTUATION, ""), None)
         self._suppression.reset()
 
-    def _home_of(self, finding: "Finding") -> Incident | None:
+    def _home_of(self, finding: "RunFinding") -> Incident | None:
         """Return the open incident that a finding without one belongs to."""
         alike = [incident for incident in self.incidents.values() if incident.kind == finding.kind]
         for incident in alike:
@@ -192,12 +192,12 @@ class IncidentTracker:
         vague = (incident for incident in self.incidents.values() if incident.kind == FLUCTUATION)
         return next((incident for incident in vague if self._began_together(incident, finding)), None)
 
-    def _began_together(self, incident: Incident, finding: "Finding") -> bool:
+    def _began_together(self, incident: Incident, finding: "RunFinding") -> bool:
         steps = self.policy.join_steps
         is_young = self._step - incident.detected_step <= steps
         return is_young and abs(finding.onset_step - incident.onset_step) <= steps
 
-    def open(self, finding: "Finding", step: int, now_s: float, *, ended_unix_s: float) -> Incident:
+    def open(self, finding: "RunFinding", step: int, now_s: float, *, ended_unix_s: float) -> Incident:
         """Open an incident of a finding at a step; one without a key is closed by the code that opened it.
 
         Its id follows from what was measured (`ended_unix_s`: when the step ended by the ranks' clocks), not from when
@@ -226,7 +226,7 @@ class IncidentTracker:
         self.incidents[incident.id] = incident
         return incident
 
-    def _scope_of(self, finding: "Finding", ranks: tuple[int, ...]) -> str:
+    def _scope_of(self, finding: "RunFinding", ranks: tuple[int, ...]) -> str:
         """Return the scope of an incident of several findings: slow ranks that are all of their nodes are nodes."""
         if finding.kind != SLOW_RANK:
             return finding.scope
@@ -234,7 +234,7 @@ class IncidentTracker:
         whole = all(node and 1 < self._ranks_of_node.get(node, 0) == count for node, count in slow.items())
         return "node" if whole else "rank"
 
-    def _refresh(self, incident_id: str, findings: "list[Finding]") -> bool:
+    def _refresh(self, incident_id: str, findings: "list[RunFinding]") -> bool:
         """Bring an incident up to its present findings; return whether an operator would want to know."""
         before = self.incidents[incident_id]
         if before.kind != findings[0].kind or is_reason_of(findings[0], before):
@@ -272,7 +272,7 @@ class IncidentTracker:
         self.incidents[incident_id] = after
         return _identity(after) != _identity(known)
 
-    def _add_losses(self, findings: "dict[Key, Finding]", judgement: "Judgement", opened: set[str]) -> None:
+    def _add_losses(self, findings: "dict[Key, RunFinding]", judgement: "Judgement", opened: set[str]) -> None:
         """Book what each incident's worst finding cost, on every rank of the job, since its onset when it is new.
 
         The run lost what the worst of all cost: others would have been waited for meanwhile.

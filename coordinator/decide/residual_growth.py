@@ -13,14 +13,16 @@ from coordinator.detect.findings import LINK, SLOW_RANK, UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from coordinator.detect.findings import Finding
+    from coordinator.detect.findings import RunFinding
 
 _GROWTH_MIN = 0.03  # of the step: what three steps of a whole run must be longer by, alone
 _EXPLAINED_SHARE = 0.4  # of what a culprit costs; contention on waiting ranks makes up to 0.3 of it
 _SLOW_MAX_SHARE = 1 / 3  # of the ranks; with more slow ones the middle rank may be one of them
 
 
-def residual_growth(fluctuation: "Finding", culprits: "Iterable[Finding]", ranks_reporting: int) -> "Finding | None":
+def residual_growth(
+    fluctuation: "RunFinding", culprits: "Iterable[RunFinding]", ranks_reporting: int
+) -> "RunFinding | None":
     """Return what all ranks do longer besides their culprits, as a finding of the run; None where that may be nothing.
 
     `excess_seconds` of it is what the cause alone grew by on the middle rank: what the culprits cost is booked there.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from coordinator.detect.findings import HANG, LINK, UNKNOWN, Finding
+from coordinator.detect.findings import HANG, LINK, UNKNOWN, RunFinding
 
 if TYPE_CHECKING:
     from coordinator.decide.incident_tracker import IncidentTracker
@@ -122,7 +122,7 @@ class Standstill:
         self._reported_s = now_s
         return after, False
 
-    def held(self, judgement: "Judgement") -> Finding | None:
+    def held(self, judgement: "Judgement") -> RunFinding | None:
         """Return who held a step for longer than any pause so far; ask before the step is taken.
 
         None where an incident was open meanwhile that names somebody.
@@ -132,7 +132,7 @@ class Standstill:
             return None
         return found if judgement.step_seconds > self.policy.hang_pause_factor * self._longest_s[True] else None
 
-    def close(self, now_s: float, held: Finding | None = None) -> "Incident | None":
+    def close(self, now_s: float, held: RunFinding | None = None) -> "Incident | None":
         """Close the incident, if one is open: steps come again, or none are to be expected any more.
 
         `held` names the ranks that were waited for where it was not known before the step had ended.
@@ -169,7 +169,7 @@ class Standstill:
             return self._is_warm and is_long
         return is_long or not hang.is_pause
 
-    def report_held(self, held: Finding, judgement: "Judgement", now_s: float) -> "tuple[Incident, Incident]":
+    def report_held(self, held: RunFinding, judgement: "Judgement", now_s: float) -> "tuple[Incident, Incident]":
         """Return the incident of a step that ranks held for minutes, as it opens and as it closes: both at once."""
         incident = self._tracker.open(held, held.onset_step, now_s, ended_unix_s=judgement.unix_s)
         lost_s = judgement.ranks_reporting * held.excess_seconds
@@ -177,9 +177,9 @@ class Standstill:
         self._tracker.lost_device_seconds += lost_s
         return incident, self._tracker.close(incident.id, judgement.step, now_s)
 
-    def _finding(self, hang: "Hang", now_s: float) -> Finding:
+    def _finding(self, hang: "Hang", now_s: float) -> RunFinding:
         silence_s, usual_s = now_s - self.last_sign_s, self._usual_s
-        return Finding(
+        return RunFinding(
             kind=HANG,
             cause=hang.cause,
             scope=hang.scope,

@@ -30,7 +30,7 @@ from coordinator.detect.scope import is_watched
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coordinator.detect.findings import Finding, Judgement
+    from coordinator.detect.findings import Judgement, RunFinding
     from coordinator.settings.policy import Policy
 
 
@@ -270,7 +270,7 @@ class RunMachine:
     def _on_losses(self, event: ev.LossesEvent) -> None:
         self.standstill.losses = event.losses
 
-    def _report_held(self, judgement: "Judgement", now_s: float) -> "Finding | None":
+    def _report_held(self, judgement: "Judgement", now_s: float) -> "RunFinding | None":
         """Report a step that ranks held for minutes, unless a hang is open that it ends; return who held it.
 
         It is over, so its incident opens and closes at once.
@@ -282,7 +282,7 @@ class RunMachine:
             self._out.add(ev.CloseIncident, incident=closed)
         return held
 
-    def _close_hang(self, now_s: float, held: "Finding | None" = None) -> None:
+    def _close_hang(self, now_s: float, held: "RunFinding | None" = None) -> None:
         incident = self.standstill.close(now_s, held)
         if incident is not None:
             self._out.add(ev.CloseIncident, incident=incident)

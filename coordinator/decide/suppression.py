@@ -16,7 +16,7 @@ from coordinator.detect.findings import FLUCTUATION, SCATTERED, SLOW_LINK, SLOW_
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from coordinator.detect.findings import Finding, Judgement
+    from coordinator.detect.findings import Judgement, RunFinding
     from coordinator.settings.policy import RunPolicy
 
 Key = tuple[str, str]
@@ -51,7 +51,7 @@ class Suppression:
         self._fluctuating = self._residual_step = None
         self._ends.clear()
 
-    def is_pending(self, finding: "Finding") -> bool:
+    def is_pending(self, finding: "RunFinding") -> bool:
         """Whether a finding of the last judged step has lasted too short a time for an incident, by the ranks' clocks.
 
         A host that is shared is busy for a second now and then: of steps of 20 ms that is fifty, and no fault.
@@ -65,7 +65,7 @@ class Suppression:
 
     def filter(
         self, judgement: "Judgement", now_s: float, *, open_kinds: "Collection[str]", assigned: "Collection[Key]"
-    ) -> "dict[Key, Finding]":
+    ) -> "dict[Key, RunFinding]":
         """Return the findings of one undisturbed step that stand for themselves, by key.
 
         `open_kinds` are those of open incidents, `assigned` the keys of their findings. What is pending keeps others
@@ -95,8 +95,8 @@ class Suppression:
         return found | runs
 
     def _residual(
-        self, fluctuation: "Finding | None", culprits: "Collection[Finding]", judgement: "Judgement"
-    ) -> "Finding | None":
+        self, fluctuation: "RunFinding | None", culprits: "Collection[RunFinding]", judgement: "Judgement"
+    ) -> "RunFinding | None":
         """Return the part of a slower run that its culprits do not explain, if it did not begin with one of them."""
         grown = None if fluctuation is None else residual_growth(fluctuation, culprits, judgement.ranks_reporting)
         if grown is None:
@@ -109,14 +109,14 @@ class Suppression:
                 return replace(grown, onset_step=onset_step)
         return None
 
-    def _is_victim(self, link: "Finding", slow: "Iterable[Finding]") -> bool:
+    def _is_victim(self, link: "RunFinding", slow: "Iterable[RunFinding]") -> bool:
         """Whether a group's transfers grew when one of its ranks turned slow."""
         if link.scope != "group":
             return False
         steps = self.policy.join_steps
         return any(f.ranks[0] in link.ranks and abs(f.onset_step - link.onset_step) <= steps for f in slow)
 
-    def _has_lasted(self, fluctuation: "Finding", now_s: float, *, has_incident: bool) -> bool:
+    def _has_lasted(self, fluctuation: "RunFinding", now_s: float, *, has_incident: bool) -> bool:
         """Whether a slower run without a culprit is reported now: at once in a quiet job, later where noise has tails.
 
         What began while a culprit was there is its echo, which ends a few steps after it.
@@ -132,7 +132,7 @@ class Suppression:
         return self.judged - begin >= policy.fluctuation_steps and now_s - begin_s >= policy.fluctuation_seconds
 
 
-def _key_of(finding: "Finding") -> Key:
+def _key_of(finding: "RunFinding") -> Key:
     """Return the key of a slow rank or link."""
     if finding.kind == SLOW_RANK:
         return SLOW_RANK, str(finding.ranks[0])

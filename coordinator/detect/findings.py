@@ -17,7 +17,7 @@ UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class RunFinding:
     """One thing that holds a run back, as of one step.
 
     `scope` is rank, node, group or job; `domain` is (kind, name) where one is meant. `excess_ratio` is relative to the
@@ -63,7 +63,7 @@ class Judgement:
     step_seconds: float
     is_disturbed: bool
     is_warm: bool
-    findings: tuple[Finding, ...]
+    findings: tuple[RunFinding, ...]
     fluctuating: bool
     recent_step_seconds: float | None
     baseline_step_seconds: float | None
@@ -72,5 +72,5 @@ class Judgement:
     ranks_blind: int
     ranks_of_node: Mapping[str, int] = field(default_factory=dict)
     imbalance_ratios: Mapping[str, float] = field(default_factory=dict)
-    held: Finding | None = None
+    held: RunFinding | None = None
     mirrored_alarms: Mapping[str, int] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from coordinator.detect.findings import SLOW_LINK, SLOW_RANK, Finding, Judgement
+from coordinator.detect.findings import SLOW_LINK, SLOW_RANK, Judgement, RunFinding
 from coordinator.detect.hangs.held_step import held_step
 from coordinator.detect.keeping import joined, part_of
 from coordinator.detect.links.slow_link import SlowLinkTest
@@ -88,7 +88,7 @@ class Judge:
         self._flag_share_R: NDArray[np.float32] | None = None  # of all ranks, while any flags steps
         self._after_capture = False
         self._present: int | None = None
-        self._findings: tuple[Finding, ...] = ()
+        self._findings: tuple[RunFinding, ...] = ()
         self.recent_rows: deque[StepRow] = deque(
             maxlen=max(_ROWS_MIN, min(_ROWS_MAX, _CELLS_MAX // max(len(ranks), 1)))
         )
@@ -100,7 +100,7 @@ class Judge:
         present = int(np.count_nonzero(row.present))
         self._watch_size(present)
         disturbed = self._is_disturbed(row)
-        held: Finding | None = None
+        held: RunFinding | None = None
         if not disturbed:
             held = held_step(row, step_seconds, self._fluctuation.recent_seconds or step_seconds, self._policy)
             self.recent_rows.append(row)
@@ -224,7 +224,7 @@ class Judge:
         """Return the share of recent steps that each rank flagged, array of shape (R,)."""
         return np.zeros(len(self.ranks), dtype=np.float32) if self._flag_share_R is None else self._flag_share_R
 
-    def _find(self, row: "StepRow", step_seconds: float) -> tuple[Finding, ...]:
+    def _find(self, row: "StepRow", step_seconds: float) -> tuple[RunFinding, ...]:
         policy = self._policy.cause
         found = self._rank_findings.find(self.recent_rows, policy)
         named = {each.ranks[0] for each in found}

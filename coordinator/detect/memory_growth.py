@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from coordinator.detect.findings import MEMORY_GROWTH, Finding
+from coordinator.detect.findings import MEMORY_GROWTH, RunFinding
 from lockstep.contracts.memory_report import DEVICE, HOST, MEMORY_LEVELS, MEMORY_PARTS, WORKERS, MemorySlope, RankMemory
 from lockstep.contracts.metric import MEMORY_CAUSES
 
@@ -79,7 +79,9 @@ class MemoryGrowthTest:
             self._growing[window].clear()
         self.is_due = self._had_findings
 
-    def find(self, nodes: Mapping[int, str], step_seconds: float | None, policy: "MemoryPolicy") -> tuple[Finding, ...]:
+    def find(
+        self, nodes: Mapping[int, str], step_seconds: float | None, policy: "MemoryPolicy"
+    ) -> tuple[RunFinding, ...]:
         """Return the parts of memory that grow; `nodes` by rank: those on one node share its limit."""
         self.is_due = False
         found = [finding for part in MEMORY_PARTS for finding in self._find(part, nodes, step_seconds, policy)]
@@ -88,7 +90,7 @@ class MemoryGrowthTest:
 
     def _find(
         self, part: str, nodes: Mapping[int, str], step_seconds: float | None, policy: "MemoryPolicy"
-    ) -> Iterable[Finding]:
+    ) -> Iterable[RunFinding]:
         for level in range(MEMORY_LEVELS):
             slopes = self._slopes[part, level]
             growing = {rank: slopes[rank] for rank in self._growing[part, level]}
@@ -153,7 +155,7 @@ class MemoryGrowthTest:
         forecast: MemoryForecast | None,
         *,
         is_common: bool,
-    ) -> Finding:
+    ) -> RunFinding:
         worst = max(ranks, key=lambda rank: (growing[rank].bytes_per_step, -rank))
         trend, report = growing[worst], self._reports[worst]
         size = {HOST: report.host_bytes, WORKERS: report.workers_bytes, DEVICE: report.device_bytes}[part] or 0
@@ -178,7 +180,7 @@ class MemoryGrowthTest:
             if forecast.seconds is not None:
                 numbers["remaining_seconds"] = forecast.seconds
             evidence.append(_forecast_text(forecast, report.step))
-        return Finding(
+        return RunFinding(
             kind=MEMORY_GROWTH,
             cause=CAUSE_OF_PART[part],
             scope="job" if is_common else "rank",

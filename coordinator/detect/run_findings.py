@@ -5,7 +5,7 @@ Pure: values of the detectors in, findings out.
 
 from typing import TYPE_CHECKING
 
-from coordinator.detect.findings import FLUCTUATION, LINK, SCATTERED, SLOW_LINK, SLOW_RANK, Finding
+from coordinator.detect.findings import FLUCTUATION, LINK, SCATTERED, SLOW_LINK, SLOW_RANK, RunFinding
 from coordinator.detect.runs.run_cause import explain_run
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ def slower_run(
     test: "FluctuationTest",
     before: "Mapping[str, float]",
     now: "Mapping[str, float]",
-    co_occurring: "Sequence[Finding]",
+    co_occurring: "Sequence[RunFinding]",
     policy: "CausePolicy",
     *,
     longest_growth: "Mapping[str, float]",
-) -> Finding:
+) -> RunFinding:
     """Describe a run that is slower than its history; `co_occurring` is what else was found in the same step.
 
     `longest_growth` holds by how much each part of the rank with most own work grew, seconds a step.
@@ -44,7 +44,7 @@ def slower_run(
         longest_growth=longest_growth,
         scattered_gc_seconds=max(scattered, default=0.0),
     )
-    return Finding(
+    return RunFinding(
         kind=FLUCTUATION,
         cause=why.cause,
         # Waiting alone shows no link: ranks that no one can compare make others wait just as well.
@@ -72,9 +72,9 @@ def slower_run(
     )
 
 
-def scattered_gc(found: "ScatteredGc", ranks: "Sequence[int]") -> Finding:
+def scattered_gc(found: "ScatteredGc", ranks: "Sequence[int]") -> RunFinding:
     """Describe collections out of step; `ranks` are those concerned, or some of them."""
-    return Finding(
+    return RunFinding(
         kind=SCATTERED,
         cause=_GC,
         confidence="high",
@@ -89,14 +89,14 @@ def scattered_gc(found: "ScatteredGc", ranks: "Sequence[int]") -> Finding:
     )
 
 
-def without_scattered(found: "Sequence[Finding]") -> list[Finding]:
+def without_scattered(found: "Sequence[RunFinding]") -> list[RunFinding]:
     """Return slow ranks without those that only collect: by chance one rank's turn comes in three steps running."""
     return [finding for finding in found if finding.cause != _GC]
 
 
-def slow_link(slow: "SlowLink") -> Finding:
+def slow_link(slow: "SlowLink") -> RunFinding:
     """Describe a slow link, node or network."""
-    return Finding(
+    return RunFinding(
         kind=SLOW_LINK,
         cause=LINK,
         scope=slow.scope,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from coordinator.detect.findings import FLUCTUATION, HANG, SLOW_LINK
 
 if TYPE_CHECKING:
-    from coordinator.detect.findings import Finding, Judgement
+    from coordinator.detect.findings import Judgement, RunFinding
     from coordinator.settings.policy import DetectorPolicy, Policy
 
 
@@ -39,7 +39,7 @@ def in_scope(judgement: "Judgement", policy: "Policy", run: str) -> "Judgement":
     )
 
 
-def _is_reported(finding: "Finding", policy: "Policy", off: set[str]) -> bool:
+def _is_reported(finding: "RunFinding", policy: "Policy", off: set[str]) -> bool:
     if finding.kind in off:
         return False
     return finding.kind != SLOW_LINK or finding.domain is None or finding.domain[0] in policy.scope.domain_kinds

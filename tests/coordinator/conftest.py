@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.detect.findings import SLOW_RANK, Finding, Judgement
+from coordinator.detect.findings import SLOW_RANK, Judgement, RunFinding
 from coordinator.runtime import Coordinator
 from coordinator.settings.config import CoordinatorConfig
 from lockstep.contracts.messages import GroupInfo, NodeAnnouncement, RankInfo
@@ -52,7 +52,7 @@ def finding(rank=2, *, kind=SLOW_RANK, cause="compute", onset=60, ratio=0.5, sec
         "evidence": (f"rank {rank} is slow",),
         "numbers": {"excess_ratio": ratio},
     }
-    return Finding(
+    return RunFinding(
         kind=kind,
         cause=cause,
         ranks=(rank,) if ranks is None else ranks,

@@ -6,7 +6,7 @@ Pure. Shapes: R ranks.
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coordinator.detect.findings import SLOW_RANK, Finding
+from coordinator.detect.findings import SLOW_RANK, RunFinding
 from coordinator.detect.keeping import joined, part_of
 from coordinator.detect.ranks.components import SELF
 from coordinator.detect.ranks.intermittent import IntermittentTest
@@ -32,11 +32,11 @@ class IntermittentFindings:
         self._hosts = hosts
         self._findings = findings
         self.test = IntermittentTest(len(ranks), policy)
-        self._found: dict[int, Finding] = {}
+        self._found: dict[int, RunFinding] = {}
 
     def find(
         self, far: "Mapping[int, float]", row: "StepRow", named: "Collection[int]", policy: "CausePolicy"
-    ) -> list[Finding]:
+    ) -> list[RunFinding]:
         """Take the ranks far beyond noise in a step; return a finding for each that is so too often.
 
         Ranks that are `named` already are left out.
@@ -52,7 +52,7 @@ class IntermittentFindings:
                 rank = int(self._ranks[column])
                 ratio, share, onset_step = test.of(column)
                 more_s = max(explanation.own.get(SELF, 0.0) - explanation.peers.get(SELF, 0.0), 0.0)
-                self._found[column] = Finding(
+                self._found[column] = RunFinding(
                     kind=SLOW_RANK,
                     cause=explanation.cause,
                     confidence=explanation.confidence,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.detect.findings import SLOW_RANK, Finding
+from coordinator.detect.findings import SLOW_RANK, RunFinding
 from coordinator.detect.keeping import part_of
 from coordinator.detect.ranks.components import (
     COMPUTE,
@@ -64,7 +64,7 @@ class RankFindings:
         self._explainer = Explainer(test.stage_groups, test.replica_groups if test.has_replicas else None)
         self._domains = topology.domains
         self._domains_of: dict[int, list[Domain]] = {}  # of ranks that were named
-        self._found: dict[int, Finding] = {}
+        self._found: dict[int, RunFinding] = {}
         self._step = 0
         self._since: dict[int, int] = {}  # step in which each rank in alarm was first seen in it
         self._has_looked = False  # in the last step, which may have found more
@@ -105,7 +105,7 @@ class RankFindings:
         shared = set(self._longest).intersection(*each)
         return {name: median_of(np.array([one[name] for one in each])) - self._longest[name] for name in shared}
 
-    def find(self, rows: "Sequence[StepRow]", policy: "CausePolicy") -> list[Finding]:
+    def find(self, rows: "Sequence[StepRow]", policy: "CausePolicy") -> list[RunFinding]:
         """Return a finding for each rank in alarm; `rows` are the last steps, the youngest last."""
         if not self._test.is_alarmed:
             self._found.clear()
@@ -128,7 +128,7 @@ class RankFindings:
         age = self._step - since
         return age < _YOUNG_STEPS or age % policy.typical_every == 0
 
-    def _as_of_now(self, column: int, finding: Finding) -> Finding:
+    def _as_of_now(self, column: int, finding: RunFinding) -> RunFinding:
         """Return the finding, marked where the rank works as its peers again and its alarm is only not over yet."""
         test, series = self._test.verdict_of(column)
         acts = not test.is_quiet(series)
@@ -157,14 +157,14 @@ class RankFindings:
             for rank in new.intersection(domain.ranks):
                 self._domains_of[rank].append(domain)
 
-    def _finding(self, column: int, explanation: Explanation, waits: "Mapping[str, float]") -> Finding:
+    def _finding(self, column: int, explanation: Explanation, waits: "Mapping[str, float]") -> RunFinding:
         rank = int(self._ranks[column])
         test, series = self._test.verdict_of(column)
         ratio, onset = test.level_and_onset(series)
         sigma_ratio, gate_ratio = test.noise_of(series)
         # It holds back the domain whose kind is waited in most.
         domain = max(self._domains_of.get(rank, ()), key=lambda d: waits.get(d.kind, 0.0), default=None)
-        return Finding(
+        return RunFinding(
             kind=SLOW_RANK,
             cause=explanation.cause,
             confidence=explanation.confidence,

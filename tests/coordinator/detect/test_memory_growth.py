@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from coordinator.detect.findings import Finding
+from coordinator.detect.findings import RunFinding
 from coordinator.detect.memory_growth import MemoryGrowthTest
 from coordinator.settings.policy import MemoryPolicy
 from lockstep.contracts.memory_report import DEVICE, HOST, WORKERS
@@ -16,7 +16,7 @@ POLICY = MemoryPolicy()
 STEP_S = 0.1
 
 
-def found(ranks: ReportedRanks, steps: int, *, nodes: dict[int, str] | None = None) -> tuple[int, Finding] | None:
+def found(ranks: ReportedRanks, steps: int, *, nodes: dict[int, str] | None = None) -> tuple[int, RunFinding] | None:
     """Return the first report, every 10 steps, with a finding."""
     test = MemoryGrowthTest()
     for _ in range(steps // 10):
