@@ -11,7 +11,7 @@ from alerts.overrides import FOR_SECONDS_MAX, Override, SitePolicy, read_policy_
 from alerts.policy import AlertPolicy
 from lockstep.cli.main import main
 from lockstep.contracts.errors import ConfigError
-from tests.helm.charts import pick, render
+from tests.helm.charts import LINKS, pick, render
 
 SITE = {
     "thresholds": {"slow_ratio": 0.25, "page_devices_lost": 64},
@@ -67,7 +67,7 @@ def test_a_flag_goes_before_the_file(tmp_path, capsys):
 
 def test_the_chart_makes_the_same_of_the_same_values(tmp_path, capsys):
     """`prometheusRule.alerts` and `.thresholds` of the chart are the keys of the policy file."""
-    values = {"enabled": True, **SITE}
+    values = {"enabled": True, **LINKS, **SITE}
     chart = by_name(pick(render({"prometheusRule": values}), "PrometheusRule")["spec"]["groups"])
     site = written(tmp_path, SITE)
     capsys.readouterr()

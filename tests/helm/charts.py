@@ -8,9 +8,17 @@ from pathlib import Path
 import yaml
 from helm_python.chart import Chart
 
+from alerts.policy import Site
+
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "lockstep"
 CI = sorted((CHART / "ci").glob("*-values.yaml"))
+LINKS = {
+    "runbooksUrl": Site().runbooks_url,
+    "grafanaUrl": Site().grafana_url,
+    "coordinatorUrl": Site().coordinator_url,
+}
+"""Values with which the chart links to where the rules of the repository do; without them it leaves out what it does not know."""
 WORKLOADS = ("DaemonSet", "StatefulSet", "Deployment", "Pod")
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from alerts import rules
 from alerts.policy import AlertPolicy, Site
-from tests.helm.charts import CHART, CI, ci_values, pick, render
+from tests.helm.charts import CHART, CI, LINKS, ci_values, pick, render
 
 
 def rendered(**settings) -> dict:
@@ -19,13 +19,6 @@ def rendered(**settings) -> dict:
 
 def generated(site: Site, policy: AlertPolicy) -> dict:
     return yaml.safe_load(rules.render(site, policy))
-
-
-LINKS = {
-    "runbooksUrl": Site().runbooks_url,
-    "grafanaUrl": Site().grafana_url,
-    "coordinatorUrl": Site().coordinator_url,
-}
 
 
 def without_zero(spec: dict) -> dict:

@@ -86,9 +86,7 @@ KILLED = """
 
 def header(**changes):
     identity = Identity(0, 0, 1, "job", Path("unused"))
-    made = make_header(identity)
-    values = {name: getattr(made, name) for name in made.__slots__}
-    return layout.RingHeader(**{**values, **changes})
+    return make_header(identity)._replace(**changes)
 
 
 def code(text):

@@ -156,7 +156,7 @@ def test_a_run_of_another_shape_forgets_what_was_captured_of_it():
     assert not expectation.take(answer(again))
     (order,) = see(expectation)
     assert order.operators.ranks == (0,)
-    see(expectation, last=1, topology=replace(TOPOLOGY, world_size=5))
+    see(expectation, last=1, topology=TOPOLOGY._replace(world_size=5))
     (order,) = see(expectation)
     assert order.operators is None
 

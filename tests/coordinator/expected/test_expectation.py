@@ -233,8 +233,8 @@ def test_other_degrees_of_the_same_size_are_fitted_anew_and_other_names_are_not(
     """After a restart the groups of a run may be called otherwise, or be announced one by one."""
     expectation = Expectation(TEXT)
     expectation.take(answer(see(expectation)[0]))
-    renamed = replace(TOPOLOGY, domains=tuple(replace(each, name="new") for each in TOPOLOGY.domains))
-    for other in (renamed, replace(TOPOLOGY, domains=())):
+    renamed = TOPOLOGY._replace(domains=tuple(each._replace(name="new") for each in TOPOLOGY.domains))
+    for other in (renamed, TOPOLOGY._replace(domains=())):
         see(expectation, last=1, topology=other)
         assert expectation.state == "known"
     see(expectation, last=1, topology=from_degrees({"tp": 2, "dp": 2}, 4))
