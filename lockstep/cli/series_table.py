@@ -3,13 +3,15 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
+from lockstep.contracts.inspector_metrics import PLACES_MAX
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX, SUSPECTS_MAX
 from lockstep.contracts.metrics import CATALOGUE, STEP_BUCKETS_SECONDS, Metric
 from lockstep.contracts.records import DOMAIN_KINDS
 
 Source = Literal["exporter", "coordinator"]
-Scope = Literal["kind", "rank", "run", "finding", "service"]
-"""Of what there is one set of series: a kind of domain of a rank, a rank, a run, a suspect or incident, the service."""
+Scope = Literal["communicator", "kind", "rank", "run", "finding", "service"]
+"""Of what there is one set of series: a communicator of a rank and an operation in it, a kind of domain of a rank, a
+rank, a run, a suspect or incident, the service."""
 
 _FURTHER_SERIES = 3  # +Inf, sum and count
 _RANKS = 8
@@ -19,6 +21,8 @@ _RUNS = 20
 
 def scope_of(metric: Metric) -> Scope:
     """Return of what a family has one set of series."""
+    if "communicator" in metric.labels:
+        return "communicator"
     if metric.values == DOMAIN_KINDS:
         return "kind"
     if metric.source == "coordinator" and {"rank", "incident"} & set(metric.labels):
@@ -42,7 +46,10 @@ def count(source: Source, scope: Scope, *, details: bool = True) -> int:
 
 
 def of_node(*, ranks: int, kinds: int, runs: int = 1, details: bool = True) -> int:
-    """Return the most series of a node with `ranks` ranks, each in `kinds` kinds of domains, of `runs` runs."""
+    """Return the most series of a node with `ranks` ranks, each in `kinds` kinds of domains, of `runs` runs.
+
+    Without those of an Inspector, which a training asks for.
+    """
     rank, kind, run, service = (
         count("exporter", scope, details=details) for scope in ("rank", "kind", "run", "service")
     )
@@ -76,6 +83,10 @@ def _exporter_rows() -> Iterator[tuple[str, str, str]]:
 
     yield row("exporter: each rank", scope("rank"))
     yield row("exporter: each rank and kind of domain it communicates in", scope("kind"))
+    yield row(
+        f"exporter: each communicator and operation of a rank that the NCCL Inspector times, {PLACES_MAX} at most",
+        scope("communicator"),
+    )
     yield row("exporter: each run on the node", scope("run"))
     yield row("exporter: itself and its node", scope("service"))
     yield row(f"**a node with {_RANKS} ranks of one run, data parallel**", node(1))

@@ -9,7 +9,7 @@ def test_every_family_is_counted_once():
     of_each = {
         (source, scope): series_table.count(source, scope)
         for source in ("exporter", "coordinator")
-        for scope in ("kind", "rank", "run", "finding", "service")
+        for scope in ("communicator", "kind", "rank", "run", "finding", "service")
     }
     twice = [metric for metric in CATALOGUE if metric.source == "both"]
     assert sum(of_each.values()) == sum(map(series_table.series_of, [*CATALOGUE, *twice]))
@@ -46,7 +46,8 @@ def test_level_minimal_is_less_of_ranks_and_runs_only():
     """What a service says of itself does not depend on the level; the page shows both."""
     for source, scope in (("exporter", "service"), ("coordinator", "run"), ("coordinator", "service")):
         assert series_table.count(source, scope) == series_table.count(source, scope, details=False)
-    left_out = sum(map(series_table.series_of, [metric for metric in CATALOGUE if metric.detail]))
+    details = [metric for metric in CATALOGUE if metric.detail and series_table.scope_of(metric) != "communicator"]
+    left_out = sum(map(series_table.series_of, details))
     most, least = (series_table.of_node(ranks=1, kinds=1, details=details) for details in (True, False))
     assert most - least == left_out > 0
     assert all(len(row) == 3 for row in series_table.rows())
