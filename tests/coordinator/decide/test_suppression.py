@@ -63,3 +63,30 @@ def test_a_pending_rank_takes_nothing_from_an_incident_that_is_open():
         tracker.take(replace(judged(step, *findings, step_seconds=0.03), unix_s=end_s), end_s)
         acting += [(step, each.kind) for each in tracker.active if tracker.is_acting(each.id)]
     assert acting == [(step, FLUCTUATION) for step in range(93, 200)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "onset", "opens"),
+    [(0.004, 62, False), (0.004, 90, True), (0.02, 62, True)],
+    ids=["an echo", "began by itself", "slow as well"],
+)
+def test_a_little_more_work_of_ranks_that_wait_is_an_echo(seconds, onset, opens):
+    """Next to a rank that is slower by 270 ms: named only if it began by itself, or costs a share worth a person."""
+    tracker = IncidentTracker("job", RunPolicy(), None)
+    culprit = replace(finding(ranks=(3,), seconds=0.27), onset_step=60)
+    other = replace(finding(ranks=(1,), seconds=seconds), onset_step=onset)
+    for step in range(40, 120):
+        findings = [each for each in (culprit, other) if step >= each.onset_step + 2]
+        tracker.take(replace(judged(step, *findings), unix_s=START_UNIX_S + 0.5 * step), START_UNIX_S + 0.5 * step)
+    assert sorted(rank for each in tracker.incidents.values() for rank in each.ranks) == [1, 3][1 - opens :]
+
+
+def test_an_incident_that_is_open_is_no_echo():
+    """A small fault that is known stays known when a large one begins with it."""
+    tracker = IncidentTracker("job", RunPolicy(), None)
+    small = replace(finding(ranks=(1,), seconds=0.004), onset_step=58)
+    large = replace(finding(ranks=(3,), seconds=0.27), onset_step=64)
+    for step in range(40, 120):
+        findings = [each for each in (small, large) if step >= each.onset_step + 2]
+        tracker.take(replace(judged(step, *findings), unix_s=START_UNIX_S + 0.5 * step), START_UNIX_S + 0.5 * step)
+    assert tracker.slow_ranks == [1, 3]
