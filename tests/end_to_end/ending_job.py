@@ -65,6 +65,8 @@ def end_itself(how, rank, step, directory):
 
 def main():
     how, directory = sys.argv[1], Path(sys.argv[2])
+    if how == "memory" and int(os.environ["RANK"]) == BAD_RANK:  # before its ring, as a scheduler does
+        Path(os.environ["MEMORY_CGROUP"], "cgroup.procs").write_text(str(os.getpid()))
     wants_to_end = []
     if how == "grace":
         signal.signal(signal.SIGTERM, lambda *_: wants_to_end.append(True))
@@ -72,8 +74,6 @@ def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    if how == "memory" and rank == BAD_RANK:
-        Path(os.environ["MEMORY_CGROUP"], "cgroup.procs").write_text(str(os.getpid()))
     model = DistributedDataParallel(torch.nn.Linear(16, 16))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     step = 0
