@@ -15,13 +15,13 @@ _FIELD = b"oom_kill"
 class OomKills:
     """A count of kills over the last seconds. `locate` returns the file that holds it, empty for none.
 
-    The file may change: a process can move to another control group, and what that has counted before is not news.
+    The file may change, and each has a count of its own: a process can move to another control group, and one that
+    exits is shown in the root group of cgroup v1 while the kernel takes its memory back.
     """
 
     def __init__(self, locate: Callable[[], str]) -> None:
         self._locate = locate
-        self._path = ""
-        self._counts: deque[int | None] = deque(maxlen=_SAMPLES)  # the oldest first
+        self._samples: deque[tuple[str, int | None]] = deque(maxlen=_SAMPLES)  # file and count, the oldest first
         self._due_ns = 0
 
     def sample(self, now_ns: int) -> None:
@@ -30,15 +30,16 @@ class OomKills:
             return
         self._due_ns = now_ns + SAMPLE_INTERVAL_NS
         path = self._locate()
-        if path != self._path:
-            self._path = path
-            self._counts.clear()
-        self._counts.append(_count(path))
+        self._samples.append((path, _count(path)))
 
     def have_risen(self) -> bool | None:
-        """Whether the count is higher than the oldest sample; None where one of the two cannot be read."""
-        before, now = self._counts[0] if self._counts else None, _count(self._path)
-        return None if before is None or now is None else now > before
+        """Whether a file's count is higher than in its oldest sample; None where no file has both."""
+        oldest: dict[str, int | None] = {}
+        for path, count in self._samples:
+            oldest.setdefault(path, count)
+        pairs = [(before, _count(path)) for path, before in oldest.items()]
+        known = [now > before for before, now in pairs if before is not None and now is not None]
+        return any(known) if known else None
 
 
 def host_oom_kills(proc: str = PROC) -> OomKills:

@@ -55,6 +55,16 @@ def test_a_process_that_moves_takes_no_kill_of_its_new_group_for_its_own(node):
     assert kills.have_risen() is False
 
 
+def test_a_process_that_exits_is_shown_in_the_root_group(node):
+    """By cgroup v1, for as long as the kernel takes its memory back; the kill was counted in its own group before."""
+    files = {"groups/memory/job/memory.oom_control": 0, "groups/memory/memory.oom_control": 0}
+    kills = group_oom_kills(PID, *node(["4:memory:/job"], files))
+    kills.sample(0)
+    node(["4:memory:/"], {"groups/memory/job/memory.oom_control": 1})
+    kills.sample(SAMPLE_INTERVAL_NS)
+    assert kills.have_risen() is True
+
+
 def test_kills_of_long_ago_do_not_count(node):
     """A kill is counted when it begins, seconds before the process is gone at most."""
     kills = group_oom_kills(PID, *node(["0::/a"], {"groups/a/memory.events": 0}))
