@@ -40,7 +40,7 @@ async def test_both_files_are_read_again(files):
     assert site.control.policy().excess.floor_ratio == 0.05
     assert not site.runs.by_name["job"].policy.detectors.hang
     policy.write_text("excess.floor_ratio: 0.1\nscope.runs: [prod-*]\n")
-    config.write_text(config.read_text().replace("20", "30"))
+    config.write_text(config.read_text().replace("recover_steps: 20", "recover_steps: 30"))
     done = await site.reloader.reload("a test")
     assert [change.name for change in done.changes] == [
         "excess.floor_ratio",
