@@ -2,7 +2,8 @@
 
 Pure. A slow rank or link makes the others wait, so the step's length says nothing of the others' own work. What does
 is the middle rank's: it grows by what all ranks do longer, and by hardly more than a share of its waiting, for ranks
-that wait look slower than they are (contention).
+that wait look slower than they are (contention). Where the middle rank waits longer, only the amount can decide: a
+step grows by no more than its culprits cost together, or twice that while a pipeline fills.
 """
 
 from dataclasses import replace
@@ -17,29 +18,41 @@ if TYPE_CHECKING:
 
 _GROWTH_MIN = 0.03  # of the step: what three steps of a whole run must be longer by, alone
 _EXPLAINED_SHARE = 0.4  # of what a culprit costs; contention on waiting ranks makes up to 0.3 of it
+_WAITED_SHARE = 2.0  # of what the culprits cost: (m + p - 1) / m of m micro-batches on p <= m stages is less
 _SLOW_MAX_SHARE = 1 / 3  # of the ranks; with more slow ones the middle rank may be one of them
 
 
 def residual_growth(
     fluctuation: "RunFinding", culprits: "Iterable[RunFinding]", ranks_reporting: int
 ) -> "RunFinding | None":
-    """Return what all ranks do longer besides their culprits, as a finding of the run; None where that may be nothing.
+    """Return what all ranks do or wait longer besides their culprits, as a finding of the run; None if it may be 0.
 
-    `excess_seconds` of it is what the cause alone grew by on the middle rank: what the culprits cost is booked there.
+    `excess_seconds` of it is what the cause alone grew by on the middle rank, of waits without what the culprits cost:
+    that is booked there.
     """
     culprits = list(culprits)
-    slow = {rank for culprit in culprits if culprit.kind == SLOW_RANK for rank in culprit.ranks}
     usual_s = fluctuation.numbers.get("baseline_step_seconds", 0.0)
-    if fluctuation.cause in (LINK, UNKNOWN) or not usual_s or len(slow) > _SLOW_MAX_SHARE * ranks_reporting:
+    costs_s = [c.excess_seconds if c.lost_seconds is None else c.lost_seconds for c in culprits]
+    if fluctuation.cause in (LINK, UNKNOWN):
+        grown_s = fluctuation.numbers.get("step_growth_seconds", 0.0)
+        explained_s, booked_s = _WAITED_SHARE * sum(costs_s), sum(costs_s)
+    elif _slow_ranks(culprits) <= _SLOW_MAX_SHARE * ranks_reporting:
+        grown_s = fluctuation.numbers.get(f"{fluctuation.cause}_growth_seconds", 0.0)
+        explained_s, booked_s = _EXPLAINED_SHARE * max(costs_s, default=0.0), 0.0
+    else:
         return None
-    costs = [c.excess_seconds if c.lost_seconds is None else c.lost_seconds for c in culprits]
-    growth_s = fluctuation.numbers.get(f"{fluctuation.cause}_growth_seconds", 0.0)
-    if growth_s < _GROWTH_MIN * usual_s + _EXPLAINED_SHARE * max(costs, default=0.0):
+    if not usual_s or grown_s < _GROWTH_MIN * usual_s + explained_s:
         return None
-    summary = f"all ranks: {growth_s * 1e3:.1f} ms a step more of {fluctuation.cause}, besides what single ones cost"
+    excess_s = grown_s - booked_s
+    summary = f"all ranks: {excess_s * 1e3:.1f} ms a step more of {fluctuation.cause}, besides what single ones cost"
     return replace(
         fluctuation,
-        excess_seconds=growth_s,
-        excess_ratio=growth_s / usual_s,
+        excess_seconds=excess_s,
+        excess_ratio=excess_s / usual_s,
         evidence=(*fluctuation.evidence, summary),
     )
+
+
+def _slow_ranks(culprits: "Iterable[RunFinding]") -> int:
+    """Return how many ranks are slow."""
+    return len({rank for culprit in culprits if culprit.kind == SLOW_RANK for rank in culprit.ranks})
