@@ -48,6 +48,7 @@ _SURE_SHARE = 0.8
 _WORKING = ("forward", "backward")
 _SECONDS_MIN = 1e-9  # resolution of a record
 _PACE_RATIO = 0.1  # by which collecting on the CPU varies where neighbours share caches and memory: 4 to 7 % were seen
+_BUSY_RATIO_MIN = 0.01  # of usual work on the CPU
 _DOUBLED_SHARE = 0.1  # of an excess on the CPU that is as long as the usual work: a tenth of a core is a crowd
 _PHASE_SHARE = 0.8  # of the excess of compute: a slow device is slow in all phases
 
@@ -84,6 +85,13 @@ def single_parts(row: "StepRow", shift_R: "NDArray[np.floating] | None") -> "Par
     return {name: value for name, value in parts.items() if name not in left_out}
 
 
+def _usual_work(usual: "Mapping[str, float]") -> tuple[float, float]:
+    """Return the seconds of own work but waiting for loaders, and the ratio of them that the thread is on the CPU."""
+    waited = usual.get("data", 0.0)  # for loaders, off the CPU
+    working = max(usual.get(SELF, 0.0) - waited, _SECONDS_MIN)
+    return working, min(max(1 - (usual.get(OFF_CPU, 0.0) - waited) / working, 0.0), 1.0)
+
+
 def is_asleep(off_cpu: float | None, total: float, usual: "Mapping[str, float]", policy: "CausePolicy") -> bool:
     """Whether an excess of `total` seconds is no work: the thread was off the CPU for `off_cpu` seconds of it.
 
@@ -93,9 +101,7 @@ def is_asleep(off_cpu: float | None, total: float, usual: "Mapping[str, float]",
     """
     if off_cpu is None or total <= 0:
         return False
-    waited = usual.get("data", 0.0)  # for loaders, off the CPU
-    working = max(usual.get(SELF, 0.0) - waited, _SECONDS_MIN)
-    busy_ratio = min(max(1 - (usual.get(OFF_CPU, 0.0) - waited) / working, 0.0), 1.0)
+    working, busy_ratio = _usual_work(usual)
     busy = total - off_cpu
     share_max = (1 - policy.off_cpu_share_min) * busy_ratio
     if busy > busy_ratio * working:
@@ -111,7 +117,9 @@ def slowed_alike(
     `more` and `usual` are seconds by part, `off_cpu_seconds` is the excess of own work off the CPU, None if unknown. A
     job that collects in every step spends most of its own work so, and a slow or crowded core would be blamed on
     collections that are as they were: those that grow in proportion to all running code, and those that take hardly
-    longer on the CPU.
+    longer on the CPU. What else is longer there is laid to a crowd that has begun to take as much of the core: work
+    that shares a core finds its caches cold. The time off the CPU that more work costs on a core that is always shared
+    is no new crowd.
     """
     parts = dict(more)
     running = sum(usual.get(name, 0.0) for name in _RUNNING)
@@ -119,8 +127,11 @@ def slowed_alike(
         return parts
     ratio = sum(more.get(name, 0.0) for name in _RUNNING) / running
     alike = min(max(ratio, 0.0) * usual.get(GC, 0.0), more[GC])
-    crowded = min(max(off_cpu_seconds or 0.0, 0.0), usual.get(GC, 0.0))  # another thread has half of the core
-    if more[GC] - crowded <= _PACE_RATIO * usual.get(GC, 0.0):
+    off_cpu = min(max(off_cpu_seconds or 0.0, 0.0), usual.get(GC, 0.0))  # another thread has half of the core
+    on_cpu = more[GC] - off_cpu
+    busy_ratio = _usual_work(usual)[1]
+    crowd = off_cpu - max(on_cpu, 0.0) * (1 - busy_ratio) / max(busy_ratio, _BUSY_RATIO_MIN)
+    if on_cpu <= _PACE_RATIO * usual.get(GC, 0.0) + max(crowd, 0.0):
         alike = more[GC]
     return parts | {GC: more[GC] - alike, COMPUTE: more[COMPUTE] + alike}
 

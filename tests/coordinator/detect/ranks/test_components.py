@@ -176,3 +176,20 @@ def test_collections_that_are_descheduled_are_no_more_collections(more_gc_ms, of
     excess = slowed_alike({"compute": 0.0005, "host": 0.0, "gc": more_gc_ms / 1e3}, usual, off_cpu_s)
     assert max(excess, key=excess.get) == component
     assert sum(excess.values()) == pytest.approx(0.0005 + more_gc_ms / 1e3)
+
+
+@pytest.mark.parametrize(
+    ("usual_off_cpu_ms", "more_gc_ms", "off_cpu_ms", "component"),
+    [
+        (40.2, 38.8, 22.5, "compute"),  # a crowd that begins: seen with 20 processes on the other cores
+        (0.0, 60.0, 33.0, "compute"),
+        (40.2, 60.0, 16.0, "gc"),  # descheduled as the core's usual work is
+        (75.0, 142.8, 71.4, "gc"),  # twice the collections on a core that is always shared
+        (40.2, 38.8, None, "gc"),
+    ],
+)
+def test_a_crowd_that_begins_slows_collections_on_the_cpu_as_well(usual_off_cpu_ms, more_gc_ms, off_cpu_ms, component):
+    usual = {"compute": 0.0114, "host": 0.001, "gc": 0.1374, "self": 0.15, "off_cpu": usual_off_cpu_ms / 1e3}
+    off_cpu_s = None if off_cpu_ms is None else off_cpu_ms / 1e3
+    excess = slowed_alike({"compute": 0.0005, "host": 0.0, "gc": more_gc_ms / 1e3}, usual, off_cpu_s)
+    assert max(excess, key=excess.get) == component
