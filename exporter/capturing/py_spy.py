@@ -55,7 +55,7 @@ async def read_by_py_spy(pid: int, *, limit_s: float = LIMIT_S) -> list[Thread] 
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            await process.communicate()  # asyncio reports no end while a full buffer keeps it from reading the pipe's
     if code:
         raise MalformedError("stacks", where=where, got=f"exit status {code}", expected="0")
     return parse_py_spy(output, where=where)

@@ -1,5 +1,6 @@
 """py-spy for processes that write no stacks: a program in its place prints what py-spy 0.4.3 printed of a process here."""
 
+import asyncio
 import json
 import os
 import signal
@@ -96,6 +97,21 @@ async def test_a_py_spy_that_fails_is_an_error_and_is_ended(py_spy, lines, limit
     with pytest.raises(MalformedError, match=message):
         await read_by_py_spy(17, limit_s=limit_s)
     assert time.monotonic() - began_s < 60
+
+
+async def test_output_that_no_one_reads_does_not_keep_py_spy(py_spy, monkeypatch):
+    """A busy event loop finds more than the stream's limit at once: asyncio stops reading, and misses the pipe's end."""
+
+    async def give_up(process, where):
+        while not process.stdout._paused:  # noqa: ASYNC110  (asyncio reports it to no one)
+            await asyncio.sleep(0)
+        raise MalformedError("stacks", where=where, got="much", expected="at most")
+
+    monkeypatch.setattr("exporter.capturing.py_spy._output", give_up)
+    py_spy("while True: os.write(1, b'x' * 65536)")
+    async with asyncio.timeout(60):
+        with pytest.raises(MalformedError, match="expected at most"):
+            await read_by_py_spy(17, limit_s=60)
 
 
 async def test_a_rank_that_writes_no_stack_is_read_by_py_spy(py_spy, tmp_path):
