@@ -63,10 +63,9 @@ def _progress(site: Site) -> tuple[RecordingRule, ...]:
 
 def _model(site: Site) -> tuple[RecordingRule, ...]:
     run = site.run_labels
-    # instance in the match: a rank that has moved is known to two exporters for as long as a series may be stale.
-    same_rank = f"on (job, instance, {run}, rank)"
-    flops = f"rate(lockstep_model_flops_total[{WINDOW}])"
-    peak = "lockstep_rank_peak_flops_per_second"
+    # Of the ranks, or nodes, of which both are known; an exporter below level full has one series for its ranks.
+    peak = f"rate(lockstep_peak_flops_total[{WINDOW}])"
+    flops = f"rate(lockstep_model_flops_total[{WINDOW}]) and on (job, instance, {run}, rank) {peak}"
     return (
         RecordingRule(
             record="run:lockstep_model_flops:rate5m",
@@ -75,12 +74,7 @@ def _model(site: Site) -> tuple[RecordingRule, ...]:
         ),
         RecordingRule(
             record="run:lockstep_model_flops_per_peak_flops:ratio_rate5m",
-            # Both sides hold the ranks of which FLOPs and peak are known: one that fetches no data has no FLOPs.
-            expr=(
-                f"sum by ({run}) ({flops} and {same_rank} {peak})\n/\n"
-                f"sum by ({run}) (\n  rate(lockstep_step_time_seconds_total[{WINDOW}])\n"
-                f"  * {same_rank} group_left\n  {peak}\n  and {same_rank}\n  {flops}\n)"
-            ),
+            expr=f"sum by ({run}) ({flops})\n/\n({_rate('lockstep_peak_flops_total', run)} > 0)",
             help="Model FLOPs utilisation (MFU): model FLOPs over what the devices could have done in the same steps.",
         ),
     )

@@ -106,6 +106,7 @@ def process_cost(pid: int) -> tuple[float, float]:
 def measure(directory: Path, ranks: int, seconds: int, collectives: int) -> dict[str, Any]:
     """Return the costs over `seconds` of steady work."""
     settings = {"root": str(directory / "shared"), "spool_directory": str(directory / "spool"), "node": "node"}
+    settings["metrics_level"] = "full"  # the most that it can cost
     rings = open_rings(directory / "shared" / "run", ranks)
     for ring in rings:
         ring.facts(facts_to_json(_FACTS))

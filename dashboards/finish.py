@@ -7,6 +7,8 @@ data source object on every panel, query and variable.
 from collections.abc import Sequence
 from typing import Any
 
+from dashboards.levels import explain
+
 MIN_INTERVAL = "15s"  # the scrape interval of the example configuration: finer points would be invented
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
@@ -64,6 +66,7 @@ def _finish_panel(panel: dict[str, Any]) -> None:
     config = panel.get("fieldConfig", {})
     _drop(config.get("defaults", {}).get("custom", {}), ("displayMode",))
     _write_counts(config)
+    explain(panel)
     panel.update(datasource=DATASOURCE, interval=MIN_INTERVAL)
     for index, target in enumerate(panel["targets"]):
         _drop(target, _LEGACY_TARGET)

@@ -28,7 +28,7 @@ LABELS = {
 """Metric to the labels that queries use, besides job and instance."""
 
 _INFO = f"lockstep_rank_info{{{RANK}}}"
-_UUID = f'lockstep_rank_device_info{{{RANK},device_uuid!=""}}'
+_UUID = f'lockstep_rank_info{{{RANK},device_uuid!=""}}'
 _HERE = f"max by (hostname) ({_INFO})"
 
 

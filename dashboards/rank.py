@@ -15,10 +15,13 @@ from dashboards.builders import (
     variable,
 )
 from dashboards.finish import COUNT
+from dashboards.levels import OF_NODE
 from dashboards.panels import AT_RUN, Column, coordinator_variable, grid
 from dashboards.queries import RANK, RUN, rate
 from dashboards.shared import MARKS
+from lockstep.contracts.metrics import BY_NAME
 
+_ON_NODE = ", average of its node"
 _STEPS = f"sum(rate(lockstep_steps_total{{{RANK}}}[$__rate_interval]))"
 
 
@@ -27,13 +30,26 @@ def _per_step(metric: str, by: str = "") -> str:
     return f"{rate(metric, by, RANK)} / on () group_left () {_STEPS}"
 
 
+def _per_step_of_node(metric: str, by: str = "") -> str:
+    """Return the same of the average rank of its node, where the exporter has one series for all of them."""
+    grouping = f" by ({by})" if by else ""
+    here = f"and on (job, instance) lockstep_rank_info{{{RANK}}}"
+    together = f"rate({metric}{{{RUN},{OF_NODE}}}[$__rate_interval])"
+    steps = f"sum(rate(lockstep_steps_total{{{RUN}}}[$__rate_interval]) {here})"
+    return f"sum{grouping} ({together} {here}) / on () group_left () {steps}"
+
+
 _OWN_WORK = rate("lockstep_phase_time_seconds_total", matchers=RANK)
 _CPU = rate("lockstep_cpu_time_seconds_total", matchers=RANK)
 _WAITING = rate("lockstep_phase_time_seconds_total", matchers=f'{RANK},phase="data"')
 
 
 def _own(title: str, description: str, unit: str, *metrics: tuple[str, str]) -> object:
-    return timeseries(title, description, unit, *(query(_per_step(metric), legend) for metric, legend in metrics))
+    """Return lines of the rank, and of the average rank of its node for what the exporters have by node only."""
+    lines = [query(_per_step(metric), legend) for metric, legend in metrics]
+    summed = [(metric, legend) for metric, legend in metrics if BY_NAME[metric].below == "sum"]
+    lines += [query(_per_step_of_node(metric), f"{legend}{_ON_NODE}") for metric, legend in summed]
+    return timeseries(title, description, unit, *lines, overrides=[dashed(f"{_ON_NODE}$")] if summed else [])
 
 
 _WHERE = DashboardRow(
@@ -50,8 +66,8 @@ _WHERE = DashboardRow(
                     ("rank", "hostname", "local_rank", "device", "dtype", "device_uuid"),
                     (Column(heading="cores", unit=COUNT, expr=f"max by (rank) (lockstep_rank_cores{{{RANK}}})"),),
                     names=(
-                        "max by (rank, hostname, local_rank, device, dtype, device_uuid) (lockstep_rank_device_info"
-                        f"{{{RANK}}} * on (run, rank) group_left (hostname, local_rank) lockstep_rank_info{{{RANK}}})"
+                        "max by (rank, hostname, local_rank, device, dtype, device_uuid) "
+                        f"(lockstep_rank_info{{{RANK}}})"
                     ),
                 ),
                 stat(
@@ -119,6 +135,10 @@ _STEP = DashboardRow(
                     "compute.",
                     "s",
                     query(_per_step("lockstep_compute_time_seconds_total", "phase"), "{{phase}}"),
+                    query(
+                        _per_step_of_node("lockstep_compute_time_seconds_total", "phase"), f"{{{{phase}}}}{_ON_NODE}"
+                    ),
+                    overrides=[dashed(f"{_ON_NODE}$")],
                 ),
                 timeseries(
                     "Off the CPU",
@@ -317,7 +337,7 @@ BOARD = DashboardSpec(
     variables=(
         datasource_variable(),
         *run_variables(),
-        variable("rank", "Rank", f"label_values(lockstep_rank_info{{{RUN}}}, rank)"),
+        variable("rank", "Rank", f"label_values(lockstep_steps_total{{{RUN}}}, rank)"),
         coordinator_variable(),
     ),
     annotations=MARKS,

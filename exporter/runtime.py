@@ -173,7 +173,7 @@ class Exporter:
             self._publisher.close()
 
     async def _bind(self) -> web.AppRunner:
-        app = make_app(lambda: self.snapshot, self._neighbours.between, details=self.config.metrics_level != "minimal")
+        app = make_app(lambda: self.snapshot, self._neighbours.between, level=self.config.level)
         guard = self._web = Web(self.config.web_config_file)
         guard.protect(app)
         runner = guard.runner(app, shutdown_s=_CLOSE_S)

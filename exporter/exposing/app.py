@@ -1,4 +1,4 @@
-"""The exporter's HTTP server: everything it says is in the latest snapshot, and nothing can be changed through it."""
+"""The exporter's HTTP server: all it serves is in the latest snapshot, and nothing can be changed through it."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from aiohttp import web
 import lockstep
 from exporter.exposing.exposition import Page
 from exporter.exposing.snapshot import NodeSnapshot, RankView
+from lockstep.contracts.metric import Level
 from lockstep.contracts.neighbour_series import NEIGHBOURS_PATH
 from lockstep.serving.exposition import CONTENT_TYPES, choose_form
 
@@ -33,11 +34,11 @@ _NEIGHBOURS: web.AppKey[Neighbours] = web.AppKey("neighbours")
 _PAGE: web.AppKey[Page] = web.AppKey("page", Page)
 
 
-def make_app(latest: Latest, neighbours: Neighbours | None = None, *, details: bool = True) -> web.Application:
-    """Return the application over a source of snapshots; without `details` its metrics are those of level minimal."""
+def make_app(latest: Latest, neighbours: Neighbours | None = None, *, level: Level = "full") -> web.Application:
+    """Return the application over a source of snapshots; `level` says how much they export."""
     app = web.Application(client_max_size=_REQUEST_MAX_BYTES)
     app[_LATEST] = latest
-    app[_PAGE] = Page(details=details)
+    app[_PAGE] = Page(level)
     app[_NEIGHBOURS] = neighbours or (lambda _start_s, _end_s: b'{"pages":[]}')
     app.add_routes(
         [

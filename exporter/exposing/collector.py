@@ -4,17 +4,19 @@ Families are made again for each snapshot, so the series of a rank that went are
 measured has no series; a counter of Lockstep itself has each of its label values from the start.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
 import lockstep
-from exporter.exposing.snapshot import NodeSnapshot, RankView
+from exporter.exposing.snapshot import NodeRunView, NodeSnapshot, RankView
 from exporter.host_watch import HostTotals
 from exporter.inspector import CollectiveTotals
 from exporter.memory import MemoryHeadroom, RankMemoryView
 from lockstep.contracts.messages import UNWATCHED
+from lockstep.contracts.metric import Form, Level, Metric
 from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PHASES, STEP_BUCKETS_SECONDS
 from lockstep.contracts.records import COMPUTE_PHASES, DOMAIN_KINDS, RECORD_INDEX
 
@@ -43,6 +45,8 @@ _ENUMERATED: dict[str, dict[str, tuple[int, float]]] = {
     "lockstep_collective_bytes_total": {kind: (RECORD_INDEX[f"{kind}_bytes"], 1.0) for kind in DOMAIN_KINDS},
     "lockstep_collectives_total": {kind: (RECORD_INDEX[f"{kind}_count"], 1.0) for kind in DOMAIN_KINDS},
 }
+_PEAK = "lockstep_peak_flops_total"
+_CLASSES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
 _BOUNDS = [*(str(float(bound)) for bound in STEP_BUCKETS_SECONDS), "+Inf"]
 
 _OF_RANK: dict[str, Callable[[RankView], float | None]] = {
@@ -117,30 +121,42 @@ _OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int] | None]] 
 
 
 class NodeCollector:
-    """What prometheus_client renders: `collect` over one snapshot, without any reading; `details` as config says."""
+    """What prometheus_client renders: `collect` over one snapshot, without any reading; `level` as config has it."""
 
-    def __init__(self, snapshot: NodeSnapshot, *, details: bool = True) -> None:
+    def __init__(self, snapshot: NodeSnapshot, *, level: Level = "full") -> None:
         self._snapshot = snapshot
-        self._details = details
+        self._level = level
 
     def collect(self) -> Iterator[Family]:
-        """Yield every family of the exporter in the catalogue's order, those that are details only where asked for."""
+        """Yield every family of the exporter that the level has, in the catalogue's order."""
         for metric in CATALOGUE:
-            if metric.source == "exporter" and (self._details or not metric.detail):
-                family = _empty(metric.name)
-                _fill(family, metric.name, self._snapshot)
-                yield family
-        yield from self._snapshot.process
+            form = metric.form(self._level)
+            if metric.source == "exporter" and form != "absent":
+                yield self._family(metric, form)
+        yield from (family for family in self._snapshot.process if self._has(family))
+
+    def _family(self, metric: Metric, form: Form) -> Family:
+        labels = [label for label in metric.labels if form != "node" or label != "rank"]
+        family: Family = _CLASSES[metric.type](metric.name, metric.help, labels=labels)
+        if form == "node":
+            _fill_of_ranks_together(family, metric, self._snapshot)
+        else:
+            _fill(family, metric.name, self._snapshot, _Choice(metric.values_at(self._level), form == "zeros"))
+        return family
+
+    def _has(self, family: Family) -> bool:
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        return BY_NAME[name].form(self._level) != "absent"
 
 
-def _empty(name: str) -> Family:
-    metric = BY_NAME[name]
-    form = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}[metric.type]
-    family: Family = form(name, metric.help, labels=metric.labels)
-    return family
+class _Choice(NamedTuple):
+    """Which series of a family are exported: values of its enumerated label, and whether only those that are 0."""
+
+    values: Sequence[str]
+    only_zeros: bool
 
 
-def _fill(family: Family, name: str, node: NodeSnapshot) -> None:
+def _fill(family: Family, name: str, node: NodeSnapshot, choice: _Choice) -> None:
     if name in _OF_NODE:
         _fill_node(family, _OF_NODE[name](node))
     elif name == _P + "build_info":
@@ -152,8 +168,21 @@ def _fill(family: Family, name: str, node: NodeSnapshot) -> None:
     else:
         for run in node.runs:
             for rank in run.ranks:
-                fill = _fill_operations if name in _OF_OPERATION else _fill_rank
-                fill(family, name, [run.run, str(rank.rank)], rank)
+                if name in _OF_OPERATION:
+                    _fill_operations(family, name, [run.run, str(rank.rank)], rank)
+                else:
+                    _fill_rank(family, name, [run.run, str(rank.rank)], rank, choice)
+
+
+def _fill_of_ranks_together(family: Family, metric: Metric, node: NodeSnapshot) -> None:
+    """Fill in one series for all ranks of a run: totals of all it ever had here, or the least or greatest now."""
+    for run in node.runs:
+        if metric.below == "sum":
+            _fill_totals(family, metric.name, [run.run], run)
+        else:
+            values = [value for rank in run.ranks if (value := _value_of(metric.name, rank)) is not None]
+            if values:
+                family.add_metric([run.run], min(values) if metric.below == "min" else max(values))
 
 
 def _fill_node(family: Family, value: float | Mapping[str, int] | None) -> None:
@@ -180,49 +209,46 @@ def _fill_flagged(family: Family, node: NodeSnapshot) -> None:
             family.add_metric([run.run, flag], count)
 
 
-def _fill_memory(family: Family, name: str, labels: list[str], memory: RankMemoryView | None) -> None:
-    if memory is None:
-        return
-    values = _MEMORY_BY_PART[name](memory) if name in _MEMORY_BY_PART else {}
-    for part, value in values.items():
-        family.add_metric([*labels, part], value)
-    if name in _OF_MEMORY and memory.headroom is not None:
-        family.add_metric(labels, _OF_MEMORY[name](memory.headroom))
-
-
 def _fill_operations(family: Family, name: str, labels: list[str], rank: RankView) -> None:
     for place, totals in rank.inspected.items():
         family.add_metric([*labels, *place], _OF_OPERATION[name](totals))
 
 
-def _fill_rank(family: Family, name: str, labels: list[str], rank: RankView) -> None:
+def _fill_rank(family: Family, name: str, labels: list[str], rank: RankView, choice: _Choice) -> None:
     if name in _INFO_OF_RANK:
         more = _INFO_OF_RANK[name](rank)
         if more is not None:
             family.add_metric([*labels, *more], 1)
-    elif name in _OF_RANK:
-        value = _OF_RANK[name](rank)
-        if value is not None:
-            family.add_metric(labels, value)
-    elif name in _OF_HOST:
-        value = None if rank.host is None else _OF_HOST[name](rank.host)
-        if value is not None:
-            family.add_metric(labels, value)
-    elif name in _MEMORY_BY_PART or name in _OF_MEMORY:
-        _fill_memory(family, name, labels, rank.memory)
-    elif name in _TOTALS:
-        _fill_total(family, labels, rank, _TOTALS[name])
+    elif name in _MEMORY_BY_PART:
+        parts = {} if rank.memory is None else _MEMORY_BY_PART[name](rank.memory)
+        for part in choice.values:
+            if part in parts:
+                family.add_metric([*labels, part], parts[part])
+    elif _is_total(name):
+        _fill_totals(family, name, labels, rank)
     else:
-        for label, place in _ENUMERATED[name].items():
-            _fill_total(family, [*labels, label], rank, place)
+        value = _value_of(name, rank)
+        if value is not None and not (choice.only_zeros and value):
+            family.add_metric(labels, value)
 
 
-def _device(rank: RankView) -> list[str] | None:
+def _value_of(name: str, rank: RankView) -> float | None:
+    """Return the one value of a rank that a family has, None where it is not known."""
+    if name in _OF_HOST:
+        return None if rank.host is None else _OF_HOST[name](rank.host)
+    if name in _OF_MEMORY:
+        headroom = None if rank.memory is None else rank.memory.headroom
+        return None if headroom is None else _OF_MEMORY[name](headroom)
+    return _OF_RANK[name](rank)
+
+
+def _place(rank: RankView) -> list[str]:
+    place = [str(rank.local_rank), rank.hostname]
     if rank.facts is None:
-        return None
+        return place
     # The last label of all, so that one that is not known can be left out.
     uuid = [rank.facts.device_uuid] if rank.facts.device_uuid else []
-    return [rank.facts.device, rank.facts.dtype, *uuid]
+    return [*place, rank.facts.device, rank.facts.dtype, *uuid]
 
 
 def _agent(rank: RankView) -> list[str] | None:
@@ -235,17 +261,32 @@ def _agent(rank: RankView) -> list[str] | None:
 
 
 _INFO_OF_RANK: dict[str, Callable[[RankView], list[str] | None]] = {
-    "lockstep_rank_info": lambda rank: [str(rank.local_rank), rank.hostname],
-    "lockstep_rank_device_info": _device,
+    "lockstep_rank_info": _place,
     "lockstep_rank_agent_info": _agent,
 }
 """The labels behind run and rank of what is always 1, None where they are not known."""
 
 
-def _fill_total(family: Family, labels: list[str], rank: RankView, place: tuple[int, float]) -> None:
+def _is_total(name: str) -> bool:
+    return name in _TOTALS or name in _ENUMERATED or name == _PEAK
+
+
+def _fill_totals(family: Family, name: str, labels: list[str], of: RankView | NodeRunView) -> None:
+    """Fill in what a rank, or all ranks of a run, have summed over their records."""
+    if name == _PEAK:
+        if of.peak_flops:
+            family.add_metric(labels, of.peak_flops)
+    elif name in _TOTALS:
+        _fill_total(family, labels, of, _TOTALS[name])
+    else:
+        for label, place in _ENUMERATED[name].items():
+            _fill_total(family, [*labels, label], of, place)
+
+
+def _fill_total(family: Family, labels: list[str], of: RankView | NodeRunView, place: tuple[int, float]) -> None:
     index, unit = place
-    if rank.measured[index]:
-        family.add_metric(labels, float(rank.sums[index]) * unit)
+    if of.measured[index]:
+        family.add_metric(labels, float(of.sums[index]) * unit)
 
 
 def _seconds(time_ns: int | None) -> float | None:

@@ -2,6 +2,7 @@
 
 from exporter.exposing.collector import NodeCollector
 from exporter.exposing.snapshot import NodeSnapshot
+from lockstep.contracts.metric import Level
 from lockstep.serving.exposition import Form, render
 
 
@@ -11,14 +12,14 @@ class Page:
     Called from worker threads; two of them may render the same text at once, which costs time and nothing else.
     """
 
-    def __init__(self, *, details: bool = True) -> None:
-        self._details = details
+    def __init__(self, level: Level = "full") -> None:
+        self._level = level
         self._rendered: dict[Form, tuple[NodeSnapshot, bytes]] = {}
 
     def text(self, snapshot: NodeSnapshot, form: Form) -> bytes:
         """Return the exposition of `snapshot`."""
         last = self._rendered.get(form)
         if last is None or last[0] is not snapshot:
-            last = (snapshot, render(NodeCollector(snapshot, details=self._details), form))
+            last = (snapshot, render(NodeCollector(snapshot, level=self._level), form))
             self._rendered[form] = last
         return last[1]

@@ -16,10 +16,12 @@ from exporter.reading.rings import Rings
 from exporter.reading.tracks import RankTrack, RunTrack
 from lockstep.contracts.facts import RankFacts
 from lockstep.contracts.metric import HTTP_REFUSALS
+from lockstep.contracts.records import RECORD_INDEX
 from lockstep.contracts.unwatched import UNWATCHED_REASONS
 from lockstep.serving.fault_isolation import OUTCOMES
 from lockstep.serving.process import ProcessFamilies
 
+_MODEL_FLOPS = RECORD_INDEX["model_flops"]
 _UNKNOWN = NodeLoad()
 _NONE_DROPPED: Mapping[str, int] = MappingProxyType(dict.fromkeys(OUTCOMES, 0))
 _NONE_REFUSED: Mapping[str, int] = MappingProxyType(dict.fromkeys(HTTP_REFUSALS, 0))
@@ -45,6 +47,7 @@ class RankView:
     failures: int
     steps: int
     step_time_ns: float
+    peak_flops: float
     last_step: int | None
     last_step_unix_ns: int | None
     sums: NDArray[np.float64]
@@ -56,10 +59,17 @@ class RankView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRunView:
-    """One run with at least one shown rank. `flagged` are steps by flag, in the order of `records.Flag`."""
+    """One run with at least one shown rank. `flagged` are steps by flag, in the order of `records.Flag`.
+
+    `sums` (n_fields,) float64, `measured` (n_fields,) bool and `peak_flops` are of all ranks that it ever had here;
+    `peak_flops` is 0 while the peak of one of them is not known.
+    """
 
     run: str
     ranks: tuple[RankView, ...]
+    sums: NDArray[np.float64]
+    measured: NDArray[np.bool_]
+    peak_flops: float
     histogram_counts: tuple[int, ...]
     histogram_sum_ns: float
     flagged: tuple[int, ...]
@@ -146,6 +156,7 @@ def _view_run(
     memory: Mapping[tuple[str, int], RankMemoryView],
     inspected: Mapping[tuple[str, int], InspectorView],
 ) -> NodeRunView:
+    totals = run.totals()
     return NodeRunView(
         run=run.name,
         ranks=tuple(
@@ -153,10 +164,19 @@ def _view_run(
             for track in sorted(shown, key=lambda track: track.rank)
             for key in ((run.name, track.rank),)
         ),
+        sums=totals.sums,
+        measured=totals.measured,
+        peak_flops=0.0 if any(_lacks_peak(track) for track in shown) else totals.peak_flops,
         histogram_counts=tuple(run.histogram.counts.tolist()),
         histogram_sum_ns=run.histogram.sum_ns,
         flagged=tuple(run.flagged.counts.tolist()),
     )
+
+
+def _lacks_peak(track: RankTrack) -> bool:
+    """Whether a rank has model FLOPs that its device's peak cannot be compared with."""
+    has_peak = track.facts is not None and track.facts.peak_flops_per_second is not None
+    return bool(track.totals.measured[_MODEL_FLOPS]) and not has_peak
 
 
 def _view_rank(
@@ -175,6 +195,7 @@ def _view_rank(
         failures=track.failures,
         steps=totals.steps,
         step_time_ns=totals.step_time_ns,
+        peak_flops=totals.peak_flops,
         last_step=totals.last_step,
         last_step_unix_ns=totals.last_end_ns,
         sums=totals.sums.copy(),

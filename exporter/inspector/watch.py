@@ -35,11 +35,14 @@ _Process = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectorStatus:
-    """Lines by outcome, bytes dropped unread, operations that the plugins report as lost; sums by run and rank."""
+    """Lines by outcome, bytes dropped unread, operations that the plugins report as lost; sums by run and rank.
 
-    lines: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(LINE_OUTCOMES, 0))
-    dropped_bytes: int = 0
-    lost_operations: int = 0
+    Before the first file of an Inspector there is nothing to count: no outcome, and None.
+    """
+
+    lines: Mapping[str, int] = field(default_factory=dict)
+    dropped_bytes: int | None = None
+    lost_operations: int | None = None
     ranks: Mapping[Key, InspectorView] = field(default_factory=dict)
 
 
@@ -51,6 +54,7 @@ class InspectorWatch:
         self._dropped_bytes = 0
         self._lost_operations = 0
         self._scan_ns = 0
+        self._is_used = False
         self._directory = inspector_directory(root)
         self._counts = counts
         self._accounts = InspectorAccounts()
@@ -147,6 +151,9 @@ class InspectorWatch:
 
     def status(self) -> InspectorStatus:
         """Return all counts as they are now."""
+        self._is_used |= bool(self._files)
+        if not self._is_used:
+            return InspectorStatus()
         return InspectorStatus(
             lines=dict(self._lines),
             dropped_bytes=self._dropped_bytes,

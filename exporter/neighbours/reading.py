@@ -37,10 +37,10 @@ _ANSWERED, _TIMEOUT, _UNREACHABLE, _REFUSED, _MALFORMED, _TOO_LARGE = NEIGHBOUR_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeighbourStatus:
-    """Readings by outcome, and how many series are kept."""
+    """Readings by outcome, and how many series are kept; empty and None where no page is configured."""
 
-    readings: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(NEIGHBOUR_OUTCOMES, 0))
-    series_count: int = 0
+    readings: Mapping[str, int] = field(default_factory=dict)
+    series_count: int | None = None
 
 
 class NeighbourReader:
@@ -56,6 +56,8 @@ class NeighbourReader:
 
     def status(self) -> NeighbourStatus:
         """Return all counts as they are now."""
+        if not self._pages:
+            return NeighbourStatus()
         return NeighbourStatus(
             readings=dict(self._counts), series_count=sum(page.series_count for page in self._pages.values())
         )

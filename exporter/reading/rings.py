@@ -176,7 +176,7 @@ class Rings:
         keys = (_key(ring_path(run.directory, rank), inode) for rank, inode in followed.items())
         run.quarantined = sum(self.isolation.is_quarantined(_RING, key, self._now_s) for key in keys)
         if len(run.ranks) > _TRACKS_MAX:
-            run.ranks = {rank: track for rank, track in run.ranks.items() if track.ring is not None}
+            run.forget_departed()
             run.revision += 1
         _mark_superseded(run)
 
@@ -319,7 +319,8 @@ class Rings:
             records = records[good]
             if not len(records):
                 return records
-        track.totals.add(records, track.header.clock_offset_ns)
+        peak = None if track.facts is None else track.facts.peak_flops_per_second
+        track.totals.add(records, track.header.clock_offset_ns, peak)
         run.histogram.add(records)
         run.flagged.add(records)
         records = records.copy()

@@ -15,6 +15,8 @@ _STEP = RECORD_INDEX["step"]
 _START = RECORD_INDEX["start_ns"]
 _END = RECORD_INDEX["end_ns"]
 _FLAGS = RECORD_INDEX["flags"]
+_MODEL_FLOPS = RECORD_INDEX["model_flops"]
+_NS = 1e-9
 _MEASURES = _FLAGS + 1  # times, counts and bytes stand behind step, start, end and flags
 _FLAG_BITS = np.array([int(flag) for flag in Flag], dtype=np.int64)
 _BUCKETS_NS = np.array([round(bound * 1e9) for bound in STEP_BUCKETS_SECONDS], dtype=np.int64)
@@ -31,28 +33,42 @@ def possible(records: Records) -> NDArray[np.bool_]:
 
 
 @dataclass(slots=True)
-class RankTotals:
-    """Totals of one rank over all its attempts.
+class StepTotals:
+    """Totals of one rank over all its attempts, or of several ranks.
 
-    `sums` is an array of shape (n_fields,), float64, so that no writer can make it wrap round; `measured` says which
-    fields ever held a value: a field that did not is not exported.
+    `sums` is an array of shape (n_fields,), float64, so that no writer can make it wrap round; `measured` marks the
+    fields that ever held a value: a field that did not is not exported. `peak_flops` is what the devices could have
+    done in the steps whose model FLOPs are known.
     """
 
     steps: int = 0
     step_time_ns: float = 0.0
+    peak_flops: float = 0.0
     last_step: int | None = None
     last_end_ns: int | None = None
     sums: NDArray[np.float64] = field(default_factory=lambda: np.zeros(len(RECORD_FIELDS)))
     measured: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(len(RECORD_FIELDS), dtype=bool))
 
-    def add(self, records: Records, clock_offset_ns: int) -> None:
-        """Add possible records of one attempt, oldest first."""
+    def add(self, records: Records, clock_offset_ns: int, peak_flops_per_second: float | None = None) -> None:
+        """Add possible records of one attempt, oldest first, of a device with this peak (None: not known)."""
         present = records != MISSING
+        durations_ns = records[:, _END] - records[:, _START]
         self.steps += len(records)
-        self.step_time_ns += float((records[:, _END] - records[:, _START]).sum(dtype=np.float64))
+        self.step_time_ns += float(durations_ns.sum(dtype=np.float64))
+        if peak_flops_per_second is not None:
+            counted_ns = float(durations_ns[present[:, _MODEL_FLOPS]].sum(dtype=np.float64))
+            self.peak_flops += counted_ns * _NS * peak_flops_per_second
         self.note_last(records, clock_offset_ns)
         self.sums += np.where(present, records, 0).sum(axis=0, dtype=np.float64)
         self.measured |= present.any(axis=0)
+
+    def merge(self, other: "StepTotals") -> None:
+        """Add what another rank has summed; where that rank stands is no part of a sum."""
+        self.steps += other.steps
+        self.step_time_ns += other.step_time_ns
+        self.peak_flops += other.peak_flops
+        self.sums += other.sums
+        self.measured |= other.measured
 
     def note_last(self, records: Records, clock_offset_ns: int) -> None:
         """Remember where the rank stands after the last of these possible records, without counting them."""

@@ -7,7 +7,7 @@ from exporter.reading.announce import SlotUse, merge_groups
 from exporter.reading.attempt_steps import AttemptSteps
 from exporter.reading.positions import ReadPosition
 from exporter.reading.ring_file import RingFile
-from exporter.reading.totals import FlaggedSteps, NodeStepHistogram, RankTotals
+from exporter.reading.totals import FlaggedSteps, NodeStepHistogram, StepTotals
 from lockstep.contracts import ring
 from lockstep.contracts.facts import RankFacts
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX
@@ -46,7 +46,7 @@ class RankTrack:
     groups: tuple[GroupInfo, ...] = ()
     slots: tuple[SlotUse, ...] = ()
     facts: RankFacts | None = None
-    totals: RankTotals = field(default_factory=RankTotals)
+    totals: StepTotals = field(default_factory=StepTotals)
     failures: int = 0
     """Of the agent, over all attempts that were read (`ring.WORD_FAILURES`)."""
     failures_read: int = 0
@@ -111,6 +111,8 @@ class RunTrack:
     ranks: dict[int, RankTrack] = field(default_factory=dict)
     histogram: NodeStepHistogram = field(default_factory=NodeStepHistogram)
     flagged: FlaggedSteps = field(default_factory=FlaggedSteps)
+    departed: StepTotals = field(default_factory=StepTotals)
+    """Of ranks that were forgotten, so that the node's sums never fall."""
     refused: dict[int, int] = field(default_factory=dict)
     """Rank named by a refused file -> its inode, so that each is counted and logged once."""
     silence: Silence = field(default_factory=Silence)
@@ -122,6 +124,18 @@ class RunTrack:
     """Rings that are left alone until their file is replaced."""
     revision: int = 0
     """Grows whenever an announcement would say something new."""
+
+    def totals(self) -> StepTotals:
+        """Return the totals of all ranks that the run ever had on this node."""
+        totals = StepTotals()
+        for part in (self.departed, *(track.totals for track in self.ranks.values())):
+            totals.merge(part)
+        return totals
+
+    def forget_departed(self) -> None:
+        """Forget the ranks that have no file."""
+        for rank in [rank for rank, track in self.ranks.items() if track.ring is None]:
+            self.departed.merge(self.ranks.pop(rank).totals)
 
     def shown(self, now_ns: int, stale_ns: int) -> list[RankTrack]:
         """Return the ranks whose series exist: a file, not finished, not silent for long.

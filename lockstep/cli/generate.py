@@ -19,6 +19,7 @@ from lockstep.cli import access_rules, level_table, series_table
 from lockstep.cli.chart import files as chart
 from lockstep.cli.markdown import markdown_table
 from lockstep.cli.simulation import pages as simulation_pages
+from lockstep.contracts.metric import LEVELS
 from lockstep.contracts.metrics import CATALOGUE, STEP_BUCKETS_SECONDS, Metric
 from lockstep.diagnosis import causes_page
 from tests.agent.frameworks import page as frameworks_page
@@ -36,7 +37,7 @@ _SOURCES = {
         "The process itself",
         (
             "Exported by each service of its own process, named as by every client library of Prometheus. What an "
-            "exporter starts to summarise traces is not part of it. Exporters are told from other processes by "
+            "exporter starts to summarise traces is not part of it. To select exporters among other processes: "
             "`and on (job, instance) lockstep_exporter_build_info`."
         ),
     ),
@@ -55,14 +56,21 @@ _SERIES = """\
 What a scrape holds, counted from the lists above; a test counts it in a real one. What a node does not let be read, or
 a rank does not measure, has no series.
 
-An exporter whose `metrics_level` is `minimal` leaves out what no alert and no recorded series reads. All alerts and
-recorded series stay as they are, and so does all that the coordinator finds, which has its records from the broker.
+`metrics_level` of an exporter chooses among three levels. What the coordinator finds does not depend on it, for it
+has its records from the broker; every alert fires at every level.
+
+- `minimal`: of each rank its steps and step time, and whether its agent is down; all else that alerts and recorded
+  series of a run read is one series for all ranks of a run on a node. Dashboards show runs, incidents and suspects; the
+  matrices by rank and host, most of Rank and parts of Self-monitoring are empty.
+- `default`: of each rank also where a step goes (phases and waits), its host and device, its last step, its memory and
+  its wait for a CPU. What is left to `full` by rank is one series a node as far as a rule or panel reads it.
+- `full`: all of it by rank. For clusters of some hundred ranks, or for some nodes while one looks for something.
 """
 
 _MISSED = """\
-What level minimal leaves out, and who misses it: panels of the dashboards that then have no data (or lack a line, where
-"in part" stands), and runbooks that ask for it. Who needs one of them stays at the default level and drops others by
-`metric_relabel_configs`.
+What each level leaves out, and the panels and runbooks that ask for it: "sum of a node" is one series, without the
+label rank, for all ranks that the run ever had on the node. A panel that has no data for its level says so. To have
+one family by rank and not the others, choose the higher level and drop the others by `metric_relabel_configs`.
 """
 
 _HISTOGRAMS = """\
@@ -105,10 +113,9 @@ def metrics_page() -> str:
         title, text = _SOURCES[source]
         rows = [(f"`{m.name}`", m.type, _labels(m), m.help) for m in metrics]
         parts.append(f"## {title}\n\n{text}\n\n{markdown_table(('name', 'type', 'labels', 'meaning'), rows)}")
-    heads = ("what", "series at most", "at level minimal")
+    heads = ("series at most", *(f"at level {level}" for level in LEVELS))
     parts.append(f"## Series\n\n{_SERIES}\n{markdown_table(heads, series_table.rows())}")
-    heads = ("left out", "panels", "runbooks")
-    parts.append(f"{_MISSED}\n{markdown_table(heads, level_table.rows())}")
+    parts.append(f"{_MISSED}\n{markdown_table(level_table.HEADINGS, level_table.rows())}")
     parts.append(_HISTOGRAMS.format(buckets=len(STEP_BUCKETS_SECONDS)))
     recorded = [(f"`{rule.record}`", rule.help) for rule in rules.recordings()]
     parts.append(f"## Recorded series\n\n{markdown_table(('name', 'meaning'), recorded)}")

@@ -1,21 +1,51 @@
-"""What an exporter at level minimal leaves out, and which panels and runbooks ask for it."""
+"""What an exporter exports at each level, and which panels and runbooks ask for what is left out."""
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from alerts import rules
 from dashboards import catalogue
 from dashboards.builders import every_panel
+from dashboards.levels import families_of, level_of
+from lockstep.contracts.metric import LEVELS, Form, Level, Metric
 from lockstep.contracts.metrics import CATALOGUE
 
+HEADINGS = ("family", *LEVELS[:-1], "panels by the level that they need", "runbooks")
 
-def rows() -> Sequence[tuple[str, str, str]]:
-    """Return (family, panels, runbooks) for the page."""
-    details = [metric.name for metric in CATALOGUE if metric.detail]
-    panels = [(name, panel) for name, panel in _panels() if _names(panel) & set(details)]
-    return [(f"`{name}`", _shown(name, panels, set(details)), _runbooks(name)) for name in details]
+
+def rows() -> Sequence[tuple[str, ...]]:
+    """Return (family, its form at each level but the last, panels, runbooks) for the page.
+
+    Of the exporter's families that some level leaves out or exports in another form.
+    """
+    panels = list(_panels())
+    return [
+        (
+            f"`{metric.name}`",
+            *(_form(metric, level) for level in LEVELS[:-1]),
+            _shown(metric, panels),
+            _runbooks(metric),
+        )
+        for metric in CATALOGUE
+        if metric.source != "coordinator" and any(not _is_whole(metric, level) for level in LEVELS)
+    ]
+
+
+def _is_whole(metric: Metric, level: Level) -> bool:
+    return metric.form(level) == "whole" and metric.values_at(level) == metric.values
+
+
+def _form(metric: Metric, level: Level) -> str:
+    if metric.form(level) == "whole" and metric.full_values:
+        return f"without {', '.join(metric.full_values)}" if level != LEVELS[-1] else "yes"
+    forms: dict[Form, str] = {
+        "whole": "yes",
+        "absent": "-",
+        "node": {"sum": "sum of a node", "min": "least of a node", "max": "greatest of a node"}.get(metric.below, ""),
+        "zeros": "where it is 0",
+    }
+    return forms[metric.form(level)]
 
 
 def _panels() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -25,24 +55,16 @@ def _panels() -> Iterator[tuple[str, dict[str, Any]]]:
         yield from ((f"{title}: {panel['title']}", panel) for panel in every_panel(board) if panel.get("targets"))
 
 
-def _names(panel: dict[str, Any]) -> set[str]:
-    """Return the families that a panel's queries name."""
-    return {name for target in panel["targets"] for name in _families(target["expr"])}
-
-
-def _families(text: str) -> set[str]:
-    return set(re.findall(r"\blockstep_\w+", re.sub(r"_bucket\b", "", text)))
-
-
-def _shown(name: str, panels: Sequence[tuple[str, dict[str, Any]]], details: set[str]) -> str:
+def _shown(metric: Metric, panels: Sequence[tuple[str, dict[str, Any]]]) -> str:
     found = []
     for title, panel in panels:
-        if name in _names(panel):
-            is_all = all(_families(target["expr"]) & details for target in panel["targets"])
-            found.append(title if is_all else f"{title} (in part)")
+        levels = {level_of(t["expr"]) for t in panel["targets"] if metric.name in families_of(t["expr"])}
+        level = max(levels, key=LEVELS.index, default=LEVELS[0])
+        if level != LEVELS[0]:
+            found.append(f"{title} ({level})")
     return ", ".join(found) or "none"
 
 
-def _runbooks(name: str) -> str:
-    pages = [page for page in sorted(rules.RUNBOOKS.glob("*.md")) if name in _families(page.read_text())]
+def _runbooks(metric: Metric) -> str:
+    pages = [page for page in sorted(rules.RUNBOOKS.glob("*.md")) if metric.name in families_of(page.read_text())]
     return ", ".join(f"[{page.stem}](../alerts/runbooks/{page.name})" for page in pages) or "none"

@@ -3,57 +3,72 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
+from alerts import rules
 from lockstep.contracts.inspector_metrics import PLACES_MAX
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX, SUSPECTS_MAX
-from lockstep.contracts.metrics import CATALOGUE, STEP_BUCKETS_SECONDS, Metric
+from lockstep.contracts.metric import FLAGS, LEVELS, PHASES, Level, Metric
+from lockstep.contracts.metrics import CATALOGUE, STEP_BUCKETS_SECONDS
 from lockstep.contracts.records import DOMAIN_KINDS
 
 Source = Literal["exporter", "coordinator"]
-Scope = Literal["communicator", "kind", "rank", "run", "finding", "service"]
+Scope = Literal["communicator", "kind", "rank", "run_kind", "run", "finding", "optional", "service"]
 """Of what there is one set of series: a communicator of a rank and an operation in it, a kind of domain of a rank, a
-rank, a run, a suspect or incident, the service."""
+rank, a kind of domain of a run on a node, a run, a suspect or incident, a part of the exporter that is off unless it is
+configured or used, the service."""
 
+FULL: Level = "full"
+SCRAPE_SERIES = 5
+"""What Prometheus adds to each scrape: up, scrape_duration_seconds, scrape_samples_scraped,
+scrape_samples_post_metric_relabeling, scrape_series_added."""
 _FURTHER_SERIES = 3  # +Inf, sum and count
+_FINDING_SERIES = 4  # of a suspect or incident: slowdown, info, gain, evidence
 _RANKS = 8
 _NODES = (1_250, 12_500)
 _RUNS = 20
 
 
-def scope_of(metric: Metric) -> Scope:
-    """Return of what a family has one set of series."""
+def scope_of(metric: Metric, level: Level = FULL) -> Scope:
+    """Return of what a family has one set of series at `level`."""
+    is_together = metric.source == "exporter" and metric.form(level) == "node"
     if "communicator" in metric.labels:
         return "communicator"
     if metric.values == DOMAIN_KINDS:
-        return "kind"
+        return "run_kind" if is_together else "kind"
     if metric.source == "coordinator" and {"rank", "incident"} & set(metric.labels):
         return "finding"
-    if "rank" in metric.labels:
+    if metric.is_optional:
+        return "optional"
+    if "rank" in metric.labels and not is_together:
         return "rank"
     return "run" if "run" in metric.labels else "service"
 
 
-def series_of(metric: Metric) -> int:
+def series_of(metric: Metric, level: Level = FULL) -> int:
     """Return the series of one set: the values of its enumerated label, or a histogram's lines."""
     if metric.type == "histogram":
         return len(STEP_BUCKETS_SECONDS) + _FURTHER_SERIES
-    return 1 if scope_of(metric) == "kind" else (len(metric.values) or 1) * (len(metric.more_values) or 1)
+    if metric.values == DOMAIN_KINDS:
+        return 1
+    return (len(metric.values_at(level)) or 1) * (len(metric.more_values) or 1)
 
 
-def count(source: Source, scope: Scope, *, details: bool = True) -> int:
-    """Return the series that one of `scope` has at most; without `details`, at level minimal."""
-    exported = (m for m in CATALOGUE if m.source in (source, "both") and (details or not m.detail))
-    return sum(series_of(metric) for metric in exported if scope_of(metric) == scope)
+def count(source: Source, scope: Scope, level: Level = FULL) -> int:
+    """Return the series that one of `scope` has at most; a coordinator has the same at every level."""
+    exported = (m for m in CATALOGUE if m.source in (source, "both"))
+    if source == "exporter":
+        exported = (m for m in exported if m.form(level) != "absent")
+    return sum(series_of(metric, level) for metric in exported if scope_of(metric, level) == scope)
 
 
-def of_node(*, ranks: int, kinds: int, runs: int = 1, details: bool = True) -> int:
+def of_node(*, ranks: int, kinds: int, runs: int = 1, level: Level = FULL) -> int:
     """Return the most series of a node with `ranks` ranks, each in `kinds` kinds of domains, of `runs` runs.
 
-    Without those of an Inspector, which a training asks for.
+    Without those of an Inspector, which a training asks for, and of parts that are off unless they are configured.
     """
-    rank, kind, run, service = (
-        count("exporter", scope, details=details) for scope in ("rank", "kind", "run", "service")
+    rank, kind, run, run_kind, service = (
+        count("exporter", scope, level) for scope in ("rank", "kind", "run", "run_kind", "service")
     )
-    return ranks * (rank + kinds * kind) + runs * run + service
+    return ranks * (rank + kinds * kind) + runs * (run + kinds * run_kind) + service
 
 
 def of_coordinator(*, runs: int) -> int:
@@ -61,46 +76,84 @@ def of_coordinator(*, runs: int) -> int:
     return runs * count("coordinator", "run") + count("coordinator", "service")
 
 
-def rows() -> Sequence[tuple[str, str, str]]:
-    """Return (what, series, series at level minimal) for the page."""
-    return (*_exporter_rows(), *_coordinator_rows())
+def recorded(*, nodes: int, ranks: int, kinds: int, level: Level = FULL) -> int:
+    """Return the most series that the recording rules make of one run on `nodes` nodes of `ranks` ranks, a host each.
+
+    A rule that joins ranks to their hosts has no result below level default, where `lockstep_rank_info` is absent.
+    """
+    of_each = {
+        "run": 1,
+        "run_flag": len(FLAGS),
+        "run_phase": len(PHASES),
+        "run_domain_kind": kinds,
+        "instance": nodes,
+        "run_hostname_phase": nodes * len(PHASES) * (level != LEVELS[0]),
+        "run_rank_hostname": nodes * ranks * (level != LEVELS[0]),
+    }
+    return sum(of_each[rule.record.partition(":")[0]] for rule in rules.recordings())
 
 
-def _exporter_rows() -> Iterator[tuple[str, str, str]]:
+def of_cluster(*, nodes: int, ranks: int, kinds: int, level: Level = FULL) -> int:
+    """Return the most series that a Prometheus holds of one run on `nodes` nodes of `ranks` ranks, all included.
+
+    The exporters' pages, a coordinator's with as many findings as it exports, what is recorded, and what Prometheus
+    itself adds to each scrape.
+    """
+    pages = nodes * of_node(ranks=ranks, kinds=kinds, level=level)
+    judged = of_coordinator(runs=1) + SUSPECTS_MAX * _FINDING_SERIES
+    return pages + judged + recorded(nodes=nodes, ranks=ranks, kinds=kinds, level=level) + (nodes + 1) * SCRAPE_SERIES
+
+
+def rows() -> Sequence[tuple[str, ...]]:
+    """Return (what, series at each of the levels) for the page."""
+    return (*_exporter_rows(), *_coordinator_rows(), *_cluster_rows())
+
+
+def _row(what: str, of: Callable[[Level], int]) -> tuple[str, ...]:
+    return (what, *(f"{of(level):,}" for level in LEVELS))
+
+
+def _exporter_rows() -> Iterator[tuple[str, ...]]:
     all_kinds = len(DOMAIN_KINDS)
 
-    def row(what: str, of: Callable[[bool], int]) -> tuple[str, str, str]:
-        return what, f"{of(True):,}", f"{of(False):,}"
+    def scope(name: Scope) -> Callable[[Level], int]:
+        return lambda level: count("exporter", name, level)
 
-    def scope(name: Scope) -> Callable[[bool], int]:
-        return lambda details: count("exporter", name, details=details)
+    def node(kinds: int) -> Callable[[Level], int]:
+        return lambda level: of_node(ranks=_RANKS, kinds=kinds, level=level)
 
-    def node(kinds: int, nodes: int = 1) -> Callable[[bool], int]:
-        return lambda details: nodes * of_node(ranks=_RANKS, kinds=kinds, details=details)
+    def worst(level: Level) -> int:
+        return of_node(ranks=RANKS_PER_NODE_MAX, kinds=all_kinds, runs=RUNS_PER_NODE_MAX, level=level)
 
-    def worst(details: bool) -> int:  # noqa: FBT001  (as the others)
-        return of_node(ranks=RANKS_PER_NODE_MAX, kinds=all_kinds, runs=RUNS_PER_NODE_MAX, details=details)
-
-    yield row("exporter: each rank", scope("rank"))
-    yield row("exporter: each rank and kind of domain it communicates in", scope("kind"))
-    yield row(
+    yield _row("exporter: each rank", scope("rank"))
+    yield _row("exporter: each rank and kind of domain it communicates in", scope("kind"))
+    yield _row(
         f"exporter: each communicator and operation of a rank that the NCCL Inspector times, {PLACES_MAX} at most",
         scope("communicator"),
     )
-    yield row("exporter: each run on the node", scope("run"))
-    yield row("exporter: itself and its node", scope("service"))
-    yield row(f"**a node with {_RANKS} ranks of one run, data parallel**", node(1))
-    yield row(f"**the same, all {all_kinds} kinds of domains**", node(all_kinds))
-    yield row(f"{RANKS_PER_NODE_MAX} ranks of {RUNS_PER_NODE_MAX} runs together, all kinds", worst)
-    for nodes in _NODES:
-        yield row(f"**{nodes * _RANKS:,} ranks, data parallel, on {nodes:,} nodes**", node(1, nodes))
+    yield _row("exporter: each run on the node", scope("run"))
+    yield _row("exporter: each run on the node and kind of domain, all its ranks together", scope("run_kind"))
+    yield _row("exporter: itself and its node", scope("service"))
+    yield _row("exporter: neighbours and NCCL Inspector, where they are configured and used", scope("optional"))
+    yield _row(f"**a node with {_RANKS} ranks of one run, data parallel**", node(1))
+    yield _row(f"**the same, all {all_kinds} kinds of domains**", node(all_kinds))
+    yield _row(f"{RANKS_PER_NODE_MAX} ranks of {RUNS_PER_NODE_MAX} runs together, all kinds", worst)
 
 
-def _coordinator_rows() -> Iterator[tuple[str, str, str]]:
+def _coordinator_rows() -> Iterator[tuple[str, ...]]:
     for what, series in (
         ("coordinator: each run, whatever its size", str(count("coordinator", "run"))),
         (f"coordinator: each run's suspects and incidents, {SUSPECTS_MAX} ranks at most by name", "1 to 4 each"),
         ("coordinator: itself", str(count("coordinator", "service"))),
         (f"**a coordinator with {_RUNS} healthy runs**", f"{of_coordinator(runs=_RUNS):,}"),
     ):
-        yield what, series, series
+        yield (what, *(series for _ in LEVELS))
+
+
+def _cluster_rows() -> Iterator[tuple[str, ...]]:
+    for nodes in _NODES:
+        yield _row(
+            f"**{nodes * _RANKS:,} ranks, data parallel, on {nodes:,} nodes: exporters, coordinator, recorded series "
+            "and those of the scrapes**",
+            lambda level, nodes=nodes: of_cluster(nodes=nodes, ranks=_RANKS, kinds=1, level=level),  # type: ignore[misc]
+        )

@@ -44,6 +44,7 @@ class Up:
                 batch_seconds=batch_seconds,
                 spool_directory=str(self.root / ".spool"),  # this broker is never away: it holds a batch at most
                 http_host=LOOPBACK,
+                metrics_level="full",  # one machine's series are few
                 **_given(http_port=exporter_port),
             ),
             broker=broker,

@@ -1,6 +1,6 @@
 """What an exporter counts of the collectives that the NCCL Inspector of a rank has timed."""
 
-from lockstep.contracts.metric import Metric, Type
+from lockstep.contracts.metric import Level, Metric, Type
 
 POINT_TO_POINT = ("Send", "Recv", "SendRecv")
 OTHER_OPERATION = "other"
@@ -17,17 +17,18 @@ LINE_OUTCOMES = ("read", "malformed", "foreign")
 """Counted for a rank; no line of the Inspector's; of a process that is no rank of a run here."""
 
 
-def _of_operation(name: str, type_: Type, help_: str) -> Metric:
+def _of_operation(name: str, type_: Type, help_: str, level: Level = "full") -> Metric:
     labels = ("run", "rank", "communicator", "operation")
-    return Metric(name=f"lockstep_nccl_{name}", type=type_, help=help_, source="exporter", labels=labels, detail=True)
+    return Metric(name=f"lockstep_nccl_{name}", type=type_, help=help_, source="exporter", labels=labels, level=level)
 
 
 INSPECTED: tuple[Metric, ...] = (
-    _of_operation("operations_total", "counter", "Operations that the NCCL Inspector of a rank has timed."),
+    _of_operation("operations_total", "counter", "Operations that the NCCL Inspector of a rank has timed.", "default"),
     _of_operation(
         "operation_time_seconds_total",
         "counter",
         "Time of their kernels on the device, by the device's clock; a rank that arrives early waits within it.",
+        "default",
     ),
     _of_operation(
         "operation_bytes_total",
@@ -55,6 +56,8 @@ INSPECTED: tuple[Metric, ...] = (
         help="Lines of NCCL Inspectors: counted for a rank (read), no such line (malformed), of a process that is no "
         "rank of a run on this node (foreign).",
         source="exporter",
+        level="default",
+        is_optional=True,
         labels=("outcome",),
         values=LINE_OUTCOMES,
     ),
@@ -63,11 +66,15 @@ INSPECTED: tuple[Metric, ...] = (
         type="counter",
         help="Bytes of NCCL Inspectors that were given up unread: more than the exporter reads in time.",
         source="exporter",
+        level="default",
+        is_optional=True,
     ),
     Metric(
         name="lockstep_exporter_inspector_lost_operations_total",
         type="counter",
         help="Operations that the plugins report to have lost before they wrote them.",
         source="exporter",
+        level="default",
+        is_optional=True,
     ),
 )

@@ -17,7 +17,8 @@ MEMORY: tuple[Metric, ...] = (
         source="exporter",
         labels=("run", "rank", "kind"),
         values=MEMORY_KINDS,
-        detail=True,
+        full_values=(DEVICE_ALLOCATED, DEVICE_PEAK),
+        level="default",
     ),
     Metric(
         name="lockstep_memory_limit_bytes",
@@ -26,7 +27,9 @@ MEMORY: tuple[Metric, ...] = (
         "leaves less.",
         source="exporter",
         labels=("run", "rank"),
-        detail=True,
+        level="full",
+        below="min",
+        below_level="default",
     ),
     Metric(
         name="lockstep_memory_available_bytes",
@@ -34,7 +37,9 @@ MEMORY: tuple[Metric, ...] = (
         help="What may still be allocated below that limit: pages of files that no one uses count as free.",
         source="exporter",
         labels=("run", "rank"),
-        detail=True,
+        level="full",
+        below="min",
+        below_level="default",
     ),
     Metric(
         name="lockstep_memory_growth_bytes_per_step",
@@ -43,6 +48,6 @@ MEMORY: tuple[Metric, ...] = (
         source="exporter",
         labels=("run", "rank", "part"),
         values=MEMORY_PARTS,
-        detail=True,
+        level="full",
     ),
 )

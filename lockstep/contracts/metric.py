@@ -7,8 +7,12 @@ from lockstep.contracts.records import Flag
 
 Type = Literal["counter", "gauge", "histogram"]
 
-LEVELS = ("minimal", "default")
-"""What an exporter says of runs and ranks: what alerts and recorded series read, or all of it."""
+Level = Literal["minimal", "default", "full"]
+LEVELS: tuple[Level, ...] = ("minimal", "default", "full")
+"""How much an exporter exports, least first; each level has all that the ones before it have."""
+Below = Literal["absent", "sum", "min", "max", "zeros"]
+Form = Literal["whole", "absent", "node", "zeros"]
+"""How a family is exported: with all its labels, not, without `rank` over a run's ranks on the node, or only its 0s."""
 
 PHASES = ("data", "compute", "host", "gc")
 """Own work of a training thread: with the waits, they sum to the step time."""
@@ -53,9 +57,12 @@ STEP_BUCKETS_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 
 class Metric:
     """One family. `values` lists the values of an enumerated label; each is exported from the start.
 
-    `more_values` are those of a second one, of which each comes with each of the first.
-    What both services export speaks of each one's own process. A `detail` is of runs or ranks, and read by no alert and
-    no recorded series: an exporter at level minimal leaves it out.
+    `more_values` are those of a second one, of which each comes with each of the first; `full_values` are values that
+    exist at level full only. What both services export speaks of each one's own process.
+
+    An exporter exports the family with all its labels from `level` on. Below, down to `below_level`, `below` stands in
+    for it: without the label rank, the sum, least or greatest of a run's ranks on the node, so that rules that
+    aggregate over ranks hold at every level; or the series whose value is 0 (zeros). A coordinator knows no levels.
     """
 
     name: str
@@ -65,4 +72,48 @@ class Metric:
     labels: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
     more_values: tuple[str, ...] = ()
-    detail: bool = False
+    full_values: tuple[str, ...] = ()
+    level: Level = "minimal"
+    below: Below = "absent"
+    below_level: Level = "minimal"
+    is_optional: bool = False
+    """Whether it belongs to a part of the exporter that is off unless it is configured or used."""
+
+    def form(self, level: Level) -> Form:
+        """Return how an exporter at `level` exports the family."""
+        place = LEVELS.index(level)
+        if place >= LEVELS.index(self.level):
+            return "whole"
+        if self.below == "absent" or place < LEVELS.index(self.below_level):
+            return "absent"
+        return "zeros" if self.below == "zeros" else "node"
+
+    def values_at(self, level: Level) -> tuple[str, ...]:
+        """Return the values of the enumerated label at `level`."""
+        return self.values if level == LEVELS[-1] else tuple(v for v in self.values if v not in self.full_values)
+
+
+def exporter_metric(
+    name: str,
+    type_: Type,
+    help_: str,
+    *labels: str,
+    values: tuple[str, ...] = (),
+    level: Level = "minimal",
+    below: Below = "absent",
+    below_level: Level = "minimal",
+    is_optional: bool = False,
+) -> Metric:
+    """Return a family of the exporter."""
+    return Metric(
+        name=name,
+        type=type_,
+        help=help_,
+        source="exporter",
+        labels=labels,
+        values=values,
+        level=level,
+        below=below,
+        below_level=below_level,
+        is_optional=is_optional,
+    )

@@ -7,6 +7,7 @@ Counters carry numerators and denominators; rates and ratios are made in recordi
 configuration owns (job, instance, node, pod, ...) are never used.
 """
 
+from lockstep.contracts.exporter_metrics import OWN
 from lockstep.contracts.inspector_metrics import INSPECTED
 from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.memory_metrics import MEMORY
@@ -35,6 +36,7 @@ from lockstep.contracts.metric import (
     Type,
 )
 from lockstep.contracts.node_metrics import MEASURED
+from lockstep.contracts.process_metrics import PROCESS
 
 __all__ = [
     "BY_NAME",
@@ -383,18 +385,5 @@ _JUDGED: tuple[Metric, ...] = (
 )
 
 
-def _process(name: str, type_: Type, help_: str) -> Metric:
-    return Metric(name=f"process_{name}", type=type_, help=help_, source="both")
-
-
-_PROCESS: tuple[Metric, ...] = (  # texts as in every client library: Prometheus shows one for all its targets
-    _process("virtual_memory_bytes", "gauge", "Virtual memory size in bytes."),
-    _process("resident_memory_bytes", "gauge", "Resident memory size in bytes."),
-    _process("start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds."),
-    _process("cpu_seconds_total", "counter", "Total user and system CPU time spent in seconds."),
-    _process("max_fds", "gauge", "Maximum number of open file descriptors."),
-    _process("open_fds", "gauge", "Number of open file descriptors."),
-)
-
-CATALOGUE: tuple[Metric, ...] = (*MEASURED, *MEMORY, *INSPECTED, *_JUDGED, *_PROCESS)
+CATALOGUE: tuple[Metric, ...] = (*MEASURED, *OWN, *MEMORY, *INSPECTED, *_JUDGED, *PROCESS)
 BY_NAME = {metric.name: metric for metric in CATALOGUE}

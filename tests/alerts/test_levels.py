@@ -1,42 +1,92 @@
-"""The level minimal of exporters: what rules read and nothing else, so that no rule can lose its series."""
+"""The levels of exporters: at each of them every rule has its series, and every alert fires as at level full."""
 
 import re
 
 import pytest
+import yaml
 
 from alerts import rules
 from alerts.policy import Site
 from lockstep.cli import level_table
+from lockstep.contracts.metric import LEVELS
 from lockstep.contracts.metrics import BY_NAME, CATALOGUE
 from tests.alerts.promql import parse
 from tests.alerts.test_rules import queries_of
+from tests.alerts.test_scenario_edges import spelt_out
+from tests.alerts.test_scenarios import SCENARIOS, completed, run_promtool
 
-DETAILS = {metric.name for metric in CATALOGUE if metric.detail}
+LEFT_OUT = {metric.name for metric in CATALOGUE if metric.form("minimal") == "absent"}
+BY_HOST = {"lockstep_rank_info"}
+"""What recorded series by rank and host are joined with, which level minimal does without."""
 
 
-def read_by_rules(site):
-    """Return the families that the expressions of all rules, and the queries in texts of alerts, select."""
-    asked = [rule.expr for rule in rules.recordings(site)]
-    asked += [query for alert in rules.alerts(site) for query in (alert.expr, *queries_of(alert))]
-    named = {selector.metric for expr in asked for selector in parse(expr).selectors}
+def families(expr):
+    """Return the families that an expression selects."""
+    named = {selector.metric for selector in parse(expr).selectors}
     return {name if name in BY_NAME else re.sub(r"_(bucket|sum|count)\Z", "", name) for name in named}
 
 
 @pytest.mark.parametrize("labels", ["run", "cluster, run"])
-def test_minimal_leaves_out_what_no_rule_reads(labels):
-    """Of all that an exporter says of runs and ranks; of itself and its node it says everything at every level."""
-    of_runs = {metric.name for metric in CATALOGUE if metric.source == "exporter" and "run" in metric.labels}
-    assert of_runs - read_by_rules(Site(run_labels=labels)) == DETAILS
-    assert len(of_runs) > len(DETAILS) > 0
+def test_rules_read_what_every_level_has(labels):
+    """All alerts with the queries in their texts, and all recorded series but those by rank and host."""
+    site = Site(run_labels=labels)
+    asked = [query for alert in rules.alerts(site) for query in (alert.expr, *queries_of(alert))]
+    asked += [r.expr for r in rules.recordings(site) if not r.record.startswith(("run_hostname", "run_rank_hostname"))]
+    assert set().union(*map(families, asked)).isdisjoint(LEFT_OUT)
+    recorded = set().union(*(families(rule.expr) for rule in rules.recordings(site)))
+    assert recorded & LEFT_OUT == BY_HOST
+
+
+def at_level(series, level):
+    """Return promtool's input series as an exporter at `level` would have them, None for one it does not have."""
+    name, labels = re.fullmatch(r"(\w+)\{(.*)\}", series["series"]).groups()
+    metric = BY_NAME.get(name)
+    form = "whole" if metric is None or metric.source != "exporter" else metric.form(level)
+    if form == "absent":
+        return None
+    if form == "node":
+        return {**series, "series": f"{name}{{{re.sub(',?rank=.[0-9]+.', '', labels)}}}"}
+    if form == "zeros":
+        return {**series, "values": " ".join(zeros(spelt_out(series["values"])))}
+    return series
+
+
+def zeros(values):
+    """Yield a series that is exported only where it is 0; a scrape without it marks it as stale."""
+    for before, value in zip(["_", *values], values, strict=False):
+        if value in ("0", "stale"):
+            yield value
+        else:
+            yield "stale" if before == "0" else "_"
+
+
+@pytest.mark.parametrize("level", LEVELS[:-1])
+def test_alerts_fire_as_at_level_full(level, tmp_path):
+    """Every scenario whose series depend on the level, with those that the exporters have there."""
+    tests = []
+    for path in SCENARIOS:
+        for case in completed(yaml.safe_load(path.read_text()))["tests"]:
+            series = [at_level(each, level) for each in case["input_series"]]
+            if series != case["input_series"]:
+                assert None not in series, path.stem
+                assert len({each["series"] for each in series}) == len(series), path.stem
+                tests.append({**case, "input_series": series})
+    names = {check["alertname"] for case in tests for check in case["alert_rule_test"] if check["exp_alerts"]}
+    expected = {"LockstepAgentDown", "LockstepCoordinatorStale", "LockstepRunUnwatched"}
+    assert (names >= expected) == (level == "minimal")
+    if tests:
+        done = run_promtool({"tests": tests}, tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_page_names_who_misses_something():
-    """Every family that is left out is a row, with the panels and runbooks that ask for it."""
-    found = {name.strip("`"): (panels, runbooks) for name, panels, runbooks in level_table.rows()}
-    assert set(found) == DETAILS
-    panels, runbooks = found["lockstep_gc_collections_total"]
-    assert panels == "Rank: Garbage collections"
+    """Every family that a level leaves out or sums is a row, with the panels and runbooks that ask for it."""
+    found = {name.strip("`"): cells for name, *cells in level_table.rows()}
+    assert set(found) > LEFT_OUT
+    assert "lockstep_steps_total" not in found
+    minimal, default, panels, runbooks = found["lockstep_gc_collections_total"]
+    assert (minimal, default, panels) == ("-", "sum of a node", "Rank: Garbage collections (full)")
     assert "(../alerts/runbooks/LockstepRunSlow.md)" in runbooks
-    # Its own device is found by UUID there, and still by the number of its local rank here.
-    assert "Rank: Clock (in part)" in found["lockstep_rank_device_info"][0]
-    assert found["lockstep_collectives_total"] == ("none", "none")
+    assert found["lockstep_agent_up"][0] == "where it is 0"
+    assert found["lockstep_collectives_total"] == ["-", "-", "none", "none"]
+    assert found["lockstep_memory_bytes"][1] == "without device_allocated, device_peak"

@@ -13,10 +13,6 @@ def counter(name, per_second, **labels):
     return {"series": series(name, **labels), "values": f"0+{step:g}x60"}
 
 
-def gauge(name, value, **labels):
-    return {"series": series(name, **labels), "values": f"{value:g}+0x60"}
-
-
 def series(name, **labels):
     text = ",".join(f'{key}="{value}"' for key, value in {"job": "e", "instance": "n1", "run": "a", **labels}.items())
     return f"{name}{{{text}}}"
@@ -29,7 +25,7 @@ def of_rank(rank, peak=None, flops=None, **labels):
         counter("lockstep_steps_total", 2, rank=rank, **labels),
     ]
     if peak is not None:
-        found.append(gauge("lockstep_rank_peak_flops_per_second", peak, rank=rank, **labels))
+        found += [counter("lockstep_peak_flops_total", peak, rank=rank, **labels)] if flops is not None else []
     if flops is not None:
         found.append(counter("lockstep_model_flops_total", flops, rank=rank, **labels))
     return found
@@ -62,6 +58,14 @@ CASES = {
     "a rank without FLOPs, and one without a peak, are on neither side": (
         [*of_rank(0, peak=100, flops=50), *of_rank(1, peak=100), *of_rank(2, flops=50)],
         [expect(MFU, ('run="a"', 0.5)), expect("run:lockstep_model_flops:rate5m", ('run="a"', 100))],
+    ),
+    "exporters with one series for all ranks of a node; of one the peaks are not known": (
+        [
+            counter("lockstep_model_flops_total", 80),
+            counter("lockstep_peak_flops_total", 400),
+            counter("lockstep_model_flops_total", 80, instance="n2"),
+        ],
+        [expect(MFU, ('run="a"', 0.2)), expect("run:lockstep_model_flops:rate5m", ('run="a"', 160))],
     ),
     "without a peak there is no ratio": ([*of_rank(0, flops=50)], [expect(MFU)]),
     "bandwidths, exposed share and overlap; a kind never in flight has none": (

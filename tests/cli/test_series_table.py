@@ -1,6 +1,10 @@
 """The promise of docs/metrics.md; what a real scrape has is counted in `tests/end_to_end/test_metrics_live.py`."""
 
+import pytest
+
+from alerts import rules
 from lockstep.cli import series_table
+from lockstep.contracts.metric import LEVELS
 from lockstep.contracts.metrics import BY_NAME, CATALOGUE
 
 
@@ -9,7 +13,7 @@ def test_every_family_is_counted_once():
     of_each = {
         (source, scope): series_table.count(source, scope)
         for source in ("exporter", "coordinator")
-        for scope in ("communicator", "kind", "rank", "run", "finding", "service")
+        for scope in ("communicator", "kind", "rank", "run", "finding", "optional", "service")
     }
     twice = [metric for metric in CATALOGUE if metric.source == "both"]
     assert sum(of_each.values()) == sum(map(series_table.series_of, [*CATALOGUE, *twice]))
@@ -42,12 +46,26 @@ def test_a_nodes_series_grow_with_ranks_kinds_and_runs():
     assert growth == 20 * series_table.count("coordinator", "run")
 
 
-def test_level_minimal_is_less_of_ranks_and_runs_only():
-    """What a service says of itself does not depend on the level; the page shows both."""
-    for source, scope in (("exporter", "service"), ("coordinator", "run"), ("coordinator", "service")):
-        assert series_table.count(source, scope) == series_table.count(source, scope, details=False)
-    details = [metric for metric in CATALOGUE if metric.detail and series_table.scope_of(metric) != "communicator"]
-    left_out = sum(map(series_table.series_of, details))
-    most, least = (series_table.of_node(ranks=1, kinds=1, details=details) for details in (True, False))
-    assert most - least == left_out > 0
-    assert all(len(row) == 3 for row in series_table.rows())
+def test_a_higher_level_has_no_less():
+    """Each level has more of ranks than the one before; a coordinator has the same at all of them."""
+    for scope in ("rank", "kind", "service"):
+        counts = [series_table.count("exporter", scope, level) for level in LEVELS]
+        assert counts == sorted(counts)
+    assert len({series_table.count("coordinator", "run", level) for level in LEVELS}) == 1
+    assert all(len(row) == 1 + len(LEVELS) for row in series_table.rows())
+
+
+@pytest.mark.parametrize(("level", "most"), [("minimal", 80_000), ("default", 276_000)])
+def test_ten_thousand_ranks_stay_within_their_budget(level, most):
+    """Exporters, a coordinator with all its findings, recorded series and what Prometheus adds to each scrape."""
+    found = series_table.of_cluster(nodes=1_250, ranks=8, kinds=1, level=level)
+    assert 0.9 * most < found <= most
+
+
+def test_every_recorded_series_is_counted():
+    """The level in front of each rule's name is one of those that `recorded` knows, at the size of one node."""
+    per_run = [rule for rule in rules.recordings() if rule.record.startswith("run:")]
+    found = series_table.recorded(nodes=1, ranks=1, kinds=1)
+    assert found > len(rules.recordings()) > len(per_run) > 0
+    per_rank = series_table.recorded(nodes=1, ranks=2, kinds=1) - found
+    assert per_rank == len([rule for rule in rules.recordings() if rule.record.startswith("run_rank_hostname:")])

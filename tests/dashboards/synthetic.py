@@ -1,6 +1,7 @@
 """A synthetic run in OpenMetrics text: one hour of eight ranks on two hosts, the last third with rank 2 at fault.
 
-Every family of the catalogue has series, with the labels a scrape would give it; step time, own work and waits add up as
+Every family of the catalogue has series, with the labels a scrape would give it: the exporter of the first host has
+level full, that of the second level default. Step time, own work and waits add up as
 in a real run: the slow rank works longer and waits less, the others wait for it.
 """
 
@@ -15,7 +16,10 @@ RANKS = 8
 CLOSED_INCIDENT = "train-0"
 SLOW_RANK = 2
 UNNAMED_RANK = 3
-"""The one whose agent was told no UUID of its device."""
+"""The one whose device reports no UUID."""
+SUMMED_RANK = 5
+"""One whose exporter has some families for all its ranks together."""
+_SUMMED_HOST = "node2"
 SPAN_S = 3600
 SCRAPE_S = 15
 FAULT_S = 2400
@@ -37,6 +41,7 @@ _PER_STEP = {
     "lockstep_collective_bus_bytes_total": 1.75e8,
     "lockstep_gc_full_collections_total": 0.01,
     "lockstep_model_flops_total": 4e14,
+    "lockstep_peak_flops_total": 989.5e12,
     "lockstep_device_step_time_seconds_total": 1.0,
     "lockstep_device_collective_time_seconds_total": 0.3,
     "lockstep_host_lead_seconds_total": 0.02,
@@ -53,7 +58,7 @@ def openmetrics(start_unix_s: int) -> str:
         lines.append(f"# TYPE {metric.name.removesuffix('_total') if kind == 'counter' else metric.name} {kind}\n")
         for name, labels, value in _series(metric, start_unix_s):
             for target in _targets(metric, labels):
-                text = ",".join(f'{key}="{item}"' for key, item in {**labels, **target}.items())
+                text = ",".join(f'{key}="{item}"' for key, item in {**target, **labels}.items())
                 for second in range(0, SPAN_S + 1, SCRAPE_S):
                     number = value(second)
                     if number is not None:
@@ -155,16 +160,18 @@ def _label_sets(metric: Metric):
     if "run" in metric.labels:
         sets = [{"run": RUN}]
     if "rank" in metric.labels:
-        sets = [{**labels, "rank": rank} for labels in sets for rank in range(RANKS)]
+        ranks = [rank for rank in range(RANKS) if _host(rank) != _SUMMED_HOST or metric.form("default") == "whole"]
+        together = [{**labels, "instance": f"{_SUMMED_HOST}:9855"} for labels in sets]
+        sets = [{**labels, "rank": rank} for labels in sets for rank in ranks]
+        sets += together if metric.form("default") == "node" else []
     if "incident" in metric.labels:
         sets = [{**labels, "incident": "train-1"} for labels in sets]
     if metric.values:
         sets = [{**labels, metric.labels[-1]: value} for labels in sets for value in metric.values]
     if metric.name == "lockstep_rank_info":
         sets = [{**s, "local_rank": s["rank"] % (RANKS // 2), "hostname": _host(s["rank"])} for s in sets]
-    if metric.name == "lockstep_rank_device_info":
-        told = {"device": "NVIDIA H100 80GB HBM3", "dtype": "bf16"}
-        sets = [{**s, **told, "device_uuid": "" if s["rank"] == UNNAMED_RANK else uuid_of(s["rank"])} for s in sets]
+        device = {"device": "NVIDIA H100 80GB HBM3", "dtype": "bf16"}
+        sets = [{**s, **device, "device_uuid": "" if s["rank"] == UNNAMED_RANK else uuid_of(s["rank"])} for s in sets]
     if "version" in metric.labels:
         sets = [{"version": "0.1.0"}]
     return sets
@@ -220,7 +227,8 @@ def _value(metric: Metric, labels, start):
     if metric.name in special:
         return special[metric.name]
     if metric.type == "counter":
-        return lambda t: _PER_STEP.get(metric.name, _LOW_RATE) * steps(t)
+        ranks = RANKS // 2 if "rank" in metric.labels and "rank" not in labels else 1
+        return lambda t: ranks * _PER_STEP.get(metric.name, _LOW_RATE) * steps(t)
     return lambda _: 1
 
 

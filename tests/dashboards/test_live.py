@@ -15,6 +15,7 @@ from alerts import rules
 from alerts.policy import AlertPolicy
 from dashboards import catalogue
 from dashboards.builders import every_panel
+from dashboards.levels import OF_NODE
 from lockstep.cli.main import main
 from tests.dashboards import synthetic
 from tests.support import servers
@@ -107,8 +108,11 @@ def server(tmp_path_factory):
 )
 def test_a_panel_shows_a_run_and_nothing_of_another(server, panel, target):
     """Each query has data of the run, not too much of it, numbers only; and none of a run that does not exist."""
-    # Where a device is found by its place, it is because the rank told no UUID.
-    rank = synthetic.UNNAMED_RANK if target["legendFormat"].startswith("its local rank's") else synthetic.SLOW_RANK
+    rank = synthetic.SLOW_RANK
+    if target["legendFormat"].startswith("its local rank's"):
+        rank = synthetic.UNNAMED_RANK
+    elif OF_NODE in target["expr"]:
+        rank = synthetic.SUMMED_RANK
     series = server.ask(target, synthetic.RUN, rank)
     assert 1 <= len(series) <= SERIES_MAX
     points = [point for each in series for point in each.get("values") or [each["value"]]]

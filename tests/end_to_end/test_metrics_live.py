@@ -12,9 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lockstep.cli import series_table
-from lockstep.contracts.memory_metrics import MEMORY_KINDS
 from lockstep.contracts.memory_report import DEVICE
-from lockstep.contracts.metrics import CATALOGUE
+from lockstep.contracts.metrics import BY_NAME, CATALOGUE
 from lockstep.contracts.records import DOMAIN_KINDS
 from tests.end_to_end.fake_nodes import FakeNodes
 from tests.support.servers import free_port, get, mosquitto, running, wait_ready, wait_until
@@ -41,7 +40,12 @@ ON_A_DEVICE = {
     "lockstep_device_collective_time_seconds_total",
     "lockstep_host_lead_seconds_total",
 }
-SERIES_ON_A_DEVICE = {"lockstep_memory_bytes": sum(kind.startswith(DEVICE) for kind in MEMORY_KINDS) * RANKS}
+LEVEL = "default"
+"""What an exporter has that is not configured otherwise."""
+SERIES_ON_A_DEVICE = {
+    "lockstep_memory_bytes": sum(kind.startswith(DEVICE) for kind in BY_NAME["lockstep_memory_bytes"].values_at(LEVEL))
+    * RANKS
+}
 """Of a family's series, those that ranks without a device have not."""
 ONCE_KNOWN = {
     "lockstep_run_expected_step_seconds",
@@ -110,11 +114,13 @@ def families(text):
 
 def promised(source):
     """Return what the catalogue says that eight ranks of one run have, findings aside."""
-    of_each = {"kind": RANKS * len(DOMAIN_KINDS), "rank": RANKS, "run": 1, "service": 1}
+    kinds = len(DOMAIN_KINDS)
+    of_each = {"kind": RANKS * kinds, "rank": RANKS, "run_kind": kinds, "run": 1, "service": 1}
     return {
-        metric.name: series_table.series_of(metric) * of_each[scope]
+        metric.name: series_table.series_of(metric, LEVEL) * of_each[scope]
         for metric in CATALOGUE
-        if metric.source in (source, "both") and (scope := series_table.scope_of(metric)) in of_each
+        if metric.source in (source, "both") and (scope := series_table.scope_of(metric, LEVEL)) in of_each
+        if source == "coordinator" or metric.form(LEVEL) != "absent"
     }
 
 
@@ -129,7 +135,7 @@ def test_a_scrape_has_the_series_that_are_promised(addresses, service):
     differ = {name: (found[name], count) for name, count in here.items() if found[name] != count}
     assert {name: pair for name, pair in differ.items() if name not in optional or pair[0]} == {}
     most = (
-        series_table.of_node(ranks=RANKS, kinds=len(DOMAIN_KINDS))
+        series_table.of_node(ranks=RANKS, kinds=len(DOMAIN_KINDS), level=LEVEL)
         if service == "exporter"
         else series_table.of_coordinator(runs=1)
     )

@@ -125,10 +125,10 @@ async def test_it_starts_serves_and_ends(config: ExporterConfig, make_ring):
     assert not {t.get_name() for t in asyncio.all_tasks()} & {"publish", "summarise"}
 
 
-async def test_its_page_has_what_its_level_says(config: ExporterConfig, make_ring):
-    """Details of ranks where it is the default; what rules read, and what its own process takes, at either."""
+async def test_its_page_has_its_level(config: ExporterConfig, make_ring):
+    """Details of ranks where it is full; what rules read, and what its own process takes, at the others as well."""
     make_ring().write(record(0))
-    for level, expected in (("default", True), ("minimal", False)):
+    for level, expected in (("full", True), ("default", False)):
         async with running(Exporter(replace(config, metrics_level=level))) as exporter:
             await until_page(exporter, 'lockstep_last_step_timestamp_seconds{rank="0",run="run-a"}')
             page = await get(exporter, "/metrics")

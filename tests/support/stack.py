@@ -114,6 +114,7 @@ def full_stack(
             lines = {"broker_port": broker_port, "http_host": "127.0.0.1", "http_port": ports[service]}
             if service == "exporter":
                 lines |= {"root": str(shared), "node": "node-a", "spool_directory": str(directory / "spool")}
+                lines |= {"metrics_level": "full"}
             else:
                 lines |= {"state_directory": str(directory / "state")} | (settings or {})
             config.write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))

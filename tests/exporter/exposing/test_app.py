@@ -75,11 +75,11 @@ async def test_a_snapshot_is_rendered_once_and_off_the_event_loop(client, monkey
     assert threading.main_thread() not in threads
 
 
-async def test_details_are_left_out_where_they_are_not_wanted(client):
-    """Both forms without them; what rules read is there."""
+async def test_the_page_has_its_level(client):
+    """In both forms; what rules read is there."""
     client.publish()
     latest = client.app[app_module._LATEST]
-    async with TestClient(TestServer(make_app(latest, details=False))) as terse:
+    async with TestClient(TestServer(make_app(latest, level="minimal"))) as terse:
         for headers in ({}, {"Accept": "application/openmetrics-text;version=1.0.0"}):
             texts = [await (await each.get("/metrics", headers=headers)).text() for each in (client, terse)]
             assert ["lockstep_gc_collections" in text for text in texts] == [True, False]

@@ -1,3 +1,4 @@
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from exporter.inspector import CollectiveTotals, InspectorStatus
 from exporter.reading.rings import Rings
 from lockstep.contracts import ring as layout
 from lockstep.contracts.facts import RankFacts, facts_to_json
+from lockstep.contracts.metric import LEVELS, Level
 from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PHASES
 from lockstep.contracts.records import COMPUTE_PHASES, MISSING, Flag
 from lockstep.serving.exposition import render
@@ -64,8 +66,8 @@ class Node:
         return samples_of(self.snapshot())
 
 
-def samples_of(snapshot: NodeSnapshot) -> dict[tuple, float]:
-    families = parse_text(render(NodeCollector(snapshot), "text").decode())
+def samples_of(snapshot: NodeSnapshot, level: Level = "full") -> dict[tuple, float]:
+    families = parse_text(render(NodeCollector(snapshot, level=level), "text").decode())
     return {(s.name, *sorted(s.labels.items())): s.value for family in families for s in family.samples}
 
 
@@ -83,6 +85,7 @@ def node(root: Path):
 def test_every_family_of_the_catalogue_and_no_other(node: Node, make_ring):
     """Names, types and labels are the catalogue's, with nothing next to them and no creation times."""
     ring = make_ring()
+    ring.facts(facts_to_json(RankFacts(device="NVIDIA H200", device_uuid="GPU-5", dtype="bf16")))
     ring.write(record(0, tokens=1, tp_wait_ns=1, tp_bytes=1, tp_count=1))
     families = {}
     for family in parse_text(render(NodeCollector(node.snapshot()), "text").decode()):
@@ -97,19 +100,62 @@ def test_every_family_of_the_catalogue_and_no_other(node: Node, make_ring):
             assert not sample.name.endswith("_created")
 
 
-def test_level_minimal_is_the_default_without_details(node: Node, make_ring):
-    """The same series with the same values, but for the families that no rule reads; their names are gone as well."""
-    make_ring().write(record(0, tokens=1))
+@pytest.mark.parametrize("level", LEVELS[:-1])
+def test_a_level_has_the_families_of_the_catalogue_in_their_forms(node: Node, make_ring, level: Level):
+    """Whole families as at level full, sums and extremes of a node without the label rank, zeros, and nothing else."""
+    for rank in (0, 1):
+        make_ring(rank=rank).write(record(0, tokens=1 + rank, step_ns=(1 + rank) * 100 * MS))
+    make_ring(rank=2).state(layout.STATE_FAILED)
     snapshot = node.snapshot(hosts={("run-a", 0): HostTotals(cores=4)})
-    details = {metric.name for metric in CATALOGUE if metric.detail}
-    text = render(NodeCollector(snapshot, details=False), "text").decode()
-    families = {f.name + "_total" * (f.type == "counter"): f for f in parse_text(text)}
-    assert set(families) == OURS - details
-    histograms = {f"{name}_{part}" for name in details for part in ("bucket", "sum", "count")}
-    whole = samples_of(snapshot)
-    found = {(s.name, *sorted(s.labels.items())): s.value for f in families.values() for s in f.samples}
-    assert found == {name: value for name, value in whole.items() if name[0] not in details | histograms}
-    assert len(found) < len(whole)
+    whole, found = samples_of(snapshot), samples_of(snapshot, level)
+    expected = {}
+    for (name, *labels), value in whole.items():
+        metric = BY_NAME.get(name) or BY_NAME[re.sub(r"_(bucket|sum|count)\Z", "", name)]
+        form = metric.form(level)
+        if form == "whole" or (form == "zeros" and not value):
+            expected[name, *labels] = value
+        elif form == "node":
+            shared = (name, *(pair for pair in labels if pair[0] != "rank"))
+            how = {"sum": sum, "min": min, "max": max}[metric.below]
+            expected[shared] = how([expected[shared], value]) if shared in expected else value
+    assert found == pytest.approx(expected)
+    assert found[key("lockstep_tokens_total", run="run-a")] == 3
+    assert found[key("lockstep_agent_up", run="run-a", rank="2")] == 0
+
+
+def test_the_sums_of_a_node_outlive_its_ranks(node: Node, make_ring):
+    """A rank that ended, and one that was forgotten, never lower what all ranks of a run have counted here."""
+    gone, _stays = make_ring(rank=0), make_ring(rank=1)
+    gone.write(record(0, tokens=5))
+    name = key("lockstep_tokens_total", run="run-a")
+    assert samples_of(node.snapshot(), "minimal")[name] == 5
+    gone.path.unlink()
+    assert samples_of(node.snapshot(), "minimal")[name] == 5
+    (run,) = node.rings.runs.values()
+    run.forget_departed()
+    assert list(run.ranks) == [1]
+    assert samples_of(node.snapshot(), "minimal")[name] == 5
+
+
+def test_peak_flops_are_summed_where_every_peak_is_known(node: Node, make_ring):
+    """A node of which one rank computes on a device without a known peak has no sum to compare its FLOPs with."""
+    peak = facts_to_json(RankFacts(device="NVIDIA H200", dtype="bf16", peak_flops_per_second=1e15))
+    rings = [make_ring(rank=rank) for rank in (0, 1)]
+    for ring in rings:
+        ring.facts(peak)
+        ring.write(record(0, model_flops=7))
+    total = key("lockstep_peak_flops_total", run="run-a")
+    assert samples_of(node.snapshot(), "default")[total] == pytest.approx(2 * 0.1 * 1e15)
+    rings[1].facts(facts_to_json(RankFacts(device="an unknown one")))
+    assert total not in samples_of(node.snapshot(), "default")
+    assert samples_of(node.snapshot())[key("lockstep_peak_flops_total", run="run-a", rank="0")] == pytest.approx(1e14)
+
+
+def test_parts_that_are_off_have_no_series(node: Node):
+    """Without a configured neighbour and before the first file of an Inspector there is nothing to count."""
+    optional = {metric.name for metric in CATALOGUE if metric.is_optional}
+    assert len(optional) == 5
+    assert optional.isdisjoint(name for name, *_ in node.samples())
 
 
 def test_values_are_in_base_units(node: Node, make_ring):
@@ -259,13 +305,13 @@ def test_device_and_peak_are_exported_as_far_as_they_are_known(node: Node, make_
     )
     unknown.facts(facts_to_json(RankFacts(device="cpu")))
     samples = node.samples()
-    told = {name: value for name, value in samples.items() if name[0].startswith("lockstep_rank_")}
-    told = {name: value for name, value in told.items() if name[0] != "lockstep_rank_info"}
-    assert told == {
-        key(
-            "lockstep_rank_device_info", run="run-a", rank="0", device="NVIDIA H200", dtype="bf16", device_uuid="GPU-5"
-        ): 1,
-        key("lockstep_rank_device_info", run="run-a", rank="1", device="cpu", dtype=""): 1,
+    found = {name: value for name, value in samples.items() if name[0].startswith("lockstep_rank_")}
+    where = {"run": "run-a", "hostname": "worker-0"}
+    device = {"device": "NVIDIA H200", "dtype": "bf16", "device_uuid": "GPU-5"}
+    assert found == {
+        key("lockstep_rank_info", **where, rank="0", local_rank="0", **device): 1,
+        key("lockstep_rank_info", **where, rank="1", local_rank="1", device="cpu", dtype=""): 1,
+        key("lockstep_rank_info", **where, rank="2", local_rank="2"): 1,
         key("lockstep_rank_peak_flops_per_second", run="run-a", rank="0"): 989.5e12,
     }
 
@@ -301,7 +347,7 @@ def test_counts_of_ourselves_have_every_label_value_from_the_start(node: Node):
     """A reason that never occurred is a zero."""
     samples = node.samples()
     for metric in CATALOGUE:
-        if metric.source == "exporter" and metric.values and "run" not in metric.labels:
+        if metric.source == "exporter" and metric.values and "run" not in metric.labels and not metric.is_optional:
             for value in metric.values:
                 assert samples[key(metric.name, **{metric.labels[0]: value})] == 0
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from exporter.counts import Counts
-from exporter.inspector.watch import STALE_SECONDS, InspectorWatch
+from exporter.inspector.watch import STALE_SECONDS, InspectorStatus, InspectorWatch
 from exporter.reading.rings import Rings
 from lockstep.contracts.paths import inspector_directory
 from tests.exporter.conftest import NOW_NS
@@ -94,4 +94,4 @@ def test_without_a_directory_nothing_is_read(root: Path):
     watch = InspectorWatch(root, Counts())
     watch.scan([])
     watch.read()
-    assert watch.status().lines == {"read": 0, "malformed": 0, "foreign": 0}
+    assert watch.status() == InspectorStatus()

@@ -427,7 +427,7 @@ def test_records_that_are_read_and_not_taken_are_lost_by_count(root, counts, mak
         raise SurpriseError("surprise")
 
     with monkeypatch.context() as patch:
-        patch.setattr("exporter.reading.totals.RankTotals.add", raising)
+        patch.setattr("exporter.reading.totals.StepTotals.add", raising)
         (reading,) = tick(rings)
     assert (len(reading.records), reading.lost) == (0, {"torn": 3})
     assert counts.lost["torn"] == 3
