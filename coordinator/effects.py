@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from coordinator.decide import events as ev
-from coordinator.decide.incidents import AdviceItem, Prediction
+from coordinator.decide.incidents import Prediction
 from coordinator.expected.advice_gains import within_loss
 from coordinator.expected.fitting import fit_model, predict_gain
 from coordinator.expected.healthy import KeptWindow
@@ -296,15 +296,7 @@ def _diagnosed(
     order: ev.Diagnose, result: Diagnosis | None, failure: tuple[str, ...], now_s: float
 ) -> ev.DiagnosedEvent:
     named = result is not None and result.function != INSUFFICIENT
-    advice = (
-        AdviceItem(
-            suggestion=item.suggestion,
-            how=item.how,
-            predicted_gain_ratio=item.predicted_gain_ratio,
-            source=item.source,
-        )
-        for item in (result.advice if result else ())
-    )
+    advice = result.advice if result else ()
     return ev.DiagnosedEvent(
         unix_s=now_s,
         cause_id=order.cause_id,

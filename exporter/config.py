@@ -55,8 +55,8 @@ class ExporterConfig(BrokerConfig):
     web_config_file: str = ""
     """TLS and passwords of the HTTP server, in the form of Prometheus' exporter-toolkit; empty: open and plain."""
     metrics_level: str = "default"
-    """How many series are exported: minimal (8 for each of 10,000 ranks), default (27) or full (61). Alerts, and what is
-    found, do not depend on it; docs/metrics.md lists what each level leaves out."""
+    """How many series are exported: minimal (8 for each of 10,000 ranks), default (27) or full (61). Neither alerts nor
+    findings depend on it; docs/metrics.md lists what each level leaves out."""
     tick_seconds: float = 0.2
     """Time between two rounds over the open rings."""
     scan_seconds: float = 1.0

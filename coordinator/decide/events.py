@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from coordinator.decide.endings import Crash
-    from coordinator.decide.incidents import AdviceItem, Incident, Prediction
+    from coordinator.decide.incidents import Incident, Prediction
     from coordinator.decide.losses import Losses
     from coordinator.decide.machine_evidence import MachineEvidence
     from coordinator.detect.findings import Judgement, RunFinding
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from coordinator.settings.specs import SpecText
     from lockstep.contracts.domains import Topology
     from lockstep.contracts.messages import ProfileAnswer, RankStacks, TraceSummary
-    from lockstep.diagnosis import Diagnosis
+    from lockstep.diagnosis import Advice, Diagnosis
     from lockstep.simulator.calibration.measured import OperatorTimes, Window
     from lockstep.simulator.calibration.online import OnlineModel
     from lockstep.simulator.calibration.repair import MeasuredFault
@@ -167,7 +167,7 @@ class DiagnosedEvent(Event):
     function: str
     operator: str
     evidence: tuple[str, ...]
-    advice: "tuple[AdviceItem, ...]"
+    advice: "tuple[Advice, ...]"
     confidence: str
     root_cause: str = ""
     bottleneck: str = ""

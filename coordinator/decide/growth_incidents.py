@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coordinator.decide.capture import note_of
-from coordinator.decide.incidents import AdviceItem
 from coordinator.detect.findings import MEMORY_GROWTH
 from lockstep.diagnosis.advice import advise
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from coordinator.detect.findings import RunFinding
     from coordinator.settings.policy import MemoryPolicy
     from lockstep.contracts.messages import TraceSummary
+    from lockstep.diagnosis import Advice
 
 _FUNCTIONS_MAX = 3
 _NOT_SEEN = "Python objects and NumPy arrays are not seen by a capture"
@@ -125,9 +125,9 @@ def _least_kept(peers: "Sequence[TraceSummary]") -> dict[str, int]:
     return {name: min(each.get(name, 0) for each in kept) for name in kept[0]}
 
 
-def _advice(cause: str, function: str) -> tuple[AdviceItem, ...]:
+def _advice(cause: str, function: str) -> "tuple[Advice, ...]":
     """Return the remedies for a kind of memory; growth holds no step back, so none predicts a gain."""
-    rows = advise(
+    found = advise(
         cause=cause,
         function=function or "the training's own code",
         operator="",
@@ -136,9 +136,7 @@ def _advice(cause: str, function: str) -> tuple[AdviceItem, ...]:
         excess_seconds=0.0,
         explained_seconds=None,
     )
-    return tuple(
-        AdviceItem(suggestion=row.suggestion, how=row.how, predicted_gain_ratio=None, source=row.source) for row in rows
-    )
+    return tuple(found)
 
 
 def _refreshed(before: "Incident", finding: "RunFinding") -> "Incident":

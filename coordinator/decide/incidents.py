@@ -6,21 +6,12 @@ from typing import Any
 
 from coordinator.decide.machine_evidence import MachineEvidence, machine_evidence_from_json
 from lockstep.contracts.errors import MalformedError
+from lockstep.diagnosis.verdict import Advice
 
 OPEN = "open"
 CLOSED = "closed"
 BY_MODEL, BY_BREAKDOWN, BY_RECORDS = "model", "breakdown", "records"
 """Where a predicted gain comes from: the run's model, the advice made from a capture, or the step records alone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdviceItem:
-    """One thing to do about it; `predicted_gain_ratio` is the share of a step it would save, None where unknown."""
-
-    suggestion: str
-    how: str
-    predicted_gain_ratio: float | None
-    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +73,7 @@ class Incident:
     operator: str = ""
     root_cause: str = ""
     bottleneck: str = ""
-    advice: tuple[AdviceItem, ...] = ()
+    advice: tuple[Advice, ...] = ()
     confidence: str = ""
     diagnosed: bool = False
     profile_evidence: tuple[str, ...] = ()
@@ -152,7 +143,7 @@ def from_json(value: Mapping[str, Any], *, where: str) -> Incident:
             "domain": None if domain is None else (domain["kind"], domain["id"]),
             "evidence": tuple(value["evidence"][:measured]),
             "profile_evidence": tuple(value["evidence"][measured:]),
-            "advice": tuple(AdviceItem(**item) for item in value["advice"]),
+            "advice": tuple(Advice(**item) for item in value["advice"]),
             "prediction": None if prediction is None else Prediction(**prediction),
             "machine": None if machine is None else machine_evidence_from_json(machine),
             "profile": None if profile is None else ProfileNote(**{**profile, "ranks": tuple(profile["ranks"])}),

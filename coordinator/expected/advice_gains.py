@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from coordinator.decide.incidents import AdviceItem
+    from lockstep.diagnosis import Advice
 
 
-def within_loss(
-    advice: "Iterable[AdviceItem]", *, excess_seconds: float, step_seconds: float
-) -> tuple["AdviceItem", ...]:
+def within_loss(advice: "Iterable[Advice]", *, excess_seconds: float, step_seconds: float) -> tuple["Advice", ...]:
     """Return the advice with gains that sum to at most the excess of a step, as a share of the step.
 
     A gain of which nothing is left becomes None: what the remedy gives back is promised already, or is no loss.

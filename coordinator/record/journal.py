@@ -13,12 +13,13 @@ from typing import Any
 import msgspec
 
 from coordinator.decide import events as ev
-from coordinator.decide.incidents import AdviceItem, Prediction, from_json, to_json
+from coordinator.decide.incidents import Prediction, from_json, to_json
 from coordinator.decide.machine_evidence import machine_evidence_from_json
 from coordinator.decide.memory import RunMemory, learnt_from_bytes, memory_from_json
 from coordinator.settings.policy import Policy
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import NodeAlive, NodeAnnouncement, ProfileAnswer, RankStacks, StepBatch, TraceSummary
+from lockstep.diagnosis.verdict import Advice
 
 NS = 1_000_000_000
 
@@ -187,7 +188,7 @@ def policy_of(value: Mapping[str, Mapping[str, Any]]) -> Policy:
 
 
 _RESTORE: dict[str, Callable[[Any], Any]] = {
-    "advice": lambda items: tuple(AdviceItem(**item) for item in items),
+    "advice": lambda items: tuple(Advice(**item) for item in items),
     "evidence": tuple,
     "history": tuple,
     "machine": machine_evidence_from_json,

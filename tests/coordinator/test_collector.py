@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.collector import SnapshotCollector
-from coordinator.decide.incidents import AdviceItem, Prediction
+from coordinator.decide.incidents import Prediction
 from coordinator.fleet.history import Subject, SubjectRecord
 from coordinator.snapshot import RunSnapshot, Snapshot, StepHistogram, Suspect
 from lockstep.contracts.limits import SUSPECTS_MAX
@@ -22,6 +22,7 @@ from lockstep.contracts.metrics import (
     REJECTED_REASONS,
     RUN_STATES,
 )
+from lockstep.diagnosis import Advice
 from lockstep.serving.exposition import render
 from lockstep.serving.fault_isolation import OUTCOMES
 from lockstep.serving.process import OwnProcess
@@ -31,9 +32,7 @@ from tests.coordinator.test_store import incident
 HANG = incident(2, kind="hang", cause="unknown", ranks=(2, 3), domain=("tp", "tp0"), excess_seconds=9.5)
 NAME = "lockstep_incident_silence_seconds"
 PROCESS = OwnProcess().read()
-ADVICE = tuple(
-    AdviceItem(suggestion="a", how="b", predicted_gain_ratio=gain, source="c") for gain in (None, 0.125, 0.25)
-)
+ADVICE = tuple(Advice(suggestion="a", how="b", predicted_gain_ratio=gain, source="c") for gain in (None, 0.125, 0.25))
 NAMED = (SubjectRecord(subject=Subject("node", "n17"), sightings=(), recent=3),)
 OURS = [metric for metric in CATALOGUE if metric.source != "exporter"]
 

@@ -7,7 +7,6 @@ import pytest
 
 from coordinator.decide import events as ev
 from coordinator.decide.incident_tracker import RunMemory
-from coordinator.decide.incidents import AdviceItem
 from coordinator.decide.state import RunMachine
 from coordinator.decide.transitions import TRANSITIONS, State, TransitionError, Trigger
 from coordinator.detect.findings import FLUCTUATION, SLOW_LINK
@@ -16,12 +15,12 @@ from coordinator.settings.policy import Policy, ProfilePolicy
 from lockstep.contracts.domains import from_degrees
 from lockstep.contracts.messages import ProfileAnswer, TraceSummary
 from lockstep.contracts.metrics import PROFILE_STATES, RUN_STATES
-from lockstep.diagnosis import Diagnosis
+from lockstep.diagnosis import Advice, Diagnosis
 from tests.coordinator.conftest import finding, judged
 
 T = 1_000_000.0
 POLICY = Policy()
-ADVICE = (AdviceItem(suggestion="fix it", how="so", predicted_gain_ratio=0.3, source="a table"),)
+ADVICE = (Advice(suggestion="fix it", how="so", predicted_gain_ratio=0.3, source="a table"),)
 
 
 def summary(rank, request, error=""):

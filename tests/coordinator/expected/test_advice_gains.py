@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.decide.incidents import AdviceItem
 from coordinator.expected.advice_gains import within_loss
+from lockstep.diagnosis import Advice
 
 
 def advice(*gains):
-    return [AdviceItem(suggestion=f"s{i}", how="h", predicted_gain_ratio=g, source="x") for i, g in enumerate(gains)]
+    return [Advice(suggestion=f"s{i}", how="h", predicted_gain_ratio=g, source="x") for i, g in enumerate(gains)]
 
 
 @pytest.mark.parametrize(

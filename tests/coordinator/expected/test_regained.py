@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from coordinator.decide import events as ev
-from coordinator.decide.incidents import AdviceItem, from_json, to_json
+from coordinator.decide.incidents import from_json, to_json
 from coordinator.expected.expectation import Expectation, fault_of
 from coordinator.expected.regained import loss_of
+from lockstep.diagnosis import Advice
 from lockstep.simulator.calibration.repair import COMPUTING, FLOOR
 from tests.coordinator.expected.test_expectation import JOB, TEXT, Watch, answer, see
 from tests.coordinator.live import effects_of
@@ -167,7 +168,7 @@ def test_another_cause_takes_the_gain_of_the_first_with_it():
 def test_records_go_before_the_breakdown_of_a_capture_and_are_kept():
     """A capture is of some ranks and some steps. Through the store's form, too."""
     (told,) = Expectation().repairs([SLOWER], "")
-    advice = (AdviceItem(suggestion="s", how="h", predicted_gain_ratio=0.4, source="x"),)
+    advice = (Advice(suggestion="s", how="h", predicted_gain_ratio=0.4, source="x"),)
     found = replace(SLOWER, advice=advice, prediction=told.prediction)
     assert found.predicted_gain == (pytest.approx(0.08 / 0.6), "records")
     assert replace(found, prediction=None).predicted_gain == (0.4, "breakdown")
