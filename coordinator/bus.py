@@ -27,7 +27,7 @@ from lockstep.serving.log_limit import LogLimit
 from lockstep.serving.messaging import Broker, BrokerError, Session, Will, backoff_seconds
 
 if TYPE_CHECKING:
-    from lockstep.contracts.messages import ProfileRequest, StackRequest
+    from lockstep.contracts.messages import CaptureRequest, StackRequest
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class Bus:
             )
             await _wait(stop, wait_s)
 
-    async def publish_request(self, request: "ProfileRequest | StackRequest") -> None:
+    async def publish_request(self, request: "CaptureRequest | StackRequest") -> None:
         """Publish a request to a node, QoS 1.
 
         Raises

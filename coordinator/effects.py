@@ -13,7 +13,7 @@ from coordinator.expected.healthy import KeptWindow
 from coordinator.run_isolation import HANDLE
 from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.limits import PROFILE_DEADLINE_SECONDS_MAX
-from lockstep.contracts.messages import ProfileRequest, StackRequest
+from lockstep.contracts.messages import CaptureRequest, StackRequest
 from lockstep.diagnosis import INSUFFICIENT, Diagnosis, explain
 from lockstep.serving.messaging import BrokerError
 
@@ -95,7 +95,7 @@ class Effects:
                         instruction.cause_id,
                     )
                 self.writer.keep(name, incident)
-            case ev.RequestProfile():
+            case ev.RequestCapture():
                 self.writer.keep(name, None)
                 self._start(name, self._request, instruction, f"profile request {instruction.request_id}")
             case ev.Diagnose():
@@ -116,20 +116,20 @@ class Effects:
                 self._perform_other(name, instruction)
 
     def _perform_other(self, name: str, instruction: ev.Instruction) -> None:
-        if isinstance(instruction, ev.WithdrawProfile):
+        if isinstance(instruction, ev.WithdrawCapture):
             self._start(name, self._withdraw, instruction, f"withdrawal of request {instruction.request_id}")
             return
         if isinstance(instruction, ev.RequestStacks):
             self._start(name, self._request_stacks, instruction, f"stacks, request {instruction.request_id}")
             return
-        assert isinstance(instruction, ev.RefuseProfile)  # its asker reads it from the orders
+        assert isinstance(instruction, ev.RefuseCapture)  # its asker reads it from the orders
 
     def take_over(self) -> None:
         """Order the captures that a former leader may have died with; nodes ignore an order that they already have."""
         for name, run in self._runs.by_name.items():
             capture = run.machine.captures.current
             if capture is not None and not capture.states and not capture.refused:
-                order = ev.RequestProfile(
+                order = ev.RequestCapture(
                     cause_id=f"term:{self._leadership.term}",
                     request_id=capture.request_id,
                     ranks=capture.ranks,
@@ -141,13 +141,13 @@ class Effects:
                 )
                 self._start(name, self._request, order, f"profile request {order.request_id}")
 
-    async def _request(self, name: str, order: ev.RequestProfile) -> None:
+    async def _request(self, name: str, order: ev.RequestCapture) -> None:
         """Publish a capture request. One for an incident is the leader's: its answers reach all coordinators."""
         try:
             await self._publish(name, order, deadline_seconds=_bounded(order.deadline_seconds), memory=order.memory)
         except BrokerError as error:
             _log.warning("run %s: profile request %d could not be sent: %s", name, order.request_id, error)
-            failed = ev.ProfileFailedEvent(
+            failed = ev.CaptureFailedEvent(
                 unix_s=self._now_s(),
                 cause_id=order.cause_id,
                 request_id=order.request_id,
@@ -155,19 +155,19 @@ class Effects:
             )
             self.perform(self._runs.feed(name, failed))
 
-    async def _withdraw(self, name: str, order: ev.WithdrawProfile) -> None:
+    async def _withdraw(self, name: str, order: ev.WithdrawCapture) -> None:
         """Publish that a capture is not wanted any more. One that is lost is made up for by the request's deadline."""
         try:
             await self._publish(name, order, is_withdrawn=True)
         except BrokerError as error:
             _log.warning("run %s: request %d could not be withdrawn: %s", name, order.request_id, error)
 
-    async def _publish(self, name: str, order: ev.RequestProfile | ev.WithdrawProfile, **more: Any) -> None:
+    async def _publish(self, name: str, order: ev.RequestCapture | ev.WithdrawCapture, **more: Any) -> None:
         run = self._runs.by_name.get(name)
         if run is None or not (self._leadership.leads or order.is_asked):
             return
         for node, ranks in _by_node(run, order.ranks).items():
-            request = ProfileRequest(
+            request = CaptureRequest(
                 run=name,
                 node=node,
                 request_id=order.request_id,

@@ -22,9 +22,9 @@ from coordinator.run_table import RunTable
 from coordinator.step_detection import StepDetection
 from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS
 from lockstep.contracts.messages import (
+    CaptureResult,
     NodeAlive,
     NodeAnnouncement,
-    ProfileAnswer,
     RankStacks,
     StepBatch,
     TraceSummary,
@@ -100,7 +100,7 @@ class Runs:
                 self.presence.note(message.node, now_s, is_alive=message.alive)
                 self.targets.hear(message, now_s)
                 return self._apply_heartbeats(message, now_s)
-            case ProfileAnswer() | TraceSummary() | RankStacks():
+            case CaptureResult() | TraceSummary() | RankStacks():
                 event = _event_of(message, now_s)
                 return self._isolation.run(HANDLE, message.run, now_s, lambda: self._feed(message.run, event))
             case _:  # what coordinators publish: nothing of it is for the runs
@@ -297,11 +297,11 @@ class Runs:
         return run.snapshot()
 
 
-def _event_of(message: ProfileAnswer | TraceSummary | RankStacks, now_s: float) -> ev.Event:
+def _event_of(message: CaptureResult | TraceSummary | RankStacks, now_s: float) -> ev.Event:
     """Return what a rank's answer to a request is to its run."""
     match message:
-        case ProfileAnswer():
-            return ev.AnswerEvent(unix_s=now_s, cause_id=f"answer:{message.request_id}", answer=message)
+        case CaptureResult():
+            return ev.CaptureResultEvent(unix_s=now_s, cause_id=f"answer:{message.request_id}", answer=message)
         case TraceSummary():
             return ev.SummaryEvent(unix_s=now_s, cause_id=f"summary:{message.request_id}", summary=message)
     return ev.StacksEvent(unix_s=now_s, cause_id=f"stacks:{message.request_id}", stacks=message)

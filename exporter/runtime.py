@@ -8,13 +8,14 @@ import asyncio
 import logging
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from aiohttp import web
 
+from exporter.capturing.capture_requests import CaptureRequests
 from exporter.capturing.captures import Captures
-from exporter.capturing.control import ControlWriter, OrderJob
-from exporter.capturing.profile_requests import ProfileRequests
+from exporter.capturing.control import ControlJob, ControlWriter
 from exporter.capturing.stacks import StackRequests
 from exporter.capturing.summarise import Summariser, TraceJob
 from exporter.config import ExporterConfig
@@ -36,13 +37,12 @@ from exporter.sending.publisher import Publisher
 from exporter.shared_directory import prepare_root
 from exporter.state_file import load_state, save_state
 from lockstep.contracts import topics
+from lockstep.contracts.capture import CaptureResult
 from lockstep.contracts.codec import encode
-from lockstep.contracts.control import OrderAnswer, answer_to_json
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS
 from lockstep.contracts.messages import (
-    ProfileAnswer,
-    ProfileRequest,
+    CaptureRequest,
     RankStacks,
     RunHeartbeat,
     StackRequest,
@@ -57,7 +57,7 @@ from lockstep.serving.web import Web
 
 _log = logging.getLogger(__name__)
 
-_RunMessage = StepBatch | ProfileAnswer | TraceSummary | RankStacks
+_RunMessage = StepBatch | CaptureResult | TraceSummary | RankStacks
 _SECOND_NS = 10**9
 _CLOSE_S = 5.0  # for a step of the shutdown that has no limit of its own
 _QUARANTINE_S = 60.0  # of requests for a run that failed three times in a row
@@ -100,7 +100,7 @@ class Exporter:
         self._memory = MemoryWatch(lambda: find_targets(self._rings.runs.values()))
         self._stack_requests = self._make_stack_requests()
         self._summariser = self._make_summariser()
-        self._requests = self._make_profile_requests()
+        self._requests = self._make_capture_requests()
 
     def _make_publisher(self, broker: Broker) -> Publisher:
         return Publisher(
@@ -133,8 +133,8 @@ class Exporter:
             host_watch=self._host_watch,
         )
 
-    def _make_profile_requests(self) -> ProfileRequests:
-        return ProfileRequests(
+    def _make_capture_requests(self) -> CaptureRequests:
+        return CaptureRequests(
             self._captures,
             counts=self.counts,
             control=self._control,
@@ -291,7 +291,7 @@ class Exporter:
         if reading.answer is not None:
             self._take_answer(reading.run, reading.rank, reading.answer)
 
-    def _take_answer(self, run: RunTrack, rank: int, answer: OrderAnswer) -> None:
+    def _take_answer(self, run: RunTrack, rank: int, answer: CaptureResult) -> None:
         """Count a rank's answer, pass it on, and have a finished trace summarised."""
         if self._seen_requests.get((run.name, rank)) != answer.request_id and answer.state != "refused":
             self._seen_requests[run.name, rank] = answer.request_id
@@ -319,7 +319,7 @@ class Exporter:
                 self._announced[name] = run.revision
                 self._send_state(run)
             if periodic or is_new:
-                self._control.submit(OrderJob(name, run.directory))
+                self._control.submit(ControlJob(name, run.directory))
         if periodic:
             self._publisher.term = self._captures.term_in_force(time.time())
             self._publisher.heartbeat()
@@ -345,7 +345,7 @@ class Exporter:
             self._announced.pop(run.name, None)
             self._captures.forget(run.name)
             self._stack_requests.forget(run.directory)
-            self._control.submit(OrderJob(run.name, run.directory))  # removes what is left of it
+            self._control.submit(ControlJob(run.name, run.directory))  # removes what is left of it
             self._send_state(run, last=True)
             self._seen_requests = {key: seen for key, seen in self._seen_requests.items() if key[0] != run.name}
 
@@ -365,10 +365,10 @@ class Exporter:
             return
         self.counts.lost["spool"] += records
 
-    def _send_answer(self, run: str, rank: int, answer: OrderAnswer) -> None:
-        self._put(topics.ANSWER, ProfileAnswer(run=run, node=self._node, rank=rank, **answer_to_json(answer)))
+    def _send_answer(self, run: str, rank: int, answer: CaptureResult) -> None:
+        self._put(topics.ANSWER, replace(answer, run=run, node=self._node, rank=rank))
 
-    def _on_request(self, request: ProfileRequest) -> None:
+    def _on_request(self, request: CaptureRequest) -> None:
         if self._isolation.admits("message", request.run, time.monotonic()):
             with self._guard("message", request.run):
                 self._requests.take(request, time.monotonic_ns(), time.time())
@@ -377,7 +377,7 @@ class Exporter:
         self._summariser.prepare()
         self._host_watch.note_capture()
 
-    def _on_control_failure(self, job: OrderJob, reason: str) -> None:
+    def _on_control_failure(self, job: ControlJob, reason: str) -> None:
         """Bring a failure from the control thread, where this runs, into the event loop."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._requests.order_failed, job, reason)

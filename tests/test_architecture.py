@@ -66,7 +66,7 @@ _WAY = {
     "coordinator.detect": {"lockstep.contracts", "coordinator.settings", "coordinator.intake"},
 }
 _WAY["coordinator.decide"] = {"lockstep.contracts", "lockstep.simulator", "lockstep.diagnosis", *_WAY}
-_WAY["coordinator.expected"] = {"lockstep.contracts", "lockstep.simulator", *_WAY}
+_WAY["coordinator.expected"] = {"lockstep.contracts", "lockstep.simulator", "lockstep.diagnosis", *_WAY}
 _WAY["coordinator.fleet"] = {*ARROWS["coordinator"], "coordinator", *_WAY}
 _WAY["coordinator.evidence"] = {*ARROWS["coordinator"], "coordinator", *_WAY}
 _WAY["coordinator.record"] = {*ARROWS["coordinator"], "coordinator", *_WAY}

@@ -19,7 +19,7 @@ from typing import Any
 from lockstep.agent.control import ControlReader
 from lockstep.agent.shared_directory import trusted_uids
 from lockstep.contracts import ring as ring_layout
-from lockstep.contracts.control import OrderAnswer, ProfileOrder, answer_to_json, order_from_json
+from lockstep.contracts.capture import CaptureRequest, CaptureResult, request_from_json, result_to_json
 from lockstep.contracts.paths import control_path, incoming_directory, run_directory, trace_name
 from tests.support.mark_ring import MarkRing, make_header, wanted_step
 
@@ -93,7 +93,7 @@ class Rank:
     def __init__(self, plan: RanksPlan, local_rank: int) -> None:
         self.rank = plan.first_rank + local_rank
         self._directory = run_directory(Path(plan.root), plan.run)
-        self._order: ProfileOrder | None = None
+        self._order: CaptureRequest | None = None
         self._began_step: int | None = None
         self._began_ns = 0
         header = make_header(
@@ -103,11 +103,11 @@ class Rank:
         everyone = {"kind": "dp", "name": "dp0", "ranks": [[0, plan.world, 1]]}
         self._ring.groups([everyone])
 
-    def take_order(self, order: ProfileOrder) -> None:
+    def take_order(self, order: CaptureRequest) -> None:
         """Accept a capture order that names this rank."""
         if self.rank in order.ranks:
             self._order, self._began_step = order, None
-            self._answer(OrderAnswer(request_id=order.request_id, state="accepted"))
+            self._answer(CaptureResult(request_id=order.request_id, state="accepted"))
 
     def end_step(self, job: Job) -> None:
         """Record a step, and go on with a capture."""
@@ -118,7 +118,7 @@ class Rank:
             return
         if self._began_step is None:
             self._began_step, self._began_ns = job.step + 1, job.end_ns
-            self._answer(OrderAnswer(request_id=order.request_id, state="running"))
+            self._answer(CaptureResult(request_id=order.request_id, state="running"))
         elif job.step == self._began_step + order.steps - 1:
             self._finish_capture(order, job)
 
@@ -126,7 +126,7 @@ class Rank:
         """Say that training ended well."""
         self._ring.state(ring_layout.STATE_FINISHED)
 
-    def _finish_capture(self, order: ProfileOrder, job: Job) -> None:
+    def _finish_capture(self, order: CaptureRequest, job: Job) -> None:
         assert self._began_step is not None
         name = trace_name(order.request_id, self.rank)
         path = self._directory / f".{name}"
@@ -134,7 +134,7 @@ class Rank:
         trace_bytes = path.stat().st_size
         path.rename(incoming_directory(self._directory) / name)
         self._answer(
-            OrderAnswer(
+            CaptureResult(
                 request_id=order.request_id,
                 state="done",
                 first_step=self._began_step,
@@ -147,8 +147,8 @@ class Rank:
         )
         self._order = None
 
-    def _answer(self, answer: OrderAnswer) -> None:
-        self._ring.answer(answer_to_json(answer))
+    def _answer(self, answer: CaptureResult) -> None:
+        self._ring.answer(result_to_json(answer))
 
 
 def _trace(steps: int, own_ns: int, step_ns: int) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def play(plan: RanksPlan) -> None:
             rank.end_step(job)
         value = control.poll(time.monotonic_ns())
         if value is not None:
-            order = order_from_json(value, where=plan.node)
+            order = request_from_json(value, where=plan.node)
             with orders.open("a") as log:
                 log.write(json.dumps({"step": job.step, **asdict(order)}) + "\n")
             for rank in ranks:

@@ -4,8 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lockstep.contracts import messages, topics
+from lockstep.contracts.capture import (
+    OPTIMIZER,
+    CaptureRequest,
+    CaptureResult,
+    StepBoundary,
+    request_to_json,
+    result_to_json,
+)
 from lockstep.contracts.codec import Message
-from lockstep.contracts.control import OrderAnswer, ProfileOrder, answer_to_json, order_to_json
 from lockstep.contracts.facts import RankFacts, facts_to_json
 from lockstep.contracts.memory_report import HOST, KeptAllocation, RankMemory
 from lockstep.contracts.records import RECORD_FIELDS
@@ -122,10 +129,18 @@ SILENT = messages.NodeAnnouncement(
     groups=_GROUPS,
     revision=4,
 )
-REQUEST = messages.ProfileRequest(
-    run=RUN, node=NODE, request_id=5, ranks=[0, 1], first_step=70, steps=3, term=2, trace_max_bytes=1 << 20
+REQUEST = messages.CaptureRequest(
+    run=RUN,
+    node=NODE,
+    request_id=5,
+    ranks=[0, 1],
+    first_step=70,
+    steps=3,
+    term=2,
+    trace_max_bytes=1 << 20,
+    boundaries=[StepBoundary(OPTIMIZER, 1, 70, 70)] * 2,
 )
-ANSWER = messages.ProfileAnswer(
+ANSWER = messages.CaptureResult(
     run=RUN,
     node=NODE,
     rank=1,
@@ -237,8 +252,8 @@ MESSAGES: list[tuple[str, Message]] = [
 ]
 """One of every form, with its topic."""
 
-ANSWER_JSON = answer_to_json(
-    OrderAnswer(
+ANSWER_JSON = result_to_json(
+    CaptureResult(
         request_id=5,
         state="done",
         reason="ended after 2 steps",
@@ -250,8 +265,8 @@ ANSWER_JSON = answer_to_json(
         cost_ns=10**8,
     )
 )
-ORDER_JSON = order_to_json(
-    ProfileOrder(
+ORDER_JSON = request_to_json(
+    CaptureRequest(
         request_id=5,
         ranks=[0, 1],
         first_step=70,

@@ -28,11 +28,11 @@ from lockstep.contracts.codec import Message, encode
 from lockstep.contracts.delivery import FrameHeader, pack_frame
 from lockstep.contracts.messages import (
     Acknowledgement,
+    CaptureRequest,
     CoordinatorAlive,
     GroupInfo,
     NodeAlive,
     NodeAnnouncement,
-    ProfileRequest,
     RankInfo,
 )
 from lockstep.contracts.topics import node_topic, run_topic
@@ -298,7 +298,7 @@ def _oversized(world: World) -> str:
 def _outdated(world: World) -> str:
     """Order a capture under a term, then another one under the term before."""
     term = int(time.time())
-    order = ProfileRequest(run=RUN, node=OWNER, request_id=1, ranks=[0], first_step=-1, steps=1, term=term)
+    order = CaptureRequest(run=RUN, node=OWNER, request_id=1, ranks=[0], first_step=-1, steps=1, term=term)
     topic = run_topic(RUN, topics.REQUEST, OWNER)
     counter = _exporter("inputs_rejected_total", 'input="request"')
     assert world.publish(COORDINATOR, topic, encode(order)) == ""
@@ -342,7 +342,7 @@ def _attempts() -> Iterator[Attempt]:
     acknowledgement = Acknowledgement(
         node=OWNER, coordinator="c1", incarnation=now_ns, stream_id=1, received=1 << 40, committed=1 << 40
     )
-    order = ProfileRequest(run=RUN, node=OWNER, request_id=9, ranks=[0], first_step=-1, steps=1, term=1 << 40)
+    order = CaptureRequest(run=RUN, node=OWNER, request_id=9, ranks=[0], first_step=-1, steps=1, term=1 << 40)
     gone = NodeAlive(node=OWNER, alive=False, unix_ns=now_ns, stream_id=1)
     rows: list[tuple[str, str, Callable[[World], str]]] = [
         (OTHER, "publish steps as another node", _frame(OTHER, run_topic(RUN, topics.STEPS, OWNER))),

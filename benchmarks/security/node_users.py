@@ -24,14 +24,14 @@ from benchmarks.security.node import Node, eventually, node
 from exporter.capturing.control import write_control
 from lockstep.contracts import ring as layout
 from lockstep.contracts.blob import read_blob, write_blob
-from lockstep.contracts.control import (
+from lockstep.contracts.capture import (
     NEXT_STEP,
     STEP,
-    OrderAnswer,
-    ProfileOrder,
+    CaptureRequest,
+    CaptureResult,
     StepBoundary,
-    answer_to_json,
-    order_to_json,
+    request_to_json,
+    result_to_json,
 )
 from lockstep.contracts.control_block import CONTROL_BYTES, ORDER_BYTES, ORDER_OFFSET, pack_control_header
 from lockstep.contracts.paths import control_path, exporter_directory, incoming_directory, ring_path, trace_name
@@ -133,13 +133,13 @@ def forged_block() -> bytes:
     block = bytearray(CONTROL_BYTES)
     header = pack_control_header()
     block[: len(header)] = header
-    write_blob(memoryview(block), ORDER_OFFSET, ORDER_BYTES, 99, order_to_json(order(FORGED_REQUEST)))
+    write_blob(memoryview(block), ORDER_OFFSET, ORDER_BYTES, 99, request_to_json(order(FORGED_REQUEST)))
     return bytes(block)
 
 
-def order(request_id: int) -> ProfileOrder:
+def order(request_id: int) -> CaptureRequest:
     """Return an order for rank 0."""
-    return ProfileOrder(
+    return CaptureRequest(
         request_id=request_id,
         ranks=[0],
         first_step=NEXT_STEP,
@@ -152,12 +152,12 @@ def order(request_id: int) -> ProfileOrder:
     )
 
 
-def write_ring(directory: Path, rank: int = 0, *, answer: OrderAnswer | None = None) -> None:
+def write_ring(directory: Path, rank: int = 0, *, answer: CaptureResult | None = None) -> None:
     """Write a live ring as a rank does; `directory` is made if it is missing."""
     header = make_header(rank, world_size=64, hostname="node-1")
     writer = MarkRing(directory, header, now_ns=time.monotonic_ns())
     if answer is not None:
-        writer.answer(answer_to_json(answer))
+        writer.answer(result_to_json(answer))
     writer.close()
 
 
@@ -417,7 +417,7 @@ def link_trace(scene: Scene) -> Refusal:
     secret.write_text("only the exporter may read this")
     secret.chmod(0o600)
     os.chown(secret, scene.users.exporter, -1)
-    answer = OrderAnswer(request_id=9, state="done", steps=1)
+    answer = CaptureResult(request_id=9, state="done", steps=1)
 
     if error := scene.attack(lambda: write_ring(mine)):
         raise RuntimeError(f"the attack itself failed: {error}")

@@ -24,9 +24,9 @@ from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.delivery import HEADER_BYTES, FrameHeader, pack_frame
 from lockstep.contracts.messages import (
     Acknowledgement,
+    CaptureRequest,
+    CaptureResult,
     NodeAlive,
-    ProfileAnswer,
-    ProfileRequest,
     RunHeartbeat,
     StepBatch,
 )
@@ -329,7 +329,7 @@ class Fleet:
         if isinstance(decoded, Acknowledgement):
             node.coordinators.acknowledge(decoded, round(now_s * _NS))
             node.free()
-        elif isinstance(decoded, ProfileRequest):
+        elif isinstance(decoded, CaptureRequest):
             self.counts.orders += 1
             node.entries += [_refusal(decoded, rank) for rank in decoded.ranks]
         self._send_next(node, now_s)
@@ -440,9 +440,9 @@ class Fleet:
         return True
 
 
-def _refusal(request: ProfileRequest, rank: int) -> tuple[str, bytes]:
+def _refusal(request: CaptureRequest, rank: int) -> tuple[str, bytes]:
     """Return topic and payload of what a rank answers that has no profiler."""
-    answer = ProfileAnswer(
+    answer = CaptureResult(
         run=request.run,
         node=request.node,
         rank=rank,

@@ -27,17 +27,17 @@ async def ask_profile(request: web.Request) -> web.Response:
     authorise(request)
     run = known_run(request)
     ranks, steps, shapes = await _body(request, run)
-    event = ev.ProfileAskedEvent(
+    event = ev.CaptureAskedEvent(
         unix_s=services.now_s(), cause_id="api:profile", ranks=ranks, steps=steps, shapes=shapes
     )
     orders = services.runs.feed(run.name, event)
     services.perform(orders)
     for _, instructions in orders:
         for instruction in instructions:
-            if isinstance(instruction, ev.RequestProfile):
+            if isinstance(instruction, ev.RequestCapture):
                 answer = {"request_id": instruction.request_id, "first_step": instruction.first_step, "steps": steps}
                 return web.json_response(answer, status=web.HTTPAccepted.status_code)
-            if isinstance(instruction, ev.RefuseProfile):
+            if isinstance(instruction, ev.RefuseCapture):
                 raise ApiError(_CONFLICT, f"run {run.name}: {instruction.reason}")
     raise ApiError(_CONFLICT, f"run {run.name}: nothing came of it")
 

@@ -7,13 +7,13 @@ import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from coordinator.decide.incidents import ProfileNote
+from coordinator.decide.incidents import CaptureNote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from coordinator.settings.policy import ProfilePolicy
-    from lockstep.contracts.messages import ProfileAnswer, TraceSummary
+    from lockstep.contracts.messages import CaptureResult, TraceSummary
     from lockstep.diagnosis import Diagnosis
 
 _TERMINAL = ("done", "refused")
@@ -120,7 +120,7 @@ class Capture:
         """Training thread time that the capture has taken so far, over its ranks."""
         return sum(self.cost_ns.values()) / 1e9
 
-    def take_answer(self, answer: "ProfileAnswer") -> None:
+    def take_answer(self, answer: "CaptureResult") -> None:
         """Take the answer of a rank of this request."""
         self.states[answer.rank] = answer.state
         self.nodes[answer.rank] = answer.node
@@ -201,9 +201,9 @@ class Capture:
         }
 
 
-def note_of(capture: Capture) -> ProfileNote:
+def note_of(capture: Capture) -> CaptureNote:
     """Return what an incident keeps of a capture."""
-    return ProfileNote(
+    return CaptureNote(
         request_id=capture.request_id,
         ranks=capture.ranks,
         first_step=capture.first_step,

@@ -105,7 +105,7 @@ class CaptureFlow:
         capture = self.captures.withdraw(now_s)
         if capture is not None and capture.withdrawn and now_s < capture.deadline_s:
             self._out.add(
-                ev.WithdrawProfile,
+                ev.WithdrawCapture,
                 request_id=capture.request_id,
                 ranks=tuple(rank for rank in capture.ranks if rank in capture.withdrawn),
                 first_step=capture.first_step,
@@ -169,7 +169,7 @@ class CaptureFlow:
         shapes = shapes or self.captures.policy.shapes
         capture = self.captures.request(subject, selection, steps, self.judgement, now_s, shapes=shapes)
         self._out.add(
-            ev.RequestProfile,
+            ev.RequestCapture,
             request_id=capture.request_id,
             ranks=capture.ranks,
             first_step=capture.first_step,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from coordinator.decide.selection import Selection
     from coordinator.detect.findings import Judgement
     from coordinator.settings.policy import ProfilePolicy
-    from lockstep.contracts.messages import ProfileAnswer, TraceSummary
+    from lockstep.contracts.messages import CaptureResult, TraceSummary
     from lockstep.diagnosis import Diagnosis
 
 _REQUEST_ID_SPARE_BITS = 11  # 53 bits are left, which JSON readers that know only doubles keep
@@ -116,7 +116,7 @@ class CaptureManager:
         if capture is not None and capture.request_id == request_id:
             capture.refused |= dict.fromkeys(set(capture.ranks) - capture.summaries.keys(), reason)
 
-    def take_answer(self, answer: "ProfileAnswer") -> None:
+    def take_answer(self, answer: "CaptureResult") -> None:
         """Take the answer of a rank to a request; those to others, forged or long over, change nothing."""
         capture = self.find(answer.request_id)
         if capture is not None and answer.rank in capture.ranks:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from coordinator.settings.policy import Policy
     from coordinator.settings.specs import SpecText
     from lockstep.contracts.domains import Topology
-    from lockstep.contracts.messages import ProfileAnswer, RankStacks, TraceSummary
+    from lockstep.contracts.messages import CaptureResult, RankStacks, TraceSummary
     from lockstep.diagnosis import Advice, Diagnosis
     from lockstep.simulator.calibration.measured import OperatorTimes, Window
     from lockstep.simulator.calibration.online import OnlineModel
@@ -115,7 +115,7 @@ class ExplainedEvent(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileAskedEvent(Event):
+class CaptureAskedEvent(Event):
     """An operator asks for a capture of `ranks`, which exist."""
 
     ranks: tuple[int, ...]
@@ -124,7 +124,7 @@ class ProfileAskedEvent(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileFailedEvent(Event):
+class CaptureFailedEvent(Event):
     """A request could not be sent."""
 
     request_id: int
@@ -132,10 +132,10 @@ class ProfileFailedEvent(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerEvent(Event):
+class CaptureResultEvent(Event):
     """A rank says what became of a request."""
 
-    answer: "ProfileAnswer"
+    answer: "CaptureResult"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +237,7 @@ class CloseIncident(Instruction):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestProfile(Instruction):
+class RequestCapture(Instruction):
     """Ask the nodes of `ranks` for a capture, which all give up in `deadline_seconds`; `is_asked`: for an operator.
 
     With `memory`, allocations of tensors are recorded.
@@ -254,7 +254,7 @@ class RequestProfile(Instruction):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WithdrawProfile(Instruction):
+class WithdrawCapture(Instruction):
     """End a capture on the nodes of `ranks`: it cannot come, or no one wants it any more. Else as it was requested."""
 
     request_id: int
@@ -274,7 +274,7 @@ class RequestStacks(Instruction):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RefuseProfile(Instruction):
+class RefuseCapture(Instruction):
     """Tell the operator why no capture is made."""
 
     reason: str

@@ -15,7 +15,7 @@ BY_MODEL, BY_BREAKDOWN, BY_RECORDS = "model", "breakdown", "records"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileNote:
+class CaptureNote:
     """The capture made for an incident; `cost_seconds` is training thread time over its ranks."""
 
     request_id: int
@@ -78,7 +78,7 @@ class Incident:
     diagnosed: bool = False
     profile_evidence: tuple[str, ...] = ()
     state: str = OPEN
-    profile: ProfileNote | None = field(default=None)
+    profile: CaptureNote | None = field(default=None)
     explanation: dict[str, Any] = field(default_factory=dict)
     prediction: Prediction | None = None
     stacks: tuple[str, ...] = ()
@@ -146,7 +146,7 @@ def from_json(value: Mapping[str, Any], *, where: str) -> Incident:
             "advice": tuple(Advice(**item) for item in value["advice"]),
             "prediction": None if prediction is None else Prediction(**prediction),
             "machine": None if machine is None else machine_evidence_from_json(machine),
-            "profile": None if profile is None else ProfileNote(**{**profile, "ranks": tuple(profile["ranks"])}),
+            "profile": None if profile is None else CaptureNote(**{**profile, "ranks": tuple(profile["ranks"])}),
         }
         return Incident(**known)
     except (KeyError, TypeError) as error:

@@ -63,9 +63,9 @@ class RunMachine:
             ev.MemoryGrowthEvent: self._on_memory_growth,
             ev.LossesEvent: self._on_losses,
             ev.PolicyChangedEvent: self._on_policy,
-            ev.ProfileAskedEvent: self._on_asked,
-            ev.ProfileFailedEvent: self._on_failed,
-            ev.AnswerEvent: self._on_answer,
+            ev.CaptureAskedEvent: self._on_asked,
+            ev.CaptureFailedEvent: self._on_failed,
+            ev.CaptureResultEvent: self._on_answer,
             ev.SummaryEvent: self._on_summary,
             ev.StacksEvent: self._on_stacks,
             ev.DiagnosedEvent: self._on_diagnosed,
@@ -287,22 +287,22 @@ class RunMachine:
         if incident is not None:
             self._out.add(ev.CloseIncident, incident=incident)
 
-    def _on_asked(self, event: ev.ProfileAskedEvent) -> None:
+    def _on_asked(self, event: ev.CaptureAskedEvent) -> None:
         reason = "" if self._policy.profile.enabled else "profiling is switched off"
         if self.captures.current is not None:
             reason = f"request {self.captures.current.request_id} is under way"
         elif self.judgement is None or self.state in OVER or self.state in (State.HUNG, State.LOST):
             reason = f"the run is {self.state}"
         if reason:
-            self._out.add(ev.RefuseProfile, reason=reason)
+            self._out.add(ev.RefuseCapture, reason=reason)
         else:
             asked = Selection((), event.ranks)
             self.flow.request(CaptureSubject(), asked, event.steps, event.unix_s, shapes=event.shapes)
 
-    def _on_failed(self, event: ev.ProfileFailedEvent) -> None:
+    def _on_failed(self, event: ev.CaptureFailedEvent) -> None:
         self.captures.fail(event.request_id, event.reason)
 
-    def _on_answer(self, event: ev.AnswerEvent) -> None:
+    def _on_answer(self, event: ev.CaptureResultEvent) -> None:
         self.captures.take_answer(event.answer)
 
     def _on_summary(self, event: ev.SummaryEvent) -> None:

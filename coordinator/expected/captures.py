@@ -33,7 +33,7 @@ class HealthyCaptures:
         """Return what a capture that has just ended tells of healthy ranks; None where none did."""
         latest = None
         for instruction in instructions:
-            if isinstance(instruction, ev.RequestProfile):
+            if isinstance(instruction, ev.RequestCapture):
                 well = _is_well(machine)
                 self._asked = _Asked(instruction.request_id, machine.tracker.incidents_total) if well else None
             elif isinstance(instruction, ev.Diagnose):

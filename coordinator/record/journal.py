@@ -18,7 +18,7 @@ from coordinator.decide.machine_evidence import machine_evidence_from_json
 from coordinator.decide.memory import RunMemory, learnt_from_bytes, memory_from_json
 from coordinator.settings.policy import Policy
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.messages import NodeAlive, NodeAnnouncement, ProfileAnswer, RankStacks, StepBatch, TraceSummary
+from lockstep.contracts.messages import CaptureResult, NodeAlive, NodeAnnouncement, RankStacks, StepBatch, TraceSummary
 from lockstep.diagnosis.verdict import Advice
 
 NS = 1_000_000_000
@@ -35,7 +35,7 @@ class Start:
 
 
 JournalItem = (
-    Start | NodeAnnouncement | NodeAlive | ProfileAnswer | TraceSummary | RankStacks | ev.Event | tuple[StepBatch, ...]
+    Start | NodeAnnouncement | NodeAlive | CaptureResult | TraceSummary | RankStacks | ev.Event | tuple[StepBatch, ...]
 )
 
 
@@ -63,7 +63,7 @@ def time_ns_of(unix_s: float) -> int:
 _MESSAGES: dict[str, type] = {
     "announcement": NodeAnnouncement,
     "alive": NodeAlive,
-    "answer": ProfileAnswer,
+    "answer": CaptureResult,
     "summary": TraceSummary,
     "stacks": RankStacks,
 }
@@ -72,9 +72,9 @@ _EVENTS: dict[str, type[ev.Event]] = {
     "fleet_history": ev.FleetHistoryEvent,
     "machine_evidence": ev.MachineEvidenceEvent,
     "predicted": ev.PredictedEvent,
-    "profile_asked": ev.ProfileAskedEvent,
+    "profile_asked": ev.CaptureAskedEvent,
     "policy": ev.PolicyChangedEvent,
-    "profile_failed": ev.ProfileFailedEvent,
+    "profile_failed": ev.CaptureFailedEvent,
     "tick": ev.TickEvent,
 }
 _KINDS: dict[type, str] = {form: kind for kind, form in (_MESSAGES | _EVENTS).items()} | {Start: "start"}

@@ -1,4 +1,4 @@
-"""Which profile requests this node takes: pure decisions, the time comes in. One capture at a time.
+"""Which capture requests this node takes: pure decisions, the time comes in. One capture at a time.
 
 Several coordinators may send the same request, and a leader that was replaced may still send its own: the first is
 decided once, by its id; the second is refused, because its term is over.
@@ -6,15 +6,20 @@ decided once, by its id; the second is refused, because its term is over.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
-from lockstep.contracts.control import ProfileOrder, StepBoundary, order_from_json, order_to_json
+from lockstep.contracts.capture import CaptureRequest, StepBoundary, request_from_json, request_to_json
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import TERM_AHEAD_OF_NODE_SECONDS_MAX
-from lockstep.contracts.messages import ProfileRequest
 
 _NS = 1_000_000_000
 _TERMINAL = ("done", "refused")
-_OF_THE_NODE = ("ranks", "boundaries")  # of an order; the other fields are the request's
+_OF_THE_BUS: dict[str, Any] = {
+    each.name: each.default
+    for each in fields(CaptureRequest)
+    if each.name in ("run", "node", "term", "deadline_seconds", "is_withdrawn")
+}
+"""What a control block leaves out: its place, and what is between coordinator and node."""
 _REQUESTS_MAX = 256  # requests remembered; an incident takes a handful
 
 
@@ -33,20 +38,20 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What becomes of a request: an order for the ranks here or None, and why each other rank is refused.
+    """What becomes of a request: `order`, what of it the ranks here get, or None, and why each other rank is refused.
 
-    An order for no rank takes the one before it back. `is_outdated`: its term is over or is none, or its id names
+    One for no rank takes the one before it back. `is_outdated`: its term is over or is none, or its id names
     another request.
     """
 
-    order: ProfileOrder | None
+    order: CaptureRequest | None
     refusals: dict[int, str]
     is_outdated: bool = False
 
 
 @dataclass(slots=True)
 class _Capture:
-    request: ProfileRequest
+    request: CaptureRequest
     waiting: dict[int, int]  # ranks that have not answered done or refused -> their attempt
     deadline_ns: int
 
@@ -64,7 +69,7 @@ class Captures:
 
     term: int = 0
     _running: dict[str, _Capture] = field(default_factory=dict)
-    _requests: dict[tuple[str, int], ProfileRequest] = field(default_factory=dict)
+    _requests: dict[tuple[str, int], CaptureRequest] = field(default_factory=dict)
 
     def term_in_force(self, unix_s: float) -> int:
         """Return the term below which requests are refused; 0 where what is known is ahead of the clock.
@@ -81,7 +86,7 @@ class Captures:
         return reason
 
     def judge(
-        self, request: ProfileRequest, ranks: Mapping[int, Candidate] | None, now_ns: int, unix_s: float
+        self, request: CaptureRequest, ranks: Mapping[int, Candidate] | None, now_ns: int, unix_s: float
     ) -> Admission:
         """Decide; an accepted request counts as running from now on.
 
@@ -106,7 +111,7 @@ class Captures:
             del self._requests[next(iter(self._requests))]
         return self._decide(request, ranks, now_ns)
 
-    def _withdraw(self, request: ProfileRequest, unix_s: float) -> Admission:
+    def _withdraw(self, request: CaptureRequest, unix_s: float) -> Admission:
         """End a capture that is not wanted any more; what was never accepted here needs nothing."""
         if reason := self._foreign_term(request.term, unix_s):
             return Admission(None, {request.ranks[0]: reason} if request.ranks else {}, is_outdated=True)
@@ -115,7 +120,7 @@ class Captures:
             return Admission(None, {})
         return Admission(_order(self._running.pop(request.run).request, {}), {})
 
-    def take_expired(self, now_ns: int) -> list[tuple[str, ProfileOrder]]:
+    def take_expired(self, now_ns: int) -> list[tuple[str, CaptureRequest]]:
         """End the captures whose deadline has passed; return their runs, each with the order that takes theirs back."""
         over = [run for run, running in self._running.items() if now_ns >= running.deadline_ns]
         return [(run, _order(self._running.pop(run).request, {})) for run in over]
@@ -149,7 +154,7 @@ class Captures:
             )
         return ""
 
-    def _decide(self, request: ProfileRequest, ranks: Mapping[int, Candidate] | None, now_ns: int) -> Admission:
+    def _decide(self, request: CaptureRequest, ranks: Mapping[int, Candidate] | None, now_ns: int) -> Admission:
         if ranks is None:
             return Admission(
                 None, dict.fromkeys(request.ranks, f"run {request.run!r} is unknown on node {request.node!r}")
@@ -168,7 +173,7 @@ class Captures:
         self._running[request.run] = _Capture(request, {rank: ranks[rank].attempt for rank in able}, deadline_ns)
         return Admission(order, refusals)
 
-    def _busy(self, request: ProfileRequest, now_ns: int) -> str:
+    def _busy(self, request: CaptureRequest, now_ns: int) -> str:
         """Return which capture is under way here; runs share the node's processors and its disk."""
         for run, running in self._running.items():
             if now_ns < running.deadline_ns:
@@ -194,7 +199,7 @@ class Captures:
         return running.request_id if running is not None else None
 
 
-def _unfit(request: ProfileRequest, rank: int, ranks: Mapping[int, Candidate]) -> str:
+def _unfit(request: CaptureRequest, rank: int, ranks: Mapping[int, Candidate]) -> str:
     if rank not in ranks:
         return f"rank {rank} of run {request.run!r} is not on node {request.node!r}"
     if ranks[rank].state != "running":
@@ -207,9 +212,8 @@ def _unfit(request: ProfileRequest, rank: int, ranks: Mapping[int, Candidate]) -
     return ""
 
 
-def _order(request: ProfileRequest, boundaries: Mapping[int, StepBoundary | None]) -> ProfileOrder:
-    """Return the order for the ranks of `boundaries`, checked as the ranks will check it."""
-    values = {f.name: getattr(request, f.name) for f in fields(ProfileOrder) if f.name not in _OF_THE_NODE}
+def _order(request: CaptureRequest, boundaries: Mapping[int, StepBoundary | None]) -> CaptureRequest:
+    """Return the request as the ranks of `boundaries` read it, checked as they will check it."""
     known = {rank: boundary for rank, boundary in sorted(boundaries.items()) if boundary is not None}
-    order = ProfileOrder(ranks=list(known), boundaries=list(known.values()), **values)
-    return order_from_json(order_to_json(order), where="profile request")
+    order = replace(request, ranks=list(known), boundaries=list(known.values()), **_OF_THE_BUS)
+    return request_from_json(request_to_json(order), where="capture request")

@@ -17,7 +17,7 @@ from pathlib import Path
 from exporter.capturing.stack_request_pipe import make_request_pipe
 from exporter.shared_directory import prepare_run, remove_gone
 from lockstep.contracts.blob import HEAD_BYTES, read_generation, write_blob
-from lockstep.contracts.control import ProfileOrder, order_to_json
+from lockstep.contracts.capture import CaptureRequest, request_to_json
 from lockstep.contracts.control_block import (
     CONTROL_BYTES,
     ORDER_BYTES,
@@ -36,7 +36,7 @@ _JOIN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class OrderJob:
+class ControlJob:
     """Make sure that a run has a control block, and write `order` into it if there is one.
 
     Without an order, what a run that is gone has left is removed.
@@ -44,22 +44,22 @@ class OrderJob:
 
     run: str
     directory: Path
-    order: ProfileOrder | None = None
+    order: CaptureRequest | None = None
 
 
 class ControlWriter:
     """Owns the control thread. `on_failure` is called in that thread, with the job and the reason."""
 
-    def __init__(self, on_failure: Callable[[OrderJob, str], None]) -> None:
+    def __init__(self, on_failure: Callable[[ControlJob, str], None]) -> None:
         self._on_failure = on_failure
-        self._jobs: queue.Queue[OrderJob | None] = queue.Queue(_JOBS_MAX)
+        self._jobs: queue.Queue[ControlJob | None] = queue.Queue(_JOBS_MAX)
         self._thread = threading.Thread(target=self._work, name="control", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
-    def submit(self, job: OrderJob) -> bool:
+    def submit(self, job: ControlJob) -> bool:
         """Hand a job over without waiting; False if too many wait already."""
         try:
             self._jobs.put_nowait(job)
@@ -85,7 +85,7 @@ class ControlWriter:
                 self._on_failure(job, str(error))
 
 
-def write_control(directory: Path, order: ProfileOrder | None) -> None:
+def write_control(directory: Path, order: CaptureRequest | None) -> None:
     """Create the control block of a run if it has none of this version, and store `order` in it.
 
     Raises
@@ -156,9 +156,9 @@ def _create(path: Path, gid: int) -> int:
     return descriptor
 
 
-def _store(descriptor: int, generation: int, order: ProfileOrder) -> None:
+def _store(descriptor: int, generation: int, order: CaptureRequest) -> None:
     """Store the payload first and the head last, as `write_blob` does in memory."""
     region = bytearray(ORDER_BYTES)
-    write_blob(memoryview(region), 0, ORDER_BYTES, generation, order_to_json(order))
+    write_blob(memoryview(region), 0, ORDER_BYTES, generation, request_to_json(order))
     os.pwrite(descriptor, region[HEAD_BYTES:], ORDER_OFFSET + HEAD_BYTES)
     os.pwrite(descriptor, region[:HEAD_BYTES], ORDER_OFFSET)

@@ -23,7 +23,7 @@ from lockstep.contracts.messages import LAPPED, LOSS_REASONS, TORN
 from lockstep.contracts.records import RECORD_FIELDS, RECORD_INDEX
 
 if TYPE_CHECKING:
-    from lockstep.contracts.control import StepBoundary
+    from lockstep.contracts.capture import StepBoundary
     from lockstep.contracts.marks import MarkBlock
 
 _log = logging.getLogger(__name__)

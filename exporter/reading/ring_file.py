@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from lockstep.contracts import ring
 from lockstep.contracts.blob import HEAD_BYTES, read_blob, read_generation
 from lockstep.contracts.bounds import FLAGS_MAX, INT63_MAX
-from lockstep.contracts.control import OrderAnswer, answer_from_json
+from lockstep.contracts.capture import CaptureResult, result_from_json
 from lockstep.contracts.endings import RaisedEnding, raised_from_json
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import MONOTONIC_NS_MAX
@@ -42,7 +42,7 @@ class ReadResult:
     state: int
     failures: int
     ending: RaisedEnding | None
-    answer: OrderAnswer | None
+    answer: CaptureResult | None
     groups: Any
     facts: Any
     errors: tuple[MalformedError, ...]
@@ -231,7 +231,7 @@ class RingFile:
             errors.append(error)
             return None
 
-    def _answer(self, front: memoryview, errors: list[MalformedError]) -> OrderAnswer | None:
+    def _answer(self, front: memoryview, errors: list[MalformedError]) -> CaptureResult | None:
         if read_generation(front, _ANSWER) == self.answer_generation:
             return None
         found = read_blob(front, _ANSWER, ring.ANSWER_BYTES)
@@ -239,7 +239,7 @@ class RingFile:
             return None
         self.answer_generation, value = found
         try:
-            answer = answer_from_json(value, where=str(self.path))
+            answer = result_from_json(value, where=str(self.path))
         except MalformedError as error:
             errors.append(error)
             return None

@@ -26,7 +26,7 @@ from exporter.reading.ring_file import ReadResult, RingFile
 from exporter.reading.run_directories import RunDirectories, turns_of
 from exporter.reading.totals import possible
 from exporter.reading.tracks import RankTrack, RunTrack
-from lockstep.contracts.control import OrderAnswer
+from lockstep.contracts.capture import CaptureResult
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.facts import facts_from_json
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
@@ -59,7 +59,7 @@ class RingReading:
     run: RunTrack
     rank: int
     records: Records
-    answer: OrderAnswer | None
+    answer: CaptureResult | None
     lost: dict[str, int]
 
 

@@ -24,7 +24,7 @@ from lockstep.contracts import topics
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.delivery import FrameHeader, pack_frame
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.messages import Acknowledgement, NodeAlive, ProfileRequest, RunHeartbeat, StackRequest
+from lockstep.contracts.messages import Acknowledgement, CaptureRequest, NodeAlive, RunHeartbeat, StackRequest
 from lockstep.serving.messaging import Broker, BrokerError, PublishRefusedError, Session, Will, backoff_seconds
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Publisher:
         broker: Broker,
         *,
         counts: Counts,
-        on_request: Callable[[ProfileRequest], None],
+        on_request: Callable[[CaptureRequest], None],
         on_stack_request: Callable[[StackRequest], None] = lambda _: None,
         heartbeats: Callable[[], list[RunHeartbeat]],
         jitter: random.Random,
@@ -336,7 +336,7 @@ class Publisher:
             self._counts.reject("message", error)
             return
         match message:
-            case ProfileRequest():
+            case CaptureRequest():
                 if not self._stop.is_set():
                     self._on_request(message)
             case StackRequest():

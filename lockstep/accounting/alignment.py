@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from lockstep.accounting.iteration import REPEATS
 from lockstep.accounting.state import COUNT, StateForm, TupleForm, WordForm
-from lockstep.contracts.control import BACKWARD, END_KINDS, ENDS_PER_STEP_MAX, OPTIMIZER, STEP, StepBoundary
+from lockstep.contracts.capture import BACKWARD, END_KINDS, ENDS_PER_STEP_MAX, OPTIMIZER, STEP, StepBoundary
 from lockstep.contracts.marks import MarkKind
 
 

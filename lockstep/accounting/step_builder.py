@@ -43,7 +43,7 @@ from lockstep.accounting.state import (
     saved,
 )
 from lockstep.accounting.step_in_progress import AgentCosts, BuiltStep, BuiltStepForm, StepInProgress
-from lockstep.contracts.control import BACKWARD, OPTIMIZER, STEP, StepBoundary
+from lockstep.contracts.capture import BACKWARD, OPTIMIZER, STEP, StepBoundary
 from lockstep.contracts.errors import ContractVersionError
 from lockstep.contracts.limits import MONOTONIC_NS_MAX
 from lockstep.contracts.marks import (

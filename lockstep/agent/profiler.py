@@ -1,7 +1,7 @@
 """Where a rank looks for profile orders; what carries them out is loaded when the first one arrives.
 
 Most ranks are never asked: until an order comes, a rank holds the reader of its control block (control.py) and the pace
-of its ends. capture/order_runner.py has the rest.
+of its ends. capture/capture_runner.py has the rest.
 """
 
 from pathlib import Path
@@ -16,12 +16,12 @@ from lockstep.contracts.paths import control_path
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lockstep.agent.capture.order_runner import OrderRunner
+    from lockstep.agent.capture.capture_runner import CaptureRunner
     from lockstep.agent.mark_buffer import MarkBuffer
 
 
 class RankCapture:
-    """The profile orders of one rank. Used by the training thread only; the arguments are those of OrderRunner."""
+    """The profile orders of one rank. Used by the training thread only; the arguments are those of CaptureRunner."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class RankCapture:
         self._is_in_flight = is_in_flight
         self._control = ControlReader(control_path(directory), trusted)
         self._pace = EndPace(monotonic_ns())
-        self._runner: OrderRunner | None = None
+        self._runner: CaptureRunner | None = None
         self._stale_request = 0
         """The request that a former attempt of this rank was given, 0 without one."""
         self._stale_request = request_number(self._poll(monotonic_ns()))
@@ -79,11 +79,11 @@ class RankCapture:
             self._loaded().refuse_block(str(error))
             return None
 
-    def _loaded(self) -> "OrderRunner":
+    def _loaded(self) -> "CaptureRunner":
         if self._runner is None:
-            from lockstep.agent.capture.order_runner import OrderRunner  # noqa: PLC0415  (most ranks are never asked)
+            from lockstep.agent.capture.capture_runner import CaptureRunner  # noqa: PLC0415  (most ranks are never asked)
 
-            self._runner = OrderRunner(
+            self._runner = CaptureRunner(
                 *self._place, pace=self._pace, is_in_flight=self._is_in_flight, last_request=self._stale_request
             )
         return self._runner

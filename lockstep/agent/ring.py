@@ -146,7 +146,7 @@ class RingWriter:
                 self.path.parent.rmdir()  # where no other ring is
 
     def write_answer(self, value: Any) -> None:
-        """Store this rank's answer to its profile order (`control.answer_to_json`)."""
+        """Store this rank's answer to its profile order (`control.result_to_json`)."""
         self._write_blob(layout.ANSWER_OFFSET, layout.ANSWER_BYTES, value)
 
     def write_groups(self, value: Any) -> None:

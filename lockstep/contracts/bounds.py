@@ -11,6 +11,8 @@ from typing import Annotated, Any, get_args, get_origin
 
 from lockstep.contracts.limits import MONOTONIC_NS_MAX, NAME_MAX_BYTES, PROFILE_STEPS_MAX, UNIX_NS_MAX, WORLD_SIZE_MAX
 
+MESSAGE_VERSION = 1
+"""Of all messages on the bus; it counts from the first release on."""
 INT63_MAX = (1 << 63) - 1
 STEP_MAX = (1 << 62) - 1
 FLAGS_MAX = (1 << 32) - 1
@@ -66,6 +68,8 @@ WorldSize = Annotated[int, Range(1, WORLD_SIZE_MAX)]
 StepIndex = Annotated[int, Range(0, STEP_MAX)]
 StepIndexOrNone = Annotated[int, Range(-1, STEP_MAX)]
 """-1 stands for no step: none captured, or the next one."""
+RankOrNone = Annotated[int, Range(-1, WORLD_SIZE_MAX - 1)]
+"""-1 stands for no rank: one that the place of the value gives."""
 CaptureSteps = Annotated[int, Range(0, PROFILE_STEPS_MAX)]
 Version = Annotated[int, Range(0, (1 << 31) - 1)]
 Name = Annotated[str, Length(NAME_MAX_BYTES)]

@@ -21,12 +21,12 @@ from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.contracts.messages import (
     MESSAGE_VERSION,
     Acknowledgement,
+    CaptureRequest,
+    CaptureResult,
     CoordinatorAlive,
     GroupInfo,
     NodeAlive,
     NodeAnnouncement,
-    ProfileAnswer,
-    ProfileRequest,
     RankStacks,
     StackRequest,
     StepBatch,
@@ -41,8 +41,8 @@ Message = (
     | NodeAlive
     | Acknowledgement
     | CoordinatorAlive
-    | ProfileRequest
-    | ProfileAnswer
+    | CaptureRequest
+    | CaptureResult
     | TraceSummary
     | StackRequest
     | RankStacks
@@ -55,8 +55,8 @@ _FORMS: dict[str, type[Message | PackedSummary]] = {
     topics.ALIVE: NodeAlive,
     topics.ACK: Acknowledgement,
     topics.COORDINATOR: CoordinatorAlive,
-    topics.REQUEST: ProfileRequest,
-    topics.ANSWER: ProfileAnswer,
+    topics.REQUEST: CaptureRequest,
+    topics.ANSWER: CaptureResult,
     topics.SUMMARY: PackedSummary,
     topics.STACK_REQUEST: StackRequest,
     topics.STACKS: RankStacks,
@@ -214,6 +214,8 @@ def decode_parsed(parsed: topics.Topic, topic: str, payload: bytes) -> Message:
         return _unpacked(topic, message)
     if isinstance(message, NodeAnnouncement):
         _check_announcement(topic, message)
+    if isinstance(message, CaptureResult) and message.rank < 0:
+        raise MalformedError("rank", where=topic, got=message.rank, expected="whose result it is")
     return message
 
 

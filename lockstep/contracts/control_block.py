@@ -1,7 +1,7 @@
 """Byte layout of the control block, which orders captures of the ranks of one run and node.
 
     0    header    magic, version
-    64   order     blob: one ProfileOrder (contracts/control.py)
+    64   order     blob: one CaptureRequest (contracts/capture.py)
 
 One file per run and node, written only by the exporter's control thread, read by every rank when it stores marks, with
 one integer compare (the blob's generation).

@@ -7,7 +7,7 @@ import pytest
 
 from lockstep.accounting.iteration import REPEATS
 from lockstep.accounting.step_builder import StepBuilder
-from lockstep.contracts.control import BACKWARD, NEXT_STEP, OPTIMIZER, STEP
+from lockstep.contracts.capture import BACKWARD, NEXT_STEP, OPTIMIZER, STEP
 from lockstep.contracts.marks import MarkKind
 from tests.accounting.jobs import KINDS, Job
 from tests.accounting.played import PlayedTraining

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from lockstep.contracts.blob import write_blob
-from lockstep.contracts.control import NEXT_STEP, OPTIMIZER, ProfileOrder, StepBoundary, order_to_json
+from lockstep.contracts.capture import NEXT_STEP, OPTIMIZER, CaptureRequest, StepBoundary, request_to_json
 from lockstep.contracts.control_block import CONTROL_BYTES, ORDER_BYTES, ORDER_OFFSET, pack_control_header
 from lockstep.contracts.paths import control_path, incoming_directory
 
@@ -32,7 +32,7 @@ class ControlBlock:
         os.pwrite(self._file, data, position)
 
     def order(self, request_id: int, **changes: object) -> None:
-        self.store(order_to_json(make_order(request_id, **changes)))
+        self.store(request_to_json(make_order(request_id, **changes)))
 
 
 EACH_OPTIMIZER_STEP = StepBoundary(OPTIMIZER, ends_per_step=1, first_end=0, first_step=0)
@@ -48,7 +48,7 @@ def look_for_requests(agent) -> None:
         agent.marks.spend(0)  # polls, on the training thread
 
 
-def make_order(request_id: int, **changes) -> ProfileOrder:
+def make_order(request_id: int, **changes) -> CaptureRequest:
     """Return an order, for ranks of one optimizer unless `boundaries` says otherwise."""
     values = {
         "ranks": [0],
@@ -61,4 +61,4 @@ def make_order(request_id: int, **changes) -> ProfileOrder:
     }
     values |= changes
     values.setdefault("boundaries", [EACH_OPTIMIZER_STEP] * len(values["ranks"]))
-    return ProfileOrder(request_id=request_id, **values)
+    return CaptureRequest(request_id=request_id, **values)

@@ -13,14 +13,14 @@ import torch
 
 from lockstep.agent.capture import budget, obstacles
 from lockstep.agent.capture.recording import STEP_MARK
-from lockstep.contracts.control import (
-    ANSWER_STATES,
+from lockstep.contracts.capture import (
     BACKWARD,
-    OrderAnswer,
+    RESULT_STATES,
+    CaptureResult,
     StepBoundary,
-    answer_from_json,
-    answer_to_json,
-    order_to_json,
+    request_to_json,
+    result_from_json,
+    result_to_json,
 )
 from lockstep.contracts.paths import incoming_directory, trace_name
 from lockstep.contracts.records import Flag
@@ -59,7 +59,7 @@ class Training:
     @property
     def answer(self):
         value = self.watched.ring().answer
-        return None if value is None else answer_from_json(value, where="ring")
+        return None if value is None else result_from_json(value, where="ring")
 
     @property
     def flags(self):
@@ -388,10 +388,10 @@ def test_failing_export_is_refused(training):
 @pytest.mark.parametrize(
     ("value", "request_id", "reason"),
     [
-        ({"request_id": 5}, 5, "fields of ProfileOrder"),
-        ({**answer_to_json(OrderAnswer(request_id=6, state="done"))}, 6, "fields of ProfileOrder"),
-        ([1, 2], 0, "ProfileOrder in control block: got list"),
-        ({"request_id": "9"}, 0, "fields of ProfileOrder"),
+        ({"request_id": 5}, 5, "fields of CaptureRequest"),
+        ({**result_to_json(CaptureResult(request_id=6, state="done"))}, 6, "fields of CaptureRequest"),
+        ([1, 2], 0, "CaptureRequest in control block: got list"),
+        ({"request_id": "9"}, 0, "fields of CaptureRequest"),
     ],
 )
 def test_malformed_order_is_refused_by_name(training, value, request_id, reason):
@@ -407,7 +407,7 @@ def test_malformed_order_is_refused_by_name(training, value, request_id, reason)
 
 def test_order_out_of_bounds_is_refused(training):
     """Limits hold here too."""
-    training.block.store(order_to_json(make_order(20, steps=10_000)))
+    training.block.store(request_to_json(make_order(20, steps=10_000)))
     training.steps(2)
     assert training.answer.state == "refused"
     assert "steps in control block: got 10000" in training.answer.reason
@@ -439,7 +439,7 @@ def test_end_of_training_ends_the_capture(training):
     training.steps(3)
     training.watched.agent.finish()
     assert (training.answer.state, training.answer.reason) == ("refused", "training ended during the capture")
-    assert training.answer.state in ANSWER_STATES
+    assert training.answer.state in RESULT_STATES
 
 
 def test_training_thread_that_ends_during_its_capture(watched, monkeypatch):

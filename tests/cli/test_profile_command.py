@@ -9,7 +9,7 @@ from coordinator.decide import events as ev
 from lockstep.cli.main import main
 from lockstep.cli.profile_command import parse_ranks
 from lockstep.contracts.errors import ConfigError
-from lockstep.contracts.messages import ProfileAnswer, TraceSummary
+from lockstep.contracts.messages import CaptureResult, TraceSummary
 from lockstep.diagnosis import Advice, Diagnosis
 from tests.coordinator.conftest import until
 from tests.coordinator.scenarios import Scenario, generate
@@ -47,7 +47,7 @@ async def answer(site, *, error=""):
     await until(lambda: captures.current is not None)
     request = captures.current.request_id
     for rank in captures.current.ranks:
-        said = ProfileAnswer(run="job", node="n0", rank=rank, request_id=request, state="done", cost_ns=1_500_000_000)
+        said = CaptureResult(run="job", node="n0", rank=rank, request_id=request, state="done", cost_ns=1_500_000_000)
         summary = TraceSummary(
             run="job", node="n0", rank=rank, request_id=request, window_ns=1, steps=2, trace_bytes=1, event_count=1,
             tree=[], error=error,

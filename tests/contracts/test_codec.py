@@ -13,7 +13,7 @@ from tests.strategies import step_batches
 
 STEPS = topics.run_topic("r", topics.STEPS, "n")
 EMPTY = messages.StepBatch(run="r", node="n", sent_unix_ns=2, count=0, layout="rank", records=b"")
-REQUEST = messages.ProfileRequest(run="r", node="n", request_id=1, ranks=[0], first_step=5, steps=3)
+REQUEST = messages.CaptureRequest(run="r", node="n", request_id=1, ranks=[0], first_step=5, steps=3)
 SUMMARY = messages.TraceSummary(
     run="r", node="n", rank=0, request_id=1, window_ns=5, steps=1, trace_bytes=9, event_count=3,
     tree=[messages.CallNode(parent=-1, name="train", kind="python", total_ns=5, self_ns=5, count=1)],
@@ -32,7 +32,7 @@ EVERY = [
     (topics.ANNOUNCE, messages.NodeAnnouncement(run="r", node="n", ranks=[RANK], groups=[])),
     (topics.ANNOUNCE, SILENT),
     (topics.REQUEST, REQUEST),
-    (topics.ANSWER, messages.ProfileAnswer(run="r", node="n", rank=0, request_id=1, state="done")),
+    (topics.ANSWER, messages.CaptureResult(run="r", node="n", rank=0, request_id=1, state="done")),
     (topics.SUMMARY, SUMMARY),
 ]
 
@@ -47,6 +47,13 @@ def test_step_batches_round_trip(batch):
 def test_every_message_round_trips(channel, message):
     """Each form travels on its own channel."""
     assert codec.decode(topics.run_topic("r", channel, "n"), codec.encode(message)) == message
+
+
+def test_a_result_on_the_bus_names_its_rank():
+    """In a ring the place gives the rank; on the bus nothing else does."""
+    payload = codec.encode(messages.CaptureResult(run="r", node="n", request_id=1, state="done"))
+    with pytest.raises(MalformedError, match="rank"):
+        codec.decode(topics.run_topic("r", topics.ANSWER, "n"), payload)
 
 
 BEAT = messages.RunHeartbeat(run="r", revision=2, alive_unix_ns=[5, 6])
@@ -176,8 +183,8 @@ def test_an_integer_without_encoding_is_refused_by_the_sender(value):
 
 def test_half_a_surrogate_pair_is_refused_by_the_sender():
     """As Python holds file names that are no Unicode."""
-    with pytest.raises(MalformedError, match="message in ProfileAnswer"):
-        codec.encode(messages.ProfileAnswer(run="r", node="n", rank=0, request_id=1, state="done", reason="\ud800"))
+    with pytest.raises(MalformedError, match="message in CaptureResult"):
+        codec.encode(messages.CaptureResult(run="r", node="n", rank=0, request_id=1, state="done", reason="\ud800"))
     with pytest.raises(MalformedError, match="message in Body"):
         codec.encode(replace(SUMMARY, error="\ud800"))
 

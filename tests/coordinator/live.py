@@ -21,9 +21,9 @@ from coordinator.settings.policy import Policy
 from coordinator.state_writer import StateWriter
 from lockstep.contracts.domains import pack_ranks
 from lockstep.contracts.messages import (
+    CaptureResult,
     GroupInfo,
     NodeAnnouncement,
-    ProfileAnswer,
     RankInfo,
     TraceSummary,
 )
@@ -69,7 +69,7 @@ class Live:
                 match instruction:
                     case ev.OpenIncident() | ev.UpdateIncident() | ev.CloseIncident():
                         self.told[instruction.incident.id] = instruction.incident
-                    case ev.RequestProfile():
+                    case ev.RequestCapture():
                         for rank in instruction.ranks:
                             self._later(now_s + CAPTURE_SECONDS, (run, rank, instruction.request_id))
                     case ev.Diagnose():
@@ -100,7 +100,7 @@ class Live:
                 continue
             run, rank, request = what
             state = "refused" if rank in self.refuses else "done"
-            answer = ProfileAnswer(run=run, node="n", rank=rank, request_id=request, state=state, cost_ns=NS)
+            answer = CaptureResult(run=run, node="n", rank=rank, request_id=request, state=state, cost_ns=NS)
             self.perform(self.runs.take(answer, now_s), now_s)
             if state == "done":
                 summary = TraceSummary(

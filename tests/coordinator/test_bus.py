@@ -13,7 +13,7 @@ from coordinator.leadership import Leadership
 from lockstep.contracts import topics
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.delivery import FrameHeader, pack_frame
-from lockstep.contracts.messages import CoordinatorAlive, NodeAlive, NodeAnnouncement, ProfileRequest
+from lockstep.contracts.messages import CaptureRequest, CoordinatorAlive, NodeAlive, NodeAnnouncement
 from lockstep.serving.broker import BrokerConfig
 from lockstep.serving.local_broker import LocalBroker
 from lockstep.serving.messaging import Broker, BrokerError
@@ -239,7 +239,7 @@ async def test_frames_sent_while_nobody_listened_come_when_somebody_does(broker)
 
 async def test_requests_reach_their_node(broker):
     """A request arrives on the topic of its node and decodes to itself."""
-    request = ProfileRequest(run="job", node="n1", request_id=7, ranks=[2], first_step=80, steps=3)
+    request = CaptureRequest(run="job", node="n1", request_id=7, ranks=[2], first_step=80, steps=3)
     async with wired(broker, "n1") as wire, listening(Ears(broker)) as ears:
         await ears.bus.publish_request(request)
         assert await asyncio.wait_for(wire.requests.get(), 10) == request
@@ -261,7 +261,7 @@ async def test_without_a_broker_it_keeps_trying_and_ends_when_it_is_stopped():
     task = asyncio.create_task(ears.bus.run(stop))
     with pytest.raises(BrokerError, match="not connected"):
         await ears.bus.publish_request(
-            ProfileRequest(run="j", node="n", request_id=1, ranks=[0], first_step=1, steps=1)
+            CaptureRequest(run="j", node="n", request_id=1, ranks=[0], first_step=1, steps=1)
         )
     stop.set()
     await asyncio.wait_for(task, 10)

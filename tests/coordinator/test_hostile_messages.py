@@ -17,7 +17,7 @@ from lockstep.contracts import topics
 from lockstep.contracts.bounds import Range, unannotated
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.messages import NodeAlive, NodeAnnouncement, ProfileAnswer, TraceSummary
+from lockstep.contracts.messages import CaptureResult, NodeAlive, NodeAnnouncement, TraceSummary
 from lockstep.serving.fault_isolation import FAILED
 from lockstep.serving.local_broker import LocalBroker
 from tests.contracts.test_message_bounds import changed, leaves
@@ -100,7 +100,7 @@ async def test_what_ended_the_coordinator_is_refused_at_decode(coordinator: Coor
 ENDS = [
     pytest.param(topic, message, path, end, id=f"{type(message).__name__}.{'.'.join(map(str, path))}={end:g}")
     for topic, message in MESSAGES
-    if isinstance(message, NodeAnnouncement | NodeAlive | ProfileAnswer | TraceSummary)
+    if isinstance(message, NodeAnnouncement | NodeAlive | CaptureResult | TraceSummary)
     for path, hint in leaves(message, type(message))
     if isinstance(bound := unannotated(hint)[1], Range)
     for end in (unannotated(hint)[0](bound.low), unannotated(hint)[0](bound.high))

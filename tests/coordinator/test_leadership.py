@@ -2,9 +2,9 @@
 
 from coordinator.leadership import SETTLE_S, SILENT_S, Leadership
 from exporter.capturing.captures import Candidate, Captures
-from lockstep.contracts.control import OPTIMIZER, StepBoundary
+from lockstep.contracts.capture import OPTIMIZER, StepBoundary
 from lockstep.contracts.limits import TERM_AHEAD_SECONDS_MAX
-from lockstep.contracts.messages import CoordinatorAlive, ProfileRequest
+from lockstep.contracts.messages import CaptureRequest, CoordinatorAlive
 
 NOW = 1_800_000_000.0
 
@@ -128,7 +128,7 @@ def test_nodes_that_lie_cannot_raise_terms_beyond_what_nodes_accept():
     assert leader.leads
     captures = Captures()
     able = Candidate("running", StepBoundary(OPTIMIZER, 1, 0, 0), 1)
-    request = ProfileRequest(run="r", node="n", request_id=1, ranks=[0], first_step=0, steps=1, term=leader.term)
+    request = CaptureRequest(run="r", node="n", request_id=1, ranks=[0], first_step=0, steps=1, term=leader.term)
     assert captures.judge(request, {0: able}, 0, now_s).order is not None
 
 

@@ -95,7 +95,7 @@ def test_an_incident_explains_itself_and_has_a_page():
     assert "5 MiB a step; its limit is" in shown
 
 
-def summary_of(order: ev.RequestProfile, rank: int, kept: dict[str, int]) -> TraceSummary:
+def summary_of(order: ev.RequestCapture, rank: int, kept: dict[str, int]) -> TraceSummary:
     return TraceSummary(
         run="job",
         node="n0",
@@ -110,8 +110,8 @@ def summary_of(order: ev.RequestProfile, rank: int, kept: dict[str, int]) -> Tra
     )
 
 
-def requested(job: Job) -> ev.RequestProfile:
-    [order] = [order for order in job.orders if isinstance(order, ev.RequestProfile)]
+def requested(job: Job) -> ev.RequestCapture:
+    [order] = [order for order in job.orders if isinstance(order, ev.RequestCapture)]
     return order
 
 

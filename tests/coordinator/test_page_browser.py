@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from lockstep.contracts.messages import ProfileAnswer, TraceSummary
+from lockstep.contracts.messages import CaptureResult, TraceSummary
 from tests.coordinator.conftest import START_UNIX_S, announce
 from tests.coordinator.test_runs import NOW, play, two_nodes
 from tests.coordinator.web import FAULTY, TOKEN, Server
@@ -235,7 +235,7 @@ def deliver(site, error):
     capture = site.runs.by_name["job"].machine.captures.current
     for rank in capture.ranks:
         about = {"run": "job", "node": "n0", "rank": rank, "request_id": capture.request_id}
-        site.runs.take(ProfileAnswer(**about, state="done", cost_ns=10**9), NOW)
+        site.runs.take(CaptureResult(**about, state="done", cost_ns=10**9), NOW)
         told = TraceSummary(**about, window_ns=1, steps=2, trace_bytes=1, event_count=1, tree=[], error=error)
         site.runs.take(told, NOW)
 

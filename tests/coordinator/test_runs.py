@@ -51,7 +51,7 @@ def test_the_third_slow_step_opens_an_incident_and_asks_for_a_capture():
     watch = runs()
     two_nodes(watch)
     assert play(watch, FAULTY, 0, 42) == []
-    told = [("job", "OpenIncident"), ("job", "RequestProfile"), ("job", "UpdateIncident")]
+    told = [("job", "OpenIncident"), ("job", "RequestCapture"), ("job", "UpdateIncident")]
     assert play(watch, FAULTY, 42, 43) == told
     snapshot = watch.snapshot_of(watch.by_name["job"])
     assert (snapshot.slow_ranks, snapshot.suspects[0].rank, snapshot.suspects[0].cause) == (1, 2, "data")

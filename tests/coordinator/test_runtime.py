@@ -11,7 +11,7 @@ from coordinator.intake import coalescer
 from coordinator.intake.streams import Receipt
 from lockstep.contracts import topics
 from lockstep.contracts.errors import ConfigError
-from lockstep.contracts.messages import CallNode, ProfileAnswer, TraceSummary
+from lockstep.contracts.messages import CallNode, CaptureResult, TraceSummary
 from lockstep.serving.broker import BrokerConfig
 from lockstep.serving.local_broker import LocalBroker
 from lockstep.serving.mqtt import MqttBroker
@@ -61,7 +61,7 @@ async def test_from_records_to_the_function_over_a_real_broker(mosquitto, tmp_pa
             assert (request.ranks, request.steps, request.stacks) == ([2, 0, 1], 3, True)
             assert request.first_step > 42
             for rank, work_ns in ((2, 900_000_000), (0, 100_000_000), (1, 100_000_000)):
-                answer = ProfileAnswer(run="job", node="n0", rank=rank, request_id=request.request_id, state="done")
+                answer = CaptureResult(run="job", node="n0", rank=rank, request_id=request.request_id, state="done")
                 await wire.send(topics.ANSWER, answer)
                 await wire.send(topics.SUMMARY, trace(rank, request.request_id, work_ns))
             machine = coordinator._runs.by_name["job"].machine
@@ -193,7 +193,7 @@ async def test_one_of_a_pair_orders_the_capture_and_both_explain_the_incident(tm
             await play(wire, 0, 50, now)
             request = await asyncio.wait_for(wire.requests.get(), 20)
             for rank, work_ns in ((2, 900_000_000), (0, 100_000_000), (1, 100_000_000)):
-                answer = ProfileAnswer(run="job", node="n0", rank=rank, request_id=request.request_id, state="done")
+                answer = CaptureResult(run="job", node="n0", rank=rank, request_id=request.request_id, state="done")
                 await wire.send(topics.ANSWER, answer)
                 await wire.send(topics.SUMMARY, trace(rank, request.request_id, work_ns))
             machines = [each._runs.by_name["job"].machine for each in (first, second)]
@@ -232,7 +232,7 @@ async def test_a_capture_of_a_rank_that_no_node_announces_ends_nothing():
         await wire.announce(announce(0, 1, 2, 3, heartbeat_s=now))
         await until(lambda: "job" in coordinator._runs.by_name)
         coordinator._leadership.leads = True
-        order = ev.RequestProfile(
+        order = ev.RequestCapture(
             cause_id="c", request_id=7, ranks=(2, 99), first_step=1, steps=3, deadline_seconds=9.0
         )
         coordinator._effects.perform([("job", [order])])
@@ -247,6 +247,6 @@ async def test_a_task_of_a_run_that_raises_ends_nothing(monkeypatch):
         await until(lambda: "job" in coordinator._runs.by_name)
         coordinator._leadership.leads = True
         monkeypatch.setattr(coordinator._bus, "publish_request", None)
-        order = ev.RequestProfile(cause_id="c", request_id=7, ranks=(2,), first_step=1, steps=3, deadline_seconds=9.0)
+        order = ev.RequestCapture(cause_id="c", request_id=7, ranks=(2,), first_step=1, steps=3, deadline_seconds=9.0)
         coordinator._effects.perform([("job", [order])])
         await until(lambda: coordinator._runs.isolation.dropped["handle", "failed"] == 1)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coordinator.decide.incidents import CLOSED, Incident, ProfileNote, from_json, to_json
+from coordinator.decide.incidents import CLOSED, CaptureNote, Incident, from_json, to_json
 from coordinator.decide.memory import Learnt, RunMemory
 from coordinator.store import FILE_NAME, Store
 from lockstep.contracts.errors import ConfigError, MalformedError
@@ -31,7 +31,7 @@ def incident(number=1, **more):
         "numbers": {"excess_ratio": 0.5},
         "profile_evidence": ("it stays in forward",),
         "advice": (Advice(suggestion="a", how="b", predicted_gain_ratio=None, source="c"),),
-        "profile": ProfileNote(request_id=7, ranks=(2, 0), first_step=70, steps=3, cost_seconds=0.5),
+        "profile": CaptureNote(request_id=7, ranks=(2, 0), first_step=70, steps=3, cost_seconds=0.5),
     }
     return Incident(**(values | more))
 

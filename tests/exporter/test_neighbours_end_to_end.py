@@ -61,7 +61,7 @@ async def test_lines_of_an_inspector_become_series(config: ExporterConfig, root,
         await until(lambda: exporter.snapshot.runs)
         path = inspector_directory(root) / "worker-0-pid100.log"
         path.write_bytes(b"".join(line(sequence=number) + b"\n" for number in range(5)) + b"hostile\n")
-        await until(lambda: exporter.snapshot.inspector.lines["malformed"])
+        await until(lambda: exporter.snapshot.inspector.lines.get("malformed"))
         url = f"http://127.0.0.1:{exporter.http_port}/metrics"
         async with aiohttp.ClientSession() as asking, asking.get(url) as reply:
             text = await reply.text()

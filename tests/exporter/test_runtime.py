@@ -19,15 +19,14 @@ from exporter.runtime import Exporter
 from lockstep.contracts import ring as layout
 from lockstep.contracts import topics
 from lockstep.contracts.blob import read_blob
+from lockstep.contracts.capture import STEP, CaptureResult, StepBoundary, request_from_json, result_to_json
 from lockstep.contracts.codec import encode
-from lockstep.contracts.control import STEP, OrderAnswer, StepBoundary, answer_to_json, order_from_json
 from lockstep.contracts.control_block import ORDER_BYTES, ORDER_OFFSET
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.messages import (
+    CaptureRequest,
     NodeAlive,
     NodeAnnouncement,
-    ProfileAnswer,
-    ProfileRequest,
     StepBatch,
     TraceSummary,
 )
@@ -48,7 +47,7 @@ from tests.support.batches import columns_of, ranks_of
 from tests.support.model_coordinator import coordinating
 from tests.support.servers import Mosquitto
 
-REQUEST = ProfileRequest(run="run-a", node="node-1", request_id=5, ranks=[0, 1], first_step=-1, steps=3)
+REQUEST = CaptureRequest(run="run-a", node="node-1", request_id=5, ranks=[0, 1], first_step=-1, steps=3)
 
 
 @pytest.fixture
@@ -89,7 +88,7 @@ def spoil(directory: Path) -> None:
         path.write_bytes(b"\xff" * 300)
 
 
-async def ask(port: int, request: ProfileRequest) -> None:
+async def ask(port: int, request: CaptureRequest) -> None:
     await send_request(port, request.run, encode(request))
 
 
@@ -117,7 +116,7 @@ async def test_it_starts_serves_and_ends(config: ExporterConfig, make_ring):
         async with running(exporter):
             assert exporter.http_port != 0
             assert await get(exporter, "/-/ready") == "ready\n"
-            assert 'lockstep_step{rank="0",run="run-a"} 0.0' in await get(exporter, "/metrics")
+            assert 'lockstep_steps_total{rank="0",run="run-a"} ' in await get(exporter, "/metrics")
             assert json.loads(await get(exporter, "/api/v1/ranks"))["ranks"][0]["step"] == 0
             assert {t.get_name() for t in asyncio.all_tasks()} >= {"publish", "summarise"}
     # asyncio may keep a pipe for child processes, and closes a socket in the turn after the one that ended it.
@@ -353,7 +352,7 @@ async def test_a_capture_from_request_to_summary(root, tmp_path, make_ring, mosq
         for rank, ring in enumerate(rings):
             (incoming_directory(directory) / trace_name(5, rank)).write_text("no trace")
             for state in ("accepted", "running", "done"):
-                ring.answer(answer_to_json(OrderAnswer(request_id=5, state=state, steps=3, cost_ns=10**9)))
+                ring.answer(result_to_json(CaptureResult(request_id=5, state=state, steps=3, cost_ns=10**9)))
                 await coordinator.until(lambda r=rank, s=state: (r, s) in answers(coordinator, 5))
         await coordinator.until(lambda: len(coordinator.of(TraceSummary)) == 2)
         assert [summary.error != "" for summary in coordinator.of(TraceSummary)] == [True, True]
@@ -376,15 +375,15 @@ async def control_order(directory: Path, request_id: int = 5):
             await asyncio.sleep(0.01)
             data = control_path(directory).read_bytes()
             found = read_blob(memoryview(data), ORDER_OFFSET, ORDER_BYTES)
-    return order_from_json(found[1], where="control")
+    return request_from_json(found[1], where="control")
 
 
 def answers(coordinator, request_id: int) -> list[tuple[int, str]]:
-    return [(a.rank, a.state) for a in coordinator.of(ProfileAnswer) if a.request_id == request_id]
+    return [(a.rank, a.state) for a in coordinator.of(CaptureResult) if a.request_id == request_id]
 
 
-def refusals(coordinator, request_id: int) -> list[ProfileAnswer]:
-    return [a for a in coordinator.of(ProfileAnswer) if a.request_id == request_id and a.state == "refused"]
+def refusals(coordinator, request_id: int) -> list[CaptureResult]:
+    return [a for a in coordinator.of(CaptureResult) if a.request_id == request_id and a.state == "refused"]
 
 
 @pytest.mark.servers
@@ -402,10 +401,10 @@ async def test_requests_for_what_is_not_here_are_refused_by_name(root, tmp_path,
         assert "run 'elsewhere' is unknown on node 'node-1'" in refusals(coordinator, 1)[0].reason
         assert "rank 9 of run 'run-a'" in refusals(coordinator, 2)[0].reason
         assert not (root / "elsewhere").exists()
-        before = len(coordinator.of(ProfileAnswer))
+        before = len(coordinator.of(CaptureResult))
         await send_request(mosquitto.port, "run-a", b"\xde\xad" * 100)
         await until(lambda: exporter.counts.rejected["message"] == 1)
-        assert len(coordinator.of(ProfileAnswer)) == before
+        assert len(coordinator.of(CaptureResult)) == before
 
 
 async def test_an_order_that_cannot_be_written_is_refused(config: ExporterConfig, make_ring):
@@ -505,7 +504,7 @@ def dropped(exporter: Exporter) -> dict[str, int]:
 def test_a_surprise_in_a_request_costs_the_request(config: ExporterConfig, monkeypatch):
     """Three of a run in a row, and its requests are left alone for a minute; those of others are taken."""
     exporter = Exporter(config)
-    request = ProfileRequest(run="run-a", node="node-1", request_id=1, ranks=[0], first_step=1, steps=1)
+    request = CaptureRequest(run="run-a", node="node-1", request_id=1, ranks=[0], first_step=1, steps=1)
     with monkeypatch.context() as patch:
         patch.setattr(Captures, "judge", surprise)
         for _ in range(5):

@@ -13,13 +13,13 @@ from exporter.shared_directory import prepare_root, prepare_run
 from lockstep.agent.control import ControlReader
 from lockstep.agent.ring import RingWriter
 from lockstep.agent.shared_directory import check_root
-from lockstep.contracts.control import NEXT_STEP, ProfileOrder
+from lockstep.contracts.capture import NEXT_STEP, CaptureRequest
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.paths import control_path, incoming_directory, traces_directory
 from tests.agent.test_ring import make_header
 from tests.support.users import EXPORTER, GROUP, OTHER, TRAINER, OtherUserError, run_as
 
-ORDER = ProfileOrder(
+ORDER = CaptureRequest(
     request_id=4, ranks=[3], first_step=NEXT_STEP, steps=2, stacks=True, shapes=True, memory=False, trace_max_bytes=1
 )
 

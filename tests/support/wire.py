@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from lockstep.contracts import topics
 from lockstep.contracts.codec import Message, decode, encode
 from lockstep.contracts.delivery import FrameHeader, pack_frame
-from lockstep.contracts.messages import Acknowledgement, NodeAlive, ProfileRequest, StepBatch
+from lockstep.contracts.messages import Acknowledgement, CaptureRequest, NodeAlive, StepBatch
 from lockstep.serving.messaging import Broker, Session
 
 PACKET_MAX_BYTES = 16 << 20
@@ -22,7 +22,7 @@ class Wire:
         self.stream_id = stream_id
         self.frames: list[tuple[str, bytes]] = []
         self.acknowledged: dict[str, Acknowledgement] = {}
-        self.requests: asyncio.Queue[ProfileRequest] = asyncio.Queue()
+        self.requests: asyncio.Queue[CaptureRequest] = asyncio.Queue()
         self.resent = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -51,7 +51,7 @@ class Wire:
     def take(self, topic: str, payload: bytes) -> None:
         """Take what the node is sent."""
         message = decode(topic, payload)
-        if isinstance(message, ProfileRequest):
+        if isinstance(message, CaptureRequest):
             self.requests.put_nowait(message)
         elif isinstance(message, Acknowledgement):
             before = self.acknowledged.get(message.coordinator)

@@ -12,8 +12,8 @@ from benchmarks.fuzz.harness import ACCEPTED, SurpriseError
 from exporter.reading.announce import merge_groups, parse_groups, parse_slots
 from lockstep.contracts import messages, topics
 from lockstep.contracts.blob import HEAD_BYTES, read_blob
+from lockstep.contracts.capture import request_from_json, result_from_json, result_to_json
 from lockstep.contracts.codec import Message, decode, encode
-from lockstep.contracts.control import answer_from_json, answer_to_json, order_from_json
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.facts import facts_from_json
 
@@ -70,8 +70,8 @@ def _sent(topic: str, message: Message) -> None:
 
 
 def _answer(value: Any) -> None:
-    answer = answer_from_json(value, where=_WHERE)
-    message = messages.ProfileAnswer(run=seeds.RUN, node=seeds.NODE, rank=0, **answer_to_json(answer))
+    answer = result_from_json(value, where=_WHERE)
+    message = messages.CaptureResult(run=seeds.RUN, node=seeds.NODE, rank=0, **result_to_json(answer))
     _sent(topics.run_topic(seeds.RUN, topics.ANSWER, seeds.NODE), message)
 
 
@@ -94,7 +94,7 @@ def _announce(message: messages.NodeAnnouncement) -> None:
 
 
 def _order(value: Any) -> None:
-    order_from_json(value, where="control")
+    request_from_json(value, where="control")
 
 
 _READERS: tuple[tuple[Callable[[Any], None], Any], ...] = (
@@ -104,5 +104,13 @@ _READERS: tuple[tuple[Callable[[Any], None], Any], ...] = (
     (_order, seeds.ORDER_JSON),
 )
 _NAMED = frozenset(
-    {"OrderAnswer", "fields of OrderAnswer", "ProfileOrder", "fields of ProfileOrder", "facts", "groups", "group"}
+    {
+        "CaptureResult",
+        "fields of CaptureResult",
+        "CaptureRequest",
+        "fields of CaptureRequest",
+        "facts",
+        "groups",
+        "group",
+    }
 )

@@ -185,7 +185,7 @@ class Messages:
         """Remember captures that were asked for; forget runs that ended."""
         for run, instructions in orders:
             for instruction in instructions:
-                if isinstance(instruction, ev.RequestProfile):
+                if isinstance(instruction, ev.RequestCapture):
                     self._asked = [*self._asked[-8:], (run, instruction.request_id, instruction.ranks)]
                 elif isinstance(instruction, ev.ForgetRun) and random.random() < 0.5:
                     self.runs.forget(run)

@@ -21,8 +21,8 @@ from exporter.reading.silence import announcement, watch
 from lockstep.contracts import messages, topics
 from lockstep.contracts import ring as layout
 from lockstep.contracts.blob import HEAD_BYTES
+from lockstep.contracts.capture import result_to_json
 from lockstep.contracts.codec import Message, decode, encode
-from lockstep.contracts.control import answer_to_json
 from lockstep.contracts.marks import BLOCK_BYTES, OTHER_THREAD, MarkBlock, MarkKind, pack_block
 from lockstep.contracts.paths import ring_path
 from lockstep.serving.exposition import render
@@ -238,8 +238,8 @@ class RingFiles:
 
     def _send_answer(self, reading: RingReading) -> None:
         if reading.answer is not None:
-            answer = messages.ProfileAnswer(
-                run=reading.run.name, node=seeds.NODE, rank=reading.rank, **answer_to_json(reading.answer)
+            answer = messages.CaptureResult(
+                run=reading.run.name, node=seeds.NODE, rank=reading.rank, **result_to_json(reading.answer)
             )
             _check(topics.run_topic(reading.run.name, topics.ANSWER, seeds.NODE), answer)
 

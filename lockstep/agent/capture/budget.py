@@ -9,7 +9,7 @@ twice the rate that was counted before.
 
 from dataclasses import dataclass
 
-from lockstep.contracts.control import ProfileOrder
+from lockstep.contracts.capture import CaptureRequest
 from lockstep.contracts.limits import PROFILE_EVENTS_MAX, PROFILE_SECONDS_MAX
 
 STACK_EVENTS_PER_S = 1_250_000
@@ -66,7 +66,7 @@ class Appetite:
     def __init__(self) -> None:
         self._events_per_s: dict[bool, float] = {}
 
-    def budget(self, order: ProfileOrder, step_ns: int) -> Budget:
+    def budget(self, order: CaptureRequest, step_ns: int) -> Budget:
         """Return the budget of a capture that begins now."""
         most = STACK_EVENTS_PER_S if order.stacks else EVENTS_PER_S
         return Budget(
@@ -76,7 +76,7 @@ class Appetite:
             event_bytes=FULL_EVENT_BYTES if order.shapes or order.memory else EVENT_BYTES,
         )
 
-    def learn(self, order: ProfileOrder, events: int, captured_ns: int) -> None:
+    def learn(self, order: CaptureRequest, events: int, captured_ns: int) -> None:
         """Take what a capture counted."""
         if captured_ns > 0:
             self._events_per_s[order.stacks] = RATE_MARGIN * events * _NS_PER_S / captured_ns

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lockstep.agent.boundary import describe
 from lockstep.agent.shared_directory import check_directory
-from lockstep.contracts.control import ProfileOrder
+from lockstep.contracts.capture import CaptureRequest
 from lockstep.contracts.errors import PeerError
 from lockstep.contracts.paths import incoming_directory
 
@@ -14,7 +14,7 @@ FREE_MARGIN_BYTES = 16 << 20
 """Rings of other ranks on the same file system must still fit."""
 
 
-def find_obstacle(order: ProfileOrder, directory: Path, trusted: frozenset[int]) -> str:
+def find_obstacle(order: CaptureRequest, directory: Path, trusted: frozenset[int]) -> str:
     """Return why `order` cannot be carried out now, or nothing."""
     if "torch" not in sys.modules:
         return "torch is not loaded in this process"

@@ -18,7 +18,7 @@ from typing import Any
 from lockstep.agent.capture.kineto_log import silent_kineto
 from lockstep.agent.capture.loader_watch import LOADER_WATCH
 from lockstep.agent.capture.trace_file import base_ns, extend, microseconds
-from lockstep.contracts.control import ProfileOrder
+from lockstep.contracts.capture import CaptureRequest
 from lockstep.contracts.errors import LocalError
 
 STEP_MARK = "lockstep.step#"
@@ -41,7 +41,7 @@ class Recording:
     thread. Like `start`, the constructor raises what torch raises.
     """
 
-    def __init__(self, order: ProfileOrder) -> None:
+    def __init__(self, order: CaptureRequest) -> None:
         self.order = order
         self.boundaries: list[tuple[int, int]] = []
         self.events = 0
@@ -176,7 +176,7 @@ class Recording:
         ]
 
 
-def _make_profile(order: ProfileOrder) -> tuple[Any, bool]:
+def _make_profile(order: CaptureRequest) -> tuple[Any, bool]:
     """Return a torch profiler as `order` wants it, and whether it writes garbage collections itself."""
     import torch  # noqa: PLC0415  (training imported it)
 

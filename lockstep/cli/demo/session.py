@@ -31,7 +31,7 @@ DEADLINE_SECONDS = 140.0
 FUNCTION_WAIT_SECONDS = 75.0  # a capture is summarised in 5 s; where others use the cores too, 30 s were too few
 """How long an incident may wait for its function before the verdict is given without."""
 SPACE_BYTES = 512 << 20
-"""What two ranks' captures may ask for at most (`messages.ProfileRequest.trace_max_bytes`)."""
+"""What two ranks' captures may ask for at most (`messages.CaptureRequest.trace_max_bytes`)."""
 _POLL_SECONDS = 0.25
 _END_SECONDS = 10.0
 _ENDED = ("finished", "cancelled", "crashed")

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 import lockstep
 from lockstep.agent import bootstrap
 from lockstep.agent.capture import budget
-from lockstep.contracts.control import answer_from_json
+from lockstep.contracts.capture import result_from_json
 from tests.agent.orders import ControlBlock, look_for_requests
 from tests.agent.rings import read_ring
 
@@ -42,7 +42,7 @@ class Job:
         self.block.order(self.request, **options)
 
     def answer(self):
-        answer = answer_from_json(read_ring(self.directory / "0.ring").answer, where="ring")
+        answer = result_from_json(read_ring(self.directory / "0.ring").answer, where="ring")
         return {"request": answer.request_id, "state": answer.state, "reason": answer.reason, "steps": answer.steps}
 
     def events(self, profiler):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.agent.bootstrap import loader_environment
-from lockstep.contracts.control import answer_from_json
+from lockstep.contracts.capture import result_from_json
 from lockstep.contracts.paths import incoming_directory, trace_name
 from lockstep.contracts.records import Flag
 from lockstep.contracts.ring import STATE_FINISHED
@@ -39,7 +39,7 @@ def answered(directory, request_id):
     value = read_ring(ring).answer if ring.exists() else None
     if value is None or value["request_id"] != request_id or value["state"] not in ("done", "refused"):
         return None
-    return answer_from_json(value, where="ring")
+    return result_from_json(value, where="ring")
 
 
 @pytest.fixture(scope="module")

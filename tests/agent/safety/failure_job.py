@@ -21,7 +21,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 from lockstep.agent import bootstrap, control
-from lockstep.agent.capture import order_runner, recording  # noqa: F401  (what a module does when it is loaded is done once)
+from lockstep.agent.capture import capture_runner, recording  # noqa: F401  (what a module does when it is loaded is done once)
 from lockstep.agent.lineage import OWNER_VARIABLE
 from tests.agent.orders import ControlBlock, look_for_requests
 from tests.agent.rings import read_ring, unaccounted_ns

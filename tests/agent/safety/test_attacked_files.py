@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.contracts.control import answer_from_json
+from lockstep.contracts.capture import result_from_json
 from lockstep.contracts.marks import MARK_STRUCT, MarkKind
 from lockstep.contracts.paths import control_path
 from lockstep.contracts.ring import STATE_FINISHED, STATE_RUNNING
@@ -51,7 +51,7 @@ class Job:
 
     @property
     def answer(self):
-        return answer_from_json(read_ring(self.path).answer, where="ring")
+        return result_from_json(read_ring(self.path).answer, where="ring")
 
     def end(self):
         """Let it end; return its status and the lines of its stderr."""

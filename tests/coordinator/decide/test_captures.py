@@ -10,7 +10,7 @@ from coordinator.detect.findings import FLUCTUATION
 from coordinator.detect.hangs.hang import Hang
 from coordinator.settings.policy import ProfilePolicy
 from lockstep.contracts.domains import from_degrees
-from lockstep.contracts.messages import ProfileAnswer
+from lockstep.contracts.messages import CaptureResult
 from tests.coordinator.conftest import finding
 from tests.coordinator.decide.test_state import ADVICE, POLICY, Story, found, summary
 
@@ -18,7 +18,7 @@ NODES = {rank: f"n{rank // 2}" for rank in range(4)}
 
 
 def answer(rank, request_id, state="done", *, first_step=77):
-    return ProfileAnswer(
+    return CaptureResult(
         run="job", node=NODES[rank], rank=rank, request_id=request_id, state=state, first_step=first_step
     )
 
@@ -57,7 +57,7 @@ def test_an_incident_closes_when_its_fault_ends_and_the_next_fault_is_a_new_one(
     given, step = quiet(story, 63)
     (closed,) = of(ev.CloseIncident, given)
     assert closed.incident.id == first.id
-    (withdrawn,) = of(ev.WithdrawProfile, given)
+    (withdrawn,) = of(ev.WithdrawCapture, given)
     assert (withdrawn.request_id, withdrawn.ranks) == (request.request_id, request.ranks)
     assert story.machine.captures.current is None
     story.judge(step + 1)
@@ -75,9 +75,9 @@ def test_a_capture_that_has_begun_amends_its_incident_after_that_has_closed():
     for step in range(63, 77):
         story.judge(step, finding())
     for rank in request.ranks:
-        story.feed(ev.AnswerEvent, answer=answer(rank, request.request_id, "running"))
+        story.feed(ev.CaptureResultEvent, answer=answer(rank, request.request_id, "running"))
     given, step = quiet(story, 81)
-    assert not of(ev.WithdrawProfile, given)
+    assert not of(ev.WithdrawCapture, given)
     orders = []
     for rank in request.ranks:
         orders += of(ev.Diagnose, story.feed(ev.SummaryEvent, summary=summary(rank, request.request_id)))
@@ -119,7 +119,7 @@ def test_a_run_that_stalls_or_ends_frees_the_slot_of_its_nodes_at_once(end):
     """The nodes' slot is for one capture at a time: one that cannot come is withdrawn where it was asked for."""
     story = found()
     request = story.machine.captures.current
-    story.feed(ev.AnswerEvent, answer=answer(0, request.request_id, "done"))
+    story.feed(ev.CaptureResultEvent, answer=answer(0, request.request_id, "done"))
     if end == "hang":
         story.now += POLICY.run.lost_seconds + 1
         late = Hang(cause="unknown", scope="rank", ranks=(3,), domain=("dp", "dp0"), evidence=("rank 3 is late",))
@@ -131,7 +131,7 @@ def test_a_run_that_stalls_or_ends_frees_the_slot_of_its_nodes_at_once(end):
         given = story.feed(ev.AnnounceEvent, topology=topology, ranks=(0, 1, 2, 3), is_finished=True)
     else:
         given = story.feed(ev.EndedEvent, crash=None, ended_ranks=4)
-    (withdrawn,) = of(ev.WithdrawProfile, given)
+    (withdrawn,) = of(ev.WithdrawCapture, given)
     assert (withdrawn.request_id, set(withdrawn.ranks)) == (request.request_id, {1, 2})
     assert of(ev.Diagnose, story.feed(ev.SummaryEvent, summary=summary(2, request.request_id))) == []
 
@@ -144,7 +144,7 @@ def test_coordinator_and_exporter_share_one_deadline():
     assert capture.deadline_s == pytest.approx(story.now + steps_s + POLICY.profile.expire_seconds)
     other = Story()
     other.judge(60)
-    (request,) = other.feed(ev.ProfileAskedEvent, ranks=(1,), steps=5)
+    (request,) = other.feed(ev.CaptureAskedEvent, ranks=(1,), steps=5)
     assert request.deadline_seconds == pytest.approx(other.machine.captures.current.deadline_s - other.now)
 
 
@@ -158,7 +158,7 @@ def test_a_larger_incident_pre_empts_the_cool_down_of_a_smaller_one(seconds, is_
     story.diagnosed(story.incident.id)
     story.judge(63, finding())
     story.judge(80, finding(), finding(1, cause="data", onset=78, seconds=seconds, ratio=2.0))
-    assert story.log.count("RequestProfile") == 1 + is_captured
+    assert story.log.count("RequestCapture") == 1 + is_captured
     if is_captured:
         assert story.machine.captures.current.suspects == (1,)
 
@@ -186,7 +186,9 @@ def capturing(story):
     for step in range(63, request.first_step):
         story.judge(step, finding(), step_seconds=0.1)
     for rank in request.ranks:
-        story.feed(ev.AnswerEvent, answer=answer(rank, request.request_id, "running", first_step=request.first_step))
+        story.feed(
+            ev.CaptureResultEvent, answer=answer(rank, request.request_id, "running", first_step=request.first_step)
+        )
     return request
 
 
@@ -246,7 +248,7 @@ def test_a_capture_of_steps_without_the_fault_explains_nothing():
     for step in range(73, request.first_step):
         story.judge(step, replace(finding(), acts=False))
     for rank in request.ranks:
-        story.feed(ev.AnswerEvent, answer=answer(rank, request.request_id, first_step=request.first_step))
+        story.feed(ev.CaptureResultEvent, answer=answer(rank, request.request_id, first_step=request.first_step))
     orders = []
     for rank in request.ranks:
         orders += of(ev.Diagnose, story.feed(ev.SummaryEvent, summary=summary(rank, request.request_id)))
@@ -266,7 +268,7 @@ def test_what_lockstep_itself_slows_opens_no_incident():
         nodes=NODES,
     )
     request = story.machine.captures.current
-    story.feed(ev.AnswerEvent, answer=answer(2, request.request_id, "done"))
+    story.feed(ev.CaptureResultEvent, answer=answer(2, request.request_id, "done"))
     same_node, other_node = finding(3, cause="host", onset=78, ratio=0.3), finding(1, cause="data", onset=78)
     slower = finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None, onset=78, ratio=0.3)
     story.judge(80, finding(), same_node, other_node, slower)
@@ -283,7 +285,7 @@ def test_a_rank_that_is_slower_than_a_summary_makes_it_is_found_at_once(ratio, i
     topology = from_degrees({"dp": 4}, 4)
     story.feed(ev.AnnounceEvent, topology=topology, ranks=(0, 1, 2, 3), is_finished=False, nodes=NODES)
     request = story.machine.captures.current
-    story.feed(ev.AnswerEvent, answer=answer(2, request.request_id, "done"))
+    story.feed(ev.CaptureResultEvent, answer=answer(2, request.request_id, "done"))
     story.judge(80, finding(), finding(3, cause="data", onset=78, ratio=ratio))
     assert any(each.ranks == (3,) for each in story.machine.tracker.incidents.values()) == is_found
 
@@ -294,7 +296,7 @@ def test_a_summary_that_never_comes_excuses_nothing_after_the_deadline():
     topology = from_degrees({"dp": 4}, 4)
     story.feed(ev.AnnounceEvent, topology=topology, ranks=(0, 1, 2, 3), is_finished=False, nodes=NODES)
     request = story.machine.captures.current
-    story.feed(ev.AnswerEvent, answer=answer(2, request.request_id, "done"))
+    story.feed(ev.CaptureResultEvent, answer=answer(2, request.request_id, "done"))
     story.now = request.deadline_s
     story.judge(80, finding(), finding(3, cause="host", onset=78, ratio=0.3))
     assert len(story.machine.tracker.incidents) == 2
@@ -304,7 +306,7 @@ def test_an_operators_capture_takes_late_summaries_too():
     """Who asked for a capture gets what comes late as well."""
     story = Story(replace(POLICY, profile=ProfilePolicy(expire_seconds=10.0)))
     story.judge(60)
-    (request,) = story.feed(ev.ProfileAskedEvent, ranks=(1, 3), steps=3)
+    (request,) = story.feed(ev.CaptureAskedEvent, ranks=(1, 3), steps=3)
     story.feed(ev.SummaryEvent, summary=summary(1, request.request_id))
     story.now += 30
     (order,) = story.feed(ev.TickEvent)

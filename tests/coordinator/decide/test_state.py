@@ -13,7 +13,7 @@ from coordinator.detect.findings import FLUCTUATION, SLOW_LINK
 from coordinator.detect.hangs.hang import Hang
 from coordinator.settings.policy import Policy, ProfilePolicy
 from lockstep.contracts.domains import from_degrees
-from lockstep.contracts.messages import ProfileAnswer, TraceSummary
+from lockstep.contracts.messages import CaptureResult, TraceSummary
 from lockstep.contracts.metrics import PROFILE_STATES, RUN_STATES
 from lockstep.diagnosis import Advice, Diagnosis
 from tests.coordinator.conftest import finding, judged
@@ -102,10 +102,10 @@ def test_from_a_slow_rank_to_its_function_and_back():
     assert request.first_step == 62 + math.ceil(POLICY.profile.lead_seconds)
     assert request.steps == POLICY.profile.steps
     for rank in request.ranks:
-        answer = ProfileAnswer(
+        answer = CaptureResult(
             run="job", node="n0", rank=rank, request_id=request.request_id, state="done", cost_ns=2_000_000
         )
-        assert story.feed(ev.AnswerEvent, answer=answer) == []
+        assert story.feed(ev.CaptureResultEvent, answer=answer) == []
     story.judge(80, finding())
     assert story.feed(ev.SummaryEvent, summary=summary(2, request.request_id)) == []
     assert story.feed(ev.SummaryEvent, summary=summary(1, request.request_id)) == []
@@ -126,7 +126,7 @@ def test_from_a_slow_rank_to_its_function_and_back():
     assert states[4:] == ["recovering"] * (POLICY.run.recover_steps - 1) + ["healthy"]
     assert story.log == [
         "OpenIncident",
-        "RequestProfile",
+        "RequestCapture",
         "UpdateIncident",
         "Diagnose",
         "UpdateIncident",
@@ -222,14 +222,14 @@ def test_one_capture_at_a_time_and_a_cooldown_between_two():
     """A second incident waits for the first capture and for the cooldown, then has its own."""
     story = found()
     story.judge(80, finding(), finding(1, cause="data", onset=78))
-    assert story.log.count("RequestProfile") == 1
+    assert story.log.count("RequestCapture") == 1
     request = story.machine.captures.current.request_id
     for rank in (2, 0, 1):
         story.feed(ev.SummaryEvent, summary=summary(rank, request))
     story.diagnosed(story.incident.id)
     assert story.state == "suspect"
     story.judge(81, finding(), finding(1, cause="data", onset=78))
-    assert story.log.count("RequestProfile") == 1
+    assert story.log.count("RequestCapture") == 1
     story.now += POLICY.profile.cooldown_seconds
     (request,) = story.judge(82, finding(), finding(1, cause="data", onset=78))
     assert request.ranks == (1, 0, 3)
@@ -263,11 +263,11 @@ def test_refusals_and_broken_traces_end_the_wait():
     """A rank that refuses and a trace that cannot be read are told with their reasons."""
     story = found()
     request = story.machine.captures.current.request_id
-    refused = ProfileAnswer(run="job", node="n0", rank=2, request_id=request, state="refused", reason="no disk")
-    story.feed(ev.AnswerEvent, answer=refused)
+    refused = CaptureResult(run="job", node="n0", rank=2, request_id=request, state="refused", reason="no disk")
+    story.feed(ev.CaptureResultEvent, answer=refused)
     story.feed(ev.SummaryEvent, summary=summary(0, request, error="not a trace"))
-    shorter = ProfileAnswer(run="job", node="n0", rank=1, request_id=request, state="done", reason="1 of 3 steps")
-    story.feed(ev.AnswerEvent, answer=shorter)
+    shorter = CaptureResult(run="job", node="n0", rank=1, request_id=request, state="done", reason="1 of 3 steps")
+    story.feed(ev.CaptureResultEvent, answer=shorter)
     _, diagnose = story.feed(ev.SummaryEvent, summary=summary(1, request))
     assert diagnose.suspects == ()
     assert story.incident.profile_evidence == (
@@ -281,7 +281,7 @@ def test_a_request_that_cannot_be_sent_is_no_dead_end():
     """Without a broker the incident is diagnosed by its cause."""
     story = found()
     request = story.machine.captures.current.request_id
-    story.feed(ev.ProfileFailedEvent, request_id=request, reason="no broker")
+    story.feed(ev.CaptureFailedEvent, request_id=request, reason="no broker")
     assert story.log[-1] == "Diagnose"
 
 
@@ -297,7 +297,7 @@ def test_answers_and_summaries_of_other_requests_are_ignored():
 def test_groups_and_runs_are_captured():
     """The ends of a slow link are suspects; of a job that is slower as a whole, some of its ranks."""
     story = found(kind=SLOW_LINK, scope="group", ranks=(0, 1), cause="link")
-    assert story.log == ["OpenIncident", "RequestProfile"]
+    assert story.log == ["OpenIncident", "RequestCapture"]
     assert story.incident.domain == ("dp", "dp0")
     assert (story.machine.captures.current.suspects, story.machine.captures.current.ranks) == ((0, 1), (0, 1, 2, 3))
     story = Story()
@@ -545,7 +545,7 @@ def test_the_end_of_a_run_closes_its_incidents():
     """A job that ends well leaves nothing open, and is forgotten in time."""
     story = found()
     finished = {"topology": from_degrees({"dp": 4}, 4), "ranks": (0, 1, 2, 3), "is_finished": True}
-    assert [type(i).__name__ for i in story.feed(ev.AnnounceEvent, **finished)] == ["WithdrawProfile", "CloseIncident"]
+    assert [type(i).__name__ for i in story.feed(ev.AnnounceEvent, **finished)] == ["WithdrawCapture", "CloseIncident"]
     assert story.state == "finished"
     assert story.judge(63, finding()) == []
     story.now += POLICY.run.keep_seconds
@@ -569,14 +569,14 @@ def test_a_restart_of_the_coordinator_repeats_nothing():
 def test_an_operator_can_ask_for_a_capture():
     """A capture of healthy ranks changes no state; a second one, or one of a dead run, is refused with the reason."""
     story = Story()
-    (refused,) = story.feed(ev.ProfileAskedEvent, ranks=(1,), steps=5)
+    (refused,) = story.feed(ev.CaptureAskedEvent, ranks=(1,), steps=5)
     assert refused.reason == "the run is warming"
     story.judge(60)
-    (request,) = story.feed(ev.ProfileAskedEvent, ranks=(1, 3), steps=5, shapes=True)
+    (request,) = story.feed(ev.CaptureAskedEvent, ranks=(1, 3), steps=5, shapes=True)
     assert (request.ranks, request.steps, request.shapes, story.state) == ((1, 3), 5, True, "healthy")
-    (refused,) = story.feed(ev.ProfileAskedEvent, ranks=(1,), steps=5)
+    (refused,) = story.feed(ev.CaptureAskedEvent, ranks=(1,), steps=5)
     assert "under way" in refused.reason
-    story.feed(ev.AnswerEvent, answer=ProfileAnswer(
+    story.feed(ev.CaptureResultEvent, answer=CaptureResult(
         run="job", node="n0", rank=3, request_id=request.request_id, state="running"
     ))  # fmt: skip
     told = story.machine.captures.current.progress()

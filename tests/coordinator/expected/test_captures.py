@@ -47,7 +47,7 @@ class Captured(Watch):
         super().perform(orders)
         for _, given in orders:
             for each in given:
-                if isinstance(each, ev.RequestProfile):
+                if isinstance(each, ev.RequestCapture):
                     self.requests.append(each)
 
     def deliver(self, *, ranks=None, **more):
@@ -59,7 +59,7 @@ class Captured(Watch):
             self.perform(self.runs.take(summary, NOW + 125))
 
     def ask(self, *ranks):
-        event = ev.ProfileAskedEvent(unix_s=NOW + 95, cause_id="api", ranks=ranks, steps=3)
+        event = ev.CaptureAskedEvent(unix_s=NOW + 95, cause_id="api", ranks=ranks, steps=3)
         self.perform(self.runs.feed("job", event))
 
     @property

@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 
 from exporter.capturing.captures import Candidate, Captures
-from lockstep.contracts.control import OPTIMIZER, StepBoundary
+from lockstep.contracts.capture import OPTIMIZER, StepBoundary
 from lockstep.contracts.limits import TERM_AHEAD_OF_NODE_SECONDS_MAX
-from lockstep.contracts.messages import ProfileRequest
+from lockstep.contracts.messages import CaptureRequest
 
 DEADLINE_S = 120.0
 DEADLINE_NS = 120 * 10**9
@@ -17,7 +17,7 @@ RANKS = {
     2: Candidate("unwatched", BOUNDARIES[0], 1),
     3: Candidate("running", None, 1),
 }
-REQUEST = ProfileRequest(
+REQUEST = CaptureRequest(
     run="run", node="n", request_id=5, ranks=[1, 0], first_step=-1, steps=3, deadline_seconds=DEADLINE_S
 )
 

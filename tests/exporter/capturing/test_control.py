@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from exporter.capturing.control import ControlWriter, OrderJob, write_control
+from exporter.capturing.control import ControlJob, ControlWriter, write_control
 from lockstep.contracts.blob import read_blob
-from lockstep.contracts.control import ProfileOrder, order_from_json
+from lockstep.contracts.capture import CaptureRequest, request_from_json
 from lockstep.contracts.control_block import CONTROL_BYTES, ORDER_BYTES, ORDER_OFFSET, check_control_header
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.paths import control_path, incoming_directory
 
-ORDER = ProfileOrder(
+ORDER = CaptureRequest(
     request_id=1, ranks=[0], first_step=-1, steps=2, stacks=True, shapes=True, memory=False, trace_max_bytes=1 << 20
 )
 
@@ -24,11 +24,11 @@ def run(tmp_path: Path) -> Path:
     return path
 
 
-def read(directory: Path) -> tuple[int, ProfileOrder] | None:
+def read(directory: Path) -> tuple[int, CaptureRequest] | None:
     data = control_path(directory).read_bytes()
     check_control_header(data, where="control")
     found = read_blob(memoryview(data), ORDER_OFFSET, ORDER_BYTES)
-    return (found[0], order_from_json(found[1], where="control")) if found else None
+    return (found[0], request_from_json(found[1], where="control")) if found else None
 
 
 def test_an_order_is_read_back_as_the_ranks_read_it(run: Path):
@@ -63,7 +63,7 @@ def test_a_block_is_reused_and_its_generation_goes_on(run: Path):
 
 def test_a_shorter_order_after_a_longer_one_is_whole(run: Path):
     """What an earlier order left behind does not show."""
-    longer = ProfileOrder(**{**{f: getattr(ORDER, f) for f in ORDER.__slots__}, "ranks": list(range(64))})
+    longer = CaptureRequest(**{**{f: getattr(ORDER, f) for f in ORDER.__slots__}, "ranks": list(range(64))})
     write_control(run, longer)
     write_control(run, ORDER)
     assert read(run) == (2, ORDER)
@@ -120,7 +120,7 @@ def test_what_a_gone_run_left_is_removed(run: Path):
     gone.rmdir()
     run.mkdir()
     for directory in (run, gone):
-        assert writer.submit(OrderJob(directory.name, directory))
+        assert writer.submit(ControlJob(directory.name, directory))
     writer.stop()
     assert control_path(run).exists()
     assert not control_path(gone).parent.exists()
@@ -128,12 +128,12 @@ def test_what_a_gone_run_left_is_removed(run: Path):
 
 def test_the_thread_writes_and_reports_what_it_could_not(run: Path):
     """Orders are written in a thread of their own; a run that vanished is reported with its job."""
-    failures: list[tuple[OrderJob, str, str]] = []
+    failures: list[tuple[ControlJob, str, str]] = []
     writer = ControlWriter(lambda job, reason: failures.append((job, reason, threading.current_thread().name)))
     writer.start()
-    gone = OrderJob("gone", run.with_name("gone"), ORDER)
+    gone = ControlJob("gone", run.with_name("gone"), ORDER)
     assert writer.submit(gone)
-    assert writer.submit(OrderJob("here", run, ORDER))
+    assert writer.submit(ControlJob("here", run, ORDER))
     writer.stop()
     assert read(run) == (1, ORDER)
     assert [(job, name) for job, _, name in failures] == [(gone, "control")]
@@ -143,5 +143,5 @@ def test_the_thread_writes_and_reports_what_it_could_not(run: Path):
 def test_jobs_are_bounded(tmp_path: Path):
     """A writer that does not come along refuses instead of gathering."""
     writer = ControlWriter(lambda *_: None)
-    taken = [writer.submit(OrderJob("run", tmp_path)) for _ in range(100)]
+    taken = [writer.submit(ControlJob("run", tmp_path)) for _ in range(100)]
     assert taken.count(True) == 64

@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-from lockstep.contracts.control import OrderAnswer, answer_to_json
+from lockstep.contracts.capture import CaptureResult, result_to_json
 from lockstep.contracts.paths import incoming_directory, trace_name
 from lockstep.contracts.ring import RingHeader
 from tests.support.mark_ring import MarkRing
@@ -36,14 +36,14 @@ def play_captures(ring: MarkRing, directory: Path) -> None:
         incoming.mkdir(parents=True, exist_ok=True)
         (incoming / trace_name(request_id, 0)).write_text("this is no trace")
         start_ns = time.monotonic_ns()
-        answer = OrderAnswer(request_id=request_id, state="running", first_step=0, steps=1, start_ns=start_ns)
-        ring.answer(answer_to_json(answer))
+        answer = CaptureResult(request_id=request_id, state="running", first_step=0, steps=1, start_ns=start_ns)
+        ring.answer(result_to_json(answer))
         time.sleep(CAPTURE_S)  # what the other thread does meanwhile is captured
         end_ns = time.monotonic_ns()
-        done = OrderAnswer(
+        done = CaptureResult(
             request_id=request_id, state="done", first_step=0, steps=1, start_ns=start_ns, end_ns=end_ns, trace_bytes=16
         )
-        ring.answer(answer_to_json(done))
+        ring.answer(result_to_json(done))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from exporter.reading.rings import Rings
 from lockstep.agent.mark_buffer import MarkBuffer
 from lockstep.agent.ring import RingWriter
 from lockstep.contracts import ring as layout
-from lockstep.contracts.control import OrderAnswer, answer_to_json
+from lockstep.contracts.capture import CaptureResult, result_to_json
 from lockstep.contracts.facts import RankFacts, facts_to_json
 from lockstep.contracts.records import RECORD_INDEX
 from tests.exporter.conftest import NOW_NS
@@ -23,14 +23,14 @@ def test_the_agents_own_writers_are_understood(root: Path, make_ring):
         buffer.step_end()
     buffer.flush()
     writer.write_groups([{"kind": "dp", "name": "dp0", "ranks": [[0, 4, 1]]}])
-    writer.write_answer(answer_to_json(OrderAnswer(request_id=1, state="accepted")))
+    writer.write_answer(result_to_json(CaptureResult(request_id=1, state="accepted")))
     writer.write_facts(facts_to_json(RankFacts(device="cpu", dtype="fp32", mark_writer="pure Python")))
     writer.set_state(layout.STATE_FAILED, 1)
     rings = Rings(root, Counts(), {})
     rings.scan(NOW_NS)
     (reading,) = rings.read()
     assert reading.records[:, RECORD_INDEX["step"]].tolist() == list(range(5))
-    assert reading.answer == OrderAnswer(request_id=1, state="accepted")
+    assert reading.answer == CaptureResult(request_id=1, state="accepted")
     (info,) = rings.runs["run-a"].announced()
     # "gone", since a process sees no lock of its own.
     assert (info.rank, info.state, len(rings.runs["run-a"].groups())) == (3, "gone", 1)

@@ -9,7 +9,7 @@ from exporter.reading.attempt_steps import RECORDS_PER_READ, AttemptSteps
 from exporter.reading.positions import ReadPosition
 from lockstep.accounting.step_builder import StepBuilder
 from lockstep.contracts.bounds import STEP_MAX
-from lockstep.contracts.control import STEP, StepBoundary
+from lockstep.contracts.capture import STEP, StepBoundary
 from lockstep.contracts.marks import BLOCK_BYTES, BLOCK_MARKS, MarkKind, pack_block, pack_call_site, pack_issue
 from lockstep.contracts.records import MISSING, RECORD_INDEX
 from tests.exporter.conftest import MS, record

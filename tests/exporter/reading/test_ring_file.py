@@ -8,11 +8,10 @@ from exporter.reading.ring_file import RingFile
 from lockstep.contracts import blob, topics
 from lockstep.contracts import ring as layout
 from lockstep.contracts.blob import HEAD_BYTES
+from lockstep.contracts.capture import CaptureResult, result_to_json
 from lockstep.contracts.codec import decode, encode
-from lockstep.contracts.control import OrderAnswer, answer_to_json
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.contracts.marks import BLOCK_BYTES, unpack_block
-from lockstep.contracts.messages import ProfileAnswer
 from tests.exporter.conftest import open_descriptors, record
 from tests.support.mark_ring import MarkRing
 
@@ -51,15 +50,15 @@ def test_blocks_are_the_bytes_of_their_slots(ring: MarkRing, reader: RingFile):
 
 def test_an_answer_is_seen_once(ring: MarkRing, reader: RingFile):
     """A new answer comes with the next look and not again."""
-    answer = OrderAnswer(request_id=7, state="running")
-    ring.answer(answer_to_json(answer))
+    answer = CaptureResult(request_id=7, state="running")
+    ring.answer(result_to_json(answer))
     assert reader.look().answer == answer
     assert reader.look().answer is None
 
 
 def test_a_reader_goes_on_where_another_stopped(ring: MarkRing, reader: RingFile):
     """The answer generation of one reader makes the next one see no answer twice."""
-    ring.answer(answer_to_json(OrderAnswer(request_id=7, state="done")))
+    ring.answer(result_to_json(CaptureResult(request_id=7, state="done")))
     reader.look()
     again = RingFile(ring.path, 0)
     again.answer_generation = reader.answer_generation
@@ -73,9 +72,9 @@ def test_a_reader_goes_on_where_another_stopped(ring: MarkRing, reader: RingFile
         None,
         [],
         {"request_id": 1},
-        answer_to_json(OrderAnswer(request_id=1, state="unheard of")),
-        answer_to_json(OrderAnswer(request_id=-1, state="done")),
-        answer_to_json(OrderAnswer(request_id=1, state="done", cost_ns=-5)),
+        result_to_json(CaptureResult(request_id=1, state="unheard of")),
+        result_to_json(CaptureResult(request_id=-1, state="done")),
+        result_to_json(CaptureResult(request_id=1, state="done", cost_ns=-5)),
     ],
 )
 def test_a_malformed_answer_is_reported_once(ring: MarkRing, reader: RingFile, value: Any):
@@ -196,9 +195,9 @@ def test_a_header_that_no_rank_writes_is_refused(make_ring, field: str, value: i
 def test_the_largest_words_of_a_rank_make_a_message(ring: MarkRing, reader: RingFile):
     """Sums of clocks at the ends of their ranges are unix times that a message holds."""
     ring.word(layout.WORD_HEARTBEAT, 1 << 61)
-    ring.answer(answer_to_json(OrderAnswer(request_id=(1 << 63) - 1, state="done", reason="\ud800 in a file name")))
+    ring.answer(result_to_json(CaptureResult(request_id=(1 << 63) - 1, state="done", reason="\ud800 in a file name")))
     look = reader.look()
     assert look.answer is not None
     assert look.answer.reason == "? in a file name"
-    answer = ProfileAnswer(run="r", node="n", rank=0, **answer_to_json(look.answer))
+    answer = CaptureResult(run="r", node="n", rank=0, **result_to_json(look.answer))
     assert decode(topics.run_topic("r", topics.ANSWER, "n"), encode(answer)) == answer

@@ -13,8 +13,8 @@ from exporter.reading.rings import Rings
 from exporter.reading.silence import announcement, watch
 from lockstep.contracts import ring as layout
 from lockstep.contracts import topics
+from lockstep.contracts.capture import CaptureResult, result_to_json
 from lockstep.contracts.codec import decode, encode
-from lockstep.contracts.control import OrderAnswer, answer_to_json
 from lockstep.contracts.facts import RankFacts, facts_to_json
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
 from lockstep.contracts.marks import MarkKind
@@ -273,13 +273,13 @@ def test_a_restarted_exporter_knows_where_a_rank_stands_before_its_next_step(roo
 def test_a_ring_that_its_agent_writes_again_is_read_on(rings: Rings, make_ring):
     """The file of the same attempt under the same name: no step and no answer comes twice; the lost block is counted."""
     ring = make_ring()
-    ring.answer(answer_to_json(OrderAnswer(request_id=1, state="accepted")))
+    ring.answer(result_to_json(CaptureResult(request_id=1, state="accepted")))
     for step in range(3):
         ring.write(record(step))
     (reading,) = tick(rings)
     assert (steps_of([reading]), reading.answer is not None) == ([0, 1, 2], True)
     again = make_ring()  # as the agent does: without the blocks, and its sequence goes on
-    again.answer(answer_to_json(OrderAnswer(request_id=1, state="accepted")))
+    again.answer(result_to_json(CaptureResult(request_id=1, state="accepted")))
     ring.write(record(3))
     ring.lose(record(4))
     again.continue_from(ring)
@@ -295,7 +295,7 @@ def test_answers_and_groups_are_taken_with_the_records(rings: Rings, make_ring, 
     """A look brings answer and groups; malformed ones are counted."""
     ring = make_ring(world_size=4)
     ring.groups([{"kind": "dp", "name": "dp0", "ranks": [[0, 4, 1]]}])
-    ring.answer(answer_to_json(OrderAnswer(request_id=3, state="accepted")))
+    ring.answer(result_to_json(CaptureResult(request_id=3, state="accepted")))
     (reading,) = tick(rings)
     assert reading.answer is not None
     assert [group.name for group in rings.runs["run-a"].groups()] == ["dp0"]

@@ -11,7 +11,7 @@ from exporter.sending.publisher import _BACKOFF_MAX_S, _CUTS_MAX, Publisher
 from lockstep.contracts import topics
 from lockstep.contracts.codec import encode
 from lockstep.contracts.delivery import unpack_frame
-from lockstep.contracts.messages import Acknowledgement, NodeAlive, NodeAnnouncement, ProfileAnswer, ProfileRequest
+from lockstep.contracts.messages import Acknowledgement, CaptureRequest, CaptureResult, NodeAlive, NodeAnnouncement
 from lockstep.serving import mqtt
 from lockstep.serving.broker import BrokerConfig
 from lockstep.serving.messaging import BrokerError, PublishRefusedError
@@ -20,7 +20,7 @@ from tests.exporter.conftest import make_config, until
 from tests.support.model_coordinator import ModelCoordinator, coordinating
 from tests.support.servers import Mosquitto
 
-REQUEST = ProfileRequest(run="run", node="node-1", request_id=5, ranks=[0], first_step=-1, steps=3)
+REQUEST = CaptureRequest(run="run", node="node-1", request_id=5, ranks=[0], first_step=-1, steps=3)
 REQUEST_TOPIC = topics.run_topic("run", topics.REQUEST, "node-1")
 ANSWER_TOPIC = topics.run_topic("run", topics.ANSWER, "node-1")
 ANNOUNCE_TOPIC = topics.run_topic("run", topics.ANNOUNCE, "node-1")
@@ -33,7 +33,7 @@ class Station:
     def __init__(self, root: Path, tmp_path: Path, port: int = 1, broker=None, **values) -> None:
         self.config = make_config(root, tmp_path, broker_port=port, **values)
         self.counts = Counts()
-        self.requests: list[ProfileRequest] = []
+        self.requests: list[CaptureRequest] = []
         self.publisher = Publisher(
             self.config,
             broker or MqttBroker(self.config),
@@ -48,7 +48,7 @@ class Station:
 
     def send(self, *numbers: int, reason: str = "", records: int = 1) -> None:
         for number in numbers:
-            answer = ProfileAnswer(run="run", node="node-1", rank=0, request_id=number, state="done", reason=reason)
+            answer = CaptureResult(run="run", node="node-1", rank=0, request_id=number, state="done", reason=reason)
             self.publisher.put(ANSWER_TOPIC, encode(answer), records)
 
 
@@ -74,7 +74,7 @@ async def peer(port: int):
 
 
 def numbers(coordinator) -> list[int]:
-    return [answer.request_id for answer in coordinator.of(ProfileAnswer)]
+    return [answer.request_id for answer in coordinator.of(CaptureResult)]
 
 
 @pytest.mark.servers
@@ -173,10 +173,10 @@ async def test_requests_reach_the_node_and_hostile_ones_are_counted(root, tmp_pa
         b"\xc1",
         b"\x92" * 50_000,
         encode(REQUEST)[:-3],
-        encode(ProfileRequest(run="other", node="node-1", request_id=1, ranks=[0], first_step=0, steps=1)),
-        encode(ProfileRequest(run="run", node="node-1", request_id=1, ranks=[0] * 100, first_step=0, steps=1)),
-        encode(ProfileRequest(run="run", node="node-1", request_id=1, ranks=[0], first_step=0, steps=10**6)),
-        encode(ProfileRequest(run="run", node="node-1", request_id=1, ranks=[0], first_step=0, steps=1, version=99)),
+        encode(CaptureRequest(run="other", node="node-1", request_id=1, ranks=[0], first_step=0, steps=1)),
+        encode(CaptureRequest(run="run", node="node-1", request_id=1, ranks=[0] * 100, first_step=0, steps=1)),
+        encode(CaptureRequest(run="run", node="node-1", request_id=1, ranks=[0], first_step=0, steps=10**6)),
+        encode(CaptureRequest(run="run", node="node-1", request_id=1, ranks=[0], first_step=0, steps=1, version=99)),
     ]
     async with on_air(Station(root, tmp_path, mosquitto.port)) as station:
         await until(lambda: station.publisher.connected)

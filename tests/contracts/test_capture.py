@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.contracts import control, control_block
+from lockstep.contracts import capture, control_block
 from lockstep.contracts.blob import write_blob
 from lockstep.contracts.bounds import INT63_MAX, STEP_MAX
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.contracts.limits import PROFILE_RANKS_MAX, WORLD_SIZE_MAX
 
-ORDER = control.ProfileOrder(
+ORDER = capture.CaptureRequest(
     request_id=4, ranks=[1, 2], first_step=70, steps=3, stacks=True, shapes=False, memory=False, trace_max_bytes=1 << 20,
-    boundaries=[control.StepBoundary(control.OPTIMIZER, 2, 140, 70), control.StepBoundary(control.STEP, 1, 70, 70)],
+    boundaries=[capture.StepBoundary(capture.OPTIMIZER, 2, 140, 70), capture.StepBoundary(capture.STEP, 1, 70, 70)],
 )  # fmt: skip
 BLOCK = control_block.pack_control_header().ljust(control_block.CONTROL_BYTES, b"\0")
 
@@ -20,18 +20,18 @@ BLOCK = control_block.pack_control_header().ljust(control_block.CONTROL_BYTES, b
 def test_round_trips():
     """Header, order and answer come back as they were."""
     control_block.check_control_header(BLOCK, where="control")
-    assert control.order_from_json(control.order_to_json(ORDER), where="control") == ORDER
-    answer = control.OrderAnswer(request_id=4, state="done", trace_bytes=9)
-    assert control.answer_from_json(control.answer_to_json(answer), where="ring") == answer
+    assert capture.request_from_json(capture.request_to_json(ORDER), where="control") == ORDER
+    answer = capture.CaptureResult(request_id=4, state="done", trace_bytes=9)
+    assert capture.result_from_json(capture.result_to_json(answer), where="ring") == answer
 
 
 def test_what_has_its_default_is_left_out_and_filled_in():
     """An order of the usual kind is one that a rank of an older version knows, and the other way round."""
-    value = control.order_to_json(ORDER)
+    value = capture.request_to_json(ORDER)
     assert "device" not in value
-    assert control.order_from_json(value, where="control").device
+    assert capture.request_from_json(value, where="control").device
     host_only = replace(ORDER, device=False)
-    assert control.order_from_json(control.order_to_json(host_only), where="control") == host_only
+    assert capture.request_from_json(capture.request_to_json(host_only), where="control") == host_only
 
 
 def test_other_versions_are_refused_by_name():
@@ -54,7 +54,7 @@ def test_other_versions_are_refused_by_name():
 def test_a_bad_field_is_named(field, value):
     """Each field of an order is checked for type and limit."""
     with pytest.raises(MalformedError) as caught:
-        control.order_from_json(control.order_to_json(ORDER) | {field: value}, where="control")
+        capture.request_from_json(capture.request_to_json(ORDER) | {field: value}, where="control")
     assert caught.value.what == field
 
 
@@ -66,13 +66,13 @@ def test_a_bad_field_is_named(field, value):
 def test_a_bad_boundary_is_named(row, what):
     """So is each field of a boundary."""
     with pytest.raises(MalformedError) as caught:
-        control.order_from_json(control.order_to_json(ORDER) | {"boundaries": [row, row]}, where="control")
+        capture.request_from_json(capture.request_to_json(ORDER) | {"boundaries": [row, row]}, where="control")
     assert caught.value.what == what
 
 
 def test_a_rank_finds_its_boundary():
     """Boundaries stand in the order of the ranks."""
-    assert ORDER.boundary_of(2) == control.StepBoundary(control.STEP, 1, 70, 70)
+    assert ORDER.boundary_of(2) == capture.StepBoundary(capture.STEP, 1, 70, 70)
     assert ORDER.boundary_of(3) is None
 
 
@@ -82,17 +82,21 @@ def test_a_rank_finds_its_boundary():
 )
 def test_steps_follow_from_a_count_of_ends(ends, step, following):
     """Step 5 begins at the end number 12, and three ends make a step."""
-    boundary = control.StepBoundary(control.BACKWARD, 3, 12, 5)
+    boundary = capture.StepBoundary(capture.BACKWARD, 3, 12, 5)
     assert (boundary.step_after(ends), boundary.next_end(ends)) == (step, following)
 
 
 def test_the_largest_order_fits_its_region():
     """Every number at its bound, for as many ranks as a request may name."""
     ranks = list(range(WORLD_SIZE_MAX - PROFILE_RANKS_MAX, WORLD_SIZE_MAX))
-    boundary = control.StepBoundary(control.OPTIMIZER, control.ENDS_PER_STEP_MAX, INT63_MAX, STEP_MAX)
+    boundary = capture.StepBoundary(capture.OPTIMIZER, capture.ENDS_PER_STEP_MAX, INT63_MAX, STEP_MAX)
     order = replace(ORDER, request_id=INT63_MAX, ranks=ranks, first_step=STEP_MAX, boundaries=[boundary] * len(ranks))
     write_blob(
-        memoryview(bytearray(control_block.ORDER_BYTES)), 0, control_block.ORDER_BYTES, 1, control.order_to_json(order)
+        memoryview(bytearray(control_block.ORDER_BYTES)),
+        0,
+        control_block.ORDER_BYTES,
+        1,
+        capture.request_to_json(order),
     )
 
 
@@ -100,14 +104,14 @@ def test_the_largest_order_fits_its_region():
 def test_what_is_no_order_is_refused(value):
     """JSON of another shape is refused."""
     with pytest.raises(MalformedError):
-        control.order_from_json(value, where="control")
+        capture.request_from_json(value, where="control")
 
 
 def test_an_unknown_answer_state_is_refused():
     """An answer can only be in a known state."""
-    answer = control.answer_to_json(replace(control.OrderAnswer(request_id=1, state="done"), state="maybe"))
+    answer = capture.result_to_json(replace(capture.CaptureResult(request_id=1, state="done"), state="maybe"))
     with pytest.raises(MalformedError, match="state"):
-        control.answer_from_json(answer, where="ring")
+        capture.result_from_json(answer, where="ring")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +121,7 @@ def test_an_unknown_answer_state_is_refused():
 )  # fmt: skip
 def test_an_answer_that_no_rank_can_mean_is_refused(field, value):
     """They end up in counters, in a file name and in a message."""
-    answer = control.answer_to_json(control.OrderAnswer(request_id=1, state="done"))
+    answer = capture.result_to_json(capture.CaptureResult(request_id=1, state="done"))
     with pytest.raises(MalformedError) as caught:
-        control.answer_from_json(answer | {field: value}, where="ring")
+        capture.result_from_json(answer | {field: value}, where="ring")
     assert caught.value.what == field

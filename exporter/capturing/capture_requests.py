@@ -6,14 +6,14 @@ Belongs to the event loop. Which requests are accepted is `captures.py`'s decisi
 from collections.abc import Callable
 
 from exporter.capturing.captures import Candidate, Captures
-from exporter.capturing.control import ControlWriter, OrderJob
+from exporter.capturing.control import ControlJob, ControlWriter
 from exporter.counts import Counts
 from exporter.reading.tracks import RunTrack
-from lockstep.contracts.control import OrderAnswer
-from lockstep.contracts.messages import RUNNING, ProfileRequest
+from lockstep.contracts.capture import CaptureResult
+from lockstep.contracts.messages import RUNNING, CaptureRequest
 
 
-class ProfileRequests:
+class CaptureRequests:
     """`run_of` returns the run of a name, None where it is unknown here; `stale_ns` is the silence that ends a rank.
 
     `on_answer` gets what a rank is refused with, `on_term` the term before each request, and the time;
@@ -28,7 +28,7 @@ class ProfileRequests:
         control: ControlWriter,
         run_of: Callable[[str], RunTrack | None],
         stale_ns: int,
-        on_answer: Callable[[str, int, OrderAnswer], None],
+        on_answer: Callable[[str, int, CaptureResult], None],
         on_term: Callable[[int, float], None],
         on_accepted: Callable[[], None],
     ) -> None:
@@ -41,7 +41,7 @@ class ProfileRequests:
         self._on_term = on_term
         self._on_accepted = on_accepted
 
-    def take(self, request: ProfileRequest, now_ns: int, unix_s: float) -> None:
+    def take(self, request: CaptureRequest, now_ns: int, unix_s: float) -> None:
         """Decide a request, or its withdrawal; `now_ns` is CLOCK_MONOTONIC, `unix_s` the wall clock."""
         run = self._run_of(request.run)
         ranks = None
@@ -60,7 +60,7 @@ class ProfileRequests:
             for rank, reason in verdict.refusals.items():
                 self._refuse(request.run, rank, request.request_id, reason)
         if verdict.order is not None and run is not None:
-            job = OrderJob(run.name, run.directory, verdict.order)
+            job = ControlJob(run.name, run.directory, verdict.order)
             if not self._control.submit(job):
                 self.order_failed(job, "too many orders wait to be written")
             if verdict.order.ranks:
@@ -71,7 +71,7 @@ class ProfileRequests:
         for name, order in self._captures.take_expired(now_ns):
             run = self._run_of(name)
             if run is not None:  # where too many orders wait, the ranks' own is one of them
-                self._control.submit(OrderJob(run.name, run.directory, order))
+                self._control.submit(ControlJob(run.name, run.directory, order))
         for name in self._captures.runs:
             run, request_id = self._run_of(name), self._captures.running_id(name)
             if run is None or request_id is None:
@@ -81,7 +81,7 @@ class ProfileRequests:
             for rank in self._captures.drop_ended(name, attempts):
                 self._refuse(name, rank, request_id, "the process of the rank ended before its capture did")
 
-    def order_failed(self, job: OrderJob, reason: str) -> None:
+    def order_failed(self, job: ControlJob, reason: str) -> None:
         """Take back a request whose order could not be written."""
         if job.order is None or not job.order.ranks:
             return
@@ -91,4 +91,4 @@ class ProfileRequests:
 
     def _refuse(self, run: str, rank: int, request_id: int, reason: str) -> None:
         self._counts.profiles["refused"] += 1
-        self._on_answer(run, rank, OrderAnswer(request_id=request_id, state="refused", reason=reason))
+        self._on_answer(run, rank, CaptureResult(request_id=request_id, state="refused", reason=reason))

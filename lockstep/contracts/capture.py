@@ -1,36 +1,47 @@
-"""The profile order and answer that travel through shared memory, in the control block and in the rank's ring.
+"""A capture, from the coordinator to the training processes and back: one request, one result.
 
-Ranks answer in their own ring file: every shared file has one writer.
+Both travel as messages on the bus, between coordinator and exporter, and as JSON in shared memory, between exporter and
+agent: the request in the control block of the run's node, each result in the ring of its rank, for every shared file
+has one writer.
 
 A training process counts ends of backwards, of optimizers and of named steps (contracts/marks.py) and knows no step
-numbers: those come from the accounting, in the exporter. An order holds for each rank how the two are related.
+numbers: those come from the accounting, in the exporter. A request has for each rank how the two are related.
 """
 
-from dataclasses import MISSING, asdict, astuple, dataclass, field, fields
+from dataclasses import MISSING, astuple, dataclass, field, fields
 from typing import Annotated, Any, get_origin
 
 from lockstep.contracts.bounds import (
+    MESSAGE_VERSION,
     CaptureSteps,
     Count,
     DurationNs,
     Length,
     MonotonicNs,
+    Name,
     OneOf,
     Range,
     Rank,
+    RankOrNone,
     Reason,
     StepIndex,
     StepIndexOrNone,
+    Version,
     unannotated,
     violation,
 )
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.limits import PROFILE_RANKS_MAX, PROFILE_STEPS_MAX, TRACE_MAX_BYTES
+from lockstep.contracts.limits import (
+    PROFILE_DEADLINE_SECONDS_MAX,
+    PROFILE_RANKS_MAX,
+    PROFILE_STEPS_MAX,
+    TRACE_MAX_BYTES,
+)
 
 NEXT_STEP = -1
-"""`first_step` of an order that begins at the rank's next step boundary."""
+"""`first_step` of a request that begins at the rank's next step boundary."""
 
-ANSWER_STATES = ("accepted", "running", "done", "refused")
+RESULT_STATES = ("accepted", "running", "done", "refused")
 
 BACKWARD, OPTIMIZER, STEP = END_KINDS = ("backward", "optimizer", "step")
 """The ends that a training process counts: those of `backward_ends`, `optimizer_ends` and `step_ends` in a block."""
@@ -62,25 +73,37 @@ class StepBoundary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileOrder:
-    """What the ranks of one node are asked to capture.
+class CaptureRequest:
+    """What ranks of one node are to capture.
 
     `first_step` is a step index of this attempt, or NEXT_STEP. A rank that is past it begins at its next step.
-    `boundaries` has one entry for each of `ranks`, in their order. The `first_step` of a boundary is that of the order
-    or, where the order is NEXT_STEP or the rank is past it, any step that began before.
     `device` asks for the activity of the rank's device besides that of the host, where there is one.
+
+    From the coordinator it has `run`, `node` and `term`, the fencing number of the one that asks
+    (`messages.CoordinatorAlive`). Coordinator and node give the capture up `deadline_seconds` after it was asked for.
+    One that `is_withdrawn` ends the request of this number: its ranks that have not begun are not to capture.
+
+    In a control block the place gives run and node, and `boundaries` has one entry for each of `ranks`, in their order.
+    The `first_step` of a boundary is that of the request or, where that is NEXT_STEP or the rank is past it, any step
+    that began before. A request without ranks takes the one before it back.
     """
 
     request_id: Count
     ranks: Annotated[list[Rank], Length(PROFILE_RANKS_MAX)]
     first_step: StepIndexOrNone
     steps: Annotated[int, Range(1, PROFILE_STEPS_MAX)]
-    stacks: bool
-    shapes: bool
-    memory: bool
-    trace_max_bytes: Annotated[int, Range(0, TRACE_MAX_BYTES)]
+    stacks: bool = True
+    shapes: bool = False  # triples the time that stopping the profiler takes; stacks name the function without them
+    memory: bool = False
     device: bool = True
+    trace_max_bytes: Annotated[int, Range(0, TRACE_MAX_BYTES)] = 256 << 20
     boundaries: Annotated[list[StepBoundary], Length(PROFILE_RANKS_MAX)] = field(default_factory=list)
+    run: Name = ""
+    node: Name = ""
+    term: Count = 0
+    deadline_seconds: Annotated[float, Range(0, PROFILE_DEADLINE_SECONDS_MAX)] = 120.0
+    is_withdrawn: bool = False
+    version: Version = MESSAGE_VERSION
 
     def boundary_of(self, rank: int) -> StepBoundary | None:
         """Return the boundary of one of `ranks`, None where there is none."""
@@ -88,16 +111,16 @@ class ProfileOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrderAnswer:
-    """What one rank says of the order it last saw.
+class CaptureResult:
+    """What became of a request at one rank, as far as it is known.
 
     `cost_ns` is the training thread's time spent on starting, stopping and writing, all of it outside the asked steps.
     `first_step` and `steps` are what was captured, `trace_bytes` the size of the file, `reason` why it was refused or,
-    when done, why it ended before the asked steps.
+    when done, why it ended before the asked steps. In a ring the place gives `run`, `node` and `rank`.
     """
 
     request_id: Count
-    state: Annotated[str, OneOf(ANSWER_STATES)]
+    state: Annotated[str, OneOf(RESULT_STATES)]
     reason: Reason = ""
     first_step: StepIndexOrNone = NEXT_STEP
     steps: CaptureSteps = 0
@@ -105,38 +128,45 @@ class OrderAnswer:
     end_ns: MonotonicNs = 0
     trace_bytes: Count = 0
     cost_ns: DurationNs = 0
+    run: Name = ""
+    node: Name = ""
+    rank: RankOrNone = -1
+    version: Version = MESSAGE_VERSION
 
 
-def order_to_json(order: ProfileOrder) -> dict[str, Any]:
-    """Return the JSON form of an order, without what has its default: an older rank knows only the rest."""
-    value = {f.name: getattr(order, f.name) for f in fields(order) if getattr(order, f.name) != f.default}
-    return value | {"boundaries": [list(astuple(boundary)) for boundary in order.boundaries]}
+def request_to_json(request: CaptureRequest) -> dict[str, Any]:
+    """Return the JSON form of a request, without what has its default."""
+    return _without_defaults(request) | {"boundaries": [list(astuple(boundary)) for boundary in request.boundaries]}
 
 
-def answer_to_json(answer: OrderAnswer) -> dict[str, Any]:
-    """Return the JSON form of an answer."""
-    return asdict(answer)
+def result_to_json(result: CaptureResult) -> dict[str, Any]:
+    """Return the JSON form of a result, without what has its default."""
+    return _without_defaults(result)
 
 
-def order_from_json(value: Any, *, where: str) -> ProfileOrder:
-    """Return the order that a blob holds, every field checked.
+def _without_defaults(value: CaptureRequest | CaptureResult) -> dict[str, Any]:
+    return {f.name: getattr(value, f.name) for f in fields(value) if getattr(value, f.name) != f.default}
+
+
+def request_from_json(value: Any, *, where: str) -> CaptureRequest:
+    """Return the request that a blob holds, every field checked.
 
     Raises
     ------
     MalformedError
         A field is missing, unknown, of another type or beyond its bound.
     """
-    order = ProfileOrder(**_with_boundaries(_checked(ProfileOrder, value, where), where))
-    if not all(type(rank) is int and not violation(rank, Rank) for rank in order.ranks):
-        raise MalformedError("ranks", where=where, got=order.ranks, expected=f"up to {PROFILE_RANKS_MAX} ranks")
-    if order.boundaries and len(order.boundaries) != len(order.ranks):
-        got, expected = len(order.boundaries), f"one for each of {len(order.ranks)} ranks"
+    request = CaptureRequest(**_with_boundaries(_checked(CaptureRequest, value, where), where))
+    if not all(type(rank) is int and not violation(rank, Rank) for rank in request.ranks):
+        raise MalformedError("ranks", where=where, got=request.ranks, expected=f"up to {PROFILE_RANKS_MAX} ranks")
+    if request.boundaries and len(request.boundaries) != len(request.ranks):
+        got, expected = len(request.boundaries), f"one for each of {len(request.ranks)} ranks"
         raise MalformedError("boundaries", where=where, got=got, expected=expected)
-    return order
+    return request
 
 
 def _with_boundaries(value: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return the fields of an order, with StepBoundary in place of lists."""
+    """Return the fields of a request, with StepBoundary in place of lists."""
     names = [f.name for f in fields(StepBoundary)]
     boundaries = []
     for row in value.get("boundaries", []):
@@ -146,15 +176,15 @@ def _with_boundaries(value: dict[str, Any], where: str) -> dict[str, Any]:
     return value | {"boundaries": boundaries}
 
 
-def answer_from_json(value: Any, *, where: str) -> OrderAnswer:
-    """Return the answer that a blob holds, every field checked.
+def result_from_json(value: Any, *, where: str) -> CaptureResult:
+    """Return the result that a blob holds, every field checked.
 
     Raises
     ------
     MalformedError
         A field is missing, unknown, of another type or beyond its bound.
     """
-    return OrderAnswer(**_checked(OrderAnswer, value, where))
+    return CaptureResult(**_checked(CaptureResult, value, where))
 
 
 def _checked(form: type, value: Any, where: str) -> dict[str, Any]:

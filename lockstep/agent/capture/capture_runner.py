@@ -3,7 +3,7 @@
     idle ──order──► accepted ──boundary before its first step──► running ──N steps, or cut short──► done
                         └──────────────── refused (why) ◄───────────┘
 
-Which ends of backwards, optimizers or named steps are boundaries stands in the order (control.StepBoundary): the mark
+Which ends of backwards, optimizers or named steps are boundaries stands in the request (capture.StepBoundary): the mark
 buffer calls at those, and counts them. A step that is unlike the others, with an end more or less, moves the numbers of
 the steps behind it by a part of a step; what is recorded is then as long as asked, and begins within a step.
 
@@ -30,13 +30,13 @@ from lockstep.agent.capture.obstacles import find_obstacle
 from lockstep.agent.capture.pace import EndPace, request_number
 from lockstep.agent.capture.session import SESSION
 from lockstep.agent.garbage import CollectionLog
-from lockstep.contracts.control import (
+from lockstep.contracts.capture import (
     END_KINDS,
-    OrderAnswer,
-    ProfileOrder,
+    CaptureRequest,
+    CaptureResult,
     StepBoundary,
-    answer_to_json,
-    order_from_json,
+    request_from_json,
+    result_to_json,
 )
 from lockstep.contracts.errors import LocalError, PeerError
 from lockstep.contracts.paths import incoming_directory, trace_name
@@ -55,7 +55,7 @@ _QUIET_TRIES = 16  # boundaries; then every step ends with collectives in flight
 _TORCH_ERRORS = (RuntimeError, ValueError, TypeError, AssertionError)
 
 
-class OrderRunner:
+class CaptureRunner:
     """The profile orders of one rank, one at a time. Used by the training thread only.
 
     `directory` is that of the run, `trusted` are the uids that may order captures, `store_answer` takes the JSON form
@@ -85,8 +85,8 @@ class OrderRunner:
         self._rank = rank
         self._store_answer = store_answer
         self._trusted = trusted
-        self._order: ProfileOrder | None = None
-        self._answer: OrderAnswer | None = None
+        self._order: CaptureRequest | None = None
+        self._answer: CaptureResult | None = None
         self._recording: Recording | None = None
         self._budget: Budget | None = None
         self._appetite = Appetite()
@@ -110,9 +110,9 @@ class OrderRunner:
             return
         self._last_request = request
         try:
-            order = order_from_json(value, where="control block")
+            order = request_from_json(value, where="control block")
         except PeerError as error:
-            self._answer = OrderAnswer(request_id=request, state="accepted")
+            self._answer = CaptureResult(request_id=request, state="accepted")
             self._refuse(str(error))
             return
         if self._rank not in order.ranks:
@@ -121,7 +121,7 @@ class OrderRunner:
             return
         if is_known:
             return
-        self._answer = OrderAnswer(request_id=order.request_id, state="accepted")
+        self._answer = CaptureResult(request_id=order.request_id, state="accepted")
         boundary = order.boundary_of(self._rank)
         if boundary is None:
             self._refuse("the steps of this rank are not numbered")
@@ -133,7 +133,7 @@ class OrderRunner:
 
     def refuse_block(self, why: str) -> None:
         """Answer a control block that does not count."""
-        self._answer = OrderAnswer(request_id=_NO_REQUEST, state="accepted")
+        self._answer = CaptureResult(request_id=_NO_REQUEST, state="accepted")
         self._refuse(why)
 
     def at_boundary(self) -> int:
@@ -210,7 +210,7 @@ class OrderRunner:
             self._recording = None
             self._refuse(why)
 
-    def _begin(self, order: ProfileOrder, step: int) -> int:
+    def _begin(self, order: CaptureRequest, step: int) -> int:
         """Start the profiler for `order` before `step`, or refuse."""
         assert self._boundary is not None
         if not self._comes_to_rest(_QUIET_BEGIN_NS):
@@ -245,7 +245,7 @@ class OrderRunner:
         gc.callbacks.append(self._collections.callback)
         recording.mark(step)
         self._store(
-            OrderAnswer(
+            CaptureResult(
                 request_id=order.request_id,
                 state="running",
                 first_step=step,
@@ -361,6 +361,6 @@ class OrderRunner:
         self._order = None
         self._store(replace(self._answer, state="refused", reason=reason[:_REASON_MAX]))
 
-    def _store(self, answer: OrderAnswer) -> None:
+    def _store(self, answer: CaptureResult) -> None:
         self._answer = answer
-        self._store_answer(answer_to_json(answer))
+        self._store_answer(result_to_json(answer))

@@ -1,0 +1,89 @@
+"""What travels on the bus: plain frozen dataclasses, one module a subject. `codec.py` turns them into bytes and back.
+
+Every message carries `version`. Names of a run and a node come from the topic (`topics.py`) as well: a message whose
+names differ from its topic's is refused. Wall-clock times are `_unix_ns`. Numbers, texts and lists declare their
+bounds (`bounds.py`), which decoding enforces. Captures are in `contracts/capture.py`, for the agent reads them too.
+"""
+
+from lockstep.contracts.bounds import MESSAGE_VERSION
+from lockstep.contracts.capture import CaptureRequest, CaptureResult
+from lockstep.contracts.messages.nodes import (
+    ADDRESS,
+    Acknowledgement,
+    CoordinatorAlive,
+    NodeAlive,
+    NodeAnnouncement,
+    RunHeartbeat,
+)
+from lockstep.contracts.messages.ranks import (
+    COLLECTIVE,
+    ENDINGS,
+    EXCEPTION,
+    EXIT_CODE,
+    FAILED,
+    FINISHED,
+    GONE,
+    OPERATIONS,
+    RANK_STATES,
+    RECEIVE,
+    RUNNING,
+    SEND,
+    SIGNAL,
+    UNWATCHED,
+    VANISHED,
+    GroupInfo,
+    IssueCount,
+    RankEnding,
+    RankInfo,
+    RankProgress,
+    RankSpan,
+)
+from lockstep.contracts.messages.stacks import RankStacks, RecordedCollective, StackFrame, StackRequest, ThreadStack
+from lockstep.contracts.messages.steps import LAPPED, LOSS_REASONS, TORN, StepBatch
+from lockstep.contracts.messages.summaries import CallNode, HostSpan, RankFinding, TraceSummary
+
+__all__ = [
+    "ADDRESS",
+    "COLLECTIVE",
+    "ENDINGS",
+    "EXCEPTION",
+    "EXIT_CODE",
+    "FAILED",
+    "FINISHED",
+    "GONE",
+    "LAPPED",
+    "LOSS_REASONS",
+    "MESSAGE_VERSION",
+    "OPERATIONS",
+    "RANK_STATES",
+    "RECEIVE",
+    "RUNNING",
+    "SEND",
+    "SIGNAL",
+    "TORN",
+    "UNWATCHED",
+    "VANISHED",
+    "Acknowledgement",
+    "CallNode",
+    "CaptureRequest",
+    "CaptureResult",
+    "CoordinatorAlive",
+    "GroupInfo",
+    "HostSpan",
+    "IssueCount",
+    "NodeAlive",
+    "NodeAnnouncement",
+    "RankEnding",
+    "RankFinding",
+    "RankInfo",
+    "RankProgress",
+    "RankSpan",
+    "RankStacks",
+    "RecordedCollective",
+    "RunHeartbeat",
+    "StackFrame",
+    "StackRequest",
+    "StepBatch",
+    "ThreadStack",
+    "TraceSummary",
+]

@@ -1,0 +1,75 @@
+"""Stacks of the processes of ranks, asked for and delivered."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from lockstep.contracts.bounds import MESSAGE_VERSION, Count, Length, Name, Range, Rank, Reason, UnixNs, Version
+from lockstep.contracts.limits import (
+    ISSUED_MAX,
+    RANKS_PER_NODE_MAX,
+    STACK_FILE_MAX_CHARS,
+    STACK_FRAMES_MAX,
+    STACK_FUNCTION_MAX_CHARS,
+    STACK_THREADS_MAX,
+)
+
+StackFrame = tuple[
+    Annotated[str, Length(STACK_FILE_MAX_CHARS)],
+    Annotated[int, Range(0, (1 << 31) - 1)],
+    Annotated[str, Length(STACK_FUNCTION_MAX_CHARS)],
+]
+"""The end of a source file's path, a line of it, 0 where it is not known, and the function."""
+_ShortText = Annotated[str, Length(64)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackRequest:
+    """The coordinator asks one node for the stacks of some of its ranks, without stopping anything."""
+
+    run: Name
+    node: Name
+    request_id: Count
+    ranks: Annotated[list[Rank], Length(RANKS_PER_NODE_MAX)]
+    term: Count = 0
+    """The fencing number of the coordinator that asks (`CoordinatorAlive`)."""
+    version: Version = MESSAGE_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadStack:
+    """What a thread is in: its Python frames, the innermost first. C and C++ beneath the innermost have none."""
+
+    is_training: bool
+    frames: Annotated[list[StackFrame], Length(STACK_FRAMES_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCollective:
+    """A collective that a rank has issued, by its Flight Recorder (`lockstep/trace/flight_recorder.py`)."""
+
+    group: _ShortText
+    description: _ShortText
+    sequence: Count
+    operation: _ShortText
+    tensors: _ShortText
+    state: _ShortText
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStacks:
+    """The stacks of one rank's process at one moment, that of the training thread first.
+
+    `reason` says why there are none. `omitted_frames` of all threads did not fit into the message's limit.
+    `collectives` are the last ones of each group by a dump of torch's Flight Recorder, none without a dump.
+    """
+
+    run: Name
+    node: Name
+    rank: Rank
+    request_id: Count
+    unix_ns: UnixNs
+    threads: Annotated[list[ThreadStack], Length(STACK_THREADS_MAX)]
+    omitted_frames: Count = 0
+    reason: Reason = ""
+    collectives: Annotated[list[RecordedCollective], Length(ISSUED_MAX)] = field(default_factory=list)
+    version: Version = MESSAGE_VERSION

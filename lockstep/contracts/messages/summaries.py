@@ -1,0 +1,112 @@
+"""What is left of the trace of a captured rank."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from lockstep.contracts.bounds import (
+    MESSAGE_VERSION,
+    CaptureSteps,
+    Count,
+    DurationNs,
+    Length,
+    Name,
+    Range,
+    Rank,
+    Version,
+)
+from lockstep.contracts.limits import HOST_COMMANDS_MAX, HOST_CORES_MAX, SUMMARY_MAX_BYTES, SUMMARY_NODES_MAX
+from lockstep.contracts.memory_report import KEPT_MAX, KeptAllocation
+
+_NODE_MAX_NS = 1 << 53  # 104 days; sums over all nodes of a tree stay within int64
+_ENTRIES_MAX = 4096  # of a list in a summary, whose size in bytes is the narrower limit
+SummaryText = Annotated[str, Length(SUMMARY_MAX_BYTES)]
+"""A text whose length the size of its summary bounds."""
+CollectiveCounts = Annotated[list[Count], Length(3, least=3)]
+PathShare = tuple[SummaryText, SummaryText, DurationNs]
+Cores = Annotated[float, Range(0.0, float(HOST_CORES_MAX))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallNode:
+    """One node of a rank's call tree over the captured steps.
+
+    `parent` is the index of the caller in the list, -1 for a root; a parent stands before its children. `kind` is
+    python, operator, data, communication or gc. Times are of the training thread: `total_ns` with, `self_ns` without
+    the children (those that the summary leaves out included).
+    """
+
+    parent: Annotated[int, Range(-1, SUMMARY_NODES_MAX - 2)]
+    name: SummaryText
+    kind: Name
+    total_ns: Annotated[int, Range(0, _NODE_MAX_NS)]
+    self_ns: Annotated[int, Range(-_NODE_MAX_NS, _NODE_MAX_NS)]
+    count: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFinding:
+    """A cause that a rank's trace shows by itself, as judged on its node (`lockstep.diagnosis.finding.Finding`)."""
+
+    bottleneck: Name
+    cause: Name
+    subject: SummaryText
+    evidence: Annotated[list[SummaryText], Length(_ENTRIES_MAX)]
+    confidence: Name
+    lost_ns: DurationNs | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSpan:
+    """What a node counted about one rank's process while it was captured; None is not known, 0 a measured zero.
+
+    `span_ns` is the time between the counts. `on_cpu_ns` and `run_queue_wait_ns` are the training thread's,
+    `throttled_ns` its control group's; `cores` may be used by the process, `others_cores` of them other processes kept
+    busy; `busiest` are those, command and cores.
+    """
+
+    span_ns: DurationNs
+    on_cpu_ns: DurationNs | None = None
+    run_queue_wait_ns: DurationNs | None = None
+    throttled_ns: DurationNs | None = None
+    cores: Annotated[int, Range(0, HOST_CORES_MAX)] | None = None
+    others_cores: Cores | None = None
+    busiest: Annotated[list[tuple[Name, Cores]], Length(HOST_COMMANDS_MAX)] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSummary:
+    """What is left of one rank's trace: its call tree, kilobytes instead of megabytes.
+
+    Nodes below the summary's share of the window are left out and counted in `omitted_nodes`; their time stays in
+    their parents' `self_ns`.
+    """
+
+    run: Name
+    node: Name
+    rank: Rank
+    request_id: Count
+    window_ns: DurationNs
+    steps: CaptureSteps
+    trace_bytes: Count
+    event_count: Count
+    tree: Annotated[list[CallNode], Length(SUMMARY_NODES_MAX)]
+    omitted_nodes: Count = 0
+    error: SummaryText = ""
+    """Why the trace could not be read; the tree is empty then."""
+    collectives: Annotated[dict[SummaryText, CollectiveCounts], Length(_ENTRIES_MAX)] = field(default_factory=dict)
+    """Per collective name: count, total ns on the backend's own thread, shortest ns."""
+    breakdown: Annotated[dict[SummaryText, DurationNs], Length(_ENTRIES_MAX)] = field(default_factory=dict)
+    """Classes of the window, ns (`trace.step_breakdown`)."""
+    path: Annotated[list[PathShare], Length(_ENTRIES_MAX)] = field(default_factory=list)
+    """What lies longest on the critical path: name, class, ns."""
+    patterns: Annotated[bytes, Length(SUMMARY_MAX_BYTES)] = b""
+    """Behaviour patterns (`trace.patterns.wire`)."""
+    findings: Annotated[list[RankFinding], Length(_ENTRIES_MAX)] = field(default_factory=list)
+    not_judged: Annotated[dict[SummaryText, SummaryText], Length(_ENTRIES_MAX)] = field(default_factory=dict)
+    """Rules that could not answer, and why."""
+    omitted: Annotated[dict[Name, Count], Length(_ENTRIES_MAX)] = field(default_factory=dict)
+    """How many of a list were left out, by the list's name: the least important ones."""
+    host: HostSpan | None = None
+    kept: Annotated[list[KeptAllocation], Length(KEPT_MAX)] = field(default_factory=list)
+    """Of a memory capture: whose tensors outlived a step, the largest first."""
+    version: Version = MESSAGE_VERSION
