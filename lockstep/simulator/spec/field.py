@@ -1,7 +1,7 @@
 """What a field of a specification is: its kind, its limits, its words."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 INTEGER, NUMBER, BOOLEAN, TEXT = "integer", "number", "boolean", "text"
@@ -27,7 +27,7 @@ class _Required:
 
 
 REQUIRED = _Required()
-_NOTHING: Mapping[str, "Field"] = MappingProxyType({})
+NOTHING: Mapping[str, "Field"] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Field:
     high: float | None = None
     above: float | None = None
     choices: tuple[str, ...] = ()
-    fields: Mapping[str, "Field"] = field(default_factory=lambda: _NOTHING)
+    fields: Mapping[str, "Field"] = field(default_factory=lambda: NOTHING)
     variants: Mapping[str, Mapping[str, "Field"]] = field(default_factory=lambda: MappingProxyType({}))
     item: "Field | None" = None
     keys: str = ""
@@ -59,9 +59,14 @@ def count(help_: str, high: float = DIM_MAX, default: object = REQUIRED, *, low:
     return Field(kind=INTEGER, help=help_, low=low, high=high, default=default)
 
 
+def optional(of: Field, default: object = None) -> Field:
+    """Return the field that may be null as well, and is `default` where it is not given."""
+    return replace(of, nullable=True, default=default)
+
+
 def optional_count(help_: str, high: float = DIM_MAX) -> Field:
     """Return the field of a whole number from 1 to `high`, or null, which is the default."""
-    return Field(kind=INTEGER, help=help_, low=1, high=high, nullable=True, default=None)
+    return optional(count(help_, high))
 
 
 def amount(help_: str, unit: str, default: object = REQUIRED, *, above: float | None = 0.0) -> Field:
@@ -78,3 +83,33 @@ def share(help_: str, default: object = REQUIRED) -> Field:
 def flag(help_: str, default: object) -> Field:
     """Return the field of true or false."""
     return Field(kind=BOOLEAN, help=help_, default=default)
+
+
+def number(help_: str, low: float, high: float, default: object = REQUIRED, *, unit: str = "") -> Field:
+    """Return the field of a number from `low` to `high`."""
+    return Field(kind=NUMBER, help=help_, unit=unit, low=low, high=high, default=default)
+
+
+def text(help_: str, default: object = REQUIRED) -> Field:
+    """Return the field of a text."""
+    return Field(kind=TEXT, help=help_, default=default)
+
+
+def choice(help_: str, choices: tuple[str, ...], default: object = REQUIRED) -> Field:
+    """Return the field of one of some words."""
+    return Field(kind=CHOICE, help=help_, choices=choices, default=default)
+
+
+def section(help_: str, fields: Mapping[str, Field], default: object = REQUIRED) -> Field:
+    """Return the field of a section; with NOTHING as its default it may be left out."""
+    return Field(kind=SECTION, help=help_, fields=fields, default=default)
+
+
+def mapping(help_: str, keys: str, item: Field) -> Field:
+    """Return the field of any number of items by key, none where it is not given."""
+    return Field(kind=MAP, help=help_, keys=keys, item=item, default=NOTHING)
+
+
+def sections(help_: str, item_help: str, fields: Mapping[str, Field]) -> Field:
+    """Return the field of a list of sections, empty where it is not given."""
+    return Field(kind=LIST, help=help_, item=section(item_help, fields), default=())

@@ -1,26 +1,28 @@
-"""The fields of a specification that say the machine: device, links, health, and what calibration has taught."""
+"""The fields of a specification that describe the machine: device, links, health, and what calibration has taught."""
 
 import inspect
-from types import MappingProxyType
 
 from lockstep.contracts.limits import WORLD_SIZE_MAX
 from lockstep.simulator.calibration.calibrate import BANDWIDTH, LATENCY, MOST, START
 from lockstep.simulator.hardware import clusters
 from lockstep.simulator.hardware.cluster import Device
 from lockstep.simulator.spec.field import (
-    CHOICE,
-    HUGE,
     LIST,
-    MAP,
+    NOTHING,
     NUMBER,
-    SECTION,
-    TEXT,
     Field,
     amount,
+    choice,
     count,
     flag,
+    mapping,
+    number,
+    optional,
     optional_count,
+    section,
+    sections,
     share,
+    text,
 )
 
 DEVICES = {each.name: each for each in vars(clusters).values() if isinstance(each, Device)}
@@ -31,7 +33,7 @@ _PEAKS = {
     "memory_bytes": ("memory", "bytes"),
 }
 DEVICE = {
-    "name": Field(kind=TEXT, help="a known device (" + ", ".join(DEVICES) + ") or any other name", default=""),
+    "name": text("a known device (" + ", ".join(DEVICES) + ") or any other name", ""),
     **{name: amount(f"{help_}; the known device's if not given", unit, None) for name, (help_, unit) in _PEAKS.items()},
     "matrix_efficiency": share("share of the peak that large products reach", None),
     "memory_efficiency": share("share of the memory bandwidth that operators reach", None),
@@ -48,14 +50,7 @@ DEVICE = {
     "allocator_reserve_ratio": amount(
         "what the allocator holds beyond the memory that comes and goes, as a share of it", "", None, above=None
     ),
-    "unusable_ratio": Field(
-        kind=NUMBER,
-        help="share of the memory that the driver keeps",
-        low=0.0,
-        high=0.5,
-        nullable=True,
-        default=None,
-    ),
+    "unusable_ratio": optional(number("share of the memory that the driver keeps", 0.0, 0.5)),
 }
 LINK = {
     "bytes_per_second": amount("bandwidth of one direction", "bytes/s"),
@@ -64,21 +59,15 @@ LINK = {
     "step_s": amount("time of each round", "seconds", 0.0, above=None),
 }
 LEVEL = {
-    "name": Field(kind=TEXT, help="name, without `/` and `.`, unlike the others'"),
+    "name": text("name, without `/` and `.`, unlike the others'"),
     "fanout": count("children that the level joins", WORLD_SIZE_MAX),
     **LINK,
     "through": flag("traffic of the levels above passes these links as well (PCIe: yes, NVLink: no)", default=True),
     "lanes": count("equal parts of an uplink of which a member of a group uses one: network cards", 4096, 1),
-    "measured": Field(
-        kind=MAP,
-        help="links by size of group, for groups inside one domain, as measured",
-        keys="size of the group",
-        item=Field(
-            kind=LIST,
-            help="links; the one that is through first counts",
-            item=Field(kind=SECTION, help="a link as measured", fields=LINK),
-        ),
-        default=MappingProxyType({}),
+    "measured": mapping(
+        "links by size of group, for groups inside one domain, as measured",
+        "size of the group",
+        Field(kind=LIST, help="links; the one that is through first counts", item=section("a link as measured", LINK)),
     ),
 }
 SIZED = tuple(name for name, make in clusters.CLUSTERS.items() if inspect.signature(make).parameters)
@@ -88,56 +77,26 @@ NETWORKED = tuple(
 )
 """Presets whose nodes can have any network."""
 CLUSTER = {
-    "preset": Field(
-        kind=CHOICE,
-        help="a known cluster, instead of device and levels",
-        choices=tuple(clusters.CLUSTERS),
-        nullable=True,
-        default=None,
-    ),
+    "preset": optional(choice("a known cluster, instead of device and levels", tuple(clusters.CLUSTERS))),
     "nodes": optional_count("nodes of the preset (" + ", ".join(SIZED) + "); the preset's own if null", WORLD_SIZE_MAX),
-    "network_gbit": Field(
-        kind=NUMBER,
-        help="line rate of all cards of a node (" + ", ".join(NETWORKED) + "), Gbit/s; the preset's own if null",
-        above=0.0,
-        high=HUGE,
-        nullable=True,
-        default=None,
+    "network_gbit": optional(
+        amount("line rate of all cards of a node (" + ", ".join(NETWORKED) + "), Gbit/s; the preset's own if null", "")
     ),
-    "device": Field(
-        kind=SECTION,
-        help="the device; with a preset, what differs from its device",
-        fields=DEVICE,
-        nullable=True,
-        default=None,
+    "device": optional(section("the device; with a preset, what differs from its device", DEVICE)),
+    "levels": sections(
+        "levels of links, from inside the card outwards", "one level; the numbers are those of an uplink", LEVEL
     ),
-    "levels": Field(
-        kind=LIST,
-        help="levels of links, from inside the card outwards",
-        item=Field(kind=SECTION, help="one level; the numbers are those of an uplink", fields=LEVEL),
-        default=(),
-    ),
-    "health": Field(
-        kind=SECTION,
-        help="what is wrong; what is not named is whole",
-        fields={
-            "links": Field(
-                kind=MAP,
-                help="share of its bandwidth that an uplink has left; `network/3` is that of child 3 of the level "
-                "`network`",
-                keys="LEVEL/CHILD",
-                item=share("share left"),
-                default=MappingProxyType({}),
+    "health": section(
+        "what is wrong; what is not named is whole",
+        {
+            "links": mapping(
+                "share of its bandwidth that an uplink has left; `network/3` is that of child 3 of the level `network`",
+                "LEVEL/CHILD",
+                share("share left"),
             ),
-            "ranks": Field(
-                kind=MAP,
-                help="share of its device's speed that a rank has left",
-                keys="rank",
-                item=share("share left"),
-                default=MappingProxyType({}),
-            ),
+            "ranks": mapping("share of its device's speed that a rank has left", "rank", share("share left")),
         },
-        default=MappingProxyType({}),
+        NOTHING,
     ),
 }
 
@@ -161,47 +120,34 @@ def _parameter(name: str) -> Field:
 
 
 CALIBRATION = {
-    "file": Field(
-        kind=TEXT,
-        help="YAML file next to the specification that holds this section, as `lockstep calibrate` writes it",
-        nullable=True,
-        default=None,
+    "file": optional(
+        text("YAML file next to the specification that holds this section, as `lockstep calibrate` writes it")
     ),
-    "parameters": Field(
-        kind=SECTION,
-        help="numbers fitted to measured steps; they replace the cluster's",
-        fields={name: _parameter(name) for name in dict.fromkeys((*START, *_PARAMETERS))},
-        default=MappingProxyType({}),
+    "parameters": section(
+        "numbers fitted to measured steps; they replace the cluster's",
+        {name: _parameter(name) for name in dict.fromkeys((*START, *_PARAMETERS))},
+        NOTHING,
     ),
-    "links": Field(
-        kind=MAP,
-        help="links of one level, on top of the ratios of all",
-        keys="level",
-        item=Field(
-            kind=SECTION,
-            help="real over declared",
-            fields={
+    "links": mapping(
+        "links of one level, on top of the ratios of all",
+        "level",
+        section(
+            "real over declared",
+            {
                 BANDWIDTH: amount("real over declared bandwidth", "", 1.0),
                 LATENCY: amount("real over declared latency", "", 1.0, above=None),
             },
         ),
-        default=MappingProxyType({}),
     ),
-    "overhead_seconds": Field(
-        kind=NUMBER,
-        help="what a step takes besides its timeline: data, host, spread of the ranks, and what is not explained",
+    "overhead_seconds": number(
+        "what a step takes besides its timeline: data, host, spread of the ranks, and what is not explained",
+        -86400.0,
+        86400.0,
+        0.0,
         unit="seconds",
-        low=-86400.0,
-        high=86400.0,
-        default=0.0,
     ),
-    "error_band_ratio": Field(
-        kind=NUMBER,
-        help="error on steps held out of the fit, printed with every forecast; unknown if null",
-        low=0.0,
-        high=100.0,
-        nullable=True,
-        default=None,
+    "error_band_ratio": optional(
+        number("error on steps held out of the fit, printed with every forecast; unknown if null", 0.0, 100.0)
     ),
-    "source": Field(kind=TEXT, help="what was measured, when; for people", default=""),
+    "source": text("what was measured, when; for people", ""),
 }

@@ -6,15 +6,17 @@ from lockstep.simulator.models.model import DEEPSPEED_BF16, DEEPSPEED_FP16, FSDP
 from lockstep.simulator.spec.field import (
     BLOCKS_MAX,
     DIM_MAX,
-    LIST,
-    NUMBER,
     SECTION,
-    TEXT,
     Field,
     amount,
     count,
     flag,
+    number,
+    optional,
     optional_count,
+    section,
+    sections,
+    text,
 )
 
 PRECISIONS = {
@@ -35,13 +37,8 @@ _BYTES = {
         "optimizer": "the optimizer's state",
     }.items()
 }
-_BYTES["product"] = Field(
-    kind=NUMBER,
-    help="factors of linear layers' products (but the head's); as the activations if null, 1 is FP8",
-    low=1.0,
-    high=8.0,
-    nullable=True,
-    default=None,
+_BYTES["product"] = optional(
+    number("factors of linear layers' products (but the head's); as the activations if null, 1 is FP8", 1.0, 8.0)
 )
 
 
@@ -79,19 +76,15 @@ _PADDED = {
 _FFN = {
     "ffn": count("features inside the wide layer"),
     "kv_heads": optional_count("heads of keys and values; as many as heads if null"),
-    "latent": Field(
-        kind=SECTION,
-        help="multi-head latent attention (DeepSeek); kv_heads and head_dim do not apply to it",
-        fields=_LATENT,
-        nullable=True,
-        default=None,
+    "latent": optional(
+        section("multi-head latent attention (DeepSeek); kv_heads and head_dim do not apply to it", _LATENT)
     ),
     "vocabulary": count("words", DIM_MAX, 32000),
     **_PADDED,
     "precision": _precision("mixed"),
 }
 OPERATOR = {
-    "name": Field(kind=TEXT, help="name, unlike the others'"),
+    "name": text("name, unlike the others'"),
     "flops": amount("FLOPs of one sample, forward", "FLOPs", above=None),
     "moved_elements": amount("activation elements read and written for one sample, forward", "elements", above=None),
     "parameters": amount("parameters", "elements", above=None),
@@ -120,18 +113,10 @@ MODELS: Mapping[str, Mapping[str, Field]] = {
     "vgg19": _PICTURES,
     "resnet50": _PICTURES,
     "operators": {
-        "file": Field(
-            kind=TEXT,
-            help="CSV file of the operators next to the specification, with a header: " + ", ".join(OPERATOR),
-            nullable=True,
-            default=None,
+        "file": optional(
+            text("CSV file of the operators next to the specification, with a header: " + ", ".join(OPERATOR))
         ),
-        "operators": Field(
-            kind=LIST,
-            help="the operators in order, instead of a file",
-            item=Field(kind=SECTION, help="one operator", fields=OPERATOR),
-            default=(),
-        ),
+        "operators": sections("the operators in order, instead of a file", "one operator", OPERATOR),
         "tokens": amount("tokens (or samples) that a sample counts as", "tokens", 1.0),
         "precision": _precision("full"),
     },

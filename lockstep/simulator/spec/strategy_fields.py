@@ -1,28 +1,24 @@
 """The fields of a specification that describe the strategy: degrees, schedule, memory, overlaps and overrides."""
 
-from types import MappingProxyType
-
 from lockstep.contracts.limits import WORLD_SIZE_MAX
 from lockstep.simulator.hardware.collectives import ALGORITHMS, HIERARCHICAL, KINDS, SEND
 from lockstep.simulator.lowering.context import EXCHANGES, GATHER, HALVES, SPLITS
 from lockstep.simulator.simulate import DDP_BUCKET_BYTES
 from lockstep.simulator.spec.field import (
     BLOCKS_MAX,
-    BOOLEAN,
-    CHOICE,
-    HUGE,
-    INTEGER,
-    LIST,
-    MAP,
     NAMES,
-    NUMBER,
-    SECTION,
-    TEXT,
+    NOTHING,
     Field,
     amount,
+    choice,
     count,
     flag,
+    mapping,
+    optional,
     optional_count,
+    section,
+    sections,
+    text,
 )
 from lockstep.simulator.strategy.schedule import ORDERS
 from lockstep.simulator.strategy.tree import FULL as RECOMPUTE_ALL
@@ -32,57 +28,39 @@ _MICRO_BATCHES_MAX = 65_536
 
 _SCHEDULE = {
     "micro_batches": count("micro-batches of a step", _MICRO_BATCHES_MAX, 1),
-    "schedule": Field(kind=CHOICE, help="order of forward and backward passes", choices=ORDERS, default=ORDERS[0]),
+    "schedule": choice("order of forward and backward passes", ORDERS, ORDERS[0]),
     "max_ongoing": optional_count(
         "most micro-batches between forward and backward; the schedule's own if null", _MICRO_BATCHES_MAX
     ),
 }
-_RECOMPUTE = Field(
-    kind=CHOICE,
-    help="what backward computes again instead of keeping it: `selective` the core of attention that is not fused, "
+_RECOMPUTE = choice(
+    "what backward computes again instead of keeping it: `selective` the core of attention that is not fused, "
     "`per_operator` all of a layer but what fused attention and every second product leave (torchtitan), `full` the "
     "layers",
-    choices=(NONE, SELECTIVE, PER_OPERATOR, RECOMPUTE_ALL),
-    default=NONE,
+    (NONE, SELECTIVE, PER_OPERATOR, RECOMPUTE_ALL),
+    NONE,
 )
 _AXES = Field(kind=NAMES, help="mesh axes: tp, cp, ep, dp")
 OVERRIDE = {
-    "node": Field(
-        kind=TEXT,
-        help="path of the node, names joined by dots, each a shell pattern: `layer*.fc1`, `head`; `.` is the root",
+    "node": text(
+        "path of the node, names joined by dots, each a shell pattern: `layer*.fc1`, `head`; `.` is the root",
     ),
-    "split": Field(
-        kind=MAP,
-        help="dimension (b, s, h, o, a, e, v, ...) to the mesh axes over which it is split; `replicate` undoes a split",
-        keys="dimension",
-        item=_AXES,
-        default=MappingProxyType({}),
+    "split": mapping(
+        "dimension (b, s, h, o, a, e, v, ...) to the mesh axes over which it is split; `replicate` undoes a split",
+        "dimension",
+        _AXES,
     ),
-    "keep": Field(
-        kind=SECTION,
-        help="over which mesh axes an item is kept in parts",
-        fields={
-            item: Field(kind=NAMES, help=f"axes over which each {item} is kept in parts", nullable=True, default=None)
+    "keep": section(
+        "over which mesh axes an item is kept in parts",
+        {
+            item: optional(Field(kind=NAMES, help=f"axes over which each {item} is kept in parts"))
             for item in MEMORY_ITEMS
         },
-        default=MappingProxyType({}),
+        NOTHING,
     ),
-    "map": Field(
-        kind=INTEGER,
-        help="pipeline stage that the node, a block of the model, runs on",
-        low=0,
-        high=WORLD_SIZE_MAX,
-        nullable=True,
-        default=None,
-    ),
-    "schedule": Field(
-        kind=SECTION,
-        help="order of the micro-batches; only the root has one",
-        fields=_SCHEDULE,
-        nullable=True,
-        default=None,
-    ),
-    "recompute": Field(kind=CHOICE, help=_RECOMPUTE.help, choices=_RECOMPUTE.choices, nullable=True, default=None),
+    "map": optional(count("pipeline stage that the node, a block of the model, runs on", WORLD_SIZE_MAX, low=0)),
+    "schedule": optional(section("order of the micro-batches; only the root has one", _SCHEDULE)),
+    "recompute": optional(_RECOMPUTE),
 }
 STRATEGY = {
     "tp": count("tensor parallel degree", WORLD_SIZE_MAX, 1),
@@ -107,32 +85,24 @@ STRATEGY = {
         0,
         low=0,
     ),
-    "context_exchange": Field(
-        kind=CHOICE,
-        help="how attention gets keys and values of other cp ranks: `gather` them whole before (torchtitan), or send "
+    "context_exchange": choice(
+        "how attention gets keys and values of other cp ranks: `gather` them whole before (torchtitan), or send "
         "them round a `ring` while it computes (Megatron-LM)",
-        choices=EXCHANGES,
-        default=GATHER,
+        EXCHANGES,
+        GATHER,
     ),
-    "context_split": Field(
-        kind=CHOICE,
-        help="tokens of a cp rank: one part of each of both `halves` of a sequence, so that causal attention takes all "
+    "context_split": choice(
+        "tokens of a cp rank: one part of each of both `halves` of a sequence, so that causal attention takes all "
         "ranks as long, or `contiguous`",
-        choices=SPLITS,
-        default=HALVES,
+        SPLITS,
+        HALVES,
     ),
     "sequence_parallel": flag("split norms and dropout over tp by tokens", default=False),
     "recompute": _RECOMPUTE,
     **_SCHEDULE,
     "micro_batch_size": optional_count("samples of a micro-batch on a rank, instead of micro_batches"),
-    "bucket_bytes": Field(
-        kind=NUMBER,
-        help="gradients that are sent together; all at the end if null",
-        unit="bytes",
-        above=0.0,
-        high=HUGE,
-        nullable=True,
-        default=DDP_BUCKET_BYTES,
+    "bucket_bytes": optional(
+        amount("gradients that are sent together; all at the end if null", "bytes"), DDP_BUCKET_BYTES
     ),
     "gradient_buffer_bytes": amount(
         "memory that holds gradients on their way: DDP's buckets (all gradients, unless they are views of them), "
@@ -141,30 +111,22 @@ STRATEGY = {
         0.0,
         above=None,
     ),
-    "live_parameters": Field(
-        kind=NUMBER,
-        help="most parameters that ZeRO 3 gathers at once (DeepSpeed: stage3_max_live_parameters); two layers and one "
-        "layer's gradients if null, as FSDP",
-        above=0.0,
-        high=HUGE,
-        nullable=True,
-        default=None,
+    "live_parameters": optional(
+        amount(
+            "most parameters that ZeRO 3 gathers at once (DeepSpeed: stage3_max_live_parameters); two layers and one "
+            "layer's gradients if null, as FSDP",
+            "",
+        )
     ),
-    "copied_gather_bytes_per_second": Field(
-        kind=NUMBER,
-        help="rate at which ZeRO 3 copies weights that it has gathered, where it waits for each gather and copies its "
-        "result (DeepSpeed before August 2021); gathered one layer ahead if null",
-        unit="bytes/s",
-        above=0.0,
-        high=HUGE,
-        nullable=True,
-        default=None,
+    "copied_gather_bytes_per_second": optional(
+        amount(
+            "rate at which ZeRO 3 copies weights that it has gathered, where it waits for each gather and copies its "
+            "result (DeepSpeed before August 2021); gathered one layer ahead if null",
+            "bytes/s",
+        )
     ),
-    "overlap_sends": Field(
-        kind=BOOLEAN,
-        help="a stage goes on while its message to the next is under way; with several chunks a stage if null",
-        nullable=True,
-        default=None,
+    "overlap_sends": optional(
+        flag("a stage goes on while its message to the next is under way; with several chunks a stage if null", None)
     ),
     "overlap_tensor": flag(
         "gathers and reduce-scatters of sequence parallelism overlap the products that they belong to, in tp parts "
@@ -176,26 +138,18 @@ STRATEGY = {
         "--overlap-param-gather)",
         default=False,
     ),
-    "algorithms": Field(
-        kind=SECTION,
-        help="algorithm by kind of collective",
-        fields={
-            kind: Field(
-                kind=CHOICE,
-                help=f"algorithm of each {kind}",
-                choices=(*ALGORITHMS, HIERARCHICAL),
-                nullable=True,
-                default=None,
-            )
+    "algorithms": section(
+        "algorithm by kind of collective",
+        {
+            kind: optional(choice(f"algorithm of each {kind}", (*ALGORITHMS, HIERARCHICAL)))
             for kind in KINDS
             if kind != SEND
         },
-        default=MappingProxyType({}),
+        NOTHING,
     ),
-    "overrides": Field(
-        kind=LIST,
-        help="what nodes of the strategy tree have beyond the degrees, later ones last",
-        item=Field(kind=SECTION, help="one node, or those that a pattern names", fields=OVERRIDE),
-        default=(),
+    "overrides": sections(
+        "what nodes of the strategy tree have beyond the degrees, later ones last",
+        "one node, or those that a pattern names",
+        OVERRIDE,
     ),
 }
