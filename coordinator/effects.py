@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from coordinator.decide import events as ev
@@ -15,6 +17,7 @@ from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.limits import PROFILE_DEADLINE_SECONDS_MAX
 from lockstep.contracts.messages import CaptureRequest, StackRequest
 from lockstep.diagnosis import INSUFFICIENT, Diagnosis, explain
+from lockstep.serving.fault_isolation import FaultIsolation
 from lockstep.serving.messaging import BrokerError
 
 if TYPE_CHECKING:
@@ -27,6 +30,8 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _Order = TypeVar("_Order")
 
+_COMPUTED = "computed"
+"""A diagnosis, a model or its forecast, of which each is begun once and none is kept from being tried."""
 _REASON_MAX = 200  # characters of an error in an incident's evidence
 _REASON_LONG_MAX = 500  # of why there is no model: it names file, field, got and expected
 
@@ -41,7 +46,8 @@ class Spawn(Protocol):
 class Effects:
     """Performs what machines ask for; `writer` keeps what must outlive the process.
 
-    `now_s` is the wall clock; results are fed back on the event loop.
+    `now_s` is the wall clock; results are fed back on the event loop. `isolation` counts the diagnoses and models
+    that a bug of ours ended.
     """
 
     def __init__(
@@ -60,6 +66,7 @@ class Effects:
         self._spawn = spawn
         self._now_s = now_s
         self._leadership = leadership
+        self.isolation = FaultIsolation((_COMPUTED,), failures_max=sys.maxsize)
         self._simulating = asyncio.Lock()  # a simulation is pure computing: two at once would take twice as long each
 
     def _start(
@@ -196,8 +203,8 @@ class Effects:
             _log.warning("run %s: request %d for stacks could not be sent: %s", name, order.request_id, error)
 
     async def _diagnose(self, name: str, order: ev.Diagnose) -> None:
-        work = asyncio.ensure_future(
-            asyncio.to_thread(
+        result, reason = await self._computed(
+            partial(
                 explain,
                 cause=order.cause,
                 scope=order.scope,
@@ -205,16 +212,10 @@ class Effects:
                 peers=order.peers,
                 step_seconds=order.step_seconds,
                 excess_seconds=order.excess_seconds,
-            )
+            ),
+            what=f"diagnosis of {order.incident_id or order.request_id}",
         )
-        await asyncio.wait((work,))
-        # Summaries come from outside: whatever goes wrong with one must not take the other runs' judge with it.
-        error = work.exception()
-        if error is not None:
-            expected = isinstance(error, LockstepError)
-            _log.error("diagnosis of %s failed: %r", order.incident_id, error, exc_info=None if expected else error)
-        result = None if error is not None else work.result()
-        failure = () if error is None else (f"the diagnosis failed: {error!s:.{_REASON_MAX}}",)
+        failure = (f"the diagnosis failed: {reason:.{_REASON_MAX}}",) if reason else ()
         event = _diagnosed(order, result, failure, self._now_s())
         self.perform(self._runs.feed(name, event))
 
@@ -266,17 +267,20 @@ class Effects:
         self.perform(self._runs.feed(name, event))
 
     async def _computed(self, function: Callable[..., _T], *given: object, what: str) -> tuple[_T | None, str]:
-        """Return what `function` makes of `given` on a thread, or None and why: specifications come from outside."""
+        """Return what `function` makes of `given` on a thread, or None and why.
+
+        Specifications and summaries come from outside: whatever goes wrong with one must not end the watch of the runs.
+        """
         work = asyncio.ensure_future(asyncio.to_thread(function, *given))
         await asyncio.wait((work,))
         error = work.exception()
         if error is None:
             return work.result(), ""
-        expected = isinstance(error, LockstepError)
-        _log.log(
-            logging.WARNING if expected else logging.ERROR, "%s: %s", what, error, exc_info=None if expected else error
-        )
-        return None, f"{error!s:.{_REASON_LONG_MAX}}"
+        if isinstance(error, LockstepError) or not isinstance(error, Exception):
+            _log.warning("%s: %s", what, error)
+        else:
+            self.isolation.fail(_COMPUTED, what, self._now_s(), error)
+        return None, f"{str(error) or type(error).__name__:.{_REASON_LONG_MAX}}"
 
 
 def _bounded(deadline_seconds: float) -> float:

@@ -348,6 +348,7 @@ class Coordinator:
             inputs_dropped=outcomes_of(
                 self._bus.isolation,
                 runs.isolation,
+                self._effects.isolation,
                 self._fleet.isolation,
                 *(() if self._evidence is None else (self._evidence.isolation,)),
                 *(() if self._notifier is None else self._notifier.isolations()),

@@ -301,8 +301,8 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_coordinator_inputs_dropped_total",
         "counter",
-        "Messages and steps dropped at the failure boundary, so that no other run was: refused for what they hold, "
-        "failed by a bug of the coordinator, or in quarantine after several failures in a row.",
+        "Messages, steps, diagnoses and models dropped at the failure boundary, so that no other run was: refused for "
+        "what they hold, failed by a bug of the coordinator, or in quarantine after several failures in a row.",
         "outcome",
         values=("refused", "failed", "quarantined"),
     ),

@@ -1,7 +1,9 @@
 """What is written together, and when."""
 
 import asyncio
+from types import SimpleNamespace
 
+from coordinator.decide import events as ev
 from coordinator.effects import Effects
 from coordinator.intake.streams import SETTLED, Streams
 from coordinator.leadership import Leadership
@@ -11,6 +13,8 @@ from coordinator.settings.policy import Policy
 from coordinator.state_writer import StateWriter
 from coordinator.store import Store
 from lockstep.contracts.delivery import FrameHeader
+from lockstep.contracts.errors import MalformedError
+from lockstep.serving.fault_isolation import outcomes_of
 from tests.coordinator.conftest import START_UNIX_S, announce
 from tests.coordinator.scenarios import Scenario, generate
 
@@ -56,3 +60,42 @@ def test_an_incident_is_written_with_what_was_settled_when_it_opened():
     assert writes
     assert store.incidents()
     store.close()
+
+
+def diagnosed_with(error, monkeypatch):
+    """Return the evidence of a diagnosis that ends with `error`, and what was counted of it."""
+    found = []
+    runs = SimpleNamespace(feed=lambda _, event: found.append(event) or [])
+    effects = Effects(runs, NoBus(), None, None, lambda: NOW, leadership=Leadership("c1", 1))
+
+    def explained(**_):
+        raise error
+
+    monkeypatch.setattr("coordinator.effects.explain", explained)
+    order = ev.Diagnose(
+        cause_id="c",
+        incident_id="job-1",
+        request_id=1,
+        diagnosis_id=1,
+        cause="compute",
+        scope="rank",
+        suspects=(),
+        peers=(),
+        step_seconds=1.0,
+        excess_seconds=0.1,
+    )
+    asyncio.run(effects._diagnose("job", order))
+    return found[0].evidence, outcomes_of(effects.isolation)
+
+
+def test_a_bug_in_a_diagnosis_is_counted_and_what_a_peer_sent_is_not(monkeypatch):
+    """The incident has the reason in both cases; a bug goes into the metric of dropped inputs, with its traceback."""
+    evidence, dropped = diagnosed_with(KeyError("calls"), monkeypatch)
+    assert evidence == ("the diagnosis failed: 'calls'",)
+    assert dropped == {"refused": 0, "failed": 1, "quarantined": 0}
+    malformed = MalformedError("tree", where="summary", got=1, expected="2")
+    evidence, dropped = diagnosed_with(malformed, monkeypatch)
+    assert evidence == (f"the diagnosis failed: {malformed}",)
+    assert dropped == {"refused": 0, "failed": 0, "quarantined": 0}
+    evidence, _ = diagnosed_with(AssertionError(), monkeypatch)
+    assert evidence == ("the diagnosis failed: AssertionError",)
