@@ -126,7 +126,7 @@ def coordinator_snapshot(runs: int, ranks: int, seed: int) -> Snapshot:
         records_judged=0,
         frames=dict.fromkeys(FRAME_VERDICTS, 0),
         frames_unsettled=0,
-        faults={(kind, outcome): 0 for kind in ("message", "handle", "judge") for outcome in OUTCOMES},
+        inputs_dropped=dict.fromkeys(OUTCOMES, 0),
         leads=True,
         peers=0,
         is_connected=True,
