@@ -16,7 +16,8 @@ from coordinator.run_isolation import HANDLE
 from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.limits import PROFILE_DEADLINE_SECONDS_MAX
 from lockstep.contracts.messages import CaptureRequest, StackRequest
-from lockstep.diagnosis import INSUFFICIENT, Diagnosis, explain
+from lockstep.diagnosis.explain import explain
+from lockstep.diagnosis.verdict import INSUFFICIENT, Diagnosis
 from lockstep.serving.fault_isolation import FaultIsolation
 from lockstep.serving.messaging import BrokerError
 

@@ -13,7 +13,6 @@ EVERYDAY = frozenset(
 )
 LEFT = {
     "lockstep/agent/capture/trace_file.py": {"tell"},  # of Python's files
-    "lockstep/diagnosis/__init__.py": {"_Door"},
 }
 """Names that still have such words; the list only shrinks."""
 IN_PLAIN_ENGLISH = ("lockstep/analysis", "lockstep/diagnosis", "lockstep/trace")

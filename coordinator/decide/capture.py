@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from coordinator.settings.policy import ProfilePolicy
     from lockstep.contracts.messages import CaptureResult, TraceSummary
-    from lockstep.diagnosis import Diagnosis
+    from lockstep.diagnosis.verdict import Diagnosis
 
 _TERMINAL = ("done", "refused")
 _IDLE_STEPS = 3  # judged in a row without an effect: noise hides a fault for one or two

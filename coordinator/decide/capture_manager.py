@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from coordinator.detect.findings import Judgement
     from coordinator.settings.policy import ProfilePolicy
     from lockstep.contracts.messages import CaptureResult, TraceSummary
-    from lockstep.diagnosis import Diagnosis
+    from lockstep.diagnosis.verdict import Diagnosis
 
 _REQUEST_ID_SPARE_BITS = 11  # 53 bits are left, which JSON readers that know only doubles keep
 _KEPT = 8  # with their summaries; the newest are what somebody may ask about

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from coordinator.settings.specs import SpecText
     from lockstep.contracts.domains import Topology
     from lockstep.contracts.messages import CaptureResult, RankStacks, TraceSummary
-    from lockstep.diagnosis import Advice, Diagnosis
+    from lockstep.diagnosis.verdict import Advice, Diagnosis
     from lockstep.simulator.calibration.measured import OperatorTimes, Window
     from lockstep.simulator.calibration.online import OnlineModel
     from lockstep.simulator.calibration.repair import MeasuredFault

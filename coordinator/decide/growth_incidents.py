@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from coordinator.detect.findings import RunFinding
     from coordinator.settings.policy import MemoryPolicy
     from lockstep.contracts.messages import TraceSummary
-    from lockstep.diagnosis import Advice
+    from lockstep.diagnosis.verdict import Advice
 
 _FUNCTIONS_MAX = 3
 _NOT_SEEN = "Python objects and NumPy arrays are not seen by a capture"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lockstep.diagnosis import Advice
+    from lockstep.diagnosis.verdict import Advice
 
 
 def within_loss(advice: "Iterable[Advice]", *, excess_seconds: float, step_seconds: float) -> tuple["Advice", ...]:

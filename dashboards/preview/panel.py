@@ -47,6 +47,11 @@ def draw(panel: Mapping[str, Any], window: TimeWindow, values: Mapping[str, str]
     return f'<section style="{style}">{title}{_body(panel, window, values)}</section>'
 
 
+def _no_data(panel: Mapping[str, Any]) -> str:
+    text = panel["fieldConfig"]["defaults"].get("noValue", "no data")
+    return f'<p class="none">{escape(text)}</p>'
+
+
 def _body(panel: Mapping[str, Any], window: TimeWindow, values: Mapping[str, str]) -> str:
     if panel["type"] == "alertlist":
         return _alerts(alerts(panel["options"]["alertInstanceLabelFilter"], window, values))
@@ -56,7 +61,7 @@ def _body(panel: Mapping[str, Any], window: TimeWindow, values: Mapping[str, str
         return f'<p class="bad">{escape(errors[0])}</p>'
     series = [each for answer in answers for each in answer.series]
     if not series:
-        return '<p class="none">no data</p>'
+        return _no_data(panel)
     return _table(panel, answers) if panel["type"] == "table" else _drawing(panel, series, window)
 
 
@@ -146,7 +151,7 @@ def _table(panel: Mapping[str, Any], answers: Sequence[QueryResult]) -> str:
         for each in answer.series:
             _row_of(rows, each.labels, labels)[column] = each.last
     if not rows:
-        return '<p class="none">no data</p>'
+        return _no_data(panel)
     shown = [name for name in order if name not in options["excludeByName"]]
     names = options["renameByName"]
     sort = [item["displayName"] for item in panel["options"].get("sortBy", [])]

@@ -1,7 +1,7 @@
 """Which ranks the others wait for, why, and what other ranks' differences cost: nothing where these ranks wait anyway.
 
 In a synchronous job a rank's loss costs the job only what the others wait for it (Hermes 4.2.1: between devices first).
-The cause is the one that the coordinator would give from the same captures: both ask `lockstep.diagnosis.explain`.
+The cause is the one that the coordinator would give from the same captures: both call `lockstep.diagnosis.explain`.
 """
 
 from collections import defaultdict
@@ -14,13 +14,12 @@ from lockstep.analysis.capture_summary import with_analysis
 from lockstep.analysis.merge import Refusal
 from lockstep.analysis.rank import RankAnalysis
 from lockstep.contracts.messages import TraceSummary
-from lockstep.diagnosis import Diagnosis, explain
 from lockstep.diagnosis.communication_causes.thresholds import BLAME_SHARE, COLLECTIVES
 from lockstep.diagnosis.communication_causes.waiting import SLOW_RANK, GroupWaiting
 from lockstep.diagnosis.diagnose import UNKNOWN
-from lockstep.diagnosis.explain import RANK
+from lockstep.diagnosis.explain import RANK, explain
 from lockstep.diagnosis.finding import CPU, IO, Finding
-from lockstep.diagnosis.verdict import HIGH, LOW, MEDIUM
+from lockstep.diagnosis.verdict import HIGH, LOW, MEDIUM, Diagnosis
 
 PEERS_MAX = 8
 """Captures that a slow rank is compared with: of more the median is hardly better, and each is made small first."""

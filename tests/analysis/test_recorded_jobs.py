@@ -11,7 +11,7 @@ from lockstep.analysis.capture_summary import summarise
 from lockstep.analysis.workers import run_here
 from lockstep.contracts import topics
 from lockstep.contracts.codec import decode, encode
-from lockstep.diagnosis import explain
+from lockstep.diagnosis.explain import explain
 
 JOBS = Path(__file__).parent / "recorded"
 RANKS, CULPRIT, STEPS = 4, 2, 3

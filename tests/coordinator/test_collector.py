@@ -22,7 +22,7 @@ from lockstep.contracts.metrics import (
     REJECTED_REASONS,
     RUN_STATES,
 )
-from lockstep.diagnosis import Advice
+from lockstep.diagnosis.verdict import Advice
 from lockstep.serving.exposition import render
 from lockstep.serving.fault_isolation import OUTCOMES
 from lockstep.serving.process import OwnProcess

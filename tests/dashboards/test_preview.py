@@ -249,3 +249,14 @@ def test_what_cannot_be_drawn_is_named(tmp_path, capsys, arguments, said):
     assert main(["preview", str(out), *arguments]) == 2
     assert said in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_an_empty_panel_shows_what_it_needs(monkeypatch):
+    """As Grafana does: the panel's own text, which names the level of the exporters where that is the reason."""
+    monkeypatch.setattr(panel, "ask", lambda *_: [])
+    shown = {"type": "timeseries", "fieldConfig": {"defaults": {"noValue": "no data (needs metrics_level: full)"}}}
+    assert panel._body(shown, WINDOW, {}) == '<p class="none">no data (needs metrics_level: full)</p>'
+    assert (
+        panel._body({"type": "timeseries", "fieldConfig": {"defaults": {}}}, WINDOW, {})
+        == '<p class="none">no data</p>'
+    )

@@ -1,8 +1,8 @@
 import pytest
 
 from lockstep.contracts.metrics import CAUSES
-from lockstep.diagnosis import INSUFFICIENT, diagnose
-from lockstep.diagnosis.diagnose import AUTOMATIC_GC, cause_of
+from lockstep.diagnosis.diagnose import AUTOMATIC_GC, cause_of, diagnose
+from lockstep.diagnosis.verdict import INSUFFICIENT
 from tests.diagnosis.summaries import summary
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.diagnosis import INSUFFICIENT
 from lockstep.diagnosis.explain import explain
+from lockstep.diagnosis.verdict import INSUFFICIENT
 from lockstep.trace.patterns import FunctionClass, Pattern, PatternSummary, encode_patterns
 from tests.diagnosis.summaries import STEPS, summary
 from tests.diagnosis.test_root_cause import told

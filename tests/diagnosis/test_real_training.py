@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.diagnosis import INSUFFICIENT, diagnose
+from lockstep.diagnosis.diagnose import diagnose
+from lockstep.diagnosis.verdict import INSUFFICIENT
 from lockstep.trace.breakdown import break_down
 from lockstep.trace.summarise import summarise_trace
 

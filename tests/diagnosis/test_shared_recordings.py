@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from lockstep.diagnosis import diagnose
+from lockstep.diagnosis.diagnose import diagnose
 from lockstep.trace.summarise import summarise_trace
 from tests.trace.traces import SHARED
 

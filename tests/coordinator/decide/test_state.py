@@ -15,7 +15,7 @@ from coordinator.settings.policy import Policy, ProfilePolicy
 from lockstep.contracts.domains import from_degrees
 from lockstep.contracts.messages import CaptureResult, TraceSummary
 from lockstep.contracts.metrics import PROFILE_STATES, RUN_STATES
-from lockstep.diagnosis import Advice, Diagnosis
+from lockstep.diagnosis.verdict import Advice, Diagnosis
 from tests.coordinator.conftest import finding, judged
 
 T = 1_000_000.0
