@@ -91,7 +91,7 @@ def _collector(node: list[NodeSnapshot], level: Level, at: int) -> ExporterColle
 
 
 def _page(collector: Callable[[int], Any], app: web.Application, latest: list[int]) -> dict[str, Any]:
-    """Return what the texts of all snapshots cost; `latest` says to the application which one is the newest."""
+    """Return what the texts of all snapshots cost; `latest` is the index of the newest for the application."""
     rendered_ms = []
     for at in range(SCRAPES):
         begin_s = time.process_time()

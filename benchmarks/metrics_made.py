@@ -274,7 +274,7 @@ _VALUES = {
 def _ranked(
     labels: tuple[str, ...], ranks: range, values: tuple[str, ...], *, is_of_node: bool
 ) -> Iterator[tuple[str, int]]:
-    """Yield the text of each series' labels and a rank that tells its node; series of no rank once, or once a node."""
+    """Yield the text of each series' labels and a rank of its node; series of no rank once, or once a node."""
     of_others = [label for label in labels if label not in ("rank", "incident")]
     choices = [values if values and label == labels[-1] else _VALUES[label] for label in of_others]
     for rank in ranks if is_of_node or {"rank", "incident"} & set(labels) else (0,):

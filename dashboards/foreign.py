@@ -39,13 +39,13 @@ def on_host(expr: str) -> str:
 
 
 def own_gpu(metric: str) -> str:
-    """Return a series of DCGM for the GPU that the chosen rank itself says it has, by UUID."""
+    """Return a series of DCGM for the GPU that the chosen rank itself reports, by UUID."""
     renamed = f'label_replace({_UUID}, "UUID", "$1", "device_uuid", "(.+)")'
     return f"max by (gpu) ({metric} * on (UUID) group_left () max by (UUID) ({renamed}))"
 
 
 def gpu_by_place(metric: str) -> str:
-    """Return the same for a rank that does not say: of its host, the GPU whose number is its local rank."""
+    """Return the same for a rank that reports none: of its host, the GPU whose number is its local rank."""
     alike = f"({metric} and on (gpu) {_place('gpu')})"
     return f"max by (gpu) ({_on_host(alike)} * on (hostname, gpu) group_left () {_place('gpu')})"
 

@@ -144,7 +144,7 @@ _STEP = DashboardRow(
                     "Off the CPU",
                     "Seconds of a step of own work in which the training thread was asleep, blocked (a loader, I/O, a "
                     "lock) or descheduled, at least: waits that spin hide some of it. Dashed, what of it was waiting "
-                    "for data. With a device the thread waits for that as well, so there it says little.",
+                    "for data. With a device the thread waits for that as well, so there it means little.",
                     "s",
                     query(f"clamp_min({_OWN_WORK} - {_CPU}, 0) / {_STEPS}", "off the CPU"),
                     query(f"{_WAITING} / {_STEPS}", "waiting for data"),
@@ -288,7 +288,7 @@ def _device(title: str, description: str, unit: str, gpu: str, npu: str) -> obje
         title,
         f"{description} The rank's own device and every device of its host. Its own is found by UUID; where the "
         "rank reports none, the one with the number of its local rank is shown, which is another if a variable such as "
-        "CUDA_VISIBLE_DEVICES says so. No data where neither DCGM exporter nor npu-exporter is scraped.",
+        "CUDA_VISIBLE_DEVICES orders them otherwise. No data where neither DCGM exporter nor npu-exporter is scraped.",
         unit,
         query(foreign.own_gpu(gpu), "its own: GPU {{gpu}}"),
         query(foreign.gpu_by_place(gpu), "its local rank's: GPU {{gpu}}"),

@@ -37,7 +37,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ExporterConfig(BrokerConfig):
-    """The configuration of one exporter; `validate` before use. Plain types only: files and flags can say them."""
+    """The configuration of one exporter; `validate` before use. Plain types only: files and flags can hold them."""
 
     root: str = DEFAULT_ROOT
     """Directory shared with the training processes; one folder per run below it."""
@@ -101,7 +101,7 @@ class ExporterConfig(BrokerConfig):
         return self.node or socket.gethostname()
 
     def address(self, port: int) -> str:
-        """Return host and port as Prometheus takes a target; `port` is the server's, for where none is said."""
+        """Return host and port as Prometheus takes a target; `port` is the server's, for where none is given."""
         given = self.advertise_address or socket.gethostname()
         if ADDRESS.fullmatch(given) is not None:
             return given

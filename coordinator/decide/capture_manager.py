@@ -61,7 +61,7 @@ class CaptureManager:
     ) -> Capture:
         """Begin a request; none may be under way."""
         assert self.current is None
-        # A fault has just made steps longer than the recent median says; too few steps ahead only means "at once".
+        # A fault has just made steps longer than the recent median; too few steps ahead only means "at once".
         step_s = max(judgement.recent_step_seconds or 0.0, judgement.step_seconds)
         first_step = first_step_of(judgement.step, step_s, self.policy)
         deadline_s = now_s + (first_step - judgement.step + steps) * step_s + self.policy.expire_seconds

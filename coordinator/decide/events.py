@@ -133,7 +133,7 @@ class CaptureFailedEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureResultEvent(Event):
-    """A rank says what became of a request."""
+    """What became of a request at a rank."""
 
     answer: "CaptureResult"
 
@@ -175,7 +175,7 @@ class DiagnosedEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedEvent(Event):
-    """What the run's model, or its records, say the repair of an incident would give back."""
+    """What the repair of an incident would give back, by the run's model or its records."""
 
     incident_id: str
     prediction: "Prediction"
@@ -217,7 +217,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenIncident(Instruction):
-    """Tell and keep a new incident."""
+    """Report and store a new incident."""
 
     incident: "Incident"
 
@@ -275,7 +275,7 @@ class RequestStacks(Instruction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefuseCapture(Instruction):
-    """Tell the operator why no capture is made."""
+    """Report to the operator why no capture is made."""
 
     reason: str
 
@@ -318,7 +318,7 @@ class Predict(Instruction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictGain(Instruction):
-    """Tell the run's machine what the records say the repair of an incident would give back (`PredictedEvent`)."""
+    """Give the run's machine what the repair of an incident would give back by the records (`PredictedEvent`)."""
 
     incident_id: str
     prediction: "Prediction"

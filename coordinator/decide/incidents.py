@@ -27,7 +27,7 @@ class CaptureNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What the run's model, or its records, say of the repair: the share of the step that it gives back, both steps.
+    """What the repair gives back by the run's model or its records: the share of the step, and both steps.
 
     `error_band_ratio` is that of both steps, which records do not know.
     """
@@ -45,7 +45,7 @@ class Incident:
 
     `slowdown_ratio` is own work over the peers' minus 1 (run: step over its baseline minus 1). `lost_device_seconds`
     grows while it is open: what a step would be shorter without it, times the ranks of the job. `function` and
-    `operator` are empty until a profile named them. `onset_step` is where it began, `detected_step` where it was told,
+    `operator` are empty until a profile named them. `onset_step` is where it began, `detected_step` where it was found,
     steps of this attempt. `stacks` are of a hang: the merged stacks of its ranks' training threads as lines of text.
     `explanation` is what it was decided from (`explain.py`), empty until that has been written down. `machine` is what
     other exporters' series show of its machines, None until they were read. `history` has a line for each of its
@@ -87,7 +87,7 @@ class Incident:
 
     @property
     def predicted_gain(self) -> tuple[float, str] | None:
-        """Share of the step that the repair gives back, and who says so; None where no one can.
+        """Share of the step that the repair gives back, and its source; None where it is not known.
 
         The model goes before the advice's breakdown of a capture: it knows what waits for what. So do records, which
         are of all ranks and of all steps.

@@ -1,4 +1,4 @@
-"""Which captures show healthy ranks, and what they tell of operators: the second source of a run's model.
+"""Which captures show healthy ranks, and what follows of operators: the second source of a run's model.
 
 Pure. A capture made for an incident shows its suspects, which never count, and next to them healthy peers. One that an
 operator asked for shows a healthy run if nothing was wrong from the request to the answer. Ranks of any other open
@@ -30,7 +30,7 @@ class HealthyCaptures:
         self._asked: _Asked | None = None
 
     def heed(self, instructions: "Sequence[ev.Instruction]", machine: "RunMachine") -> OperatorTimes | None:
-        """Return what a capture that has just ended tells of healthy ranks; None where none did."""
+        """Return what a capture that has just ended shows of healthy ranks; None where none did."""
         latest = None
         for instruction in instructions:
             if isinstance(instruction, ev.RequestCapture):

@@ -1,6 +1,6 @@
-"""What came in at the coordinator's door beside step records, as JSON and back: what of a recording is no table.
+"""What the coordinator received besides step records, as JSON and back: what of a recording is no table.
 
-Pure. Together with the step records (`recording.py`) it holds all that decides what a coordinator tells: the same
+Pure. Together with the step records (`recording.py`) it holds all that decides what a coordinator reports: the same
 again, in the same order and at the same times, gives the same incidents. Call trees of captures are left out: what a
 diagnosis made of them is an event of its own.
 """
@@ -26,7 +26,7 @@ NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """A coordinator began: its thresholds, the degrees that it was told, and what an earlier one left behind."""
+    """A coordinator began: its thresholds, the degrees that it was given, and what an earlier one left behind."""
 
     policy: Policy
     domains: str
@@ -50,7 +50,7 @@ class Entry:
 
     @property
     def unix_s(self) -> float:
-        """The time exactly as it was heard: a division of integers is rounded once."""
+        """The time exactly as it was received: a division of integers is rounded once."""
         return self.time_ns / NS
 
 

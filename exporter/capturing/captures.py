@@ -27,8 +27,8 @@ _REQUESTS_MAX = 256  # requests remembered; an incident takes a handful
 class Candidate:
     """A rank that may be captured: the state of its agent, and how its process sees the first step begin.
 
-    `boundary` is None where the steps of the rank are not numbered, or its last ones were not alike. `attempt` tells
-    incarnations of the rank apart.
+    `boundary` is None where the steps of the rank are not numbered, or its last ones were not alike. `attempt`
+    distinguishes incarnations of the rank.
     """
 
     state: str

@@ -35,7 +35,7 @@ _PAGE: web.AppKey[Page] = web.AppKey("page", Page)
 
 
 def make_app(latest: Latest, neighbours: Neighbours | None = None, *, level: Level = "full") -> web.Application:
-    """Return the application over a source of snapshots; `level` says how much they export."""
+    """Return the application over a source of snapshots; `level` is how much they export."""
     app = web.Application(client_max_size=_REQUEST_MAX_BYTES)
     app[_LATEST] = latest
     app[_PAGE] = Page(level)

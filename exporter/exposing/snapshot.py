@@ -77,7 +77,7 @@ class NodeRunView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSnapshot:
-    """All runs, and what the exporter says of itself."""
+    """All runs, and the exporter's own state."""
 
     unix_ns: int
     runs: tuple[NodeRunView, ...]

@@ -65,7 +65,7 @@ class Issues:
 class RingHolder:
     """Who holds a ring: `pid` in our PID namespace, None where that is not known; `is_gone` if no one does any more.
 
-    `locks` says whether the ring's file system knows locks, and so whether any of this can be told.
+    `locks` is whether the ring's file system knows locks, and so whether any of this can be known.
     """
 
     pid: int | None

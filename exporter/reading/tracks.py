@@ -123,7 +123,7 @@ class RunTrack:
     quarantined: int = 0
     """Rings that are left alone until their file is replaced."""
     revision: int = 0
-    """Grows whenever an announcement would say something new."""
+    """Grows whenever an announcement would differ from the last one."""
 
     def totals(self) -> StepTotals:
         """Return the totals of all ranks that the run ever had on this node."""

@@ -69,7 +69,7 @@ has its records from the broker; every alert fires at every level.
 
 _MISSED = """\
 What each level leaves out, and the panels and runbooks that ask for it: "sum of a node" is one series, without the
-label rank, for all ranks that the run ever had on the node. A panel that has no data for its level says so. To have
+label rank, for all ranks that the run ever had on the node. A panel without data names the level that it needs. To have
 one family by rank and not the others, choose the higher level and drop the others by `metric_relabel_configs`.
 """
 
@@ -77,7 +77,7 @@ _HISTOGRAMS = """\
 Both histograms are classic ones of {buckets} buckets. Prometheus 3 with native histograms can store each as one series
 with the same buckets (`convert_classic_histograms_to_nhcb` of a scrape configuration, `convertClassicHistogramsToNHCB`
 of a PodMonitor or ServiceMonitor); it was not tried here. The dashboards read series that end in `_bucket`: keep these
-beside it by `always_scrape_classic_histograms` (`scrapeClassicHistograms`), or their heat maps have no data.
+as well by `always_scrape_classic_histograms` (`scrapeClassicHistograms`), or their heat maps have no data.
 """
 
 
@@ -127,7 +127,7 @@ def metrics_page() -> str:
 
 
 def differing_files(files: dict[Path, str]) -> list[Path]:
-    """Return the paths whose content is not what `files` says, missing ones included."""
+    """Return the paths whose content is not that of `files`, missing ones included."""
     return [path for path, text in files.items() if not path.is_file() or path.read_text() != text]
 
 

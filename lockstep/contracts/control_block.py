@@ -32,7 +32,7 @@ def check_control_header(data: bytes | memoryview, *, where: str) -> None:
     Raises
     ------
     MalformedError, ContractVersionError
-        As their names say.
+        It is none, or one of another version.
     """
     if len(data) < ORDER_OFFSET + HEAD_BYTES:
         raise MalformedError("control block size", where=where, got=len(data), expected=CONTROL_BYTES)

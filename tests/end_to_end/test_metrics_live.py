@@ -168,8 +168,8 @@ def test_the_form_is_the_one_asked_for(addresses, service, accept, kind):
     """Over HTTP as `choose_form` decides, compressed or not."""
     headers = {} if accept is None else {"Accept": accept}
     for encoding in ({}, {"Accept-Encoding": "gzip"}):
-        told, text = scrape(addresses[service], **headers, **encoding)
-        assert told == kind
+        got, text = scrape(addresses[service], **headers, **encoding)
+        assert got == kind
         assert text.endswith("# EOF\n") == (kind == OPENMETRICS)
 
 

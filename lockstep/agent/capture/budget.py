@@ -1,6 +1,6 @@
 """How long a capture may go on: what it takes is known only when the profiler has stopped, so time stands for it.
 
-Measured with torch 2.13 on one core. While it runs the profiler takes 15 to 900 bytes an event, which tells nothing;
+Measured with torch 2.13 on one core. While it runs the profiler takes 15 to 900 bytes an event, which predicts nothing;
 stopping, writing and freeing then take 1,300 to 1,550 bytes and 8 to 15 us of the training thread for each event (3,700
 bytes with shapes or memory). Operators make up to 400,000 events a second, a loop of small Python calls 1,250,000 with
 stacks: one second of it costs 2 GB and a stall of 19 s. So a rank's first capture supposes the most, and later ones

@@ -7,7 +7,7 @@ Which ends of backwards, optimizers or named steps are boundaries stands in the 
 buffer calls at those, and counts them. A step that is unlike the others, with an end more or less, moves the numbers of
 the steps behind it by a part of a step; what is recorded is then as long as asked, and begins within a step.
 
-Starting, stopping and writing take the training thread's time, between two steps; `cost_ns` says how much. Every step
+Starting, stopping and writing take the training thread's time, between two steps; `cost_ns` is how much. Every step
 that holds a part of it is flagged PROFILED. A capture ends early, with the whole steps it has, where it would take too
 much (budget.py), before the training starts a profiler of its own, and before it forks (session.py). It ends with
 nothing where a signal handler of the training raises while it begins, goes on or ends: what the handler raises passes,
@@ -61,7 +61,7 @@ class CaptureRunner:
     `directory` is that of the run, `trusted` are the uids that may order captures, `store_answer` takes the JSON form
     of each answer, and `last_request` is that of an order which a former attempt had; nothing here raises into the
     caller what comes from outside. `marks` counts ends, and calls `at_boundary` at the one that is asked for.
-    `is_in_flight` says whether a collective is known not to be done: the profiler begins and ends while torch's threads
+    `is_in_flight` is whether a collective is known not to be done: the profiler begins and ends while torch's threads
     are at rest (`backend_threads.py`).
     """
 

@@ -37,7 +37,7 @@ _GC_EVENT = {"ph": "X", "cat": "python_function", "name": "Python GC", "args": {
 class Recording:
     """Made and used on the training thread. `boundaries` are (step, CLOCK_MONOTONIC ns), one more than whole steps.
 
-    `costs_ns` says what rest (waiting for torch's threads), start, stop, export and free each took of the training
+    `costs_ns` is what rest (waiting for torch's threads), start, stop, export and free each took of the training
     thread. Like `start`, the constructor raises what torch raises.
     """
 

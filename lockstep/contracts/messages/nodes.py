@@ -82,7 +82,7 @@ class Acknowledgement:
     """Where a coordinator stands in a node's stream: the last sequence received, and the last one committed.
 
     `coordinator` is its name and `incarnation` when it was started (unix ns): after a restart it may have received less
-    than it once said. `resend` asks for what follows `received` again, because a frame is missing. While `hold` is set
+    than before. `resend` asks for what follows `received` again, because a frame is missing. While `hold` is set
     nothing is to be sent: what follows `received` has no room at the coordinator. 0 is the sequence before the first.
     The node may have `window_messages` and `window_bytes` under way beyond `received`, and always one message.
     """

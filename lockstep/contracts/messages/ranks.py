@@ -41,7 +41,7 @@ class RankProgress:
     """Where a rank stands that has written no record for long: what its step records do not show yet.
 
     `last_step` is the last step that it has recorded, None for none. `flags` (`records.Flag`) are what is known of the
-    running step. `is_alive` says whether its process exists, None where that is unknown. Clocks are the node's:
+    running step. `is_alive` is whether its process exists, None where that is unknown. Clocks are the node's:
     times of ranks on different nodes are comparable to its accuracy only.
     """
 

@@ -59,7 +59,7 @@ class RecordedCollective:
 class RankStacks:
     """The stacks of one rank's process at one moment, that of the training thread first.
 
-    `reason` says why there are none. `omitted_frames` of all threads did not fit into the message's limit.
+    `reason` is why there are none. `omitted_frames` of all threads did not fit into the message's limit.
     `collectives` are the last ones of each group by a dump of torch's Flight Recorder, none without a dump.
     """
 

@@ -9,7 +9,7 @@ CHOICE, NAMES = "choice", "names"
 SECTION, VARIANTS, MAP, LIST = "section", "variants", "map", "list"
 
 TYPE = "type"
-"""The key that says which of a model's variants the other keys are of."""
+"""The key that names the variant of the model that the other keys are of."""
 BLOCKS_MAX = 2048
 ENTRIES_MAX = 1024
 """Most entries of one list or mapping."""
@@ -20,7 +20,7 @@ TINY = 1 / HUGE
 
 
 class _Required:
-    """Says that a field has no default."""
+    """Marks a field that has no default."""
 
     def __repr__(self) -> str:
         return "required"

@@ -56,7 +56,7 @@ async def test_metrics_are_compressed_when_asked(client):
 
 
 async def test_a_snapshot_is_rendered_once_and_off_the_event_loop(client, monkeypatch):
-    """Scrapes between two ticks share one text, made in a worker thread; a new snapshot is rendered anew."""
+    """Scrapes between two ticks share one text, made in a worker thread; a new snapshot is rendered again."""
     threads = []
     real = exposition.render
 
@@ -101,7 +101,7 @@ async def test_ranks_are_listed_as_json(client):
 
 
 async def test_the_landing_page_links_to_everything(client):
-    """Whoever finds the port finds the rest."""
+    """The port's own page leads to the rest."""
     page = await (await client.get("/")).text()
     for path in ("/metrics", "/-/healthy", "/-/ready", "/api/v1/ranks"):
         assert f'href="{path}"' in page
