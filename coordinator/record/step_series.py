@@ -6,9 +6,6 @@ a level is full, its two oldest are merged and move on to the next one, so an in
 its age (exponential histogram: Datar, Gionis, Indyk, Motwani, "Maintaining stream statistics over sliding windows",
 2002). Intervals that a pause or a restart separates are not merged: a gap stays a gap.
 
-What needs an array of all ranks is taken of the first step of each interval only: a job of short steps pays once a
-second.
-
 Shapes: I intervals, F fields, R ranks.
 """
 
@@ -36,13 +33,13 @@ LEVELS = 17
 INTERVALS_MAX = LEVELS * LEVEL_INTERVALS
 PARTS = ("data", *COMPUTE_PHASES, "compute", "host", "gc", *(f"{kind}_wait" for kind in DOMAIN_KINDS))
 """Parts of a step that sum to it. Compute is its phases where they were measured, else one part."""
-_TOTALS = ("sampled_step_s", "tokens", "samples", "ideal_s")
+_TOTALS = ("rank_step_s", "tokens", "samples", "ideal_s")
 FIELDS = ("begin_unix_s", "end_unix_s", "first_step", "last_step", "attempt", "longest_s", "steps", "step_s")
 _COLUMNS = (*FIELDS, *_TOTALS, *PARTS)
-"""Of an interval, NaN where not measured. `step_s` is the mean of all its steps; `_TOTALS` and `PARTS` are means of the
-sampled ones: tokens and samples of all ranks, `ideal_s` the model FLOPs over the peak of all devices."""
+"""Of an interval, NaN where not measured. `step_s`, `_TOTALS`, `PARTS` are means of all its steps that measured them:
+tokens and samples of all ranks, `ideal_s` the model FLOPs over the peak of all devices."""
 _BEGIN, _END, _FIRST, _LAST, _ATTEMPT, _LONGEST, _STEPS, _MEAN = range(len(FIELDS))
-_SAMPLED, _TOKENS, _SAMPLES, _IDEAL, _PARTS = range(len(FIELDS), len(FIELDS) + len(_TOTALS) + 1)
+_RANK_STEP, _TOKENS, _SAMPLES, _IDEAL, _PARTS = range(len(FIELDS), len(FIELDS) + len(_TOTALS) + 1)
 _MAGIC = b"lockstep-series-1\n"
 SERIES_MAX_BYTES = len(_MAGIC) + 8 * (len(_COLUMNS) + 1) * INTERVALS_MAX
 """Of the form that is kept: 170 KB."""
@@ -74,6 +71,8 @@ class StepSeries:
             current[_MEAN] += (step_seconds - current[_MEAN]) / count
             current[_STEPS], current[_LAST], current[_END] = count, row.step, max(current[_END], end)
             current[_LONGEST] = max(current[_LONGEST], step_seconds)
+            measured = np.array(_measured(row, peak_flops_per_second()))
+            current[_RANK_STEP:] = _weighted(current[_RANK_STEP:], measured, 1 / count)
         if end - current[_BEGIN] >= INTERVAL_S:
             self._close()
 
@@ -115,7 +114,7 @@ class StepSeries:
         kept = self._last()
         before = -np.inf if kept is None else min(kept[_END], end)
         head = (max(end - step_seconds, before), end, row.step, row.step, attempt, step_seconds, 1)
-        return np.array([*head, step_seconds, *_sample(row, peak)])
+        return np.array([*head, step_seconds, *_measured(row, peak)])
 
     def _last(self) -> "Figures | None":
         return next((level[-1] for level in self._levels if level), None)
@@ -158,7 +157,7 @@ def time_of_step(complete: "Sequence[Figures]", step: int, before_unix_s: float)
 
 def series_to_json(intervals_IF: "Figures") -> "list[dict[str, object]]":  # noqa: N803
     """Return the intervals as the API gives them; figures that were not measured are null, parts left out."""
-    rates_IF = intervals_IF[:, _TOKENS : _IDEAL + 1] / intervals_IF[:, _SAMPLED, None]
+    rates_IF = intervals_IF[:, _TOKENS : _IDEAL + 1] / intervals_IF[:, _RANK_STEP, None]
     return [
         {
             "begin_unix_seconds": round(interval[_BEGIN], 3),
@@ -182,7 +181,7 @@ def series_to_json(intervals_IF: "Figures") -> "list[dict[str, object]]":  # noq
     ]
 
 
-def _sample(row: "StepRow", peak_flops_per_second: float | None) -> "list[float]":
+def _measured(row: "StepRow", peak_flops_per_second: float | None) -> "list[float]":
     """Return what `_TOTALS` and `PARTS` are of one step."""
     ranks = len(row.ranks)
     ideal = _mean(row.model_flops) / peak_flops_per_second if peak_flops_per_second else np.nan
@@ -224,15 +223,19 @@ def _merge_all(intervals: "list[Figures]") -> "Figures":
 
 
 def _merge(older: "Figures", younger: "Figures") -> "Figures":
-    """Return one interval for two: means are weighted by steps, what one of them lacks is the other's."""
-    weight = younger[_STEPS] / (older[_STEPS] + younger[_STEPS])
-    merged: Figures = older + weight * (younger - older)
-    merged = np.where(np.isnan(merged), np.fmax(older, younger), merged)
+    """Return one interval for two: means are weighted by steps."""
+    merged = _weighted(older, younger, younger[_STEPS] / (older[_STEPS] + younger[_STEPS]))
     merged[[_BEGIN, _FIRST]] = older[[_BEGIN, _FIRST]]
     merged[[_END, _LAST, _ATTEMPT]] = younger[[_END, _LAST, _ATTEMPT]]
     merged[_LONGEST] = max(older[_LONGEST], younger[_LONGEST])
     merged[_STEPS] = older[_STEPS] + younger[_STEPS]
     return merged
+
+
+def _weighted(one: "Figures", other: "Figures", weight: float) -> "Figures":
+    """Return means of both, `weight` being that of the other; what one of them lacks is the other's."""
+    mean = one + weight * (other - one)
+    return np.where(np.isnan(mean), np.fmax(one, other), mean)
 
 
 def _figure(value: float) -> float | None:

@@ -93,6 +93,23 @@ def test_any_length_is_bounded_and_no_step_is_lost():
     assert len(series.to_bytes()) <= SERIES_MAX_BYTES
 
 
+def test_figures_of_a_second_are_those_of_all_its_steps():
+    """Ten steps of 0.1 s of which every second one has no tokens and computes longer: not those of the first one."""
+    series = StepSeries()
+    for step in range(10):
+        parts = {**ROW.components, "data": np.full(RANKS, 0.01 + 0.02 * (step % 2))}
+        given = row(
+            step, 0.1 * (step + 1), tokens=100.0 * (step % 2), samples=step, model_flops=1e7 * step, duration=0.1
+        )
+        series.observe(replace(given, components=parts), 0.1, lambda: 1e9)
+    (made,) = points(series)
+    assert made["steps"] == 10
+    assert made["tokens_per_second"] == pytest.approx(4 * 50 / 0.1)
+    assert made["samples_per_second"] == pytest.approx(4 * 4.5 / 0.1)
+    assert made["mfu_ratio"] == pytest.approx(0.45)
+    assert made["part_seconds"]["data"] == pytest.approx(0.02)
+
+
 def test_merged_means_are_those_of_all_steps():
     """A slowdown of half of the steps is in the mean, and the longest step stays visible."""
     series = steps_of(0.0, count=500, step_s=1.0)
