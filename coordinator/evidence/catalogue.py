@@ -16,7 +16,7 @@ FILE = "queries.toml"
 VERSION = 1
 ABOVE, BELOW, CODE = COMPARISONS = ("above", "below", "code")
 """Which side of the control is evidence; code: a number that is another one than before, and not zero."""
-DEVICE, HOST = SCOPES = ("device", "host")
+DEVICE, HOST, RANK = SCOPES = ("device", "host", "rank")
 TARGETS, WINDOW, METRIC = "$targets", "$window", "$metric"
 _QUERIES_MAX = 200
 _FILE_MAX_BYTES = 1 << 20
@@ -24,14 +24,15 @@ _FILE_MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceSource:
-    """An exporter: whether its series are of devices or of hosts, and the labels that name these; empty: it has none.
+    """An exporter: what its series are of, and the labels that name these; empty: it has none.
 
+    Series of the scope rank have Lockstep's own labels `run` and `rank`; those of the others need the label `host`.
     `resolve` is a metric that leads from a host's name (its label `resolve_host`) to the value of the label `host`.
     """
 
     title: str
     scope: str
-    host: str
+    host: str = ""
     uuid: str = ""
     index: str = ""
     pod: str = ""
@@ -61,7 +62,7 @@ class EvidenceQuery:
     """One query, PromQL with `$targets` and `$window`, and when its value is evidence.
 
     `limit` is a bound in `unit` that the value must have passed besides; `requires` a cause that the same rank must
-    show for this one to count.
+    show for this one to count. Series that differ in the labels `by` are compared apart.
     """
 
     name: str
@@ -75,6 +76,7 @@ class EvidenceQuery:
     min_ratio: float = 0.0
     limit: float | None = None
     requires: str = ""
+    by: tuple[str, ...] = ()
     codes: Mapping[int, EvidenceCode] = field(default_factory=dict)
 
 
@@ -147,6 +149,7 @@ def _checked(sections: dict[str, dict[str, Any]], where: str) -> EvidenceCatalog
     )
     for name, source in catalogue.sources.items():
         _expect(source.scope in SCOPES, f"{where}: sources.{name}: scope", source.scope, f"one of {SCOPES}")
+        _expect(bool(source.host) or source.scope == RANK, f"{where}: sources.{name}: host", source.host, "a label")
     for query in catalogue.queries:
         _check_query(query, catalogue, f"{where}: queries.{query.name}")
     return catalogue

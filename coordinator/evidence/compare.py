@@ -11,7 +11,7 @@ from statistics import median
 from coordinator.decide.machine_evidence import MachineFinding
 from coordinator.evidence.catalogue import ABOVE, BELOW, CODE, EvidenceCatalogue, EvidenceQuery
 from coordinator.evidence.machines import Machine
-from lockstep.html.units import counted, format_ranks
+from lockstep.html.units import counted, format_ranks, format_rate
 
 Values = Mapping[Machine, float]
 _SCATTER = 3 * 1.4826  # three standard deviations of normal scatter, by the median absolute deviation
@@ -21,11 +21,20 @@ FINDINGS_MAX = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryValues:
-    """What a query gave for each machine, in the period before the onset and in the one after it."""
+    """What a query gave for each machine, in the period before the onset and in the one after it.
+
+    `part` are the values of the query's labels `by`.
+    """
 
     query: EvidenceQuery
     before: Values
     after: Values
+    part: str = ""
+
+    @property
+    def meaning(self) -> str:
+        """What the series measures, of which part."""
+        return f"{self.query.meaning} ({self.part})" if self.part else self.query.meaning
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +86,7 @@ def _shown_by(values: QueryValues) -> list[_Shown]:
         return [each for machine in suspects if (each := _code_shown(values, machine, peers)) is not None]
     control = [values.after[peer] for peer in peers]
     return [
-        _Shown(values, machine, query.cause, query.meaning)
+        _Shown(values, machine, query.cause, values.meaning)
         for machine in suspects
         if _is_beyond(query, values.after[machine], control, values.before.get(machine))
     ]
@@ -110,7 +119,7 @@ def _code_shown(values: QueryValues, machine: Machine, peers: list[Machine]) -> 
         return None
     query = values.query
     code = query.codes.get(int(number))
-    cause, meaning = (code.cause, code.meaning) if code else (query.cause, f"{query.meaning}: {number:.0f}")
+    cause, meaning = (code.cause, code.meaning) if code else (query.cause, f"{values.meaning}: {number:.0f}")
     return _Shown(values, machine, cause, meaning)
 
 
@@ -162,5 +171,7 @@ def _figure(value: float | None, unit: str) -> str:
         return "no value"
     if unit == "ratio":
         return f"{value:.0%}"
+    if unit == "bytes/s":
+        return format_rate(value, "B/s")
     number = f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"  # noqa: PLR2004  (five digits)
     return f"{number}{'' if unit.startswith(('/', '°')) else ' '}{unit}"

@@ -10,15 +10,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from coordinator.evidence.catalogue import DEVICE, EvidenceSource
+from coordinator.evidence.catalogue import HOST, RANK, EvidenceSource
 from coordinator.evidence.machines import Machine
 from coordinator.evidence.prometheus import InstantSeries
 from lockstep.contracts.metric import EVIDENCE_REFUSALS
+from lockstep.contracts.paths import is_name
 
 AMBIGUOUS, FOREIGN, INVALID = EVIDENCE_REFUSALS
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _INSTANCE = re.compile(r"[A-Za-z0-9._:/\[\]-]{1,300}")
 _PORT = re.compile(r":[0-9]{1,5}$")
+PARTS_MAX = 32
+"""Values of a query's labels `by`: communicators and operations of a rank are 16 (`inspector_metrics.PLACES_MAX`)."""
+_VALUE_MAX = 128
 _IP = re.compile(r"[0-9.]+")
 
 
@@ -39,8 +43,10 @@ def joins_of(
     source: EvidenceSource, machines: Sequence[Machine], instances: Mapping[Machine, str] | None = None
 ) -> list[Join]:
     """Return the ways to the machines of a source's scope. `instances` are the resolved values of its host label."""
+    if source.scope == RANK:
+        return _by_rank(machines)
     identity = tuple(filter(None, (source.uuid, source.host, source.index)))
-    if source.scope != DEVICE:
+    if source.scope == HOST:
         found = instances or {}
         machine_by_instance = {instance: machine for machine, instance in found.items()}
         values = [_quoted(instance) for instance in found.values() if _INSTANCE.fullmatch(instance)]
@@ -87,6 +93,26 @@ def _short(name: str) -> str:
     return name if _IP.fullmatch(name) else name.partition(".")[0]
 
 
+def split_by(
+    labels: Sequence[str], series: Iterable[InstantSeries], refused: Counter[str]
+) -> dict[str, list[InstantSeries]]:
+    """Return series by the values of some of their labels, as text; without labels all are one.
+
+    Values come from anywhere: what is no line of text is refused, and so is what is more than `PARTS_MAX` of them.
+    """
+    parts: dict[str, list[InstantSeries]] = {}
+    for each in series:
+        values = [each.labels.get(label, "") for label in labels]
+        part = " ".join(values)
+        if any(len(value) > _VALUE_MAX or not value.isprintable() for value in values) or (
+            part not in parts and len(parts) == PARTS_MAX
+        ):
+            refused[INVALID] += 1
+        else:
+            parts.setdefault(part, []).append(each)
+    return parts
+
+
 def collect(join: Join, series: Iterable[InstantSeries], refused: Counter[str]) -> dict[Machine, float]:
     """Return the value of each machine; what cannot be joined is counted in `refused` by reason.
 
@@ -106,6 +132,22 @@ def collect(join: Join, series: Iterable[InstantSeries], refused: Counter[str]) 
     contradicted = {machine for machine, seen in identities.items() if len(seen) > 1}
     refused[AMBIGUOUS] += sum(len(values[machine]) for machine in contradicted)
     return {machine: median(own) for machine, own in values.items() if machine not in contradicted}
+
+
+def _by_rank(machines: Sequence[Machine]) -> list[Join]:
+    """Return the way to ranks of one run by Lockstep's own labels."""
+    run = machines[0].run if machines else ""
+    by_rank = {str(rank): machine for machine in machines for rank in machine.ranks}
+    if not is_name(run):
+        return []
+    return [
+        Join(
+            matchers=f'run="{run}",rank=~"{"|".join(by_rank)}"',
+            machines=tuple(machines),
+            machine_of=lambda labels: by_rank.get(labels.get("rank", "")) if labels.get("run") == run else None,
+            identity=("run", "rank"),
+        )
+    ]
 
 
 def _by_uuid(source: EvidenceSource, machines: list[Machine], identity: tuple[str, ...]) -> Join:

@@ -19,7 +19,7 @@ PEERS_MAX = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A device or a host. `hosts` are its names: the rank's host name and the exporter's name of the node.
+    """A device or a host of a run. `hosts` are its names: the rank's host name and the exporter's name of the node.
 
     `ranks` are those that run on it, a device has one. `uuid` is empty where it was not announced, and for a host.
     """
@@ -29,6 +29,7 @@ class Machine:
     hosts: frozenset[str]
     local_rank: int = 0
     uuid: str = ""
+    run: str = ""
 
 
 def devices_of(run: "Run", incident: "Incident", table: "DeviceTable") -> tuple[Machine, ...]:
@@ -69,6 +70,7 @@ def _device(run: "Run", rank: int, table: "DeviceTable", *, is_suspect: bool) ->
         hosts=frozenset(filter(None, (info.hostname, node))),
         local_rank=info.local_rank,
         uuid=table.uuid(run.name, node, rank),
+        run=run.name,
     )
 
 

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 from coordinator.decide.machine_evidence import MachineEvidence
-from coordinator.evidence.catalogue import DEVICE, TARGETS, WINDOW, EvidenceCatalogue, EvidenceQuery, EvidenceSource
+from coordinator.evidence.catalogue import HOST, TARGETS, WINDOW, EvidenceCatalogue, EvidenceQuery, EvidenceSource
 from coordinator.evidence.compare import QueryValues, find_evidence
-from coordinator.evidence.join import collect, host_matchers, joins_of, match_host
+from coordinator.evidence.join import collect, host_matchers, joins_of, match_host, split_by
 from coordinator.evidence.machines import Machine, hosts_of_devices
 from coordinator.evidence.node_samples import NodeSamplesClient, SampleSession
 from coordinator.evidence.prometheus import InstantSeries, PrometheusClient, QueryError, QuerySession
@@ -91,7 +91,7 @@ class EvidenceReader:
                 read = await asyncio.gather(*(self._values(reading, query) for query in self._catalogue.queries))
         except ConfigError as error:
             return _nothing(now_s, f"not read: {error}", is_complete=False)
-        known = [values for values in read if values is not None]
+        known = [values for of_query in read for values in of_query]
         links = {values.query.name: self._link(reading, values) for values in known}
         findings = find_evidence(self._catalogue, known, links)
         return MachineEvidence(
@@ -125,26 +125,32 @@ class EvidenceReader:
                 machine: name for machine, (name, *more) in found.items() if not more and claimed[name] == 1
             }
 
-    async def _values(self, reading: _Reading, query: EvidenceQuery) -> QueryValues | None:
-        """Return a query's values, None where no suspect has one or an answer is missing."""
+    async def _values(self, reading: _Reading, query: EvidenceQuery) -> list[QueryValues]:
+        """Return a query's values by its labels `by`; none where no suspect has one or no answer came."""
         source, periods = self._catalogue.sources[query.source], reading.periods
         try:
             after = await self._of_period(reading, source, query, periods.after_start_s, periods.after_end_s)
-            if not any(machine.is_suspect for machine in after):
-                return None
+            after = {part: own for part, own in after.items() if any(machine.is_suspect for machine in own)}
+            if not after:
+                return []
             before = await self._of_period(reading, source, query, periods.before_start_s, periods.before_end_s)
         except QueryError:
-            return None
-        return QueryValues(query=query, before=before, after=after)
+            return []
+        return [
+            QueryValues(query=query, before=before.get(part, {}), after=own, part=part) for part, own in after.items()
+        ]
 
     async def _of_period(
         self, reading: _Reading, source: EvidenceSource, query: EvidenceQuery, start_s: float, end_s: float
-    ) -> dict[Machine, float]:
-        values: dict[Machine, float] = {}
-        machines = reading.devices if source.scope == DEVICE else reading.hosts
+    ) -> dict[str, dict[Machine, float]]:
+        """Return the value of each machine, by the text of the query's labels `by`."""
+        values: dict[str, dict[Machine, float]] = {}
+        machines = reading.hosts if source.scope == HOST else reading.devices
         for join in joins_of(source, machines, reading.instances.get(source.resolve, {})):
             series = await self._ask(reading, query.query, join.matchers, end_s, end_s - start_s)
-            values = collect(join, series, self.refused) | values  # the closer way to a machine goes before the others
+            for part, own in split_by(query.by, series, self.refused).items():
+                # The closer way to a machine goes before the others.
+                values[part] = collect(join, own, self.refused) | values.get(part, {})
         return values
 
     async def _ask(

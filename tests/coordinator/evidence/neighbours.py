@@ -29,7 +29,6 @@ DEVICE_GAUGES = {
         "DCGM_FI_DEV_XID_ERRORS": 0.0,
         "DCGM_FI_DEV_ROW_REMAP_FAILURE": 0.0,
         "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": 0.0,
-        "lockstep_rank_info": 1.0,
     },
     AMD: {
         'gpu_clock{clock_index="0",clock_type="GPU_CLOCK_TYPE_SYSTEM"}': 2100.0,
@@ -56,6 +55,12 @@ DEVICE_COUNTERS = {
         "DCGM_FI_DEV_POWER_VIOLATION": 0.0,
         'lockstep_nccl_operation_time_seconds_total{communicator="dp",operation="AllReduce"}': 0.5,
         'lockstep_nccl_operations_total{communicator="dp",operation="AllReduce"}': 100.0,
+        'lockstep_nccl_operation_bus_bytes_total{communicator="dp",operation="AllReduce"}': 2e10,
+        'lockstep_nccl_last_arrivals_total{communicator="dp",operation="AllReduce"}': 10.0,
+        'lockstep_nccl_operation_time_seconds_total{communicator="tp",operation="AllGather"}': 0.02,
+        'lockstep_nccl_operations_total{communicator="tp",operation="AllGather"}': 10.0,
+        'lockstep_nccl_operation_bus_bytes_total{communicator="tp",operation="AllGather"}': 8e9,
+        'lockstep_nccl_last_arrivals_total{communicator="tp",operation="AllGather"}': 1.0,
     },
     AMD: {
         "pcie_replay_count": 0.0,
@@ -128,6 +133,16 @@ FAULTS = (
         "late_arrival",
         {'lockstep_nccl_operation_time_seconds_total{communicator="dp",operation="AllReduce"}': 0.1},
     ),
+    Fault(
+        NVIDIA,
+        "late_arrival",
+        {'lockstep_nccl_last_arrivals_total{communicator="dp",operation="AllReduce"}': 80.0},
+    ),
+    Fault(
+        NVIDIA,
+        "collective_bandwidth",
+        {'lockstep_nccl_operation_time_seconds_total{communicator="tp",operation="AllGather"}': 0.05},
+    ),
     Fault(AMD, "lower_clock", {_AMD_CLOCK: 1400.0}),
     Fault(AMD, "thermal_throttling", {_AMD_CLOCK: 1400.0, "gpu_junction_temperature": 99.0}),
     Fault(AMD, "thermal_throttling", {"gpu_violation_socket_thermal_residency_accumulated": 1.0}),
@@ -167,6 +182,10 @@ class Site:
     fault: Fault
     place: str
 
+    @property
+    def run(self) -> str:
+        return f"{self.place}-{self.number}"
+
     def host(self, number: int) -> str:
         return f"s{self.number}-{self.place}-n{number}"
 
@@ -182,6 +201,7 @@ class Site:
                 hosts=frozenset({self.host(host)}),
                 local_rank=device,
                 uuid=self.uuid(host, device) if self.vendor == NVIDIA else "",
+                run=self.run,
             )
             for host in range(HOSTS)
             for device in range(DEVICES)
@@ -240,8 +260,8 @@ class Site:
                         yield _labelled(name, own), name, quiet, changes, is_counter
 
     def _rank_labels(self, host: int, device: int | None) -> str:
-        run, rank = f"{self.place}-{self.number}", host * DEVICES + (device or 0)
-        return f'run="{run}",rank="{rank}",hostname="{self.host(host)}",local_rank="{device}"'
+        rank = host * DEVICES + (device or 0)
+        return f'run="{self.run}",rank="{rank}",hostname="{self.host(host)}",local_rank="{device}"'
 
     def _device_labels(self, host: int, device: int) -> str:
         name = self.host(host)

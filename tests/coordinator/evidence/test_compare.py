@@ -1,5 +1,7 @@
 """When a value is evidence: beyond the peers, beyond itself before, by the thresholds; all else is none."""
 
+from dataclasses import replace
+
 import pytest
 
 from coordinator.evidence.catalogue import EvidenceCatalogue, EvidenceCause, EvidenceCode, EvidenceQuery, EvidenceSource
@@ -117,3 +119,15 @@ def test_a_host_of_a_suspect_is_no_peer():
     first, second = hosts_of_devices(devices)
     assert (first.ranks, first.is_suspect, first.uuid) == ((0,), True, "")
     assert (second.ranks, second.is_suspect) == ((2,), False)
+
+
+def test_a_slow_link_is_named_by_communicator_and_operation():
+    """Each pair is compared with the same pair of the peers; a bandwidth reads as one."""
+    asked = query(unit="bytes/s", meaning="Bus bandwidth", by=("communicator", "operation"))
+    slow = replace(read((400e9, 40e9), [(400e9, 400e9)] * 5, asked), part="tp AllGather")
+    usual = replace(read((20e9, 20e9), [(20e9, 20e9)] * 5, asked), part="dp AllReduce")
+    (one,) = found(slow, usual)
+    assert one.text.startswith(
+        "Bus bandwidth (tp AllGather): rank 0 on n0: 400 GB/s before the onset, 40 GB/s since; 5 peers: 400 GB/s"
+    )
+    assert found(replace(read((400e9, 40e9), [(400e9, 40e9)] * 5, asked), part="tp AllGather")) == ()

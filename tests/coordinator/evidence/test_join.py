@@ -1,16 +1,17 @@
 """Which series joins which machine, and which joins none."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from coordinator.evidence.catalogue import load_catalogue
-from coordinator.evidence.join import collect, host_matchers, joins_of, match_host
+from coordinator.evidence.join import PARTS_MAX, collect, host_matchers, joins_of, match_host, split_by
 from coordinator.evidence.machines import Machine
 from coordinator.evidence.prometheus import InstantSeries
 
 SOURCES = load_catalogue().sources
-DCGM, NODE, AMD = SOURCES["dcgm"], SOURCES["node"], SOURCES["amd"]
+DCGM, NODE, AMD, INSPECTOR = (SOURCES[name] for name in ("dcgm", "node", "amd", "inspector"))
 QUIET = {"ambiguous": 0}
 
 
@@ -101,3 +102,25 @@ def test_a_name_that_is_more_than_a_name_is_not_asked_for():
     hostile = [machine(0, host='n0"} or up{a="', uuid='GPU-"'), machine(1, host="n1.*")]
     assert host_matchers("Hostname", hostile) == ""
     assert joins_of(DCGM, hostile) == []
+
+
+def test_series_of_ranks_are_joined_by_run_and_rank():
+    """Only those of the incident's run and of its ranks are asked for; another run's join nothing."""
+    two = [replace(machine(3), run="job"), replace(machine(12), run="job")]
+    (join,) = joins_of(INSPECTOR, two)
+    assert join.matchers == 'run="job",rank=~"3|12"'
+    values, refused = joined(INSPECTOR, two, ({"run": "job", "rank": "12"}, 1.0), ({"run": "other", "rank": "3"}, 2.0))
+    assert (values, refused) == ({12: 1.0}, {"foreign": 1})
+    assert joins_of(INSPECTOR, [replace(machine(3), run='job"} or up{a="')]) == []
+
+
+def test_series_are_split_by_labels_whatever_they_hold():
+    """Communicator and operation are text from anywhere: no line of text, too long, or too many, and it is refused."""
+    refused = Counter()
+    labels = [{"communicator": "dp", "operation": "AllReduce"}, {"communicator": "tp"}]
+    labels += [{"communicator": "dp\n<b>"}, {"communicator": "x" * 10_000}, {"communicator": "\u202e"}]
+    labels += [{"communicator": str(number)} for number in range(PARTS_MAX)]
+    parts = split_by(("communicator", "operation"), [InstantSeries(each, 1.0) for each in labels], refused)
+    assert list(parts)[:2] == ["dp AllReduce", "tp "]
+    assert (len(parts), refused["invalid"]) == (PARTS_MAX, 3 + 2)
+    assert list(split_by((), [InstantSeries({}, 1.0)] * 3, refused)) == [""]

@@ -22,7 +22,7 @@ from lockstep.contracts.neighbour_series import NEIGHBOUR_METRICS, NEIGHBOURS_MA
 from tests.coordinator.evidence.neighbours import ALL, FAULTS, PEERS, SUSPECT, Site
 
 CATALOGUE = load_catalogue()
-OWN = [fault for fault in FAULTS if fault.cause != "late_arrival"]  # of Lockstep's exporters, which are no neighbours
+OWN = [fault for fault in FAULTS if not any(name.startswith("lockstep_") for name in fault.changes)]  # of neighbours
 START_S, ONSET_S, END_S, SCRAPE_S = 1e9, 1e9 + 600, 1e9 + 780, 60
 GUARD_S = 30
 PERIODS = Periods(
