@@ -40,10 +40,15 @@ test-live: system-packages $(VENV)/.dev
 	$(BIN)/python -m tests.run live
 
 # A real Prometheus scrapes pages of other exporters' metric names with one planted cause each, on the suspect, on its
-# peers or on all; then what a Prometheus may answer instead, and labels that lie. Part of `make test-all`.
+# peers or on all; then what a Prometheus may answer instead, and labels that lie. Lines of the NCCL Inspector, a job whose
+# memory grows, pairs of runs with one regression and without, 30 runs of a fleet, MLflow, TensorBoard and W&B offline,
+# and one slowdown on every panel that shows it. Part of `make test-all`; `python -m benchmarks.page_pictures` takes screenshots.
 .PHONY: test-evidence
 test-evidence: system-packages $(VENV)/.dev
-	$(BIN)/pytest tests/coordinator/evidence
+	$(BIN)/pytest tests/coordinator/evidence tests/coordinator/fleet tests/coordinator/record/test_run_comparison.py \
+	    tests/coordinator/record/test_run_summary.py tests/cli/test_report_and_compare_commands.py tests/exporter/inspector \
+	    tests/trackers tests/end_to_end/test_memory_growth.py
+	$(BIN)/pytest tests/dashboards/test_live.py -k slowdown_reads_the_same
 
 # Trains with DeepSpeed, megatron-core, torchtitan, Ray, Lightning, TRL and others over several ranks: five to fifteen
 # minutes, and 1.5 GB of packages. It is no part of `make test-all`; docs/frameworks.md says what ran.

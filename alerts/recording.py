@@ -1,15 +1,25 @@
 """Recorded series: what dashboards read instead of the series of every rank.
 
-Names are level:metric:operations, the `_total` of a counter under a rate stripped; `X_per_Y` with `ratio_rate5m` is the
+Names are level:metric:operations, the `_total` of a counter under a rate stripped; `X_per_Y` with `ratio_rate1m` is the
 rate of X over the rate of Y, both summed first. Alerts never read these: a page must not wait for another group.
+
+All are of the last minute, as what dashboards ask for themselves is at common zooms, so that a slowdown reads the same
+on every panel. A ratio whose divisor did not grow within it, and a rate of a run with too few steps in it, is that of
+five minutes: a step may take 85 s (the slowest published one), and a site may scrape once a minute.
 """
+
+from collections.abc import Callable
 
 from alerts.expressions import by_run
 from alerts.policy import Site
 from alerts.rule import RecordingRule, RuleGroup
 
-WINDOW = "5m"
-"""Holds three of the slowest published steps (85 s) and twenty scrapes at 15 s; it is part of the names."""
+WINDOW = "1m"
+"""Part of the names; holds four scrapes at 15 s."""
+LONG_WINDOW = "5m"
+"""Where `WINDOW` holds too little: three of the slowest published steps, twenty scrapes at 15 s."""
+_STEPS_MIN = 3
+"""In `WINDOW`: with fewer, a rate jumps by a third and more as a step enters it."""
 
 
 def group(site: Site) -> RuleGroup:
@@ -18,26 +28,45 @@ def group(site: Site) -> RuleGroup:
     return RuleGroup(name="lockstep.recording", rules=tuple(rule for part in parts for rule in part(site)))
 
 
-def _rate(metric: str, by: str) -> str:
-    return f"sum by ({by}) (rate({metric}[{WINDOW}]))"
+def _rate(metric: str, by: str, window: str) -> str:
+    return f"sum by ({by}) (rate({metric}[{window}]))"
+
+
+def _ratio(of_window: Callable[[str], str]) -> str:
+    """Return a ratio of the last minute, of five where it has none; `of_window` must be none where it divides by 0."""
+    return f"{of_window(WINDOW)}\nor\n{of_window(LONG_WINDOW)}"
+
+
+def _quotient(metric: str, divisor: str, by: str, divisor_by: str = "") -> str:
+    """Return the rate of `metric` over that of `divisor`, which may be summed over more."""
+    matching = f" on ({divisor_by}) group_left ()" if divisor_by else ""
+    return _ratio(
+        lambda window: f"{_rate(metric, by, window)}\n/{matching}\n({_rate(divisor, divisor_by or by, window)} > 0)"
+    )
 
 
 def _per_step(metric: str, by: str, site: Site) -> str:
     """Rate of `metric` per step of a rank: seconds, bytes or events in one step of the average rank."""
-    return f"{_rate(metric, by)}\n/ on ({site.run_labels}) group_left\n{_rate('lockstep_steps_total', site.run_labels)}"
+    return _quotient(metric, "lockstep_steps_total", by, site.run_labels)
+
+
+def _of_steps(of_window: Callable[[str], str], site: Site) -> str:
+    """Return a rate of the last minute where that holds steps enough, else of five."""
+    steps = by_run("max", f"increase(lockstep_steps_total[{WINDOW}])", site)
+    return f"{of_window(WINDOW)}\nand on ({site.run_labels})\n{steps} >= {_STEPS_MIN}\nor\n{of_window(LONG_WINDOW)}"
 
 
 def _progress(site: Site) -> tuple[RecordingRule, ...]:
     run = site.run_labels
     return (
         RecordingRule(
-            record="run:lockstep_steps:max_rate5m",
-            expr=by_run("max", f"rate(lockstep_steps_total[{WINDOW}])", site),
+            record="run:lockstep_steps:max_rate1m",
+            expr=_of_steps(lambda window: by_run("max", f"rate(lockstep_steps_total[{window}])", site), site),
             help="Steps per second of a run: every rank counts the same ones, so the fastest count stands.",
         ),
         RecordingRule(
-            record="run:lockstep_step_time_seconds_per_step:ratio_rate5m",
-            expr=f"{_rate('lockstep_step_time_seconds_total', run)}\n/\n{_rate('lockstep_steps_total', run)}",
+            record="run:lockstep_step_time_seconds_per_step:ratio_rate1m",
+            expr=_quotient("lockstep_step_time_seconds_total", "lockstep_steps_total", run),
             help="Mean step time of a run, as its ranks measured it.",
         ),
         RecordingRule(
@@ -49,13 +78,13 @@ def _progress(site: Site) -> tuple[RecordingRule, ...]:
             help="How much longer recent steps take than those of the healthy run.",
         ),
         RecordingRule(
-            record="run:lockstep_samples:rate5m",
-            expr=_rate("lockstep_samples_total", run),
+            record="run:lockstep_samples:rate1m",
+            expr=_of_steps(lambda window: _rate("lockstep_samples_total", run, window), site),
             help="Samples per second that the ranks fetched; ranks that share a batch each count it.",
         ),
         RecordingRule(
-            record="run:lockstep_tokens:rate5m",
-            expr=_rate("lockstep_tokens_total", run),
+            record="run:lockstep_tokens:rate1m",
+            expr=_of_steps(lambda window: _rate("lockstep_tokens_total", run, window), site),
             help="Tokens per second that the ranks fetched; ranks that share a batch each count it.",
         ),
     )
@@ -63,18 +92,22 @@ def _progress(site: Site) -> tuple[RecordingRule, ...]:
 
 def _model(site: Site) -> tuple[RecordingRule, ...]:
     run = site.run_labels
-    # Of the ranks, or nodes, of which both are known; an exporter below level full has one series for its ranks.
-    peak = f"rate(lockstep_peak_flops_total[{WINDOW}])"
-    flops = f"rate(lockstep_model_flops_total[{WINDOW}]) and on (job, instance, {run}, rank) {peak}"
+
+    def utilisation(window: str) -> str:
+        """Of the ranks, or nodes, of which both are known; an exporter below level full has one series for its ranks."""
+        peak = f"rate(lockstep_peak_flops_total[{window}])"
+        flops = f"rate(lockstep_model_flops_total[{window}]) and on (job, instance, {run}, rank) {peak}"
+        return f"sum by ({run}) ({flops})\n/\n(sum by ({run}) ({peak}) > 0)"
+
     return (
         RecordingRule(
-            record="run:lockstep_model_flops:rate5m",
-            expr=_rate("lockstep_model_flops_total", run),
+            record="run:lockstep_model_flops:rate1m",
+            expr=_of_steps(lambda window: _rate("lockstep_model_flops_total", run, window), site),
             help="Model FLOP/s of a run; ranks whose FLOPs are not known are left out.",
         ),
         RecordingRule(
-            record="run:lockstep_model_flops_per_peak_flops:ratio_rate5m",
-            expr=f"sum by ({run}) ({flops})\n/\n({_rate('lockstep_peak_flops_total', run)} > 0)",
+            record="run:lockstep_model_flops_per_peak_flops:ratio_rate1m",
+            expr=_ratio(utilisation),
             help="Model FLOPs utilisation (MFU): model FLOPs over what the devices could have done in the same steps.",
         ),
     )
@@ -83,38 +116,36 @@ def _model(site: Site) -> tuple[RecordingRule, ...]:
 def _collectives(site: Site) -> tuple[RecordingRule, ...]:
     run, by = site.run_labels, f"{site.run_labels}, domain_kind"
     wait, flight = "lockstep_collective_wait_seconds_total", "lockstep_collective_time_seconds_total"
-    # Without the comparison a kind that is never in flight would have an infinite bandwidth.
-    in_flight = f"({_rate(flight, by)} > 0)"
     return (
         RecordingRule(
-            record="run_domain_kind:lockstep_collective_wait_seconds_per_step:ratio_rate5m",
+            record="run_domain_kind:lockstep_collective_wait_seconds_per_step:ratio_rate1m",
             expr=_per_step(wait, by, site),
             help="Seconds of a step in which the average rank was blocked in collectives of this kind.",
         ),
         RecordingRule(
-            record="run_domain_kind:lockstep_collective_bytes:rate5m",
-            expr=_rate("lockstep_collective_bytes_total", by),
+            record="run_domain_kind:lockstep_collective_bytes:rate1m",
+            expr=_of_steps(lambda window: _rate("lockstep_collective_bytes_total", by, window), site),
             help="Bytes per second given to collectives of this kind.",
         ),
         RecordingRule(
-            record="run_domain_kind:lockstep_collective_bytes_per_collective_time:ratio_rate5m",
-            expr=f"{_rate('lockstep_collective_bytes_total', by)}\n/\n{in_flight}",
+            record="run_domain_kind:lockstep_collective_bytes_per_collective_time:ratio_rate1m",
+            expr=_quotient("lockstep_collective_bytes_total", flight, by),
             help="Algorithm bandwidth: bytes given to collectives of this kind per second in which one is in flight.",
         ),
         RecordingRule(
-            record="run_domain_kind:lockstep_collective_bus_bytes_per_collective_time:ratio_rate5m",
-            expr=f"{_rate('lockstep_collective_bus_bytes_total', by)}\n/\n{in_flight}",
+            record="run_domain_kind:lockstep_collective_bus_bytes_per_collective_time:ratio_rate1m",
+            expr=_quotient("lockstep_collective_bus_bytes_total", flight, by),
             help="Bus bandwidth: what a ring algorithm moves over the slowest link in that time, comparable with the "
             "link's own. Time in which a collective waits for a late rank counts, so it is a lower bound.",
         ),
         RecordingRule(
-            record="run_domain_kind:lockstep_collective_wait_seconds_per_collective_time:ratio_rate5m",
-            expr=f"{_rate(wait, by)}\n/\n{in_flight}",
+            record="run_domain_kind:lockstep_collective_wait_seconds_per_collective_time:ratio_rate1m",
+            expr=_quotient(wait, flight, by),
             help="Exposed share of communication: time blocked over time in flight; the rest of 1 hid behind work.",
         ),
         RecordingRule(
-            record="run:lockstep_collective_overlap:ratio_rate5m",
-            expr=f"1 -\n{_rate(wait, run)}\n/\n({_rate(flight, run)} > 0)",
+            record="run:lockstep_collective_overlap:ratio_rate1m",
+            expr=f"1 - (\n{_quotient(wait, flight, run)}\n)",
             help="Share of all communication that hid behind work.",
         ),
     )
@@ -122,36 +153,27 @@ def _collectives(site: Site) -> tuple[RecordingRule, ...]:
 
 def _own_work(site: Site) -> tuple[RecordingRule, ...]:
     run = site.run_labels
-    phase, steps = "lockstep_phase_time_seconds_total", "lockstep_steps_total"
+    phase = "lockstep_phase_time_seconds_total"
     return (
         RecordingRule(
-            record="run_phase:lockstep_phase_time_seconds_per_step:ratio_rate5m",
+            record="run_phase:lockstep_phase_time_seconds_per_step:ratio_rate1m",
             expr=_per_step(phase, f"{run}, phase", site),
             help="Seconds of a step that the average rank spent in this phase of its own work.",
         ),
         RecordingRule(
-            record="run_phase:lockstep_phase_time_per_step_time:ratio_rate5m",
-            expr=(
-                f"{_rate(phase, f'{run}, phase')}\n/ on ({run}) group_left\n"
-                f"{_rate('lockstep_step_time_seconds_total', run)}"
-            ),
+            record="run_phase:lockstep_phase_time_per_step_time:ratio_rate1m",
+            expr=_quotient(phase, "lockstep_step_time_seconds_total", f"{run}, phase", run),
             help="Share of the step time that went into this phase; the rest of 1 is waiting.",
         ),
         RecordingRule(
-            record="run_hostname_phase:lockstep_phase_time_seconds_per_step:ratio_rate5m",
-            expr=(
-                f"{_rate_by_host(phase, f'{run}, hostname, phase', site)}\n/ on ({run}, hostname) group_left\n"
-                f"{_rate_by_host(steps, f'{run}, hostname', site)}"
-            ),
+            record="run_hostname_phase:lockstep_phase_time_seconds_per_step:ratio_rate1m",
+            expr=_per_step_by_host(phase, f"{run}, hostname, phase", f"{run}, hostname", site),
             help="The same of the ranks of one host: the host whose own work is long holds the others back.",
         ),
         *(
             RecordingRule(
-                record=f"run_rank_hostname:{metric.removesuffix('_total')}_per_step:ratio_rate5m",
-                expr=(
-                    f"{_rate_by_host(metric, f'{run}, rank, hostname', site)}\n/\n"
-                    f"({_rate_by_host(steps, f'{run}, rank, hostname', site)} > 0)"
-                ),
+                record=f"run_rank_hostname:{metric.removesuffix('_total')}_per_step:ratio_rate1m",
+                expr=_per_step_by_host(metric, f"{run}, rank, hostname", f"{run}, rank, hostname", site),
                 help=f"Seconds of a step that one rank {what}, all kinds together. Recorded for each rank, so that a "
                 "matrix of 10,240 ranks is drawn at once.",
             )
@@ -165,35 +187,45 @@ def _device(site: Site) -> tuple[RecordingRule, ...]:
     steps = "lockstep_steps_total"
     return (
         RecordingRule(
-            record="run:lockstep_device_collective_time_per_device_step_time:ratio_rate5m",
-            expr=(
-                f"{_rate('lockstep_device_collective_time_seconds_total', run)}\n/\n"
-                f"({_rate('lockstep_device_step_time_seconds_total', run)} > 0)"
+            record="run:lockstep_device_collective_time_per_device_step_time:ratio_rate1m",
+            expr=_quotient(
+                "lockstep_device_collective_time_seconds_total", "lockstep_device_step_time_seconds_total", run
             ),
             help="Share of a step in which the device had a collective in flight, by its own clock.",
         ),
         RecordingRule(
-            record="run:lockstep_host_lead_seconds_per_step:ratio_rate5m",
-            expr=f"{_rate('lockstep_host_lead_seconds_total', run)}\n/\n({_rate(steps, run)} > 0)",
+            record="run:lockstep_host_lead_seconds_per_step:ratio_rate1m",
+            expr=_quotient("lockstep_host_lead_seconds_total", steps, run),
             help="Least lead of the host over the device in the average step: near 0, the device waits for launches.",
         ),
         RecordingRule(
-            record="run:lockstep_recompilations_per_step:ratio_rate5m",
-            expr=f"{_rate('lockstep_recompilations_total', run)}\n/\n({_rate(steps, run)} > 0)",
+            record="run:lockstep_recompilations_per_step:ratio_rate1m",
+            expr=_quotient("lockstep_recompilations_total", steps, run),
             help="Graphs compiled in the average rank's step: above 0 long after the start, shapes or types vary.",
         ),
         RecordingRule(
-            record="run_flag:lockstep_steps_flagged_per_step:ratio_rate5m",
+            record="run_flag:lockstep_steps_flagged_per_step:ratio_rate1m",
             expr=_per_step("lockstep_steps_flagged_total", f"{run}, flag", site),
             help="Share of steps that were more than a training step.",
         ),
     )
 
 
-def _rate_by_host(metric: str, by: str, site: Site) -> str:
+def _per_step_by_host(metric: str, by: str, steps_by: str, site: Site) -> str:
+    """Return the rate of `metric` per step of the ranks of a host, or of one rank and its host."""
+    matching = "" if by == steps_by else f" on ({steps_by}) group_left ()"
+    return _ratio(
+        lambda window: (
+            f"{_rate_by_host(metric, by, site, window)}\n/{matching}\n"
+            f"({_rate_by_host('lockstep_steps_total', steps_by, site, window)} > 0)"
+        )
+    )
+
+
+def _rate_by_host(metric: str, by: str, site: Site, window: str) -> str:
     # instance in the match: a rank that has moved is known to two exporters for as long as a series may be stale.
     return (
-        f"sum by ({by}) (\n  rate({metric}[{WINDOW}])\n"
+        f"sum by ({by}) (\n  rate({metric}[{window}])\n"
         f"  * on (job, instance, {site.run_labels}, rank) group_left (hostname)\n  lockstep_rank_info\n)"
     )
 
@@ -202,25 +234,21 @@ def _costs(site: Site) -> tuple[RecordingRule, ...]:
     run = site.run_labels
     return (
         RecordingRule(
-            record="run:lockstep_run_lost_device_seconds:rate5m",
+            record="run:lockstep_run_lost_device_seconds:rate1m",
             # max: both coordinators of a pair count the same seconds.
-            expr=f"max by ({run}) (rate(lockstep_run_lost_device_seconds_total[{WINDOW}]))",
+            expr=_of_steps(
+                lambda window: by_run("max", f"rate(lockstep_run_lost_device_seconds_total[{window}])", site), site
+            ),
             help="Device seconds lost per second: how many devices the run might as well not have.",
         ),
         RecordingRule(
-            record="run:lockstep_agent_time_per_step_time:ratio_rate5m",
-            expr=(
-                f"{_rate('lockstep_agent_time_seconds_total', run)}\n/\n"
-                f"{_rate('lockstep_step_time_seconds_total', run)}"
-            ),
+            record="run:lockstep_agent_time_per_step_time:ratio_rate1m",
+            expr=_quotient("lockstep_agent_time_seconds_total", "lockstep_step_time_seconds_total", run),
             help="Share of the step time that Lockstep itself took from the training threads.",
         ),
         RecordingRule(
-            record="instance:lockstep_exporter_records_lost_per_step:ratio_rate5m",
-            expr=(
-                f"{_rate('lockstep_exporter_records_lost_total', 'job, instance')}\n/\n"
-                f"{_rate('lockstep_steps_total', 'job, instance')}"
-            ),
+            record="instance:lockstep_exporter_records_lost_per_step:ratio_rate1m",
+            expr=_quotient("lockstep_exporter_records_lost_total", "lockstep_steps_total", "job, instance"),
             help="Share of an exporter's step records lost.",
         ),
     )

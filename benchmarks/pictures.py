@@ -28,7 +28,7 @@ QUALITY = 82
 """Of the WebP pictures: text stays sharp at half the bytes."""
 _STARTED_SECONDS = 300
 _FOUND_SECONDS = 300
-_AFTER_SECONDS = 240  # most of the five minutes that recorded series look back on are of the slow rank then
+_AFTER_SECONDS = 240  # so that the pictures show both, the healthy run and the slow rank
 _STEP_SECONDS_MAX = 2.0
 _DRAWN_SECONDS = 30
 _MAP_IS_DRAWN = "Boolean(document.getElementById('heat')?.dataset.last)"
@@ -71,8 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def agent_share(stack: Stack) -> float:
-    """Return the share of the training's step time that the agent took, in the last five minutes."""
-    expression = f'max(run:lockstep_agent_time_per_step_time:ratio_rate5m{{run="{RUN}"}})'
+    """Return the share of the training's step time that the agent took, in the last minute."""
+    expression = f'max(run:lockstep_agent_time_per_step_time:ratio_rate1m{{run="{RUN}"}})'
     answer = get_json(f"{stack.prometheus}/api/v1/query?query={quote(expression)}")
     assert answer is not None
     return float(answer["data"]["result"][0]["value"][1])

@@ -38,7 +38,7 @@ _KINDS = DashboardRow(
                     "s",
                     query(
                         "max by (domain_kind) "
-                        f"(run_domain_kind:lockstep_collective_wait_seconds_per_step:ratio_rate5m{{{RUN}}})",
+                        f"(run_domain_kind:lockstep_collective_wait_seconds_per_step:ratio_rate1m{{{RUN}}})",
                         "{{domain_kind}}",
                     ),
                 ),
@@ -54,7 +54,7 @@ _KINDS = DashboardRow(
                     "What all ranks give to collectives of each kind.",
                     "Bps",
                     query(
-                        f"max by (domain_kind) (run_domain_kind:lockstep_collective_bytes:rate5m{{{RUN}}})",
+                        f"max by (domain_kind) (run_domain_kind:lockstep_collective_bytes:rate1m{{{RUN}}})",
                         "{{domain_kind}}",
                     ),
                 ),

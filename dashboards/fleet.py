@@ -19,7 +19,7 @@ from dashboards.queries import CAUSE_COLOURS, STATE_COLOURS, TOP
 
 _LIVE = 'lockstep_run_state{state!~"finished|lost"}'
 _BAD = 'lockstep_run_state{state=~"suspect|profiling|diagnosed|hung|lost"}'
-_LOST = "max by (run) (run:lockstep_run_lost_device_seconds:rate5m)"
+_LOST = "max by (run) (run:lockstep_run_lost_device_seconds:rate1m)"
 _REPORTING = "max by (run) (lockstep_run_ranks_reporting)"
 _GOOD_BAD = ((None, "green"), (1, "red"))
 _SLOWER = ((None, "green"), (0.05, "yellow"), (0.1, "red"))
@@ -53,7 +53,7 @@ _NOW = DashboardRow(
                 stat(
                     "Share of devices lost",
                     "Device seconds lost per second, over the devices that report: the part of the cluster that it "
-                    "might as well not have. Mean of the last five minutes.",
+                    "might as well not have, over the last minute.",
                     "percentunit",
                     query(f"sum({_LOST}) / (sum({_REPORTING}) > 0)", instant=True),
                     steps=_LOST_SHARE,
@@ -90,7 +90,7 @@ _NOW = DashboardRow(
                         Column(
                             heading="MFU",
                             unit="percentunit",
-                            expr="max by (run) (run:lockstep_model_flops_per_peak_flops:ratio_rate5m)",
+                            expr="max by (run) (run:lockstep_model_flops_per_peak_flops:ratio_rate1m)",
                         ),
                         Column(heading="ranks", unit=COUNT, expr="max by (run) (lockstep_run_ranks)"),
                         Column(
@@ -152,8 +152,8 @@ _OVER_TIME = DashboardRow(
                 ),
                 timeseries(
                     "Devices lost",
-                    "Device seconds lost per second, which is how many devices a run might as well not have: the mean "
-                    f"of five minutes; the {TOP} runs that lose most at each moment.",
+                    "Device seconds lost per second, which is how many devices a run might as well not have; "
+                    f"the {TOP} runs that lose most at each moment.",
                     "short",
                     query(f"topk({TOP}, {_LOST})", "{{run}}"),
                 ),
@@ -174,7 +174,7 @@ _OVER_TIME = DashboardRow(
                     "peak are not known.",
                     "percentunit",
                     query(
-                        f"bottomk({TOP}, max by (run) (run:lockstep_model_flops_per_peak_flops:ratio_rate5m))",
+                        f"bottomk({TOP}, max by (run) (run:lockstep_model_flops_per_peak_flops:ratio_rate1m))",
                         "{{run}}",
                     ),
                 ),
@@ -182,13 +182,13 @@ _OVER_TIME = DashboardRow(
                     "Tokens",
                     f"Tokens per second fetched by all ranks of a run; the {TOP} largest.",
                     "suffix: tokens/s",
-                    query(f"topk({TOP}, max by (run) (run:lockstep_tokens:rate5m))", "{{run}}"),
+                    query(f"topk({TOP}, max by (run) (run:lockstep_tokens:rate1m))", "{{run}}"),
                 ),
                 timeseries(
                     "Exposed communication",
                     f"Share of communication in which training threads are blocked; the {TOP} largest.",
                     "percentunit",
-                    query(f"topk({TOP}, 1 - max by (run) (run:lockstep_collective_overlap:ratio_rate5m))", "{{run}}"),
+                    query(f"topk({TOP}, 1 - max by (run) (run:lockstep_collective_overlap:ratio_rate1m))", "{{run}}"),
                 ),
             ),
         ),

@@ -63,13 +63,13 @@ def judged_rate(metric: str, by: str) -> str:
 
 def seconds_per_step(metric: str) -> str:
     """Return seconds per step of single ranks with their hosts, for topk to choose from."""
-    recorded = f"run_rank_hostname:{metric.removesuffix('_total')}_per_step:ratio_rate5m"
+    recorded = f"run_rank_hostname:{metric.removesuffix('_total')}_per_step:ratio_rate1m"
     return f'max by (rank, hostname) ({recorded}{{{RUN},hostname=~"$hostname"}})'
 
 
 def ratio_by_kind(metric: str) -> str:
     """Return a recorded ratio by kind of domain."""
-    return f"max by (domain_kind) (run_domain_kind:{metric}:ratio_rate5m{{{RUN}}})"
+    return f"max by (domain_kind) (run_domain_kind:{metric}:ratio_rate1m{{{RUN}}})"
 
 
 def wait_of_kind(kind: str) -> str:

@@ -107,7 +107,7 @@ _STEP = DashboardRow(
                     "s",
                     query(_per_step("lockstep_phase_time_seconds_total", "phase"), "{{phase}}"),
                     query(
-                        f"max by (phase) (run_phase:lockstep_phase_time_seconds_per_step:ratio_rate5m{{{RUN}}})",
+                        f"max by (phase) (run_phase:lockstep_phase_time_seconds_per_step:ratio_rate1m{{{RUN}}})",
                         "{{phase}}, average rank",
                     ),
                     overrides=[dashed(", average rank$")],
@@ -120,7 +120,7 @@ _STEP = DashboardRow(
                     query(_per_step("lockstep_collective_wait_seconds_total", "domain_kind"), "{{domain_kind}}"),
                     query(
                         "max by (domain_kind) "
-                        f"(run_domain_kind:lockstep_collective_wait_seconds_per_step:ratio_rate5m{{{RUN}}})",
+                        f"(run_domain_kind:lockstep_collective_wait_seconds_per_step:ratio_rate1m{{{RUN}}})",
                         "{{domain_kind}}, average rank",
                     ),
                     overrides=[dashed(", average rank$")],

@@ -203,7 +203,7 @@ _COST = DashboardRow(
                     "Agent's share of the step",
                     f"Time that the agent took from training threads over the step time; the {TOP} largest runs.",
                     "percentunit",
-                    query(_worst("max by (run) (run:lockstep_agent_time_per_step_time:ratio_rate5m)"), "{{run}}"),
+                    query(_worst("max by (run) (run:lockstep_agent_time_per_step_time:ratio_rate1m)"), "{{run}}"),
                 ),
                 timeseries(
                     "CPU of the services",

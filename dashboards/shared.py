@@ -135,7 +135,7 @@ OWN_WORK_BY_HOST = timeseries(
     "s",
     query(
         f"topk({TOP}, sum by (hostname) (run_hostname_phase:lockstep_phase_time_seconds_per_step:"
-        f'ratio_rate5m{{{RUN},hostname=~"$hostname"}}))',
+        f'ratio_rate1m{{{RUN},hostname=~"$hostname"}}))',
         "{{hostname}}",
     ),
 )

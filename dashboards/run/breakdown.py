@@ -14,7 +14,7 @@ BREAKDOWN = DashboardRow(
                     "Seconds of a step that the average rank spends in each phase of its own work.",
                     "s",
                     query(
-                        f"max by (phase) (run_phase:lockstep_phase_time_seconds_per_step:ratio_rate5m{{{RUN}}})",
+                        f"max by (phase) (run_phase:lockstep_phase_time_seconds_per_step:ratio_rate1m{{{RUN}}})",
                         "{{phase}}",
                     ),
                 ),
@@ -24,7 +24,7 @@ BREAKDOWN = DashboardRow(
                     "s",
                     query(
                         "max by (domain_kind) "
-                        f"(run_domain_kind:lockstep_collective_wait_seconds_per_step:ratio_rate5m{{{RUN}}})",
+                        f"(run_domain_kind:lockstep_collective_wait_seconds_per_step:ratio_rate1m{{{RUN}}})",
                         "{{domain_kind}}",
                     ),
                 ),
@@ -39,7 +39,7 @@ BREAKDOWN = DashboardRow(
                     "hides behind work.",
                     "percentunit",
                     query(ratio_by_kind("lockstep_collective_wait_seconds_per_collective_time"), "{{domain_kind}}"),
-                    query(f"1 - max(run:lockstep_collective_overlap:ratio_rate5m{{{RUN}}})", "all"),
+                    query(f"1 - max(run:lockstep_collective_overlap:ratio_rate1m{{{RUN}}})", "all"),
                 ),
                 IMBALANCE,
             ),
@@ -69,7 +69,7 @@ BANDWIDTH_AND_DEVICE = DashboardRow(
                     "Least time by which the host is ahead of the device in the average step: at 0 the device waits "
                     "for the host to launch its work. No data without a device.",
                     "s",
-                    query(f"max(run:lockstep_host_lead_seconds_per_step:ratio_rate5m{{{RUN}}})", "host lead"),
+                    query(f"max(run:lockstep_host_lead_seconds_per_step:ratio_rate1m{{{RUN}}})", "host lead"),
                 ),
                 timeseries(
                     "Communication on the device",
@@ -77,7 +77,7 @@ BANDWIDTH_AND_DEVICE = DashboardRow(
                     "a device.",
                     "percentunit",
                     query(
-                        f"max(run:lockstep_device_collective_time_per_device_step_time:ratio_rate5m{{{RUN}}})",
+                        f"max(run:lockstep_device_collective_time_per_device_step_time:ratio_rate1m{{{RUN}}})",
                         "in flight",
                     ),
                 ),
@@ -87,9 +87,9 @@ BANDWIDTH_AND_DEVICE = DashboardRow(
                     "their optimizer, and recompilations per step.",
                     "percentunit",
                     query(
-                        f"max by (flag) (run_flag:lockstep_steps_flagged_per_step:ratio_rate5m{{{RUN}}})", "{{flag}}"
+                        f"max by (flag) (run_flag:lockstep_steps_flagged_per_step:ratio_rate1m{{{RUN}}})", "{{flag}}"
                     ),
-                    query(f"max(run:lockstep_recompilations_per_step:ratio_rate5m{{{RUN}}})", "recompilations"),
+                    query(f"max(run:lockstep_recompilations_per_step:ratio_rate1m{{{RUN}}})", "recompilations"),
                 ),
             ),
         ),

@@ -103,21 +103,21 @@ HEALTH = DashboardRow(
                     "Samples",
                     "Samples per second fetched by all ranks; ranks that share a batch each count it.",
                     "suffix: samples/s",
-                    query(f"max(run:lockstep_samples:rate5m{{{RUN}}})", "samples"),
+                    query(f"max(run:lockstep_samples:rate1m{{{RUN}}})", "samples"),
                 ),
                 timeseries(
                     "Tokens",
                     "Tokens per second fetched by all ranks; ranks that share a batch each count it. No data where "
                     "batches carry no tokens.",
                     "suffix: tokens/s",
-                    query(f"max(run:lockstep_tokens:rate5m{{{RUN}}})", "tokens"),
+                    query(f"max(run:lockstep_tokens:rate1m{{{RUN}}})", "tokens"),
                 ),
                 timeseries(
                     "MFU",
                     "Model FLOPs utilisation: FLOPs the model needs over what the devices could do in the same time. "
                     "No data where the FLOPs of a step or the peak of the device are not known.",
                     "percentunit",
-                    query(f"max(run:lockstep_model_flops_per_peak_flops:ratio_rate5m{{{RUN}}})", "MFU"),
+                    query(f"max(run:lockstep_model_flops_per_peak_flops:ratio_rate1m{{{RUN}}})", "MFU"),
                 ),
             ),
         ),

@@ -15,7 +15,7 @@ WATCHING = DashboardRow(
                     "Agent's share of the step",
                     "Time that Lockstep took from the training threads over the step time.",
                     "percentunit",
-                    query(f"max(run:lockstep_agent_time_per_step_time:ratio_rate5m{{{RUN}}})", "agent"),
+                    query(f"max(run:lockstep_agent_time_per_step_time:ratio_rate1m{{{RUN}}})", "agent"),
                 ),
                 PROFILES,
                 timeseries(

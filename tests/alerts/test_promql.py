@@ -39,7 +39,7 @@ def test_each_kind_of_mistake_is_named(expression, problem):
     [
         "histogram_quantile(0.99, sum by (le) (rate(lockstep_run_step_duration_seconds_bucket[5m])))",
         'sum by (run) (rate(lockstep_steps_total{instance="a"}[5m]))',
-        'run_phase:lockstep_phase_time_seconds_per_step:ratio_rate5m{phase="gc"}',
+        'run_phase:lockstep_phase_time_seconds_per_step:ratio_rate1m{phase="gc"}',
         'count by (job) (up{job="x"} == 0)',
         "vector(1)",
     ],

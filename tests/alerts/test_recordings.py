@@ -49,7 +49,7 @@ def expect(expr, *samples):
     }
 
 
-MFU = "run:lockstep_model_flops_per_peak_flops:ratio_rate5m"
+MFU = "run:lockstep_model_flops_per_peak_flops:ratio_rate1m"
 CASES = {
     "ranks of two speeds: FLOPs over what both devices could do": (
         [*of_rank(0, peak=100, flops=40), *of_rank(1, peak=300, flops=40)],
@@ -57,7 +57,7 @@ CASES = {
     ),
     "a rank without FLOPs, and one without a peak, are on neither side": (
         [*of_rank(0, peak=100, flops=50), *of_rank(1, peak=100), *of_rank(2, flops=50)],
-        [expect(MFU, ('run="a"', 0.5)), expect("run:lockstep_model_flops:rate5m", ('run="a"', 100))],
+        [expect(MFU, ('run="a"', 0.5)), expect("run:lockstep_model_flops:rate1m", ('run="a"', 100))],
     ),
     "exporters with one series for all ranks of a node; of one the peaks are not known": (
         [
@@ -76,21 +76,21 @@ CASES = {
         ],
         [
             expect(
-                "run_domain_kind:lockstep_collective_bytes_per_collective_time:ratio_rate5m",
+                "run_domain_kind:lockstep_collective_bytes_per_collective_time:ratio_rate1m",
                 ('run="a",domain_kind="dp"', 200),
                 ('run="a",domain_kind="tp"', 40),
             ),
             expect(
-                "run_domain_kind:lockstep_collective_bus_bytes_per_collective_time:ratio_rate5m",
+                "run_domain_kind:lockstep_collective_bus_bytes_per_collective_time:ratio_rate1m",
                 ('run="a",domain_kind="dp"', 300),
                 ('run="a",domain_kind="tp"', 40),
             ),
             expect(
-                "run_domain_kind:lockstep_collective_wait_seconds_per_collective_time:ratio_rate5m",
+                "run_domain_kind:lockstep_collective_wait_seconds_per_collective_time:ratio_rate1m",
                 ('run="a",domain_kind="dp"', 0.5),
                 ('run="a",domain_kind="tp"', 1),
             ),
-            expect("run:lockstep_collective_overlap:ratio_rate5m", ('run="a"', 1 - 0.5 / 0.75)),
+            expect("run:lockstep_collective_overlap:ratio_rate1m", ('run="a"', 1 - 0.5 / 0.75)),
         ],
     ),
     "per step of the average rank: host lead, recompilations, flagged steps; share of the device's step": (
@@ -104,10 +104,10 @@ CASES = {
             *(counter("lockstep_device_collective_time_seconds_total", 0.25, rank=rank) for rank in (0, 1)),
         ],
         [
-            expect("run:lockstep_host_lead_seconds_per_step:ratio_rate5m", ('run="a"', 0.03125)),
-            expect("run:lockstep_recompilations_per_step:ratio_rate5m", ('run="a"', 0.25)),
-            expect("run_flag:lockstep_steps_flagged_per_step:ratio_rate5m", ('run="a",flag="checkpoint"', 0.25)),
-            expect("run:lockstep_device_collective_time_per_device_step_time:ratio_rate5m", ('run="a"', 0.25)),
+            expect("run:lockstep_host_lead_seconds_per_step:ratio_rate1m", ('run="a"', 0.03125)),
+            expect("run:lockstep_recompilations_per_step:ratio_rate1m", ('run="a"', 0.25)),
+            expect("run_flag:lockstep_steps_flagged_per_step:ratio_rate1m", ('run="a",flag="checkpoint"', 0.25)),
+            expect("run:lockstep_device_collective_time_per_device_step_time:ratio_rate1m", ('run="a"', 0.25)),
         ],
     ),
 }
@@ -130,3 +130,28 @@ def test_a_wrong_expectation_fails(tmp_path):
         "promql_expr_test": [expect(MFU, ('run="a"', 0.5))],
     }
     assert run_promtool({"tests": [case]}, tmp_path).returncode != 0
+
+
+def test_a_minute_where_it_holds_steps_enough_else_five(tmp_path):
+    """Steps that turned twice as long a minute ago read so; steps of two minutes have a figure at any time."""
+    quick = [
+        {"series": series("lockstep_steps_total", run="quick"), "values": "0+15x40 607.5+7.5x40"},
+        {"series": series("lockstep_step_time_seconds_total", run="quick"), "values": "0+15x80"},
+        {"series": series("lockstep_tokens_total", run="quick"), "values": "0+150x40 6075+75x40"},
+    ]
+    slow = [
+        {"series": series(name, run="slow"), "values": " ".join(f"{each * place}+0x7" for place in range(7))}
+        for name, each in (("lockstep_steps_total", 1), ("lockstep_step_time_seconds_total", 120))
+    ]
+    ratio = "run:lockstep_step_time_seconds_per_step:ratio_rate1m"
+    checks = [
+        expect(ratio, ('run="quick"', 2), ('run="slow"', 120)),
+        expect("run:lockstep_tokens:rate1m", ('run="quick"', 5)),
+    ]
+    case = {
+        "interval": "15s",
+        "input_series": [*quick, *slow],
+        "promql_expr_test": [{**check, "eval_time": "11m15s"} for check in checks],
+    }
+    done = run_promtool({"tests": [case]}, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -93,10 +93,10 @@ def test_recorded_series_are_named_by_the_convention(rule: RecordingRule):
     level, metric, operations = rule.record.split(":")
     labels = labels_of_recording(rule.expr)
     assert re.fullmatch(r"lockstep_[a-z0-9_]+", metric)
-    assert re.fullmatch(r"((max|sum)_)?(ratio_)?rate5m|ratio", operations)
+    assert re.fullmatch(r"((max|sum)_)?(ratio_)?rate1m|ratio", operations)
     assert "_total" not in rule.record
     assert level == "_".join(label for label in labels if label != "job")
-    assert ("rate5m" in operations) == ("rate(" in rule.expr)
+    assert ("rate1m" in operations) == ("rate(" in rule.expr)
     assert rule.help.endswith(".")
 
 

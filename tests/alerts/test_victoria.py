@@ -110,7 +110,7 @@ def test_each_recorded_series_is_there(filled):
     """Each rule records what the synthetic run gives it, with the step time that it has."""
     url, end = filled
     assert [rule.record for rule in rules.recordings() if not ask(url, rule.record, end - 60)] == []
-    (step,) = ask(url, "run:lockstep_step_time_seconds_per_step:ratio_rate5m", end - 60)
+    (step,) = ask(url, "run:lockstep_step_time_seconds_per_step:ratio_rate1m", end - 60)
     assert float(step["value"][1]) == pytest.approx(synthetic.SLOW_STEP_S, rel=0.03)
 
 

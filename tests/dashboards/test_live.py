@@ -237,6 +237,98 @@ def test_own_work_and_waits_fill_the_step(server):
     assert parts == pytest.approx(synthetic.SLOW_STEP_S, rel=0.02)
 
 
+def total(server, board, title, legend, moment):
+    """Return the sum of what a panel shows at a moment; a column of a table is named by its heading."""
+    panels = [panel for panel in every_panel(BOARDS[board]) if panel["title"] == title and panel["type"] != "row"]
+    targets = []
+    for panel in panels:
+        if panel["type"] == "table":
+            names = panel["transformations"][-1]["options"]["renameByName"]
+            targets += [each for each in panel["targets"] if names.get(f"Value #{each['refId']}") == legend]
+        else:
+            targets += [each for each in panel["targets"] if legend in (None, each["legendFormat"])]
+    (target,) = targets
+    found = server.get("/api/v1/query", query=fill(target["expr"], synthetic.RUN), time=moment)["result"]
+    series = [each for each in found if each["metric"].get("rank") in (None, str(synthetic.SLOW_RANK))]
+    assert series, (board, title, legend)
+    return sum(float(each["value"][1]) for each in series)
+
+
+ALIKE = {
+    "step time": [
+        ("run", "Step time", "recent median"),
+        ("run", "Step time", "mean"),
+        ("fleet", "Runs", "step time"),
+    ],
+    "slower than healthy": [
+        ("run", "Slower than healthy", None),
+        ("fleet", "Runs", "slower"),
+        ("fleet", "Slower than healthy", "{{run}}"),
+    ],
+    "own work of the slow rank": [
+        ("run", "Longest own work", "rank {{rank}} on {{hostname}}"),
+        ("domains", "Wait matrix", "own work"),
+        ("domains", "Own work by rank and time", "{{rank}}"),
+        ("rank", "Own work and the average rank's", "{{phase}}"),
+    ],
+    "waits of the slow rank": [
+        ("run", "Shortest waits", "rank {{rank}} on {{hostname}}"),
+        ("domains", "Wait matrix", "dp"),
+        ("domains", "Waiting by rank and time", "{{rank}}"),
+        ("rank", "Waits and the average rank's", "{{domain_kind}}"),
+    ],
+    "own work of the average rank": [
+        ("run", "Own work by phase", "{{phase}}"),
+        ("rank", "Own work and the average rank's", "{{phase}}, average rank"),
+    ],
+    "waits of the average rank": [
+        ("run", "Waits by kind of domain", "{{domain_kind}}"),
+        ("domains", "Waits by kind", "{{domain_kind}}"),
+        ("rank", "Waits and the average rank's", "{{domain_kind}}, average rank"),
+    ],
+    "bus bandwidth": [
+        ("run", "Bus bandwidth", "{{domain_kind}}"),
+        ("domains", "Bus bandwidth", "{{domain_kind}}"),
+        ("rank", "Bus bandwidth of its collectives", "{{domain_kind}}"),
+    ],
+    "devices lost": [
+        ("run", "Devices lost", "devices"),
+        ("fleet", "Devices lost", "{{run}}"),
+        ("fleet", "Runs", "devices lost"),
+    ],
+    "slowdown of the suspect": [
+        ("run", "Suspects", "slowdown"),
+        ("run", "Slowdown of suspects", "rank {{rank}} on {{hostname}}: {{cause}}"),
+        ("rank", "Slower than its peers", None),
+    ],
+    "MFU": [("run", "MFU", "MFU"), ("fleet", "Runs", "MFU"), ("fleet", "MFU", "{{run}}")],
+    "tokens": [("run", "Tokens", "tokens"), ("fleet", "Tokens", "{{run}}")],
+    "exposed communication": [("run", "Exposed communication", "all"), ("fleet", "Exposed communication", "{{run}}")],
+}
+"""Panels that show one quantity: board, title, legend of the line or heading of the column."""
+AFTER_FAULT_S = 75
+"""A minute, and the scrape before it."""
+
+
+@pytest.mark.parametrize("after_s", [AFTER_FAULT_S, 900])
+def test_a_slowdown_reads_the_same_on_every_panel(server, after_s):
+    """A minute after it began, and later: each quantity is one number on the Run, Rank, Domains and Fleet dashboards."""
+    moment = server.end - synthetic.SPAN_S + synthetic.FAULT_S + after_s
+    read = {name: [total(server, *place, moment) for place in places] for name, places in ALIKE.items()}
+    for name, numbers in read.items():
+        assert numbers == pytest.approx([numbers[0]] * len(numbers), rel=0.01), name
+    slow_s, healthy_s = synthetic.SLOW_STEP_S, synthetic.HEALTHY_STEP_S
+    assert read["step time"][0] == pytest.approx(slow_s)
+    assert read["slower than healthy"][0] == pytest.approx(slow_s / healthy_s - 1)
+    for who in ("slow", "average"):
+        parts = read[f"own work of the {who} rank"][0] + read[f"waits of the {who} rank"][0]
+        assert parts == pytest.approx(slow_s, rel=0.01)
+    steps = total(server, "run", "Steps", "steps", moment)
+    assert steps * slow_s == pytest.approx(1, rel=0.01)
+    share = total(server, "fleet", "Share of devices lost", None, moment)
+    assert share * synthetic.RANKS == pytest.approx(read["devices lost"][0], rel=0.01)
+
+
 def test_every_rule_evaluates(server):
     """Prometheus evaluates each rule without an error over a whole set of series, labels joined one to one."""
 

@@ -129,7 +129,7 @@ def judge(
 def agent_share(before: str, after: str, run: str) -> float | None:
     """Return the agent's share of the step time of a run between two readings of an exporter's page of metrics.
 
-    The quotient of the recording rule `run:lockstep_agent_time_per_step_time:ratio_rate5m`, which the dashboard's panel
+    The quotient of the recording rule `run:lockstep_agent_time_per_step_time:ratio_rate1m`, which the dashboard's panel
     shows; like `rate`, it leaves out what was counted before the first reading. None where no step was counted between.
     """
     agent_s, step_s = (
