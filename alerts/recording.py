@@ -24,7 +24,7 @@ _STEPS_MIN = 3
 
 def group(site: Site) -> RuleGroup:
     """Return the recorded series of all runs."""
-    parts = (_progress, _model, _collectives, _own_work, _device, _costs)
+    parts = (_progress, _model, _collectives, _inspected, _own_work, _device, _costs)
     return RuleGroup(name="lockstep.recording", rules=tuple(rule for part in parts for rule in part(site)))
 
 
@@ -147,6 +147,31 @@ def _collectives(site: Site) -> tuple[RecordingRule, ...]:
             record="run:lockstep_collective_overlap:ratio_rate1m",
             expr=f"1 - (\n{_quotient(wait, flight, run)}\n)",
             help="Share of all communication that hid behind work.",
+        ),
+    )
+
+
+def _inspected(site: Site) -> tuple[RecordingRule, ...]:
+    run, by = site.run_labels, f"{site.run_labels}, communicator, operation"
+    time = "lockstep_nccl_operation_time_seconds_total"
+    of_rank = f"{run}, rank, hostname"
+    return (
+        RecordingRule(
+            record="run_communicator_operation:lockstep_nccl_operation_bus_bytes_per_operation_time:ratio_rate1m",
+            expr=_quotient("lockstep_nccl_operation_bus_bytes_total", time, by),
+            help="Bus bandwidth of a communicator's collectives by the device's clock, timed by the NCCL Inspector.",
+        ),
+        RecordingRule(
+            record="run_communicator_operation:lockstep_nccl_operation_time_seconds_per_step:ratio_rate1m",
+            expr=_per_step(time, by, site),
+            help="Seconds of a step in which the average rank's device ran this collective of the communicator, "
+            "waiting for the last rank included.",
+        ),
+        RecordingRule(
+            record="run_rank_hostname:lockstep_nccl_last_arrival_wait_seconds_per_step:ratio_rate1m",
+            expr=_per_step_by_host("lockstep_nccl_last_arrival_wait_seconds_total", of_rank, of_rank, site),
+            help="Seconds of a step for which the other ranks of a node waited for this one in collectives, by the "
+            "device's clock.",
         ),
     )
 

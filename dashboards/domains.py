@@ -17,12 +17,13 @@ from dashboards.queries import (
     CAUSE_COLOURS,
     MANY,
     RUN,
+    TOP,
     judged_rate,
     ratio_by_kind,
     seconds_per_step,
     wait_of_kind,
 )
-from dashboards.shared import BUS_BANDWIDTH, IMBALANCE, MARKS, OWN_WORK_BY_HOST
+from dashboards.shared import BUS_BANDWIDTH, IMBALANCE, INSPECTED_BANDWIDTH, MARKS, OWN_WORK_BY_HOST
 from lockstep.contracts.records import DOMAIN_KINDS
 
 _RANK_LINKS = (to_board("lockstep-rank", "Rank", rank="rank"),)
@@ -115,6 +116,40 @@ _RANKS = DashboardRow(
     ),
 )
 
+_INSPECTED = DashboardRow(
+    title="What do collectives take by the device's clock?",
+    folded=True,
+    lines=(
+        PanelLine(
+            panels=(
+                INSPECTED_BANDWIDTH,
+                timeseries(
+                    "Time of collectives by communicator",
+                    "Seconds of a step in which the average rank's device runs each collective of a communicator; the "
+                    f"{TOP} longest at each moment. A rank that arrives early waits within it. No data without the "
+                    "NCCL Inspector.",
+                    "s",
+                    query(
+                        f"topk({TOP}, max by (communicator, operation) (run_communicator_operation:"
+                        f"lockstep_nccl_operation_time_seconds_per_step:ratio_rate1m{{{RUN}}}))",
+                        "{{communicator}} {{operation}}",
+                    ),
+                ),
+                timeseries(
+                    "Ranks that the others waited for",
+                    "Seconds of a step for which the others of a node waited for a rank, within kernels of "
+                    f"collectives; the {TOP} longest at each moment. No data without the NCCL Inspector.",
+                    "s",
+                    query(
+                        f"topk({TOP}, {seconds_per_step('lockstep_nccl_last_arrival_wait_seconds_total')})",
+                        "rank {{rank}} on {{hostname}}",
+                    ),
+                ),
+            ),
+        ),
+    ),
+)
+
 _FAULTS = DashboardRow(
     title="What was found in them?",
     lines=(
@@ -150,5 +185,5 @@ BOARD = DashboardSpec(
     ),
     annotations=MARKS,
     at_coordinator=AT_RUN,
-    rows=(_KINDS, _RANKS, _FAULTS),
+    rows=(_KINDS, _RANKS, _FAULTS, _INSPECTED),
 )

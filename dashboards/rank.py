@@ -164,6 +164,30 @@ _STEP = DashboardRow(
                         "{{domain_kind}}",
                     ),
                 ),
+                timeseries(
+                    "Bus bandwidth by communicator",
+                    "By the device's clock, of what the NCCL Inspector times; dashed, the average rank's. A late "
+                    "rank's is higher, for it waits for no other; all ranks of a slow link have a lower one. No data "
+                    "without the Inspector.",
+                    "Bps",
+                    query(
+                        f"{rate('lockstep_nccl_operation_bus_bytes_total', 'communicator, operation', RANK)} / "
+                        f"({rate('lockstep_nccl_operation_time_seconds_total', 'communicator, operation', RANK)} > 0)",
+                        "{{communicator}} {{operation}}",
+                    ),
+                    query(
+                        "max by (communicator, operation) (run_communicator_operation:"
+                        f"lockstep_nccl_operation_bus_bytes_per_operation_time:ratio_rate1m{{{RUN}}}) "
+                        "and on (communicator, operation) "
+                        f"rate(lockstep_nccl_operation_time_seconds_total{{{RANK}}}[$__rate_interval])",
+                        "{{communicator}} {{operation}}, average rank",
+                    ),
+                    overrides=[dashed(", average rank$")],
+                ),
+            ),
+        ),
+        PanelLine(
+            panels=(
                 _own(
                     "Garbage collections",
                     "Collections in a step; those of the oldest generation are the long ones.",

@@ -149,6 +149,19 @@ IMBALANCE = timeseries(
     query(f"max by (imbalance) (lockstep_run_imbalance_ratio{{{RUN}}})", "{{imbalance}}"),
 )
 
+INSPECTED_BANDWIDTH = timeseries(
+    "Bus bandwidth by communicator",
+    f"By the device's clock, of each communicator and operation that the NCCL Inspector times; the {TOP} lowest at "
+    "each moment. It falls when a link is slow, and when ranks wait for a late one within the kernel. No data "
+    "without the Inspector.",
+    "Bps",
+    query(
+        f"bottomk({TOP}, max by (communicator, operation) (run_communicator_operation:"
+        f"lockstep_nccl_operation_bus_bytes_per_operation_time:ratio_rate1m{{{RUN}}}))",
+        "{{communicator}} {{operation}}",
+    ),
+)
+
 BUS_BANDWIDTH = timeseries(
     "Bus bandwidth",
     "What a ring algorithm moves over the slowest link per second with a collective in flight: "

@@ -80,6 +80,7 @@ def recorded(*, nodes: int, ranks: int, kinds: int, level: Level = FULL) -> int:
     """Return the most series that the recording rules make of one run on `nodes` nodes of `ranks` ranks, a host each.
 
     A rule that joins ranks to their hosts has no result below level default, where `lockstep_rank_info` is absent.
+    Those of an Inspector are not counted, as its families are not.
     """
     of_each = {
         "run": 1,
@@ -90,7 +91,8 @@ def recorded(*, nodes: int, ranks: int, kinds: int, level: Level = FULL) -> int:
         "run_hostname_phase": nodes * len(PHASES) * (level != LEVELS[0]),
         "run_rank_hostname": nodes * ranks * (level != LEVELS[0]),
     }
-    return sum(of_each[rule.record.partition(":")[0]] for rule in rules.recordings())
+    records = (rule.record for rule in rules.recordings() if ":lockstep_nccl_" not in rule.record)
+    return sum(of_each[record.partition(":")[0]] for record in records)
 
 
 def of_cluster(*, nodes: int, ranks: int, kinds: int, level: Level = FULL) -> int:

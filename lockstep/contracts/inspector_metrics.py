@@ -39,16 +39,19 @@ INSPECTED: tuple[Metric, ...] = (
         "operation_bus_bytes_total",
         "counter",
         "Bytes that they moved over the slowest link; over the time it is the bus bandwidth.",
+        "default",
     ),
     _of_operation(
         "last_arrivals_total",
         "counter",
         "Collectives for which the others waited for this rank, of communicators whose ranks are all on this node.",
+        "default",
     ),
     _of_operation(
         "last_arrival_wait_seconds_total",
         "counter",
         "Time that the median of the others waited for this rank in them.",
+        "default",
     ),
     Metric(
         name="lockstep_exporter_inspector_lines_total",

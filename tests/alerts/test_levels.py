@@ -7,6 +7,7 @@ import yaml
 
 from alerts import rules
 from alerts.policy import Site
+from coordinator.evidence.catalogue import load_catalogue
 from lockstep.cli import level_table
 from lockstep.contracts.metric import LEVELS
 from lockstep.contracts.metrics import BY_NAME, CATALOGUE
@@ -16,8 +17,13 @@ from tests.alerts.test_scenario_edges import spelt_out
 from tests.alerts.test_scenarios import SCENARIOS, completed, run_promtool
 
 LEFT_OUT = {metric.name for metric in CATALOGUE if metric.form("minimal") == "absent"}
-BY_HOST = {"lockstep_rank_info"}
-"""What recorded series by rank and host are joined with, which level minimal does without."""
+ABOVE_MINIMAL = ("run_hostname", "run_rank_hostname", "run_communicator_operation")
+"""Recorded series by rank and host, and those of an Inspector, which level minimal does without."""
+
+
+def read_for_evidence():
+    """Return the families of Lockstep that queries for evidence select."""
+    return {name for query in load_catalogue().queries for name in re.findall(r"lockstep_\w+", query.query)}
 
 
 def families(expr):
@@ -28,13 +34,18 @@ def families(expr):
 
 @pytest.mark.parametrize("labels", ["run", "cluster, run"])
 def test_rules_read_what_every_level_has(labels):
-    """All alerts with the queries in their texts, and all recorded series but those by rank and host."""
+    """All alerts with the queries in their texts, and all recorded series but `ABOVE_MINIMAL`."""
     site = Site(run_labels=labels)
     asked = [query for alert in rules.alerts(site) for query in (alert.expr, *queries_of(alert))]
-    asked += [r.expr for r in rules.recordings(site) if not r.record.startswith(("run_hostname", "run_rank_hostname"))]
+    asked += [r.expr for r in rules.recordings(site) if not r.record.startswith(ABOVE_MINIMAL)]
     assert set().union(*map(families, asked)).isdisjoint(LEFT_OUT)
     recorded = set().union(*(families(rule.expr) for rule in rules.recordings(site)))
-    assert recorded & LEFT_OUT == BY_HOST
+    assert {name for name in recorded & LEFT_OUT if not name.startswith("lockstep_nccl_")} == {"lockstep_rank_info"}
+
+
+def test_evidence_reads_what_level_default_has():
+    lacking = {name for name in read_for_evidence() if BY_NAME[name].form("default") != "whole"}
+    assert not lacking
 
 
 def at_level(series, level):

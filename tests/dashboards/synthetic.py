@@ -39,6 +39,8 @@ _PER_STEP = {
     "lockstep_collectives_total": 3.0,
     "lockstep_collective_bytes_total": 1e8,
     "lockstep_collective_bus_bytes_total": 1.75e8,
+    "lockstep_nccl_operations_total": 3.0,
+    "lockstep_nccl_operation_bus_bytes_total": 1.75e8,
     "lockstep_gc_full_collections_total": 0.01,
     "lockstep_model_flops_total": 4e14,
     "lockstep_peak_flops_total": 989.5e12,
@@ -166,6 +168,8 @@ def _label_sets(metric: Metric):
         sets += together if metric.form("default") == "node" else []
     if "incident" in metric.labels:
         sets = [{**labels, "incident": "train-1"} for labels in sets]
+    if "communicator" in metric.labels:
+        sets = [{**labels, "communicator": "dp", "operation": "AllReduce"} for labels in sets]
     if metric.values:
         sets = [{**labels, metric.labels[-1]: value} for labels in sets for value in metric.values]
     if metric.name == "lockstep_rank_info":
@@ -195,6 +199,9 @@ def _value(metric: Metric, labels, start):
         "lockstep_collective_time_seconds_total": lambda t: (
             0.0 if labels.get("domain_kind") != "dp" else 0.5 * steps(t) + excess_s(t)
         ),
+        "lockstep_nccl_operation_time_seconds_total": lambda t: 0.5 * steps(t) + (0 if slow else excess_s(t)),
+        "lockstep_nccl_last_arrivals_total": lambda t: (0.9 if slow else 0.01) * steps(t),
+        "lockstep_nccl_last_arrival_wait_seconds_total": lambda t: excess_s(t) if slow else 0.0,
         "lockstep_rank_peak_flops_per_second": lambda _: 989.5e12,
         "process_resident_memory_bytes": lambda _: 9e7,
         "lockstep_step": lambda t: math.floor(steps(t)),

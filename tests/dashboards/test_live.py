@@ -228,6 +228,24 @@ def test_the_culprit_stands_out(server):
     assert lost == pytest.approx(7 * 0.5 / 1.5, rel=0.05)
 
 
+def test_the_inspector_shows_who_arrives_last_and_what_a_link_carries(server):
+    """By the device's clock: all wait for rank 2, within kernels whose bandwidth falls on the other ranks alone."""
+    moment = server.end
+    waited = {}
+    (target,) = [t for p, t in TARGETS if p["title"] == "Ranks that the others waited for"]
+    for series in server.ask(target, synthetic.RUN):
+        waited[series["metric"]["rank"]] = float(series["values"][-1][1])
+    assert max(waited, key=waited.get) == str(synthetic.SLOW_RANK)
+    assert max(waited.values()) == pytest.approx(synthetic.SLOW_STEP_S - synthetic.HEALTHY_STEP_S, rel=0.01)
+    own = total(server, "rank", "Bus bandwidth by communicator", "{{communicator}} {{operation}}", moment)
+    usual = total(
+        server, "rank", "Bus bandwidth by communicator", "{{communicator}} {{operation}}, average rank", moment
+    )
+    assert own == pytest.approx(1.75e8 / 0.5, rel=0.01)
+    assert usual == pytest.approx(8 * 1.75e8 / (7 * 1.0 + 0.5), rel=0.01)
+    assert total(server, "domains", "Bus bandwidth by communicator", "{{communicator}} {{operation}}", moment) == usual
+
+
 def test_own_work_and_waits_fill_the_step(server):
     """What the panels of own work and waits show adds up to the mean step time."""
     parts = sum(shown(server, "Own work by phase").values()) + sum(shown(server, "Waits by kind of domain").values())
