@@ -94,7 +94,7 @@ def _model(site: Site) -> tuple[RecordingRule, ...]:
     run = site.run_labels
 
     def utilisation(window: str) -> str:
-        """Of the ranks, or nodes, of which both are known; an exporter below level full has one series for its ranks."""
+        """Of the ranks or nodes of which both are known: an exporter below level full has one series for its ranks."""
         peak = f"rate(lockstep_peak_flops_total[{window}])"
         flops = f"rate(lockstep_model_flops_total[{window}]) and on (job, instance, {run}, rank) {peak}"
         return f"sum by ({run}) ({flops})\n/\n(sum by ({run}) ({peak}) > 0)"

@@ -168,10 +168,11 @@ def _fill(family: Family, name: str, node: NodeSnapshot, choice: _Choice) -> Non
     else:
         for run in node.runs:
             for rank in run.ranks:
-                if name in _OF_OPERATION:
-                    _fill_operations(family, name, [run.run, str(rank.rank)], rank)
+                labels = [run.run, str(rank.rank)]
+                if name in _FILLS:
+                    _FILLS[name](family, name, labels, rank)
                 else:
-                    _fill_rank(family, name, [run.run, str(rank.rank)], rank, choice)
+                    _fill_rank(family, name, labels, rank, choice)
 
 
 def _fill_of_ranks_together(family: Family, metric: Metric, node: NodeSnapshot) -> None:
@@ -287,6 +288,24 @@ def _fill_total(family: Family, labels: list[str], of: RankView | NodeRunView, p
     index, unit = place
     if of.measured[index]:
         family.add_metric(labels, float(of.sums[index]) * unit)
+
+
+def _fill_collective_time(family: Family, name: str, labels: list[str], rank: RankView) -> None:
+    """Add the agent's time in flight, or the Inspector's, which has that of asynchronous collectives on a device too.
+
+    The longer one: what lacks some collectives is shorter, and of two counters that never fall it never falls.
+    """
+    for kind, (index, unit) in _ENUMERATED[name].items():
+        inspected_ns = rank.inspected_time_ns.get(kind)
+        if rank.measured[index] or inspected_ns is not None:
+            family.add_metric([*labels, kind], max(float(rank.sums[index]), inspected_ns or 0) * unit)
+
+
+_FILLS: dict[str, Callable[[Family, str, list[str], RankView], None]] = {
+    **dict.fromkeys(_OF_OPERATION, _fill_operations),
+    "lockstep_collective_time_seconds_total": _fill_collective_time,
+}
+"""Families of ranks that are no figures of `_fill_rank`."""
 
 
 def _seconds(time_ns: int | None) -> float | None:

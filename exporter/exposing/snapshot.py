@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from exporter.counts import Counts, DeliveryStatus
 from exporter.host_watch import HostTotals, NodeLoad
-from exporter.inspector import InspectorStatus, InspectorView
+from exporter.inspector import InspectorStatus, InspectorView, times_by_kind
 from exporter.memory import RankMemoryView
 from exporter.neighbours import NeighbourStatus
 from exporter.reading.rings import Rings
@@ -34,7 +34,10 @@ _NO_MEMORY: Mapping[tuple[str, int], RankMemoryView] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankView:
-    """One shown rank. `sums` (n_fields,) float64 in ns, bytes and counts; `measured` (n_fields,) bool."""
+    """One shown rank. `sums` (n_fields,) float64 in ns, bytes and counts; `measured` (n_fields,) bool.
+
+    `inspected_time_ns` is the time of collectives by the device's clock, by kind of domain.
+    """
 
     rank: int
     local_rank: int
@@ -55,6 +58,7 @@ class RankView:
     host: HostTotals | None
     memory: RankMemoryView | None = None
     inspected: InspectorView = field(default_factory=dict)
+    inspected_time_ns: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +127,7 @@ def take_snapshot(
     unwatched: Mapping[str, int] = _NONE_UNWATCHED,
 ) -> NodeSnapshot:
     """Return the node as it is at `now_ns` (CLOCK_MONOTONIC); `hosts` and `memory` by run and rank."""
-    runs = (_view_run(run, run.shown(now_ns, stale_ns), hosts, memory, inspector.ranks) for run in rings.runs.values())
+    runs = (_view_run(run, run.shown(now_ns, stale_ns), hosts, memory, inspector) for run in rings.runs.values())
     return NodeSnapshot(
         unix_ns=unix_ns,
         runs=tuple(view for view in runs if view.ranks),
@@ -154,13 +158,13 @@ def _view_run(
     shown: list[RankTrack],
     hosts: Mapping[tuple[str, int], HostTotals],
     memory: Mapping[tuple[str, int], RankMemoryView],
-    inspected: Mapping[tuple[str, int], InspectorView],
+    inspector: InspectorStatus,
 ) -> NodeRunView:
     totals = run.totals()
     return NodeRunView(
         run=run.name,
         ranks=tuple(
-            _view_rank(track, hosts.get(key), memory.get(key), inspected.get(key, {}))
+            _view_rank(track, hosts.get(key), memory.get(key), inspector, key)
             for track in sorted(shown, key=lambda track: track.rank)
             for key in ((run.name, track.rank),)
         ),
@@ -180,7 +184,11 @@ def _lacks_peak(track: RankTrack) -> bool:
 
 
 def _view_rank(
-    track: RankTrack, host: HostTotals | None, memory: RankMemoryView | None, inspected: InspectorView
+    track: RankTrack,
+    host: HostTotals | None,
+    memory: RankMemoryView | None,
+    inspector: InspectorStatus,
+    key: tuple[str, int],
 ) -> RankView:
     header, totals = track.header, track.totals
     return RankView(
@@ -202,5 +210,6 @@ def _view_rank(
         measured=totals.measured.copy(),
         host=host,
         memory=memory,
-        inspected=inspected,
+        inspected=inspector.ranks.get(key, {}),
+        inspected_time_ns=times_by_kind(inspector.times_ns.get(key, {}), track.groups, track.rank),
     )

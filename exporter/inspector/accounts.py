@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from exporter.host_watch.reading import Key
+from exporter.inspector.domain_times import Membership
 from exporter.inspector.lines import InspectedOperation
 from lockstep.contracts.inspector_metrics import OTHER_OPERATION, PLACES_MAX
 
@@ -18,6 +19,8 @@ PENDING_MAX = 4096
 LAST_RATIO, LAST_MIN_NS = 0.2, 20_000
 """Least time for which the others waited, over the transfer and as such: launches scatter by some microseconds."""
 _NAME_MAX = 64
+MEMBERSHIPS_MAX = 64
+"""Communicators of a rank that differ in size or in its place: as many groups as there are kinds, or twice that."""
 
 Place = tuple[str, str]
 """Communicator, as its label has it, and operation."""
@@ -43,6 +46,7 @@ class InspectorAccounts:
 
     def __init__(self) -> None:
         self._totals: dict[Key, dict[Place, CollectiveTotals]] = {}
+        self._time_ns: dict[Key, dict[Membership, int]] = {}
         self._pending: OrderedDict[tuple[str, str, str, int], dict[int, tuple[Key, int]]] = OrderedDict()
 
     def add(self, key: Key, one: InspectedOperation) -> None:
@@ -53,6 +57,11 @@ class InspectorAccounts:
         totals.time_ns += one.duration_ns
         totals.size_bytes += one.size_bytes
         totals.bus_bytes += one.bus_bytes or 0.0
+        if one.is_collective:
+            times_ns = self._time_ns.setdefault(key, {})
+            membership = one.rank_count, one.communicator_rank
+            if membership in times_ns or len(times_ns) < MEMBERSHIPS_MAX:
+                times_ns[membership] = times_ns.get(membership, 0) + one.duration_ns
         if one.is_collective and one.operation != OTHER_OPERATION and one.rank_count > 1:
             self._arrive(key, one)
 
@@ -88,9 +97,14 @@ class InspectorAccounts:
     def forget_others(self, keys: set[Key]) -> None:
         """Forget ranks that are not among `keys`."""
         self._totals = {key: totals for key, totals in self._totals.items() if key in keys}
+        self._time_ns = {key: times_ns for key, times_ns in self._time_ns.items() if key in keys}
         gone = [name for name, seen in self._pending.items() if any(key not in keys for key, _ in seen.values())]
         for name in gone:
             del self._pending[name]
+
+    def times_ns(self) -> dict[Key, dict[Membership, int]]:
+        """Return copies of the time in collectives, by run and rank, and by communicator size and place in it."""
+        return {key: dict(times_ns) for key, times_ns in self._time_ns.items()}
 
     def views(self) -> dict[Key, InspectorView]:
         """Return copies of the sums, by run and rank."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from exporter.counts import Counts
 from exporter.host_watch.reading import Key
 from exporter.inspector.accounts import InspectorAccounts, InspectorView
+from exporter.inspector.domain_times import Membership
 from exporter.inspector.dump_file import DumpFile
 from exporter.inspector.lines import InspectedOperation, parse_line
 from exporter.reading.tracks import RunTrack
@@ -37,13 +38,15 @@ _Process = tuple[str, int]
 class InspectorStatus:
     """Lines by outcome, bytes dropped unread, operations that the plugins report as lost; sums by run and rank.
 
-    Before the first file of an Inspector there is nothing to count: no outcome, and None.
+    `times_ns` are those in collectives, by run and rank, and by communicator size and the rank's place in it. Before
+    the first file of an Inspector there is nothing to count: no outcome, and None.
     """
 
     lines: Mapping[str, int] = field(default_factory=dict)
     dropped_bytes: int | None = None
     lost_operations: int | None = None
     ranks: Mapping[Key, InspectorView] = field(default_factory=dict)
+    times_ns: Mapping[Key, Mapping[Membership, int]] = field(default_factory=dict)
 
 
 class InspectorWatch:
@@ -159,6 +162,7 @@ class InspectorWatch:
             dropped_bytes=self._dropped_bytes,
             lost_operations=self._lost_operations,
             ranks=self._accounts.views(),
+            times_ns=self._accounts.times_ns(),
         )
 
 

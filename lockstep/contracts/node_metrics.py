@@ -58,12 +58,13 @@ MEASURED: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_collective_time_seconds_total",
         "counter",
-        "Time with a collective of this kind in flight; what of it is no wait was hidden behind work.",
+        "Time with a collective of this kind in flight; what of it is no wait was hidden behind work. With the NCCL "
+        "Inspector that of asynchronous ones on a device too, where the level has it by rank.",
         "run",
         "rank",
         "domain_kind",
         values=DOMAIN_KINDS,
-        level="full",
+        level="default",
         below="sum",
     ),
     exporter_metric(

@@ -15,6 +15,7 @@ from exporter.inspector import CollectiveTotals, InspectorStatus
 from exporter.reading.rings import Rings
 from lockstep.contracts import ring as layout
 from lockstep.contracts.facts import RankFacts, facts_to_json
+from lockstep.contracts.messages import GroupInfo
 from lockstep.contracts.metric import LEVELS, Level
 from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PHASES
 from lockstep.contracts.records import COMPUTE_PHASES, MISSING, Flag
@@ -469,3 +470,24 @@ def test_operations_that_an_inspector_timed(node: Node, make_ring):
     assert samples[key("lockstep_exporter_inspector_lines_total", outcome="malformed")] == 1
     assert samples[key("lockstep_exporter_inspector_dropped_bytes_total")] == 7
     assert samples[key("lockstep_exporter_inspector_lost_operations_total")] == 2
+
+
+def test_time_in_asynchronous_collectives_is_the_inspectors(node: Node, make_ring):
+    """What the agent knows of some collectives only is the shorter time; a kind that it does not know at all is shown."""
+    ring = make_ring()
+    ring.write(wanted_step(0, 0, 1))
+    data, tensor = {(4, 0): 80_000_000}, {(2, 0): 1_000_000}
+    status = InspectorStatus(times_ns={("run-a", 0): {**data, **tensor}})
+    node.samples()
+    track = node.rings.runs["run-a"].ranks[0]
+    track.groups = (
+        GroupInfo(kind="dp", name="data", ranks=[[0, 4, 1]]),
+        GroupInfo(kind="tp", name="tensor", ranks=[[0, 2, 1]]),
+    )
+    track.totals.add(table(record(1, tp_comm_ns=50_000_000)), OFFSET_NS)
+    samples = samples_of(node.snapshot(inspector=status))
+    found = {
+        kind: samples.get(key("lockstep_collective_time_seconds_total", run="run-a", rank="0", domain_kind=kind))
+        for kind in ("dp", "tp", "pp")
+    }
+    assert found == {"dp": 0.08, "tp": 0.05, "pp": None}

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from exporter.inspector.accounts import PENDING_MAX, CollectiveTotals, InspectorAccounts
+from exporter.inspector.accounts import MEMBERSHIPS_MAX, PENDING_MAX, CollectiveTotals, InspectorAccounts
 from exporter.inspector.lines import parse_line
 from lockstep.contracts.inspector_metrics import PLACES_MAX
 from tests.exporter.inspector.inspected import line
@@ -76,3 +76,17 @@ def test_a_communicator_without_a_name_is_called_by_its_size():
     for name in ("", "unknown", "bad\nname"):
         add(accounts, 0, name=name)
     assert set(accounts.views()[RUN, 0]) == {("4 ranks on 1 nodes", "AllReduce")}
+
+
+def test_time_in_collectives_by_size_and_place():
+    """All operations of a communicator together, without those of two ranks; bounded, and gone with the rank."""
+    accounts = InspectorAccounts()
+    for operation in ("AllReduce", "AllGather", "Send"):
+        add(accounts, 1, operation=operation, time_us=100)
+    add(accounts, 1, ranks=8, time_us=7)
+    assert accounts.times_ns() == {(RUN, 1): {(4, 1): 200_000, (8, 1): 7_000}}
+    for ranks in range(2, 2 * MEMBERSHIPS_MAX):
+        add(accounts, 1, ranks=ranks)
+    assert len(accounts.times_ns()[RUN, 1]) == MEMBERSHIPS_MAX
+    accounts.forget_others(set())
+    assert accounts.times_ns() == {}
