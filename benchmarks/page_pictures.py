@@ -1,8 +1,9 @@
 """Pictures of the coordinator's pages at the width of a desk and of a telephone, in both schemes.
 
 `python -m benchmarks.page_pictures --out DIR` plays three generated runs into a coordinator's application, one of them
-with a closed and an open incident, and has Chromium draw overview, run, incidents and an incident's report as PNG. It
-returns 1 where a page is wider than its screen. `benchmarks.pictures` takes the README's from a real run.
+with a closed and an open incident, and has Chromium draw overview, run, incidents, an incident's report with evidence
+of its machine, and the fleet's history as PNG. It returns 1 where a page is wider than its screen.
+`benchmarks.pictures` takes the README's from a real run.
 """
 
 import argparse
@@ -16,8 +17,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from coordinator.api.services import SERVICES
 from coordinator.decide import events as ev
+from coordinator.decide.machine_evidence import MachineEvidence, MachineFinding
+from coordinator.fleet.history import history_line
 from lockstep.contracts.messages import StepBatch
+from tests.coordinator.fleet.test_history import BAD, thirty_runs
 from tests.coordinator.scenarios import START_UNIX_S, Recording, Scenario, generate
 from tests.coordinator.test_runs import two_nodes
 from tests.coordinator.web import TOKEN, Server, Site
@@ -31,6 +36,30 @@ HEIGHT_MAX = 4000
 _STEPS = 700
 _CHUNK_STEPS = 50  # of one call, so that none takes seconds
 _DRAWN_SECONDS = 30
+_EVIDENCE = MachineEvidence(
+    read_unix_ns=round(START_UNIX_S * 1e9),
+    note="112 signals of 1 rank with 3 peers compared",
+    is_complete=True,
+    findings=(
+        MachineFinding(
+            name="inspector_bandwidth",
+            cause="collective_bandwidth",
+            title="Lower bandwidth of collectives",
+            ranks=(1,),
+            unit="bytes/s",
+            suspects_before=4.0e11,
+            suspects_after=4.1e10,
+            peers_before=4.0e11,
+            peers_after=4.0e11,
+            text="Bus bandwidth by the device's clock (tp AllGather): rank 1 on host-n0: 400 GB/s before the onset, "
+            "41 GB/s since; 3 peers: 400 GB/s and 400 GB/s",
+            meaning="Bus bandwidth by the device's clock (tp AllGather)",
+            advice="Check the ports, cables and switches between the nodes of this communicator",
+            source="Lockstep's exporters, from the NCCL Inspector",
+            link="https://prometheus.example.org/graph?g0.expr=x",
+        ),
+    ),
+)
 _CHARTS = "document.getElementById('charts')?.dataset.last && document.getElementById('heat')?.dataset.last"
 
 
@@ -50,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "run": (f"/runs/{RUN}", _CHARTS),
                 "incidents": ("/incidents", "true"),
                 "incident": (f"/incidents/{quote(incident, safe='')}", "true"),
+                "fleet": ("/fleet", "true"),
             }
             overflows = [
                 _take(browser, f"{server.url}{path}", out / f"{name}-{width}-{scheme}.png", (width, scheme), ready)
@@ -75,7 +105,24 @@ def play_runs(server: Server) -> str:
                 server.site,
                 [(_end_s(recording, step), _batches(recording, name, step)) for step in range(first, last)],
             )
-    return next(iter(server.site.runs.by_name[RUN].machine.tracker.incidents))
+    incident = next(iter(server.site.runs.by_name[RUN].machine.tracker.incidents))
+    server.do(_remember, server.site, incident)
+    return incident
+
+
+def _remember(site: Site, incident: str) -> None:
+    """Fill the fleet's history with thirty runs, and give the open incident its line of it and a machine's evidence."""
+    sightings = thirty_runs()
+    for each in sightings:
+        site.app[SERVICES].fleet.add(each)
+    earlier = [each for each in sightings if each.subject == BAD]
+    known: dict[str, Any] = {"unix_s": START_UNIX_S, "cause_id": "pictures", "incident_id": incident}
+    history = (history_line(BAD, RUN, earlier[:3]),)
+    for event in (
+        ev.MachineEvidenceEvent(machine=_EVIDENCE, **known),
+        ev.FleetHistoryEvent(history=history, **known),
+    ):
+        site.runs.feed(RUN, event)
 
 
 def _batches(recording: Recording, run: str, step: int) -> list[StepBatch]:

@@ -1,4 +1,4 @@
-# ruff: noqa: N803, N806, N815  (names of arrays end in their shape, see the legend below)
+# ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
 """Rank x step: own work and waiting of the last undisturbed steps, as few bytes as eyes can use.
 
 Pure: the rows that the detectors have judged in, plain values out. Who gets a row of the picture is decided in
@@ -8,13 +8,12 @@ Shapes: K steps, R ranks, L lines of the map.
 """
 
 import base64
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coordinator.detect.ranks.groups import middle
 from coordinator.page.lines import Layout, lay_out
+from coordinator.page.rank_figures import RankFigures, figures, waits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,11 +22,9 @@ if TYPE_CHECKING:
 
     from coordinator.decide.explain import Scene
     from coordinator.decide.incidents import Incident
-    from coordinator.intake.timeline import StepRow
 
     Floats = NDArray[np.floating]
 
-RECENT_STEPS = 10  # of which a rank's figures are medians, as in the API's list of ranks
 WORST_RANKS = 16  # listed one by one
 MARKS_MAX = 64  # incidents marked in the map
 MISSING = 255  # a cell without a measurement
@@ -36,39 +33,6 @@ _LEAST_SPREAD = 0.1  # of the median, to both sides: noise alone must not look l
 _TOP_QUANTILE = 99.5  # per cent of cells below the end of the scale: one odd pause must not flatten the rest
 _NAME_MAX = 64  # characters of a name
 _SAMPLE_CELLS = 1 << 16  # that tell the scale; of more, the same in ten times the time
-_SHORT_S = 1e-9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankFigures:
-    """What each rank did of late: arrays of shape (R,), seconds a step, NaN where not measured.
-
-    `excess_R` is own work over the median of the ranks of the same pipeline stage, minus 1.
-    """
-
-    ranks: "NDArray[np.int64]"
-    self_R: "Floats"
-    wait_R: "Floats"
-    excess_R: "Floats"
-
-
-def figures(scene: "Scene") -> RankFigures | None:
-    """Return the ranks' recent figures; None before the first step."""
-    rows = scene.rows[-RECENT_STEPS:]
-    if not rows:
-        return None
-    self_R = middle(np.stack([row.self_seconds for row in rows]))
-    wait_R = middle(np.stack([_waits(row) for row in rows]))
-    ranks = rows[-1].ranks
-    stage_R = np.asarray(scene.topology.stages)[ranks]
-    excess_R = np.full(len(ranks), np.nan)
-    for stage in np.unique(stage_R):
-        members = stage_R == stage
-        known = self_R[members & ~np.isnan(self_R)]
-        usual = float(np.median(known)) if len(known) else 0.0
-        if usual > _SHORT_S:
-            excess_R[members] = self_R[members] / usual - 1
-    return RankFigures(ranks=ranks, self_R=self_R, wait_R=wait_R, excess_R=excess_R)
 
 
 def worst(found: RankFigures, scene: "Scene") -> list[dict[str, Any]]:
@@ -111,7 +75,7 @@ def heat_map(scene: "Scene", incidents: "Sequence[Incident]", by: str) -> dict[s
     layout = lay_out(scene, found, incidents, by)
     steps = [row.step for row in scene.rows]
     self_KR = np.stack([row.self_seconds for row in scene.rows])
-    wait_KR = np.stack([_waits(row) for row in scene.rows])
+    wait_KR = np.stack([waits(row) for row in scene.rows])
     return {
         "steps": steps,
         "ranks": len(found.ranks),
@@ -171,12 +135,6 @@ def _mark(incident: "Incident", layout: Layout, steps: list[int]) -> dict[str, A
         "column": -1 if incident.onset_step < steps[0] else column,
         "rows": layout.spans_of(incident.ranks),
     }
-
-
-def _waits(row: "StepRow") -> "Floats":
-    """Return what is no own work, array of shape (R,): the account of a step has nothing else."""
-    waits: Floats = np.maximum(row.duration - row.self_seconds, 0)
-    return waits
 
 
 def _number(value: float) -> float | None:

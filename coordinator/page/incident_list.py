@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from coordinator.decide.incidents import CLOSED
 from coordinator.page.cards import title_of
-from coordinator.page.layout import bar, document, format_seconds, link, live, moment_ns, search_bar
+from coordinator.page.layout import bar, document, format_seconds, link, live, moment_ns, search_bar, sorted_table
 from lockstep.html.markup import Html, soft, tag
 
 if TYPE_CHECKING:
@@ -23,20 +23,13 @@ def render_incidents(incidents: "list[Incident]", snapshot: "Snapshot", config: 
     ordered = sorted(incidents, key=lambda each: (each.state == CLOSED, -each.opened_unix_ns, each.id))
     left = len(ordered) - SHOWN_MAX
     more = soft(f"{left} more: see /api/v1/incidents.") if left > 0 else Html()
-    body = _table(ordered[:SHOWN_MAX]) if ordered else soft("No incident yet.")
+    body = sorted_table([_cells(each) for each in ordered[:SHOWN_MAX]]) if ordered else soft("No incident yet.")
     return document(
         "Incidents - Lockstep",
         bar(snapshot, config, crumb="incidents"),
         (search_bar("run, rank, cause, function"), live("incidents", "Incidents", body, more)),
         scripts=("table.js",),
     )
-
-
-def _table(incidents: "list[Incident]") -> Html:
-    cells = [_cells(each) for each in incidents]
-    heads = [tag("th", name, scope="col") for name, _, _ in cells[0]]
-    rows = [tag("tr", *(tag("td", text, data_name=name, data_value=key) for name, text, key in row)) for row in cells]
-    return tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *rows), class_="runs sorted")
 
 
 def _cells(incident: "Incident") -> list[tuple[str, str, str | None]]:

@@ -113,6 +113,16 @@ def search_bar(what: str, *, has_sort: bool = True) -> Html:
     )
 
 
+def sorted_table(rows: "Sequence[Sequence[tuple[str, str, str | None]]]") -> Html:
+    """Return a table to sort by any column and, on a narrow screen, a card a row.
+
+    A row has name, text and sort key of each column; without a key it is sorted by its text. There is one row at least.
+    """
+    heads = [tag("th", name, scope="col") for name, _, _ in rows[0]]
+    cells = [tag("tr", *(tag("td", text, data_name=name, data_value=key) for name, text, key in row)) for row in rows]
+    return tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *cells), class_="runs sorted")
+
+
 def link(url: str, text: str) -> Html:
     """Return a link."""
     return tag("a", text, href=url)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from coordinator.decide.explain import Scene
     from coordinator.decide.incidents import Incident
-    from coordinator.page.heat import RankFigures
+    from coordinator.page.rank_figures import RankFigures
 
     Floats = NDArray[np.floating]
 

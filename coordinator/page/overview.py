@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from coordinator.decide.transitions import State
 from coordinator.page.cards import cards
-from coordinator.page.layout import bar, document, format_seconds, link, live, search_bar
+from coordinator.page.layout import bar, document, format_seconds, link, live, search_bar, sorted_table
 from lockstep.html.markup import Html, code, join, tag
 
 if TYPE_CHECKING:
@@ -50,10 +50,7 @@ def render_page(
 def runs_table(runs: "tuple[RunSnapshot, ...]") -> Html:
     """Return the runs, those with most open first, then those that stand still; on a narrow screen a card each."""
     ordered = sorted(runs, key=lambda run: (-len(run.incidents), run.state not in _STILL, run.run))
-    cells = [_cells(run) for run in ordered]
-    heads = [tag("th", name, scope="col") for name, _, _ in cells[0]]
-    rows = [tag("tr", *(tag("td", text, data_name=name, data_value=by) for name, text, by in row)) for row in cells]
-    return tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *rows), class_="runs sorted")
+    return sorted_table([_cells(run) for run in ordered])
 
 
 def _cells(run: "RunSnapshot") -> list[tuple[str, str, str | None]]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coordinator.page.heat import WORST_RANKS, figures
+from coordinator.page.heat import WORST_RANKS
+from coordinator.page.rank_figures import figures
 from lockstep.contracts.records import COMPUTE_PHASES, DOMAIN_KINDS
 
 if TYPE_CHECKING:

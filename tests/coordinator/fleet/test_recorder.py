@@ -180,7 +180,7 @@ async def test_the_page_the_api_and_the_metric_show_it(tmp_path):
                     assert response.status == 200
     assert "n&lt;1&gt;" in texts["/fleet"]
     assert "<1>" not in texts["/fleet"]
-    assert "slow rank by compute" in texts["/fleet"]
+    assert '<td data-name="for">2 x slow rank by compute</td>' in texts["/fleet"]  # a card a row on a narrow screen
     (subject,) = json.loads(texts["/api/v1/fleet"])["subjects"]
     assert (subject["kind"], subject["name"], subject["recent_incidents"]) == ("node", node, 2)
     assert sorted(subject["runs"]) == sorted(each["run"] for each in subject["incidents"]) == ["one", "two"]

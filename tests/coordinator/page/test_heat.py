@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from coordinator.decide.explain import Scene
-from coordinator.page.heat import MISSING, figures, heat_map, quantised, slowest
+from coordinator.page.heat import MISSING, heat_map, quantised, slowest
 from coordinator.page.lines import LINES_MAX, kinds_of, spans_text
+from coordinator.page.rank_figures import figures
 from coordinator.settings.policy import Policy
 from tests.coordinator.scenarios import Scenario, generate
 from tests.coordinator.test_store import incident
