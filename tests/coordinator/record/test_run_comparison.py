@@ -8,6 +8,7 @@ import pytest
 from benchmarks.scenarios.job import LINK, NOISY, Fault, Imbalance, Interruptions, Scenario
 from benchmarks.scenarios.model import generate
 from coordinator.record.run_comparison import BLOCKS, STEPS_MIN, _deviate_of, _welch_deviates, compare_runs
+from coordinator.record.run_summary import summarise_run
 from coordinator.record.steplog import StepLog, columns_of
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.records import MISSING, Flag
@@ -17,6 +18,7 @@ JOB = Scenario(name="job", degrees="tp=2,dp=2,pp=2", seed=1, steps=300)
 STEP_S = 0.55  # of JOB, near enough for sizes
 OWN, PHASES, TRANSFERS = ("data", "compute", "host", "gc"), ("forward", "backward", "optimizer"), ("tp", "dp", "pp")
 SIZES = (0.025, 0.06, 0.2)  # of a step
+DEVICES_S = 0.0012  # by which the means of runs on other devices differ
 
 
 def log_of(job, run):
@@ -62,6 +64,23 @@ def test_a_regression_is_found_in_its_part_on_its_ranks(part, size):
     back = compare_runs(after, before)
     assert {change.part: change.ranks for change in back.faster}[name] == ranks
     assert back.slower == ()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("part", [*OWN, *PHASES, *TRANSFERS])
+def test_the_report_of_each_run_shows_the_regression_in_its_part(part, size):
+    """Mean over all ranks: of own work that part alone is longer; of a link, the waits of its kind."""
+    before, after, ranks = pair(part, size)
+    reports = [{each.name: each.seconds for each in summarise_run(log, []).parts} for log in (before, after)]
+    more_s = {name: reports[1][name] - reports[0][name] for name in reports[1]}
+    planted_s = size * STEP_S * len(ranks) / len(np.unique(after.columns["rank"]))
+    own = {name for name in more_s if not name.endswith(" wait")}
+    if part in TRANSFERS:
+        assert more_s[f"{part} wait"] > 0.8 * planted_s
+    else:
+        assert more_s[part] == pytest.approx(planted_s, abs=DEVICES_S)
+        own.remove(part)
+    assert all(abs(more_s[name]) < DEVICES_S for name in own)
 
 
 EQUAL = {
