@@ -2,7 +2,7 @@
 
 from alerts.expressions import is_in_state, last_step_age, rank_step_age, unfinished
 from alerts.policy import AlertPolicy, Site
-from alerts.recording import WINDOW
+from alerts.recording import LONG_WINDOW
 from alerts.rule import Alert, RuleGroup
 
 
@@ -182,9 +182,9 @@ def _spool_filling(policy: AlertPolicy) -> Alert:
 
 
 def _records_lost(policy: AlertPolicy) -> Alert:
-    lost = f"sum by (job, instance, reason) (rate(lockstep_exporter_records_lost_total[{WINDOW}]))"
-    steps = f"sum by (job, instance) (rate(lockstep_steps_total[{WINDOW}]))"
-    worst = f"topk(5, sum by (instance, reason) (rate(lockstep_exporter_records_lost_total[{WINDOW}])) > 0)"
+    lost = f"sum by (job, instance, reason) (rate(lockstep_exporter_records_lost_total[{LONG_WINDOW}]))"
+    steps = f"sum by (job, instance) (rate(lockstep_steps_total[{LONG_WINDOW}]))"
+    worst = f"topk(5, sum by (instance, reason) (rate(lockstep_exporter_records_lost_total[{LONG_WINDOW}])) > 0)"
     return Alert(
         name="LockstepRecordsLost",
         severity="warning",
@@ -201,7 +201,7 @@ def _records_lost(policy: AlertPolicy) -> Alert:
 
 
 def _training_delayed(policy: AlertPolicy) -> Alert:
-    delay = f"rate(lockstep_exporter_training_delay_seconds_total[{WINDOW}])"
+    delay = f"rate(lockstep_exporter_training_delay_seconds_total[{LONG_WINDOW}])"
     return Alert(
         name="LockstepSlowsTraining",
         severity="warning",
@@ -235,7 +235,7 @@ def _reload_failed(policy: AlertPolicy) -> Alert:
 
 
 def _recording_incomplete(policy: AlertPolicy) -> Alert:
-    dropped = f'lockstep_coordinator_records_recorded_total{{state="dropped"}}[{WINDOW}]'
+    dropped = f'lockstep_coordinator_records_recorded_total{{state="dropped"}}[{LONG_WINDOW}]'
     return Alert(
         name="LockstepRecordingIncomplete",
         severity="warning",

@@ -10,7 +10,7 @@ and the tickets on a slow device end there before the page that keeps them back.
 
 from alerts import causes, follow_ups, losses, memory, stops, symptoms
 from alerts.policy import AlertPolicy, Site
-from alerts.recording import WINDOW
+from alerts.recording import LONG_WINDOW
 from alerts.rule import Alert, RuleGroup
 
 _BACK = "30s"
@@ -43,7 +43,7 @@ def _coordinator_unreachable(site: Site) -> Alert:
         # A target that discovery has taken away has no series that is 0: it is one that was known of late, until
         # LockstepCoordinatorDown knows. A window without a scrape says nothing against a coordinator that is up.
         expr=f"""
-count(last_over_time({up}[{WINDOW}])) > 0
+count(last_over_time({up}[{LONG_WINDOW}])) > 0
 unless on ()
 (
   {up} == 1

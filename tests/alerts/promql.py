@@ -30,6 +30,8 @@ _OF_PROMETHEUS = {
     "ALERTS": (*_TARGET, "alertname", "alertstate", "severity", "run", "rank", "hostname", "cause"),
 }
 RATES = ("rate", "irate", "increase", "resets")
+COUNTS = "count"
+"""Of series, whatever their values."""
 
 
 @dataclass
@@ -49,7 +51,7 @@ class Expression:
 def parse(text: str) -> Expression:
     """Return the selectors and grouping labels of a PromQL expression."""
     tokens = [(match.lastgroup, match.group()) for match in _TOKEN.finditer(text)]
-    found, functions, at = Expression(), [""], 0
+    found, functions, at, grouped = Expression(), [""], 0, ""
 
     def value(index: int) -> str:
         return tokens[index][1] if index < len(tokens) else ""
@@ -59,13 +61,15 @@ def parse(text: str) -> Expression:
         if kind == "ident" and token in _LISTS:
             if value(at + 1) == "(":
                 end = next(i for i in range(at, len(tokens)) if tokens[i][1] == ")")
+                grouped = tokens[at - 1][1] if token in ("by", "without") and at else ""
                 found.grouping += [tokens[i][1] for i in range(at + 2, end) if tokens[i][0] == "ident"]
                 at = end
         elif kind == "ident" and token.lower() not in _WORDS and value(at + 1) not in ("(", "by", "without"):
             selector, at = _selector(tokens, at, functions[-1])
             found.selectors.append(selector)
         elif token == "(":
-            functions.append(tokens[at - 1][1] if at and tokens[at - 1][0] == "ident" else "")
+            functions.append(tokens[at - 1][1] if at and tokens[at - 1][0] == "ident" else grouped)
+            grouped = ""
         elif token == ")":
             functions.pop()
         at += 1
@@ -147,7 +151,7 @@ def _rate_problems(selector: Selector, metric: Metric | None) -> list[str]:
     counted = metric is not None and metric.type in ("counter", "histogram")
     counted = counted or (selector.metric in foreign.LABELS and selector.metric.endswith("_total"))
     rated = bool(selector.range) and selector.function in RATES
-    if counted and not rated:
+    if counted and not rated and selector.function != COUNTS:
         return [f"{selector.metric}: a counter outside of rate or increase"]
     if rated and not counted:
         return [f"{selector.metric}: {selector.function} over what is no counter"]

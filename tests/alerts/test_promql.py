@@ -24,6 +24,7 @@ def test_selectors_matchers_ranges_and_functions_are_found():
         ('lockstep_run_state{state="sick"}', "never 'sick'"),
         ('lockstep_run_state{state=~"lost|sick"}', "never 'sick'"),
         ("sum(lockstep_steps_total)", "outside of rate"),
+        ("sum by (run) (lockstep_steps_total) > count by (run) (lockstep_steps_total)", "outside of rate"),
         ("avg_over_time(lockstep_steps_total[5m])", "outside of rate"),
         ("rate(lockstep_step[5m])", "no counter"),
         ("sum by (pod) (lockstep_run_ranks)", "grouping by pod"),
@@ -41,6 +42,8 @@ def test_each_kind_of_mistake_is_named(expression, problem):
         'sum by (run) (rate(lockstep_steps_total{instance="a"}[5m]))',
         'run_phase:lockstep_phase_time_seconds_per_step:ratio_rate1m{phase="gc"}',
         'count by (job) (up{job="x"} == 0)',
+        "count by (run, rank) (lockstep_steps_total) > 1",
+        'count(lockstep_steps_total{run="a"})',
         "vector(1)",
     ],
 )

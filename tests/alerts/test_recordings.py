@@ -65,7 +65,7 @@ CASES = {
             counter("lockstep_peak_flops_total", 400),
             counter("lockstep_model_flops_total", 80, instance="n2"),
         ],
-        [expect(MFU, ('run="a"', 0.2)), expect("run:lockstep_model_flops:rate5m", ('run="a"', 160))],
+        [expect(MFU, ('run="a"', 0.2)), expect("run:lockstep_model_flops:rate1m", ('run="a"', 160))],
     ),
     "without a peak there is no ratio": ([*of_rank(0, flops=50)], [expect(MFU)]),
     "bandwidths, exposed share and overlap; a kind never in flight has none": (

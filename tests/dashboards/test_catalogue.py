@@ -179,7 +179,7 @@ def test_the_level_of_a_query_follows_from_the_label_rank():
         tokens: "minimal",
         tokens.replace("{}", '{rank="$rank"}'): "full",
         tokens.replace("{}", '{rank=""}') + ' and on (job) lockstep_rank_info{rank="$rank"}': "default",
-        "max by (rank, hostname) (run_rank_hostname:lockstep_collective_wait_seconds_per_step:ratio_rate5m)": "default",
+        "max by (rank, hostname) (run_rank_hostname:lockstep_collective_wait_seconds_per_step:ratio_rate1m)": "default",
         "max(lockstep_run_ranks)": "minimal",
     }
     assert {expr: level_of(expr) for expr in cases} == cases
