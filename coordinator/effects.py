@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -14,8 +15,7 @@ from coordinator.expected.fitting import fit_model, predict_gain
 from coordinator.expected.healthy import KeptWindow
 from coordinator.run_isolation import HANDLE
 from lockstep.contracts.errors import LockstepError
-from lockstep.contracts.limits import PROFILE_DEADLINE_SECONDS_MAX
-from lockstep.contracts.messages import CaptureRequest, StackRequest
+from lockstep.contracts.messages import StackRequest
 from lockstep.diagnosis.explain import explain
 from lockstep.diagnosis.verdict import INSUFFICIENT, Diagnosis
 from lockstep.serving.fault_isolation import FaultIsolation
@@ -105,7 +105,7 @@ class Effects:
                 self.writer.keep(name, incident)
             case ev.RequestCapture():
                 self.writer.keep(name, None)
-                self._start(name, self._request, instruction, f"profile request {instruction.request_id}")
+                self._start(name, self._request, instruction, f"request {instruction.request.request_id}")
             case ev.Diagnose():
                 about = instruction.incident_id or f"request {instruction.request_id}"
                 self._start(name, self._diagnose, instruction, f"diagnosis of {about}")
@@ -125,7 +125,7 @@ class Effects:
 
     def _perform_other(self, name: str, instruction: ev.Instruction) -> None:
         if isinstance(instruction, ev.WithdrawCapture):
-            self._start(name, self._withdraw, instruction, f"withdrawal of request {instruction.request_id}")
+            self._start(name, self._withdraw, instruction, f"withdrawal of request {instruction.request.request_id}")
             return
         if isinstance(instruction, ev.RequestStacks):
             self._start(name, self._request_stacks, instruction, f"stacks, request {instruction.request_id}")
@@ -139,26 +139,21 @@ class Effects:
             if capture is not None and not capture.states and not capture.refused:
                 order = ev.RequestCapture(
                     cause_id=f"term:{self._leadership.term}",
-                    request_id=capture.request_id,
-                    ranks=capture.ranks,
-                    first_step=capture.first_step,
-                    steps=capture.steps,
-                    deadline_seconds=capture.deadline_s - self._now_s(),
-                    shapes=capture.shapes,
+                    request=capture.request(self._now_s()),
                     is_asked=not capture.incident_id,
                 )
-                self._start(name, self._request, order, f"profile request {order.request_id}")
+                self._start(name, self._request, order, f"request {capture.request_id}")
 
     async def _request(self, name: str, order: ev.RequestCapture) -> None:
         """Publish a capture request. One for an incident is the leader's: its answers reach all coordinators."""
         try:
-            await self._publish(name, order, deadline_seconds=_bounded(order.deadline_seconds), memory=order.memory)
+            await self._publish(name, order)
         except BrokerError as error:
-            _log.warning("run %s: profile request %d could not be sent: %s", name, order.request_id, error)
+            _log.warning("run %s: request %d could not be sent: %s", name, order.request.request_id, error)
             failed = ev.CaptureFailedEvent(
                 unix_s=self._now_s(),
                 cause_id=order.cause_id,
-                request_id=order.request_id,
+                request_id=order.request.request_id,
                 reason=f"the request could not be sent: {error!s:.{_REASON_MAX}}",
             )
             self.perform(self._runs.feed(name, failed))
@@ -166,26 +161,16 @@ class Effects:
     async def _withdraw(self, name: str, order: ev.WithdrawCapture) -> None:
         """Publish that a capture is not wanted any more. One that is lost is made up for by the request's deadline."""
         try:
-            await self._publish(name, order, is_withdrawn=True)
+            await self._publish(name, order)
         except BrokerError as error:
-            _log.warning("run %s: request %d could not be withdrawn: %s", name, order.request_id, error)
+            _log.warning("run %s: request %d could not be withdrawn: %s", name, order.request.request_id, error)
 
-    async def _publish(self, name: str, order: ev.RequestCapture | ev.WithdrawCapture, **more: Any) -> None:
+    async def _publish(self, name: str, order: ev.RequestCapture | ev.WithdrawCapture) -> None:
         run = self._runs.by_name.get(name)
         if run is None or not (self._leadership.leads or order.is_asked):
             return
-        for node, ranks in _by_node(run, order.ranks).items():
-            request = CaptureRequest(
-                run=name,
-                node=node,
-                request_id=order.request_id,
-                ranks=ranks,
-                first_step=order.first_step,
-                steps=order.steps,
-                shapes=order.shapes,
-                term=self._leadership.term,
-                **more,
-            )
+        for node, ranks in _by_node(run, order.request.ranks).items():
+            request = replace(order.request, run=name, node=node, ranks=ranks, term=self._leadership.term)
             await self._bus.publish_request(request)
 
     async def _request_stacks(self, name: str, order: ev.RequestStacks) -> None:
@@ -284,11 +269,7 @@ class Effects:
         return None, f"{str(error) or type(error).__name__:.{_REASON_LONG_MAX}}"
 
 
-def _bounded(deadline_seconds: float) -> float:
-    return min(max(deadline_seconds, 0.0), PROFILE_DEADLINE_SECONDS_MAX)
-
-
-def _by_node(run: "Run", ranks: tuple[int, ...]) -> dict[str, list[int]]:
+def _by_node(run: "Run", ranks: Sequence[int]) -> dict[str, list[int]]:
     nodes: dict[str, list[int]] = {}
     for rank in ranks:
         node = run.membership.nodes.get(rank)

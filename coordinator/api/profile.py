@@ -35,7 +35,8 @@ async def ask_profile(request: web.Request) -> web.Response:
     for _, instructions in orders:
         for instruction in instructions:
             if isinstance(instruction, ev.RequestCapture):
-                answer = {"request_id": instruction.request_id, "first_step": instruction.first_step, "steps": steps}
+                asked = instruction.request
+                answer = {"request_id": asked.request_id, "first_step": asked.first_step, "steps": asked.steps}
                 return web.json_response(answer, status=web.HTTPAccepted.status_code)
             if isinstance(instruction, ev.RefuseCapture):
                 raise ApiError(_CONFLICT, f"run {run.name}: {instruction.reason}")

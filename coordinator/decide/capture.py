@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator.decide.incidents import CaptureNote
+from lockstep.contracts.capture import CaptureRequest
+from lockstep.contracts.limits import PROFILE_DEADLINE_SECONDS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,10 +42,10 @@ class Capture:
 
     `incident_id` is empty for one that an operator asked for; otherwise the first `suspect_count` of `ranks` are
     suspects and the others their healthy peers. `deadline_s` is when its nodes give it up, `expires_s` when it is
-    diagnosed with what has come by then, at the latest. `states` are the last answers of ranks, `nodes` where they run,
-    `notes` why a capture came out otherwise than asked. `measured` is None before the first judged step of an
-    incident's capture. Of ranks that it was `withdrawn` from, what still comes is no
-    evidence. `diagnosis` is of one that an operator asked for; an incident keeps its own.
+    diagnosed with what has come by then, at the latest. `states` are the last results of ranks, `nodes` where they run,
+    `notes` why a capture came out otherwise than asked. With `memory`, allocations of tensors are recorded. `measured`
+    is None before the first judged step of an incident's capture. What still comes from ranks that it was `withdrawn`
+    from is no evidence. `diagnosis` is of one that an operator asked for; an incident keeps its own.
     """
 
     request_id: int
@@ -56,6 +58,7 @@ class Capture:
     deadline_s: float
     suspect_count: int = 0
     shapes: bool = False
+    memory: bool = False
     ended_s: float | None = None
     states: dict[int, str] = field(default_factory=dict)
     diagnosis: "Diagnosis | None" = None
@@ -92,6 +95,24 @@ class Capture:
     def has_begun(self) -> bool:
         """Whether a rank has captured anything, or is about it."""
         return self.begun_step is not None or bool(self.summaries)
+
+    def request(self, now_s: float) -> CaptureRequest:
+        """Return the request to the nodes of its ranks, with the time that is left of it."""
+        left_s = min(max(self.deadline_s - now_s, 0.0), PROFILE_DEADLINE_SECONDS_MAX)
+        return CaptureRequest(
+            request_id=self.request_id,
+            ranks=list(self.ranks),
+            first_step=self.first_step,
+            steps=self.steps,
+            shapes=self.shapes,
+            memory=self.memory,
+            deadline_seconds=left_s,
+        )
+
+    def withdrawal(self, now_s: float) -> CaptureRequest:
+        """Return the request that ends the capture on the ranks that it is withdrawn from."""
+        ranks = [rank for rank in self.ranks if rank in self.withdrawn]
+        return replace(self.request(now_s), ranks=ranks, is_withdrawn=True)
 
     def measure(self, step: int, step_seconds: float, excess_seconds: float, *, is_acting: bool) -> None:
         """Take what the incident cost in a judged step, if that is before the first captured one."""
@@ -196,6 +217,7 @@ class Capture:
             "deadline_s": self.deadline_s,
             "suspect_count": self.suspect_count,
             "shapes": self.shapes,
+            "memory": self.memory,
             "refused": {str(rank): reason for rank, reason in self.refused.items()},
             "cost_ns": {str(rank): cost for rank, cost in self.cost_ns.items()},
         }
@@ -225,6 +247,7 @@ def capture_from_json(value: "Mapping[str, Any]") -> Capture:
         deadline_s=float(value.get("deadline_s", value["expires_s"])),
         suspect_count=int(value["suspect_count"]),
         shapes=bool(value["shapes"]),
+        memory=bool(value.get("memory", False)),
         refused={int(rank): reason for rank, reason in value["refused"].items()},
         cost_ns={int(rank): cost for rank, cost in value["cost_ns"].items()},
     )

@@ -104,15 +104,7 @@ class CaptureFlow:
         """End the capture under way, and free its nodes for others."""
         capture = self.captures.withdraw(now_s)
         if capture is not None and capture.withdrawn and now_s < capture.deadline_s:
-            self._out.add(
-                ev.WithdrawCapture,
-                request_id=capture.request_id,
-                ranks=tuple(rank for rank in capture.ranks if rank in capture.withdrawn),
-                first_step=capture.first_step,
-                steps=capture.steps,
-                shapes=capture.shapes,
-                is_asked=not capture.incident_id,
-            )
+            self._out.add(ev.WithdrawCapture, request=capture.withdrawal(now_s), is_asked=not capture.incident_id)
         if capture is not None and capture.summaries:
             self.read(capture)
 
@@ -167,18 +159,8 @@ class CaptureFlow:
         """Ask the nodes for a capture; none may be under way, and a step must have been judged."""
         assert self.judgement is not None
         shapes = shapes or self.captures.policy.shapes
-        capture = self.captures.request(subject, selection, steps, self.judgement, now_s, shapes=shapes)
-        self._out.add(
-            ev.RequestCapture,
-            request_id=capture.request_id,
-            ranks=capture.ranks,
-            first_step=capture.first_step,
-            steps=capture.steps,
-            deadline_seconds=capture.deadline_s - now_s,
-            shapes=shapes,
-            memory=memory,
-            is_asked=not subject.incident_id,
-        )
+        capture = self.captures.request(subject, selection, steps, self.judgement, now_s, shapes=shapes, memory=memory)
+        self._out.add(ev.RequestCapture, request=capture.request(now_s), is_asked=not subject.incident_id)
 
     def explain_growth(self, now_s: float) -> None:
         """Ask for a memory capture of the oldest incident of memory that grows and has none yet, if one may be made."""

@@ -58,6 +58,7 @@ class CaptureManager:
         now_s: float,
         *,
         shapes: bool = False,
+        memory: bool = False,
     ) -> Capture:
         """Begin a request; none may be under way."""
         assert self.current is None
@@ -72,6 +73,7 @@ class CaptureManager:
             first_step=first_step,
             steps=steps,
             shapes=shapes,
+            memory=memory,
             asked_s=now_s,
             expires_s=deadline_s,
             deadline_s=deadline_s,

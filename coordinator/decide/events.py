@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from coordinator.settings.policy import Policy
     from coordinator.settings.specs import SpecText
     from lockstep.contracts.domains import Topology
-    from lockstep.contracts.messages import CaptureResult, RankStacks, TraceSummary
+    from lockstep.contracts.messages import CaptureRequest, CaptureResult, RankStacks, TraceSummary
     from lockstep.diagnosis.verdict import Advice, Diagnosis
     from lockstep.simulator.calibration.measured import OperatorTimes, Window
     from lockstep.simulator.calibration.online import OnlineModel
@@ -238,30 +238,17 @@ class CloseIncident(Instruction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCapture(Instruction):
-    """Ask the nodes of `ranks` for a capture, which all give up in `deadline_seconds`; `is_asked`: for an operator.
+    """Send each node its ranks' part of `request`; `is_asked`: for an operator."""
 
-    With `memory`, allocations of tensors are recorded.
-    """
-
-    request_id: int
-    ranks: tuple[int, ...]
-    first_step: int
-    steps: int
-    deadline_seconds: float
-    shapes: bool = False
-    memory: bool = False
+    request: "CaptureRequest"
     is_asked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithdrawCapture(Instruction):
-    """End a capture on the nodes of `ranks`: it cannot come, or no one wants it any more. Else as it was requested."""
+    """Send each node the withdrawal of a capture that cannot come, or that no one wants any more."""
 
-    request_id: int
-    ranks: tuple[int, ...]
-    first_step: int
-    steps: int
-    shapes: bool = False
+    request: "CaptureRequest"
     is_asked: bool = False
 
 

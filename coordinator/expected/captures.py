@@ -35,7 +35,7 @@ class HealthyCaptures:
         for instruction in instructions:
             if isinstance(instruction, ev.RequestCapture):
                 well = _is_well(machine)
-                self._asked = _Asked(instruction.request_id, machine.tracker.incidents_total) if well else None
+                self._asked = _Asked(instruction.request.request_id, machine.tracker.incidents_total) if well else None
             elif isinstance(instruction, ev.Diagnose):
                 latest = self._times_of(instruction, machine) or latest
         return latest

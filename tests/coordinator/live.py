@@ -70,8 +70,9 @@ class Live:
                     case ev.OpenIncident() | ev.UpdateIncident() | ev.CloseIncident():
                         self.told[instruction.incident.id] = instruction.incident
                     case ev.RequestCapture():
-                        for rank in instruction.ranks:
-                            self._later(now_s + CAPTURE_SECONDS, (run, rank, instruction.request_id))
+                        request = instruction.request
+                        for rank in request.ranks:
+                            self._later(now_s + CAPTURE_SECONDS, (run, rank, request.request_id))
                     case ev.Diagnose():
                         self._later(now_s + DIAGNOSIS_SECONDS, (run, instruction))
                     case ev.ForgetRun():

@@ -12,7 +12,7 @@ from coordinator.settings.config import CoordinatorConfig
 from coordinator.settings.policy import DetectorPolicy, Policy, ProfilePolicy
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.memory_report import KeptAllocation
-from lockstep.contracts.messages import NodeAlive, RunHeartbeat, TraceSummary
+from lockstep.contracts.messages import CaptureRequest, NodeAlive, RunHeartbeat, TraceSummary
 from lockstep.contracts.topics import ALIVE, node_topic
 from tests.coordinator.conftest import START_UNIX_S, announce
 from tests.coordinator.scenarios import Scenario, generate
@@ -95,7 +95,7 @@ def test_an_incident_explains_itself_and_has_a_page():
     assert "5 MiB a step; its limit is" in shown
 
 
-def summary_of(order: ev.RequestCapture, rank: int, kept: dict[str, int]) -> TraceSummary:
+def summary_of(order: CaptureRequest, rank: int, kept: dict[str, int]) -> TraceSummary:
     return TraceSummary(
         run="job",
         node="n0",
@@ -110,9 +110,9 @@ def summary_of(order: ev.RequestCapture, rank: int, kept: dict[str, int]) -> Tra
     )
 
 
-def requested(job: Job) -> ev.RequestCapture:
+def requested(job: Job) -> CaptureRequest:
     [order] = [order for order in job.orders if isinstance(order, ev.RequestCapture)]
-    return order
+    return order.request
 
 
 def test_a_memory_capture_names_the_function_that_allocated():

@@ -11,7 +11,7 @@ from coordinator.intake import coalescer
 from coordinator.intake.streams import Receipt
 from lockstep.contracts import topics
 from lockstep.contracts.errors import ConfigError
-from lockstep.contracts.messages import CallNode, CaptureResult, TraceSummary
+from lockstep.contracts.messages import CallNode, CaptureRequest, CaptureResult, TraceSummary
 from lockstep.serving.broker import BrokerConfig
 from lockstep.serving.local_broker import LocalBroker
 from lockstep.serving.mqtt import MqttBroker
@@ -233,7 +233,7 @@ async def test_a_capture_of_a_rank_that_no_node_announces_ends_nothing():
         await until(lambda: "job" in coordinator._runs.by_name)
         coordinator._leadership.leads = True
         order = ev.RequestCapture(
-            cause_id="c", request_id=7, ranks=(2, 99), first_step=1, steps=3, deadline_seconds=9.0
+            cause_id="c", request=CaptureRequest(request_id=7, ranks=[2, 99], first_step=1, steps=3)
         )
         coordinator._effects.perform([("job", [order])])
         assert (await asyncio.wait_for(wire.requests.get(), 20)).ranks == [2]
@@ -247,6 +247,6 @@ async def test_a_task_of_a_run_that_raises_ends_nothing(monkeypatch):
         await until(lambda: "job" in coordinator._runs.by_name)
         coordinator._leadership.leads = True
         monkeypatch.setattr(coordinator._bus, "publish_request", None)
-        order = ev.RequestCapture(cause_id="c", request_id=7, ranks=(2,), first_step=1, steps=3, deadline_seconds=9.0)
+        order = ev.RequestCapture(cause_id="c", request=CaptureRequest(request_id=7, ranks=[2], first_step=1, steps=3))
         coordinator._effects.perform([("job", [order])])
         await until(lambda: coordinator._runs.isolation.dropped["handle", "failed"] == 1)

@@ -186,7 +186,10 @@ class Messages:
         for run, instructions in orders:
             for instruction in instructions:
                 if isinstance(instruction, ev.RequestCapture):
-                    self._asked = [*self._asked[-8:], (run, instruction.request_id, instruction.ranks)]
+                    self._asked = [
+                        *self._asked[-8:],
+                        (run, instruction.request.request_id, tuple(instruction.request.ranks)),
+                    ]
                 elif isinstance(instruction, ev.ForgetRun) and random.random() < 0.5:
                     self.runs.forget(run)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.decide import events as ev
+from coordinator.decide.capture import capture_from_json
 from coordinator.decide.state import State
 from coordinator.detect.findings import FLUCTUATION
 from coordinator.detect.hangs.hang import Hang
@@ -58,7 +59,9 @@ def test_an_incident_closes_when_its_fault_ends_and_the_next_fault_is_a_new_one(
     (closed,) = of(ev.CloseIncident, given)
     assert closed.incident.id == first.id
     (withdrawn,) = of(ev.WithdrawCapture, given)
-    assert (withdrawn.request_id, withdrawn.ranks) == (request.request_id, request.ranks)
+    taken_back = withdrawn.request
+    assert (taken_back.request_id, tuple(taken_back.ranks)) == (request.request_id, request.ranks)
+    assert taken_back.is_withdrawn
     assert story.machine.captures.current is None
     story.judge(step + 1)
     assert story.state == "healthy"
@@ -132,7 +135,7 @@ def test_a_run_that_stalls_or_ends_frees_the_slot_of_its_nodes_at_once(end):
     else:
         given = story.feed(ev.EndedEvent, crash=None, ended_ranks=4)
     (withdrawn,) = of(ev.WithdrawCapture, given)
-    assert (withdrawn.request_id, set(withdrawn.ranks)) == (request.request_id, {1, 2})
+    assert (withdrawn.request.request_id, set(withdrawn.request.ranks)) == (request.request_id, {1, 2})
     assert of(ev.Diagnose, story.feed(ev.SummaryEvent, summary=summary(2, request.request_id))) == []
 
 
@@ -144,8 +147,8 @@ def test_coordinator_and_exporter_share_one_deadline():
     assert capture.deadline_s == pytest.approx(story.now + steps_s + POLICY.profile.expire_seconds)
     other = Story()
     other.judge(60)
-    (request,) = other.feed(ev.CaptureAskedEvent, ranks=(1,), steps=5)
-    assert request.deadline_seconds == pytest.approx(other.machine.captures.current.deadline_s - other.now)
+    (asked,) = other.feed(ev.CaptureAskedEvent, ranks=(1,), steps=5)
+    assert asked.request.deadline_seconds == pytest.approx(other.machine.captures.current.deadline_s - other.now)
 
 
 @pytest.mark.parametrize(("seconds", "is_captured"), [(0.05, False), (0.2, True)])
@@ -306,7 +309,8 @@ def test_an_operators_capture_takes_late_summaries_too():
     """Who asked for a capture gets what comes late as well."""
     story = Story(replace(POLICY, profile=ProfilePolicy(expire_seconds=10.0)))
     story.judge(60)
-    (request,) = story.feed(ev.CaptureAskedEvent, ranks=(1, 3), steps=3)
+    (asked,) = story.feed(ev.CaptureAskedEvent, ranks=(1, 3), steps=3)
+    request = asked.request
     story.feed(ev.SummaryEvent, summary=summary(1, request.request_id))
     story.now += 30
     (order,) = story.feed(ev.TickEvent)
@@ -314,3 +318,17 @@ def test_an_operators_capture_takes_late_summaries_too():
     (order,) = story.feed(ev.SummaryEvent, summary=summary(3, request.request_id))
     assert [each.rank for each in order.peers] == [1, 3]
     assert story.machine.state is State.HEALTHY
+
+
+def test_a_leader_that_takes_over_sends_the_request_of_a_memory_capture_as_it_was():
+    """Also after a restart; the time that is left counts from the first request."""
+    story = Story()
+    story.judge(60)
+    story.feed(ev.CaptureAskedEvent, ranks=(1, 3), steps=3)
+    capture = replace(story.machine.captures.current, memory=True)
+    stored = capture_from_json(capture.to_json())
+    left_s = capture.deadline_s - story.now
+    assert stored.request(story.now) == capture.request(story.now)
+    assert (stored.request(story.now).memory, stored.request(story.now).ranks) == (True, [1, 3])
+    assert stored.request(story.now + 5).deadline_seconds == pytest.approx(left_s - 5)
+    assert stored.request(capture.deadline_s + 1).deadline_seconds == 0

@@ -94,10 +94,11 @@ def test_from_a_slow_rank_to_its_function_and_back():
     states = [story.state]
     story.judge(60)
     states.append(story.state)
-    opened, request = story.judge(62, finding())
+    opened, order = story.judge(62, finding())
+    request = order.request
     states.append(story.state)
     assert (opened.incident.onset_step, opened.incident.detected_step) == (60, 62)
-    assert request.ranks == (2, 0, 1)
+    assert request.ranks == [2, 0, 1]
     assert not request.shapes
     assert request.first_step == 62 + math.ceil(POLICY.profile.lead_seconds)
     assert request.steps == POLICY.profile.steps
@@ -231,8 +232,8 @@ def test_one_capture_at_a_time_and_a_cooldown_between_two():
     story.judge(81, finding(), finding(1, cause="data", onset=78))
     assert story.log.count("RequestCapture") == 1
     story.now += POLICY.profile.cooldown_seconds
-    (request,) = story.judge(82, finding(), finding(1, cause="data", onset=78))
-    assert request.ranks == (1, 0, 3)
+    (order,) = story.judge(82, finding(), finding(1, cause="data", onset=78))
+    assert order.request.ranks == [1, 0, 3]
     assert story.state == "profiling"
 
 
@@ -305,8 +306,8 @@ def test_groups_and_runs_are_captured():
     for step in range(62, 62 + POLICY.run.join_steps):
         story.judge(step, slower)
     assert story.log == ["OpenIncident"]
-    (request,) = story.judge(62 + POLICY.run.join_steps, slower)
-    assert request.shapes
+    (order,) = story.judge(62 + POLICY.run.join_steps, slower)
+    assert order.request.shapes
     assert (story.machine.captures.current.suspects, story.state) == ((0, 1, 2, 3), "profiling")
 
 
@@ -354,13 +355,13 @@ def test_a_fluctuation_of_a_quiet_job_is_told_at_once_and_understood_later():
     story = Story()
     (opened,) = story.judge(62, slower)
     assert story.state == "suspect"
-    updated, request = story.judge(63, slower, finding())
+    updated, order = story.judge(63, slower, finding())
     assert (updated.incident.id, updated.incident.kind, updated.incident.ranks) == (
         opened.incident.id,
         "slow_rank",
         (2,),
     )
-    assert request.ranks == (2, 0, 1)
+    assert order.request.ranks == [2, 0, 1]
     assert story.state == "profiling"
     assert len(story.machine.tracker.incidents) == 1
 
@@ -572,8 +573,9 @@ def test_an_operator_can_ask_for_a_capture():
     (refused,) = story.feed(ev.CaptureAskedEvent, ranks=(1,), steps=5)
     assert refused.reason == "the run is warming"
     story.judge(60)
-    (request,) = story.feed(ev.CaptureAskedEvent, ranks=(1, 3), steps=5, shapes=True)
-    assert (request.ranks, request.steps, request.shapes, story.state) == ((1, 3), 5, True, "healthy")
+    (order,) = story.feed(ev.CaptureAskedEvent, ranks=(1, 3), steps=5, shapes=True)
+    request = order.request
+    assert (request.ranks, request.steps, request.shapes, story.state) == ([1, 3], 5, True, "healthy")
     (refused,) = story.feed(ev.CaptureAskedEvent, ranks=(1,), steps=5)
     assert "under way" in refused.reason
     story.feed(ev.CaptureResultEvent, answer=CaptureResult(

@@ -48,7 +48,7 @@ class Captured(Watch):
         for _, given in orders:
             for each in given:
                 if isinstance(each, ev.RequestCapture):
-                    self.requests.append(each)
+                    self.requests.append(each.request)
 
     def deliver(self, *, ranks=None, **more):
         """Let the ranks of the last request, or some of them, deliver their summaries."""
@@ -113,7 +113,7 @@ def test_a_capture_by_hand_of_a_run_that_is_or_turns_sick_does_not_count(asked_a
         watch.deliver(error="no trace")
     watch.ask(0, 3)
     watch.play(FAULTY, asked_at, 120)
-    assert watch.requests[-1].ranks == (0, 3)
+    assert watch.requests[-1].ranks == [0, 3]
     watch.deliver()
     assert len(watch.fits) == 1
     assert watch.expectation.model.captured_ranks == ()
