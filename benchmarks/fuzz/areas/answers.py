@@ -4,6 +4,7 @@ import json
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -12,7 +13,7 @@ from benchmarks.fuzz.harness import ACCEPTED, SurpriseError
 from exporter.reading.announce import merge_groups, parse_groups, parse_slots
 from lockstep.contracts import messages, topics
 from lockstep.contracts.blob import HEAD_BYTES, read_blob
-from lockstep.contracts.capture import request_from_json, result_from_json, result_to_json
+from lockstep.contracts.capture import request_from_json, result_from_json
 from lockstep.contracts.codec import Message, decode, encode
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.facts import facts_from_json
@@ -71,7 +72,7 @@ def _sent(topic: str, message: Message) -> None:
 
 def _answer(value: Any) -> None:
     answer = result_from_json(value, where=_WHERE)
-    message = messages.CaptureResult(run=seeds.RUN, node=seeds.NODE, rank=0, **result_to_json(answer))
+    message = replace(answer, run=seeds.RUN, node=seeds.NODE, rank=0)
     _sent(topics.run_topic(seeds.RUN, topics.ANSWER, seeds.NODE), message)
 
 

@@ -18,10 +18,9 @@ from exporter.exposing.collector import NodeCollector
 from exporter.reading.heartbeats import run_heartbeat
 from exporter.reading.rings import RingReading, Rings
 from exporter.reading.silence import announcement, watch
-from lockstep.contracts import messages, topics
 from lockstep.contracts import ring as layout
+from lockstep.contracts import topics
 from lockstep.contracts.blob import HEAD_BYTES
-from lockstep.contracts.capture import result_to_json
 from lockstep.contracts.codec import Message, decode, encode
 from lockstep.contracts.marks import BLOCK_BYTES, OTHER_THREAD, MarkBlock, MarkKind, pack_block
 from lockstep.contracts.paths import ring_path
@@ -238,9 +237,7 @@ class RingFiles:
 
     def _send_answer(self, reading: RingReading) -> None:
         if reading.answer is not None:
-            answer = messages.CaptureResult(
-                run=reading.run.name, node=seeds.NODE, rank=reading.rank, **result_to_json(reading.answer)
-            )
+            answer = replace(reading.answer, run=reading.run.name, node=seeds.NODE, rank=reading.rank)
             _check(topics.run_topic(reading.run.name, topics.ANSWER, seeds.NODE), answer)
 
     def _look(self) -> None:

@@ -1,4 +1,5 @@
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -199,5 +200,5 @@ def test_the_largest_words_of_a_rank_make_a_message(ring: MarkRing, reader: Ring
     look = reader.look()
     assert look.answer is not None
     assert look.answer.reason == "? in a file name"
-    answer = CaptureResult(run="r", node="n", rank=0, **result_to_json(look.answer))
+    answer = replace(look.answer, run="r", node="n", rank=0)
     assert decode(topics.run_topic("r", topics.ANSWER, "n"), encode(answer)) == answer
