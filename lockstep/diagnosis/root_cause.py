@@ -31,7 +31,8 @@ _OF_INCIDENT = {
     "gc": ("gc",),
     "link": ("communication",),
 }
-"""Bottlenecks or causes that go before others, by what the detectors measured."""
+"""Bottlenecks or causes that go before others, by what the detectors measured; of other causes what is not here."""
+_UNMEASURED = ("", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ def causes_beyond_peers(
 def causes_of_many(summaries: Sequence[TraceSummary], *, step_ns: float, cause: str = "") -> list[Finding]:
     """Return the causes that most of the captured ranks share, the most expensive first; they cost the median.
 
-    Where the detectors measured of what the steps grew (`cause`: data, gc or link), other causes were there before.
+    Where the detectors measured of what the steps grew (`cause`), other causes were there before: a job that collects
+    in every step does so for longer on a crowded machine.
     """
     by_cause: dict[str, list[tuple[int, _Cost]]] = {}
     for summary in summaries:
@@ -98,7 +100,7 @@ def causes_of_many(summaries: Sequence[TraceSummary], *, step_ns: float, cause: 
         assert merged is not None
         found.append(merged)
     return sorted(
-        (each for each in found if cause not in _OF_INCIDENT or _is_meant(cause, each)),
+        (each for each in found if cause in _UNMEASURED or _is_meant(cause, each)),
         key=lambda each: (not _is_meant(cause, each), -(each.lost_ns or 0)),
     )
 

@@ -149,6 +149,13 @@ def test_of_a_job_only_what_grew_can_be_the_cause():
     assert causes == {"link": ["small_packets"], "data": [], "unknown": ["synchronisation", "small_packets"]}
 
 
+@pytest.mark.parametrize(("cause", "reason"), [("off_cpu", []), ("compute", []), ("gc", ["gc"]), ("unknown", ["gc"])])
+def test_collections_of_every_step_are_the_reason_only_where_they_grew(cause, reason):
+    """The job collected as long before; what grew was time off the CPU."""
+    ranks = [rank(each, told("gc", 58.5)) for each in range(2)]
+    assert [each.cause for each in causes_of_many(ranks, step_ns=STEP_NS, cause=cause)] == reason
+
+
 def test_nothing_captured_has_no_cause():
     """Without summaries there is no answer and no failure."""
     assert beyond([], []) == []
