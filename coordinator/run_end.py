@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from coordinator.decide import events as ev
-from coordinator.decide.endings import crash_of, is_request
+from coordinator.decide.endings import crash_of, is_request, is_stopped
 from coordinator.decide.transitions import OVER
 from coordinator.detect.hangs.progress import is_going_on
 from coordinator.detect.scope import is_watched
@@ -25,10 +25,17 @@ def conclude(run: "Run", now_s: float) -> "Orders":
     if run.ended_since_s is None:
         run.ended_since_s = now_s
     is_over, waited_s, policy = run.membership.is_over, now_s - run.ended_since_s, run.policy.run
-    patience_s = policy.stop_seconds if all(map(is_request, endings.values())) else policy.crash_seconds
+    is_hung = run.machine.standstill.incident is not None
+    is_patient = is_hung or all(map(is_request, endings.values()))  # who kills a hang kills one rank after the other
+    patience_s = policy.stop_seconds if is_patient else policy.crash_seconds
     if not is_over and waited_s < patience_s:
         return []
-    crash = crash_of(endings, are_all_over=is_over)
+    # A rank that its node does not announce any more has lost its ring while it was exiting.
+    is_over = is_over or not run.membership.has_running
+    is_stopped_hang = is_hung and is_stopped(endings)
+    if is_stopped_hang and not is_over:
+        return []  # the others hang on: the same fault
+    crash = None if is_stopped_hang else crash_of(endings, are_all_over=is_over)
     ended = ev.EndedEvent(
         unix_s=now_s,
         cause_id="end",

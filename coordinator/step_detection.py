@@ -33,6 +33,7 @@ class StepDetection:
             run.generation, run.judge = run.timeline.generation, None
             run.remembered, run.judged = None, JudgedUntil(records=run.judged.records)
             run.expectation.begin_attempt()
+            run.membership.begin_attempt()
             orders += run.feed(ev.RestartedEvent(unix_s=now_s, cause_id=f"attempt:{run.generation}"))
         if _waits_for_nodes(run, now_s):
             return orders

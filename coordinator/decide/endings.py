@@ -85,6 +85,27 @@ def is_request(ending: "RankEnding") -> bool:
     return ending.kind == SIGNAL and ending.code in REQUESTS
 
 
+def is_stopped(endings: "Mapping[int, RankEnding]") -> bool:
+    """Whether a run that hung was ended from outside: one of its processes was before any other failed.
+
+    Ranks of a hang end one after the other, some once the collective that they wait in has lost a peer. When an
+    exception was raised is exact; the exporter sees the end of the peer that was killed before it later.
+    """
+    outside = [each for each in endings.values() if _is_from_outside(each)]
+    own = [each for each in endings.values() if not _is_from_outside(each)]
+    if not outside or not own:
+        return bool(outside)
+    first = min(own, key=lambda each: each.unix_ns)
+    slack_s = TEARDOWN_S if first.kind == EXCEPTION else 0.0
+    return (min(map(_earliest_ns, outside)) - first.unix_ns) * _NS <= slack_s
+
+
+def _is_from_outside(ending: "RankEnding") -> bool:
+    """Whether something other than the process itself, and than the kernel for want of memory, has ended it."""
+    is_killed = ending.kind == SIGNAL and ending.code == signal.SIGKILL and not ending.is_out_of_memory
+    return is_request(ending) or is_killed or ending.kind == VANISHED
+
+
 def _came_before(ending: "RankEnding", first: "RankEnding") -> bool:
     """Whether a process was gone before a collective of `first` failed, which then followed from it."""
     if ending.kind not in (SIGNAL, EXIT_CODE) or is_request(ending):

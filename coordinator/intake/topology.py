@@ -119,6 +119,8 @@ class Membership:
         self._finished_of_world: Counter[int] = Counter()
         self._ended_of_world: Counter[int] = Counter()
         self._failed: set[int] = set()
+        self._restarted: set[int] = set()  # ranks with another attempt since the run's present one began
+        self._past: dict[int, int] = {}  # attempt of ranks whose ending is of the run's attempt before
         self.last_seen_unix_s = float("-inf")
         self._elected_world = 0
         self._messages_since_count = 0
@@ -219,11 +221,27 @@ class Membership:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the process of some rank did not end well; costs nothing, as long as all run."""
+        """Whether the process of some rank of this attempt did not end well; costs nothing, as long as all run."""
         return bool(self._failed)
 
+    @property
+    def has_running(self) -> bool:
+        """Whether a node announces a rank of the world as one that runs; costs what all ranks cost."""
+        announced = {(rank, node) for node, each in self._announced.items() for rank in each.ranks}
+        return any(
+            info.world_size == self.world_size and info.state not in _ENDED and (rank, self.nodes[rank]) in announced
+            for rank, info in self.infos.items()
+        )
+
+    def begin_attempt(self) -> None:
+        """Begin another attempt of the run: what ended ranks of the one before, announced again, ends nothing more."""
+        of_before = self._failed - self._restarted
+        self._past |= {rank: self.infos[rank].attempt for rank in of_before}
+        self._failed -= of_before
+        self._restarted.clear()
+
     def endings(self) -> "dict[int, RankEnding]":
-        """Return how the processes of those ranks of the world ended that did not end well."""
+        """Return how the processes of those ranks of the world ended that did not end well in this attempt."""
         infos = ((rank, self.infos[rank]) for rank in self._failed)
         return {rank: info.ending for rank, info in infos if info.ending and info.world_size == self.world_size}
 
@@ -256,10 +274,12 @@ class Membership:
             self._count(known, -1)
             if known.attempt != info.attempt:
                 change.restarted.append(info)
+                self._restarted.add(rank)
         change.is_reshaped |= known is None or known.world_size != info.world_size
         self._count(info, 1)
         self.infos[rank] = info
-        (self._failed.add if info.ending is not None else self._failed.discard)(rank)
+        has_failed = info.ending is not None and self._past.get(rank) != info.attempt
+        (self._failed.add if has_failed else self._failed.discard)(rank)
         self._show(rank, sign)
         if self.nodes.get(rank) != node:
             self.nodes[rank] = node
