@@ -4,11 +4,31 @@ from alerts.policy import AlertPolicy, Site
 
 OVER = "finished|cancelled|crashed"
 """States of runs whose processes have ended, as a regular expression."""
+GAP = "5m"
+"""A coordinator that cannot be scraped for longer has an alert of its own, LockstepCoordinatorDown, which keeps back
+what ends for want of its series."""
 
 
 def by_run(operation: str, vector: str, site: Site) -> str:
     """Return one value per run: whatever target, replica or pod the series came from."""
     return f"{operation} by ({site.run_labels}) ({vector})"
+
+
+def last_known(vector: str) -> str:
+    """Return the series of a selector by their last scrapes: a scrape that fails ends them for everything else."""
+    return f"last_over_time({vector}[{GAP}])"
+
+
+def held(vector: str, site: Site) -> str:
+    """Return a coordinator's series by run; of runs that its page does not show now, as they were a moment ago.
+
+    For series that end with what they are about, so that their last scrape proves nothing while the run is shown.
+    """
+    before, shown = by_run("max", last_known(vector), site), by_run("max", "lockstep_run_ranks", site)
+    return (
+        f"(\n  {by_run('max', vector, site)}\n  or on ({site.run_labels})\n"
+        f"  ({before} unless on ({site.run_labels}) {shown})\n)"
+    )
 
 
 def is_in_state(states: str, site: Site) -> str:
@@ -23,7 +43,7 @@ def unfinished(vector: str, site: Site) -> str:
 
 def has_many_ranks(site: Site, policy: AlertPolicy) -> str:
     """Return the runs all of whose devices are worth a page; none whose size is unknown."""
-    return f"{by_run('max', 'lockstep_run_ranks', site)} >= {policy.page_devices_lost}"
+    return f"{by_run('max', last_known('lockstep_run_ranks'), site)} >= {policy.page_devices_lost}"
 
 
 def slower_than_history(site: Site, policy: AlertPolicy) -> str:

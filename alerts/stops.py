@@ -7,7 +7,7 @@ runs of unknown size included: a ticket may be wrong about that, a page may not.
 from dataclasses import replace
 
 from alerts import links
-from alerts.expressions import by_run, has_many_ranks, last_step_age, rank_step_age, unfinished
+from alerts.expressions import by_run, has_many_ranks, held, last_known, last_step_age, rank_step_age, unfinished
 from alerts.policy import AlertPolicy, Site
 from alerts.rule import Alert
 
@@ -58,7 +58,7 @@ def _small_run_crashed(site: Site, policy: AlertPolicy) -> Alert:
 
 
 def _crashed(site: Site) -> str:
-    return by_run("max", 'lockstep_run_incidents_open{cause="process"} > 0', site)
+    return by_run("max", last_known('lockstep_run_incidents_open{cause="process"}'), site) + " > 0"
 
 
 _NEXT_ATTEMPT = "the run makes steps under the same name again, at the latest an hour after the crash"
@@ -107,7 +107,7 @@ def _small_run_hung(site: Site, policy: AlertPolicy) -> Alert:
 
 def _hung(site: Site, policy: AlertPolicy) -> str:
     # Ranks are looked up and are no labels: a node that reports its ranks' places late must not page again.
-    return f"{by_run('max', 'lockstep_incident_silence_seconds', site)} > {policy.hung_silence_seconds}"
+    return f"{held('lockstep_incident_silence_seconds', site)} > {policy.hung_silence_seconds}"
 
 
 _WITH_FUNCTION = (

@@ -54,8 +54,9 @@ def vanishing(name):
     ]
     # Absence must last as long as the alert waits for it.
     later_s = fires_s + ALERTS[name].keep_seconds + (ALERTS[name].for_seconds if name in ON_ABSENCE else 0) + 120
-    # Rates look back over five minutes; then there is nothing left to rate.
-    later_s += 300 if "rate(" in ALERTS[name].expr else 0
+    # Rates and last scrapes look back over five minutes; then there is nothing left.
+    looks_back = any(each in ALERTS[name].expr for each in ("rate(", "last_over_time("))
+    later_s += 300 if looks_back and name not in ON_ABSENCE else 0
     return {
         "name": name,
         "interval": case["interval"],
