@@ -113,7 +113,7 @@ _PROGRESS = messages.RankProgress(
     is_alive=True,
 )
 _ENDING = messages.RankEnding(
-    unix_ns=UNIX_NS, kind=messages.EXCEPTION, code=1, exception="ValueError", frame="train.py(88): load"
+    unix_ns=UNIX_NS, kind=messages.EXCEPTION, code=1, exception="ValueError", frame="train.py(88): load", last_step=7
 )
 _GROUPS = [
     messages.GroupInfo(kind="dp", name="dp0", ranks=[[0, 2, 1]]),

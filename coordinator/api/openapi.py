@@ -25,6 +25,7 @@ _TEXT, _WHOLE, _NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "numb
 _TRUTH = {"type": "boolean"}
 _OBJECT, _LIST = {"type": "object"}, {"type": "array", "items": {"type": "object"}}
 _NUMBER_OR_NONE, _TEXT_OR_NONE = {"type": ["number", "null"]}, {"type": ["string", "null"]}
+_WHOLE_OR_NONE = {"type": ["integer", "null"]}
 _OBJECT_OR_NONE = {"type": ["object", "null"]}
 _TEXTS = {"type": "array", "items": _TEXT}
 _PLAIN = {"text/plain": {"schema": _TEXT}}
@@ -47,7 +48,7 @@ _POINT_FIELDS = {
 }
 _TIMELINE_FIELDS = {
     **dict.fromkeys(("id", "kind", "cause", "state", "culprit", "title"), _TEXT),
-    "onset_step": _WHOLE,
+    "onset_step": _WHOLE_OR_NONE,
     "begin_unix_seconds": _NUMBER,
     "end_unix_seconds": _NUMBER_OR_NONE,
 }

@@ -137,7 +137,7 @@ class CaptureFlow:
     def _has_waited_for_culprit(self, incident: "Incident") -> bool:
         """Whether the culprit of a slower run has had its time to become clear."""
         steps = self.policy.run.join_steps
-        return self.judgement is not None and self.judgement.step >= incident.detected_step + steps
+        return self.judgement is not None and self.judgement.step >= (incident.detected_step or 0) + steps
 
     def _selection(self, incident: "Incident") -> Selection:
         known = self.announced

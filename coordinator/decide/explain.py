@@ -100,7 +100,9 @@ def explanation(incident: "Incident", scene: Scene) -> Values:
 def history(incident: "Incident") -> list[Values]:
     """Return what became of an incident, step by step."""
     changes = incident.explanation.get("changes", [])
-    described: list[Values] = [{"step": incident.onset_step, "what": "began"}]
+    described: list[Values] = []
+    if incident.onset_step is not None:
+        described.append({"step": incident.onset_step, "what": "began"})
     described.append({**(changes[0] if changes else {}), "step": incident.detected_step, "what": "detected"})
     described += [{**each, "what": "changed"} for each in changes[1:]]
     if incident.closed_step is not None:
@@ -218,7 +220,8 @@ def _of_memory(incident: "Incident") -> Values:
 
 
 def _healthy(incident: "Incident", steps: list[int]) -> int:
-    return sum(step < incident.onset_step for step in steps)
+    onset_step = incident.onset_step
+    return 0 if onset_step is None else sum(step < onset_step for step in steps)
 
 
 def _rule(policy: "Policy", floor_ratio: float, what: str) -> str:
@@ -239,7 +242,7 @@ def _is_other(last: Values, incident: "Incident") -> bool:
     return bool((last["cause"], last["rank_count"]) != (incident.cause, len(incident.ranks)))
 
 
-def _change(incident: "Incident", step: int) -> Values:
+def _change(incident: "Incident", step: int | None) -> Values:
     return {
         "step": step,
         "cause": incident.cause,

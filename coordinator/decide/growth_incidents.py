@@ -66,12 +66,12 @@ class GrowthIncidents:
 
     def close_all(self, now_s: float) -> "list[Incident]":
         """Close what is open: the processes that it was about are gone."""
-        return [self._close(incident, incident.detected_step, now_s) for incident in self.open]
+        return [self._close(incident, incident.detected_step or 0, now_s) for incident in self.open]
 
     def _close(self, incident: "Incident", step: int, now_s: float) -> "Incident":
         self._seen_s.pop(incident.id, None)
         self._reported_s.pop(incident.id, None)
-        return self._tracker.close(incident.id, max(step, incident.detected_step), now_s)
+        return self._tracker.close(incident.id, max(step, incident.detected_step or 0), now_s)
 
 
 def remaining_seconds(incidents: "Sequence[Incident]") -> float | None:

@@ -5,12 +5,11 @@ an incident goes on while its finding does, whatever else is found; an incident 
 any of its findings, whatever its capture does. Those closed last can still be amended: evidence may come late.
 """
 
-import hashlib
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from coordinator.decide.crash_finding import crash_finding
+from coordinator.decide.crash_incident import crash_incident, make_incident_id
 from coordinator.decide.incident_matching import are_of_one_place, is_reason_of, lost_seconds, refined
 from coordinator.decide.incidents import CLOSED, Incident
 from coordinator.decide.memory import RunMemory
@@ -51,7 +50,7 @@ class IncidentTracker:
         self._acting: frozenset[str] = frozenset()
         self._node_of: dict[int, str] = {}
         self._ranks_of_node: Mapping[str, int] = {}
-        self._step = int(book.get("step", 0))
+        self._step: int | None = book.get("step")  # judged last, None before any
 
     @property
     def policy(self) -> "RunPolicy":
@@ -194,27 +193,27 @@ class IncidentTracker:
 
     def _began_together(self, incident: Incident, finding: "RunFinding") -> bool:
         steps = self.policy.join_steps
-        is_young = self._step - incident.detected_step <= steps
+        if incident.onset_step is None or incident.detected_step is None:
+            return False
+        is_young = (self._step or 0) - incident.detected_step <= steps
         return is_young and abs(finding.onset_step - incident.onset_step) <= steps
 
-    def open(self, finding: "RunFinding", step: int, now_s: float, *, ended_unix_s: float) -> Incident:
+    def open(self, finding: "RunFinding", step: int | None, now_s: float, *, ended_unix_s: float) -> Incident:
         """Open an incident of a finding at a step; one without a key is closed by the code that opened it.
 
-        Its id follows from what was measured (`ended_unix_s`: when the step ended by the ranks' clocks), not from when
-        or by whom it was judged: a pair of coordinators, and one that was restarted, give the same incident one id.
+        A finding of `step` None, before any was judged, has no onset step either. `ended_unix_s` is when the step ended
+        by the ranks' clocks.
         """
-        self.incidents_total += 1
-        subject = repr((finding.kind, finding.scope, finding.ranks, finding.domain, finding.onset_step))
-        digest = hashlib.blake2b(subject.encode(), digest_size=4).hexdigest()
+        subject = (finding.kind, finding.scope, finding.ranks, finding.domain, finding.onset_step)
         incident = Incident(
-            id=f"{self._run}-{int(ended_unix_s)}-{digest}",
+            id=make_incident_id(self._run, subject, ended_unix_s),
             run=self._run,
             kind=finding.kind,
             cause=finding.cause,
             scope=finding.scope,
             ranks=finding.ranks,
             domain=finding.domain,
-            onset_step=finding.onset_step,
+            onset_step=None if step is None else finding.onset_step,
             detected_step=step,
             opened_unix_ns=int(now_s * 1e9),
             slowdown_ratio=finding.excess_ratio,
@@ -223,6 +222,10 @@ class IncidentTracker:
             numbers=finding.numbers,
             confidence=finding.confidence,
         )
+        return self._add(incident)
+
+    def _add(self, incident: Incident) -> Incident:
+        self.incidents_total += 1
         self.incidents[incident.id] = incident
         return incident
 
@@ -301,14 +304,10 @@ class IncidentTracker:
 
     def open_crash(self, crash: "Crash", hostname: str, ended_ranks: int, now_s: float) -> Incident:
         """Open the incident of the rank that ended the run."""
-        finding = crash_finding(crash, hostname, ended_ranks, self._step)
-        incident = self.open(finding, self._step, now_s, ended_unix_s=crash.ending.unix_ns * 1e-9)
-        incident = replace(incident, root_cause=crash.what, function=crash.ending.frame, diagnosed=True)
-        self.incidents[incident.id] = incident
-        return incident
+        return self._add(crash_incident(self._run, crash, hostname, ended_ranks, now_s))
 
-    def close(self, incident_id: str, step: int, now_s: float) -> Incident:
-        """Close an open incident; return its last form."""
+    def close(self, incident_id: str, step: int | None, now_s: float) -> Incident:
+        """Close an open incident; return its last form. `step` is None where none was judged."""
         incident = self.incidents.pop(incident_id)
         self._quiet_steps.pop(incident_id, None)
         self._other_cause.pop(incident_id, None)

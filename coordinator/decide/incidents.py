@@ -46,7 +46,8 @@ class Incident:
     `slowdown_ratio` is own work over the peers' minus 1 (run: step over its baseline minus 1). `lost_device_seconds`
     grows while it is open: what a step would be shorter without it, times the ranks of the job. `function` and
     `operator` are empty until a profile named them. `onset_step` is where it began, `detected_step` where it was found,
-    steps of this attempt. `stacks` are of a hang: the merged stacks of its ranks' training threads as lines of text.
+    steps of this attempt, None where no step is known. `stacks` are of a hang: the merged stacks of its ranks' training
+    threads as lines of text.
     `explanation` is what it was decided from (`explain.py`), empty until that has been written down. `machine` is what
     other exporters' series show of its machines, None until they were read. `history` has a line for each of its
     machines that earlier incidents named.
@@ -59,8 +60,8 @@ class Incident:
     scope: str
     ranks: tuple[int, ...]
     domain: tuple[str, str] | None
-    onset_step: int
-    detected_step: int
+    onset_step: int | None
+    detected_step: int | None
     opened_unix_ns: int
     slowdown_ratio: float
     excess_seconds: float

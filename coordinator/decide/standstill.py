@@ -111,7 +111,7 @@ class Standstill:
             self._named_by = hang
             found = self._finding(hang, now_s)
             ended_unix_s = now_s if self._judgement is None else self._judgement.unix_s
-            step = max(found.onset_step, self._step)
+            step = None if self._step is None and hang.onset_step is None else max(found.onset_step, self._step or 0)
             incident = self._tracker.open(found, step, now_s, ended_unix_s=ended_unix_s)
             return self._grow(incident, now_s, rank_count), True
         after = self._named(before, hang, now_s)
@@ -144,14 +144,16 @@ class Standstill:
             evidence, numbers = (*held.evidence, *incident.evidence), incident.numbers | held.numbers
             named = replace(incident, scope=held.scope, ranks=held.ranks, evidence=evidence, numbers=numbers)
             self._tracker.incidents[incident.id] = replace(named, cause=held.cause, domain=None)
-        step = incident.detected_step if self._judgement is None else max(incident.detected_step, self._judgement.step)
+        step = incident.detected_step
+        if self._judgement is not None:
+            step = max(step or 0, self._judgement.step)
         self._named_by = None
         return self._tracker.close(incident.id, step, now_s)
 
     @property
-    def _step(self) -> int:
-        """The step that is under way."""
-        return 0 if self._judgement is None else self._judgement.step + 1
+    def _step(self) -> int | None:
+        """The step that is under way, None before one was judged."""
+        return None if self._judgement is None else self._judgement.step + 1
 
     def _is_ripe(self, hang: "Hang", now_s: float, rank_count: int) -> bool:
         """Whether a verdict may open an incident."""
@@ -185,7 +187,7 @@ class Standstill:
             scope=hang.scope,
             ranks=hang.ranks,
             domain=hang.domain,
-            onset_step=self._step if hang.onset_step is None else hang.onset_step,
+            onset_step=(self._step or 0) if hang.onset_step is None else hang.onset_step,
             excess_ratio=silence_s / usual_s if usual_s else 0.0,
             excess_seconds=silence_s,
             evidence=(*hang.evidence, self._silence()),

@@ -11,7 +11,7 @@ from coordinator.page.layout import format_seconds, link, moment_ns
 from coordinator.page.machine_evidence import render_machine_evidence
 from coordinator.page.stack_tree import draw_stacks
 from lockstep.html.markup import Html, code, escaped, folded, items, join, soft, tag
-from lockstep.html.units import counted, format_ranks
+from lockstep.html.units import counted, format_ranks, format_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -132,7 +132,7 @@ def facts(incident: "Incident", *, with_run: bool, host: str) -> Html:
 
 def _span(incident: "Incident") -> Html:
     """Return the steps of its beginning, finding and end, and the clock's times of those that have one."""
-    began = f"began at step {incident.onset_step}, found at step {incident.detected_step} ("
+    began = f"began at {format_step(incident.onset_step)}, found at {format_step(incident.detected_step)} ("
     text = [began, moment_ns(incident.opened_unix_ns), ")"]
     if incident.closed_step is not None:
         text.append(f", closed at step {incident.closed_step}")
@@ -222,7 +222,7 @@ def _why(incident: "Incident") -> Html:
 def _change_text(change: dict[str, Any]) -> str:
     cause = f": {change['cause'].replace('_', ' ')}" if change.get("cause") else ""
     ranks = f" on {counted(change['rank_count'], 'rank')}" if change.get("rank_count") else ""
-    return f"step {change['step']}, {change['what']}{cause}{ranks}"
+    return f"{format_step(change['step'])}, {change['what']}{cause}{ranks}"
 
 
 def _links(incident: "Incident", config: "CoordinatorConfig") -> list[Html]:

@@ -125,14 +125,18 @@ def _scale(values_KR: "Floats", recent_R: "Floats", *, is_wait: bool) -> tuple[f
 
 
 def _mark(incident: "Incident", layout: Layout, steps: list[int]) -> dict[str, Any]:
-    """Return where an incident is in the map; `column` is -1 where it began before the first step shown."""
-    column = next((place for place, step in enumerate(steps) if step >= incident.onset_step), len(steps) - 1)
+    """Return where an incident is in the map; `column` is -1 where it began before the first step shown.
+
+    One whose step is not known is at the last.
+    """
+    onset_step = steps[-1] if incident.onset_step is None else incident.onset_step
+    column = next((place for place, step in enumerate(steps) if step >= onset_step), len(steps) - 1)
     return {
         "id": incident.id,
         "kind": incident.kind,
         "cause": incident.cause,
         "onset_step": incident.onset_step,
-        "column": -1 if incident.onset_step < steps[0] else column,
+        "column": -1 if onset_step < steps[0] else column,
         "rows": layout.spans_of(incident.ranks),
     }
 

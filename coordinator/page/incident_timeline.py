@@ -24,7 +24,8 @@ def incident_timeline(
 ) -> list[dict[str, Any]]:
     """Return the incidents by their onset; `complete` are intervals of the run's series.
 
-    An onset before the series is placed `step_seconds` a step before the incident was found.
+    An onset before the series is placed `step_seconds` a step before the incident was found, one that is not known
+    where it was found.
     """
     return sorted(
         (_entry(incident, complete, step_seconds) for incident in incidents[:TIMELINE_MAX]),
@@ -34,9 +35,11 @@ def incident_timeline(
 
 def _entry(incident: "Incident", complete: "Sequence[NDArray[np.float64]]", step_seconds: float) -> dict[str, Any]:
     opened_s = incident.opened_unix_ns * _NS
-    onset_s = time_of_step(complete, incident.onset_step, opened_s)
-    if onset_s is None:
-        onset_s = opened_s - max(incident.detected_step - incident.onset_step, 0) * step_seconds
+    onset_s = opened_s
+    if incident.onset_step is not None and incident.detected_step is not None:
+        before_s = max(incident.detected_step - incident.onset_step, 0) * step_seconds
+        known_s = time_of_step(complete, incident.onset_step, opened_s)
+        onset_s = opened_s - before_s if known_s is None else known_s
     closed_s = None if incident.closed_unix_ns is None else round(incident.closed_unix_ns * _NS, 3)
     return {
         "id": incident.id,

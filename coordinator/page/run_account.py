@@ -26,7 +26,7 @@ def render_summary(summary: "RunSummary") -> str:
     days = [(day.date, f"{day.steps:,}", f"{day.goodput_ratio:.2%}", _lost(day.device_seconds)) for day in summary.days]
     incidents = [
         (str(each["kind"]), str(each["cause"]), format_ranks(each["ranks"]) if each["ranks"] else "-",
-         str(each["onset_step"]), f"{each['lost_device_hours']:.2f}")
+         "-" if each["onset_step"] is None else str(each["onset_step"]), f"{each['lost_device_hours']:.2f}")
         for each in summary.incidents
     ]  # fmt: skip
     body = (

@@ -115,7 +115,8 @@ def _begin_s(row: "StepRow", ranks: list[int]) -> float:
 
 
 def _mark(incident: "Incident", rows: "list[StepRow]", ranks: list[int], origin_s: float) -> Iterator[Event]:
-    first = next((row for row in rows if row.step >= incident.onset_step), None)
+    onset_step = incident.onset_step
+    first = next((row for row in rows if onset_step is not None and row.step >= onset_step), None)
     if first is None:
         return
     shown = {"incident": incident.id, "cause": incident.cause, "onset_step": incident.onset_step}

@@ -68,6 +68,7 @@ class AttemptSteps:
 
     A file has `block_count` blocks. `position` is where an earlier reader of the same attempt stopped: its steps do not
     come again. `last_step` and `last_end_ns` are those of the record that came last, None before the first.
+    `is_drained`: the last read took all that its file held then.
     """
 
     def __init__(self, block_count: int, position: ReadPosition | None = None) -> None:
@@ -79,6 +80,7 @@ class AttemptSteps:
         self._saved: dict[str, Any] | None = None
         self._saved_sequence = 0
         self._is_saved = self._has_marks = False
+        self.is_drained = False
         next_sequence = self._resume(position) if position is not None else 0
         self._reader = BlockReader(block_count, next_sequence)
 
@@ -129,8 +131,10 @@ class AttemptSteps:
     def read(self, fetch: Fetch, blocks_max: int, records_max: int = RECORDS_PER_READ) -> StepsRead:
         """Return what is new: of about `blocks_max` blocks, and about `records_max` records."""
         found = StepsRead()
+        is_end_reached = False
         if not self._pending:
             blocks = self._reader.read(fetch, blocks_max)
+            is_end_reached = len(blocks.blocks) < blocks_max
             self._pending.extend(blocks.blocks)
             self._note_lost(found, blocks)
         counts = self._builder.counts
@@ -145,6 +149,7 @@ class AttemptSteps:
         except BaseException:
             self._forget()
             raise
+        self.is_drained = is_end_reached and not self._pending
         found.lost_steps[self._gap_reason] += counts.lost_steps - before.lost_steps
         found.malformed_marks = counts.malformed_marks - before.malformed_marks
         if rows:

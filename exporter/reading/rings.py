@@ -12,7 +12,7 @@ and is no directory that we may read.
 import logging
 import os
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ from exporter.reading.rank_states import RankStates, State
 from exporter.reading.ring_file import ReadResult, RingFile
 from exporter.reading.run_directories import RunDirectories, turns_of
 from exporter.reading.totals import possible
-from exporter.reading.tracks import RankTrack, RunTrack
+from exporter.reading.tracks import ENDED, RankTrack, RunTrack
 from lockstep.contracts.capture import CaptureResult
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.facts import facts_from_json
@@ -261,9 +261,9 @@ class Rings:
                 self._refuse(run, track.rank, ring.inode, error)
                 return []
             built = len(steps.records)
-            self._take_state(run, track, look, state)
             lost = self._take_losses(steps)
             records = self._take_records(run, track, steps.records)
+            self._take_state(run, track, look, _as_read(state, track, is_last=records_max == _RECORDS_AT_END))
             is_new = len(records) or look.answer is not None or lost
             return [RingReading(run, track.rank, records, look.answer, lost)] if is_new else []
         self._counts.lost[TORN] += built
@@ -337,6 +337,17 @@ class Rings:
 
 def _key(path: Path, inode: int) -> str:
     return f"{path} inode {inode}"
+
+
+def _as_read(state: State, track: RankTrack, *, is_last: bool) -> State:
+    """Return a rank's state with the last step that its ring holds; it has not ended before that is read.
+
+    `is_last`: nothing of the ring will be read any more. `track` has all that was read.
+    """
+    name, ending = state
+    if name in ENDED and not track.steps.is_drained and not is_last:
+        return track.state, track.ending
+    return name, None if ending is None else replace(ending, last_step=track.totals.last_step)
 
 
 def _mark_superseded(run: RunTrack) -> None:

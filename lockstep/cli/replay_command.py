@@ -12,6 +12,7 @@ from lockstep.contracts.domains import DEFAULT_ORDER, Domain, Topology, check_or
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.limits import WORLD_SIZE_MAX
 from lockstep.contracts.records import DOMAIN_KINDS
+from lockstep.html.units import format_step
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -151,7 +152,7 @@ def _text(line: dict[str, Any]) -> str:
     extent = f"no step for as long as {ratio:,.0f} steps" if line["kind"] == "hang" else f"{ratio:+.1%}"
     head = (
         f"{line['run']}: {line['kind']} by {line['cause']}, {line['scope']} {named}{where}: "
-        f"{extent}, from step {line['onset_step']}, told at step {line['detected_step']}, "
+        f"{extent}, from {format_step(line['onset_step'])}, found at {format_step(line['detected_step'])}, "
         f"{until}, {line['lost_device_seconds']:.1f} device seconds lost"
     )
     return "\n".join((head, *(f"    {each}" for each in line["evidence"])))

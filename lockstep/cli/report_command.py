@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.contracts.domains import DEFAULT_ORDER, check_order
 from lockstep.contracts.errors import ConfigError
+from lockstep.html.units import format_step
 
 if TYPE_CHECKING:
     from coordinator.record.run_summary import RunSummary
@@ -83,7 +84,7 @@ def _text(summary: "RunSummary") -> str:
     ]
     lines += [f"{day.date}  {day.steps:,} steps, goodput {day.goodput_ratio:.1%}" for day in summary.days]
     lines += [
-        f"incident {each['id']}: {each['kind']} by {each['cause']} from step {each['onset_step']}, "
+        f"incident {each['id']}: {each['kind']} by {each['cause']} from {format_step(each['onset_step'])}, "
         f"{each['lost_device_hours']:.2f} device hours"
         for each in summary.incidents
     ]

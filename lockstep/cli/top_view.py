@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from lockstep.html.units import format_step
+
 Line = list[tuple[str, str]]
 """Pieces of text, each with its style: a name of rich's, or empty."""
 
@@ -130,7 +132,7 @@ def _incident(each: dict[str, Any]) -> list[Line]:
     root = f", root cause {each['root_cause']}" if each["root_cause"] else ""
     title = f"{each['kind']}: {_where(each)}, cause {each['cause']}{root}{_extent(each)}".replace("_", " ")
     found_at = datetime.fromtimestamp(each["opened_unix_ns"] / _NS, UTC)
-    when = f"since step {each['onset_step']}, found at step {each['detected_step']}"
+    when = f"since {format_step(each['onset_step'])}, found at {format_step(each['detected_step'])}"
     made: list[Line] = [[("* ", "red"), (printable(title), "bold"), (f"  {printable(each['run'])}", "dim")]]
     made.append([(f"    {printable(when)}, {found_at:%Y-%m-%d %H:%M:%S} UTC", "dim")])
     if each["function"]:

@@ -45,6 +45,11 @@ def format_number(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.3g}"
 
 
+def format_step(step: int | None) -> str:
+    """Return "step 7", or that no step is known."""
+    return "an unknown step" if step is None else f"step {step}"
+
+
 def counted(count: int, noun: str) -> str:
     """Return "1 rank", "10,000 ranks"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

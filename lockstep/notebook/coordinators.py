@@ -12,7 +12,7 @@ INCIDENTS = pa.schema(
     [
         *(required(name, _TEXT) for name in ("id", "run", "state", "kind", "cause", "scope")),
         required("ranks", pa.list_(_INT)),
-        *(required("onset_step", _INT), required("detected_step", _INT), pa.field("closed_step", _INT)),
+        *(pa.field(name, _INT) for name in ("onset_step", "detected_step", "closed_step")),
         *(required("opened_unix_ns", _INT), pa.field("closed_unix_ns", _INT)),
         *(required(name, _REAL) for name in ("slowdown_ratio", "excess_seconds", "lost_device_seconds")),
         *(required(name, _TEXT) for name in ("function", "root_cause", "confidence")),
@@ -25,7 +25,7 @@ def incidents(url: str, *, run: str = "", state: str = "", token: str = "", arro
     """Return the incidents of the coordinator at `url` (e.g. "http://coordinator:9856"), the oldest first.
 
     `run` and `state` ("open", "closed") choose some; `token` is the API's, where passwords are needed. Columns: id,
-    run, state, kind, cause, scope string; ranks list of int64; onset_step, detected_step int64, closed_step Int64;
+    run, state, kind, cause, scope string; ranks list of int64; onset_step, detected_step, closed_step Int64;
     opened_unix_ns int64, closed_unix_ns Int64; slowdown_ratio, excess_seconds (of a step), lost_device_seconds float64;
     function, root_cause, confidence string, empty before a capture named them; evidence list of string.
 

@@ -23,7 +23,7 @@ class IncidentNote:
     cause: str
     ranks: tuple[int, ...]
     host: str
-    onset_step: int
+    onset_step: int | None
     opened_unix_s: float
     closed_unix_s: float | None
     slowdown_ratio: float
@@ -48,7 +48,8 @@ class IncidentNote:
         """One line: what, who, where, since when."""
         where = f" on {self.host}" if self.host else ""
         who = f" of rank {self.ranks_text}" if self.ranks else ""
-        return f"{self.kind.replace('_', ' ')}{who}{where}: {self.cause}, from step {self.onset_step}, {self.state}"
+        since = "" if self.onset_step is None else f", from step {self.onset_step}"
+        return f"{self.kind.replace('_', ' ')}{who}{where}: {self.cause}{since}, {self.state}"
 
     def row(self) -> dict[str, Any]:
         """Return the columns of a table of incidents."""
@@ -91,7 +92,7 @@ def _incident(each: Mapping[str, Any], base_url: str) -> IncidentNote:
         cause=str(each["cause"]),
         ranks=tuple(map(int, each["ranks"])),
         host=str(each.get("host", "")),
-        onset_step=int(each["onset_step"]),
+        onset_step=None if each["onset_step"] is None else int(each["onset_step"]),
         opened_unix_s=int(each["opened_unix_ns"]) * 1e-9,
         closed_unix_s=None if closed_ns is None else int(closed_ns) * 1e-9,
         slowdown_ratio=_finite_or_zero(each["slowdown_ratio"]),

@@ -109,7 +109,7 @@ def _event(note: IncidentNote) -> LogRecord:
         severity_number=severity,
         severity_text=severity.name,
         body=note.title,
-        attributes={f"{PREFIX}.incident.{name}": value for name, value in note.row().items()},
+        attributes={f"{PREFIX}.incident.{name}": value for name, value in note.row().items() if value is not None},
         event_name=f"{PREFIX}.incident",
     )
 

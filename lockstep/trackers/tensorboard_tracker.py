@@ -55,11 +55,11 @@ class TensorboardTracker:
         self._flush()
 
     def log_incidents(self, changed: Sequence[IncidentNote], listed: Sequence[IncidentNote]) -> None:  # noqa: ARG002
-        """Write a text for each, at the step at which it began."""
+        """Write a text for each, at the step at which it began, the first where none is known: an event needs one."""
         for note in changed:
             rows = "\n".join(f"- {name}: {value}" for name, value in note.row().items())
             summary = text(f"{PREFIX}/incidents/{note.id}", f"**{note.title}**\n\n{rows}")
-            self._write(summary, note.onset_step, note.closed_unix_s or note.opened_unix_s)
+            self._write(summary, note.onset_step or 0, note.closed_unix_s or note.opened_unix_s)
         self._flush()
 
     def close(self, *, is_over: bool) -> None:  # noqa: ARG002  (a file has no such state)

@@ -116,7 +116,7 @@
     const incident = map.incidents.find(each => each.rows.some(([first, last]) => first <= row && row <= last));
     return [`${who}, step ${map.steps[step]}: own work ${value(row, step, "self")}, waiting ${value(row, step, "wait")}`,
       place, domains[row], map.grouped_by !== "node" ? `${group.name} is ranks ${group.ranks}` : "",
-      incident ? `incident: ${incident.kind.replaceAll("_", " ")}, cause ${incident.cause}, since step ${incident.onset_step}` : ""]
+      incident ? `incident: ${incident.kind.replaceAll("_", " ")}, cause ${incident.cause}${incident.onset_step === null ? "" : `, since step ${incident.onset_step}`}` : ""]
       .filter(Boolean).join(" · ");
   }
 

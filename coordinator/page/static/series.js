@@ -192,7 +192,8 @@
     const link = document.createElement("a"), mark = document.createElement("span"), name = document.createElement("span");
     link.href = find(`incident-${each.id}`) ? `#incident-${each.id}` : `/incidents/${encodeURIComponent(each.id)}`;
     const end = each.end_unix_seconds, until = end ? `to ${clock(end, 0)} UTC` : "still open";
-    link.title = `${each.title}: from step ${each.onset_step}, ${clock(each.begin_unix_seconds, 0)} UTC ${until}`;
+    const onset = each.onset_step === null ? "" : `step ${each.onset_step}, `;
+    link.title = `${each.title}: from ${onset}${clock(each.begin_unix_seconds, 0)} UTC ${until}`;
     link.setAttribute("aria-label", link.title);
     link.className = each.state;
     Object.assign(link.style, { left: `${start}px`, width: `${room}px`, top: `${lane * LANE}px` });

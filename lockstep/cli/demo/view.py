@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lockstep.cli.demo.verdict import DemoVerdict
+from lockstep.html.units import format_step
 
 _BAR_CELLS = 32
 _PLAIN_EVERY_STEPS = 25
@@ -122,7 +123,7 @@ def print_verdict(console: Console, verdict: DemoVerdict) -> None:
         root_cause = f": {verdict.root_cause}" if verdict.root_cause and verdict.kind != "slow_rank" else ""
         table.add_row("cause", Text(f"{verdict.cause or 'unknown'}{root_cause}", "bold"))
         table.add_row("function", Text(f"{verdict.function or 'not captured'}{operator}", "bold"))
-        table.add_row("since", f"step {verdict.onset_step}, found at step {verdict.detected_step}")
+        table.add_row("since", f"{format_step(verdict.onset_step)}, found at {format_step(verdict.detected_step)}")
         for number, evidence in enumerate(verdict.evidence):
             table.add_row("" if number else "evidence", Text(evidence))
         for number, line in enumerate(verdict.stacks):

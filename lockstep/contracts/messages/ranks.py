@@ -60,7 +60,8 @@ class RankEnding:
     `is_out_of_memory`: the kernel killed a process of its cgroup for want of memory just then. `is_orderly`: the exit
     code is the program's own, since Python ran its exit functions, which `os._exit` and a framework's kill leave out.
     `unix_ns` is when the process itself noted its end, else when the exporter saw it. At `alive_unix_ns` (0: not known)
-    it lived, long before that where the node has no processor time to spare.
+    it lived, long before that where the node has no processor time to spare. `last_step` is the last step that its ring
+    holds, None where it holds none.
     """
 
     unix_ns: UnixNs
@@ -71,6 +72,7 @@ class RankEnding:
     is_out_of_memory: bool = False
     is_orderly: bool = False
     alive_unix_ns: UnixNs = 0
+    last_step: StepIndex | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -160,11 +160,11 @@ def running(announcement, *ranks):
 class Job:
     """A run of four ranks that has made its steps."""
 
-    def __init__(self, memories=None):
+    def __init__(self, memories=None, steps=STEPS):
         self.runs = Runs(CoordinatorConfig(), Policy(), memories or {}, lambda: 0.0)
         self.instructions = []
         self.take(announce(0, 1, 2, 3), NOW - STEPS)
-        for step in range(STEPS):
+        for step in range(steps):
             self.take(HEALTHY.batch(step, step + 1), NOW - STEPS + step)
 
     def take(self, message, now_s):
@@ -301,3 +301,32 @@ def test_ranks_that_end_in_any_order_name_the_first():
 def test_requests_are_distinguished_from_faults(ending, expected):
     """A signal that asks, a shell's code for one, and the exception that one becomes."""
     assert is_request(ending) is expected
+
+
+@pytest.mark.parametrize(("last_step", "onset_step"), [(41, 42), (0, 1), (None, None)])
+def test_a_crash_begins_in_the_step_that_its_rank_was_in(last_step, onset_step):
+    """By what its ring held at the end: its last records may still be on their way; without any no step is known."""
+    job = Job()
+    endings = [replace(killed(KILL), last_step=last_step), *[killed(TERM, 0.1)] * 3]
+    job.take(told(endings), NOW + 1)
+    (incident,) = job.incidents(ev.OpenIncident)
+    assert (incident.onset_step, incident.detected_step) == (onset_step, onset_step)
+
+
+def test_a_run_that_crashes_before_its_noise_is_known_has_a_step_too():
+    """It has made steps, and none was compared."""
+    job = Job(steps=3)
+    assert not job.machine.judgement.is_warm
+    job.take(told([replace(killed(KILL), last_step=2), *[killed(TERM, 0.1)] * 3]), NOW + 1)
+    (incident,) = job.incidents(ev.OpenIncident)
+    assert incident.onset_step == 3
+
+
+def test_a_pair_of_coordinators_gives_a_crash_one_id():
+    """However far each has judged the run."""
+    ids = set()
+    for steps in (3, 20):
+        job = Job(steps=steps)
+        job.take(told([replace(killed(KILL), last_step=20), *[killed(TERM, 0.1)] * 3]), NOW + 1)
+        ids |= {each.id for each in job.incidents(ev.OpenIncident)}
+    assert len(ids) == 1

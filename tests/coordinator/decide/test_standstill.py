@@ -161,7 +161,7 @@ def test_a_run_that_has_not_stepped_yet_has_a_minute_and_needs_a_name():
     story = Story()
     assert story.wait(RUN.lost_seconds) == []
     (opened,) = story.wait(1)
-    assert (opened.incident.onset_step, opened.incident.evidence[-1]) == (0, "no step since 13:46:40 UTC")
+    assert (opened.incident.onset_step, opened.incident.evidence[-1]) == (None, "no step since 13:46:40 UTC")
 
 
 @pytest.mark.parametrize(("steps", "lost_records", "is_told"), [(3000, 0, True), (3000, 1, False), (100, 0, False)])
@@ -351,3 +351,13 @@ def test_a_step_of_minutes_before_noise_is_known_or_without_all_ranks(more):
     for step in range(60, 70):
         story.judge(step, warm=more.get("warm", True))
     assert len(held(story, **more)) == (0 if "warm" in more else 2)
+
+
+def test_a_hang_before_the_first_step_has_none():
+    """Its first collective never ends: no step is known, which is not step 0."""
+    story = Story()
+    story.wait(400)
+    incident = story.incident
+    assert (incident.kind, incident.onset_step, incident.detected_step) == ("hang", None, None)
+    closed = story.judge(7)[-1].incident
+    assert (closed.onset_step, closed.detected_step, closed.closed_step) == (None, None, 7)

@@ -1,0 +1,62 @@
+"""The incident of a rank that ended its run. Pure."""
+
+import hashlib
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from coordinator.decide.incidents import Incident
+from coordinator.detect.findings import CRASH, PROCESS
+
+if TYPE_CHECKING:
+    from coordinator.decide.endings import Crash
+
+_NS = 1e-9
+
+
+def make_incident_id(run: str, subject: tuple[object, ...], unix_s: float) -> str:
+    """Return the id of what was measured at a time by the ranks' clocks, whoever judges it and when.
+
+    A pair of coordinators, and one that was restarted, give the same incident one id.
+    """
+    digest = hashlib.blake2b(repr(subject).encode(), digest_size=4).hexdigest()
+    return f"{run}-{int(unix_s)}-{digest}"
+
+
+def crash_incident(run: str, crash: "Crash", hostname: str, ended_ranks: int, now_s: float) -> Incident:
+    """Return the incident of a crash; `hostname` is empty where unknown, `ended_ranks` counts all.
+
+    It begins in the step that the rank was in: the one after the last that its ring holds.
+    """
+    ending, rank = crash.ending, crash.rank
+    step = None if ending.last_step is None else ending.last_step + 1
+    return Incident(
+        id=make_incident_id(run, (CRASH, rank), ending.unix_ns * _NS),
+        run=run,
+        kind=CRASH,
+        cause=PROCESS,
+        scope="rank",
+        ranks=(rank,),
+        domain=None,
+        onset_step=step,
+        detected_step=step,
+        opened_unix_ns=int(now_s * 1e9),
+        slowdown_ratio=0.0,
+        excess_seconds=0.0,
+        evidence=_evidence(crash, hostname, ended_ranks),
+        numbers={},
+        root_cause=crash.what,
+        function=ending.frame,
+        diagnosed=True,
+    )
+
+
+def _evidence(crash: "Crash", hostname: str, ended_ranks: int) -> tuple[str, ...]:
+    ending = crash.ending
+    ended_at = f"{datetime.fromtimestamp(ending.unix_ns * _NS, UTC):%H:%M:%S} UTC"
+    where = f" on host {hostname}" if hostname else ""
+    lines = [f"rank {crash.rank}{where} ended first, at {ended_at}: {crash.what}"]
+    if ending.frame:
+        lines.append(f"it was in {ending.frame}")
+    if ended_ranks > 1:
+        lines.append(f"{ended_ranks - 1} other ranks ended after it")
+    return tuple(lines)
