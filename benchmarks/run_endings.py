@@ -30,7 +30,6 @@ from tests.end_to_end.test_run_endings import (
     LIVE_S,
     MEMORY_BYTES,
     OUT_OF_MEMORY,
-    PATIENCE_S,
     ROWS,
     Job,
     Row,
@@ -38,6 +37,7 @@ from tests.end_to_end.test_run_endings import (
     scancel,
 )
 from tests.support.cgroups import UNAVAILABLE, memory_cgroup
+from tests.support.servers import PATIENCE_S
 from tests.support.stack import Stack, fault_begin, full_stack
 
 POLICY = AlertPolicy(page_devices_lost=2)

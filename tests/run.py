@@ -27,7 +27,7 @@ class Part:
     """Tests that run together: pytest's marker expression, its flags, and a command that runs it in another world.
 
     `paths` are the tests to choose from, empty for all. `module` is run instead of pytest. Where the other world is
-    refused, `instead` runs.
+    refused, `instead` runs. `limit_s` is that of each test that sets none, 0 for that of the project.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Part:
     paths: tuple[str, ...] = ()
     module: tuple[str, ...] = ()
     instead: "Part | None" = None
+    limit_s: int = 0
 
 
 _OWN_TIER = "not frameworks"
@@ -71,8 +72,10 @@ _LIVE = {
     ),
 }
 """What is tested with real processes and servers, by subject: how runs end, where they hang, captures, and who is paged."""
+_LIVE_LIMIT_S = 900  # a test of seconds takes minutes where strangers have the cores
 LIVE = tuple(
-    Part(name=name, marked=_OWN_TIER, paths=tuple(f"tests/{path}" for path in paths)) for name, paths in _LIVE.items()
+    Part(name=name, marked=_OWN_TIER, paths=tuple(f"tests/{path}" for path in paths), limit_s=_LIVE_LIMIT_S)
+    for name, paths in _LIVE.items()
 )
 TABLES = (
     Part(name="table of endings", module=("benchmarks.run_endings",)),
@@ -106,8 +109,20 @@ def command(part: Part) -> list[str]:
     if part.module:
         return [sys.executable, "-m", *part.module]
     distribution = ["--dist", "loadfile"] if part.flags else []
+    limit = ["--timeout", str(part.limit_s)] if part.limit_s else []
     colour = ["--color=yes"] if sys.stdout.isatty() else []
-    pytest = [sys.executable, "-m", "pytest", "-m", part.marked, *part.flags, *distribution, "--durations", "15"]
+    pytest = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-m",
+        part.marked,
+        *part.flags,
+        *distribution,
+        "--durations",
+        "15",
+        *limit,
+    ]
     return [*part.prefix, *pytest, *colour, *part.paths]
 
 

@@ -15,13 +15,13 @@ from lockstep.contracts.inspector_metrics import PLACES_MAX
 from lockstep.contracts.metrics import CATALOGUE, STEP_BUCKETS_SECONDS
 from tests.support import servers
 from tests.support.routes import to_webhook
-from tests.support.servers import wait_until
+from tests.support.servers import WAIT_S, wait_until
 
 HERE = rules.RENDERED.parent.parent
 PROMETHEUS = HERE / "prometheus.example.yml"
 ALERTMANAGER = HERE / "alertmanager.example.yml"
 RECEIVERS = {"critical": "pager", "warning": "chat", "info": "updates", "none": "null"}
-DEADLINE_S = 30
+DEADLINE_S = WAIT_S
 
 
 def run(*command):

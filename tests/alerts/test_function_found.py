@@ -17,12 +17,12 @@ from tests.alerts.test_notifications import TEMPLATES, sent
 from tests.coordinator.test_collector import HANG, run_snapshot, snapshot
 from tests.support import servers
 from tests.support.routes import with_addresses
-from tests.support.servers import get_json, wait_until
+from tests.support.servers import WAIT_S, get_json, wait_until
 
 pytestmark = pytest.mark.servers
 
 POLICY = AlertPolicy(function_new_seconds=15, page_sent_seconds=16)
-DEADLINE_S = 90
+DEADLINE_S = WAIT_S
 FUNCTION = "train.py(88): stuck_in_download"
 HUNG = replace(HANG, ranks=(2,), domain=("dp", "dp0"), excess_seconds=90.0)
 

@@ -9,7 +9,7 @@ from alerts import rules
 from tests.alerts.test_examples import ALERTMANAGER
 from tests.support import servers
 from tests.support.routes import to_webhook
-from tests.support.servers import get_json, wait_until
+from tests.support.servers import WAIT_S, get_json, wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -32,7 +32,7 @@ VERDICTS |= {"LockstepRunUnwatched", "LockstepFunctionFound", "LockstepMemoryRun
 """What a run's series from the coordinator mean, or their absence: none of it is sent without a coordinator."""
 ALERTS = {alert.name: alert for alert in rules.alerts()}
 PER_RUN = sorted(name for name, alert in ALERTS.items() if alert.per_run)
-DEADLINE_S = 20
+DEADLINE_S = WAIT_S
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import pytest
 from tests.alerts.test_examples import ALERTMANAGER
 from tests.support import servers
 from tests.support.routes import with_addresses
-from tests.support.servers import wait_until
+from tests.support.servers import WAIT_S, wait_until
 
 TEMPLATES = ALERTMANAGER.parent / "lockstep.tmpl"
 BEGAN = datetime(2026, 1, 2, 3, tzinfo=UTC)
-DEADLINE_S = 20
+DEADLINE_S = WAIT_S
 NOTES = {
     "summary": "Run a loses as much as 2k devices to slowness: rank 2 on node7, compute, model.py:spin.",
     "description": "Steps of run a cost more.",

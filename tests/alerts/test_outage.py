@@ -16,7 +16,7 @@ from tests.alerts.test_examples import ALERTMANAGER
 from tests.alerts.test_scenarios import run_promtool
 from tests.support import servers
 from tests.support.routes import to_webhook
-from tests.support.servers import wait_until
+from tests.support.servers import WAIT_S, wait_until
 
 PAGE, TICKET = "LockstepDevicesLost", "LockstepRunSlow"
 SILENT, EXPLAINED = "LockstepCoordinatorUnreachable", "LockstepRunExplained"
@@ -120,7 +120,7 @@ class Judge:
         for _ in range(2):
             told = len(self.told("LockstepExporterDown"))
             self.say("LockstepExporterDown", ended=told % 2 == 1)
-            wait_until(lambda told=told: len(self.told("LockstepExporterDown")) > told, 20, "a change that is told")
+            wait_until(lambda told=told: len(self.told("LockstepExporterDown")) > told, WAIT_S, "a change that is told")
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def judge(tmp_path):
 def test_a_page_outlives_the_restart_of_the_coordinator(judge, silent, told):
     """The page ends and comes again with the coordinator, and whoever has it hears of neither; nor of its ticket."""
     judge.say(PAGE, TICKET)
-    wait_until(lambda: judge.told(PAGE) == ["firing"], 20, "the page")
+    wait_until(lambda: judge.told(PAGE) == ["firing"], WAIT_S, "the page")
     if silent:
         judge.say(*silent)
     judge.say(PAGE, ended=True)

@@ -12,7 +12,7 @@ from coordinator.runtime import Coordinator
 from coordinator.settings.config import CoordinatorConfig
 from lockstep.contracts.messages import GroupInfo, NodeAnnouncement, RankInfo
 from tests.coordinator.scenarios import START_UNIX_S
-from tests.support.servers import free_port
+from tests.support.servers import WAIT_S, free_port
 from tests.support.servers import mosquitto as run_mosquitto
 
 
@@ -114,10 +114,10 @@ async def running(*, reread=None, broker=None, **settings):
     finally:
         stop.set()
         if not task.done():
-            await asyncio.wait_for(task, 20)
+            await asyncio.wait_for(task, WAIT_S)
 
 
-async def until(condition, *, seconds=10.0):
+async def until(condition, *, seconds=WAIT_S):
     """Wait until `condition()` is true; a deadline, not a pause, decides failure."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():

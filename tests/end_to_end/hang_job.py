@@ -1,13 +1,14 @@
-"""Four forked gloo ranks, tensor x data parallel, the agent installed by hand; rank 1 sleeps in its data loader.
+"""Four forked gloo ranks, tensor x data parallel, the agent installed by hand; rank 1 is stuck in its data loader.
 
-Arguments: store file, shared directory, seconds of sleep. The others only wait; after the sleep the training goes on to
-its end. Who is waited for in two domains is told in the one where the waiting began: the other tensor-parallel group
+Arguments: store file, shared directory, a file that ends the wait. The others only wait; once the file is there the
+training goes on to its end. Who is waited for in two domains is told in the one where the waiting began: the other tensor-parallel group
 comes a second later than rank 0, or chance would decide.
 """
 
 import os
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -25,23 +26,24 @@ LATER_SECONDS = 1.0
 RANKS = 4
 
 
-def stuck_in_download(seconds):
-    time.sleep(seconds)
+def stuck_in_download(arrived):
+    while not arrived.exists():
+        time.sleep(0.05)
 
 
 class Downloads(Dataset):
-    def __init__(self, seconds):
-        self.seconds = seconds
+    def __init__(self, arrived):
+        self.arrived = arrived
 
     def __len__(self):
         return 1
 
     def __getitem__(self, index):
-        stuck_in_download(self.seconds)
+        stuck_in_download(self.arrived)
         return index
 
 
-def work(rank, store, root, sleep_seconds):
+def work(rank, store, root, arrived):
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS), LOCKSTEP_DIR=root, LOCKSTEP_RUN="job"
     )
@@ -56,7 +58,7 @@ def work(rank, store, root, sleep_seconds):
         weight.sum().backward()
         time.sleep(STEP_SECONDS)
         if rank == LATE_RANK and step == LATE_STEP:
-            next(iter(DataLoader(Downloads(float(sleep_seconds)))))
+            next(iter(DataLoader(Downloads(Path(arrived)))))
         elif rank // 2 != LATE_RANK // 2 and step == LATE_STEP:
             time.sleep(LATER_SECONDS)
         dist.all_reduce(torch.ones(100), group=tensor)

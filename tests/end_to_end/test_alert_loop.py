@@ -3,8 +3,9 @@
 import pytest
 
 from tests.support.alert_loop import check_loop, prometheus
+from tests.support.servers import LIVE_LIMIT_S
 
-pytestmark = [pytest.mark.servers, pytest.mark.smoke, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.servers, pytest.mark.smoke, pytest.mark.timeout(LIVE_LIMIT_S)]
 
 
 def test_on_prometheus(tmp_path, capsys):

@@ -3,11 +3,11 @@
 import pytest
 
 from tests.support.alert_loop import check_loop, victoria_metrics
-from tests.support.servers import is_installed
+from tests.support.servers import LIVE_LIMIT_S, is_installed
 
 pytestmark = [
     pytest.mark.servers,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(LIVE_LIMIT_S),
     pytest.mark.skipif(
         not is_installed("victoria-metrics", "vmalert"),
         reason="Debian's victoria-metrics (with vmalert) is not installed",

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.alone, pytest.mark.torch]
+LIMIT_S = 600
+pytestmark = [pytest.mark.alone, pytest.mark.torch, pytest.mark.timeout(LIMIT_S + 30)]
 
 RANK = 1
-LIMIT_S = 170
 
 
 def demonstrate(fault, picture):

@@ -16,9 +16,9 @@ from lockstep.contracts.memory_report import DEVICE
 from lockstep.contracts.metrics import BY_NAME, CATALOGUE
 from lockstep.contracts.records import DOMAIN_KINDS
 from tests.end_to_end.fake_nodes import FakeNodes
-from tests.support.servers import free_port, get, mosquitto, running, wait_ready, wait_until
+from tests.support.servers import LIVE_LIMIT_S, PATIENCE_S, free_port, get, mosquitto, running, wait_ready, wait_until
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(LIVE_LIMIT_S)]
 
 LOCKSTEP = [sys.executable, "-m", "lockstep.cli.main"]
 RUN, RANKS, SCRAPERS = "llm", 8, 40
@@ -86,16 +86,20 @@ def addresses(tmp_path_factory):
             for service, process in (("exporter", exporter), ("coordinator", coordinator)):
                 wait_ready(f"{found[service]}/-/ready", process, logs[service])
             known = f'lockstep_run_baseline_step_duration_seconds{{run="{RUN}"}}'
-            wait_until(lambda: known in (get(f"{found['coordinator']}/metrics") or ""), 40, "a run with a baseline")
+            wait_until(
+                lambda: known in (get(f"{found['coordinator']}/metrics") or ""), PATIENCE_S, "a run with a baseline"
+            )
             settled = "lockstep_exporter_last_acknowledgement_timestamp_seconds "
-            wait_until(lambda: f"\n{settled}" in (get(f"{found['exporter']}/metrics") or ""), 40, "an acknowledgement")
+            wait_until(
+                lambda: f"\n{settled}" in (get(f"{found['exporter']}/metrics") or ""), PATIENCE_S, "an acknowledgement"
+            )
             yield found
 
 
 def scrape(address, **headers):
     """Return (content type, text) of a scrape."""
     request = urllib.request.Request(f"{address}/metrics", headers=headers)
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         body = answer.read()
         if answer.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
@@ -187,6 +191,6 @@ def test_nothing_but_reading(addresses, service):
     """A scraper's path takes no body."""
     request = urllib.request.Request(f"{addresses[service]}/metrics", data=b"x", method="POST")
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request, timeout=5)
+        urllib.request.urlopen(request, timeout=PATIENCE_S)
     assert refused.value.code == 405
     refused.value.close()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.decide.transitions import OVER, State
 from exporter.runtime import Exporter
 from lockstep.agent.bootstrap import loader_environment
 from tests.agent.launchers.slurm import slurm_cluster
@@ -25,13 +26,12 @@ from tests.end_to_end import ending_job
 from tests.exporter.conftest import make_config
 from tests.exporter.conftest import running as exporter_running
 from tests.support.cgroups import UNAVAILABLE, memory_cgroup
-from tests.support.servers import mosquitto
+from tests.support.servers import LIVE_LIMIT_S, PATIENCE_S, mosquitto
 
-pytestmark = [pytest.mark.alone, pytest.mark.torch, pytest.mark.servers]
+pytestmark = [pytest.mark.alone, pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(LIVE_LIMIT_S)]
 
 RANKS = 2
 STEPS_BEFORE = 30
-PATIENCE_S = 120
 LIVE_S = 15
 """A run whose processes live must not end: looked at for as long as an end takes to be concluded."""
 AT_ONCE = 3  # jobs
@@ -160,13 +160,13 @@ async def outcome(row, job, coordinator):
         row.act(job)
         if row.state == "healthy":
             await asyncio.sleep(LIVE_S)
-            state = str(machine.state)
-            assert state not in ("finished", "cancelled", "crashed", "hung", "lost"), state
+            await until(lambda: machine.state not in (State.HUNG, State.LOST), seconds=PATIENCE_S)
+            assert machine.state not in OVER
             return Outcome("healthy", _incidents(machine), 0.0)
         await until(lambda: _over(job), seconds=PATIENCE_S)
         began_s = time.monotonic()
         with contextlib.suppress(AssertionError):
-            await until(lambda: str(machine.state) in ("finished", "cancelled", "crashed"), seconds=60)
+            await until(lambda: str(machine.state) in ("finished", "cancelled", "crashed"), seconds=PATIENCE_S)
         return Outcome(str(machine.state), _incidents(machine), time.monotonic() - began_s)
     finally:
         await job.end()

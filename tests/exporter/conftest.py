@@ -15,7 +15,7 @@ from exporter.runtime import Exporter
 from lockstep.contracts import ring as layout
 from lockstep.contracts.records import MISSING, RECORD_FIELDS
 from tests.support.mark_ring import MarkRing, wanted_step
-from tests.support.servers import Mosquitto, free_port
+from tests.support.servers import WAIT_S, Mosquitto, free_port
 from tests.support.servers import mosquitto as run_mosquitto
 
 OFFSET_NS = 1_700_000_000_000_000_000
@@ -120,7 +120,7 @@ def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def until(condition: Any, seconds: float = 20.0) -> None:
+async def until(condition: Any, seconds: float = WAIT_S) -> None:
     """Wait for something that another process or task brings about and that signals no one."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110  (see above: there is no event to wait on)
@@ -147,4 +147,4 @@ async def running(exporter: Exporter) -> AsyncIterator[Exporter]:
         yield exporter
     finally:
         stop.set()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, WAIT_S)

@@ -17,7 +17,7 @@ from lockstep.cli.main import main
 from tests.end_to_end.fake_nodes import FakeNodes
 from tests.support import servers
 from tests.support.routes import to_webhook
-from tests.support.servers import free_port, get_json, mosquitto, running, wait_ready, wait_until
+from tests.support.servers import PATIENCE_S, free_port, get_json, mosquitto, running, wait_ready, wait_until
 
 LOCKSTEP = [sys.executable, "-m", "lockstep.cli.main"]
 RUN, RANKS_PER_NODE, NODES = "llm", 2, 2
@@ -138,7 +138,7 @@ def victoria_metrics(folder, jobs, alertmanager):
     with running(store, folder / "victoria.log") as process:
         wait_ready(f"http://127.0.0.1:{ports[0]}/health", process, folder / "victoria.log")
         scraped = f"http://127.0.0.1:{ports[0]}/api/v1/query?query=up"
-        wait_until(lambda: len(get_json(scraped)["data"]["result"]) > NODES, 30, "scrapes that can be searched")
+        wait_until(lambda: len(get_json(scraped)["data"]["result"]) > NODES, PATIENCE_S, "scrapes that can be searched")
         with running(alerting, folder / "vmalert.log") as judge:
             wait_ready(f"http://127.0.0.1:{ports[1]}/health", judge, folder / "vmalert.log")
             yield
@@ -191,24 +191,26 @@ def check_loop(folder, server):
             run = get_json(f"{loop.coordinator_url}/api/v1/runs/{RUN}")
             return run is not None and run["state"] == "healthy" and run["step"] >= 60
 
-        wait_until(known, 40, "a healthy run")
+        wait_until(known, PATIENCE_S, "a healthy run")
         assert loop.pager.deliveries == []
         loop.nodes.slow_rank = 2
-        page, *_ = wait_until(lambda: loop.told(SLOW, "firing"), 30, "the page")
+        page, *_ = wait_until(lambda: loop.told(SLOW, "firing"), PATIENCE_S, "the page")
         check_page(page, 2)
         wait_until(
-            lambda: {"LockstepRunSlow", SLOW_TICKET} <= loop.inhibited(), 20, "the tickets that the page answers"
+            lambda: {"LockstepRunSlow", SLOW_TICKET} <= loop.inhibited(),
+            PATIENCE_S,
+            "the tickets that the page answers",
         )
         loop.nodes.slow_rank = None
-        wait_until(lambda: loop.told(SLOW, "resolved", rank=2), 30, "the end of it")
+        wait_until(lambda: loop.told(SLOW, "resolved", rank=2), PATIENCE_S, "the end of it")
         assert loop.routes() == {("/pager", SLOW)}
         assert [delivery.body["status"] for delivery in loop.pager.deliveries] == ["firing", "resolved"]
         loop.nodes.slow_rank = 1
-        page, *_ = wait_until(lambda: loop.told(SLOW, "firing", rank=1), 30, "another page")
+        page, *_ = wait_until(lambda: loop.told(SLOW, "firing", rank=1), PATIENCE_S, "another page")
         check_page(page, 1)
         loop.coordinator.terminate()
-        down, *_ = wait_until(lambda: loop.told(DOWN, "firing"), 30, "the coordinator's own ticket")
+        down, *_ = wait_until(lambda: loop.told(DOWN, "firing"), PATIENCE_S, "the coordinator's own ticket")
         assert down["annotations"]["runbook_url"] == f"{RUNBOOKS}/{DOWN}.md"
-        wait_until(lambda: "LockstepRunUnwatched" in loop.inhibited(), 40, "a verdict that is kept back")
-        wait_until(lambda: loop.told(STAYS_DOWN, "firing"), 40, "the page of a coordinator that stays down")
+        wait_until(lambda: "LockstepRunUnwatched" in loop.inhibited(), PATIENCE_S, "a verdict that is kept back")
+        wait_until(lambda: loop.told(STAYS_DOWN, "firing"), PATIENCE_S, "the page of a coordinator that stays down")
         assert loop.routes() - TICKETS == {("/pager", SLOW), ("/chat", DOWN), ("/pager", STAYS_DOWN)}

@@ -18,7 +18,13 @@ from typing import NamedTuple
 
 may_start = True
 """Whether servers may be started now; pytest sets it for each test."""
-START_SECONDS = 60.0  # a coordinator on a machine with thirty tasks for two cores needs 30
+START_SECONDS = 120.0  # a coordinator on a machine with thirty tasks for two cores needs 30
+WAIT_S = 120.0
+"""For what one process brings about on such a machine; within the limit of a test that sets none."""
+PATIENCE_S = 300.0
+"""For what several processes bring about together there. A test that passes never waits so long."""
+LIVE_LIMIT_S = 1200
+"""Of a test with real ranks and all servers, which waits for several such things."""
 
 
 def free_port() -> int:
