@@ -216,3 +216,12 @@ def test_the_demonstration_is_right_about_data():
     assert (verdict["rank"], verdict["cause"], verdict["correct"]) == (1, "data", True)
     assert "read_document" in verdict["function"]
     assert abs(verdict["onset_step"] - verdict["fault_step"]) <= 3
+
+
+@pytest.mark.parametrize(
+    ("now_s", "first_step_s", "is_late"),
+    [(170, None, False), (190, None, True), (190, 170, False), (300, 170, False), (320, 170, True)],
+)
+def test_the_time_of_a_session_counts_from_its_first_step(now_s, first_step_s, is_late):
+    """Ranks of a busy machine import torch for minutes, which is no fault that was not found."""
+    assert session._is_late(now_s, 0.0, first_step_s) is is_late
