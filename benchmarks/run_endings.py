@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -272,9 +273,28 @@ def unexpected(stack: Stack, found: list[Found]) -> list[str]:
         for alert in delivery.body["alerts"]
     )
     expected = sorted((e.run, e.way.alert, s) for e in found if e.run and e.way.alert for s in ("firing", "resolved"))
-    return [f"{name} {status} of {run}" for run, name, status in sent if (run, name, status) not in expected] + [
-        f"{sent.count(each)} times {each}" for each in expected if sent.count(each) != 1
+    wrong = [each for each in dict.fromkeys(sent) if each not in expected]
+    wrong += [each for each in expected if sent.count(each) != 1]
+    return [
+        f"{sent.count(each)} times {name} {status} of {run}: {_history(stack, run)}"
+        for each in wrong
+        for run, name, status in [each]
     ]
+
+
+def _history(stack: Stack, run: str) -> str:
+    """Return all notifications and incidents of a run, in the order of their times."""
+    sent = [
+        (unix_s, f"{alert['labels']['alertname']} {alert['status']}") for unix_s, alert in stack.pager.alerts(run=run)
+    ]
+    sent += [
+        (
+            each["opened_unix_ns"] * 1e-9,
+            f"{each['kind']} of ranks {each['ranks']} opened: {'; '.join(each['evidence'])}",
+        )
+        for each in stack.incidents(run)
+    ]
+    return ", then ".join(f"{datetime.fromtimestamp(unix_s, UTC):%H:%M:%S} {text}" for unix_s, text in sorted(sent))
 
 
 def main() -> int:

@@ -57,6 +57,7 @@ def _evidence(crash: "Crash", hostname: str, ended_ranks: int) -> tuple[str, ...
     lines = [f"rank {crash.rank}{where} ended first, at {ended_at}: {crash.what}"]
     if ending.frame:
         lines.append(f"it was in {ending.frame}")
-    if ended_ranks > 1:
-        lines.append(f"{ended_ranks - 1} other ranks ended after it")
+    others = ended_ranks - 1
+    if others > 0:
+        lines.append(f"{others} other rank{'' if others == 1 else 's'} ended after it")
     return tuple(lines)

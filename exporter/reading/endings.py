@@ -16,14 +16,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic_ns, time_ns
 
-from exporter.kernel_files import CGROUPS, PROC
+from exporter.kernel_files import CGROUPS, PROC, read
 from exporter.reading.oom_kills import OomKills, group_oom_kills, host_oom_kills
 from lockstep.contracts.messages import EXIT_CODE, SIGNAL, VANISHED, RankEnding
 
 _GET_INFO = 0xC040FF0B  # PIDFD_GET_INFO of a struct pidfd_info of 64 bytes, the first version's
 _INFO = struct.Struct("<QQ11Ii")  # mask, cgroup, 11 ids, exit status
 _INFO_EXIT = 1 << 3
-_START_TIME, _START_STACK, _EXIT_STATUS = 19, 25, 49  # fields of proc_pid_stat(5), from the state (0) on
+_FLAGS, _START_TIME, _START_STACK, _EXIT_STATUS = 6, 19, 25, 49  # fields of proc_pid_stat(5), from the state (0) on
+_PF_EXITING = 0x4  # of these flags (Linux, include/linux/sched.h)
+_SIGKILL_BIT = 1 << (signal.SIGKILL - 1)  # of the masks in proc_pid_status(5)
+_STATUS_BYTES = 4096
 _CODE_MAX = 255
 
 
@@ -31,7 +34,8 @@ _CODE_MAX = 255
 class _Watched:
     """A process: its pidfd, when it started (clock ticks since boot), and whether /proc shows how it ends.
 
-    `oom_kills` are those of its control group; `alive_unix_ns` is when it was last known to live.
+    `oom_kills` are those of its control group; `alive_unix_ns` is when it was last known to live, and not to be killed:
+    a process that is killed takes seconds to end where it gets no processor time, and then is not the later of two.
     """
 
     pid: int
@@ -40,6 +44,7 @@ class _Watched:
     is_readable: bool
     oom_kills: OomKills
     alive_unix_ns: int
+    is_dying: bool = False
 
 
 class EndWatch:
@@ -61,7 +66,8 @@ class EndWatch:
         self._host_oom_kills.sample(now_ns)
         known = self._watched.get(key)
         if known is not None:
-            known.alive_unix_ns = time_ns()
+            if not known.is_dying:
+                known.alive_unix_ns = time_ns()
             known.oom_kills.sample(now_ns)
             known.is_readable = known.is_readable or _is_readable(self._stat(pid))  # one that just began may not be yet
             return
@@ -125,6 +131,18 @@ class EndWatch:
                 del self._watched[key]
                 self._endings[key] = self._ending(watched, now_ns)
                 self._close(watched)
+        if ended:
+            for watched in self._watched.values():
+                watched.is_dying = watched.is_dying or self._is_killed(watched.pid)
+
+    def _is_killed(self, pid: int) -> bool:
+        """Whether a process that lives has been sent SIGKILL, or is exiting."""
+        fields = self._stat(pid)
+        if fields and int(fields[_FLAGS]) & _PF_EXITING:
+            return True
+        status = read(f"{self._proc}/{pid}/status", _STATUS_BYTES)
+        masks = (line.split()[1] for line in status.splitlines() if line.startswith((b"SigPnd:", b"ShdPnd:")))
+        return any(int(mask, 16) & _SIGKILL_BIT for mask in masks)
 
     def _ending(self, watched: _Watched, unix_ns: int) -> RankEnding | None:
         have_risen = watched.oom_kills.have_risen()

@@ -86,10 +86,18 @@ class Job:
         for rank in ranks:
             os.kill(self.ranks()[rank][0], number)
 
+    def kill_together(self):
+        """Kill all ranks at once: stopped first, none fails because of another while the next one's turn is to come.
+
+        On a machine without processor time to spare, seconds may lie between two signals that a process sends.
+        """
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid, _ in self.ranks():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
     async def end(self):
-        for pid, _ in self.ranks():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self.kill_together()
         with contextlib.suppress(ProcessLookupError):
             self.launcher.kill()
         await self.launcher.wait()
@@ -106,7 +114,7 @@ def terminate(job):
 
 def kill_all(job):
     job.launcher.kill()
-    job.kill(signal.SIGKILL, 0, 1)
+    job.kill_together()
 
 
 def nothing(_job):

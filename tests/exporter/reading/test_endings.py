@@ -223,3 +223,36 @@ def test_a_kill_for_want_of_memory_is_counted_by_the_kernel(family, tmp_path, be
     one.release()
     until(lambda: not watch.is_watched("a"))
     assert watch.ending("a", 7).is_out_of_memory is expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "pending", "is_killed"),
+    [
+        ("4194560", "0000000000000100", True),
+        ("4194564", "0000000000000000", True),
+        ("4194560", "0000000000004200", False),
+    ],
+    ids=["SIGKILL is pending", "exiting", "SIGTERM and SIGUSR1 are pending"],
+)
+def test_a_process_that_was_killed_before_another_ended_did_not_live_after_it(
+    family, tmp_path, flags, pending, is_killed
+):
+    """On a starved node one of those that a command has killed ends seconds after the first."""
+    first, last = family("sys.exit(1)"), family("sys.exit(1)")
+    fields = ["7"] * 60
+    fields[6] = flags
+    for each in (first, last):
+        (tmp_path / str(each.child)).mkdir()
+        (tmp_path / str(each.child) / "stat").write_text(f"{each.child} (a) R " + " ".join(fields[1:]))
+        (tmp_path / str(each.child) / "status").write_text(f"Name:\ta\nSigPnd:\t{pending}\nShdPnd:\t{0:016x}\n")
+    watch = EndWatch(proc=str(tmp_path))
+    watch.watch("first", first.child)
+    watch.watch("last", last.child)
+    first.release()
+    until(lambda: not watch.is_watched("first"))
+    seen_ns = time.time_ns()
+    watch.watch("last", last.child)  # it lives: the exporter has seen so in between
+    last.release()
+    until(lambda: not watch.is_watched("last"))
+    assert (watch.ending("last", 7).alive_unix_ns < seen_ns) is is_killed
+    watch.close()
