@@ -210,17 +210,19 @@ class RunMachine:
     def _on_tick(self, event: ev.TickEvent) -> None:
         policy = self._policy.run
         silence_s = event.unix_s - self.standstill.last_sign_s
+        is_hanging = self.standstill.incident is not None and event.is_alive
+        if is_hanging and self.state is State.LOST:
+            self._move(Trigger.BLOCKED)
         if self.state in OVER or self.state is State.LOST or self.judgement is None:
             is_history = self.state in (State.FINISHED, State.CANCELLED)
             keep_s = policy.keep_seconds if is_history else policy.lost_keep_seconds
-            hangs = self.standstill.incident is not None and event.is_alive
-            if silence_s > keep_s and not hangs:
+            if silence_s > keep_s and not is_hanging:
                 self._close_hang(event.unix_s)
                 self._close_crash(event.unix_s)
                 self._out.add(ev.ForgetRun)
         else:
             step_s = self.judgement.recent_step_seconds or self.judgement.step_seconds
-            if silence_s > max(policy.lost_seconds, policy.lost_steps * step_s):
+            if silence_s > max(policy.lost_seconds, policy.lost_steps * step_s) and not is_hanging:
                 self.flow.withdraw(event.unix_s)
                 self._move(Trigger.SILENT)
 

@@ -67,7 +67,7 @@ TRANSITIONS: dict[tuple[State, Trigger], State] = {
     (State.RECOVERING, Trigger.SETTLED): State.HEALTHY,
     (State.HUNG, Trigger.RESUMED): State.RECOVERING,
     (State.LOST, Trigger.RESUMED): State.RECOVERING,
-    **{(state, Trigger.BLOCKED): State.HUNG for state in LIVE},
+    **{(state, Trigger.BLOCKED): State.HUNG for state in (*LIVE, State.LOST)},
     **{(state, Trigger.SILENT): State.LOST for state in (*LIVE, State.HUNG)},
     **{(state, Trigger.CRASHED): State.CRASHED for state in (*LIVE, State.HUNG, State.LOST)},
     **{(state, Trigger.CANCELLED): State.CANCELLED for state in (*LIVE, State.HUNG, State.LOST)},

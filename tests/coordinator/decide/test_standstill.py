@@ -361,3 +361,17 @@ def test_a_hang_before_the_first_step_has_none():
     assert (incident.kind, incident.onset_step, incident.detected_step) == ("hang", None, None)
     closed = story.judge(7)[-1].incident
     assert (closed.onset_step, closed.detected_step, closed.closed_step) == (None, None, 7)
+
+
+def test_a_run_whose_processes_live_stays_hung():
+    """Without exporters it is lost, and hangs again once they are back: the page of a hang leads to a run that hangs."""
+    story = stepping()
+    story.wait(6)
+    for _ in range(600):
+        story.now += 1.0
+        story.feed(ev.TickEvent, is_alive=True)
+    assert story.state == "hung"
+    story.wait(1)
+    assert story.state == "lost"
+    story.feed(ev.TickEvent, is_alive=True)
+    assert story.state == "hung"
