@@ -14,7 +14,7 @@ import numpy as np
 
 from coordinator.decide import events as ev
 from coordinator.decide import samples as of
-from coordinator.detect.findings import FLUCTUATION, MEMORY_GROWTH, SLOW_LINK, SLOW_RANK
+from coordinator.detect.findings import CRASH, FLUCTUATION, HANG, MEMORY_GROWTH, SLOW_LINK, SLOW_RANK
 from coordinator.detect.ranks.components import medians
 from coordinator.detect.ranks.groups import REFERENCE_QUANTILE
 from coordinator.intake.replicas import replica_members
@@ -68,7 +68,7 @@ def explain_instructions(
         changes = list(before.get("changes", ()))
         if changes and not _is_other(changes[-1], incident):
             continue
-        changes.append(_change(incident, scene.rows[-1].step if scene.rows else incident.detected_step))
+        changes.append(_change(incident, _step_of_change(incident, scene)))
         values = before | {"changes": changes[:1] + changes[1:][1 - CHANGES_MAX :]}
         described.append(
             ev.ExplainedEvent(unix_s=event.unix_s, cause_id=event.cause_id, incident_id=incident.id, explanation=values)
@@ -94,7 +94,7 @@ def explanation(incident: "Incident", scene: Scene) -> Values:
         return common | _of_rank(incident, rows, scene)
     if rows and incident.kind == SLOW_LINK and incident.domain is not None:
         return common | _of_domain(incident, incident.domain, rows, scene)
-    return common | _of_job(incident, rows)
+    return common | _of_job(incident, rows) | _of_stop(incident, scene.policy)
 
 
 def history(incident: "Incident") -> list[Values]:
@@ -206,6 +206,28 @@ def _of_job(incident: "Incident", rows: "list[StepRow]") -> Values:
     }
 
 
+def _of_stop(incident: "Incident", policy: "Policy") -> Values:
+    """Return what a hang or a crash was decided from, which is no comparison of step times; nothing for others."""
+    if incident.kind == CRASH:
+        return {
+            "quantity": "when and how the process of each rank ended",
+            "reference": {"how": "the other ranks' ends", "step_seconds": None},
+            "rule": "the rank ended before the others, and not because it was asked to",
+        }
+    if incident.kind != HANG:
+        return {}
+    run, usual_s = policy.run, incident.numbers.get("usual_step_seconds")
+    return {
+        "quantity": "time without a step, and which ranks have not arrived",
+        "reference": {
+            "how": "the run's usual step and its longest pause",
+            "step_seconds": None if usual_s is None else of.number(usual_s),
+        },
+        "rule": f"no step for longer than {run.hang_steps:g} usual steps, {run.hang_seconds:g} s and "
+        f"{run.hang_pause_factor:g} times the longest pause before",
+    }
+
+
 def _of_memory(incident: "Incident") -> Values:
     usual = incident.numbers.get("peers_bytes_per_step")
     return {
@@ -240,6 +262,13 @@ def _thresholds(policy: "Policy", sections: Sequence[str]) -> Values:
 
 def _is_other(last: Values, incident: "Incident") -> bool:
     return bool((last["cause"], last["rank_count"]) != (incident.cause, len(incident.ranks)))
+
+
+def _step_of_change(incident: "Incident", scene: Scene) -> int | None:
+    """Return the last step with a row, but none before the incident was found: a hang has no row of its own step."""
+    if not scene.rows:
+        return incident.detected_step
+    return max(scene.rows[-1].step, incident.detected_step or 0)
 
 
 def _change(incident: "Incident", step: int | None) -> Values:

@@ -49,15 +49,15 @@ def render_commands(commands: tuple[tuple[str, str], ...]) -> Html:
     rows = [join((tag("dt", scheduler), tag("dd", tag("code", command)))) for scheduler, command in commands]
     return join(
         (
-            tag("h4", "Take the node out of scheduling"),
+            tag("h4", "If the node is to blame, take it out of scheduling"),
             tag("dl", *rows),
             soft(
-                "If the node is to blame. What runs there goes on: restart the job from its last checkpoint on another "
+                "These commands stop nothing that runs there: restart the job from its last checkpoint on another "
                 "node. ",
                 tag("code", "kubectl uncordon"),
                 " and ",
                 tag("code", "State=RESUME"),
-                " give it back.",
+                " undo them.",
             ),
         )
     )

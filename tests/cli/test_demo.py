@@ -1,11 +1,13 @@
 """The demonstration's verdict and view; the demonstration itself."""
 
+import asyncio
 import io
 import json
 import shutil
 import subprocess
 import sys
 from dataclasses import fields
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -31,6 +33,8 @@ CRASH = INCIDENT | {
     "kind": "crash", "cause": "process", "function": "training.py(80): reject_document", "root_cause": "ValueError",
 }  # fmt: skip
 
+DEMO_LIMIT_S = 600
+"""Longer than a demonstration on a busy machine, which ends by limits of its own."""
 WHERE_IT_RUNS = {"root", "spool_directory", "http_host", "http_port"}
 """Directories and ports of its own, so that it disturbs no services of the machine."""
 OF_ONE_NODE = {"metrics_level"}
@@ -122,21 +126,40 @@ def test_a_fault_that_stops_the_job_needs_its_state_and_no_other_incident(fault,
 @pytest.mark.parametrize(
     ("fault", "state", "incidents", "printed"),
     [
-        ("hang", "hung", [HANG], ("stuck_in_download", "stacks", "ranks 0-3: training.py(180)", "is right")),
-        ("crash", "crashed", [CRASH], ("process: ValueError", "reject_document", "is right")),
+        (
+            "hang",
+            "hung",
+            [HANG],
+            ("2, has not arrived", "stuck_in_download", "ranks 0-3: training.py(180)", "is right"),
+        ),
+        (
+            "crash",
+            "crashed",
+            [CRASH],
+            ("2, ended before the others", "process: ValueError", "reject_document", "is right"),
+        ),
         ("cancel", "cancelled", [], ("The run was cancelled", "SIGINT to the job", "is right")),
-        ("cancel", "healthy", [], ("No rank holds this job back", "is WRONG")),
+        (
+            "cancel",
+            "healthy",
+            [],
+            (
+                "No rank holds this job back",
+                "0 incidents",
+                "is WRONG: expected no incident and state cancelled, got 0 incidents and state healthy",
+            ),
+        ),
     ],
 )
 def test_the_verdict_on_a_stopped_job_names_what_stopped_it(fault, state, incidents, printed):
     """Where ranks stand for a hang, the exception for a crash, the request for a cancelled run."""
     output = io.StringIO()
-    print_verdict(Console(file=output, width=120), verdict_of(incidents, fault, state))
+    print_verdict(Console(file=output, width=240), verdict_of(incidents, fault, state))
     for words in printed:
         assert words in output.getvalue()
 
 
-def test_the_verdict_says_what_matters():
+def test_the_verdict_prints_what_matters():
     """Rank, cause, function, evidence, advice and its gain are all in the text."""
     output = io.StringIO()
     print_verdict(Console(file=output, width=120), verdict_of([INCIDENT]))
@@ -145,19 +168,22 @@ def test_the_verdict_says_what_matters():
 
 
 @pytest.mark.parametrize(
-    ("incidents", "said"),
+    ("incidents", "printed"),
     [
         ([INCIDENT | {"function": ""}], "is INCOMPLETE: rank and cause are right"),
         ([INCIDENT | {"function": "", "cause": "data"}], "is WRONG"),
-        ([INCIDENT | {"function": ""}, INCIDENT | {"ranks": [0]}], "is WRONG"),
+        (
+            [INCIDENT | {"function": ""}, INCIDENT | {"ranks": [0]}],
+            "is WRONG: expected one incident of rank 2 with cause compute in redundant_attention, got 2 incidents",
+        ),
         ([INCIDENT | {"function": "x.py(1): other"}], "is WRONG"),
     ],
 )
-def test_a_verdict_without_its_function_is_told_from_a_wrong_one(incidents, said):
+def test_a_verdict_that_lacks_its_function_is_incomplete_and_not_wrong(incidents, printed):
     """A busy machine may not summarise a capture in time: whoever was named was still named rightly."""
     output = io.StringIO()
-    print_verdict(Console(file=output, width=160), verdict_of(incidents))
-    assert said in output.getvalue()
+    print_verdict(Console(file=output, width=240), verdict_of(incidents))
+    assert printed in output.getvalue()
 
 
 def test_the_picture_needs_no_other_host(tmp_path):
@@ -169,7 +195,7 @@ def test_the_picture_needs_no_other_host(tmp_path):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_the_view_says_who_waits_for_whom(terminal):
+def test_the_view_names_who_waits_for_whom(terminal):
     """On a terminal and in a log, the slow rank and those who wait are named."""
     output = io.StringIO()
     view = DemoView(Console(file=output, width=120, force_terminal=terminal), "compute fault", 60)
@@ -207,10 +233,11 @@ def test_captures_go_where_there_is_room(monkeypatch, tmp_path):
 
 @pytest.mark.alone
 @pytest.mark.torch
+@pytest.mark.timeout(DEMO_LIMIT_S + 30)
 def test_the_demonstration_is_right_about_data():
     """`lockstep demo --fault data --rank 1 --json` ends with 0 and a right verdict on its last line."""
     command = [sys.executable, "-m", "lockstep.cli.main", "demo", "--fault", "data", "--rank", "1", "--json"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEMO_LIMIT_S, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     verdict = json.loads(ended.stdout.splitlines()[-1])
     assert (verdict["rank"], verdict["cause"], verdict["correct"]) == (1, "data", True)
@@ -225,3 +252,22 @@ def test_the_demonstration_is_right_about_data():
 def test_the_time_of_a_session_counts_from_its_first_step(now_s, first_step_s, is_late):
     """Ranks of a busy machine import torch for minutes, which is no fault that was not found."""
     assert session._is_late(now_s, 0.0, first_step_s) is is_late
+
+
+async def test_a_request_that_fails_does_not_end_the_demonstration():
+    """The services of a machine without processor time to spare close connections; the next poll asks again."""
+    requests = []
+    training = SimpleNamespace(returncode=None)
+
+    async def disconnect(_, writer):
+        requests.append(writer)
+        if len(requests) == 2:
+            training.returncode = 0
+        writer.close()
+
+    async with await asyncio.start_server(disconnect, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        demo = session._Session("none", 2, 4, Console(file=io.StringIO()), None)
+        await demo._watch(f"http://127.0.0.1:{port}", training)
+    assert len(requests) == 2
+    assert demo.run_json == {}

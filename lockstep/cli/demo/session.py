@@ -36,6 +36,8 @@ SPACE_BYTES = 512 << 20
 """What two ranks' captures may ask for at most (`messages.CaptureRequest.trace_max_bytes`)."""
 _POLL_SECONDS = 0.25
 _END_SECONDS = 10.0
+_NO_ANSWER = (aiohttp.ClientError, TimeoutError)
+"""A service without processor time closes a connection that it could not serve within its limits."""
 _ENDED = ("finished", "cancelled", "crashed")
 
 
@@ -99,7 +101,8 @@ class _Session:
                 relay = tasks.create_task(self._relay(training), name="training output")
                 try:
                     await self._watch(address, training)
-                    self.agent_share = agent_share(self._first_metrics, await _fetch_text(self._metrics_url), RUN)
+                    with contextlib.suppress(*_NO_ANSWER):
+                        self.agent_share = agent_share(self._first_metrics, await _fetch_text(self._metrics_url), RUN)
                 finally:
                     await _end(training)
                     await relay
@@ -123,7 +126,9 @@ class _Session:
         job = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
         script = str(Path(__file__).with_name("training.py"))
         in_training = "none" if self.fault == "cancel" else self.fault
-        fault = ["--fault", in_training, "--rank", str(self.rank), "--fault-step", str(FAULT_STEP), "--steps", "100000"]
+        fault = ["--steps", "100000"]
+        if in_training != "none":
+            fault += ["--fault", in_training, "--rank", str(self.rank), "--fault-step", str(FAULT_STEP)]
         environment = loader_environment(os.environ) | {
             RUN_VARIABLE: RUN,
             ROOT_VARIABLE: str(root),
@@ -160,7 +165,8 @@ class _Session:
                 training.returncode is None or self.expected.ends_run
             ):
                 await asyncio.sleep(_POLL_SECONDS)  # a screen's refresh, not a wait for an event
-                await self._poll(api)
+                with contextlib.suppress(*_NO_ANSWER):
+                    await self._poll(api)
                 self._interrupt(training)
                 if self.run_json and first_step_s is None:
                     first_step_s = loop.time()

@@ -12,12 +12,14 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.cli.demo.verdict import DemoVerdict
-from lockstep.html.units import format_step
+from lockstep.cli.demo.verdict import EXPECTED, DemoVerdict
+from lockstep.html.units import counted, format_step
 
 _BAR_CELLS = 32
 _PLAIN_EVERY_STEPS = 25
 _PICTURE_COLUMNS = 110
+_STOPPED = {"hang": ", has not arrived", "crash": ", ended before the others"}
+"""By kind of incident; its onset is the step that the job stopped in."""
 _OWN = (("compute_seconds", "cyan"), ("host_seconds", "blue"), ("data_seconds", "yellow"), ("gc_seconds", "red"))
 
 
@@ -119,11 +121,12 @@ def print_verdict(console: Console, verdict: DemoVerdict) -> None:
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
         operator = f"  (operator {verdict.operator})" if verdict.operator else ""
-        table.add_row("rank", Text(str(verdict.rank), "bold red"))
+        table.add_row("rank", Text(f"{verdict.rank}{_STOPPED.get(verdict.kind or '', '')}", "bold red"))
         root_cause = f": {verdict.root_cause}" if verdict.root_cause and verdict.kind != "slow_rank" else ""
         table.add_row("cause", Text(f"{verdict.cause or 'unknown'}{root_cause}", "bold"))
         table.add_row("function", Text(f"{verdict.function or 'not captured'}{operator}", "bold"))
-        table.add_row("since", f"{format_step(verdict.onset_step)}, found at {format_step(verdict.detected_step)}")
+        found = "" if verdict.kind in _STOPPED else f", found at {format_step(verdict.detected_step)}"
+        table.add_row("since", f"{format_step(verdict.onset_step)}{found}")
         for number, evidence in enumerate(verdict.evidence):
             table.add_row("" if number else "evidence", Text(evidence))
         for number, line in enumerate(verdict.stacks):
@@ -137,7 +140,7 @@ def print_verdict(console: Console, verdict: DemoVerdict) -> None:
 
 
 def _nothing_found(verdict: DemoVerdict) -> str:
-    counts = f"{verdict.steps} steps, {verdict.incidents} incidents"
+    counts = f"{counted(verdict.steps, 'step')}, {counted(verdict.incidents, 'incident')}"
     if verdict.state == "cancelled":
         return f"The run was cancelled: its processes were asked to end. No alert fires ({counts})."
     return f"No rank holds this job back ({counts})."
@@ -152,10 +155,16 @@ def _injected(verdict: DemoVerdict) -> str:
 def _judgement(verdict: DemoVerdict) -> str:
     if verdict.correct:
         return "right"
-    is_as_injected = (verdict.rank, verdict.cause) == (verdict.faulty_rank, verdict.fault) and verdict.incidents == 1
+    expected = EXPECTED[verdict.fault]
+    is_as_injected = (verdict.rank, verdict.cause) == (verdict.faulty_rank, expected.cause) and verdict.incidents == 1
     if is_as_injected and verdict.function is None:
         return "INCOMPLETE: rank and cause are right, no function was captured in time, as happens on a busy machine"
-    return "WRONG"
+    wanted, found = "no incident", counted(verdict.incidents, "incident")
+    if expected.kind:
+        wanted = f"one incident of rank {verdict.faulty_rank} with cause {expected.cause} in {expected.function}"
+    if expected.state:
+        wanted, found = f"{wanted} and state {expected.state}", f"{found} and state {verdict.state or 'unknown'}"
+    return f"WRONG: expected {wanted}, got {found}"
 
 
 def draw_verdict(file: Path, verdict: DemoVerdict) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.decide import events as ev
 from coordinator.decide.explain import CHANGES_MAX, Scene, explain_instructions, explanation, history
-from coordinator.detect.findings import FLUCTUATION, HANG, SLOW_LINK
+from coordinator.detect.findings import CRASH, FLUCTUATION, HANG, SLOW_LINK
 from coordinator.settings.policy import Policy
 from lockstep.contracts.domains import from_degrees
 from tests.coordinator.scenarios import Scenario, generate
@@ -36,21 +36,25 @@ def size(values):
 
 def test_a_slow_rank_is_explained_by_its_samples_and_its_peers():
     """Own work and reference step by step, peers by name, noise from before, thresholds in force, the rule in words."""
-    told = explanation(opened(), scene(Scenario(degrees="dp=16").with_fault("compute", 3, seconds=0.06, begin=60)))
-    samples = told["samples"]
+    described = explanation(opened(), scene(Scenario(degrees="dp=16").with_fault("compute", 3, seconds=0.06, begin=60)))
+    samples = described["samples"]
     assert samples["steps"] == list(range(38, 70))
     own, reference = np.array(samples["own_seconds"]), np.array(samples["reference_seconds"])
     assert own[-10:] - reference[-10:] == pytest.approx(np.full(10, 0.06), abs=0.012)
     assert own[:22] == pytest.approx(reference[:22], rel=0.04)
-    assert (told["reference"]["members"], told["reference"]["quantile"], told["reference"]["stage"]) == (16, 0.3, 0)
-    peers = told["reference"]["peers"]
+    assert (described["reference"]["members"], described["reference"]["quantile"], described["reference"]["stage"]) == (
+        16,
+        0.3,
+        0,
+    )
+    peers = described["reference"]["peers"]
     assert [peer["rank"] for peer in peers] == [0, 1, 2, 4, 5, 6, 7, 8]
     assert (peers[0]["hostname"], peers[0]["median_seconds"]) == ("host0", pytest.approx(0.432, rel=0.02))
-    assert 0.001 < told["noise"]["sigma_ratio"] < 0.01
-    assert told["noise"]["median_excess_ratio"] == pytest.approx(0.06 / 0.432, rel=0.1)
-    assert told["thresholds"]["excess.floor_ratio"] == Policy().excess.floor_ratio
-    assert "2.5%" in told["rule"]
-    assert size(told) < BYTES_MAX
+    assert 0.001 < described["noise"]["sigma_ratio"] < 0.01
+    assert described["noise"]["median_excess_ratio"] == pytest.approx(0.06 / 0.432, rel=0.1)
+    assert described["thresholds"]["excess.floor_ratio"] == Policy().excess.floor_ratio
+    assert "2.5%" in described["rule"]
+    assert size(described) < BYTES_MAX
 
 
 def test_what_a_replica_shares_is_shown_apart():
@@ -64,22 +68,22 @@ def test_what_a_replica_shares_is_shown_apart():
 
 def test_a_rank_without_peers_is_explained_by_its_past():
     """No reference is made up where no one does the same work."""
-    told = explanation(opened(), scene(Scenario(degrees="pp=4").with_fault("compute", 3, seconds=0.06, begin=60)))
-    assert "its own past" in told["reference"]["how"]
-    assert "reference_seconds" not in told["samples"]
-    assert (told["reference"]["peers"], told["noise"]) == ([], {})
+    described = explanation(opened(), scene(Scenario(degrees="pp=4").with_fault("compute", 3, seconds=0.06, begin=60)))
+    assert "its own past" in described["reference"]["how"]
+    assert "reference_seconds" not in described["samples"]
+    assert (described["reference"]["peers"], described["noise"]) == ([], {})
 
 
 def test_a_slow_link_is_explained_in_transfers():
     """Its transfers step by step, its past, and the other domains of its kind."""
     scenario = Scenario(degrees="tp=2,dp=4").with_fault("tp", 2, 3, seconds=0.03, begin=60)
-    told = explanation(
+    described = explanation(
         opened(kind=SLOW_LINK, cause="link", scope="group", domain=("tp", "tp1"), ranks=(2, 3)), scene(scenario)
     )
-    assert told["reference"]["past_seconds"] == pytest.approx(0.05, rel=0.1)
-    assert told["samples"]["own_seconds"][-1] == pytest.approx(0.08, rel=0.1)
-    assert [peer["domain"] for peer in told["reference"]["peers"]] == ["tp0", "tp2", "tp3"]
-    assert "link.effect_ratio" in told["thresholds"]
+    assert described["reference"]["past_seconds"] == pytest.approx(0.05, rel=0.1)
+    assert described["samples"]["own_seconds"][-1] == pytest.approx(0.08, rel=0.1)
+    assert [peer["domain"] for peer in described["reference"]["peers"]] == ["tp0", "tp2", "tp3"]
+    assert "link.effect_ratio" in described["thresholds"]
 
 
 @pytest.mark.parametrize(
@@ -93,18 +97,52 @@ def test_a_slow_link_is_explained_in_transfers():
 )
 def test_what_concerns_more_than_one_rank_or_domain_is_explained_by_the_steps(values, named):
     """Step durations, what they consist of, and the thresholds of its detector."""
-    told = explanation(opened(domain=None, ranks=(), **values), scene(Scenario(degrees="dp=4")))
-    assert told["samples"]["step_seconds"][0] == pytest.approx(0.48, rel=0.1)
-    assert told["parts_seconds"]["compute"] == pytest.approx(0.4, rel=0.05)
-    assert named in told["thresholds"]
-    assert ("longest_gc_seconds" in told["samples"]) == (values["cause"] == "gc")
-    assert told["reference"]["step_seconds"] == values.get("numbers", {}).get("baseline_step_seconds")
+    described = explanation(opened(domain=None, ranks=(), **values), scene(Scenario(degrees="dp=4")))
+    assert described["samples"]["step_seconds"][0] == pytest.approx(0.48, rel=0.1)
+    assert described["parts_seconds"]["compute"] == pytest.approx(0.4, rel=0.05)
+    assert named in described["thresholds"]
+    assert ("longest_gc_seconds" in described["samples"]) == (values["cause"] == "gc")
+    assert described["reference"]["step_seconds"] == values.get("numbers", {}).get("baseline_step_seconds")
+
+
+@pytest.mark.parametrize(
+    ("values", "quantity", "compared_with", "rule"),
+    [
+        (
+            {"kind": HANG, "cause": "data", "numbers": {"usual_step_seconds": 0.25}},
+            "time without a step, and which ranks have not arrived",
+            "the run's usual step and its longest pause",
+            "no step for longer than 5 usual steps, 5 s and 1.5 times the longest pause before",
+        ),
+        (
+            {"kind": CRASH, "cause": "process"},
+            "when and how the process of each rank ended",
+            "the other ranks' ends",
+            "the rank ended before the others, and not because it was asked to",
+        ),
+    ],
+)
+def test_a_run_that_stopped_is_explained_by_what_stopped_it(values, quantity, compared_with, rule):
+    """No comparison of step times decides a hang or a crash; their evidence is not repeated as a rule."""
+    described = explanation(opened(domain=None, **values), scene(Scenario()))
+    assert (described["quantity"], described["reference"]["how"], described["rule"]) == (quantity, compared_with, rule)
+    assert described["reference"]["step_seconds"] == values.get("numbers", {}).get("usual_step_seconds")
+
+
+def test_a_change_is_not_before_the_incident_was_found():
+    """A hang begins in the step after the last one that has a row."""
+    stage = scene(Scenario())
+    now = opened(kind=HANG, cause="unknown", detected_step=71, domain=None)
+    (described,) = explain_instructions([ev.OpenIncident(cause_id="c", incident=now)], stage, EVENT)
+    update = ev.UpdateIncident(cause_id="c", incident=replace(now, cause="data", explanation=described.explanation))
+    (described,) = explain_instructions([update], stage, EVENT)
+    assert [each["step"] for each in described.explanation["changes"]] == [71, 71]
 
 
 def test_without_a_step_nothing_is_made_up():
     """A run that hangs before its first judged step has no samples."""
-    told = explanation(opened(kind=HANG, domain=None), replace(scene(Scenario()), rows=()))
-    assert told["samples"] == {"steps": [], "step_seconds": []}
+    described = explanation(opened(kind=HANG, domain=None), replace(scene(Scenario()), rows=()))
+    assert described["samples"] == {"steps": [], "step_seconds": []}
 
 
 def test_ten_thousand_ranks_make_no_longer_explanation():
@@ -117,9 +155,9 @@ def test_ten_thousand_ranks_make_no_longer_explanation():
     ]
     rows[5].self_seconds[3] = np.nan
     wide = Scene(rows=rows, topology=topology, policy=Policy(), hostname=lambda r: f"{r}" * 100)
-    told = explanation(opened(ranks=tuple(range(3, 2000))), wide)
-    assert told["samples"]["own_seconds"][5] is None
-    assert size(told | {"changes": CHANGES_MAX * [change(62)]}) < BYTES_MAX
+    described = explanation(opened(ranks=tuple(range(3, 2000))), wide)
+    assert described["samples"]["own_seconds"][5] is None
+    assert size(described | {"changes": CHANGES_MAX * [change(62)]}) < BYTES_MAX
 
 
 ARRAYS = ("present", "flags", "duration", "self_seconds")
@@ -133,16 +171,16 @@ def test_what_becomes_of_an_incident_is_written_down():
     """Another cause and more ranks are changes, growing figures are none; the list is bounded, its first entry stays."""
     stage = scene(Scenario(degrees="dp=8"))
     now = opened()
-    (told,) = explain_instructions([ev.OpenIncident(cause_id="c", incident=now)], stage, EVENT)
-    now = replace(now, explanation=told.explanation)
+    (described,) = explain_instructions([ev.OpenIncident(cause_id="c", incident=now)], stage, EVENT)
+    now = replace(now, explanation=described.explanation)
     assert (
         explain_instructions([ev.UpdateIncident(cause_id="c", incident=replace(now, slowdown_ratio=2.0))], stage, EVENT)
         == []
     )
     for ranks in range(2, 40):
         update = ev.UpdateIncident(cause_id="c", incident=replace(now, ranks=tuple(range(ranks)), cause="host"))
-        (told,) = explain_instructions([update], stage, EVENT)
-        now = replace(update.incident, explanation=told.explanation)
+        (described,) = explain_instructions([update], stage, EVENT)
+        now = replace(update.incident, explanation=described.explanation)
     changes = now.explanation["changes"]
     assert (len(changes), changes[0]["cause"], changes[-1]["rank_count"]) == (CHANGES_MAX, "compute", 39)
     story = history(replace(now, closed_step=90))
