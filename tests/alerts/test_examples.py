@@ -1,4 +1,4 @@
-"""The example configurations: accepted by their servers, and routing what they say they route."""
+"""The example configurations: accepted by their servers, and routing as they describe."""
 
 import json
 import re
@@ -81,7 +81,7 @@ def test_the_slow_ranks_of_a_run_are_one_notification():
 
 
 def test_inhibition_names_alerts_that_exist():
-    """A misspelt name in an inhibition would inhibit nothing and say nothing."""
+    """A misspelt name in an inhibition would inhibit nothing, without an error."""
     names = {alert.name for alert in rules.alerts()}
     document = yaml.safe_load(ALERTMANAGER.read_text())
     named = set(re.findall(r"Lockstep[A-Za-z]+", json.dumps(document["inhibit_rules"])))
@@ -105,7 +105,7 @@ def alertmanager(tmp_path, pager):
 
 
 def get(url):
-    with urllib.request.urlopen(url, timeout=5) as reply:
+    with urllib.request.urlopen(url, timeout=WAIT_S) as reply:
         return json.load(reply)
 
 
@@ -113,7 +113,7 @@ def post(url, labels):
     severities = {alert.name: alert.severity for alert in rules.alerts()}
     alerts = [{"labels": {**each, "severity": severities[each["alertname"]]}} for each in labels]
     request = urllib.request.Request(url, json.dumps(alerts).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=5) as reply:
+    with urllib.request.urlopen(request, timeout=WAIT_S) as reply:
         assert reply.status == 200
 
 
@@ -135,11 +135,11 @@ def test_a_stalled_run_is_one_page(alertmanager, pager):
     wait_until(lambda: len(pager.deliveries) >= 3, DEADLINE_S, "three notifications")
     silent = {(a["labels"]["alertname"], a["labels"]["run"]) for a in get(alertmanager) if a["status"]["inhibitedBy"]}
     assert silent == {(f"Lockstep{name}", "a") for name in ("RunSlow", "SlowDeviceFound", "DevicesLost")}
-    told = sorted(
+    notified = sorted(
         (path, body["groupLabels"]["alertname"], body["groupLabels"]["run"], len(body["alerts"]))
         for _, path, body in pager.deliveries
     )
-    assert told == [
+    assert notified == [
         ("/chat", "LockstepRunSlow", "c", 1),
         ("/chat", "LockstepSlowDeviceFound", "b", 8),
         ("/pager", "LockstepRunStalled", "a", 1),
@@ -148,7 +148,7 @@ def test_a_stalled_run_is_one_page(alertmanager, pager):
 
 @pytest.mark.servers
 def test_without_a_coordinator_verdicts_are_silent(alertmanager, pager):
-    """A coordinator that is down is one ticket; what it last said of any run is silent, what nodes say is not."""
+    """A coordinator that is down is one ticket; what it last reported of any run is silent, what nodes report is not."""
     post(
         alertmanager,
         [
@@ -160,5 +160,5 @@ def test_without_a_coordinator_verdicts_are_silent(alertmanager, pager):
         ],
     )
     wait_until(lambda: len(pager.deliveries) >= 2, DEADLINE_S, "two notifications")
-    told = sorted((path, body["groupLabels"]["alertname"]) for _, path, body in pager.deliveries)
-    assert told == [("/chat", "LockstepCoordinatorDown"), ("/chat", "LockstepExporterDown")]
+    notified = sorted((path, body["groupLabels"]["alertname"]) for _, path, body in pager.deliveries)
+    assert notified == [("/chat", "LockstepCoordinatorDown"), ("/chat", "LockstepExporterDown")]

@@ -46,7 +46,7 @@ def api(tmp_path):
 def post(api, *alerts):
     body = [{"labels": {**labels, "severity": ALERTS[labels["alertname"]].severity}} for labels in alerts]
     request = urllib.request.Request(api, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=5) as reply:
+    with urllib.request.urlopen(request, timeout=WAIT_S) as reply:
         assert reply.status == 200
 
 
@@ -57,7 +57,7 @@ def inhibited(api):
 
 
 def expect(api, silent):
-    """Wait until exactly these are kept back; tell the difference if that never comes."""
+    """Wait until exactly these are kept back; raise with the difference if that never comes."""
 
     def reached():
         return inhibited(api) == silent
@@ -96,12 +96,12 @@ def test_every_pair_of_alerts(api):
     post(api, *others)
     silent |= {("LockstepCoordinatorDown", "")}  # its page has come
     expect(api, silent)
-    told = {name for name in PER_RUN if ALERTS[name].severity != "none"} - VERDICTS
-    assert told == {"LockstepAgentDown"}, "a new alert: is it a verdict of the coordinator?"
+    notified = {name for name in PER_RUN if ALERTS[name].severity != "none"} - VERDICTS
+    assert notified == {"LockstepAgentDown"}, "a new alert: is it a verdict of the coordinator?"
 
 
 def test_another_cluster_is_another_matter(api):
-    """A run of the same name there is told, and so is all that its own coordinator says."""
+    """A run of the same name there notifies, and so does all that its own coordinator reports."""
     slow = [{"alertname": "LockstepRunSlow", "run": "a", "cluster": cluster} for cluster in ("east", "west")]
     post(api, *slow, {"alertname": "LockstepSlowDeviceFound", "run": "a", "cluster": "east"})
     expect(api, {("LockstepRunSlow", "a")})

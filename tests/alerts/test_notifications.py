@@ -46,7 +46,7 @@ def post(url, name, severity, *, ended=None):
     request = urllib.request.Request(
         f"{url}/api/v2/alerts", json.dumps([alert]).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=5) as reply:
+    with urllib.request.urlopen(request, timeout=WAIT_S) as reply:
         assert reply.status == 200
 
 
@@ -100,7 +100,7 @@ def rendered(text, *options):
 
 @pytest.mark.parametrize("name", re.findall(r'define "(lockstep\.\w+)"', TEMPLATES.read_text()))
 def test_each_template_can_be_rendered(name):
-    """Alertmanager finds a mistake in a template when it notifies, and then notifies nobody."""
+    """Alertmanager finds a mistake in a template when it notifies, and then sends no notification."""
     assert rendered(f'{{{{ template "{name}" . }}}}') is not None
 
 

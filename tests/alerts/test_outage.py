@@ -61,9 +61,9 @@ def sent_end(*silent):
     return f"vector(1) unless on () {firing(PAGE)} unless on () {firing('LockstepCoordinatorDown', *silent)}"
 
 
-def times(told, from_min, until_min, count):
-    """Expect that `told` is so at `count` evaluations between two minutes; more than 0 is at least so many."""
-    number = f"count_over_time(({told})[{until_min - from_min}m:15s])"
+def times(condition, from_min, until_min, count):
+    """Expect that `condition` holds at `count` evaluations between two minutes; more than 0 is at least so many."""
+    number = f"count_over_time(({condition})[{until_min - from_min}m:15s])"
     expected = [] if count == 0 else [{"labels": "{}", "value": 1}]
     expr = number if count == 0 else f"count({number} >= {count})"
     return {"expr": expr, "eval_time": f"{until_min}m", "exp_samples": expected}
@@ -74,8 +74,8 @@ def case(series, *checks):
     return {"interval": "15s", "input_series": inputs, "promql_expr_test": list(checks)}
 
 
-def test_nothing_is_told_that_is_not_so(tmp_path):
-    """At no evaluation is an alert untrue and free to be told; without the silent alerts there are such."""
+def test_no_untrue_alert_is_sent(tmp_path):
+    """At no evaluation is an alert untrue and free to be sent; without the silent alerts there are such."""
     outage = case(
         OUTAGE,
         times(sent_ticket(SILENT, EXPLAINED), 0, 40, 0),
@@ -96,7 +96,7 @@ class Judge:
         self.pager = pager
         self._begun = {}
 
-    def say(self, *names, ended=False):
+    def send(self, *names, ended=False):
         now = datetime.now(UTC)
         ends = now if ended else now + timedelta(hours=1)
         alerts = [
@@ -108,24 +108,26 @@ class Judge:
             for name in names
         ]
         request = urllib.request.Request(self._url, json.dumps(alerts).encode(), {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=5) as reply:
+        with urllib.request.urlopen(request, timeout=WAIT_S) as reply:
             assert reply.status == 200
 
-    def told(self, name):
-        """Return the states in which an alert was told, in their order."""
+    def notified(self, name):
+        """Return the states in which an alert was notified, in their order."""
         return [alert["status"] for _, alert in self.pager.alerts(alertname=name)]
 
-    def let_all_groups_be_told(self):
-        """Wait until one of them was told twice: in the interval between, each other had its turn."""
+    def notify_all_groups(self):
+        """Wait until one of them was notified twice: in the interval between, each other had its turn."""
         for _ in range(2):
-            told = len(self.told("LockstepExporterDown"))
-            self.say("LockstepExporterDown", ended=told % 2 == 1)
-            wait_until(lambda told=told: len(self.told("LockstepExporterDown")) > told, WAIT_S, "a change that is told")
+            count = len(self.notified("LockstepExporterDown"))
+            self.send("LockstepExporterDown", ended=count % 2 == 1)
+            wait_until(
+                lambda count=count: len(self.notified("LockstepExporterDown")) > count, WAIT_S, "another notification"
+            )
 
 
 @pytest.fixture
 def judge(tmp_path):
-    """Give an Alertmanager with the example's routes and inhibitions, told each second."""
+    """Give an Alertmanager with the example's routes and inhibitions, notified each second."""
     with servers.webhook() as pager:
         text = to_webhook(ALERTMANAGER.read_text(), pager.url)
         text = re.sub(r"(group_wait|group_interval): \w+", r"\1: 1s", text)
@@ -135,20 +137,22 @@ def judge(tmp_path):
 
 @pytest.mark.servers
 @pytest.mark.parametrize(
-    ("silent", "told"), [((SILENT,), ["firing"]), ((), ["firing", "resolved", "firing"])], ids=["kept back", "without"]
+    ("silent", "notified"),
+    [((SILENT,), ["firing"]), ((), ["firing", "resolved", "firing"])],
+    ids=["kept back", "without"],
 )
-def test_a_page_outlives_the_restart_of_the_coordinator(judge, silent, told):
-    """The page ends and comes again with the coordinator, and whoever has it hears of neither; nor of its ticket."""
-    judge.say(PAGE, TICKET)
-    wait_until(lambda: judge.told(PAGE) == ["firing"], WAIT_S, "the page")
+def test_a_page_outlives_the_restart_of_the_coordinator(judge, silent, notified):
+    """The page ends and comes again with the coordinator, and its receiver is notified of neither, nor of the ticket."""
+    judge.send(PAGE, TICKET)
+    wait_until(lambda: judge.notified(PAGE) == ["firing"], WAIT_S, "the page")
     if silent:
-        judge.say(*silent)
-    judge.say(PAGE, ended=True)
-    judge.let_all_groups_be_told()
-    judge.say(PAGE)
+        judge.send(*silent)
+    judge.send(PAGE, ended=True)
+    judge.notify_all_groups()
+    judge.send(PAGE)
     if silent:
-        judge.say(*silent, ended=True)
-    judge.let_all_groups_be_told()
-    assert judge.told(PAGE) == told
-    assert judge.told(TICKET) == ([] if silent else ["firing"])
-    assert judge.told(SILENT) == []
+        judge.send(*silent, ended=True)
+    judge.notify_all_groups()
+    assert judge.notified(PAGE) == notified
+    assert judge.notified(TICKET) == ([] if silent else ["firing"])
+    assert judge.notified(SILENT) == []

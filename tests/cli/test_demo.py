@@ -180,7 +180,7 @@ def test_the_verdict_prints_what_matters():
     ],
 )
 def test_a_verdict_that_lacks_its_function_is_incomplete_and_not_wrong(incidents, printed):
-    """A busy machine may not summarise a capture in time: whoever was named was still named rightly."""
+    """A busy machine may not summarise a capture in time: the rank was still named rightly."""
     output = io.StringIO()
     print_verdict(Console(file=output, width=240), verdict_of(incidents))
     assert printed in output.getvalue()

@@ -26,7 +26,7 @@ _OWN = (("compute_seconds", "cyan"), ("host_seconds", "blue"), ("data_seconds", 
 class DemoView:
     """A live table on a terminal; a line now and then where there is none.
 
-    `goal` says what happens at `goal_step`, which the progress bar runs towards.
+    `goal` is what happens at `goal_step`, which the progress bar runs towards.
     """
 
     def __init__(self, console: Console, goal: str, goal_step: int) -> None:

@@ -6,7 +6,8 @@ import sys
 
 from lockstep.agent.bootstrap import loader_environment
 
-TIMEOUT_S = 150
+TIMEOUT_S = 1200
+"""Longer than the limit of any test, which is what ends a job that hangs."""
 
 
 def environment(root, **variables):

@@ -12,6 +12,7 @@ from exporter.capturing.flight_dumps import FlightDump
 from lockstep.contracts.messages import RankStacks, RecordedCollective
 from tests.coordinator.detect.hangs.test_stacks import BACKWARD, stacks
 from tests.support import flight_job
+from tests.support.servers import PATIENCE_S
 
 
 def issued(sequence, operation="all_reduce", tensors="Float [100]", group="1", description="mesh_dp"):
@@ -111,7 +112,7 @@ def test_dumps_of_real_ranks(tmp_path, how, sentence, odd):
     """From torch's file to the sentence."""
     prefix = str(tmp_path / "rank_")
     command = [sys.executable, flight_job.__file__, str(tmp_path / "store"), prefix, how]
-    subprocess.run(command, check=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    subprocess.run(command, check=True, timeout=PATIENCE_S, env=os.environ | {"OMP_NUM_THREADS": "1"})
     options = {"prefix": prefix, "pipe_prefix": "", "owner_uid": os.geteuid(), "since_unix_ns": 0}
     dumps = [FlightDump(rank=rank, **options).read() for rank in range(2)]
     found = compare_issued([of_rank(rank, *dump) for rank, dump in enumerate(dumps)])
