@@ -163,7 +163,7 @@ class Capture:
     def trouble(self) -> tuple[str, ...]:
         """Return what did not go as asked, for an incident's evidence."""
         trouble = [f"rank {rank} was not profiled: {reason}" for rank, reason in sorted(self.refused.items())]
-        trouble += [f"the capture of rank {rank} is not as asked: {why}" for rank, why in sorted(self.notes.items())]
+        trouble += [f"the capture of rank {rank} is incomplete: {why}" for rank, why in sorted(self.notes.items())]
         if not self.is_complete and not any(rank in self.summaries for rank in self.suspects):
             trouble.append(f"profile request {self.request_id} expired without an answer")
         if self.measured is not None and self.measured.is_over:

@@ -54,10 +54,13 @@ def judge_collections(view: HostView, *, noted: Sequence[Collection] | None = No
         return []
     explicit = view.named(lambda name: name == _COLLECT, recorded).any()
     longest_ns = int((ends_ns - starts_ns)[inside].max())
-    sentence = f"{len(spans.start_ns)} collections of more than 1 ms take {view.per_step(lost_ns)}"
-    oldest = sum(each.generation == 2 for each in noted or ())  # noqa: PLR2004  (Python's oldest generation)
+    count = len(spans.start_ns)
+    subject, verb = ("collection", "takes") if count == 1 else ("collections", "take")
+    sentence = f"{count} {subject} of more than 1 ms {verb} {view.per_step(lost_ns)}"
+    counted = [each for each, is_inside in zip(noted or (), inside[int(recorded.sum()) :], strict=True) if is_inside]
+    oldest = sum(each.generation == 2 for each in counted)  # noqa: PLR2004  (Python's oldest generation)
     more = [f"the longest takes {longest_ns / 1e6:.1f} ms"]
-    more += [f"{oldest} of them were of the oldest generation"] if oldest else []
+    more += [f"{oldest} of the oldest generation"] if oldest else []
     return [
         Finding(
             bottleneck=CPU,

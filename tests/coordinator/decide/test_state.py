@@ -274,7 +274,7 @@ def test_refusals_and_broken_traces_end_the_wait():
     assert story.incident.profile_evidence == (
         "rank 0 was not profiled: not a trace",
         "rank 2 was not profiled: no disk",
-        "the capture of rank 1 is not as asked: 1 of 3 steps",
+        "the capture of rank 1 is incomplete: 1 of 3 steps",
     )
 
 

@@ -23,11 +23,12 @@ def test_collections_that_the_agent_noted_are_joined_by_time():
     noted = [
         Collection(-5_000_000, 4_000_000),
         Collection(-5_000_000, 10_000_000, 2),
-        Collection(200_000_000, 5_000_000),
+        Collection(200_000_000, 5_000_000, 2),
     ]
     (finding,) = judge_collections(view([span("aten::mm", 0, 5)], 100 * MS), noted=noted)
     assert finding.lost_ns == 5_000_000
-    assert "1 of them were of the oldest generation" in finding.evidence
+    assert finding.evidence[0].startswith("1 collection of more than 1 ms takes ")
+    assert "1 of the oldest generation" in finding.evidence
 
 
 def test_a_collection_that_is_recorded_and_noted_counts_once():
@@ -38,7 +39,7 @@ def test_a_collection_that_is_recorded_and_noted_counts_once():
 
 
 def test_short_collections_are_no_events():
-    """More than 1 ms, as the vendor has it: many young collections of 1 ms are not told."""
+    """More than 1 ms, as the vendor has it: many young collections of 1 ms are not reported."""
     events = [frame(GC, at * 2 * MS, 1 * MS) for at in range(50)]
     assert judge_collections(view(events, 100 * MS)) == []
 
