@@ -159,7 +159,7 @@ class ExcessTest:
             far &= now.seen_N[family.span]
         series = self.alarms.without(far.nonzero()[0] + family.span.start)
         above = now.raw_N[series] - np.maximum(self._static.past_N[series] - self._baseline_N[series], 0)
-        is_far = above > np.maximum(FAR_SIGMAS * self.gates.sigma_P()[self._pools.of(series)], least)
+        is_far = above > np.maximum(FAR_SIGMAS * self.gates.sigma_P[self._pools.of(series)], least)
         return dict(zip((series[is_far] - family.span.start).tolist(), above[is_far].tolist(), strict=True))
 
     def _find_high(self) -> None:
@@ -192,7 +192,8 @@ class ExcessTest:
         self._steps.append(step)
         values = deviation(excess_N, self._baseline_N, self._recent[-1], self._pools)
         self._learn(values)
-        sigma_P = self.gates.sigma_P()
+        self.gates.settle()
+        sigma_P = self.gates.sigma_P
         warm_P = self.warm_P()
         if warm_P is None or warm_P.any():
             self._add(values, sigma_P, warm_P)
@@ -268,7 +269,7 @@ class ExcessTest:
 
     def _add(self, values: Deviation, sigma_P: "Figures", warm_P: "Marks | None") -> None:
         """Move the sum of each series on, and count how long it has been above zero."""
-        most_P = self.gates.most_P()
+        most_P = self.gates.most_P
         self.sums.move(values.raw_N, values.seen_N, sigma_P, warm_P, most_P=most_P, policy=self.policy)
         if self.judged % _STEPS_KEPT == 0:  # what lasts so long need not be counted further
             self.sums.bound_runs(_STEPS_KEPT)
@@ -387,6 +388,7 @@ class ExcessTest:
             return False
         for name, value in present.items():
             np.copyto(value, memory[name].astype(value.dtype))
+        self.gates.settle()
         self.sums.recall(part_of(memory, "sums"), self.count)
         self._find_high()
         self.alarms.recall(part_of(memory, "alarms"), self.count)

@@ -72,10 +72,15 @@ class Gates:
         self._explained: list[tuple[float, float]] = []
         self._explained_step = 0
         self.single = PooledNoise(pools)
-        self._pools_now = PresentScatter([_listed(pools.members(pool)) for pool in range(pools.count)])
-        self._family_now = PresentScatter([np.arange(series_F[0])])  # in units of what has been learnt of each pool
-        self._pool_1M = pools.of(self._family_now.chosen_KM.ravel())[None, :]
+        # Of each pool and, last, of the first family, whose row is in units of what has been learnt of each pool.
+        rows = [*(_listed(pools.members(pool)) for pool in range(pools.count)), np.arange(series_F[0])]
+        self._now = PresentScatter(rows)
+        self._pool_M = pools.of(self._now.chosen_KM[-1])
         self.present_P = np.full(pools.count, np.nan)
+        self.sigma_P: Figures = np.full(pools.count, np.inf)
+        """The standard deviation of single steps to judge this step by, array of shape (P,); infinite while unknown."""
+        self.most_P: Figures = self.sigma_P
+        """How much of one step's excess counts towards a mean, array of shape (P,)."""
         self.short = PooledNoise(pools)
         self.long = PooledNoise(pools)
 
@@ -103,17 +108,20 @@ class Gates:
         Pools of few series, as replicas and stages are, do not show it soon: what the scatter of the first family as a
         whole has grown by holds for all of them. A replica is as noisy as its ranks.
         """
+        now = self._now
         learnt_P = np.maximum(self.single.sigma_P, _SIGMA_MIN)
-        self._pools_now.learn(difference_N[self._pools_now.chosen_KM])
-        if not has_nan(learnt_P):
-            ratio_1M = difference_N[self._family_now.chosen_KM] / learnt_P[self._pool_1M]
-            self._family_now.learn(ratio_1M)
-        self.present_P = np.fmax(self._pools_now.sigma_K, learnt_P * self._family_now.sigma_K)
+        difference_KM = difference_N[now.chosen_KM]
+        difference_KM[-1] /= learnt_P[self._pool_M]
+        family_sigma = now.sigma_K[-1]
+        now.learn(difference_KM)
+        if has_nan(learnt_P):
+            now.sigma_K[-1] = family_sigma
+        self.present_P = np.fmax(now.sigma_K[:-1], learnt_P * now.sigma_K[-1])
 
     @property
     def common_P(self) -> "Figures | None":
         """By how much all series of each pool have moved in the last step, None where that is within their noise."""
-        common_P = self._pools_now.common_K
+        common_P = self._now.common_K[:-1]
         return common_P if np.count_nonzero(np.abs(common_P) > FAR_SIGMAS * self.scale_P) else None
 
     @property
@@ -128,17 +136,13 @@ class Gates:
         cautious_P: Figures = np.maximum(self.single.cautious_P, self.present_P)
         return cautious_P
 
-    def sigma_P(self) -> "Figures":
-        """Return the standard deviation of single steps to judge by, array of shape (P,); infinite while unknown."""
+    def settle(self) -> None:
+        """Work out what a step is judged by, once its noise has been learnt."""
         sigma_P = np.maximum(self.cautious_P, _SIGMA_MIN)
         if has_nan(sigma_P):
             sigma_P[np.isnan(sigma_P)] = np.inf
-        return sigma_P
-
-    def most_P(self) -> "Figures":
-        """Return how much of one step's excess counts towards a mean, array of shape (P,)."""
-        most_P: Figures = np.maximum(FAR_SIGMAS * self.sigma_P(), FULL_FLOORS * self.floor_ratio)
-        return most_P
+        self.sigma_P = sigma_P
+        self.most_P = np.maximum(FAR_SIGMAS * sigma_P, FULL_FLOORS * self.floor_ratio)
 
     def widest_P(self) -> "Figures":
         """Return how far a single step may reach to count in full in a long mean, array of shape (P,)."""
@@ -161,7 +165,7 @@ class Gates:
 
     def _mean_sigma(self, pool_C: "Places", run_C: "Figures") -> "Figures":
         """Return the standard deviation of means of `run_C` steps."""
-        variance_P = (self.sigma_P() * self._skew_P()) ** 2
+        variance_P = (self.sigma_P * self._skew_P()) ** 2
         walk_P = np.maximum(self.long.cautious_P**2 - variance_P / LONG_STEPS, 0)
         walk_P = np.where(np.isnan(self.long.sigma_P), self.policy.walk_prior_ratio**2, walk_P)
         sigma_C: Figures = np.sqrt(walk_P[pool_C] + variance_P[pool_C] / run_C)
@@ -272,7 +276,7 @@ class Gates:
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt."""
         noises = {"noise": self.single, "short": self.short, "long": self.long}
-        now = {"now.pools": self._pools_now.sigma_K, "now.family": self._family_now.sigma_K, "now": self.present_P}
+        now = {"now.pools": self._now.sigma_K[:-1], "now.family": self._now.sigma_K[-1:], "now": self.present_P}
         return joined({name: noise.memory() for name, noise in noises.items()}) | now
 
 

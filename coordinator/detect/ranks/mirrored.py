@@ -59,13 +59,13 @@ class MirroredTest:
     ) -> None:
         """Judge one step, given the values of the two before it, the long means, and whether anything is in alarm."""
         gates = self._gates
-        policy, sigma_P = gates.policy, gates.sigma_P()
+        policy, sigma_P = gates.policy, gates.sigma_P
         if is_disturbed or (warm_P is not None and not warm_P.any()):
             self.clear()
             return
         sums, self.raised = self._sums, self.raised[:0]
         fast_N = -values.raw_N
-        sums.move(fast_N, values.seen_N, sigma_P, warm_P, most_P=gates.most_P(), policy=policy)
+        sums.move(fast_N, values.seen_N, sigma_P, warm_P, most_P=gates.most_P, policy=policy)
         if len(self._alarms):
             self._keep(values, recent, fast_N)
         if not len(sums.above(gates.least_alarm_sigmas)):

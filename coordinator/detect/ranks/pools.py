@@ -83,12 +83,10 @@ class Pools:
         limit_P = limit_P.astype(np.float32)
         if not np.count_nonzero(reach_P > limit_P):
             return values_N
-        clipped_N = values_N.copy()
-        high = self.above(values_N, limit_P, reach_P)
-        clipped_N[high] = limit_P[self.of(high)]
+        limit_N = self.per_series(limit_P)
+        clipped_N: Floats = np.fmin(values_N, limit_N)
         if np.minimum.reduce(values_N) < -np.fmin.reduce(limit_P):
-            low = self.above(-values_N, limit_P, reach_P)
-            clipped_N[low] = -limit_P[self.of(low)]
+            np.fmax(clipped_N, -limit_N, out=clipped_N)
         return clipped_N
 
     def of(self, series: "Places") -> "Places":
