@@ -308,16 +308,8 @@ class ExcessTest:
 
     def _as_candidates(self, series: "Places", values: Deviation) -> Candidates:
         before_C, last_C, now_C = (each_N[series] for each_N in (*self._recent, values.raw_N))
-        sum_C, run_C, excess_C, _ = self.sums.of(series)
-        return Candidates(
-            pool=self._pools.of(series),
-            sum=sum_C,
-            run=run_C,
-            excess=excess_C,
-            median=median_of_three(before_C, last_C, now_C),
-            least=np.minimum(np.minimum(before_C, last_C), now_C),
-            mean=self._mean_N[series],
-        )
+        figures = self._pools.of(series), self.sums.of(series)
+        return Candidates.of(*figures, last=(before_C, last_C, now_C), mean_C=self._mean_N[series])
 
     def noise_of(self, series: int) -> tuple[float, float]:
         """Return the standard deviation of one step of a series, and the mean of three that noise explains."""

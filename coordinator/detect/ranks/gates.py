@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.detect.keeping import joined
-from coordinator.detect.ranks.groups import has_nan
+from coordinator.detect.ranks.groups import has_nan, median_of_three
 from coordinator.detect.ranks.noise import FAR_SIGMAS, PooledNoise, PresentScatter
 
 if TYPE_CHECKING:
@@ -51,6 +51,22 @@ class Candidates:
     median: "Floats"
     least: "Floats"
     mean: "Floats"
+
+    @classmethod
+    def of(
+        cls, pool_C: "Places", sums_4C: "Floats", *, last: "tuple[Floats, Floats, Floats]", mean_C: "Floats"
+    ) -> "Candidates":
+        """Return them, given what `Sums.of` returns of them, their last three values and long means."""
+        sum_C, run_C, excess_C, _ = sums_4C
+        return cls(
+            pool=pool_C,
+            sum=sum_C,
+            run=run_C,
+            excess=excess_C,
+            median=median_of_three(*last),
+            least=np.minimum(np.minimum(last[0], last[1]), last[2]),
+            mean=mean_C,
+        )
 
     @property
     def lasting(self) -> "Floats":

@@ -77,21 +77,12 @@ class MirroredTest:
 
     def _decide(self, chosen: "Places", last_C: "tuple[Floats, Floats, Floats]", mean_N: "Floats") -> None:
         """Raise the alarms of candidates, given their last three values, that pass the gates."""
-        median_C = median_of_three(*last_C)
-        sum_C, run_C, excess_C, _ = self._sums.of(chosen)
-        those = Candidates(
-            pool=self._pools.of(chosen),
-            sum=sum_C,
-            run=run_C,
-            excess=excess_C,
-            median=median_C,
-            least=np.minimum(np.minimum(last_C[0], last_C[1]), last_C[2]),
-            mean=-mean_N[chosen],
-        )
+        figures = self._pools.of(chosen), self._sums.of(chosen)
+        those = Candidates.of(*figures, last=last_C, mean_C=-mean_N[chosen])
         passed_C = self._gates.passed(those)
         self.raised = chosen[passed_C]
         if len(self.raised):
-            self._alarms.add(self.raised, median_C[passed_C], np.full(len(self.raised), _NO_STEP))
+            self._alarms.add(self.raised, those.median[passed_C], np.full(len(self.raised), _NO_STEP))
 
     def _keep(self, values: "Deviation", recent: "Sequence[Floats]", fast_N: "Floats") -> None:
         """End alarms after enough quiet steps: what lasts is counted once."""
