@@ -14,7 +14,7 @@ from functools import partial
 from statistics import median
 
 from coordinator.detect.memory_growth import MemoryGrowthTest
-from coordinator.settings.policy import MemoryPolicy
+from coordinator.settings.run_policy import MemoryPolicy
 from tests.support.memory_reports import MIB, ReportedRanks, flat, leak
 
 SWINGS_MIB = (0, 50, 100, 200)

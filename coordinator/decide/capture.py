@@ -14,7 +14,7 @@ from lockstep.contracts.limits import PROFILE_DEADLINE_SECONDS_MAX
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from coordinator.settings.policy import ProfilePolicy
+    from coordinator.settings.run_policy import ProfilePolicy
     from lockstep.contracts.messages import CaptureResult, TraceSummary
     from lockstep.diagnosis.verdict import Diagnosis
 

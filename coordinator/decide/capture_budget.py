@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from coordinator.decide.capture import Capture
-    from coordinator.settings.policy import ProfilePolicy
+    from coordinator.settings.run_policy import ProfilePolicy
 
 _DAY_S = 86_400.0
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from coordinator.decide.memory import RunMemory
     from coordinator.decide.selection import Selection
     from coordinator.detect.findings import Judgement
-    from coordinator.settings.policy import ProfilePolicy
+    from coordinator.settings.run_policy import ProfilePolicy
     from lockstep.contracts.messages import CaptureResult, TraceSummary
     from lockstep.diagnosis.verdict import Diagnosis
 

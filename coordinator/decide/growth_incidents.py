@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from coordinator.decide.incident_tracker import IncidentTracker
     from coordinator.decide.incidents import Incident
     from coordinator.detect.findings import RunFinding
-    from coordinator.settings.policy import MemoryPolicy
+    from coordinator.settings.run_policy import MemoryPolicy
     from lockstep.contracts.messages import TraceSummary
     from lockstep.diagnosis.verdict import Advice
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from coordinator.decide.endings import Crash
     from coordinator.detect.findings import Judgement
-    from coordinator.settings.policy import RunPolicy
+    from coordinator.settings.run_policy import RunPolicy
 
 _NOT_OF_STEPS = (HANG, CRASH, MEMORY_GROWTH)  # no step's findings close them
 _CLOSED_MAX = 16  # incidents closed last; captures of more are over

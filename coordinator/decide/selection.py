@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from coordinator.decide.incidents import Incident
-    from coordinator.settings.policy import ProfilePolicy
+    from coordinator.settings.run_policy import ProfilePolicy
     from lockstep.contracts.domains import Topology
 
 JOB = "job"

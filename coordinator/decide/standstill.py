@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from coordinator.decide.losses import Losses
     from coordinator.detect.findings import Judgement
     from coordinator.detect.hangs.hang import Hang
-    from coordinator.settings.policy import RunPolicy
+    from coordinator.settings.run_policy import RunPolicy
 
 
 class Standstill:

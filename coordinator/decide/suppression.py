@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from coordinator.detect.findings import Judgement, RunFinding
-    from coordinator.settings.policy import RunPolicy
+    from coordinator.settings.run_policy import RunPolicy
 
 Key = tuple[str, str]
 """Kind of a finding, and what it is about: a rank, a domain, the run."""

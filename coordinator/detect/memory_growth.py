@@ -17,7 +17,7 @@ from lockstep.contracts.memory_report import DEVICE, HOST, MEMORY_LEVELS, MEMORY
 from lockstep.contracts.metric import MEMORY_CAUSES
 
 if TYPE_CHECKING:
-    from coordinator.settings.policy import MemoryPolicy
+    from coordinator.settings.run_policy import MemoryPolicy
 
 _MIB = float(1 << 20)
 _NAMES = {HOST: "host memory", WORKERS: "memory of the worker processes", DEVICE: "device memory"}

@@ -12,7 +12,8 @@ from coordinator.detect.findings import FLUCTUATION, HANG, SLOW_LINK
 
 if TYPE_CHECKING:
     from coordinator.detect.findings import Judgement, RunFinding
-    from coordinator.settings.policy import DetectorPolicy, Policy
+    from coordinator.settings.policy import Policy
+    from coordinator.settings.run_policy import DetectorPolicy
 
 
 def is_watched(run: str, patterns: Iterable[str]) -> bool:

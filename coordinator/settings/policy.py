@@ -1,24 +1,40 @@
-"""Every threshold of the coordinator, with the reason next to its default.
+"""Every setting and constant of detection, with the reason next to its value.
 
-Only numbers live here: what is done with them stands in `detect/`, `timeline.py` and `state.py`. Figures marked
-"reference" were measured on production logs and generated runs of 8 to 102,400 ranks; figures marked "shared cores" on
-four training processes sharing two cores, the noisiest healthy job that must stay silent.
+A field that is `Annotated` is a setting (`setting.py`), the others are constants of the method. Only numbers live here:
+`detect/`, `timeline.py` and `state.py` apply them. Figures marked "reference" were measured on production logs and
+generated runs of 8 to 102,400 ranks; figures marked "shared cores" on four training processes sharing two cores, the
+noisiest healthy job that must stay silent.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated
 
-from lockstep.contracts.records import DOMAIN_KINDS
+from coordinator.settings.run_policy import DetectorPolicy, MemoryPolicy, ProfilePolicy, RunPolicy, ScopePolicy
+from coordinator.settings.setting import WEEK_SECONDS, Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelinePolicy:
     """How long a step waits for its records, and how many steps are held."""
 
-    window_cells: int = 1 << 18  # steps x ranks pending: 56 MB with 19 values each
+    window_cells: Annotated[
+        int, Setting("steps x ranks pending: 56 MB with 19 values each", "cells", 1, 10**9, is_live=False)
+    ] = 1 << 18
     window_steps_min: int = 32  # two nodes whose batches leave 3 s apart at 10 steps a second
     window_steps_max: int = 1024  # as many as a ring holds: nothing more can arrive at once
-    grace_seconds: float = 5.0  # several batch intervals; a rank that is silent for longer is judged without, ...
-    rejoin_seconds: float = 45.0  # ... one whose node is not connected after this: exporters back off for up to 30 s
+    grace_seconds: Annotated[
+        float,
+        Setting("several batch intervals; a rank that is silent for longer is judged without", "seconds", 0.1, 3600.0),
+    ] = 5.0
+    rejoin_seconds: Annotated[
+        float,
+        Setting(
+            "after this, so is a node that is not connected: exporters back off for up to 30 s",
+            "seconds",
+            0.0,
+            WEEK_SECONDS,
+        ),
+    ] = 45.0
     part_max_seconds: float = 86_400.0  # a step of a day is no step; keeps sums of nanoseconds inside 64 bits
     sum_tolerance_ratio: float = 0.001  # the account is exact by contract; what rounding may add
     flag_share_max: float = 0.5  # a rank that flags more of its steps than this no longer excuses the others
@@ -29,11 +45,27 @@ class TimelinePolicy:
 class ExcessPolicy:
     """When the excess of a series over its reference is an alarm (`detect/ranks/excess.py`)."""
 
-    warm_up_steps: int = 20  # undisturbed steps from which noise is learnt before anything is said, ...
-    early_sigma: float = 0.02  # ... fewer in a quiet job: here 5 times the noise of reference jobs, ...
-    early_samples: int = 24  # ... once so many differences say so: 3 steps of 8 ranks, one of more
+    warm_up_steps: Annotated[
+        int,
+        Setting(
+            "undisturbed steps from which noise is learnt before a rank is named; fewer in a quiet job",
+            "steps",
+            8,
+            10_000,
+        ),
+    ] = 20
+    early_sigma: float = 0.02  # noise of a quiet job, in which fewer steps do: 5 times that of reference jobs, ...
+    early_samples: int = 24  # ... once so many differences show it: 3 steps of 8 ranks, one of more
     settle_steps: int = 5  # of these, the first ones feed no noise either: allocation and caches
-    baseline_max_ratio: float = 0.012  # reference: static spread between ranks has sigma 0.24-0.30 %; 4 sigma
+    baseline_max_ratio: Annotated[
+        float,
+        Setting(
+            "reference: static device variation has sigma 0.24-0.30 %; 4 sigma of it are learnt as a level",
+            "ratio",
+            0.0,
+            10.0,
+        ),
+    ] = 0.012
     baseline_rate: float = 1 / 64  # slow enough not to learn a fault before its alarm at step 3
     noise_rate: float = 1 / 64  # memory of the noise figures, in steps
     difference_to_sigma: float = 0.886  # Gaussian: E|a - b| = 1.128 sigma
@@ -45,8 +77,15 @@ class ExcessPolicy:
     still_caution: float = 6.0  # in replicas of two a quarter stands still, and noise reads as half of what it is
     slack_sigmas: float = 2.0
     alarm_sigmas: float = 11.0  # three clear steps make 12; two stalls and a third step of 5 sigma stay below
-    false_page_steps: float = 500_000.0  # between false pages of parts of own work: limits follow from it
-    floor_ratio: float = 0.025  # reference: smallest effect reported; +3 % is found, +2 % is silicon
+    false_page_steps: Annotated[
+        float, Setting("between false pages of parts of own work: limits follow from it", "steps", 1000.0, 1e9)
+    ] = 500_000.0
+    floor_ratio: Annotated[
+        float,
+        Setting(
+            "reference: smallest effect reported; +3 % is found, +2 % is static device variation", "ratio", 0.001, 10.0
+        ),
+    ] = 0.025
     gate_factor: float = 1.1  # reference: times sqrt(2 ln 50 n), what the largest of n series reaches by chance
     chance_sigmas_min: float = 4.8  # for few series the same: runs are long, and every step is another chance
     tail_factor: float = 1.6  # the same where pools are noisy: shared cores have longer tails than Gaussian noise
@@ -64,7 +103,7 @@ class ExcessPolicy:
     static_share: float = 0.6  # share of the floor below which a lasting excess is silicon, and learnt
     static_sigmas: float = 0.5  # and what noise adds to a long mean: more than that is no static device variation
     least_share: float = 0.33  # share of gate and median that the least of three must reach: two stalls are no fault
-    clear_steps: int = 5  # reference: quiet steps that end an alarm
+    clear_steps: Annotated[int, Setting("reference: quiet steps that end an alarm", "steps", 1, 100000)] = 5
     clear_share: float = 0.5  # share of the gate below which a step is quiet
 
 
@@ -98,11 +137,23 @@ class RankPolicy:
 class FluctuationPolicy:
     """When a run is slower than its own history (`detect/runs/fluctuation.py`)."""
 
-    floor_ratio: float = 0.025  # smallest change that is reported: a drift must be named before it reaches 3.5 %; ...
-    short_floor_factor: float = 1.2  # ... reference: 3 %, where three steps alone decide
-    warm_up_steps: int = 20  # the median of their last ones is the first level ...
+    floor_ratio: Annotated[
+        float,
+        Setting(
+            "smallest change of the step time that is reported: a drift is named before it reaches 3.5 %",
+            "ratio",
+            0.0,
+            10.0,
+        ),
+    ] = 0.025
+    short_floor_factor: float = 1.2  # reference: 3 %, where three steps alone decide
+    warm_up_steps: Annotated[
+        int, Setting("the median of their last ones is the run's first level", "steps", 8, 10_000)
+    ] = 20
     young_steps: int = 10  # after the last flagged step of a start: caches and allocators take longer than agents flag
-    settle_steps: int = 15  # ... without these: a warm-up that fades with 3 steps is below 1 % by then
+    settle_steps: int = (
+        15  # steps without which a first level is learnt: a warm-up that fades with 3 steps is below 1 % by then
+    )
     noise_samples: int = 16  # steps compared with the one 16 before, from which noise is known
     noise_hold_steps: int = 48  # after which a value is compared with the one 16 before: a fault would be known
     noise_rate: float = 1 / 256  # memory of the noise figures, in steps; they set how long the series remembers
@@ -112,7 +163,10 @@ class FluctuationPolicy:
     chance_rate: float = 4e-6  # ... and more where chance would bring a row this often a step
     slack_sigmas: float = 1.0  # reference
     alarm_sum: float = 8.0  # reference
-    false_page_steps: float = 500_000.0  # between false pages of the run itself, from which a noisy job's limit follows
+    false_page_steps: Annotated[
+        float,
+        Setting("between false pages of the run itself: a noisy job's limit follows from it", "steps", 1000.0, 1e9),
+    ] = 500_000.0
     gate_sigmas: float = 5.0  # of the mean of the steps concerned: 1 in 3 million by chance
     windows_min: int = 5  # so many windows must have been seen before a mean of so many steps can be called unusual
     clip_sigmas: float = 6.0  # a single step counts no more than this in a mean
@@ -139,10 +193,22 @@ class LinkPolicy:
 
     baseline_rate: float = 1 / 64  # memory of a group's past, in steps: as that of ranks
     warm_up_rate: float = 1 / 8  # the same in the first steps: what they begin with must not outweigh the rest
-    effect_ratio: float = 0.3  # reference: transfer jitter is 3 %, healthy groups stay within 30 %
-    step_share: float = 0.004  # reference: an excess below this share of a step costs nothing that matters
-    peers_ratio: float = 0.5  # slow from the first step: half bandwidth is 1.0, paths through a fabric differ less ...
-    peers_min: int = 2  # ... than this; links are slow one-sidedly, so the faster of two is as it should be
+    effect_ratio: Annotated[
+        float, Setting("reference: transfer jitter is 3 %, healthy groups stay within 30 %", "ratio", 0.0, 10.0)
+    ] = 0.3
+    step_share: Annotated[
+        float, Setting("reference: an excess below this share of a step costs nothing that matters", "share", 0.0, 1.0)
+    ] = 0.004
+    peers_ratio: Annotated[
+        float,
+        Setting(
+            "slow from the first step: half bandwidth is 1.0, paths through a fabric differ less than this",
+            "ratio",
+            0.0,
+            10.0,
+        ),
+    ] = 0.5
+    peers_min: int = 2  # groups alike: links are slow one-sidedly, so the faster of two is as it should be
     hidden_share: float = 1 / 16  # members missing of a group that is still judged: they seldom hide the last arriver
     node_share: float = 0.6  # of a node's groups of a kind: some begin later, their records are missing
     job_share: float = 0.6  # of a kind's groups: more than any single node slows in a job of two pipelines
@@ -159,7 +225,9 @@ class GcPolicy:
     ranks_min: int = 3  # ... on so many ranks (of two ranks: on both)
     together_share: float = 0.2  # of the ranks; where more collect in one step they do so together, as they should
     one_rank_share: float = 0.6  # of the events; beyond, it is that rank which is slow
-    lost_share: float = 0.005  # of the window's time; three collections of a third of a step are twice that
+    lost_share: Annotated[
+        float, Setting("of the window's time; three collections of a third of a step are twice that", "share", 0.0, 1.0)
+    ] = 0.005
     quiet_steps: int = 10  # without a collection end it, ...
     quiet_factor: float = 8.0  # ... or so many times the usual distance between two: chance leaves 5 every 150 events
 
@@ -169,98 +237,14 @@ class CausePolicy:
     """How the excess is given to a component (`detect/ranks/components.py`)."""
 
     steps: int = 3  # median over these: the third slow step must already name the cause
-    share_min: float = 0.4  # below this share of the excess no single component is the cause
+    share_min: Annotated[
+        float, Setting("below this share of the excess no single component is the cause", "share", 0.0, 1.0)
+    ] = 0.4
     off_cpu_share_min: float = 0.7  # of it, the thread did not do more but slept; what it computes on a core that it
     # shares with one more task it is off the CPU for half of (`components.is_asleep`)
     run_share_min: float = 0.25  # reference: own work that explains so much of a slower run goes before waiting
     typical_rate: float = 1 / 8  # memory of what a step of the run usually consists of, in samples ...
     typical_every: int = 8  # ... of one step in so many: it changes slowly and costs as much as the rank test
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPolicy:
-    """When a run's state changes (`state.py`)."""
-
-    recover_steps: int = 5  # judged steps without a finding, after the detector's own 5, before an incident closes
-    pending_seconds: float = 1.0  # a finding that has lasted less opens no incident: on hosts that are shared, others
-    # take a core for hundreds of milliseconds, which is three steps of a short-stepped job and more
-    restart_steps: int = 10  # more of them after a restart of the run: a fault that is still there is found by then
-    join_steps: int = 10  # ranks that turn slow by the same cause within these steps share an incident
-    cause_steps: int = 5  # judged steps that another cause must hold before an incident changes it
-    fluctuation_steps: int = 20  # a fluctuation without a culprit opens an incident only when it lasts so long ...
-    fluctuation_seconds: float = 30.0  # ... and so long: hosts that are shared are busy for seconds every minute
-    lost_seconds: float = 60.0  # no step for so long (or 10 steps, whichever is longer) and the run is lost
-    lost_steps: float = 10.0
-    lost_keep_seconds: float = 3600.0  # a lost run may come back; after that it is history
-    keep_seconds: float = 900.0  # a run that ended stays visible: several scrapes and an operator's look
-    crash_seconds: float = 10.0  # once a rank has ended, others end with it in so long, or they wait in vain for it
-    stop_seconds: float = 60.0  # the same where it was asked to end: ranks save a checkpoint in the grace period
-    store_steps: int = 50  # judged steps between two writes of an incident's running figures
-    hang_steps: float = 5.0  # PerfTracker: no step for so many usual ones is a run that is blocked ...
-    hang_seconds: float = 5.0  # ... if it is so long: records travel in batches, and hosts of short steps stall
-    hang_pause_factor: float = 1.5  # times the longest step so far: an unforeseeable checkpoint or evaluation
-    hang_lacking_max: float = 4e-4  # records lost a step, above which one that lacks names no late rank: with a restart
-    # every 200 steps this is one false alarm in 500,000
-    hang_store_seconds: float = 10.0  # between two writes of a hang's running figures
-    hang_stacks: bool = True  # ask the ranks of a run that hangs for their stacks: a millisecond of each
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfilePolicy:
-    """When and what to profile (`state.py`)."""
-
-    enabled: bool = True  # the operator's switch; off forbids every request
-    steps: int = 3  # enough for a median, short enough that the trace is written in a second
-    lead_seconds: float = 1.5  # request to rank: broker, control block and one step; both ranks begin together
-    lead_steps: int = 2
-    cooldown_seconds: float = 120.0  # after a request; captures stall the ranks that write them
-    larger_factor: float = 2.0  # times what the last capture's incident costs: no cool-down for a larger one
-    per_day: int = 8
-    per_run: int = 32
-    shapes: bool = False  # of operators' inputs, for slow ranks and links too: they triple what stopping the profiler
-    # takes from training; without them rooflines, changing shapes and small messages of host backends stay untold
-    suspects: int = 2  # of an incident: one slow host's eight ranks show the same
-    peers: int = 2  # healthy ranks with them: a median needs more than one, each more stalls another rank
-    job_ranks: int = 4  # of a job that is slower as a whole: enough to separate what all do from what one does
-    peer_wait_seconds: float = 10.0  # once the suspect's summary is there; a comparison that comes later amends
-    own_load_ratio: float = 0.35  # a node's summaries take a quarter of a core at most (summarise_burst_ratio of its
-    # exporter): a rank next to them is slower by a third, and what is slower by more is none of their doing
-    expire_seconds: float = 90.0  # beyond the asked steps: writing and summarising a trace; nodes give up then, too
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPolicy:
-    """When memory that grows is reported (`detect/memory_growth.py`); what is steady growth, nodes have decided."""
-
-    known_share: float = 0.5  # of the ranks with a window of the same length, before they are compared
-    common_share: float = 0.5  # of them, beyond which growth is the job's and no rank's own
-    peers_factor: float = 2.0  # times the peers' growth: caches fill up unevenly, a leak in one rank is its own
-    peers_sigmas: float = 5.0  # of the peers' scatter: the largest of 10,000 Gaussian values lies 3.7 sigma high
-    forecast_windows: float = 10.0  # of a job's growth: a line is not believed further ahead than so many times itself
-    quiet_seconds: float = 60.0  # without growth close an incident: six heartbeats of a node
-    store_seconds: float = 30.0  # between two updates of an incident that only grows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetectorPolicy:
-    """Which detectors report (`scope.py`). One that is off goes on learning: switched on, it needs no warm-up."""
-
-    slow_rank: bool = True
-    slow_link: bool = True
-    fluctuation: bool = True
-    scattered_gc: bool = True
-    hang: bool = True
-    crash: bool = True
-    memory_growth: bool = True
-    imbalance: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScopePolicy:
-    """What is watched (`scope.py`)."""
-
-    runs: tuple[str, ...] = ("*",)  # shell patterns; the others are judged, but nothing of them is reported or exported
-    domain_kinds: tuple[str, ...] = DOMAIN_KINDS  # whose links are reported; a slow rank always is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,8 +259,8 @@ class Policy:
     link: LinkPolicy = LinkPolicy()
     gc: GcPolicy = GcPolicy()
     cause: CausePolicy = CausePolicy()
-    run: RunPolicy = RunPolicy()
-    profile: ProfilePolicy = ProfilePolicy()
-    memory: MemoryPolicy = MemoryPolicy()
-    detectors: DetectorPolicy = DetectorPolicy()
-    scope: ScopePolicy = ScopePolicy()
+    run: RunPolicy = field(default_factory=RunPolicy)
+    profile: ProfilePolicy = field(default_factory=ProfilePolicy)
+    memory: MemoryPolicy = field(default_factory=MemoryPolicy)
+    detectors: DetectorPolicy = field(default_factory=DetectorPolicy)
+    scope: ScopePolicy = field(default_factory=ScopePolicy)

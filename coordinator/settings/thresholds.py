@@ -1,21 +1,18 @@
-"""Every threshold by its dotted name: what it may be, why it is what it is, and how to make a policy of other values.
+"""Every setting of the policy by its dotted name: what it may be, why it is what it is, and a policy of other values.
 
-Pure but for reading the text of `policy.py` once: the reason of a default is the comment next to it there. Values come
-from outside (HTTP, a file), so each is checked by name, type and range before any is used.
+Pure. What a setting is stands in its annotation (`setting.py`). Values come from outside (HTTP, a file), so each is
+checked by name, type and range before any is used.
 """
 
 import difflib
-import inspect
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any
+from typing import Any, get_type_hints
 
-from coordinator.settings import policy as source
 from coordinator.settings.policy import Policy
+from coordinator.settings.setting import Setting
 from lockstep.contracts.errors import ConfigError
-from lockstep.contracts.limits import PROFILE_STEPS_MAX
 from lockstep.contracts.records import DOMAIN_KINDS
 
 Value = bool | int | float | tuple[str, ...]
@@ -23,58 +20,13 @@ Value = bool | int | float | tuple[str, ...]
 _TEXTS_MAX = 64  # patterns in a list
 _TEXT_MAX = 128  # characters of one: as long as a run's name
 _GOT_MAX = 120  # characters of a wrong value in a message
-
-_LINE = re.compile(
-    r"class (?P<owner>\w+)|    (?P<field>\w+): [^#]*(?:# (?P<reason>.*))?$|    (?:\)  )?# (?P<more>.*)$"
-)  # of policy.py
-_WEEK_S = 7 * 86_400.0
-# By a word of a name: unit, least and greatest value. The first that fits counts.
-_FORMS: tuple[tuple[str, str, float, float], ...] = (
-    ("seconds", "seconds", 0.0, _WEEK_S),
-    ("steps", "steps", 1, 100_000),
-    ("every", "steps", 1, 100_000),
-    ("rate", "share a step", 1e-6, 1.0),
-    ("share", "share", 0.0, 1.0),
-    ("sigmas", "sigmas", 0.0, 100.0),
-    ("sigma", "ratio", 0.0, 10.0),
-    ("ratio", "ratio", 0.0, 10.0),
-    ("factor", "factor", 0.01, 100.0),
-)
-_OTHER = ("", "", 0.0, 1e9)
-_RANGES: dict[str, tuple[float, float]] = {
-    "excess.false_page_steps": (1000.0, 1e9),
-    "excess.floor_ratio": (0.001, 10.0),  # below, rounding of the record itself is an effect
-    "excess.warm_up_steps": (8, 10_000),
-    "fluctuation.false_page_steps": (1000.0, 1e9),
-    "fluctuation.warm_up_steps": (8, 10_000),
-    "timeline.grace_seconds": (0.1, 3600.0),
-    "timeline.part_max_seconds": (1.0, 86_400.0),  # longer sums of nanoseconds leave 64 bits
-    "run.recover_steps": (1, 10_000),
-    "run.lost_seconds": (1.0, 86_400.0),
-    "run.keep_seconds": (1.0, _WEEK_S),
-    "profile.steps": (1, PROFILE_STEPS_MAX),
-    "profile.cooldown_seconds": (0.0, 86_400.0),
-    "profile.per_day": (0, 10_000),
-    "profile.per_run": (0, 10_000),
-}
-_FIXED = frozenset(
-    {  # memory is laid out by these when a run begins
-        "timeline.window_cells",
-        "timeline.window_steps_min",
-        "timeline.window_steps_max",
-    }
-)
-# (less, more): with the first one not below the second, a test could never alarm, or never end.
-_ORDERED = (
-    ("excess.slack_sigmas", "excess.clip_sigmas"),
-    ("excess.settle_steps", "excess.warm_up_steps"),
-    ("run.lost_seconds", "run.lost_keep_seconds"),
-)
+# (less, more): with the first one not below the second, a run would be forgotten before it is lost.
+_ORDERED = (("run.lost_seconds", "run.lost_keep_seconds"),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyThreshold:
-    """One field of one policy class. `low` and `high` are inclusive and None where the value is no number.
+    """One setting of one policy class. `low` and `high` are inclusive and None where the value is no number.
 
     `is_live` is False for what is laid out in memory when a run begins: it cannot be changed while runs go on.
     """
@@ -91,33 +43,38 @@ class PolicyThreshold:
 
 @cache
 def catalogue() -> dict[str, PolicyThreshold]:
-    """Return every threshold by name, in the order of `policy.py`."""
-    base, reasons = Policy(), _reasons()
+    """Return every setting by name, in the order of the policy's sections."""
+    base = Policy()
     known = {}
     for section in fields(base):
         group = getattr(base, section.name)
-        for item in fields(group):
-            name = f"{section.name}.{item.name}"
-            reason = reasons.get((type(group).__name__, item.name), "")
-            known[name] = _threshold(name, item.type, getattr(group, item.name), reason)
+        for field, hint in get_type_hints(type(group), include_extras=True).items():
+            setting = next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Setting)), None)
+            if setting is not None:
+                name = f"{section.name}.{field}"
+                known[name] = _threshold(name, hint.__origin__, getattr(group, field), setting)
     return known
 
 
-def _threshold(name: str, form: Any, default: Value, reason: str) -> PolicyThreshold:
-    field = name.partition(".")[2]
-    _, unit, low, high = next((known for known in _FORMS if known[0] in field.split("_")), _OTHER)
-    low, high = _RANGES.get(name, (max(low, 1) if form is int else low, high))
-    is_number = form in (int, float)
+def _threshold(name: str, form: Any, default: Value, setting: Setting) -> PolicyThreshold:
     return PolicyThreshold(
         name=name,
         form=form,
         default=default,
-        unit=unit if is_number else "",
-        low=low if is_number else None,
-        high=high if is_number else None,
-        is_live=name not in _FIXED,
-        reason=reason,
+        unit=setting.unit,
+        low=setting.low,
+        high=setting.high,
+        is_live=setting.is_live,
+        reason=setting.reason,
     )
+
+
+@cache
+def _constants() -> frozenset[str]:
+    """Return the names of what the policy's sections hold besides: constants of the method."""
+    base = Policy()
+    names = {f"{section.name}.{item.name}" for section in fields(base) for item in fields(getattr(base, section.name))}
+    return frozenset(names - catalogue().keys())
 
 
 def value_of(policy: Policy, name: str) -> Value:
@@ -158,9 +115,7 @@ def check_value(name: object, value: Any, *, where: str) -> Value:
     """
     known = catalogue().get(str(name))
     if known is None:
-        text = f"{name!s:.{_TEXT_MAX}}"
-        near = difflib.get_close_matches(text, catalogue(), n=1, cutoff=0.0)[0]
-        raise ConfigError(f"{where}: got {text!r}, expected the name of a threshold; the nearest is {near!r}")
+        raise _unknown(f"{name!s:.{_TEXT_MAX}}", where)
     if known.form is bool:
         if type(value) is not bool:
             raise _wrong(known, value, where, "true or false")
@@ -174,6 +129,13 @@ def check_value(name: object, value: Any, *, where: str) -> Value:
         raise _wrong(known, value, where, f"{what} from {known.low:g} to {known.high:g}")
     number: Value = known.form(value)
     return number
+
+
+def _unknown(name: str, where: str) -> ConfigError:
+    if name in _constants():
+        return ConfigError(f"{where}: got {name!r}, a constant of the method, expected the name of a setting")
+    near = difflib.get_close_matches(name, catalogue(), n=1, cutoff=0.0)[0]
+    return ConfigError(f"{where}: got {name!r}, expected the name of a threshold; the nearest is {near!r}")
 
 
 def _texts(known: PolicyThreshold, value: Any, where: str) -> tuple[str, ...]:
@@ -198,7 +160,7 @@ def _short(value: Any) -> str:
 
 
 def check_order(policy: Policy, *, where: str) -> None:
-    """Check that thresholds which bound each other do.
+    """Check that settings which bound each other do.
 
     Raises
     ------
@@ -211,25 +173,3 @@ def check_order(policy: Policy, *, where: str) -> None:
         assert isinstance(high, int | float)
         if low >= high:
             raise ConfigError(f"{where}: {less}: got {low}, expected less than {more}, which is {high}")
-
-
-def _reasons() -> dict[tuple[str, str], str]:
-    """Return the comment next to each default by (class, field); none where the text of the module is not there."""
-    try:
-        text = inspect.getsource(source)
-    except OSError:
-        return {}
-    found: dict[tuple[str, str], str] = {}
-    owner = field = ""
-    for line in text.splitlines():
-        match = _LINE.match(line)
-        if match is None:
-            continue
-        if match["owner"]:
-            owner, field = match["owner"], ""
-        elif match["field"]:
-            field = match["field"]
-            found[owner, field] = match["reason"] or ""
-        elif field:  # the comment goes on below
-            found[owner, field] = f"{found[owner, field]} {match['more']}".lstrip()
-    return found

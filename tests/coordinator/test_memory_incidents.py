@@ -9,7 +9,8 @@ from coordinator.page.cards import card
 from coordinator.record.journal import Entry, JournalWriter, read_entry, time_ns_of
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
-from coordinator.settings.policy import DetectorPolicy, Policy, ProfilePolicy
+from coordinator.settings.policy import Policy
+from coordinator.settings.run_policy import DetectorPolicy, ProfilePolicy
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.memory_report import KeptAllocation
 from lockstep.contracts.messages import CaptureRequest, NodeAlive, RunHeartbeat, TraceSummary

@@ -8,7 +8,8 @@ from coordinator.detect.judge import Judge
 from coordinator.run_isolation import QUARANTINE_S
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
-from coordinator.settings.policy import Policy, RunPolicy
+from coordinator.settings.policy import Policy
+from coordinator.settings.run_policy import RunPolicy
 from lockstep.contracts.messages import GroupInfo, NodeAlive
 from lockstep.contracts.records import MISSING
 from tests.coordinator.conftest import START_UNIX_S, announce

@@ -9,7 +9,7 @@ from coordinator.decide.capture import capture_from_json
 from coordinator.decide.state import State
 from coordinator.detect.findings import FLUCTUATION
 from coordinator.detect.hangs.hang import Hang
-from coordinator.settings.policy import ProfilePolicy
+from coordinator.settings.run_policy import ProfilePolicy
 from lockstep.contracts.domains import from_degrees
 from lockstep.contracts.messages import CaptureResult
 from tests.coordinator.conftest import finding

@@ -8,7 +8,7 @@ from coordinator.decide.incident_tracker import IncidentTracker
 from coordinator.decide.memory import RunMemory
 from coordinator.decide.residual_growth import residual_growth
 from coordinator.detect.findings import FLUCTUATION, SLOW_RANK
-from coordinator.settings.policy import RunPolicy
+from coordinator.settings.run_policy import RunPolicy
 from tests.coordinator.conftest import finding, judged
 
 POLICY = RunPolicy()

@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.decide.selection import select
 from coordinator.detect.findings import FLUCTUATION
-from coordinator.settings.policy import ProfilePolicy
+from coordinator.settings.run_policy import ProfilePolicy
 from lockstep.contracts.domains import from_degrees
 from tests.coordinator.conftest import finding
 from tests.coordinator.decide.test_state import Story

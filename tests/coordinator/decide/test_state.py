@@ -11,7 +11,8 @@ from coordinator.decide.state import RunMachine
 from coordinator.decide.transitions import TRANSITIONS, State, TransitionError, Trigger
 from coordinator.detect.findings import FLUCTUATION, SLOW_LINK
 from coordinator.detect.hangs.hang import Hang
-from coordinator.settings.policy import Policy, ProfilePolicy
+from coordinator.settings.policy import Policy
+from coordinator.settings.run_policy import ProfilePolicy
 from lockstep.contracts.domains import from_degrees
 from lockstep.contracts.messages import CaptureResult, TraceSummary
 from lockstep.contracts.metrics import PROFILE_STATES, RUN_STATES

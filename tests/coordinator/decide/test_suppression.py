@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.decide.incident_tracker import IncidentTracker
 from coordinator.detect.findings import FLUCTUATION, SLOW_LINK
-from coordinator.settings.policy import RunPolicy
+from coordinator.settings.run_policy import RunPolicy
 from tests.coordinator.conftest import START_UNIX_S, finding, judged
 
 LINK = finding(kind=SLOW_LINK, cause="link", scope="group", ranks=(0, 1))

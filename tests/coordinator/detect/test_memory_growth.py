@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.detect.findings import RunFinding
 from coordinator.detect.memory_growth import MemoryGrowthTest
-from coordinator.settings.policy import MemoryPolicy
+from coordinator.settings.run_policy import MemoryPolicy
 from lockstep.contracts.memory_report import DEVICE, HOST, WORKERS
 from tests.support.memory_reports import BASE, GIB, MIB, ReportedRanks, flat, leak
 

@@ -10,7 +10,8 @@ from benchmarks.scenarios.job import Scenario as Job
 from benchmarks.scenarios.model import generate
 from coordinator.record.replay import replay, to_line, topology_of
 from coordinator.record.steplog import StepLog
-from coordinator.settings.policy import Policy, RunPolicy
+from coordinator.settings.policy import Policy
+from coordinator.settings.run_policy import RunPolicy
 
 CALM = Interruptions(checkpoint_every=0, evaluation_every=0, missing=0.0, late=0.0)
 S = 10**9

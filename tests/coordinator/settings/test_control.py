@@ -57,7 +57,7 @@ def test_null_takes_a_change_back():
         ({"excess.nope": None}, "", "nearest"),
         ({"timeline.window_cells": 1000}, "", "laid out when a run begins"),
         ({"scope.runs": ["a"]}, "job", "among the thresholds of all runs"),
-        ({"excess.slack_sigmas": 7.0}, "", "expected less than"),
+        ({"run.lost_seconds": 4000.0}, "", "expected less than"),
     ],
 )
 def test_nothing_of_a_wrong_change_is_taken(values, run, named):
@@ -71,9 +71,9 @@ def test_nothing_of_a_wrong_change_is_taken(values, run, named):
 def test_a_change_for_all_runs_must_not_break_the_thresholds_of_one():
     """Both were right alone; the run is named."""
     made = control()
-    put(made, {"excess.slack_sigmas": 5.0}, run="job")
-    with pytest.raises(ConfigError, match=r"of run job: excess.slack_sigmas"):
-        made.plan({"excess.clip_sigmas": 4.0}, where="test")
+    put(made, {"run.lost_seconds": 500.0}, run="job")
+    with pytest.raises(ConfigError, match=r"of run job: run.lost_seconds"):
+        made.plan({"run.lost_keep_seconds": 400.0}, where="test")
 
 
 def test_a_plan_changes_nothing_until_it_is_committed():
@@ -89,14 +89,14 @@ def test_a_plan_changes_nothing_until_it_is_committed():
 def test_kept_changes_are_checked_again(caplog):
     """Names of another version and what the configuration contradicts are left out by name, the rest is in force."""
     kept = {
-        "": {"excess.floor_ratio": 0.1, "excess.gone": 1, "excess.slack_sigmas": 50.0},
+        "": {"excess.floor_ratio": 0.1, "excess.gone": 1, "run.lost_seconds": 5000.0},
         "job": {"scope.domain_kinds": ["dp"]},
     }
     made = control(kept)
     assert made.overrides() == {"excess.floor_ratio": 0.1}
     assert made.policy("job").scope.domain_kinds == ("dp",)
     assert [text for text in caplog.messages if "excess.gone" in text]
-    assert [text for text in caplog.messages if "excess.slack_sigmas" in text]
+    assert [text for text in caplog.messages if "run.lost_seconds" in text]
 
 
 def test_reconfiguring_applies_what_it_can_and_names_the_rest():

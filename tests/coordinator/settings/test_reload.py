@@ -62,7 +62,7 @@ async def test_both_files_are_read_again(files):
         ("coordinator.yaml", "[", "coordinator.yaml"),
         ("policy.yaml", "excess.flor_ratio: 0.1", "nearest is 'excess.floor_ratio'"),
         ("policy.yaml", "excess.floor_ratio: fast", "policy.yaml: excess.floor_ratio: got 'fast'"),
-        ("policy.yaml", "excess.slack_sigmas: 7", "expected less than excess.clip_sigmas"),
+        ("policy.yaml", "run.lost_seconds: 4000", "expected less than run.lost_keep_seconds"),
         ("policy.yaml", "- a", "got list, expected names and values"),
         ("policy.yaml", "[", "expected YAML"),
     ],

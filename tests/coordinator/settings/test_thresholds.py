@@ -5,30 +5,36 @@ from dataclasses import fields
 import pytest
 
 from coordinator.detect.findings import KINDS
-from coordinator.settings.policy import DetectorPolicy, Policy
+from coordinator.settings.policy import Policy
+from coordinator.settings.run_policy import DetectorPolicy
 from coordinator.settings.thresholds import apply, catalogue, check_order, check_values, value_of
 from lockstep.contracts.errors import ConfigError
 
+_DETECTION_SETTINGS_MAX = 45
 
-def test_every_field_of_every_policy_is_a_threshold_with_a_valid_default():
-    """Nothing that decides is out of reach, and no default is out of its own range."""
-    base = Policy()
-    names = {f"{section.name}.{item.name}" for section in fields(base) for item in fields(getattr(base, section.name))}
-    assert catalogue().keys() == names
-    assert check_values({name: value_of(base, name) for name in names}, where="defaults").keys() == names
+
+def test_every_setting_has_a_valid_default_a_unit_and_a_reason():
+    """What an operator reads of it is complete, and no default is out of its own range."""
+    base, known = Policy(), catalogue()
+    assert check_values({name: value_of(base, name) for name in known}, where="defaults").keys() == known.keys()
     check_order(base, where="defaults")
-
-
-def test_the_reason_is_the_comment_beside_the_default():
-    """One line, a comment that goes on below, and none; all but a few defaults have one."""
-    known = catalogue()
+    for name, setting in known.items():
+        assert setting.reason, name
+        is_number = setting.form in (int, float)
+        assert (setting.low is not None, setting.high is not None, bool(setting.unit)) == (is_number,) * 3, name
     assert known["excess.floor_ratio"].reason.startswith("reference: smallest effect reported")
-    assert "descheduled for 7 steps" in known["excess.noisy_sigma"].reason
-    assert known["fluctuation.baseline_rate"].reason.startswith("times at most one sigma")
-    assert known["profile.per_day"].reason == ""
     assert (known["excess.floor_ratio"].unit, known["run.lost_seconds"].unit) == ("ratio", "seconds")
-    numbers = [threshold for threshold in known.values() if threshold.low is not None]
-    assert sum(bool(threshold.reason) for threshold in numbers) > 0.85 * len(numbers)
+
+
+def test_detection_has_few_settings():
+    """Captures aside; what a method holds is none."""
+    assert len([name for name in catalogue() if not name.startswith("profile.")]) <= _DETECTION_SETTINGS_MAX
+
+
+def test_a_constant_is_refused_as_one():
+    """A policy file of a former version is corrected by the message."""
+    with pytest.raises(ConfigError, match=r"^here: got 'excess.clip_sigmas', a constant of the method"):
+        check_values({"excess.clip_sigmas": 1.0}, where="here")
 
 
 def test_there_is_a_switch_for_every_kind_of_finding():
@@ -49,7 +55,7 @@ def test_there_is_a_switch_for_every_kind_of_finding():
         ({"excess.floor_ratio": 10**5000}, "an integer of 16610 bits"),
         ({"excess.clear_steps": 5.0}, "expected an integer"),
         ({"excess.clear_steps": 0}, "from 1"),
-        ({"cause.typical_every": 0}, "from 1"),
+        ({"profile.steps": 0}, "from 1"),
         ({"detectors.hang": 1}, "expected true or false"),
         ({"scope.runs": "prod-*"}, "expected a list"),
         ({"scope.runs": []}, "expected a list of 1"),
@@ -76,6 +82,6 @@ def test_values_reach_their_fields_and_no_other():
 
 
 def test_thresholds_that_bound_each_other_are_held_to_it():
-    """A slack as large as the clip would let nothing through, ever."""
-    with pytest.raises(ConfigError, match=r"slack_sigmas: got 6.0, expected less than excess.clip_sigmas"):
-        check_order(apply(Policy(), {"excess.slack_sigmas": 6.0}), where="here")
+    """A run would be forgotten before it is lost."""
+    with pytest.raises(ConfigError, match=r"lost_seconds: got 3600.0, expected less than run.lost_keep_seconds"):
+        check_order(apply(Policy(), {"run.lost_seconds": 3600.0}), where="here")

@@ -12,7 +12,8 @@ from coordinator.intake.topology import Membership
 from coordinator.record.journal import Entry, JournalWriter, read_entry
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
-from coordinator.settings.policy import DetectorPolicy, Policy, ScopePolicy
+from coordinator.settings.policy import Policy
+from coordinator.settings.run_policy import DetectorPolicy, ScopePolicy
 from lockstep.contracts.domains import from_degrees
 from lockstep.contracts.messages import GroupInfo, IssueCount, RankProgress
 from tests.coordinator.conftest import START_UNIX_S, announce
