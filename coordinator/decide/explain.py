@@ -256,7 +256,7 @@ def _rule(policy: "Policy", floor_ratio: float, what: str) -> str:
 
 
 def _thresholds(policy: "Policy", sections: Sequence[str]) -> Values:
-    own = {item.name: getattr(policy, item.name) for item in fields(policy) if item.name in sections}
+    own = {item.name: getattr(policy, item.name) for item in fields(policy) if item.name in ("budget", *sections)}
     return {f"{name}.{item.name}": getattr(group, item.name) for name, group in own.items() for item in fields(group)}
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from coordinator.detect.error_budget import attempt_chance
 from coordinator.detect.findings import HANG, LINK, UNKNOWN, RunFinding
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class Standstill:
             # Records that still come in change the verdict: ranks that are only behind are not late.
             stood_s = max(self.policy.hang_steps * self._usual_s, self.policy.hang_seconds)
             is_silent = now_s - self._last_seen[1] >= stood_s
-            return self._is_warm and is_silent and chance <= self.policy.hang_lacking_max
+            return self._is_warm and is_silent and chance <= attempt_chance("hang", self.policy.false_page_steps)
         if not hang.ranks and hang.cause != LINK:  # no one waits for anybody: all may be busy with something long
             return self._is_warm and is_long
         return is_long or not hang.is_pause

@@ -2,8 +2,10 @@
 
 Pure: part of the run's state machine, changed through it only. A slow rank inside a domain explains the domain's
 transfers, and any culprit explains the run's step time, but for what of it no culprit explains
-(`residual_growth.py`). What is too young to be worth an incident is pending, as a rule of Prometheus is for the time
-of its `for`.
+(`residual_growth.py`).
+
+What is too young to be worth an incident is pending, as a rule of Prometheus is for the time of its `for`. There is one
+such time: what noise may explain must last `unsure_factor` times as long, and `unsure_steps` where steps are long.
 """
 
 from collections import deque
@@ -53,7 +55,7 @@ class Suppression:
         self._ends.clear()
 
     def is_pending(self, finding: "RunFinding") -> bool:
-        """Whether a finding of the last judged step has lasted too short a time for an incident, by the ranks' clocks.
+        """Whether a finding of the last judged step has lasted too short a time for any incident, by the ranks' clocks.
 
         A host that is shared is busy for a second now and then: of steps of 20 ms that is fifty, and no fault.
         """
@@ -91,7 +93,7 @@ class Suppression:
             self._fluctuating = None
         elif self._fluctuating is None:
             self._fluctuating = (self.judged, now_s)
-        if fluctuation is not None and self._has_lasted(fluctuation, now_s, has_incident=FLUCTUATION in open_kinds):
+        if fluctuation is not None and not self._is_unsure(fluctuation, now_s, has_incident=FLUCTUATION in open_kinds):
             found[FLUCTUATION, ""] = fluctuation
         return found | runs
 
@@ -121,20 +123,21 @@ class Suppression:
             return not is_open and any(finding.excess_seconds < _ECHO_SHARE * f.excess_seconds for f in together)
         return finding.scope == "group" and any(f.ranks[0] in finding.ranks for f in together)
 
-    def _has_lasted(self, fluctuation: "RunFinding", now_s: float, *, has_incident: bool) -> bool:
-        """Whether a slower run without a culprit is reported now: at once in a quiet job, later where noise has tails.
+    def _is_unsure(self, fluctuation: "RunFinding", now_s: float, *, has_incident: bool) -> bool:
+        """Whether noise may still explain a slower run without a culprit: in a quiet job never, elsewhere for long.
 
         What began while a culprit was there is its echo, which ends a few steps after it.
         """
         assert self._fluctuating is not None
-        begin, begin_s = self._fluctuating
-        policy = self.policy
         if self._residual_step is not None and has_incident:
-            return True  # it was reported before its culprits were
+            return False  # it was reported before its culprits were
         is_echo = self._culprit_step is not None and fluctuation.onset_step <= self._culprit_step
         if fluctuation.is_sure and not is_echo:
-            return True
-        return self.judged - begin >= policy.fluctuation_steps and now_s - begin_s >= policy.fluctuation_seconds
+            return False
+        begin, begin_s = self._fluctuating
+        policy = self.policy
+        is_short = now_s - begin_s < policy.unsure_factor * policy.pending_seconds
+        return is_short or self.judged - begin < policy.unsure_steps
 
 
 def _key_of(finding: "RunFinding") -> Key:

@@ -1,12 +1,13 @@
 """Every setting and constant of detection, with the reason next to its value.
 
-A field that is `Annotated` is a setting (`setting.py`), the others are constants of the method. Only numbers live here:
-`detect/`, `timeline.py` and `state.py` apply them. Figures marked "reference" were measured on production logs and
-generated runs of 8 to 102,400 ranks; figures marked "shared cores" on four training processes sharing two cores, the
-noisiest healthy job that must stay silent.
+A field that is `Annotated` is a setting (`setting.py`), the others are constants of the method. Limits follow from the
+steps between false pages (`detect/error_budget.py`). Only numbers live here: `detect/`, `timeline.py`
+and `state.py` apply them. Figures marked "reference" were measured on production logs and generated runs of 8 to
+102,400 ranks; figures marked "shared cores" on four training processes sharing two cores, the noisiest healthy job that
+must stay silent.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from coordinator.settings.run_policy import DetectorPolicy, MemoryPolicy, ProfilePolicy, RunPolicy, ScopePolicy
@@ -39,6 +40,21 @@ class TimelinePolicy:
     sum_tolerance_ratio: float = 0.001  # the account is exact by contract; what rounding may add
     flag_share_max: float = 0.5  # a rank that flags more of its steps than this no longer excuses the others
     flag_share_rate: float = 1 / 32  # memory of that share: a capture of a few steps stays far below it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetPolicy:
+    """How often a run may page for nothing: what all limits of all tests follow from (`detect/error_budget.py`)."""
+
+    false_page_steps: Annotated[
+        float,
+        Setting(
+            "expected steps between false pages of a whole run, for all of its tests; with steps of 10 s two months",
+            "steps",
+            1000.0,
+            1e9,
+        ),
+    ] = 500_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,19 +92,16 @@ class ExcessPolicy:
     still_share: float = 0.1  # of series that do not move from step to step: Gaussian noise has 0.06 of them
     still_caution: float = 6.0  # in replicas of two a quarter stands still, and noise reads as half of what it is
     slack_sigmas: float = 2.0
-    alarm_sigmas: float = 11.0  # three clear steps make 12; two stalls and a third step of 5 sigma stay below
-    false_page_steps: Annotated[
-        float, Setting("between false pages of parts of own work: limits follow from it", "steps", 1000.0, 1e9)
-    ] = 500_000.0
+    stalled_steps: float = 2.75  # clear steps of an alarm: two stalls and a third step of 5 sigma stay below
+    false_page_steps: float = 500_000.0  # of the whole run: `Policy` gives every section those of `BudgetPolicy`
     floor_ratio: Annotated[
         float,
         Setting(
             "reference: smallest effect reported; +3 % is found, +2 % is static device variation", "ratio", 0.001, 10.0
         ),
     ] = 0.025
-    gate_factor: float = 1.1  # reference: times sqrt(2 ln 50 n), what the largest of n series reaches by chance
-    chance_sigmas_min: float = 4.8  # for few series the same: runs are long, and every step is another chance
-    tail_factor: float = 1.6  # the same where pools are noisy: shared cores have longer tails than Gaussian noise
+    tail_factor: float = 1.45  # times a gate's sigmas where pools are noisy: shared cores have longer tails than
+    # Gaussian noise
     walk_prior_ratio: float = 0.004  # slow walk of a rank taken for granted until long means have been compared
     median_share: float = 0.7  # reference: share of the gate that the last steps' middle must reach, besides the mean
     gross_ratio: float = 0.75  # where ranks share cores, the median of three steps that is an effect
@@ -106,6 +119,15 @@ class ExcessPolicy:
     clear_steps: Annotated[int, Setting("reference: quiet steps that end an alarm", "steps", 1, 100000)] = 5
     clear_share: float = 0.5  # share of the gate below which a step is quiet
 
+    def sum_of(self, clear_steps: float) -> float:
+        """Return what so many steps beyond the clip add to a sum."""
+        return clear_steps * (self.clip_sigmas - self.slack_sigmas)
+
+    @property
+    def alarm_sigmas(self) -> float:
+        """The sum that alarms."""
+        return self.sum_of(self.stalled_steps)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkPolicy:
@@ -122,7 +144,7 @@ class WorkPolicy:
 class RankPolicy:
     """What ranks are compared with (`detect/ranks/slow_rank.py`)."""
 
-    stage_alarm_sigmas: float = 15.0  # whole stages are held up together, by a stall in one of their ranks: four steps
+    stage_stalled_steps: float = 3.75  # whole stages are held up together, by a stall in one of their ranks
     past_rate: float = 1 / 64  # memory of how long a stage's work is among the stages
     past_step_max: float = 0.05  # and what one step may differ from it to be taken in: jobs wander by less
     pause_ratio: float = 0.35  # work of all stages longer than lately by so much is a checkpoint or evaluation ...
@@ -159,21 +181,16 @@ class FluctuationPolicy:
     noise_rate: float = 1 / 256  # memory of the noise figures, in steps; they set how long the series remembers
     baseline_rate: float = 1 / 32  # times at most one sigma: the level of a quiet job rises by 2 % in 100 steps at most
     outlier_sigmas: float = 4.0  # reference: clip of the job's test; beyond, a step is an outlier
-    row_min_steps: int = 3  # reference: so many outliers in a row alarm where they are rare ...
-    chance_rate: float = 4e-6  # ... and more where chance would bring a row this often a step
+    row_min_steps: int = 3  # reference: so many outliers in a row alarm where they are rare
     slack_sigmas: float = 1.0  # reference
     alarm_sum: float = 8.0  # reference
-    false_page_steps: Annotated[
-        float,
-        Setting("between false pages of the run itself: a noisy job's limit follows from it", "steps", 1000.0, 1e9),
-    ] = 500_000.0
-    gate_sigmas: float = 5.0  # of the mean of the steps concerned: 1 in 3 million by chance
+    false_page_steps: float = 500_000.0  # of the whole run: `Policy` gives every section those of `BudgetPolicy`
     windows_min: int = 5  # so many windows must have been seen before a mean of so many steps can be called unusual
     clip_sigmas: float = 6.0  # a single step counts no more than this in a mean
     least_share: float = 0.33  # share of the gate that the least of three steps must reach ...
     median_share: float = 0.7  # ... and the middle of all: a few stalls are no slowdown
     noisy_sigma: float = 0.05  # 7 times the noise of reference jobs: ranks share cores, tails have no known end, ...
-    noisy_gate_sigmas: float = 6.0  # ... so means must be further out, and a verdict must last to be reported
+    tail_factor: float = 1.2  # ... so means must be so many times further out, and a verdict must last
     quiet_sigma: float = 0.009  # reference jobs 0.7 %: up to here a verdict may be reported at once, ...
     sure_factor: float = 1.5  # ... and where the effect is so many times the gate
     pause_ratio: float = 0.35  # reference: a step longer by so much, once or twice, is an unflagged checkpoint
@@ -249,9 +266,10 @@ class CausePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """All of them."""
+    """All of them. Only `budget` decides over `false_page_steps`, whatever a section holds."""
 
     timeline: TimelinePolicy = TimelinePolicy()
+    budget: BudgetPolicy = BudgetPolicy()
     excess: ExcessPolicy = ExcessPolicy()
     work: WorkPolicy = WorkPolicy()
     rank: RankPolicy = RankPolicy()
@@ -264,3 +282,9 @@ class Policy:
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
     detectors: DetectorPolicy = field(default_factory=DetectorPolicy)
     scope: ScopePolicy = field(default_factory=ScopePolicy)
+
+    def __post_init__(self) -> None:
+        """Give the sections that hold limits the run's budget: a test needs no more than its own section."""
+        steps = self.budget.false_page_steps
+        for name in ("excess", "fluctuation", "run"):
+            object.__setattr__(self, name, replace(getattr(self, name), false_page_steps=steps))

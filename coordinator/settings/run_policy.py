@@ -25,7 +25,7 @@ class RunPolicy:
         float,
         Setting(
             "a finding that has lasted less opens no incident: on shared hosts others take a core for hundreds of "
-            "milliseconds",
+            "milliseconds; what noise may explain must last 30 times as long",
             "seconds",
             0.0,
             WEEK_SECONDS,
@@ -36,13 +36,8 @@ class RunPolicy:
         int, Setting("ranks that turn slow by the same cause within these steps share an incident", "steps", 1, 100_000)
     ] = 10
     cause_steps: int = 5  # judged steps that another cause must hold before an incident changes it
-    fluctuation_steps: Annotated[
-        int, Setting("a fluctuation without a culprit opens an incident when it lasts so long", "steps", 1, 100_000)
-    ] = 20
-    fluctuation_seconds: Annotated[
-        float,
-        Setting("and so long: hosts that are shared are busy for seconds every minute", "seconds", 0.0, WEEK_SECONDS),
-    ] = 30.0
+    unsure_factor: float = 30.0  # times `pending_seconds` for what noise may explain: shared hosts are busy for seconds
+    unsure_steps: int = 20  # every minute; and so many steps, where steps are long
     lost_seconds: Annotated[
         float,
         Setting(
@@ -86,8 +81,7 @@ class RunPolicy:
         ),
     ] = 5.0
     hang_pause_factor: float = 1.5  # times the longest step so far: an unforeseeable checkpoint or evaluation
-    hang_lacking_max: float = 4e-4  # records lost a step, above which one that lacks names no late rank: with a restart
-    # every 200 steps this is one false alarm in 500,000
+    false_page_steps: float = 500_000.0  # of the whole run: `Policy` gives every section those of `BudgetPolicy`
     hang_store_seconds: float = 10.0  # between two writes of a hang's running figures
     hang_stacks: Annotated[
         bool, Setting("ask the ranks of a run that hangs for their stacks: a millisecond of each")

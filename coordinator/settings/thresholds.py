@@ -20,6 +20,20 @@ Value = bool | int | float | tuple[str, ...]
 _TEXTS_MAX = 64  # patterns in a list
 _TEXT_MAX = 128  # characters of one: as long as a run's name
 _GOT_MAX = 120  # characters of a wrong value in a message
+_BUDGET = "budget.false_page_steps"
+_FORMER = {
+    "excess.false_page_steps": _BUDGET,
+    "fluctuation.false_page_steps": _BUDGET,
+    "excess.gate_factor": _BUDGET,
+    "excess.chance_sigmas_min": _BUDGET,
+    "fluctuation.chance_rate": _BUDGET,
+    "fluctuation.gate_sigmas": _BUDGET,
+    "fluctuation.noisy_gate_sigmas": _BUDGET,
+    "run.hang_lacking_max": _BUDGET,
+    "run.fluctuation_steps": "run.pending_seconds",
+    "run.fluctuation_seconds": "run.pending_seconds",
+}
+"""Settings of former versions, and what decides in their place."""
 # (less, more): with the first one not below the second, a run would be forgotten before it is lost.
 _ORDERED = (("run.lost_seconds", "run.lost_keep_seconds"),)
 
@@ -132,6 +146,10 @@ def check_value(name: object, value: Any, *, where: str) -> Value:
 
 
 def _unknown(name: str, where: str) -> ConfigError:
+    if name in _FORMER:
+        return ConfigError(
+            f"{where}: got {name!r}, a setting of former versions, expected {_FORMER[name]!r}, which decides now"
+        )
     if name in _constants():
         return ConfigError(f"{where}: got {name!r}, a constant of the method, expected the name of a setting")
     near = difflib.get_close_matches(name, catalogue(), n=1, cutoff=0.0)[0]

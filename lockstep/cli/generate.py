@@ -15,7 +15,7 @@ from coordinator import app
 from coordinator.api import openapi
 from coordinator.decide import state_diagram
 from dashboards import catalogue
-from lockstep.cli import access_rules, level_table, series_table
+from lockstep.cli import access_rules, level_table, series_table, settings_page
 from lockstep.cli.chart import files as chart
 from lockstep.cli.markdown import markdown_table
 from lockstep.cli.simulation import pages as simulation_pages
@@ -102,6 +102,7 @@ def generated_files() -> dict[Path, str]:
         ROOT / "docs" / "launchers.md": launchers_page.render(),
         ROOT / "docs" / "metrics.md": metrics_page(),
         ROOT / "docs" / "openapi.json": json.dumps(openapi.describe(app.routes()), indent=1) + "\n",
+        ROOT / "docs" / "settings.md": settings_page.render(),
         ROOT / "docs" / "states.md": state_diagram.render(),
     }
 

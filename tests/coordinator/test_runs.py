@@ -8,8 +8,7 @@ from coordinator.detect.judge import Judge
 from coordinator.run_isolation import QUARANTINE_S
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
-from coordinator.settings.policy import Policy
-from coordinator.settings.run_policy import RunPolicy
+from coordinator.settings.policy import BudgetPolicy, Policy
 from lockstep.contracts.messages import GroupInfo, NodeAlive
 from lockstep.contracts.records import MISSING
 from tests.coordinator.conftest import START_UNIX_S, announce
@@ -244,7 +243,7 @@ def test_an_outage_of_the_broker_loses_nothing():
 @pytest.mark.parametrize("returned", [(), ("n0",)])
 def test_ranks_of_a_node_that_may_return_have_not_stopped(returned):
     """The broker is away, or just back: a record that one node has not delivered yet is no rank that hangs."""
-    watch = runs(policy=Policy(run=RunPolicy(hang_lacking_max=1.0)))
+    watch = runs(policy=Policy(budget=BudgetPolicy(false_page_steps=200.0)))
     two_nodes(watch)
     for node in ("n0", "n1"):
         watch.take(alive(node), NOW)
@@ -264,7 +263,7 @@ def test_ranks_of_a_node_that_may_return_have_not_stopped(returned):
 
 def test_ranks_of_a_node_that_did_not_return_have_stopped():
     """It had its time."""
-    watch = runs(policy=Policy(run=RunPolicy(hang_lacking_max=1.0)))
+    watch = runs(policy=Policy(budget=BudgetPolicy(false_page_steps=200.0)))
     two_nodes(watch)
     for node in ("n0", "n1"):
         watch.take(alive(node), NOW)

@@ -30,7 +30,7 @@ POLICY = {
     "profile.per_run": 1000,
     "profile.expire_seconds": float(EXPLAIN_SECONDS),
 }
-JOB_WIDE = {"run.fluctuation_steps": 10, "run.fluctuation_seconds": 3.0}
+JOB_WIDE = {"run.pending_seconds": 0.1}
 """Thresholds of slower jobs, for the fault of all ranks only: they are long because shared hosts are busy for seconds."""
 SHAPES = {"profile.shapes": True}
 """Sizes of collectives and shapes of operators are recorded only where an operator asks for them."""

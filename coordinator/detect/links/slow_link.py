@@ -58,7 +58,7 @@ class SlowLinkTest:
         count = len(self._transfers.domains)
         # A group is compared with its own past: nothing in it is static.
         self._test = ExcessTest(
-            [self._transfers.kind_G], excess, floor_ratio=policy.effect_ratio, fleet_views=lambda _: ()
+            [self._transfers.kind_G], excess, floor_ratio=policy.effect_ratio, fleet_views=lambda _: (), test="links"
         )
         self._past_G = np.full(count, np.nan, dtype=np.float32)
         self._bytes_G: NDArray[np.floating] = self._transfers.bytes_G

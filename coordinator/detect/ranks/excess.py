@@ -57,7 +57,7 @@ class ExcessTest:
 
     `families` holds, family by family, the pool of each series, numbered from 0 in each family. `alarm_N` is the
     verdict, `level_N` the excess it rests on (ratio, smoothed), `onset_N` the step at which it began (-1 where there is
-    none); each is laid out when it is asked for. What a family says of itself is `families[k]`.
+    none); each is laid out when asked for. A family's own is `families[k]`. `test` names its share of the error budget.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class ExcessTest:
         *,
         floor_ratio: float | None = None,
         fleet_views: "FleetViews | None" = None,
+        test: str = "units",
     ) -> None:
         series_F, counts_F = [len(own) for own in families], [int(own.max(initial=0)) + 1 for own in families]
         spans_F, pools_F = side_by_side(series_F), side_by_side(counts_F)
@@ -74,17 +75,16 @@ class ExcessTest:
         pools = Pools(np.concatenate(numbered))
         self.count = sum(series_F)
         self._pools = pools
-        self.gates = Gates(pools, np.repeat(range(len(families)), counts_F), series_F)
+        self.gates = Gates(pools, np.repeat(range(len(families)), counts_F), series_F, test=test)
         self.families = tuple(Family(self, span, its) for span, its in zip(spans_F, pools_F, strict=True))
         self._may_be_early_P = np.ones(pools.count, dtype=bool)
-        count = self.count
-        self._recent = [np.zeros(count, dtype=np.float32) for _ in range(SHORT_STEPS - 1)]
-        self._median_N = np.zeros(count, dtype=np.float32)  # some steps ago
-        self._mean_N = np.zeros(count, dtype=np.float32)
-        self._mean_before_N = np.zeros(count, dtype=np.float32)  # a window ago
-        self._baseline_N = np.zeros(count, dtype=np.float32)
+        self._recent = [np.zeros(self.count, dtype=np.float32) for _ in range(SHORT_STEPS - 1)]
+        self._median_N = np.zeros(self.count, dtype=np.float32)  # some steps ago
+        self._mean_N = np.zeros(self.count, dtype=np.float32)
+        self._mean_before_N = np.zeros(self.count, dtype=np.float32)  # a window ago
+        self._baseline_N = np.zeros(self.count, dtype=np.float32)
         views = fleet_views or (lambda level_N: views_of_families(level_N, self.families))
-        self._static = StaticDifferences(pools, count, views, self.gates)
+        self._static = StaticDifferences(pools, self.count, views, self.gates)
         self.sums = Sums(pools)
         self.alarms = Alarms()
         self.mirrored = MirroredTest(pools, self.gates)
@@ -325,8 +325,7 @@ class ExcessTest:
         policy, alarms = self.policy, self.alarms
         chosen = slice(None) if values.seen_N is None else values.seen_N[alarms.series_A]
         series = alarms.series_A[chosen]
-        gate_C = self.gates.short_gate(self._pools.of(series))
-        quiet_C = values.raw_N[series] < policy.clear_share * gate_C
+        quiet_C = values.raw_N[series] < policy.clear_share * self.gates.short_gate(self._pools.of(series))
         alarms.keep(chosen, quiet_C, self._median_of(series, values))
         ended = alarms.clear(policy.clear_steps)
         if len(ended):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coordinator.detect.error_budget import attempt_chance, cusum_limit, level_sigmas, steps_between
 from coordinator.detect.keeping import joined
 from coordinator.detect.ranks.groups import has_nan, median_of_three
 from coordinator.detect.ranks.noise import FAR_SIGMAS, PooledNoise, PresentScatter
@@ -78,13 +79,15 @@ class Candidates:
 class Gates:
     """Noise of series in pools and what it explains; `family_P` says which family's the series of a pool are.
 
-    A family is as large as `series_F` says: the more series, the further out the largest of them lies by chance.
+    A family is as large as `series_F` says: the more series, the further out the largest of them lies by chance. `test`
+    names the share of the error budget that all of them spend.
     """
 
-    def __init__(self, pools: "Pools", family_P: "Places", series_F: "Sequence[int]") -> None:
+    def __init__(self, pools: "Pools", family_P: "Places", series_F: "Sequence[int]", *, test: str = "units") -> None:
+        self._test = test
+        self._series = max(sum(series_F), 1)
         self._family_P = family_P
         self._first_F = np.searchsorted(family_P, range(len(series_F)))
-        self._chance_P = np.sqrt(2 * np.log(50 * np.maximum(series_F, 1)))[family_P]
         self._explained: list[tuple[float, float]] = []
         self._explained_step = 0
         self.single = PooledNoise(pools)
@@ -112,11 +115,14 @@ class Gates:
         self._alarm_sigmas_P = np.full(len(self._family_P), policy.alarm_sigmas)
         for pools, sigmas in alarm_sigmas:
             self._alarm_sigmas_P[pools] = sigmas
+        steps = self._series * steps_between(self._test, policy.false_page_steps)
+        np.maximum(self._alarm_sigmas_P, cusum_limit(policy.slack_sigmas, steps), out=self._alarm_sigmas_P)
         self.least_alarm_sigmas = float(self._alarm_sigmas_P.min())
         """What a sum must exceed in any pool to alarm."""
         self.least_wide = float(np.float32(FULL_FLOORS * floor_ratio))
         """How far a single step may reach in any pool to count in full in a long mean."""
-        self._factor_P = np.maximum(self._chance_P, policy.chance_sigmas_min)
+        # Sums have dealt with white noise. What is left is slow, and another one only after a window of the long mean.
+        self._sigmas = level_sigmas(steps / LONG_STEPS)
 
     def follow(self, difference_N: "Floats") -> None:
         """Take how far series are from their last step, and see by how much more they scatter now than has been learnt.
@@ -176,7 +182,7 @@ class Gates:
         """Return the mean of `run_C` steps that noise explains: its white part shrinks with them, its walk does not."""
         spread_C = self._mean_sigma(pool_C, run_C)
         floor_C = np.full(len(run_C), self.floor_ratio) if floor_C is None else floor_C
-        gate_C: Figures = np.maximum((self.policy.gate_factor * self._factor_P)[pool_C] * spread_C, floor_C)
+        gate_C: Figures = np.maximum(self._sigmas * spread_C, floor_C)
         return gate_C
 
     def _mean_sigma(self, pool_C: "Places", run_C: "Figures") -> "Figures":
@@ -215,7 +221,7 @@ class Gates:
 
     def _noisy_gate(self, noise: PooledNoise) -> "Figures":
         """Return what noise as learnt explains, array of shape (P,); infinite while unknown."""
-        gate_P = np.maximum(self.policy.tail_factor * self._factor_P * noise.cautious_P, self.floor_ratio)
+        gate_P = np.maximum(self.policy.tail_factor * self._sigmas * noise.cautious_P, self.floor_ratio)
         return np.where(np.isnan(gate_P), np.inf, gate_P)
 
     def passed(self, those: Candidates) -> "Marks":
@@ -268,8 +274,8 @@ class Gates:
 
     @property
     def static_rate(self) -> float:
-        """The chance of a false outlier among them: they are looked at once, in the steps that a warm-up takes."""
-        return self.policy.warm_up_steps / self.policy.false_page_steps
+        """The chance of a false outlier among them: they are looked at once an attempt."""
+        return attempt_chance("static", self.policy.false_page_steps)
 
     def least_median(self) -> float:
         """Return what a candidate's median of three steps must exceed whatever the noise, to pass."""

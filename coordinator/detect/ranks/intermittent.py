@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coordinator.detect.error_budget import steps_between
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 _MEMORY_STEPS = 256
 _DECAY = 1 - 1 / _MEMORY_STEPS
 _USUAL_RATE = 1e-4  # of steps: the stalls of noisy hosts, ten times those of quiet ones
+_LOOKS = 0.02  # of steps, at which a count may pass: it does so where it rises, and ranks that are healthy seldom have
+# a step that makes it rise (usual rate x count / expected count: 0.005 in 8 ranks, 0.018 in 1,024)
 _UNSEEN = 0.5  # of a slow step among all others, that chance has kept from them
 _PEERS_MIN_SHARE = 0.3  # of the ranks, to compare with: as of a reference, up to 70 % may be at fault
 _QUIET_STEPS = 128  # without such a step, after which it is over: where 1 in 20 is slow, chance leaves 1 in 700 so long
@@ -103,7 +107,7 @@ class IntermittentTest:
     def _is_more(self, own: _Count) -> bool:
         """Whether a rank has more slow steps than the others' rate explains."""
         usual = _USUAL_RATE * min(self._judged, _MEMORY_STEPS) + _UNSEEN / max(self._ranks - 1, 1)
-        limit = math.log(self._ranks * self.policy.false_page_steps)
+        limit = math.log(self._ranks * _LOOKS * steps_between("intermittent", self.policy.false_page_steps))
         if _evidence(own.count, usual) <= limit:
             return False
         if self._sorted is None:

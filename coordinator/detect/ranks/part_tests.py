@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coordinator.detect.error_budget import cusum_limit, steps_between
 from coordinator.detect.ranks.components import PARTS
 from coordinator.detect.ranks.excess import ExcessTest
 from coordinator.intake.views import OFF_CPU
@@ -38,30 +39,19 @@ if TYPE_CHECKING:
 
 _SLACK_SIGMAS = 1.0
 _STALLED_STEPS = 3.5  # clear steps of an alarm, on shared hosts a rank is descheduled for two or three
-_OVERSHOOT_SIGMAS = 1.166  # Siegmund's correction for sums in steps: how far they pass a limit
 _CORRELATION_RATE = 1 / 16
 _REST_STEPS = 16  # memory of what a rank's other parts take: noise of 8 % of own work is 1.4 % of it in such a mean
 _SHARED_MIN = 0.5  # of the variance: from there on, taking off a pair's lower value leaves less noise than it adds
 
 
-def alarm_sigmas(series: int, policy: "ExcessPolicy") -> float:
-    """Return the CUSUM limit at which so many healthy series alarm once in `false_page_steps`, in sigmas.
-
-    Siegmund (1985), corollary 10.21: steps between alarms of one Gaussian series are (exp(2 k h) - 2 k h - 1) / 2 k^2,
-    k being the slack and h the limit plus 1.166; solved without the two small terms.
-    """
-    exponent = math.log(2 * _SLACK_SIGMAS**2 * series * policy.false_page_steps)
-    return exponent / (2 * _SLACK_SIGMAS) - _OVERSHOOT_SIGMAS
-
-
 def as_policy(policy: "ExcessPolicy", series: int) -> "ExcessPolicy":
     """Return the thresholds for parts: effects of the size from which a job counts as noisy, and a small slack."""
-    limit = alarm_sigmas(series, policy)
+    limit = cusum_limit(_SLACK_SIGMAS, series * steps_between("parts", policy.false_page_steps))
     return replace(
         policy,
         slack_sigmas=_SLACK_SIGMAS,
         clip_sigmas=_SLACK_SIGMAS + limit / _STALLED_STEPS,
-        alarm_sigmas=limit,
+        stalled_steps=_STALLED_STEPS,
         floor_ratio=policy.noisy_sigma,
         noisy_sigma=math.inf,
     )
@@ -83,7 +73,7 @@ class PartTests:
         self._steps = 0
         self._rest_KR = np.zeros((len(self.names), len(stages.group_R)), dtype=np.float32)  # of own work, ratio
         self.test = ExcessTest(
-            [stages.group_R] * len(self.names), as_policy(policy, len(self.names) * len(stages.group_R))
+            [stages.group_R] * len(self.names), as_policy(policy, len(self.names) * len(stages.group_R)), test="parts"
         )
 
     def step(self, parts: "Parts", scale_P: "NDArray[np.floating]", step: int) -> None:

@@ -111,7 +111,7 @@ class SlowRankTest:
         self._policy, self.work.policy, self._excess_policy = rank_policy, work_policy, policy
         if self.parts is not None:
             self.parts.adopt(policy)
-        self._test.adopt(policy, alarm_sigmas=[(self.stages, rank_policy.stage_alarm_sigmas)])
+        self._test.adopt(policy, alarm_sigmas=[(self.stages, policy.sum_of(rank_policy.stage_stalled_steps))])
 
     def step(
         self,

@@ -13,9 +13,11 @@ flagged) and are forgotten. Where long steps are common more of them in a row ar
 import math
 from collections import deque
 from dataclasses import dataclass
+from functools import cache
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
+from coordinator.detect.error_budget import level_sigmas, steps_between
 from coordinator.detect.keeping import joined, keep, part_of, take_back
 from coordinator.detect.runs.run_noise import FAR_STEPS, SeriesNoise
 from coordinator.detect.runs.run_outliers import Outliers
@@ -38,7 +40,7 @@ _FIRST_STEPS_MIN = 3  # of which the first level is the median
 _NET_SHARE_MIN = 0.1  # of a step: an imbalance that claims more of it than this leaves is none
 _LEVEL_SIGMAS = 4.0  # of the level's own uncertainty, that a shift must exceed
 _SURE_STEPS, _SURE_SECONDS = 20, 15.0  # of a shift in a noisy job: shared hosts are busy for seconds
-_SURE_LIMITS = 1.5  # times the limit that its sum must exceed: how long noise remembers is known only roughly
+_SURE_LIMITS = 1.26  # times the limit that its sum must exceed: how long noise remembers is known only roughly
 _LEVEL_RATE = 1 / 8  # smoothing of what is shown, in steps
 _SUM_MAX_FACTOR = 3.0  # times the alarm's: a sum that grows for ever never comes back
 _FIGURES = (
@@ -60,6 +62,13 @@ class RunSample:
     imbalance_seconds: float = 0.0
     work: float = math.nan
     is_held_back: bool = False
+
+
+@cache
+def _mean_sigmas(false_page_steps: float) -> float:
+    """Return how far out the mean of a window must be, in its own scatter; windows that do not overlap are looks."""
+    looks = steps_between("run_means", false_page_steps) * sum(1 / steps for steps in _WINDOWS)
+    return level_sigmas(looks)
 
 
 class FluctuationTest:
@@ -170,7 +179,7 @@ class FluctuationTest:
     def _gate(self, steps: int) -> float:
         """Return the mean excess of so many steps that noise explains, the level's own uncertainty included."""
         policy, noise = self.policy, self._noise
-        factor = policy.noisy_gate_sigmas if self._is_noisy else policy.gate_sigmas
+        factor = _mean_sigmas(policy.false_page_steps) * (policy.tail_factor if self._is_noisy else 1.0)
         learnt = min(self._settled, round(2 / policy.baseline_rate))
         scatter = math.hypot(noise.sigma_of_mean(steps), noise.sigma_of_mean(learnt))
         floor = policy.floor_ratio * (policy.short_floor_factor if steps == _SHORT else 1.0)

@@ -8,6 +8,7 @@ in a job that has none.
 import math
 from typing import TYPE_CHECKING
 
+from coordinator.detect.error_budget import steps_between
 from coordinator.detect.keeping import keep, take_back
 
 if TYPE_CHECKING:
@@ -64,9 +65,14 @@ class Outliers:
         self._row = 0
 
     def row_steps(self, policy: "FluctuationPolicy") -> int:
-        """Return how many in a row chance does not bring."""
+        """Return how many in a row chance does not bring.
+
+        Rounded up to whole steps a row is rarer than its limit, by anything up to one more step: in the mean of those,
+        uniform in logarithms, by (1 - again) / ln(1 / again).
+        """
         again = min(max(self._again_share, self._share / 2, 1e-3), 1 - 1e-3)
-        more = math.log(policy.chance_rate / max(self._share, policy.chance_rate)) / math.log(again)
+        chance = -math.log(again) / (1 - again) / steps_between("run_rows", policy.false_page_steps)
+        more = math.log(chance / max(self._share, chance)) / math.log(again)
         return min(max(1 + math.ceil(more), policy.row_min_steps), _ROW_STEPS_MAX)
 
     @property

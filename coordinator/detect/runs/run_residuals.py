@@ -9,6 +9,7 @@ between false pages (Siegmund 1985); the slack is half of the smallest shift tha
 import math
 from typing import TYPE_CHECKING
 
+from coordinator.detect.error_budget import cusum_limit, steps_between
 from coordinator.detect.keeping import keep, take_back
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 _SLACK = 0.5
 _MOST = 2.5  # that a step adds: stalls have longer tails than any Gaussian
-_OVERSHOOT = 1.166  # Siegmund's correction for sums in steps
 _SUM_MAX_FACTOR = 2.0  # times the limit: a sum that grows for ever never comes back
 _KEPT = ("_before", "sum", "run", "total")
 
@@ -61,5 +61,5 @@ class RunResiduals:
 
 
 def limit(false_page_steps: float) -> float:
-    """Return the sum at which one healthy Gaussian series alarms once in so many steps."""
-    return math.log(2 * _SLACK**2 * false_page_steps) / (2 * _SLACK) - _OVERSHOOT
+    """Return the sum that alarms, given the steps between false pages of the whole run."""
+    return cusum_limit(_SLACK, steps_between("run_residuals", false_page_steps))

@@ -100,7 +100,7 @@ def test_a_job_that_turns_slow_beside_a_slow_rank_is_told():
     book = Book()
     book.take(range(62, 110), RANK, slower(0.0))
     book.take(range(110, 160), RANK, slower(0.09))
-    assert book.opened == [(SLOW_RANK, 62), (FLUCTUATION, 110 + POLICY.fluctuation_steps)]
+    assert book.opened == [(SLOW_RANK, 62), (FLUCTUATION, 110 + POLICY.unsure_steps)]
     run = book.incident(FLUCTUATION)
     assert (run.onset_step, run.cause, run.scope) == (110, "data", "job")
     assert run.lost_device_seconds == pytest.approx(8 * 0.09 * 50)

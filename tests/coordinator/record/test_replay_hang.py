@@ -10,12 +10,11 @@ from benchmarks.scenarios.job import Scenario as Job
 from benchmarks.scenarios.model import generate
 from coordinator.record.replay import replay, to_line, topology_of
 from coordinator.record.steplog import StepLog
-from coordinator.settings.policy import Policy
-from coordinator.settings.run_policy import RunPolicy
+from coordinator.settings.policy import BudgetPolicy, Policy
 
 CALM = Interruptions(checkpoint_every=0, evaluation_every=0, missing=0.0, late=0.0)
 S = 10**9
-TRUSTING = Policy(run=RunPolicy(hang_lacking_max=0.02))
+TRUSTING = Policy(budget=BudgetPolicy(false_page_steps=10_000.0))
 """Believes a lacking record after 50 steps without a lost one; by default thousands are asked for."""
 
 

@@ -10,7 +10,7 @@ from coordinator.settings.run_policy import DetectorPolicy
 from coordinator.settings.thresholds import apply, catalogue, check_order, check_values, value_of
 from lockstep.contracts.errors import ConfigError
 
-_DETECTION_SETTINGS_MAX = 45
+_DETECTION_SETTINGS_MAX = 40
 
 
 def test_every_setting_has_a_valid_default_a_unit_and_a_reason():
@@ -27,14 +27,32 @@ def test_every_setting_has_a_valid_default_a_unit_and_a_reason():
 
 
 def test_detection_has_few_settings():
-    """Captures aside; what a method holds is none."""
+    """Captures aside; what follows from the budget, and what a method holds, is none."""
     assert len([name for name in catalogue() if not name.startswith("profile.")]) <= _DETECTION_SETTINGS_MAX
+    assert [name for name in catalogue() if name.endswith("false_page_steps")] == ["budget.false_page_steps"]
 
 
-def test_a_constant_is_refused_as_one():
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("excess.false_page_steps", "'budget.false_page_steps'"),
+        ("fluctuation.gate_sigmas", "'budget.false_page_steps'"),
+        ("run.fluctuation_seconds", "'run.pending_seconds'"),
+        ("excess.clip_sigmas", "a constant of the method"),
+    ],
+)
+def test_a_former_setting_is_refused_with_what_decides_now(name, instead):
     """A policy file of a former version is corrected by the message."""
-    with pytest.raises(ConfigError, match=r"^here: got 'excess.clip_sigmas', a constant of the method"):
-        check_values({"excess.clip_sigmas": 1.0}, where="here")
+    with pytest.raises(ConfigError, match=rf"^here: got '{name}'") as caught:
+        check_values({name: 1.0}, where="here")
+    assert instead in str(caught.value)
+
+
+def test_the_budget_reaches_all_sections_that_hold_limits():
+    """Of an operator's value as of the default; what a section is given otherwise is not heeded."""
+    policy = apply(Policy(), {"budget.false_page_steps": 10_000.0, "excess.floor_ratio": 0.05})
+    steps = {each.false_page_steps for each in (policy.budget, policy.excess, policy.fluctuation, policy.run)}
+    assert steps == {10_000.0}
 
 
 def test_there_is_a_switch_for_every_kind_of_finding():

@@ -257,7 +257,7 @@ def test_single_slow_steps_are_counted_from_what_a_series_always_was():
     values[:, 3] += 0.12
     values[:, 4] += 0.11
     values[40, 3] += 0.3
-    test, far = ExcessTest([np.zeros(8, dtype=np.intp)], ExcessPolicy(alarm_sigmas=1e6)), {}
+    test, far = ExcessTest([np.zeros(8, dtype=np.intp)], ExcessPolicy(stalled_steps=1e6)), {}
     for step, row in enumerate(values):
         test.step(row, step)
         if found := test.far_of(test.families[0], 0.1):

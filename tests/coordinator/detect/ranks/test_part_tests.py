@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from coordinator.detect.error_budget import SHARES
 from coordinator.detect.ranks.groups import Groups
-from coordinator.detect.ranks.part_tests import PartTests, alarm_sigmas
+from coordinator.detect.ranks.part_tests import PartTests, as_policy
 from coordinator.detect.ranks.slow_rank import SlowRankTest
 from coordinator.settings.policy import ExcessPolicy
 
@@ -66,8 +67,9 @@ def test_what_a_replica_shares_is_taken_off_where_it_is_most_of_the_noise():
 
 def test_the_limit_follows_from_the_steps_between_false_pages():
     """It rises with the number of series and of steps by as much as Siegmund's formula asks."""
-    assert alarm_sigmas(56, POLICY) == pytest.approx(np.log(2 * 56 * 500_000) / 2 - 1.166)
-    assert alarm_sigmas(5600, POLICY) == pytest.approx(alarm_sigmas(56, POLICY) + np.log(100) / 2)
+    few, many = (as_policy(POLICY, series).alarm_sigmas for series in (56, 5600))
+    assert few == pytest.approx(np.log(2 * 56 * 500_000 / SHARES["parts"]) / 2 - 1.166)
+    assert many == pytest.approx(few + np.log(100) / 2)
 
 
 def slow_rank_test(parts, steps):

@@ -255,7 +255,7 @@ def test_the_published_trigger_is_a_floor_that_is_always_on():
     """What the test itself would need more for, by a policy that hears nothing else, is told by the published rule."""
     values = steps()
     values[100:] *= 1.15
-    deaf = FluctuationTest(FluctuationPolicy(gate_sigmas=100.0))
+    deaf = FluctuationTest(FluctuationPolicy(least_share=100.0))
     ((step, *_),) = feed(values, test=deaf)[1]
     assert 105 <= step <= 140
 
