@@ -11,12 +11,12 @@ from lockstep import __version__
 _FIRST_TABLE = "\n## 8 ranks\n"
 _HEAD = """# Accuracy of detection
 
-Written by `make accuracy`; do not edit. Labelled runs of `benchmarks/scenarios` through the live state machine, and
+Written by `make accuracy`; do not edit. Labelled runs of `benchmarks/scenarios` go through the live state machine, and
 through the rules that others publish or use (`benchmarks/baselines.py`). Columns: recall of the ranks, groups, nodes
-and jobs at fault; precision of what was named; pages per 10,000 steps without a fault; wrong ranks named; steps from a
-fault's begin to its naming, the first slow step being 1 (for ranks slow from the start the detector's warm-up is in
-it); share of right causes. A dash: nothing to measure. What only feels a fault (the job that a slow rank holds back)
-counts neither way.
+and jobs at fault; precision of the named ones; pages per 10,000 steps without a fault; wrong ranks named; steps from
+the fault's onset to its naming, where the first slow step is 1 (for ranks slow from the start this includes the
+detector's warm-up); share of right causes. A dash: nothing to measure. A victim of a fault (the job that a slow rank
+holds back) counts neither way.
 """
 
 
