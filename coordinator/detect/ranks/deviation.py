@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from coordinator.detect.ranks.families import Family
     from coordinator.detect.ranks.pools import Pools
 
     Floats = NDArray[np.float32]
@@ -37,15 +36,15 @@ class Deviation:
     highest: float
     seen_N: "NDArray[np.bool_] | None"
 
-    def without_wild(self, before_N: "Floats", families: "Iterable[Family]") -> "tuple[Floats, Floats]":
-        """Return this step and the one before, cut at what is wild in families that are wild now."""
+    def without_wild(self, before_N: "Floats", spans: "Iterable[slice]") -> "tuple[Floats, Floats]":
+        """Return this step and the one before, cut at what is wild in families, by their spans, that are wild now."""
         now_N = self.raw_N
         if self.highest > _WILD_RATIO:
             now_N, before_N = now_N.copy(), before_N.copy()
-            for family in families:
-                if now_N[family.span].max(initial=0) > _WILD_RATIO:
+            for span in spans:
+                if now_N[span].max(initial=0) > _WILD_RATIO:
                     for each_N in (now_N, before_N):
-                        np.minimum(each_N[family.span], _WILD_RATIO, out=each_N[family.span])
+                        np.minimum(each_N[span], _WILD_RATIO, out=each_N[span])
         return now_N, before_N
 
 

@@ -217,7 +217,7 @@ class ExcessTest:
         policy, raw_N = self.policy, values.raw_N
         scratch_N = np.empty_like(raw_N)
         if self.judged > 1:
-            np.subtract(*values.without_wild(self._recent[-1], self.families), out=scratch_N)
+            np.subtract(*values.without_wild(self._recent[-1], (each.span for each in self.families)), out=scratch_N)
             self.gates.follow(scratch_N)
             common_P = self.gates.common_P
             if common_P is not None:  # what all do at once is no noise

@@ -1,13 +1,13 @@
 # ruff: noqa: N802, N806  (names of arrays end in their shape, see the legend below)
-"""Series of one kind that are judged together with others, and what the test says of them alone.
+"""Series of one kind that are judged together with others, and the test's results for them alone.
 
-A family's series lie side by side in the test, its pools too; what its noise tells, it tells of its own series only.
+A family's series lie side by side in the test, its pools too; its noise figures are those of its own series.
 
 Shapes: N series of the family, P pools of it.
 """
 
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from coordinator.detect.ranks.excess import ExcessTest
+    from coordinator.detect.ranks.alarms import Alarms
+    from coordinator.detect.ranks.gates import Gates
+    from coordinator.detect.ranks.mirrored import MirroredTest
 
 
 def side_by_side(lengths: "Sequence[int]") -> list[slice]:
@@ -23,10 +25,33 @@ def side_by_side(lengths: "Sequence[int]") -> list[slice]:
     return [slice(end - length, end) for end, length in zip(accumulate(lengths), lengths, strict=True)]
 
 
+class JointTest(Protocol):
+    """What a family reads of the test that judges it together with others."""
+
+    judged: int
+    gates: "Gates"
+    alarms: "Alarms"
+    mirrored: "MirroredTest"
+
+    @property
+    def alarm_N(self) -> "NDArray[np.bool_]":
+        """Which series of all families are in alarm."""
+
+    @property
+    def suspicious(self) -> "NDArray[np.intp]":
+        """Where a reference or a baseline must not learn now."""
+
+    def warm_P(self) -> "NDArray[np.bool_] | None":
+        """Return the pools whose noise is known, None where all are."""
+
+    def noise_of(self, series: int) -> tuple[float, float]:
+        """Return the standard deviation of one step of a series, and the mean of three that noise explains."""
+
+
 class Family:
     """A view: series and pools are numbered from 0 in each family."""
 
-    def __init__(self, test: "ExcessTest", span: slice, pools: slice) -> None:
+    def __init__(self, test: JointTest, span: slice, pools: slice) -> None:
         self._test = test
         self.span = span
         self.pools = pools
