@@ -160,7 +160,7 @@ class IncidentTracker:
         """Forget the findings of the attempt before; incidents stay open until the new one has been judged."""
         self._assigned.clear()
         self._acting = frozenset()
-        # The detectors need some steps of the new attempt before their silence says anything.
+        # The detectors need some steps of the new attempt before their silence means anything.
         self._quiet_steps = Counter(dict.fromkeys(self.incidents, -self.policy.restart_steps))
         self._suppression.reset()
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Standstill:
     """Invariant: at most one incident of kind hang is open in `tracker`. `policy` may be replaced.
 
-    `last_sign_s` is when the run last made a step, or began; 0 before the first event. `losses` is what a step log says
+    `last_sign_s` is when the run last made a step, or began; 0 before the first event. `losses` is what a step log has
     of its own as a whole, None in a living run.
     """
 
@@ -54,7 +54,7 @@ class Standstill:
         return self._named_by.cause
 
     def begin(self, now_s: float) -> None:
-        """Begin a run, or another attempt of it: nothing tells a long set-up or a compilation from a hang yet."""
+        """Begin a run, or another attempt: nothing distinguishes a long set-up or a compilation from a hang yet."""
         self.last_sign_s = now_s
         self._is_warm = False
         self._judgement = None
@@ -101,7 +101,7 @@ class Standstill:
         return self.incident is not None or (self.last_sign_s > 0 and now_s - self.last_sign_s > self.blocked_after_s)
 
     def take(self, hang: "Hang | None", now_s: float, rank_count: int) -> "tuple[Incident | None, bool]":
-        """Take a verdict; return the incident if there is something to tell of it, and whether it is a new one."""
+        """Take a verdict; return the incident if there is something to report of it, and whether it is a new one."""
         before = self.incident
         if hang != self._last_seen[0]:
             self._last_seen = hang, now_s

@@ -151,7 +151,7 @@ class RankPolicy:
     pause_steps: int = 2  # ... for so many steps; what lasts longer is how the job is now
     pause_sigma: float = 0.02  # only in quiet jobs: on shared cores half the steps look like that
     idle_ratio: float = 0.25  # share of its stage's work below which a rank's figure is no work at all
-    whole_max: int = 8  # a replica of so few ranks says nothing in a step in which one is missing, ...
+    whole_max: int = 8  # a replica of so few ranks is unknown in a step in which one is missing, ...
     absent_steps: int = 3  # ... unless it has been missing for longer: a frozen counter must not silence its peers
 
 

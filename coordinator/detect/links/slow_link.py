@@ -3,7 +3,7 @@
 
 Pure. A group's transfer (`transfers.py`) is compared per byte with the group's own past. A group that is slow from the
 first step has no such past: once enough steps are known it is held against the groups of its kind that cross as many
-nodes, and takes theirs. What groups in alarm have in common is told by `tomography.py`.
+nodes, and takes theirs. `tomography.py` finds what groups in alarm have in common.
 
 Shapes: G groups, in the order of `Transfers.domains`; V groups of a verdict.
 """
@@ -35,7 +35,7 @@ _COST_MIN = 1e-30  # seconds per byte: below any link; keeps a past of 0 from di
 _STEP_RATE = 1 / 4  # memory of how long a step takes, in looks ...
 _STEP_EVERY = 8  # ... of one in so many steps
 _SMALL_FACTOR = 4  # the embedding's stage reduces 2.2 times the bytes of the others and is still like them
-_SAMPLE_RANKS = 1024  # all ranks of a synchronous job end a step together: so many tell how long it took
+_SAMPLE_RANKS = 1024  # all ranks of a synchronous job end a step together: so many show how long it took
 
 
 class SlowLinkTest:
@@ -100,7 +100,7 @@ class SlowLinkTest:
         self._explain()
 
     def _compare(self, taken: Taken) -> "tuple[Floats, Floats]":
-        """Return what each group takes beyond its past, seconds per byte, and as a ratio; NaN where nothing is said."""
+        """Return what each group takes beyond its past, seconds per byte, and as a ratio; NaN where unknown."""
         if taken.bytes_G is not self._bytes_G:
             self._past_G[(self._bytes_G == 1) & (taken.bytes_G != 1)] = np.nan  # it was per group, not per byte
             self._bytes_G = taken.bytes_G
@@ -110,7 +110,7 @@ class SlowLinkTest:
         beyond_G: Floats = cost_G - self._past_G
         excess_G = self._scale_G()
         np.divide(beyond_G, excess_G, out=excess_G)
-        if taken.is_bound_G is not None:  # a low bound says that all is well, a high one nothing
+        if taken.is_bound_G is not None:  # a low bound shows that all is well, a high one nothing
             excess_G[taken.is_bound_G & (excess_G > 0)] = np.nan
         return beyond_G, excess_G
 
@@ -165,7 +165,7 @@ class SlowLinkTest:
         for figure_G in (transfers.kind_G, transfers.sizes_G, self._tomography.spans_G, stage_G):
             alike_G = alike_G * (int(figure_G.max()) + 2) + figure_G.astype(np.int64) + 1
         peers = Groups(alike_G.tolist())
-        past_G = np.where(self._past_G > 0, self._past_G, np.nan)  # who says that it never waits is no measure
+        past_G = np.where(self._past_G > 0, self._past_G, np.nan)  # a group that claims never to wait is no measure
         is_judged_G = peers.known(past_G)[peers.group_R] >= policy.peers_min
         usual_G = peers.reference(past_G)[peers.group_R]
         slow_G = is_judged_G & (self._past_G > (1 + policy.peers_ratio) * usual_G)

@@ -4,8 +4,8 @@
 Pure: numbers in, numbers out; no clock, no I/O, no knowledge of what a series stands for.
 
 A series is the relative excess of one rank (replica, stage, domain) over its reference, one value a step, 0 when
-healthy. A clipped one-sided sum says that something lasts: a step adds at most 4, so one or two stalled steps never
-reach the 11 of an alarm and the third one does. A gate says that it matters: the mean since the sum left zero must
+healthy. A clipped one-sided sum shows that something lasts: a step adds at most 4, so one or two stalled steps never
+reach the 11 of an alarm and the third one does. A gate shows that it matters: the mean since the sum left zero must
 exceed both a floor and what noise makes of a mean of so many steps in so many series. Pools that are very noisy (ranks
 that share cores) have heavier tails than any such figure knows: there only large effects count.
 

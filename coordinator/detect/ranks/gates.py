@@ -2,7 +2,7 @@
 """Does an excess matter? What noise explains of it, and how far beyond that a candidate for an alarm must be.
 
 Pure. Three figures are learnt in each pool, of single steps, of medians of three and of long means: where noise is
-white the first tells the others, on shared cores it does not.
+white the first gives the others, on shared cores it does not.
 
 Shapes: F families of series, P pools of series that share their noise figures, C candidates.
 """
@@ -77,9 +77,9 @@ class Candidates:
 
 
 class Gates:
-    """Noise of series in pools and what it explains; `family_P` says which family's the series of a pool are.
+    """Noise of series in pools and what it explains; `family_P` is the family of each pool's series.
 
-    A family is as large as `series_F` says: the more series, the further out the largest of them lies by chance. `test`
+    `series_F` is the size of each family: the more series, the further out the largest of them lies by chance. `test`
     names the share of the error budget that all of them spend.
     """
 
@@ -196,8 +196,8 @@ class Gates:
     def _skew_P(self) -> "Figures":
         """Return how much more a series scatters while it is above its reference than all do, array of shape (P,).
 
-        Whoever is the reference itself, one of two in a replica of two, stands still at 0: its half of the scatter is
-        missing then, and whoever is above for long shows all of it.
+        A series that is the reference itself, one of two in a replica of two, is always 0: its half of the scatter is
+        missing then, and a series that is above for long shows all of it.
         """
         policy = self.policy
         skew_P: Figures = 1 + policy.still_caution * np.maximum(self.single.still_P - policy.still_share, 0)
@@ -234,7 +234,7 @@ class Gates:
         mean_C = those.excess / np.maximum(those.run, 1)
         # A drift's mean since its onset lags behind it: the long mean and the last steps may speak for it too.
         long_C = those.mean > self.gate(pool_C, np.full(len(pool_C), float(LONG_STEPS)))
-        # What has grown clear over many steps may be a little smaller: so a drift is told before it is large.
+        # What has grown clear over many steps may be a little smaller: so a drift is reported before it is large.
         clear_C = those.sum > policy.clear_factor * self._alarm_sigmas_P[pool_C]
         least_C = np.where(clear_C, policy.clear_floor_share, 1.0) * floor
         last_C = those.median > self.short_gate(pool_C, least_C)

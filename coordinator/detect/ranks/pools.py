@@ -22,7 +22,7 @@ _NONE = np.zeros(0, dtype=np.intp)
 
 
 class Pools:
-    """Which of the pools 0, 1, ... each of N series belongs to; `sizes_P` says how many each holds."""
+    """Which of the pools 0, 1, ... each of N series belongs to; `sizes_P` is how many each holds."""
 
     def __init__(self, pools_N: "Places") -> None:
         self.count = int(pools_N.max(initial=0)) + 1
@@ -48,7 +48,7 @@ class Pools:
         return highest_P
 
     def reach(self, values_N: "Floats", highest_P: "Floats") -> "Floats":
-        """Return a bound of each pool's values' sizes, given what `highest` said of them, array of shape (P,)."""
+        """Return a bound of each pool's values' sizes, given what `highest` returned for them, array of shape (P,)."""
         whole = self._pools_N is not None
         lowest_P = np.minimum.reduce(values_N) if whole else np.minimum.reduceat(values_N, self._starts_P)
         reach_P: Floats = np.maximum(highest_P, -lowest_P)

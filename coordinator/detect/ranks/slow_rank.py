@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _REFERENCE_STEPS = 8
 _YOUNG_WEIGHT = 2.0  # a young past follows the last steps: the first ones are warm-up
-_MOVING_SHARE = 1 / 8  # of a stage's ranks: so many, when slow, move its 30 % quantile by what is told of a stage
+_MOVING_SHARE = 1 / 8  # of a stage's ranks: so many, when slow, move its 30 % quantile by what is reported of a stage
 _FAR_FLOORS = 4.0  # smallest effects, 10 % of a step: less is no slow step by itself
 _SECONDS_MIN = 1e-9  # resolution of a record; keeps work of 0 from dividing
 

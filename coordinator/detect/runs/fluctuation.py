@@ -1,11 +1,11 @@
-"""Tells whether a run is slower than its own history explains.
+"""Detects whether a run is slower than its own history explains.
 
 Pure, and a few additions a step whatever the number of ranks. Only undisturbed steps may be given: what flagged
-checkpoints, evaluations, warm-up and captures last says nothing. What is judged is the logarithm of the step time
+checkpoints, evaluations, warm-up and captures last shows nothing. What is judged is the logarithm of the step time
 without what the step's longest batch adds to it (`imbalance_seconds`) and without what the run's work explains
 (`run_work.py`), over a level of the run that follows improvements at once and slowdowns hardly.
 
-A clipped sum says that something lasts, the mean of its steps that it matters; how much a mean scatters by itself
+A clipped sum shows that something lasts, the mean of its steps that it matters; how much a mean scatters by itself
 depends on how long the series remembers (`run_noise.py`). One or two very long steps are a pause (a checkpoint no one
 flagged) and are forgotten. Where long steps are common more of them in a row are needed (`run_outliers.py`).
 """
@@ -288,7 +288,7 @@ class FluctuationTest:
 
     @property
     def is_sure(self) -> bool:
-        """Whether a verdict may be told at once: the job is quiet, or the effect far beyond its noise.
+        """Whether a verdict may be reported at once: the job is quiet, or the effect far beyond its noise.
 
         Elsewhere it must last, since how long a series remembers is known only roughly, and noise of ranks that share
         cores has no known tail at all: in a noisy job a shift is sure that has lasted for seconds.
