@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -286,6 +287,13 @@ def public_classes() -> dict[str, list[str]]:
 def test_no_public_class_name_stands_twice():
     """Who searches for a name finds one class."""
     assert {name: modules for name, modules in public_classes().items() if len(modules) > 1} == {}
+
+
+def test_modules_of_the_coordinator_import_each_other_in_no_circle():
+    """Imports for types alone included: each module can be read after those that it names."""
+    modules = {module_of(path): path for path in source_files() if path.is_relative_to(ROOT / "coordinator")}
+    order = TopologicalSorter({name: imports_of(path) & modules.keys() - {name} for name, path in modules.items()})
+    order.prepare()  # raises CycleError, which holds the circle
 
 
 def test_importing_lockstep_loads_nothing_heavy():
