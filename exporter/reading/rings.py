@@ -262,19 +262,20 @@ class Rings:
                 return []
             built = len(steps.records)
             lost = self._take_losses(steps)
+            self._take_look(run, track, look)  # before the records: what a device can do is of its facts
             records = self._take_records(run, track, steps.records)
-            self._take_state(run, track, look, _as_read(state, track, is_last=records_max == _RECORDS_AT_END))
+            state = _as_read(state, track, is_last=records_max == _RECORDS_AT_END)
+            if state != (track.state, track.ending):
+                track.state, track.ending = state
+                run.revision += 1
             is_new = len(records) or look.answer is not None or lost
             return [RingReading(run, track.rank, records, look.answer, lost)] if is_new else []
         self._counts.lost[TORN] += built
         return [RingReading(run, track.rank, NO_RECORDS, None, {TORN: built})] if built else []
 
-    def _take_state(self, run: RunTrack, track: RankTrack, look: ReadResult, state: State) -> None:
+    def _take_look(self, run: RunTrack, track: RankTrack, look: ReadResult) -> None:
         track.heartbeat_ns = look.heartbeat_ns
         track.note_failures(look.failures)
-        if state != (track.state, track.ending):
-            track.state, track.ending = state
-            run.revision += 1
         for error in look.errors:
             self._counts.reject("answer", error)
         where = str(ring_path(run.directory, track.rank))
