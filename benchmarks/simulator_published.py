@@ -2,7 +2,7 @@
 
 `published_runs.csv` has one row for each run: what the source states of model, strategy and cluster, the measured step,
 the measured peak of memory where it is known, and whether the run ran out of memory. What a row leaves open is what
-`lockstep simulate` takes when a user leaves it open; what the framework of a set always does is in `_FRAMEWORKS`.
+`lockstep simulate` takes when a user leaves it open; what a set's framework always does is in `simulator_frameworks`.
 A run is in the half OPEN or in the half HELD by a hash of its configuration, so that repetitions of one configuration
 are in one half; no shipped number is fitted to the half HELD.
 """
@@ -11,26 +11,29 @@ import csv
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
 from typing import Any
 
+from benchmarks.simulator_frameworks import FRAMEWORKS, HBM2E_500_W, Framework
 from benchmarks.simulator_tables import Row
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.peaks import peak_flops_per_second
 from lockstep.simulator.calibration.calibrate import Observation
-from lockstep.simulator.hardware.cluster import AttentionSpeed, Cluster
+from lockstep.simulator.hardware.cluster import Cluster
 from lockstep.simulator.hardware.clusters import dgx_a100, dgx_h100, dgx_v100
-from lockstep.simulator.models.model import DEEPSPEED_BF16, DEEPSPEED_FP16, FSDP, MIXED, ModelSpec, Precision
-from lockstep.simulator.models.transformers import gpt, llama
-from lockstep.simulator.simulate import DDP_BUCKET_BYTES, Options
+from lockstep.simulator.models.model import DEEPSPEED_BF16, ModelSpec
+from lockstep.simulator.models.transformers import gpt, llama, moe
+from lockstep.simulator.simulate import Options
 from lockstep.simulator.strategy.preset import Degrees, preset
 from lockstep.simulator.strategy.schedule import Schedule
 from lockstep.simulator.strategy.tree import StrategyTree
 
 RUNS = Path("published_runs.csv")
+TABLES = Path("framework_tables.csv")
+"""Tables of frameworks' documents that were added later: no shipped number was chosen with a look at them."""
 OPEN, HELD = "open", "held"
 NODES: Mapping[str, Callable[..., Cluster]] = {"V100": dgx_v100, "A100": dgx_a100, "H100": dgx_h100}
 _GIGABYTE = 1e9
@@ -41,106 +44,9 @@ _COLUMNS = (
     *("global_batch", "recompute", *_MEASURED),
 )
 _OWN_STAGE_LAYERS = "embedding and head are layers of their own"
-_GROUPED = re.compile(r"(\d+) kv heads, ffn (\d+)")
+_SIZES = re.compile(r"(?P<before>\d+) (?P<what>kv heads|experts|chosen)|(?P<name>ffn|head dim|ep) (?P<after>\d+)")
+"""Sizes in the column `model` that no column of their own holds."""
 _FSDP_STAGE = 3
-HBM2E_500_W: Mapping[str, Any] = {
-    "memory_bytes": 96e9,
-    "memory_bytes_per_second": 2.4e12,
-    "flops_per_second": (989.5e12 + 835.5e12) / 2,
-    "fp8_flops_per_second": (1979e12 + 1670.5e12) / 2,
-    "matrix_efficiency": 0.632,
-    "fp8_share": 0.94,
-    "attention": AttentionSpeed(forward=0.83 * 284e12, backward=0.83 * 287e12),
-}
-"""torchtitan's H100, as its documents state them: memory, 500 W instead of 700, and an unknown peak between those of
-SXM and NVL. The largest products of the same company's "H100 500W" reach 575 TFLOP/s in bf16 and 1,083 in FP8, 83 % of
-what they reach at 700 W (pytorch/FBGEMM, pull request 2546; tests/simulator/data/operators.csv); fused attention is
-taken to lose as much."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Framework:
-    """What the software of a set does in every run: sums of gradients, attention, and what its optimizer keeps.
-
-    `zero` is the stage where the row leaves it open, `live_parameters` and `copied_gather_bytes_per_second` hold for
-    ZeRO 3, `virtual` replaces the row's number of chunks. Software that `fills_stages` gives each stage as many layers
-    as the fullest needs and the last what is left. `machine` is what the source states of the devices, and
-    `network_share` what it measures of its network over what the preset takes it to reach.
-    """
-
-    bucket_bytes: float | None
-    fused_attention: bool
-    sequence_parallel: bool = False
-    precision: Precision = MIXED
-    gradient_buffer_bytes: float = 0.0
-    live_parameters: float | None = None
-    overlap_tensor: bool = False
-    overlap_returns: bool = False
-    zero: int = 0
-    virtual: int | None = None
-    copied_gather_bytes_per_second: float | None = None
-    fills_stages: bool = False
-    machine: Mapping[str, float | bool] = field(default_factory=dict)
-    network_share: float = 1.0
-
-
-_DEEPSPEED_2021_COPIES = 1 / (1 / (10.2e9 / 0.41) - 1 / 229e9)
-"""Bytes a second: the forward pass of 5.1e9 parameters took 470 ms with ZeRO 3 and 60 ms with ZeRO 2 on a node of A100,
-whose NVLink gathers 229 GB/s: "each all_gather calls torch.cuda.synchronize()" and "has explicit memcpy" (DeepSpeed,
-issue 1174 and pull request 1188 of June 2021)."""
-_AT_THE_END = Framework(bucket_bytes=None, fused_attention=False)  # Megatron-LM and Megatron-DeepSpeed before 2023
-_FRAMEWORKS: Mapping[str, Framework] = {
-    "bigscience": Framework(
-        bucket_bytes=None,
-        fused_attention=False,
-        precision=DEEPSPEED_FP16,
-        gradient_buffer_bytes=2
-        * 500_000_000
-        * 2,  # DeepSpeed's reduce_bucket_size at half, one filling, one on its way
-        fills_stages=True,  # "78/12=6.5 - so the last stage has 1 block, while the rest have 7" (chronicles-prequel.md)
-        machine={"launch_blocking": True},  # CUDA_LAUNCH_BLOCKING=1, "do not remove or the training will hang"
-        network_share=39.9 / 100 / 0.94,  # one card of 100 Gbit/s (experiments/bandwidth/n4_a100_all_reduce_bench.txt)
-    ),
-    "vtrain-multi": _AT_THE_END,
-    "Narayanan et al. SC21 Table 2": Framework(
-        bucket_bytes=None,
-        fused_attention=False,
-        live_parameters=1e9,  # DeepSpeed's stage3_max_live_parameters
-        copied_gather_bytes_per_second=_DEEPSPEED_2021_COPIES,
-    ),
-    "MegaScale NSDI24 Table 2": Framework(bucket_bytes=None, fused_attention=True, sequence_parallel=True),
-    "MegaScale NSDI24 Table 2: MegaScale": Framework(
-        bucket_bytes=DDP_BUCKET_BYTES,
-        fused_attention=True,
-        sequence_parallel=True,
-        overlap_tensor=True,
-        overlap_returns=True,
-    ),  # section 3.2: communication of all three sorts of parallelism is overlapped
-    "Megatron-Core README model table": Framework(
-        bucket_bytes=DDP_BUCKET_BYTES,
-        fused_attention=True,
-        sequence_parallel=True,
-        overlap_tensor=True,
-        overlap_returns=True,
-    ),  # "all comm overlap flags on"
-    "MLPerf Training v3.1 NVIDIA EOS GPT-3": Framework(
-        bucket_bytes=DDP_BUCKET_BYTES,
-        fused_attention=True,
-        sequence_parallel=True,
-        zero=1,  # NeMo's distributed_fused_adam
-        virtual=12,  # mlcommons/training_results_v3.1: INTERLEAVED_PIPELINE is 12 unless set, TP_COMM_OVERLAP is True
-        overlap_tensor=True,
-    ),
-    "mosaicml/llm-foundry training benchmarks": Framework(
-        bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True, precision=FSDP
-    ),
-    "torchtitan: from 128 tokens/s a device": Framework(
-        bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True, sequence_parallel=True, precision=FSDP, overlap_tensor=True
-    ),  # AsyncTP (pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, table 5)
-    "torchtitan": Framework(
-        bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True, sequence_parallel=True, precision=FSDP
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,16 +126,21 @@ def _run(row: Row, where: str) -> Run:
 
 
 def _read(row: Row) -> Run:
-    framework = _FRAMEWORKS.get(f"{row['set']}: {row['note'].partition(';')[0]}") or _FRAMEWORKS[row["set"]]
+    framework = FRAMEWORKS.get(f"{row['set']}: {row['note'].partition(';')[0]}") or FRAMEWORKS[row["set"]]
     model = _model(row, framework)
+    sizes = _sizes(row["model"])
     degrees = Degrees(
         **{name: int(row[name]) for name in ("tp", "cp", "dp", "pp")},
+        ep=sizes.get("ep", 1),
+        expert_tp=framework.expert_tp if "ep" in sizes else None,
         virtual=framework.virtual or int(row["virtual"]),
         zero=_zero_stage(row["zero"]) if row["zero"] else framework.zero,
         sequence_parallel=framework.sequence_parallel and int(row["tp"]) > 1,
         recompute=_recompute(row["recompute"]),
     )
     batch, micro_batch = int(row["global_batch"]), int(row["micro_batch"] or 1)
+    if framework.micro_batches_of_stages and degrees.pp > 1:
+        micro_batch = batch // degrees.dp // degrees.pp
     schedule = Schedule(micro_batches=batch // degrees.dp // micro_batch)
     tree = preset(model, degrees, schedule)
     if framework.fills_stages:
@@ -252,6 +163,7 @@ def _read(row: Row) -> Run:
             else None,
             overlap_tensor=framework.overlap_tensor,
             overlap_returns=framework.overlap_returns,
+            context=framework.context,
         ),
         cluster=_cluster(row, device, framework),
         peak_flops=peak_flops_per_second(NODES_NAME[device], row["precision"].partition(",")[0].split()[0]) or 0.0,
@@ -309,14 +221,21 @@ def _recompute(text: str) -> str:
     return "per_operator" if text == "selective per op" else text or "none"
 
 
+def _sizes(text: str) -> dict[str, int]:
+    """Return the sizes that a model's name holds, by the names of the models' arguments."""
+    found = {(each["what"] or each["name"]): int(each["before"] or each["after"]) for each in _SIZES.finditer(text)}
+    return {name.replace(" ", "_"): size for name, size in found.items()}
+
+
 def _model(row: Row, framework: Framework) -> ModelSpec:
     sizes: dict[str, Any] = {name: int(row[name]) for name in ("layers", "hidden", "heads", "sequence", "vocabulary")}
     precision = DEEPSPEED_BF16 if row["precision"] == "bf16 optimizer" else framework.precision
     if row["precision"].startswith("fp8"):
         precision = replace(precision, product=1)
-    grouped = _GROUPED.search(row["model"])
-    if grouped:
-        return llama(**sizes, kv_heads=int(grouped[1]), ffn=int(grouped[2]), precision=precision)
+    own = _sizes(row["model"])
+    own.pop("ep", None)
+    if own:
+        return (moe if "experts" in own else llama)(**sizes, **own, precision=precision)
     return gpt(**sizes, fused_attention=framework.fused_attention, precision=precision)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.simulator_measured import COMMITTED, PUBLISHED, SHARED, VTRAIN, read_published, read_vtrain
-from benchmarks.simulator_published import HELD, NODES, OPEN, RUNS, Run, read_runs, run_of
+from benchmarks.simulator_published import HELD, NODES, OPEN, RUNS, TABLES, Run, read_runs, run_of
 from lockstep.contracts.errors import LockstepError
 from lockstep.simulator.forecast import Forecast
 from lockstep.simulator.simulate import simulate
@@ -199,8 +199,9 @@ def memory_lines(runs: Sequence[Run]) -> Iterator[str]:
 def read_all(folder: Path) -> Mapping[str, Sequence[Run]]:
     """Return the runs of `folder` by set."""
     sets: dict[str, list[Run]] = defaultdict(list)
-    for run in read_runs(folder / RUNS):
-        sets[run.set_name].append(run)
+    for name in (RUNS, TABLES):
+        for run in read_runs(folder / name if (folder / name).is_file() else COMMITTED / name):
+            sets[run.set_name].append(run)
     for device, table in read_published(folder / PUBLISHED).items():
         cluster = NODES[device](384)
         sets[f"Megatron SC'21 table 1, 2022 table 5, {device}"] += [

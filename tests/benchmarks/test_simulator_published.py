@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.simulator_measured import COMMITTED
-from benchmarks.simulator_published import HELD, OPEN, RUNS, half_of, read_runs
+from benchmarks.simulator_published import HELD, OPEN, RUNS, TABLES, half_of, read_runs
 from benchmarks.simulator_untuned import Judged, agreement, formula_seconds, missed, pairs
 from lockstep.contracts.errors import MalformedError
 
@@ -22,6 +22,19 @@ def test_every_published_run_is_a_job_on_its_cluster(runs):
     for run in runs:
         assert run.gpus <= run.cluster.size
         assert (run.seconds is None) == run.out_of_memory
+
+
+def test_tables_of_frameworks_are_jobs_and_none_of_them_is_in_the_older_table(runs):
+    """Experts, grouped queries and torchtitan's micro-batches are read from the rows; no measured step stands twice."""
+    tables = read_runs(COMMITTED / TABLES)
+    assert len(tables) == 227
+    assert {run.half for run in tables} == {OPEN, HELD}
+    known = {(run.tree.model.flops_per_sample, run.gpus, run.batch, run.seconds) for run in runs}
+    assert not known & {(run.tree.model.flops_per_sample, run.gpus, run.batch, run.seconds) for run in tables}
+    qwen = next(run for run in tables if run.set_name.endswith("experts"))
+    assert qwen.tree.model.parameters == pytest.approx(30.5e9, rel=0.01)
+    pipelines = [run for run in tables if run.set_name.startswith("torchtitan") and run.stages > 1]
+    assert {run.tree.root.order.micro_batches for run in pipelines} == {8}
 
 
 def test_repetitions_of_one_configuration_are_in_one_half(runs):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.simulator_published import HBM2E_500_W
+from benchmarks.simulator_frameworks import HBM2E_500_W
 from lockstep.simulator.hardware.cluster import Device
 from lockstep.simulator.hardware.clusters import A100, H100, V100
 from lockstep.simulator.hardware.products import Shape, Tiling, product_seconds

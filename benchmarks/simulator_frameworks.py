@@ -1,0 +1,144 @@
+"""What the software of each set of published runs does in every run, as its source states it, and its devices.
+
+A set's key is its name, or `name: NOTE` for rows whose note begins with NOTE. Nothing here is fitted.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lockstep.simulator.hardware.cluster import AttentionSpeed
+from lockstep.simulator.lowering.context import RING, ContextParallelism
+from lockstep.simulator.models.model import DEEPSPEED_FP16, FSDP, MIXED, Precision
+from lockstep.simulator.simulate import DDP_BUCKET_BYTES
+
+HBM2E_500_W: Mapping[str, Any] = {
+    "memory_bytes": 96e9,
+    "memory_bytes_per_second": 2.4e12,
+    "flops_per_second": (989.5e12 + 835.5e12) / 2,
+    "fp8_flops_per_second": (1979e12 + 1670.5e12) / 2,
+    "matrix_efficiency": 0.632,
+    "fp8_share": 0.94,
+    "attention": AttentionSpeed(forward=0.83 * 284e12, backward=0.83 * 287e12),
+}
+"""torchtitan's H100, as its documents state them: memory, 500 W instead of 700, and an unknown peak between those of
+SXM and NVL. The largest products of the same company's "H100 500W" reach 575 TFLOP/s in bf16 and 1,083 in FP8, 83 % of
+what they reach at 700 W (pytorch/FBGEMM, pull request 2546; tests/simulator/data/operators.csv); fused attention is
+taken to lose as much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """What the software of a set does in every run: sums of gradients, attention, and what its optimizer keeps.
+
+    `zero` is the stage where the row leaves it open, `live_parameters` and `copied_gather_bytes_per_second` hold for
+    ZeRO 3, `virtual` replaces the row's number of chunks. With `micro_batches_of_stages` a batch is cut into as many
+    micro-batches as a pipeline has stages, whatever the row. Experts are split over tp by `expert_tp`, context
+    parallel ranks exchange by `context`. Software that `fills_stages` gives each stage as many layers
+    as the fullest needs and the last what is left. `machine` is what the source states of the devices, and
+    `network_share` what it measures of its network over what the preset takes it to reach.
+    """
+
+    bucket_bytes: float | None
+    fused_attention: bool
+    sequence_parallel: bool = False
+    precision: Precision = MIXED
+    gradient_buffer_bytes: float = 0.0
+    live_parameters: float | None = None
+    overlap_tensor: bool = False
+    overlap_returns: bool = False
+    zero: int = 0
+    virtual: int | None = None
+    copied_gather_bytes_per_second: float | None = None
+    fills_stages: bool = False
+    micro_batches_of_stages: bool = False
+    expert_tp: int | None = None
+    context: ContextParallelism | None = None
+    machine: Mapping[str, float | bool] = field(default_factory=dict)
+    network_share: float = 1.0
+
+
+_DEEPSPEED_2021_COPIES = 1 / (1 / (10.2e9 / 0.41) - 1 / 229e9)
+"""Bytes a second: the forward pass of 5.1e9 parameters took 470 ms with ZeRO 3 and 60 ms with ZeRO 2 on a node of A100,
+whose NVLink gathers 229 GB/s: "each all_gather calls torch.cuda.synchronize()" and "has explicit memcpy" (DeepSpeed,
+issue 1174 and pull request 1188 of June 2021)."""
+_AT_THE_END = Framework(bucket_bytes=None, fused_attention=False)  # Megatron-LM and Megatron-DeepSpeed before 2023
+_FOUNDRY = Framework(bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True, precision=FSDP)
+_FOUNDRY_PURE = replace(_FOUNDRY, precision=replace(FSDP, sent_gradient=2))
+"""Composer's mixed precision PURE reduces gradients at the format of the activations, DEFAULT in single precision."""
+_TORCHTITAN = Framework(
+    bucket_bytes=DDP_BUCKET_BYTES,
+    fused_attention=True,
+    sequence_parallel=True,
+    precision=FSDP,
+    micro_batches_of_stages=True,
+)
+"""Until January 2025 a pipeline had as many micro-batches as stages unless configured otherwise (pytorch/torchtitan,
+pull request 781); the documents configure none."""
+_TORCHTITAN_ASYNC = replace(_TORCHTITAN, overlap_tensor=True)
+_NEMO = Framework(
+    bucket_bytes=DDP_BUCKET_BYTES,
+    fused_attention=True,
+    sequence_parallel=True,
+    precision=replace(MIXED, gradient=2, sent_gradient=2),
+    zero=1,
+    overlap_tensor=True,
+    overlap_returns=True,
+    context=ContextParallelism(exchange=RING),
+)
+"""NVIDIA's performance recipes: gradients are summed at half (`grad_reduce_in_fp32 = False`, Megatron-Bridge's
+scripts/performance/configs; `grad_sync_dtype: bf16` in NeMo 24.07), all overlaps are on, context parallel ranks send
+keys and values round a ring (Transformer Engine's `p2p`)."""
+FRAMEWORKS: Mapping[str, Framework] = {
+    "bigscience": Framework(
+        bucket_bytes=None,
+        fused_attention=False,
+        precision=DEEPSPEED_FP16,
+        gradient_buffer_bytes=2
+        * 500_000_000
+        * 2,  # DeepSpeed's reduce_bucket_size at half, one filling, one on its way
+        fills_stages=True,  # "78/12=6.5 - so the last stage has 1 block, while the rest have 7" (chronicles-prequel.md)
+        machine={"launch_blocking": True},  # CUDA_LAUNCH_BLOCKING=1, "do not remove or the training will hang"
+        network_share=39.9 / 100 / 0.94,  # one card of 100 Gbit/s (experiments/bandwidth/n4_a100_all_reduce_bench.txt)
+    ),
+    "vtrain-multi": _AT_THE_END,
+    "Narayanan et al. SC21 Table 2": Framework(
+        bucket_bytes=None,
+        fused_attention=False,
+        live_parameters=1e9,  # DeepSpeed's stage3_max_live_parameters
+        copied_gather_bytes_per_second=_DEEPSPEED_2021_COPIES,
+    ),
+    "MegaScale NSDI24 Table 2": Framework(bucket_bytes=None, fused_attention=True, sequence_parallel=True),
+    "MegaScale NSDI24 Table 2: MegaScale": Framework(
+        bucket_bytes=DDP_BUCKET_BYTES,
+        fused_attention=True,
+        sequence_parallel=True,
+        overlap_tensor=True,
+        overlap_returns=True,
+    ),  # section 3.2: communication of all three sorts of parallelism is overlapped
+    "Megatron-Core README model table": Framework(
+        bucket_bytes=DDP_BUCKET_BYTES,
+        fused_attention=True,
+        sequence_parallel=True,
+        overlap_tensor=True,
+        overlap_returns=True,
+    ),  # "all comm overlap flags on"
+    "MLPerf Training v3.1 NVIDIA EOS GPT-3": Framework(
+        bucket_bytes=DDP_BUCKET_BYTES,
+        fused_attention=True,
+        sequence_parallel=True,
+        zero=1,  # NeMo's distributed_fused_adam
+        virtual=12,  # mlcommons/training_results_v3.1: INTERLEAVED_PIPELINE is 12 unless set, TP_COMM_OVERLAP is True
+        overlap_tensor=True,
+    ),
+    "mosaicml/llm-foundry training benchmarks": _FOUNDRY,
+    **{f"llm-foundry, {name}": _FOUNDRY for name in ("H100", "H100, FP8", "A100 80 GB", "A100 40 GB")},
+    **{f"llm-foundry, {name}: PURE": _FOUNDRY_PURE for name in ("A100 80 GB", "A100 40 GB")},
+    "torchtitan: from 128 tokens/s a device": _TORCHTITAN_ASYNC,  # llama3_h100_202412_torchtitan.md, table 5
+    "torchtitan": _TORCHTITAN,
+    "torchtitan, further runs": _TORCHTITAN,
+    "torchtitan, further runs: AsyncTP": _TORCHTITAN_ASYNC,
+    "NeMo 24.07, H100, FP8": _NEMO,
+    "Megatron-Bridge, H100, FP8": _NEMO,
+    "Megatron-Bridge, H100, FP8, experts": replace(_NEMO, overlap_tensor=False, expert_tp=1),
+}
