@@ -3,8 +3,8 @@
 Each case is compiled and run from nothing but the model, as a user would ask: tree, graph, timeline, forecast, and
 nothing kept from the round before. Prints the best and the median of a few rounds beside the budget, and Proteus's
 published time where there is one (table VI, seconds of compiling and executing on 32 GPUs). Then what a thousand
-what-ifs on one job take, of every kind in turn. Exit status 1: a best, or the what-ifs, above twice the budget, which
-is no noise.
+what-ifs on one job take, of every kind in turn, and what the pace rule of slow ranks changes (`simulator_pace`). Exit
+status 1: a best, or the what-ifs, above twice the budget, which is no noise.
 """
 
 import statistics
@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count, islice
-from random import Random
 
+from benchmarks.simulator_pace import EQUAL_SPEED, pace_lines, with_slow_ranks
 from lockstep.simulator.hardware import symmetry
 from lockstep.simulator.hardware.cluster import Cluster
 from lockstep.simulator.hardware.clusters import dgx_a100, hc2
@@ -38,7 +38,7 @@ MARGIN = 2.0
 class Case:
     """One forecast: what is trained how, on how many nodes of which cluster, and what it may cost.
 
-    So many `slow_ranks`, drawn by a seed, have 70 to 99 % of their speed left, each another share.
+    So many `slow_ranks`, drawn by a seed, have a share of their speed left between the two of `speeds`.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Case:
     budget_ms: float
     proteus_s: float | None = None
     slow_ranks: int = 0
+    speeds: tuple[float, float] = (0.7, 0.99)
 
 
 _GPT2 = gpt(layers=12, hidden=768, heads=12, sequence=1024, vocabulary=50257, precision=FULL)
@@ -94,6 +95,7 @@ CASES = (
     ),
     _DGX,
     replace(_DGX, name="the same with 100 unequal slow ranks", budget_ms=500, slow_ranks=100),
+    replace(_DGX, name="the same with 1,000 ranks at 0.8", budget_ms=1000, slow_ranks=1000, speeds=EQUAL_SPEED),
     Case(
         name="1T, 3,072 GPUs, TP8 PP64 DP6, m=512",
         model=_GPT_1T,
@@ -113,10 +115,7 @@ def forecast_ms(case: Case) -> float:
     plan.forget()
     symmetry.forget()
     model = replace(case.model)  # the same, without what it has worked out before
-    cluster = case.cluster(case.nodes)
-    drawn = Random(1)  # noqa: S311  (a benchmark)
-    speeds = {rank: drawn.uniform(0.7, 0.99) for rank in drawn.sample(range(cluster.size), case.slow_ranks)}
-    cluster = replace(cluster, speed=speeds)
+    cluster = with_slow_ranks(case.cluster(case.nodes), case.slow_ranks, speeds=case.speeds)
     begin = time.process_time()
     tree = preset(model, case.degrees, Schedule(micro_batches=case.micro_batches))
     simulate(tree, cluster, batch=case.batch)
@@ -167,6 +166,8 @@ def main() -> int:
         )
     spent_s = what_ifs_s()
     print(f"{WHAT_IFS:,} what-ifs on 256 GPUs: {spent_s:.1f} s, budget {WHAT_IFS_BUDGET_S:.0f} s")
+    for line in pace_lines():
+        print(line, flush=True)
     return int(over or spent_s > MARGIN * WHAT_IFS_BUDGET_S)
 
 

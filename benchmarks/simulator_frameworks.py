@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lockstep.simulator.hardware.cluster import AttentionSpeed
+from lockstep.simulator.hardware.cluster import CUDNN, FLASH_1, AttentionSpeed
 from lockstep.simulator.lowering.context import RING, ContextParallelism
 from lockstep.simulator.models.model import DEEPSPEED_FP16, FSDP, MIXED, Precision
 from lockstep.simulator.simulate import DDP_BUCKET_BYTES
@@ -31,12 +31,13 @@ taken to lose as much."""
 class Framework:
     """What the software of a set does in every run: sums of gradients, attention, and what its optimizer keeps.
 
-    `zero` is the stage where the row leaves it open, `live_parameters` and `copied_gather_bytes_per_second` hold for
-    ZeRO 3, `virtual` replaces the row's number of chunks. With `micro_batches_of_stages` a batch is cut into as many
-    micro-batches as a pipeline has stages, whatever the row. Experts are split over tp by `expert_tp`, context
-    parallel ranks exchange by `context`. Software that `fills_stages` gives each stage as many layers
-    as the fullest needs and the last what is left. `machine` is what the source states of the devices, and
-    `network_share` what it measures of its network over what the preset takes it to reach.
+    `zero` is the stage where the row leaves it open; `live_parameters`, `copied_gather_bytes_per_second` and
+    `backward_prefetch` hold for ZeRO 3; `virtual` replaces the row's number of chunks. With `micro_batches_of_stages` a
+    batch is cut into as many micro-batches as a pipeline has stages, whatever the row. Experts are split over tp by
+    `expert_tp`, context parallel ranks exchange by `context`. Software that `compiles` runs the rows without "compiled"
+    eagerly; software that `fills_stages` gives each stage as many layers as the fullest needs and the last what is
+    left. `machine` is what the source states of the devices, and `network_share` what it measures of its network over
+    what the preset takes it to reach.
     """
 
     bucket_bytes: float | None
@@ -50,11 +51,15 @@ class Framework:
     zero: int = 0
     virtual: int | None = None
     copied_gather_bytes_per_second: float | None = None
+    backward_prefetch: bool = True
     fills_stages: bool = False
     micro_batches_of_stages: bool = False
     expert_tp: int | None = None
     context: ContextParallelism | None = None
-    machine: Mapping[str, float | bool] = field(default_factory=dict)
+    fused_loss: bool = False
+    compiles: bool = False
+    dropout: bool = True
+    machine: Mapping[str, float | bool | str] = field(default_factory=dict)
     network_share: float = 1.0
 
 
@@ -63,7 +68,15 @@ _DEEPSPEED_2021_COPIES = 1 / (1 / (10.2e9 / 0.41) - 1 / 229e9)
 whose NVLink gathers 229 GB/s: "each all_gather calls torch.cuda.synchronize()" and "has explicit memcpy" (DeepSpeed,
 issue 1174 and pull request 1188 of June 2021)."""
 _AT_THE_END = Framework(bucket_bytes=None, fused_attention=False)  # Megatron-LM and Megatron-DeepSpeed before 2023
-_FOUNDRY = Framework(bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True, precision=FSDP)
+_FOUNDRY = Framework(
+    bucket_bytes=DDP_BUCKET_BYTES,
+    fused_attention=True,
+    precision=FSDP,
+    fused_loss=True,  # `loss_fn: fused_crossentropy`, MPT's default, is flash-attn's
+    dropout=False,  # MPT's default
+    machine={"attention_kernel": FLASH_1},  # sweep.sh pins v0.0.4 of June 2023, before the second version
+    backward_prefetch=False,  # Composer's FSDPConfig: backward_prefetch='BACKWARD_POST' (docs.mosaicml.com)
+)
 _FOUNDRY_PURE = replace(_FOUNDRY, precision=replace(FSDP, sent_gradient=2))
 """Composer's mixed precision PURE reduces gradients at the format of the activations, DEFAULT in single precision."""
 _TORCHTITAN = Framework(
@@ -71,6 +84,7 @@ _TORCHTITAN = Framework(
     fused_attention=True,
     sequence_parallel=True,
     precision=FSDP,
+    compiles=True,
     micro_batches_of_stages=True,
 )
 """Until January 2025 a pipeline had as many micro-batches as stages unless configured otherwise (pytorch/torchtitan,
@@ -85,6 +99,7 @@ _NEMO = Framework(
     overlap_tensor=True,
     overlap_returns=True,
     context=ContextParallelism(exchange=RING),
+    machine={"attention_kernel": CUDNN},  # what Transformer Engine takes on H100
 )
 """NVIDIA's performance recipes: gradients are summed at half (`grad_reduce_in_fp32 = False`, Megatron-Bridge's
 scripts/performance/configs; `grad_sync_dtype: bf16` in NeMo 24.07), all overlaps are on, context parallel ranks send

@@ -161,6 +161,7 @@ def _read(row: Row) -> Run:
             copied_gather_bytes_per_second=framework.copied_gather_bytes_per_second
             if degrees.zero == _FSDP_STAGE
             else None,
+            backward_prefetch=framework.backward_prefetch,
             overlap_tensor=framework.overlap_tensor,
             overlap_returns=framework.overlap_returns,
             context=framework.context,
@@ -235,8 +236,18 @@ def _model(row: Row, framework: Framework) -> ModelSpec:
     own = _sizes(row["model"])
     own.pop("ep", None)
     if own:
-        return (moe if "experts" in own else llama)(**sizes, **own, precision=precision)
-    return gpt(**sizes, fused_attention=framework.fused_attention, precision=precision)
+        if "experts" in own:
+            return moe(**sizes, **own, precision=precision)
+        return llama(
+            **sizes, **own, precision=precision, eager=framework.compiles and "compiled" not in row["precision"]
+        )
+    return gpt(
+        **sizes,
+        fused_attention=framework.fused_attention,
+        fused_loss=framework.fused_loss,
+        dropout=framework.dropout,
+        precision=precision,
+    )
 
 
 def _cluster(row: Row, device: str, framework: Framework) -> Cluster:

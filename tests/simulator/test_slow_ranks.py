@@ -38,10 +38,10 @@ def forecasts(degrees, cluster):
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("degrees", [Degrees(tp=8, pp=2, dp=4), Degrees(tp=4, cp=2, dp=8)], ids=str)
 def test_ranks_in_lockstep_go_at_the_pace_of_their_slowest(degrees, seed):
-    """The step is that of every slow rank by itself to 1e-4, its parts to 1e-2 of a step, in fewer operations."""
+    """The step is that of every slow rank by itself to 5e-4, its parts to 1e-2 of a step, in fewer operations."""
     cluster = slow(dgx_a100(8), SLOW_RANKS_EXACT + 4, seed)
     quick, each = forecasts(degrees, cluster)
-    assert quick.step_seconds == pytest.approx(each.step_seconds, rel=1e-4)
+    assert quick.step_seconds == pytest.approx(each.step_seconds, rel=5e-4)
     assert quick.communication_seconds.exposed == pytest.approx(
         each.communication_seconds.exposed, abs=1e-2 * each.step_seconds
     )

@@ -41,6 +41,21 @@ class AttentionSpeed:
     backward: float
 
 
+FLASH_1, FLASH_2, FLASH_3, CUDNN = "flash_attention_1", "flash_attention_2", "flash_attention_3", "cudnn"
+ATTENTION_KERNELS: Mapping[str, AttentionSpeed] = {
+    FLASH_1: AttentionSpeed(forward=0.40 / 0.50, backward=0.30 / 0.50),
+    FLASH_2: AttentionSpeed(forward=1.0, backward=1.0),
+    FLASH_3: AttentionSpeed(forward=602 / 333, backward=559 / 318),
+    CUDNN: AttentionSpeed(forward=529 / 333, backward=518 / 318),
+}
+"""Kernels of fused attention, and what they reach of a device's `attention`, which is FlashAttention 2's.
+
+On A100 version 1 reaches 30 to 50 % of the peak in forward and 25 to 35 % in backward (Dao 2023, arXiv 2307.08691,
+section 1), of which the middle counts, against the 50 % of version 2; other devices are taken to be alike. Version 3
+and cuDNN 9 are those of H100: TFLOP/s with 128 features a head and 8,192 tokens, forward with a causal mask (Shah et
+al. 2024, arXiv 2407.08608, figures 5 and 6)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """An accelerator: peaks, and the few numbers that say what operators get of them.
@@ -49,7 +64,8 @@ class Device:
     `launch_s` to issue each, and goes ahead of the device. With a `tiling` products take the time of whole waves of
     tiles, of which `matrix_efficiency` is the share of the peak that a full one reaches; without, half of
     `matrix_efficiency` is reached by a product of `half_flops`: small ones fill a device badly. `attention` is the
-    speed of fused attention, that of large products where it is None; `fp8_flops_per_second` is the peak of FP8
+    speed of fused attention, that of large products where it is None, for the kernel FLASH_2; `attention_kernel` is one
+    of ATTENTION_KERNELS; `fp8_flops_per_second` is the peak of FP8
     products, of which they reach `fp8_share` times what others reach of theirs. If `launch_blocking`, the host issues
     an operator when the one before has ended (CUDA_LAUNCH_BLOCKING=1), so that `launch_s` comes on top.
     `context_bytes` are what a process costs before it allocates, `communicator_bytes` the buffers of one communicator,
@@ -69,6 +85,7 @@ class Device:
     overlap_factor: float = 0.0
     tiling: Tiling | None = None
     attention: AttentionSpeed | None = None
+    attention_kernel: str = FLASH_2
     fp8_flops_per_second: float | None = None
     fp8_share: float = 1.0
     launch_blocking: bool = False
@@ -185,7 +202,7 @@ class Cluster:
         """Return the cluster with one device at `speed`; 1.0 heals it."""
         return replace(self, speed={**self.speed, rank: speed})
 
-    def with_device(self, **changes: float | bool) -> "Cluster":
+    def with_device(self, **changes: float | bool | str) -> "Cluster":
         """Return the cluster with other numbers of its device."""
         return replace(self, device=replace(self.device, **changes))  # type: ignore[arg-type]  # none is a name or tiling
 

@@ -215,8 +215,7 @@ def _block(
                 op, words, run.output, mesh, device, samples=samples, precision=precision, context=context
             )
             weights = placed.weights * (alone or not op.shared_weights)
-            added_s = added_seconds(weights, precision, device) if accumulates else 0.0
-            own = _operator(placed, weights, mesh, precision, added_s=added_s)
+            own = _operator(placed, weights, mesh, precision, device, accumulates=accumulates)
             if context is not None and op.selective:
                 _send_round(own, placed, mesh, context)
             gathered_bytes += own.gathered_bytes
@@ -241,17 +240,26 @@ def _leaves(node: Node) -> Iterable[Node]:
         yield from _leaves(child)
 
 
-def _operator(placed: Placed, weights: float, mesh: Mesh, precision: Precision, *, added_s: float) -> Part:
-    """Return the part of one operator; adding gradients to those of other micro-batches takes `added_s`."""
+def _operator(
+    placed: Placed, weights: float, mesh: Mesh, precision: Precision, device: Device, *, accumulates: bool
+) -> Part:
+    """Return the part of one operator; if it `accumulates`, its gradients are added to those of other micro-batches.
+
+    Weights kept in parts are copied from what was gathered to where they are used, and their gradients to the buffer
+    that is scattered (PyTorch's FSDP: issue 157027 finds both copies on the critical path). What is added is what a
+    rank keeps.
+    """
     kept = {item: placed.memory.get(item, frozenset()) & placed.sums for item in (OPTIMIZER, GRADIENT, PARAMETER)}
-    fetch = _fetch(weights * precision.weight, kept[PARAMETER], mesh)
+    is_sharded = bool(kept[PARAMETER])
+    fetch = _fetch(weights * precision.weight, kept[PARAMETER], mesh, copying=device)
+    added_s = added_seconds(weights / _degree(kept[GRADIENT], mesh), precision, device) if accumulates else 0.0
     work = Work(placed.again_s + placed.backward_s + added_s, placed.product, placed.host_backward_s)
     backward: list[Segment] = [*fetch, work, *map(Feature, placed.after)]
     if weights and placed.sums:
         in_parts = kept[OPTIMIZER] | kept[GRADIENT]
-        backward.append(
-            Summed(weights * precision.sent_gradient, placed.sums, in_parts, every_pass=bool(kept[GRADIENT]))
-        )
+        sent_bytes = weights * precision.sent_gradient
+        copy_s = device.memory_seconds(weights * precision.activation + sent_bytes) if is_sharded else 0.0
+        backward.append(Summed(sent_bytes, placed.sums, in_parts, every_pass=bool(kept[GRADIENT]), copy_s=copy_s))
     updated = weights / _degree(kept[OPTIMIZER], mesh)
     late = kept[OPTIMIZER] - kept[PARAMETER]
     return Part(
@@ -262,7 +270,7 @@ def _operator(placed: Placed, weights: float, mesh: Mesh, precision: Precision, 
         weight_bytes=weights * precision.weight / _degree(kept[PARAMETER], mesh),
         gradient_bytes=weights * precision.gradient / _degree(kept[GRADIENT], mesh),
         optimizer_bytes=updated * precision.optimizer,
-        gathered_bytes=weights * precision.weight * bool(kept[PARAMETER]),
+        gathered_bytes=weights * precision.weight * is_sharded,
         update_bytes=updated * (2 * precision.optimizer + precision.gradient + precision.weight),
         flops=placed.flops,
         returns=[gathered.transfer for gathered in _fetch(weights * precision.weight, late, mesh)],
@@ -296,9 +304,11 @@ def _forward(placed: Placed) -> Work:
     return Work(placed.forward_s, placed.product, placed.host_forward_s)
 
 
-def _fetch(total_bytes: float, axes: frozenset[str], mesh: Mesh) -> list[Gathered]:
+def _fetch(total_bytes: float, axes: frozenset[str], mesh: Mesh, *, copying: Device | None = None) -> list[Gathered]:
+    """Return the gathers of what is kept in parts over `axes`; a device that is `copying` reads and writes it once."""
     have: Placement = dict.fromkeys(axes, 0)
-    return [Gathered(transfer) for transfer in transfers(total_bytes, have, {}, mesh)]
+    copy_s = copying.memory_seconds(2 * total_bytes) if copying and axes else 0.0
+    return [Gathered(transfer, copy_s) for transfer in transfers(total_bytes, have, {}, mesh)]
 
 
 def _recompute(part: Part, unit: list[Placed]) -> None:

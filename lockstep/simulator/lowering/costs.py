@@ -6,7 +6,7 @@ products: what they move takes its time before or after the products and is not 
 
 from dataclasses import dataclass
 
-from lockstep.simulator.hardware.cluster import Device, joined_seconds
+from lockstep.simulator.hardware.cluster import ATTENTION_KERNELS, Device, joined_seconds
 from lockstep.simulator.hardware.products import Shape
 from lockstep.simulator.models.model import Operator, Precision
 
@@ -74,7 +74,9 @@ def _fused_attention_seconds(op: Operator, work: OperatorCost, device: Device) -
     if device.attention is None:
         forward_s, backward_s = device.arithmetic_seconds(flops), device.arithmetic_seconds(backward_flops)
     else:
-        forward_s, backward_s = flops / device.attention.forward, backward_flops / device.attention.backward
+        share = ATTENTION_KERNELS[device.attention_kernel]
+        forward_s = flops / (device.attention.forward * share.forward)
+        backward_s = backward_flops / (device.attention.backward * share.backward)
     moved_bytes = work.moved_bytes * (op.backward_ratio if op.backward_moves_ratio is None else op.backward_moves_ratio)
     return (
         device.memory_seconds(work.moved_bytes * op.separate_share)

@@ -56,6 +56,7 @@ class _Asked:
     overlap_tensor: bool
     context: ContextParallelism | None
     copied_gather_bytes_per_second: float | None
+    backward_prefetch: bool
     kept: tuple[object, ...] = field(compare=False)
     tree: StrategyTree = field(compare=False)
     cluster: Cluster = field(compare=False)
@@ -72,12 +73,14 @@ def plan_of(
     overlap_tensor: bool = False,
     context: ContextParallelism | None = None,
     copied_gather_bytes_per_second: float | None = None,
+    backward_prefetch: bool = True,
 ) -> Plan:
     """Return the plan for micro-batches of `samples`, gradients sent in buckets of `bucket_bytes`.
 
     If it `accumulates`, gradients are added to those of the micro-batches before; with `overlap_tensor` transfers along
     `tp` go on during products; with `copied_gather_bytes_per_second` weights are gathered when they are needed and
-    copied at that rate. `context` is gathered in halves if None.
+    copied at that rate, without `backward_prefetch` backward gathers them when they are needed. `context` is gathered
+    in halves if None.
 
     Raises
     ------
@@ -100,6 +103,7 @@ def plan_of(
             overlap_tensor=overlap_tensor,
             context=context,
             copied_gather_bytes_per_second=copied_gather_bytes_per_second,
+            backward_prefetch=backward_prefetch,
             kept=tuple(block.module for block in blocks),
             tree=tree,
             cluster=cluster,
@@ -143,6 +147,7 @@ def _compiled(asked: _Asked) -> Plan:
             fabric,
             bucket_bytes=asked.bucket_bytes,
             copied_gather_bytes_per_second=asked.copied_gather_bytes_per_second,
+            backward_prefetch=asked.backward_prefetch,
         )
     return Plan(
         chunks=chunks,

@@ -71,23 +71,48 @@ class _Buckets:
             yield (*key, total_bytes)
 
 
+@dataclass(slots=True)
+class _Gathers:
+    """Gathers of weights of a pass: each is issued when the weights `ahead` units before it are needed."""
+
+    gathers: Sequence[Gathered]
+    ahead: int
+    issued: int = 0
+    waited: int = 0
+
+    def acts(self, mesh: Mesh, fabric: Fabric) -> Iterator[Act]:
+        """Yield the gathers to issue where the next weights are needed, and the wait for these."""
+        last = min(self.waited + 1 + self.ahead, len(self.gathers))
+        for ticket in range(self.issued, last):
+            yield Queued(tuple(fabric.phases(self.gathers[ticket].transfer, mesh)), ticket)
+        self.issued = max(self.issued, last)
+        yield Await(self.waited)
+        self.waited += 1
+
+
 def compile_program(
-    chunk: Chunk, fabric: Fabric, *, bucket_bytes: float, copied_gather_bytes_per_second: float | None = None
+    chunk: Chunk,
+    fabric: Fabric,
+    *,
+    bucket_bytes: float,
+    copied_gather_bytes_per_second: float | None = None,
+    backward_prefetch: bool = True,
 ) -> Program:
     """Return the program of `chunk`, its groups entered in `fabric`; gradients go in buckets of `bucket_bytes`.
 
     With `copied_gather_bytes_per_second` weights are gathered when they are needed, waited for, and copied at that
-    rate; else they are gathered one unit ahead.
+    rate; else they are gathered one unit ahead, in backward only with `backward_prefetch`.
     """
     part = chunk.part
     made: dict[object, list[Act]] = {}
     forward, backward = part.forward, part.backward
+    ahead = 1 if backward_prefetch else 0
     if copied_gather_bytes_per_second is not None:
         forward, backward = (list(_waited_for(each, copied_gather_bytes_per_second)) for each in (forward, backward))
     return Program(
-        Pass(tuple(_acts(forward, chunk.mesh, fabric, bucket_bytes, made, last=False))),
-        Pass(tuple(_acts(backward, chunk.mesh, fabric, bucket_bytes, made, last=False))),
-        Pass(tuple(_acts(backward, chunk.mesh, fabric, bucket_bytes, made, last=True))),
+        Pass(tuple(_acts(forward, chunk.mesh, fabric, bucket_bytes, made, last=False, ahead=1))),
+        Pass(tuple(_acts(backward, chunk.mesh, fabric, bucket_bytes, made, last=False, ahead=ahead))),
+        Pass(tuple(_acts(backward, chunk.mesh, fabric, bucket_bytes, made, last=True, ahead=ahead))),
     )
 
 
@@ -118,15 +143,16 @@ def _acts(
     made: dict[object, list[Act]],
     *,
     last: bool,
+    ahead: int,
 ) -> Iterator[Act]:
     """Yield the acts of a pass; work is one act up to the next segment that it must end for.
 
-    `made` keeps acts by segment and by bucket: equal blocks have the same.
+    Weights are gathered so many units `ahead` of their use. `made` keeps acts by segment and by bucket: equal blocks
+    have the same.
     """
     buckets = _Buckets(bucket_bytes)
-    gathers = [segment for segment in segments if isinstance(segment, Gathered)]
-    issued = waited = 0
-    pending_s = 0.0
+    gathers = _Gathers([segment for segment in segments if isinstance(segment, Gathered)], ahead)
+    pending_s = copy_s = 0.0
     for segment in segments:
         if isinstance(segment, Work):
             pending_s += segment.seconds
@@ -136,19 +162,16 @@ def _acts(
             acts = made.get(id(segment)) or made.setdefault(id(segment), list(_blocking(segment, mesh, fabric)))
         elif isinstance(segment, Summed):
             if last or segment.every_pass:
+                pending_s += segment.copy_s
                 for bucket in buckets.add(segment):
                     acts += made.get(bucket) or made.setdefault(bucket, [_sum(bucket, mesh, fabric)])
         else:
-            # The next unit's weights are asked for as this unit begins: one unit ahead, as FSDP prefetches.
-            for ticket in range(issued, min(waited + 2, len(gathers))):
-                acts.append(_fetch(gathers[ticket], ticket, mesh, fabric))
-                issued = ticket + 1
-            acts.append(Await(waited))
-            waited += 1
+            acts, copy_s = list(gathers.acts(mesh, fabric)), segment.copy_s
         if acts and pending_s:
             yield Compute(pending_s)
             pending_s = 0.0
         yield from acts
+        pending_s, copy_s = pending_s + copy_s, 0.0
     if pending_s:
         yield Compute(pending_s)
     yield from (_sum(bucket, mesh, fabric) for bucket in buckets.rest())
@@ -160,10 +183,6 @@ def _blocking(feature: Feature, mesh: Mesh, fabric: Fabric) -> Iterator[Act]:
     for phase in fabric.phases(feature.transfer, mesh):
         yield Blocking(phase, hides_s)
         hides_s = 0.0
-
-
-def _fetch(gathered: Gathered, ticket: int, mesh: Mesh, fabric: Fabric) -> Queued:
-    return Queued(tuple(fabric.phases(gathered.transfer, mesh)), ticket)
 
 
 def _sum(bucket: tuple[frozenset[str], frozenset[str], float], mesh: Mesh, fabric: Fabric) -> Queued:

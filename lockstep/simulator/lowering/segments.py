@@ -35,20 +35,23 @@ class Feature:
 class Summed:
     """Gradients of `total_bytes` are there: partial sums along `sums`, to be kept in parts over `kept`.
 
-    Gradients that are themselves kept in parts are summed in `every_pass`, others in the last of a step.
+    Gradients that are themselves kept in parts are summed in `every_pass`, others in the last of a step. A copy to the
+    buffer that is sent takes `copy_s`.
     """
 
     total_bytes: float
     sums: frozenset[str]
     kept: frozenset[str]
     every_pass: bool
+    copy_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Weights kept in parts are needed whole from here on: a transfer that may come early."""
+    """Weights kept in parts are needed whole from here on: a transfer that may come early, then a copy of `copy_s`."""
 
     transfer: Transfer
+    copy_s: float = 0.0
 
 
 Segment = Work | Feature | Summed | Gathered
@@ -61,12 +64,13 @@ def work_seconds(segments: Iterable[Segment]) -> float:
 
 def tidied(segments: list[Segment]) -> list[Segment]:
     """Return a block's segments: its weights gathered at once and first, neighbouring work made one."""
-    gathered: dict[tuple[str, frozenset[str]], float] = {}
+    gathered: dict[tuple[str, frozenset[str]], tuple[float, float]] = {}
     tidied: list[Segment] = []
     for segment in segments:
         if isinstance(segment, Gathered):
             kind, axes, volume_bytes = segment.transfer.kind, segment.transfer.axes, segment.transfer.volume_bytes
-            gathered[kind, axes] = gathered.get((kind, axes), 0.0) + volume_bytes
+            before_bytes, before_s = gathered.get((kind, axes), (0.0, 0.0))
+            gathered[kind, axes] = (before_bytes + volume_bytes, before_s + segment.copy_s)
         elif (
             isinstance(segment, Work)
             and tidied
@@ -76,7 +80,7 @@ def tidied(segments: list[Segment]) -> list[Segment]:
             tidied[-1] = Work(last.seconds + segment.seconds, last.product, last.host_s + segment.host_s)
         else:
             tidied.append(segment)
-    return [*(Gathered(Transfer(*key, volume)) for key, volume in gathered.items()), *tidied]
+    return [*(Gathered(Transfer(*key, volume), copy_s) for key, (volume, copy_s) in gathered.items()), *tidied]
 
 
 def paced(segments: list[Segment], *, blocking: bool) -> list[Segment]:

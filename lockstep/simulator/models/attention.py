@@ -24,6 +24,8 @@ _CONTEXT_MOVES = 2.0
 _CONCATENATION_MOVES = 2.0
 # A rotation of queries and keys reads and writes them.
 _ROTATION_MOVES = 2.0
+# In PyTorch's eager mode they go to single precision, are multiplied as complex numbers and go back: 20 bytes each.
+_EAGER_ROTATION_MOVES = 10.0
 _UNFUSED_LAUNCHES = 4.0  # two products, softmax with scale and mask, dropout
 _CAUSAL_SHARE = 0.5  # fused attention skips the blocks above the diagonal
 _UNFUSED_SCORE_BYTES = 5.0  # softmax and dropout outputs at 2 bytes, a mask of 1
@@ -79,14 +81,21 @@ class LatentAttention:
         return Heads(queries=count, keys=count, key_dim=self.nope_dim + self.rope_dim, value_dim=self.value_dim)
 
 
-def attention(s: float, heads: Heads, *, width: float, fused: bool, rotated: bool = False) -> Operator:
+def attention(
+    s: float, heads: Heads, *, width: float, fused: bool, rotated: bool = False, eager: bool = False
+) -> Operator:
     """Return the core of attention: the heads split, and queries by sequence; keys and values are needed whole.
 
-    Queries and keys are `rotated` by their position or not.
+    Queries and keys are `rotated` by their position or not, `eager` kernel by kernel.
     """
     total = heads.query_features + heads.kv_features
     scores = 0.0 if fused else heads.queries * s * s
-    rotations = _ROTATION_MOVES * s * (heads.query_features + heads.keys * heads.key_dim) * rotated
+    rotations = (
+        (_EAGER_ROTATION_MOVES if eager else _ROTATION_MOVES)
+        * s
+        * (heads.query_features + heads.keys * heads.key_dim)
+        * rotated
+    )
     copies = rotations + _CONTEXT_MOVES * s * heads.output_features * (not fused)
     separate = copies + _UNFUSED_SEPARATE_MOVES * scores
     moves = s * (total + heads.output_features) + copies + _UNFUSED_SCORE_MOVES * scores
@@ -122,21 +131,21 @@ def attention(s: float, heads: Heads, *, width: float, fused: bool, rotated: boo
 
 
 def attention_block(
-    s: float, h: float, heads: Heads, width: float, *, latent: LatentAttention | None = None
+    s: float, h: float, heads: Heads, width: float, *, latent: LatentAttention | None = None, eager: bool = False
 ) -> tuple[Operator, ...]:
-    """Return fused attention of a Llama between two norms, without biases."""
+    """Return fused attention of a Llama between two norms, without biases; its small operators are `eager` or fused."""
     made: tuple[Operator, ...]
     if latent is None:
         made = (linear("qkv", s, h, heads.query_features + heads.kv_features, width=width, bias=False),)
     else:
         made = _latent(s, h, heads.queries, latent, width)
     return (
-        norm("norm1", s, h, weights=h, width=width),
+        norm("norm1", s, h, weights=h, width=width, eager=eager),
         *made,
-        attention(s, heads, width=width, fused=True, rotated=True),
+        attention(s, heads, width=width, fused=True, rotated=True, eager=eager),
         linear("proj", s, heads.output_features, h, width=width, bias=False),
         residual("residual1", s, h, dropout=False),
-        norm("norm2", s, h, weights=h, width=width),
+        norm("norm2", s, h, weights=h, width=width, eager=eager),
     )
 
 

@@ -5,15 +5,25 @@ from collections.abc import Iterator
 from lockstep.simulator.models.model import Operator, Product, Read
 from lockstep.simulator.models.primitives import KEPT_EVERY_SECOND, linear, pointwise
 
-SWIGLU_BACKWARD_MOVES = 5 / 3
-"""Reads both inputs and the gradient, writes two: 5 elements to 3."""
+_SWIGLU_MOVES, _SWIGLU_BACKWARD_MOVES = 3.0, 5.0
+"""Reads both inputs and writes one; backward reads them and the gradient, and writes two."""
+_EAGER_SWIGLU_MOVES, _EAGER_SWIGLU_BACKWARD_MOVES = 5.0, 9.0
+"""Activation and product as kernels of their own, as in PyTorch's eager mode."""
 
 
-def gated(s: float, h: float, ffn: float, *, width: float, prefix: str = "") -> tuple[Operator, ...]:
-    """Return a gated wide layer of `ffn` features without biases."""
+def gated(
+    s: float, h: float, ffn: float, *, width: float, prefix: str = "", eager: bool = False
+) -> tuple[Operator, ...]:
+    """Return a gated wide layer of `ffn` features without biases, its gate in one kernel or `eager` in two."""
+    moves, backward_moves = (
+        (_EAGER_SWIGLU_MOVES, _EAGER_SWIGLU_BACKWARD_MOVES) if eager else (_SWIGLU_MOVES, _SWIGLU_BACKWARD_MOVES)
+    )
+    swiglu = pointwise(
+        f"{prefix}swiglu", s, ffn, inputs=2, stored=width, moved=moves, backward_moves=backward_moves / moves
+    )
     return (
         linear(f"{prefix}fc1", s, h, 2 * ffn, width=width, bias=False),
-        pointwise(f"{prefix}swiglu", s, ffn, inputs=2, stored=width, moved=3, backward_moves=SWIGLU_BACKWARD_MOVES),
+        swiglu,
         linear(f"{prefix}fc2", s, ffn, h, width=width, bias=False),
     )
 

@@ -17,6 +17,9 @@ _SINGLE_BYTES = 4.0
 # place), sum (read), division (in place); backward: one product in place.
 _LOSS_MOVES = 8.0
 _LOSS_BACKWARD_MOVES = 2.0
+# One kernel that reads the logits in forward, and in backward reads them and writes their gradient (flash-attn's
+# CrossEntropyLoss).
+_FUSED_LOSS_MOVES, _FUSED_LOSS_BACKWARD_MOVES = 1.0, 2.0
 
 
 def _embedding(s: float, h: float, vocabulary: float, *, positions: bool, dropout: bool) -> Module:
@@ -35,12 +38,16 @@ def _embedding(s: float, h: float, vocabulary: float, *, positions: bool, dropou
     return Module(name="embedding", children=(lookup, *tail, residual("sum", s, h, dropout=dropout)))
 
 
-def _head(s: float, h: float, vocabulary: float, *, weights: float, width: float, shared: bool) -> Module:
+def _loss(s: float, vocabulary: float, width: float, *, fused: bool) -> Operator:
+    """Return the loss: in single precision kernel by kernel, or `fused` into one kernel that keeps only the logits."""
     cast_bytes = _SINGLE_BYTES + width if width < _SINGLE_BYTES else 0.0
     forward_bytes, backward_bytes = (
         moves * _SINGLE_BYTES + cast_bytes for moves in (_LOSS_MOVES, _LOSS_BACKWARD_MOVES)
     )
-    loss = Operator(
+    if fused:
+        forward_bytes, backward_bytes = _FUSED_LOSS_MOVES * width, _FUSED_LOSS_BACKWARD_MOVES * width
+    single_bytes = 0.0 if fused else _SINGLE_BYTES * s * vocabulary
+    return Operator(
         name="loss",
         dims={"s": s, "v": vocabulary},
         reads=(Read(("b", "s", "v")),),
@@ -48,9 +55,16 @@ def _head(s: float, h: float, vocabulary: float, *, weights: float, width: float
         output_elements=0.0,
         moved_elements=forward_bytes / width * s * vocabulary,
         backward_ratio=backward_bytes / forward_bytes,
-        stored_own_bytes=_SINGLE_BYTES * s * vocabulary,
-        workspace_bytes=_SINGLE_BYTES * s * vocabulary,  # the logits in single precision, later their gradient
+        stored_input_bytes=width * s * vocabulary * fused,
+        stored_own_bytes=single_bytes,
+        workspace_bytes=single_bytes,  # the logits in single precision, later their gradient
     )
+
+
+def _head(
+    s: float, h: float, vocabulary: float, *, weights: float, width: float, shared: bool, fused_loss: bool
+) -> Module:
+    loss = _loss(s, vocabulary, width, fused=fused_loss)
     logits = linear("logits", s, h, vocabulary, width=width, bias=False, shared=shared)
     return Module(name="head", children=(norm("final_norm", s, h, weights=weights, width=width), logits, loss))
 
@@ -80,10 +94,12 @@ def gpt(
     vocabulary: int = 51200,
     head_dim: int | None = None,
     fused_attention: bool = False,
+    fused_loss: bool = False,
+    dropout: bool = True,
     precision: Precision = MIXED,
     name: str = "gpt",
 ) -> ModelSpec:
-    """Return a GPT: learnt positions, a wide layer of 4 `hidden`, dropout, output weights tied to the embedding."""
+    """Return a GPT: learnt positions, a wide layer of 4 `hidden`, output weights tied to the embedding, `dropout`."""
     s, h, width = float(sequence), float(hidden), precision.activation
     shape = Heads.of(h, heads, head_dim=head_dim)
     queries = shape.query_features
@@ -94,16 +110,16 @@ def gpt(
             linear("qkv", s, h, 3 * queries, width=width),
             attention(s, shape, width=width, fused=fused_attention),
             linear("proj", s, queries, h, width=width),
-            residual("residual1", s, h, dropout=True),
+            residual("residual1", s, h, dropout=dropout),
             norm("norm2", s, h, weights=2 * h, width=width),
             linear("fc1", s, h, 4 * h, width=width),
             pointwise("gelu", s, 4 * h, stored=width, moved=2, backward_moves=_GELU_BACKWARD_MOVES),
             linear("fc2", s, 4 * h, h, width=width),
-            residual("residual2", s, h, dropout=True),
+            residual("residual2", s, h, dropout=dropout),
         ),
     )
-    embedding = _embedding(s, h, vocabulary, positions=True, dropout=True)
-    head = _head(s, h, vocabulary, weights=2 * h, width=width, shared=True)
+    embedding = _embedding(s, h, vocabulary, positions=True, dropout=dropout)
+    head = _head(s, h, vocabulary, weights=2 * h, width=width, shared=True, fused_loss=fused_loss)
     return _model(name, (embedding, layer, head), layers=layers, s=s, precision=precision)
 
 
@@ -118,25 +134,30 @@ def llama(
     head_dim: int | None = None,
     latent: LatentAttention | None = None,
     vocabulary: int = 32000,
+    fused_loss: bool = False,
+    eager: bool = False,
     precision: Precision = MIXED,
     name: str = "llama",
 ) -> ModelSpec:
     """Return a Llama: gated wide layers, grouped keys and values, fused attention, no biases, untied output weights.
 
     With `latent` sizes its attention is multi-head latent attention, which `kv_heads` and `head_dim` do not apply to.
+    Norms, rotations and gates are kernels of their own, or as many as PyTorch's `eager` mode has without torch.compile.
     """
     s, h, width = float(sequence), float(hidden), precision.activation
     shape = latent.heads(heads) if latent else Heads.of(h, heads, kv_heads, head_dim)
-    layer = _dense(s, h, shape, ffn, width, latent=latent)
+    layer = _dense(s, h, shape, ffn, width, latent=latent, eager=eager)
     embedding = _embedding(s, h, vocabulary, positions=False, dropout=False)
-    head = _head(s, h, vocabulary, weights=h, width=width, shared=False)
+    head = _head(s, h, vocabulary, weights=h, width=width, shared=False, fused_loss=fused_loss)
     return _model(name, (embedding, layer, head), layers=layers, s=s, precision=precision)
 
 
-def _dense(s: float, h: float, shape: Heads, ffn: int, width: float, *, latent: LatentAttention | None) -> Module:
+def _dense(
+    s: float, h: float, shape: Heads, ffn: int, width: float, *, latent: LatentAttention | None, eager: bool = False
+) -> Module:
     """Return a layer of a Llama with a dense wide layer."""
-    block = attention_block(s, h, shape, width, latent=latent)
-    wide = gated(s, h, ffn, width=width)
+    block = attention_block(s, h, shape, width, latent=latent, eager=eager)
+    wide = gated(s, h, ffn, width=width, eager=eager)
     return Module(name="layer", children=(*block, *wide, residual("residual2", s, h, dropout=False)))
 
 
@@ -156,6 +177,7 @@ def moe(
     head_dim: int | None = None,
     latent: LatentAttention | None = None,
     vocabulary: int = 32000,
+    fused_loss: bool = False,
     precision: Precision = MIXED,
     name: str = "moe",
 ) -> ModelSpec:
@@ -179,5 +201,5 @@ def moe(
     layer = Module(name="layer", children=(*block, *wide, residual("residual2", s, h, dropout=False)))
     first = (_dense(s, h, shape, dense_ffn, width, latent=latent),) * dense_layers if dense_ffn else ()
     embedding = _embedding(s, h, vocabulary, positions=False, dropout=False)
-    head = _head(s, h, vocabulary, weights=h, width=width, shared=False)
+    head = _head(s, h, vocabulary, weights=h, width=width, shared=False, fused_loss=fused_loss)
     return _model(name, (embedding, layer, head), layers=layers, s=s, precision=precision, first=first)

@@ -237,6 +237,7 @@ def _build(
             context=ContextParallelism(exchange=strategy["context_exchange"], split=strategy["context_split"]),
             live_parameters=strategy["live_parameters"],
             copied_gather_bytes_per_second=strategy["copied_gather_bytes_per_second"],
+            backward_prefetch=strategy["backward_prefetch"],
             gradient_buffer_bytes=strategy["gradient_buffer_bytes"],
         ),
         calibration=calibration,

@@ -5,7 +5,7 @@ import inspect
 from lockstep.contracts.limits import WORLD_SIZE_MAX
 from lockstep.simulator.calibration.calibrate import BANDWIDTH, LATENCY, MOST, START
 from lockstep.simulator.hardware import clusters
-from lockstep.simulator.hardware.cluster import Device
+from lockstep.simulator.hardware.cluster import ATTENTION_KERNELS, Device
 from lockstep.simulator.spec.field import (
     LIST,
     NOTHING,
@@ -42,6 +42,12 @@ DEVICE = {
     "overlap_factor": amount("what computation and gradients each lose while both run", "", None, above=None),
     "fp8_flops_per_second": amount("peak arithmetic of FP8 products; none if not given", "FLOP/s", None),
     "fp8_share": share("share of that peak that FP8 products reach over what others reach of theirs", None),
+    "attention_kernel": optional(
+        choice(
+            "kernel of fused attention, `flash_attention_2` if not given; version 3 and `cudnn` are those of H100",
+            tuple(ATTENTION_KERNELS),
+        )
+    ),
     "launch_blocking": flag(
         "the host issues an operator when the one before has ended (CUDA_LAUNCH_BLOCKING=1)", default=None
     ),

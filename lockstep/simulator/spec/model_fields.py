@@ -73,6 +73,12 @@ _PADDED = {
         "the vocabulary is padded to a multiple of this times tp (Megatron-LM: 128)", DIM_MAX, 1
     ),
 }
+_FUSED_LOSS = {
+    "fused_loss": flag(
+        "cross entropy in one kernel that keeps the logits only, in their own format (flash-attn's, Liger's)",
+        default=False,
+    ),
+}
 _FFN = {
     "ffn": count("features inside the wide layer"),
     "kv_heads": optional_count("heads of keys and values; as many as heads if null"),
@@ -81,6 +87,7 @@ _FFN = {
     ),
     "vocabulary": count("words", DIM_MAX, 32000),
     **_PADDED,
+    **_FUSED_LOSS,
     "precision": _precision("mixed"),
 }
 OPERATOR = {
@@ -98,9 +105,18 @@ MODELS: Mapping[str, Mapping[str, Field]] = {
         "vocabulary": count("words", DIM_MAX, 51200),
         **_PADDED,
         "fused_attention": flag("attention that never writes its scores (FlashAttention)", default=False),
+        **_FUSED_LOSS,
+        "dropout": flag("dropout before each residual addition", default=True),
         "precision": _precision("mixed"),
     },
-    "llama": {**_TRANSFORMER, **_FFN},
+    "llama": {
+        **_TRANSFORMER,
+        **_FFN,
+        "eager": flag(
+            "norms, rotations and gates kernel by kernel, as PyTorch runs them without torch.compile or fused kernels",
+            default=False,
+        ),
+    },
     "moe": {
         **_TRANSFORMER,
         **_FFN,

@@ -125,6 +125,11 @@ STRATEGY = {
             "bytes/s",
         )
     ),
+    "backward_prefetch": flag(
+        "ZeRO 3 gathers weights for backward one layer ahead (FSDP's BACKWARD_PRE), or when they are needed if false "
+        "(BACKWARD_POST, Composer's default)",
+        default=True,
+    ),
     "overlap_sends": optional(
         flag("a stage goes on while its message to the next is under way; with several chunks a stage if null", None)
     ),

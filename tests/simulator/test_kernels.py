@@ -1,0 +1,54 @@
+"""Software that a specification names: kernels of attention, a fused loss, dropout, and PyTorch without compilation."""
+
+import pytest
+
+from lockstep.simulator.spec import load_spec
+
+JOB = """\
+model: {{type: {model}, layers: 8, hidden: 4096, heads: 32, sequence: {sequence}, vocabulary: 128256{more}}}
+batch: 16
+strategy: {{dp: 8, zero: 3, recompute: {recompute}}}
+cluster: {{preset: DGX H100, device: {{{device}}}}}
+"""
+
+
+def job(*, model="llama", sequence=8192, device="name: H100", recompute="none", **more):
+    """Return the forecast of a job; `more` are fields of the model."""
+    fields = {"ffn": 14336} if model == "llama" else {"fused_attention": "true"}
+    text = "".join(f", {name}: {str(value).lower()}" for name, value in (fields | more).items())
+    names = {"model": model, "sequence": sequence, "device": device, "recompute": recompute}
+    return load_spec(JOB.format(more=text, **names), "x").forecast()
+
+
+def test_kernels_of_attention_are_ordered_as_measured():
+    """At 8,192 tokens version 1 of FlashAttention is slowest, then 2, the default, cuDNN 9 and version 3 on H100."""
+    names = ("flash_attention_1", "flash_attention_2", "cudnn", "flash_attention_3")
+    steps_s = [job(device=f"attention_kernel: {name}").step_seconds for name in names]
+    assert steps_s == sorted(steps_s, reverse=True)
+    assert job().step_seconds == steps_s[1]
+
+
+def test_pytorch_without_compilation_takes_as_much_longer_as_torchtitan_measured():
+    """A Llama with FSDP and checkpointing per operator on H100 with 2.4 TB/s: 5,762 and 6,667 tokens a second."""
+    slow_memory = "memory_bytes_per_second: 2.4e12"
+    eager, compiled = (
+        job(eager=each, recompute="per_operator", device=slow_memory).step_seconds for each in (True, False)
+    )
+    assert eager / compiled == pytest.approx(6667 / 5762, abs=0.05)
+
+
+def test_a_fused_loss_keeps_the_logits_alone():
+    """Its single-precision copies of the logits go: at least 8 bytes for each of them on a rank, and their traffic."""
+    plain, fused = job(), job(fused_loss=True)
+    logits = 2 * 8192 * 128256
+    assert max(plain.peak_memory_bytes) - max(fused.peak_memory_bytes) > 4 * logits
+    assert fused.step_seconds < plain.step_seconds
+
+
+def test_a_gpt_without_dropout_keeps_no_masks():
+    """Two masks of a byte for each token and feature of a layer, and the kernels that read and write them."""
+    with_masks, without = (job(model="gpt", sequence=2048, dropout=dropout) for dropout in (True, False))
+    masks_bytes = 2 * 8 * 2048 * 4096 * 2
+    saved = with_masks.stage_memory_bytes[0].activations - without.stage_memory_bytes[0].activations
+    assert saved == pytest.approx(masks_bytes, rel=0.1)
+    assert without.step_seconds < with_masks.step_seconds
