@@ -2,6 +2,9 @@
 
 import pytest
 
+from lockstep.simulator.hardware.clusters import H100
+from lockstep.simulator.lowering.costs import OperatorCost, operator_seconds
+from lockstep.simulator.models.transformers import gpt
 from lockstep.simulator.spec import load_spec
 
 JOB = """\
@@ -26,6 +29,26 @@ def test_kernels_of_attention_are_ordered_as_measured():
     steps_s = [job(device=f"attention_kernel: {name}").step_seconds for name in names]
     assert steps_s == sorted(steps_s, reverse=True)
     assert job().step_seconds == steps_s[1]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "measured"),
+    [(512, 191 / 333), (1024, 260 / 333), (2048, 298 / 333), (4096, 319 / 333), (16384, 335 / 333)],
+)
+def test_attention_is_slower_at_short_sequences_as_measured(tokens, measured):
+    """FlashAttention 2 on H100 by sequence, over its speed at 8,192 tokens (Shah et al. 2024, figure 5)."""
+
+    def flops_per_second(length):
+        (attention,) = (
+            op
+            for op in gpt(layers=1, hidden=4096, heads=32, sequence=length, fused_attention=True).operators()
+            if op.fused_attention
+        )
+        work = OperatorCost(flops=1e15, moved_bytes=0.0, weight_bytes=0.0)
+        return 1 / operator_seconds(attention, work, H100)[0]
+
+    tolerance = 0.09 if tokens == 512 else 0.02
+    assert flops_per_second(tokens) / flops_per_second(8192) == pytest.approx(measured, rel=tolerance)
 
 
 def test_pytorch_without_compilation_takes_as_much_longer_as_torchtitan_measured():

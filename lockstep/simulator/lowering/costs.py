@@ -15,6 +15,10 @@ _CAST_BYTES = 4.0
 backward of the gradient of its output."""
 _FUSED_BACKWARD_RATIO = 2.5
 """Of fused attention: it computes the scores again, so that backward has five products to two (Dao 2023)."""
+_ATTENTION_TOKENS, _ATTENTION_FILL = 8192.0, 350.0
+"""Fused attention reaches its speed at so many tokens, and s / (s + 350) of a limit at s: FlashAttention 2 with a
+causal mask and 128 features a head on H100 reaches 191, 260, 298, 319, 333 and 335 TFLOP/s at 512 to 16,384 tokens (Shah et al.
+2024, arXiv 2407.08608, figure 5), which that meets to 8 % at 512 and to 2 % from 1,024 on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +72,20 @@ def pace_ratio(device_s: float, host_s: float, *, blocking: bool) -> float:
     return paced_s / device_s if device_s else 1.0
 
 
+def _sequence_share(tokens: float) -> float:
+    """Return the speed of fused attention at a sequence of `tokens` over that of the presets."""
+    return (1 + _ATTENTION_FILL / _ATTENTION_TOKENS) / (1 + _ATTENTION_FILL / tokens)
+
+
 def _fused_attention_seconds(op: Operator, work: OperatorCost, device: Device) -> tuple[float, float]:
     flops = work.flops * op.executed_share * work.causal_factor
     backward_flops = flops * _FUSED_BACKWARD_RATIO
     if device.attention is None:
         forward_s, backward_s = device.arithmetic_seconds(flops), device.arithmetic_seconds(backward_flops)
     else:
-        share = ATTENTION_KERNELS[device.attention_kernel]
-        forward_s = flops / (device.attention.forward * share.forward)
-        backward_s = backward_flops / (device.attention.backward * share.backward)
+        kernel, share = ATTENTION_KERNELS[device.attention_kernel], _sequence_share(op.dims["s"])
+        forward_s = flops / (device.attention.forward * kernel.forward * share)
+        backward_s = backward_flops / (device.attention.backward * kernel.backward * share)
     moved_bytes = work.moved_bytes * (op.backward_ratio if op.backward_moves_ratio is None else op.backward_moves_ratio)
     return (
         device.memory_seconds(work.moved_bytes * op.separate_share)
