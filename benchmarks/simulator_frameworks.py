@@ -57,6 +57,7 @@ class Framework:
     expert_tp: int | None = None
     context: ContextParallelism | None = None
     fused_loss: bool = False
+    loss_metrics: int = 0
     compiles: bool = False
     dropout: bool = True
     machine: Mapping[str, float | bool | str] = field(default_factory=dict)
@@ -73,6 +74,7 @@ _FOUNDRY = Framework(
     fused_attention=True,
     precision=FSDP,
     fused_loss=True,  # `loss_fn: fused_crossentropy`, MPT's default, is flash-attn's
+    loss_metrics=2,  # `use_train_metrics`, MPT's default: cross entropy and perplexity
     dropout=False,  # MPT's default
     machine={"attention_kernel": FLASH_1},  # sweep.sh pins v0.0.4 of June 2023, before the second version
     backward_prefetch=False,  # Composer's FSDPConfig: backward_prefetch='BACKWARD_POST' (docs.mosaicml.com)

@@ -245,6 +245,7 @@ def _model(row: Row, framework: Framework) -> ModelSpec:
         **sizes,
         fused_attention=framework.fused_attention,
         fused_loss=framework.fused_loss,
+        loss_metrics=framework.loss_metrics,
         dropout=framework.dropout,
         precision=precision,
     )

@@ -68,6 +68,14 @@ def test_a_fused_loss_keeps_the_logits_alone():
     assert fused.step_seconds < plain.step_seconds
 
 
+def test_metrics_of_the_loss_read_the_logits_once_more_each():
+    """Two metrics move 14 bytes of a logit each at half precision, and keep nothing."""
+    plain, two = (job(model="gpt", sequence=2048, loss_metrics=count) for count in (0, 2))
+    moved_s = H100.memory_seconds(2 * 14 * 2 * 2048 * 128256)
+    assert two.step_seconds - plain.step_seconds == pytest.approx(moved_s, rel=0.05)
+    assert two.peak_memory_bytes == plain.peak_memory_bytes
+
+
 def test_a_gpt_without_dropout_keeps_no_masks():
     """Two masks of a byte for each token and feature of a layer, and the kernels that read and write them."""
     with_masks, without = (job(model="gpt", sequence=2048, dropout=dropout) for dropout in (True, False))

@@ -17,8 +17,8 @@ _FUSED_BACKWARD_RATIO = 2.5
 """Of fused attention: it computes the scores again, so that backward has five products to two (Dao 2023)."""
 _ATTENTION_TOKENS, _ATTENTION_FILL = 8192.0, 350.0
 """Fused attention reaches its speed at so many tokens, and s / (s + 350) of a limit at s: FlashAttention 2 with a
-causal mask and 128 features a head on H100 reaches 191, 260, 298, 319, 333 and 335 TFLOP/s at 512 to 16,384 tokens (Shah et al.
-2024, arXiv 2407.08608, figure 5), which that meets to 8 % at 512 and to 2 % from 1,024 on."""
+causal mask and 128 features a head on H100 reaches 191, 260, 298, 319, 333 and 335 TFLOP/s at 512 to 16,384 tokens
+(Shah et al. 2024, arXiv 2407.08608, figure 5), which that meets to 8 % at 512 and to 2 % from 1,024 on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

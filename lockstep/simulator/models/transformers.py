@@ -20,6 +20,9 @@ _LOSS_BACKWARD_MOVES = 2.0
 # One kernel that reads the logits in forward, and in backward reads them and writes their gradient (flash-attn's
 # CrossEntropyLoss).
 _FUSED_LOSS_MOVES, _FUSED_LOSS_BACKWARD_MOVES = 1.0, 2.0
+# A metric of the loss reads the logits, makes them single precision and takes the logarithm of their softmax: written,
+# read, written.
+_METRIC_MOVES = 3.0
 
 
 def _embedding(s: float, h: float, vocabulary: float, *, positions: bool, dropout: bool) -> Module:
@@ -38,14 +41,18 @@ def _embedding(s: float, h: float, vocabulary: float, *, positions: bool, dropou
     return Module(name="embedding", children=(lookup, *tail, residual("sum", s, h, dropout=dropout)))
 
 
-def _loss(s: float, vocabulary: float, width: float, *, fused: bool) -> Operator:
-    """Return the loss: in single precision kernel by kernel, or `fused` into one kernel that keeps only the logits."""
+def _loss(s: float, vocabulary: float, width: float, *, fused: bool, metrics: int) -> Operator:
+    """Return the loss: in single precision kernel by kernel, or `fused` into one kernel that keeps only the logits.
+
+    So many `metrics` compute it once more each, after the backward pass, when what that kept is free.
+    """
     cast_bytes = _SINGLE_BYTES + width if width < _SINGLE_BYTES else 0.0
     forward_bytes, backward_bytes = (
         moves * _SINGLE_BYTES + cast_bytes for moves in (_LOSS_MOVES, _LOSS_BACKWARD_MOVES)
     )
     if fused:
         forward_bytes, backward_bytes = _FUSED_LOSS_MOVES * width, _FUSED_LOSS_BACKWARD_MOVES * width
+    forward_bytes, backward_ratio = _with_metrics(forward_bytes, backward_bytes, width, metrics)
     single_bytes = 0.0 if fused else _SINGLE_BYTES * s * vocabulary
     return Operator(
         name="loss",
@@ -54,17 +61,31 @@ def _loss(s: float, vocabulary: float, width: float, *, fused: bool) -> Operator
         writes=("b", "s"),
         output_elements=0.0,
         moved_elements=forward_bytes / width * s * vocabulary,
-        backward_ratio=backward_bytes / forward_bytes,
+        backward_ratio=backward_ratio,
         stored_input_bytes=width * s * vocabulary * fused,
         stored_own_bytes=single_bytes,
         workspace_bytes=single_bytes,  # the logits in single precision, later their gradient
     )
 
 
+def _with_metrics(forward_bytes: float, backward_bytes: float, width: float, metrics: int) -> tuple[float, float]:
+    """Return the bytes of a logit that the loss and its metrics move in forward, and backward's over them."""
+    forward_bytes += metrics * (width + _METRIC_MOVES * _SINGLE_BYTES)
+    return forward_bytes, backward_bytes / forward_bytes
+
+
 def _head(
-    s: float, h: float, vocabulary: float, *, weights: float, width: float, shared: bool, fused_loss: bool
+    s: float,
+    h: float,
+    vocabulary: float,
+    *,
+    weights: float,
+    width: float,
+    shared: bool,
+    fused_loss: bool,
+    loss_metrics: int = 0,
 ) -> Module:
-    loss = _loss(s, vocabulary, width, fused=fused_loss)
+    loss = _loss(s, vocabulary, width, fused=fused_loss, metrics=loss_metrics)
     logits = linear("logits", s, h, vocabulary, width=width, bias=False, shared=shared)
     return Module(name="head", children=(norm("final_norm", s, h, weights=weights, width=width), logits, loss))
 
@@ -95,6 +116,7 @@ def gpt(
     head_dim: int | None = None,
     fused_attention: bool = False,
     fused_loss: bool = False,
+    loss_metrics: int = 0,
     dropout: bool = True,
     precision: Precision = MIXED,
     name: str = "gpt",
@@ -119,7 +141,16 @@ def gpt(
         ),
     )
     embedding = _embedding(s, h, vocabulary, positions=True, dropout=dropout)
-    head = _head(s, h, vocabulary, weights=2 * h, width=width, shared=True, fused_loss=fused_loss)
+    head = _head(
+        s,
+        h,
+        vocabulary,
+        weights=2 * h,
+        width=width,
+        shared=True,
+        fused_loss=fused_loss,
+        loss_metrics=loss_metrics,
+    )
     return _model(name, (embedding, layer, head), layers=layers, s=s, precision=precision)
 
 

@@ -106,6 +106,12 @@ MODELS: Mapping[str, Mapping[str, Field]] = {
         **_PADDED,
         "fused_attention": flag("attention that never writes its scores (FlashAttention)", default=False),
         **_FUSED_LOSS,
+        "loss_metrics": count(
+            "metrics that compute the loss from the logits of each micro-batch once more (Composer: 2 in training)",
+            DIM_MAX,
+            0,
+            low=0,
+        ),
         "dropout": flag("dropout before each residual addition", default=True),
         "precision": _precision("mixed"),
     },
