@@ -33,6 +33,9 @@ _FIT_ROWS_MAX = 60
 SHIPPED_TARGET_RATIO = 0.15
 FITTED_TARGET_RATIO = 0.07
 """Mean errors of the half HELD that the simulator is meant to reach; what misses them is listed, no more."""
+REPETITION_RATIO = 0.05
+PAIRS_MIN = 10
+"""Pairs of one model in a half from which on their order is printed."""
 _GIB = 2**30
 TITLE = (
     f"{'set':<40} {'half':<5} {'n':>4} | {'shipped':>8} {'median':>7} {'tau':>6} | {'fitted':>7} {'median':>7} |"
@@ -176,6 +179,28 @@ def micro_batch_lines(judged: Iterable[Judged]) -> Iterator[str]:
         yield f"micro-batches alone, {half}: {right} of {count} pairs in the measured order"
 
 
+def order_lines(named: Mapping[str, Judged]) -> Iterator[str]:
+    """Yield for each set with pairs of runs of one model how many are ordered as measured.
+
+    Repetitions of one configuration differ by 5 % (BLOOM's chronicles), so pairs that are further apart are counted by
+    themselves: the order of the others is the machine's weather.
+    """
+    for name, judged in named.items():
+        shipped_s = _steps(judged.shipped)
+        for half in (OPEN, HELD):
+            places = [place for place, run in enumerate(judged.runs) if run.half == half]
+            runs, steps_s = [judged.runs[place] for place in places], shipped_s[places]
+            every = list(pairs(runs, lambda run: run.model_key))
+            measured = measured_seconds(runs)
+            apart = [(i, j) for i, j in every if abs(np.log(measured[i] / measured[j])) > np.log(1 + REPETITION_RATIO)]
+            if len(every) >= PAIRS_MIN:
+                (right, count), (clear, clear_count) = agreement(steps_s, runs, every), agreement(steps_s, runs, apart)
+                yield (
+                    f"order, {name:<40.40} {half:<5} {right} of {count} pairs as measured, of those more than"
+                    f" {REPETITION_RATIO:.0%} apart {clear} of {clear_count} (tau {2 * clear / clear_count - 1:.2f})"
+                )
+
+
 def memory_lines(runs: Sequence[Run]) -> Iterator[str]:
     """Yield predicted over measured memory, and how many runs are judged right to fit or not to fit."""
     for half in (OPEN, HELD):
@@ -239,7 +264,7 @@ def main() -> int:
             print(line, flush=True)
         if arguments.rows:
             _print_rows(judged[name])
-    for line in (*missed(judged), *micro_batch_lines(judged.values()), *memory_lines(every)):
+    for line in (*missed(judged), *order_lines(judged), *micro_batch_lines(judged.values()), *memory_lines(every)):
         print(line)
     return 0
 

@@ -130,6 +130,10 @@ def test_arguments_of_megatron(specify):
     assert job.options.bucket_bytes is not None
     assert job.model.parameters == pytest.approx(175e9, rel=0.01)
     assert next(op.dims["v"] for op in job.model.operators() if op.name == "lookup") == 51200
+    assert (job.checked["model"]["dropout"], job.checked["model"]["fused_loss"]) == (True, False)
+    more = " --hidden-dropout 0.0 --cross-entropy-loss-fusion --cross-entropy-fusion-impl te"
+    job = specify({"megatron": MEGATRON + more}, "--ranks", "128")
+    assert (job.checked["model"]["dropout"], job.checked["model"]["fused_loss"]) == (False, True)
 
 
 def test_layers_that_megatron_recomputes_by_block(specify):
@@ -149,6 +153,9 @@ def test_a_job_of_torchtitan(specify):
     assert (job.batch, job.schedule.micro_batches) == (16, 1)
     assert job.model.precision.product == 1
     assert job.model.parameters == 8_030_261_248
+    assert job.checked["model"]["eager"]
+    compiled = specify({"torchtitan": TORCHTITAN + "\n[compile]\nenable = true\n"}, "--ranks", "16")
+    assert not compiled.checked["model"]["eager"]
 
 
 def test_hybrid_sharding_and_layers_checkpointed_in_turn_of_torchtitan(specify):

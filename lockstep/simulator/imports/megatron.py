@@ -12,6 +12,7 @@ _WHERE = "Megatron-LM's arguments"
 _VOCABULARY_MULTIPLE = 128
 _REPEATED = re.compile(r"\[(?P<digits>[01](?:,[01])*)\](?:\*(?P<times>[0-9]{1,4}))?")
 _FUSED_BACKENDS = ("flash", "fused", "auto")
+_NO_DROPOUT = ("0", "0.0")
 _EXCHANGES = {"p2p": "ring", "all_gather": "gather"}
 """Of `--cp-comm-type`: Megatron-LM's other kinds exchange heads, which is not simulated."""
 
@@ -96,13 +97,16 @@ def _model(given: Mapping[str, str]) -> dict[str, Any]:
     }
     if "--kv-channels" in given:
         found["head_dim"] = _number(given, "--kv-channels")
+    if given.get("--cross-entropy-fusion-impl") == "te" and "--cross-entropy-loss-fusion" in given:
+        found["fused_loss"] = True
     if "--fp8-format" in given or "--fp8-hybrid" in given:
         found["precision"] = {"product": 1}
     if "--swiglu" not in given and "--num-experts" not in given:
         if "--multi-latent-attention" in given:
             raise ConfigError(f"{_WHERE}: got --multi-latent-attention, expected --swiglu or --num-experts with it")
         backend = given.get("--attention-backend")
-        return {**found, "fused_attention": "--use-flash-attn" in given or backend in _FUSED_BACKENDS}
+        is_fused = "--use-flash-attn" in given or backend in _FUSED_BACKENDS
+        return {**found, "fused_attention": is_fused, "dropout": given.get("--hidden-dropout") not in _NO_DROPOUT}
     found |= {"type": "llama", "ffn": _number(given, "--ffn-hidden-size", 4 * hidden)}
     if "--group-query-attention" in given:
         found["kv_heads"] = _number(given, "--num-query-groups", 1)

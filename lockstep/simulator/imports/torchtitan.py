@@ -50,6 +50,7 @@ def document_of_torchtitan(values: Mapping[str, Any], where: str, *, ranks: int)
             **_LLAMA3[flavor],
             "vocabulary": _LLAMA3_VOCABULARY,
             "sequence": whole(training, "seq_len", where, 2048),
+            "eager": not (training.get("compile") or section(values, "compile", where).get("enable")),
             "precision": precision,
         },
         "batch": batch if batch > 0 else size * dp,
