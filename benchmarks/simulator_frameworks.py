@@ -47,6 +47,7 @@ class Framework:
     gradient_buffer_bytes: float = 0.0
     live_parameters: float | None = None
     overlap_tensor: bool = False
+    late_tensor_sums: bool = False
     overlap_returns: bool = False
     zero: int = 0
     virtual: int | None = None
@@ -91,7 +92,7 @@ _TORCHTITAN = Framework(
 )
 """Until January 2025 a pipeline had as many micro-batches as stages unless configured otherwise (pytorch/torchtitan,
 pull request 781); the documents configure none."""
-_TORCHTITAN_ASYNC = replace(_TORCHTITAN, overlap_tensor=True)
+_TORCHTITAN_ASYNC = replace(_TORCHTITAN, overlap_tensor=True, late_tensor_sums=True)
 _NEMO = Framework(
     bucket_bytes=DDP_BUCKET_BYTES,
     fused_attention=True,

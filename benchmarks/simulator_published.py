@@ -163,6 +163,7 @@ def _read(row: Row) -> Run:
             else None,
             backward_prefetch=framework.backward_prefetch,
             overlap_tensor=framework.overlap_tensor,
+            late_tensor_sums=framework.late_tensor_sums,
             overlap_returns=framework.overlap_returns,
             context=framework.context,
         ),

@@ -41,9 +41,10 @@ class Options:
     `backward_prefetch` its backward pass gathers weights when they are needed (FSDP's BACKWARD_POST). `algorithms` maps
     kinds of collectives to algorithms; ring where not named. With `overlap_sends` a stage goes on while its message to
     the next is under way; if None, it does so with several chunks a stage, as Megatron-LM. With `overlap_tensor`
-    transfers of sequence parallelism go on during the products that they belong to; with `overlap_returns` updated
-    weights are gathered during the next step's first forward pass. `context` is how context
-    parallel ranks exchange keys and values and divide tokens, gathered and in halves if None. Up to `slow_ranks_exact`
+    transfers of sequence parallelism go on during the products that they belong to, and with `late_tensor_sums`
+    reduce-scatters add their parts when all are there (PyTorch's async tensor parallelism); with `overlap_returns`
+    updated weights are gathered during the next step's first forward pass. `context` is how context parallel ranks
+    exchange keys and values and divide tokens, gathered and in halves if None. Up to `slow_ranks_exact`
     slow ranks are simulated each by itself. The other switches are for comparisons: `sharing` of links, `collapsing` of
     equal ranks, `coarse`, without which every pass is drawn act by act, and `events_only`, which leaves the longest
     path out.
@@ -53,6 +54,7 @@ class Options:
     algorithms: Mapping[str, str] = field(default_factory=dict)
     overlap_sends: bool | None = None
     overlap_tensor: bool = False
+    late_tensor_sums: bool = False
     overlap_returns: bool = False
     context: ContextParallelism | None = None
     gradient_buffer_bytes: float = 0.0
@@ -98,6 +100,7 @@ def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Op
         algorithms=options.algorithms,
         accumulates=schedule.micro_batches > 1,
         overlap_tensor=options.overlap_tensor,
+        late_tensor_sums=options.late_tensor_sums,
         context=options.context,
         copied_gather_bytes_per_second=options.copied_gather_bytes_per_second,
         backward_prefetch=options.backward_prefetch,

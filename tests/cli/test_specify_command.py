@@ -158,6 +158,16 @@ def test_a_job_of_torchtitan(specify):
     assert not compiled.checked["model"]["eager"]
 
 
+@pytest.mark.parametrize("section", ["parallelism", "experimental"])
+def test_async_tensor_parallelism_of_torchtitan(specify, section):
+    """Either section turns it on; without compilation, which makes it, it is refused."""
+    text = TORCHTITAN if section in TORCHTITAN else f"{TORCHTITAN}\n[{section}]\n"
+    text = text.replace(f"[{section}]\n", f"[{section}]\nenable_async_tensor_parallel = true\n")
+    job = specify({"torchtitan": f"{text}\n[compile]\nenable = true\n"}, "--ranks", "16")
+    assert (job.options.overlap_tensor, job.options.late_tensor_sums) == (True, True)
+    assert "enable_async_tensor_parallel" in specify({"torchtitan": text}, "--ranks", "16")
+
+
 def test_hybrid_sharding_and_layers_checkpointed_in_turn_of_torchtitan(specify):
     """A replicate degree below dp is HSDP; option 2 checkpoints every second layer whole."""
     text = TORCHTITAN.replace('"op"', '"2"').replace("shard_degree = -1", "replicate_degree = 4")

@@ -44,13 +44,14 @@ def document_of_torchtitan(values: Mapping[str, Any], where: str, *, ranks: int)
     quantized = section(section(section(values, "quantize", where), "linear", where), "float8", where)
     if section(values, "float8", where).get("enable_float8_linear") or quantized:
         precision = {"optimizer": 10, "product": 1}
+    is_compiled = bool(training.get("compile") or section(values, "compile", where).get("enable"))
     return {
         "model": {
             "type": "llama",
             **_LLAMA3[flavor],
             "vocabulary": _LLAMA3_VOCABULARY,
             "sequence": whole(training, "seq_len", where, 2048),
-            "eager": not (training.get("compile") or section(values, "compile", where).get("enable")),
+            "eager": not is_compiled,
             "precision": precision,
         },
         "batch": batch if batch > 0 else size * dp,
@@ -62,10 +63,23 @@ def document_of_torchtitan(values: Mapping[str, Any], where: str, *, ranks: int)
             "zero": _FSDP_STAGE if is_sharded else 0,
             "hsdp_replicas": replicas if is_sharded else 1,
             "sequence_parallel": tp > 1,
+            **_async_tensor(values, parallel, where, compiled=is_compiled),
             **_recompute(section(values, "activation_checkpoint", where), _LLAMA3[flavor]["layers"], where),
             "micro_batch_size": size if pp == 1 else whole(parallel, "pipeline_parallel_microbatch_size", where, 1),
         },
     }
+
+
+def _async_tensor(
+    values: Mapping[str, Any], parallel: Mapping[str, Any], where: str, *, compiled: bool
+) -> dict[str, Any]:
+    """Return async tensor parallelism, which torch.compile makes; before 2025 it was an experimental option."""
+    older = section(values, "experimental", where).get("enable_async_tensor_parallel")
+    if not (parallel.get("enable_async_tensor_parallel") or older):
+        return {}
+    if not compiled:
+        raise ConfigError(f"{where}: got enable_async_tensor_parallel without compilation, expected [compile] enable")
+    return {"overlap_tensor": True, "late_tensor_sums": True}
 
 
 def _recompute(values: Mapping[str, Any], layers: int, where: str) -> dict[str, Any]:

@@ -102,13 +102,15 @@ def compile_chunks(
     samples: float,
     accumulates: bool = False,
     overlap_tensor: bool = False,
+    late_tensor_sums: bool = False,
     context: ContextParallelism | None = None,
 ) -> list[Chunk]:
     """Return the chunks of the model in the order of the data, for a micro-batch of `samples` over a whole mesh.
 
     Between stages a tensor that all ranks along `tp` hold is sent in parts, one by each, and gathered behind the way
     (Narayanan et al. 2021, section 4.1); DeepSpeed's pipeline does so too. If it `accumulates`, every micro-batch reads
-    and writes the gradients of those before. With `overlap_tensor` transfers along `tp` go on during products.
+    and writes the gradients of those before. With `overlap_tensor` transfers along `tp` go on during products;
+    `late_tensor_sums` are those of reduce-scatters that are added when all parts are there.
 
     Raises
     ------
@@ -151,8 +153,9 @@ def compile_chunks(
                 context=context,
             )
             if overlap_tensor:
-                compiled[key].forward = during_products(compiled[key].forward, mesh)
-                compiled[key].backward = during_products(compiled[key].backward, mesh)
+                summing = device if late_tensor_sums else None
+                compiled[key].forward = during_products(compiled[key].forward, mesh, summing=summing)
+                compiled[key].backward = during_products(compiled[key].backward, mesh, summing=summing)
         chunks[-1].part.append(compiled[key])
         chunks[-1].contents.append(key)
         arriving = compiled[key].output

@@ -54,6 +54,7 @@ class _Asked:
     samples: float
     accumulates: bool
     overlap_tensor: bool
+    late_tensor_sums: bool
     context: ContextParallelism | None
     copied_gather_bytes_per_second: float | None
     backward_prefetch: bool
@@ -71,16 +72,17 @@ def plan_of(
     algorithms: Mapping[str, str],
     accumulates: bool = False,
     overlap_tensor: bool = False,
+    late_tensor_sums: bool = False,
     context: ContextParallelism | None = None,
     copied_gather_bytes_per_second: float | None = None,
     backward_prefetch: bool = True,
 ) -> Plan:
     """Return the plan for micro-batches of `samples`, gradients sent in buckets of `bucket_bytes`.
 
-    If it `accumulates`, gradients are added to those of the micro-batches before; with `overlap_tensor` transfers along
-    `tp` go on during products; with `copied_gather_bytes_per_second` weights are gathered when they are needed and
-    copied at that rate, without `backward_prefetch` backward gathers them when they are needed. `context` is gathered
-    in halves if None.
+    If it `accumulates`, gradients are added to those of the micro-batches before. With `overlap_tensor` transfers along
+    `tp` go on during products, with `late_tensor_sums` reduce-scatters add their parts afterwards. With
+    `copied_gather_bytes_per_second` weights are gathered when they are needed and copied at that rate, without
+    `backward_prefetch` backward gathers them when they are needed. `context` is gathered in halves if None.
 
     Raises
     ------
@@ -101,6 +103,7 @@ def plan_of(
             samples=samples,
             accumulates=accumulates,
             overlap_tensor=overlap_tensor,
+            late_tensor_sums=late_tensor_sums,
             context=context,
             copied_gather_bytes_per_second=copied_gather_bytes_per_second,
             backward_prefetch=backward_prefetch,
@@ -135,6 +138,7 @@ def _compiled(asked: _Asked) -> Plan:
         samples=asked.samples,
         accumulates=asked.accumulates,
         overlap_tensor=asked.overlap_tensor,
+        late_tensor_sums=asked.late_tensor_sums,
         context=asked.context,
     )
     stages = _stages(chunks, asked.cluster)

@@ -3,12 +3,16 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from lockstep.simulator.hardware.cluster import Device
 from lockstep.simulator.hardware.collectives import ALL_GATHER, REDUCE_SCATTER
 from lockstep.simulator.lowering.costs import pace_ratio
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.placement import Transfer
 
 SCATTER_AXIS = "tp"
+_LATE_SUM_SHARE = 0.33
+"""Of the peak memory bandwidth, for a sum of a few parts by torch.sum: 23 to 43 %, of which the middle counts
+(pytorch/pytorch, pull request 191803)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +105,16 @@ def _longer(segment: Segment, ratio: float) -> Segment:
     return Feature(segment.transfer, segment.hides_s * ratio) if isinstance(segment, Feature) else segment
 
 
-def during_products(segments: list[Segment], mesh: Mesh) -> list[Segment]:
+def during_products(segments: list[Segment], mesh: Mesh, *, summing: Device | None = None) -> list[Segment]:
     """Return segments in which transfers along `tp` go on during the product that waits for them, or that made them.
 
     Both are cut in as many parts as ranks: all parts of the product but one are computed while others are on their way
-    (Transformer Engine's overlap with user buffers). A product is during one transfer.
+    (Transformer Engine's overlap with user buffers). A product is during one transfer. A device that is `summing` adds
+    the parts of a reduce-scatter when all are there (PyTorch's async tensor parallelism), else they are added as they
+    come.
     """
     found = list(segments)
+    sums: dict[int, Work] = {}
     parts = mesh.degree(SCATTER_AXIS)
     for place, segment in enumerate(found):
         if (
@@ -121,8 +128,19 @@ def during_products(segments: list[Segment], mesh: Mesh) -> list[Segment]:
             if near is not None and isinstance(work, Work) and work.product:
                 found[place] = Feature(segment.transfer, work.seconds * (1 - 1 / parts))
                 found[near] = Work(work.seconds / parts)
+                if summing and segment.transfer.kind == REDUCE_SCATTER:
+                    sums[place] = _late_sum(segment.transfer.volume_bytes, parts, summing)
                 break
-    return found
+    return [
+        each
+        for place, segment in enumerate(found)
+        for each in ((segment, sums[place]) if place in sums else (segment,))
+    ]
+
+
+def _late_sum(total_bytes: float, parts: int, device: Device) -> Work:
+    """Return the sum of as many parts as ranks, which are read and written as one of them."""
+    return Work(total_bytes * (1 + 1 / parts) / (device.memory_bytes_per_second * _LATE_SUM_SHARE))
 
 
 def _next_work(segments: list[Segment], place: int, way: int) -> int | None:

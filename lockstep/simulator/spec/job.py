@@ -233,6 +233,7 @@ def _build(
             algorithms=algorithms,
             overlap_sends=strategy["overlap_sends"],
             overlap_tensor=strategy["overlap_tensor"],
+            late_tensor_sums=strategy["late_tensor_sums"],
             overlap_returns=strategy["overlap_returns"],
             context=ContextParallelism(exchange=strategy["context_exchange"], split=strategy["context_split"]),
             live_parameters=strategy["live_parameters"],

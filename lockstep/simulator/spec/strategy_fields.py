@@ -138,6 +138,11 @@ STRATEGY = {
         "(Megatron-LM: --tp-comm-overlap)",
         default=False,
     ),
+    "late_tensor_sums": flag(
+        "with overlap_tensor, reduce-scatters add their parts in a kernel of its own when all are there, not as they "
+        "come (PyTorch's async tensor parallelism)",
+        default=False,
+    ),
     "overlap_returns": flag(
         "weights that ZeRO has updated in parts are gathered during the next step's first forward pass (Megatron-LM: "
         "--overlap-param-gather)",
