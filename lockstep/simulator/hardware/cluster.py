@@ -65,9 +65,10 @@ class Device:
     tiles, of which `matrix_efficiency` is the share of the peak that a full one reaches; without, half of
     `matrix_efficiency` is reached by a product of `half_flops`: small ones fill a device badly. `attention` is the
     speed of fused attention, that of large products where it is None, for the kernel FLASH_2; `attention_kernel` is one
-    of ATTENTION_KERNELS; `fp8_flops_per_second` is the peak of FP8
-    products, of which they reach `fp8_share` times what others reach of theirs. If `launch_blocking`, the host issues
-    an operator when the one before has ended (CUDA_LAUNCH_BLOCKING=1), so that `launch_s` comes on top.
+    of ATTENTION_KERNELS; `fp8_flops_per_second` is the peak of FP8 products, of which they reach `fp8_share` times what
+    others reach of theirs, in backward `fp8_backward_share` of that, where libraries add in single precision. If
+    `launch_blocking`, the host issues an operator when the one before has ended (CUDA_LAUNCH_BLOCKING=1), so that
+    `launch_s` comes on top.
     `context_bytes` are what a process costs before it allocates, `communicator_bytes` the buffers of one communicator,
     `allocator_reserve_ratio` what the allocator holds beyond what comes and goes, `unusable_ratio` the share of the
     memory that the driver keeps.
@@ -88,6 +89,7 @@ class Device:
     attention_kernel: str = FLASH_2
     fp8_flops_per_second: float | None = None
     fp8_share: float = 1.0
+    fp8_backward_share: float = 1.0
     launch_blocking: bool = False
     context_bytes: float = 0.0
     communicator_bytes: float = 0.0
@@ -106,11 +108,11 @@ class Device:
             return sum(product_seconds(shape, self.tiling, reached) for shape in shapes)
         return (flops + self.half_flops * launches * (flops > 0)) / reached
 
-    def as_fp8(self) -> "Device":
+    def as_fp8(self, *, backward: bool = False) -> "Device":
         """Return the device with peak and efficiency of FP8 products, itself where it has none; tiles are the same."""
         if self.fp8_flops_per_second is None:
             return self
-        efficiency = self.matrix_efficiency * self.fp8_share
+        efficiency = self.matrix_efficiency * self.fp8_share * (self.fp8_backward_share if backward else 1.0)
         return replace(self, flops_per_second=self.fp8_flops_per_second, matrix_efficiency=efficiency)
 
     def bound_seconds(self, arithmetic_s: float, moved_bytes: float, launches: float = 1.0) -> float:

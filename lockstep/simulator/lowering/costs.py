@@ -44,10 +44,10 @@ def operator_seconds(op: Operator, work: OperatorCost, device: Device) -> tuple[
         return _fused_attention_seconds(op, work, device)
     ratio = op.backward_ratio
     moves_ratio = ratio if op.backward_moves_ratio is None else op.backward_moves_ratio
-    products = device.as_fp8() if work.is_fp8 else device
+    products, backward_products = (device.as_fp8(), device.as_fp8(backward=True)) if work.is_fp8 else (device, device)
     backward_shapes = tuple(part for shape in work.shapes for part in shape.backward())
     forward_s = products.arithmetic_seconds(work.flops, 1.0, work.shapes)
-    backward_s = products.arithmetic_seconds(work.flops * ratio, ratio, backward_shapes)
+    backward_s = backward_products.arithmetic_seconds(work.flops * ratio, ratio, backward_shapes)
     moved_bytes = work.moved_bytes * moves_ratio
     cast_s = device.memory_seconds(_CAST_BYTES * work.input_elements) if work.is_fp8 else 0.0
     cast_backward_s = device.memory_seconds(_CAST_BYTES * work.output_elements) if work.is_fp8 else 0.0

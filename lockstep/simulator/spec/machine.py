@@ -42,6 +42,9 @@ DEVICE = {
     "overlap_factor": amount("what computation and gradients each lose while both run", "", None, above=None),
     "fp8_flops_per_second": amount("peak arithmetic of FP8 products; none if not given", "FLOP/s", None),
     "fp8_share": share("share of that peak that FP8 products reach over what others reach of theirs", None),
+    "fp8_backward_share": share(
+        "share of that speed that FP8 products of the backward pass reach, which add in single precision", None
+    ),
     "attention_kernel": optional(
         choice(
             "kernel of fused attention, `flash_attention_2` if not given; version 3 and `cudnn` are those of H100",

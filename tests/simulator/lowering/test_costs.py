@@ -54,6 +54,7 @@ def test_fp8_products_reach_less_of_their_peak():
     assert fp8.matrix_efficiency == pytest.approx(H100.matrix_efficiency * H100.fp8_share)
     assert 0.60 < fp8.matrix_efficiency < 0.67
     assert A100.as_fp8() is A100
+    assert 1.1 <= fp8.matrix_efficiency / H100.as_fp8(backward=True).matrix_efficiency <= 1.2
 
 
 def test_backward_moves_what_kernels_next_to_products_move():
