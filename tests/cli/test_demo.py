@@ -17,6 +17,7 @@ from exporter.config import ExporterConfig
 from lockstep.cli.demo import session
 from lockstep.cli.demo.verdict import agent_share, judge
 from lockstep.cli.demo.view import DemoView, draw_verdict, print_verdict
+from tests.support.servers import free_port
 
 INCIDENT = {
     "kind": "slow_rank", "ranks": [2], "cause": "compute", "function": "demo/training.py(103): redundant_attention",
@@ -71,6 +72,12 @@ lockstep_device_step_time_seconds_total{run="demo",rank="0"} 7.0
     assert agent_share(first, last, "demo") == pytest.approx(0.001)
     assert agent_share(last, last, "demo") is None
     assert agent_share(first, last, "none") is None
+    assert agent_share(last, "", "demo") is None
+
+
+def test_an_exporter_that_does_not_answer_costs_the_share_alone():
+    """The page is empty then, and the verdict is printed without the share."""
+    assert asyncio.run(session._fetch_text(f"http://127.0.0.1:{free_port()}/metrics")) == ""
 
 
 def verdict_of(incidents, fault="compute", state=None):
