@@ -77,6 +77,6 @@ class Appetite:
         )
 
     def learn(self, order: CaptureRequest, events: int, captured_ns: int) -> None:
-        """Take what a capture counted."""
-        if captured_ns > 0:
+        """Take what a capture counted; 0 events are not known."""
+        if captured_ns > 0 and events:
             self._events_per_s[order.stacks] = RATE_MARGIN * events * _NS_PER_S / captured_ns

@@ -311,7 +311,6 @@ class CaptureRunner:
         partial = self._directory / f".{name}.part"
         try:
             self._stop(recording)
-            self._appetite.learn(recording.order, recording.events, recording.captured_ns)
             size = recording.save(partial, {"run": self._directory.name, "rank": self._rank, "reason": why})
             partial.chmod(FILE_MODE)
             partial.rename(incoming_directory(self._directory) / name)
@@ -323,6 +322,8 @@ class CaptureRunner:
             self._refuse(f"trace of step {answer.first_step} to {recording.boundaries[-1][0] - 1}: {describe(error)}")
             self._recording = None
             return
+        finally:
+            self._appetite.learn(recording.order, recording.events, recording.captured_ns)
         self._charge(recording)
         self._store(
             replace(

@@ -12,7 +12,7 @@ import os
 import time
 from pathlib import Path
 from threading import get_native_id
-from time import monotonic_ns
+from time import monotonic_ns, thread_time_ns
 from typing import Any
 
 from lockstep.agent.capture.kineto_log import silent_kineto
@@ -27,6 +27,9 @@ FACTS_VERSION = 2
 EVENT_FILE_BYTES = 300
 FULL_EVENT_FILE_BYTES = 500
 """What torch 2.13 writes for an event, with shapes or memory the more; measured 265 to 285, and 380 to 490."""
+STOP_EVENT_NS = 250
+"""The least CPU time that stopping takes for an event: torch 2.13 takes 2,000 to 2,800. On a machine ten times as fast
+a file that is too large would be written before it is removed."""
 COLLECTIONS_MAX = 10_000
 NOTED_COLLECTIONS_MAX = 256
 
@@ -37,8 +40,9 @@ _GC_EVENT = {"ph": "X", "cat": "python_function", "name": "Python GC", "args": {
 class Recording:
     """Made and used on the training thread. `boundaries` are (step, CLOCK_MONOTONIC ns), one more than whole steps.
 
-    `costs_ns` is what rest (waiting for torch's threads), start, stop, export and free each took of the training
-    thread. Like `start`, the constructor raises what torch raises.
+    `events` are counted where their file may be too large, since listing them takes a third as long as stopping; else
+    they are known from the file's size, and 0 before. `costs_ns` are what rest (waiting for torch's threads), start,
+    stop, export and free each took of the training thread. Like `start`, the constructor raises what torch raises.
     """
 
     def __init__(self, order: CaptureRequest) -> None:
@@ -48,6 +52,7 @@ class Recording:
         self.costs_ns: dict[str, int] = {}
         self._collections: list[tuple[int, int, int | None]] = []
         self._loader: dict[str, Any] | None = None
+        self._event_bytes = FULL_EVENT_FILE_BYTES if order.shapes or order.memory else EVENT_FILE_BYTES
         self._profile, self._has_collections = _make_profile(order)
 
     def start(self) -> None:
@@ -111,12 +116,14 @@ class Recording:
         RuntimeError, AssertionError
             torch cannot.
         """
-        began = monotonic_ns()
+        began, began_cpu_ns = monotonic_ns(), thread_time_ns()
         self._loader = LOADER_WATCH.end()
         try:
             with silent_kineto():
                 self._profile.stop()
-            self.events = len(self._profile.profiler.kineto_results.events())  # a tenth of what stopping takes
+            most_events = (thread_time_ns() - began_cpu_ns) // STOP_EVENT_NS
+            if most_events * self._event_bytes > self.order.trace_max_bytes:
+                self.events = len(self._profile.profiler.kineto_results.events())
         finally:
             self.costs_ns["stop"] = monotonic_ns() - began
 
@@ -130,8 +137,8 @@ class Recording:
         OSError, RuntimeError, AssertionError, LocalError
             It cannot be written, or is too large.
         """
-        order, limit_bytes = self.order, self.order.trace_max_bytes
-        size_bytes = self.events * (FULL_EVENT_FILE_BYTES if order.shapes or order.memory else EVENT_FILE_BYTES)
+        limit_bytes = self.order.trace_max_bytes
+        size_bytes = self.events * self._event_bytes
         if size_bytes > limit_bytes:
             raise LocalError(
                 f"trace size: got about {size_bytes} bytes for {self.events} events, expected at most {limit_bytes}"
@@ -141,6 +148,7 @@ class Recording:
             self._profile.export_chrome_trace(str(path))
         self.costs_ns["export"] = monotonic_ns() - began
         self.free()
+        self.events = self.events or path.stat().st_size // self._event_bytes
         offset_ns = time.time_ns() - monotonic_ns()
         own = {
             "version": FACTS_VERSION,
