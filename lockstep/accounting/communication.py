@@ -2,18 +2,16 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from lockstep.accounting.events import EVENTS_MAX, UNKNOWN_NS, IssuedCollective, StepEvents, Traffic
 from lockstep.accounting.state import TIME_NS, DictForm, IntegerForm, ListForm, StateForm, mapping, restore, saved
+from lockstep.accounting.step_arrays import CommunicationLayout, IssuePattern, StepArrays
 from lockstep.contracts.bus_bytes import bus_bytes
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import MONOTONIC_NS_MAX
 from lockstep.contracts.marks import OPERATORS, ORDINAL_MASK, UNKNOWN_DOMAIN, unpack_issue
 from lockstep.contracts.records import DOMAIN_KINDS
-
-if TYPE_CHECKING:
-    from lockstep.accounting.communication_arrays import IssuePattern, StepArrays
 
 _NO_DOMAIN, _LOST_DOMAIN = -1, -2
 NOT_OURS = -1
@@ -49,6 +47,8 @@ class CommunicationTracker:
         self._traffic: dict[tuple[int, int], Traffic] = {}
         self.patterns: dict[tuple[bytes, bytes], IssuePattern] = {}
         """Of steps that were read at once, by the issue marks' details and arguments."""
+        self.layouts: dict[tuple[bytes, bytes], CommunicationLayout] = {}
+        """Of the same steps, by the marks' kinds and subjects."""
         self._by_ordinal: dict[int, IssuedCollective] = {}
         self._former: deque[dict[int, IssuedCollective] | StepArrays] = deque(maxlen=FORMER_STEPS)
         self.keeps_former = False
@@ -129,7 +129,7 @@ class CommunicationTracker:
                 former[ordinal].done_ns = done_ns
                 return
 
-    def keep_former(self, arrays: "StepArrays") -> None:
+    def keep_former(self, arrays: StepArrays) -> None:
         """Note that the step before was read at once."""
         self._former[-1] = arrays
 

@@ -7,8 +7,9 @@ is one of those is known in the process alone, where others leave no such marks 
 from collections.abc import Callable
 
 from lockstep.accounting.communication import CommunicationTracker
-from lockstep.accounting.communication_arrays import StepArrays, read_arrays
+from lockstep.accounting.communication_arrays import read_arrays
 from lockstep.accounting.pending_marks import PendingMarks
+from lockstep.accounting.step_arrays import StepArrays
 from lockstep.contracts.limits import MONOTONIC_NS_MAX
 from lockstep.contracts.marks import MARK_BYTES, MARK_STRUCT, OTHER_THREAD, MarkKind
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lockstep.accounting.breakdown_arrays import union
-from lockstep.accounting.communication_arrays import Integers, StepArrays, in_issue_order, without_waits
+from lockstep.accounting.breakdown_arrays import union_ns
 from lockstep.accounting.device_step import DeviceReading
 from lockstep.accounting.events import BACKWARD, IN_FLIGHT, UNKNOWN_NS, UNSEEN_NS, IssuedCollective, StepEvents
+from lockstep.accounting.step_arrays import Integers, StepArrays, all_hold, any_holds, in_issue_order, without_waits
 from lockstep.contracts.records import MISSING
 
 
@@ -34,8 +34,10 @@ class DeviceAxis:
     def at(self, host_ns_T: Integers) -> Integers:
         """Return the device times of host times."""
         hosts, devices, last = self._host_ns_P, self._device_ns_P, len(self._host_ns_P) - 1
-        before_T = hosts.searchsorted(host_ns_T)
         behind_T = hosts.searchsorted(host_ns_T, "right")
+        if all_hold(hosts[behind_T - 1] == host_ns_T):  # each is a point; before the first one the last is another time
+            return devices[behind_T - 1]
+        before_T = hosts.searchsorted(host_ns_T)
         late_ns_T = host_ns_T + self._floor_ns
         between_ns_T = np.where(before_T > 0, np.maximum(late_ns_T, devices[before_T - 1]), late_ns_T)
         upper_ns_T = devices[np.minimum(before_T, last)]
@@ -82,16 +84,19 @@ def translate(
     begin_ns_W, end_ns_W = moved_T[:waits], moved_T[waits : 2 * waits]
     begin_S, end_S = moved_T[2 * waits : 2 * waits + spans], moved_T[2 * waits + spans :]
     issue_ns_C = origin_ns + reading.issue_ns_C
-    if not reading.is_read_C.all():
+    if not all_hold(reading.is_read_C):
         issue_ns_C = np.where(reading.is_read_C, issue_ns_C, axis.at(arrays.issue_ns_C))
     done_ns_C = np.where(reading.is_done_C, origin_ns + reading.done_ns_C, arrays.done_ns_C)
-    if not reading.is_done_C.all():
+    if not all_hold(reading.is_done_C):
         seen_C = (~reading.is_done_C & (done_ns_C > IN_FLIGHT)).nonzero()[0]
         if len(seen_C):
             done_ns_C[seen_C] = np.maximum(axis.at(done_ns_C[seen_C]), issue_ns_C[seen_C])
         is_open_C = ~reading.is_done_C & (done_ns_C == IN_FLIGHT)
-        if is_open_C.any():
+        if any_holds(is_open_C):
             done_ns_C = np.where(is_open_C, _unended(arrays, events), done_ns_C)
+    synchronous_C = arrays.synchronous_C
+    if reading.is_aside_C is not None:
+        synchronous_C = synchronous_C & ~reading.is_aside_C
     translated = StepEvents()
     translated.unmeasured = dict(events.unmeasured)
     translated.spans = list(zip(span_S[:, 0].tolist(), begin_S.tolist(), end_S.tolist(), strict=True))
@@ -103,8 +108,9 @@ def translate(
         done_ns_C=done_ns_C,
         ordinal_C=arrays.ordinal_C,
         domain_C=arrays.domain_C,
-        synchronous_C=arrays.synchronous_C & ~reading.is_aside_C,
+        synchronous_C=synchronous_C,
         moved=arrays.moved,
+        by_domain_C=arrays.by_domain_C,
         begin_ns_W=begin_ns_W,
         end_ns_W=end_ns_W,
         domain_W=arrays.domain_W,
@@ -133,10 +139,9 @@ def _unended(arrays: StepArrays, events: StepEvents) -> Integers:
 
 def in_flight_ns(arrays: StepArrays) -> int:
     """Return the time with any collective in flight; MISSING if of one it is not known when it was done."""
-    if (arrays.done_ns_C <= IN_FLIGHT).any():
+    if any_holds(arrays.done_ns_C <= IN_FLIGHT):
         return MISSING
-    begin_ns_C, end_ns_C = union(arrays.issue_ns_C, arrays.done_ns_C, 0)
-    return int(np.maximum(end_ns_C - begin_ns_C, 0).sum())
+    return union_ns(arrays.issue_ns_C, arrays.done_ns_C, 0)
 
 
 def shifted(events: StepEvents, shift_ns: int) -> StepEvents:

@@ -5,13 +5,20 @@ Shapes: C collectives, E events that were read, Q marks that an event was queued
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lockstep.accounting.communication_arrays import MARK_DTYPE, Integers, StepArrays, arrays_of
+from lockstep.accounting.communication_layout import MARK_DTYPE
 from lockstep.accounting.events import EVENTS_MAX, UNKNOWN_NS, IssuedCollective, StepEvents
+from lockstep.accounting.step_arrays import (
+    Bools,
+    CommunicationPoints,
+    Integers,
+    StepArrays,
+    all_hold,
+    any_holds,
+    arrays_of,
+)
 from lockstep.accounting.step_record import FinishedStep
 from lockstep.contracts.marks import MARK_BYTES, ORDINAL_MASK
 
@@ -24,7 +31,6 @@ Anchors = dict[int, tuple[int, int]]
 """Ordinal of a mark to (where its event lies in the device's own time, ns; its stream), ascending."""
 Point = tuple[int, int]
 """(ordinal of a mark that an event was queued behind, the host's time of it, ns)."""
-Bools = NDArray[np.bool_]
 
 _NO_POINT = (-1, -1, 0)
 
@@ -93,31 +99,22 @@ class DeviceStep:
         self.waits = []
         self.flights = {}
 
-    def columns(self) -> "StepColumns":
-        """Return its communication as arrays, with its points."""
+    def columns(self) -> tuple[StepArrays, CommunicationPoints]:
+        """Return its communication as arrays, in host time, with its points."""
         arrays = self.finished.arrays
         if arrays is not None and arrays.points is not None:
-            points = arrays.points
-            wait_V = np.column_stack((points.wait_at_V, points.wait_ns_V))
-            return StepColumns(arrays, points.issue_at_C, points.queued_at_C, points.queued_ns_C, wait_V)
+            return arrays, arrays.points
         events = self.finished.events
         flights = [self.flights.get(collective, _NO_POINT) for collective in events.collectives]
         issue_at_C, queued_at_C, queued_ns_C = np.array(flights, np.int64).reshape(-1, 3).T
-        wait_V = np.array(self.waits, np.int64).reshape(-1, 2)
-        return StepColumns(arrays_of(events), issue_at_C, queued_at_C, queued_ns_C, wait_V)
+        wait_at_V, wait_ns_V = _columns(self.waits)
+        points = CommunicationPoints(issue_at_C, queued_at_C, queued_ns_C, wait_at_V, wait_ns_V)
+        return arrays_of(events), points
 
 
-class StepColumns(NamedTuple):
-    """A step's communication in host time, and the ordinals of marks with events, -1 where there is none.
-
-    wait_V : of shape (marks that begin or end a wait, 2), ordinals and host times
-    """
-
-    arrays: StepArrays
-    issue_at_C: Integers
-    queued_at_C: Integers
-    queued_ns_C: Integers
-    wait_V: Integers
+def _columns(points: list[Point]) -> Integers:
+    """Return points as an array of shape (2, points)."""
+    return np.array(points, np.int64).reshape(-1, 2).T
 
 
 class DeviceEvents:
@@ -140,7 +137,8 @@ class DeviceEvents:
         Marks have the low 32 bits of ordinals, which are among the last 2^32 before them.
         """
         position = self._position
-        marks_E = np.frombuffer(bytes(self._marks), MARK_DTYPE)
+        marks_E = np.frombuffer(self._marks, MARK_DTYPE)
+        self._marks = bytearray()
         ordinal_E = marks_E["subject"].astype(np.int64)
         if position > ORDINAL_MASK:
             ordinal_E = position - ((position - ordinal_E) & ORDINAL_MASK)
@@ -149,27 +147,26 @@ class DeviceEvents:
         np.minimum(np.maximum(marks_E["argument"], -DISTANCE_MAX_NS), DISTANCE_MAX_NS, out=read_E[2])
         if self._kept_E.shape[1]:
             read_E = np.concatenate((self._kept_E, read_E), axis=1)
-        if (read_E[0, 1:] < read_E[0, :-1]).any():
+        if any_holds(read_E[0, 1:] < read_E[0, :-1]):
             read_E = read_E[:, read_E[0].argsort(kind="stable")]
         cut = int(read_E[0].searchsorted(end, "right"))
-        self._marks.clear()
         self._kept_E = read_E[:, cut:]
         return read_E[:, :cut]
 
     def clear(self) -> None:
         """Forget all."""
-        self._marks.clear()
+        self._marks = bytearray()
         self._kept_E = self._kept_E[:, :0]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that costs a step 2 us more
 class DeviceReading:
     """What a device shows of a step: offsets from its start, ns.
 
     host_ns_P, offset_ns_P : points of the training's own stream, ascending in both
     arrays : the step's communication in host time, its ends UNKNOWN_NS where they are not known
     issue_ns_C, done_ns_C : offsets, of those that `is_read_C` and `is_done_C` hold for
-    is_aside_C : whether the stream was not the training's own
+    is_aside_C : whether the stream was not the training's own; None where that holds for none
     unmeasured : domains of which something has no event
     """
 
@@ -181,7 +178,7 @@ class DeviceReading:
     is_read_C: Bools
     done_ns_C: Integers
     is_done_C: Bools
-    is_aside_C: Bools
+    is_aside_C: Bools | None
     unmeasured: set[int]
 
 
@@ -190,27 +187,31 @@ def read_step(step: DeviceStep, anchors: Anchors, read_E: Integers) -> DeviceRea
     start, end = anchors.get(-1 if step.start is None else step.start), anchors.get(step.end)
     if not step.is_whole or start is None or end is None:
         return None
-    columns = step.columns()
-    arrays = columns.arrays
-    span_V = np.array(step.spans, np.int64).reshape(-1, 2)
-    spans, waits, count = len(span_V), len(span_V) + len(columns.wait_V), len(arrays.issue_ns_C)
-    at_Q = np.concatenate((span_V[:, 0], columns.wait_V[:, 0], columns.issue_at_C, columns.queued_at_C))
-    host_ns_Q = np.concatenate((span_V[:, 1], columns.wait_V[:, 1], arrays.issue_ns_C, columns.queued_ns_C))
+    arrays, points = step.columns()
+    span_at_S, span_ns_S = _columns(step.spans)
+    spans, count = len(span_at_S), len(arrays.issue_ns_C)
+    waits = spans + len(points.wait_at_V)
+    at_Q = np.concatenate((span_at_S, points.wait_at_V, points.issue_at_C, points.queued_at_C))
+    host_ns_Q = np.concatenate((span_ns_S, points.wait_ns_V, arrays.issue_ns_C, points.queued_ns_C))
     offset_ns_Q, stream_Q, is_read_Q = _look_up(at_Q, step, anchors, read_E)
-    if not is_read_Q[:spans].all():
+    if not all_hold(is_read_Q[:spans]):
         return None
     issued, queued = slice(waits, waits + count), slice(waits + count, None)
     is_read_C, issue_ns_C = is_read_Q[issued], offset_ns_Q[issued]
-    is_done_C = is_read_C & is_read_Q[queued] & (stream_Q[issued] == stream_Q[queued])
-    unmeasured = set(arrays.domain_C[(columns.issue_at_C >= 0) & ~is_read_C].tolist())
-    if not is_read_Q[spans:waits].all():
+    is_done_C = is_read_Q[queued] & (stream_Q[issued] == stream_Q[queued])
+    unmeasured: set[int] = set()
+    if not all_hold(is_read_C):
+        is_done_C &= is_read_C
+        unmeasured.update(arrays.domain_C[(points.issue_at_C >= 0) & ~is_read_C].tolist())
+    if not all_hold(is_read_Q[spans:waits]):
         unmeasured.update(arrays.domain_C.tolist())
-    arrays.done_ns_C = np.where(
-        is_read_C & (columns.queued_at_C >= 0) & ~is_done_C, np.int64(UNKNOWN_NS), arrays.done_ns_C
-    )
+    is_unknown_C = (points.queued_at_C >= 0) & is_read_C & ~is_done_C
+    if any_holds(is_unknown_C):
+        arrays.done_ns_C = np.where(is_unknown_C, np.int64(UNKNOWN_NS), arrays.done_ns_C)
     length_ns = end[0] - start[0]
     is_home_Q = is_read_Q & (stream_Q == start[1])
     host_ns_P, offset_ns_P = _ascending(step.finished, length_ns, host_ns_Q[is_home_Q], offset_ns_Q[is_home_Q])
+    is_aside_C = is_read_C & ~is_home_Q[issued]
     return DeviceReading(
         length_ns=length_ns,
         host_ns_P=host_ns_P,
@@ -220,7 +221,7 @@ def read_step(step: DeviceStep, anchors: Anchors, read_E: Integers) -> DeviceRea
         is_read_C=is_read_C,
         done_ns_C=np.maximum(offset_ns_Q[queued], issue_ns_C),
         is_done_C=is_done_C,
-        is_aside_C=is_read_C & (stream_Q[issued] != start[1]),
+        is_aside_C=is_aside_C if any_holds(is_aside_C) else None,
         unmeasured=unmeasured,
     )
 
@@ -255,8 +256,11 @@ def _ascending(
     host_ns_P, offset_ns_P = host_ns_Q[order_P], offset_ns_Q[order_P]
     # A mark in the middle of a step's end lies outside.
     first, last = host_ns_P.searchsorted(finished.start_ns, "right"), host_ns_P.searchsorted(finished.end_ns, "right")
-    host_ns_P = np.concatenate(([finished.start_ns], host_ns_P[first:last], [finished.end_ns]))
-    offset_ns_P = np.concatenate(([0], offset_ns_P[first:last], [length_ns]))
+    host_ns_P, offset_ns_P = host_ns_P[first:last], offset_ns_P[first:last]
+    ends_ns_2P = np.empty((2, len(host_ns_P) + 2), np.int64)
+    ends_ns_2P[:, 0], ends_ns_2P[:, -1] = (finished.start_ns, 0), (finished.end_ns, length_ns)
+    ends_ns_2P[0, 1:-1], ends_ns_2P[1, 1:-1] = host_ns_P, offset_ns_P
+    host_ns_P, offset_ns_P = ends_ns_2P
     return host_ns_P, np.minimum(np.maximum.accumulate(offset_ns_P), length_ns)
 
 

@@ -27,6 +27,7 @@ from lockstep.accounting.pending_marks import (
     KIND_AT,
     OTHER_KIND,
     PENDING_MAX,
+    events_end,
     has_plain_kinds,
 )
 from lockstep.accounting.running_step_marks import RunningStepMarks
@@ -59,7 +60,7 @@ from lockstep.contracts.records import MISSING
 STATE_VERSION = 2
 
 _DEVICE_STEPS = OptionalForm(ListForm(BuiltStepForm(), PENDING_STEPS_MAX + 1))
-_STEP_END = int(MarkKind.STEP_END)
+_STEP_END, _DEVICE_EVENT = int(MarkKind.STEP_END), int(MarkKind.DEVICE_EVENT)
 _BACKWARD_END = int(MarkKind.BACKWARD_END)
 _OPTIMIZER_ENDS = (int(MarkKind.OPTIMIZER_END), int(MarkKind.SCALER_END))
 _END_KIND_OF = {_BACKWARD_END: BACKWARD, **dict.fromkeys(_OPTIMIZER_ENDS, OPTIMIZER)}
@@ -112,9 +113,11 @@ class StepBuilder(LostMarks):
             self._add_runs(block, 0)
         else:
             self._add_each(block, 0)
+        if not self._built:
+            return []
         built = self._built.copy()
         self._built.clear()
-        if self._is_provisional and built:
+        if self._is_provisional:
             self._number()
             return []
         return built
@@ -132,31 +135,33 @@ class StepBuilder(LostMarks):
         """Handle the marks of a block from `first` on, but keep those of communication until the step ends."""
         marks, behind, device = block.marks, first, self._device
         kinds = marks[KIND_AT::MARK_BYTES]
-        for found in (OTHER_KIND if device is None else DEVICE_OTHER_KIND).finditer(kinds, first):
-            at, end = found.span()
+        search = (OTHER_KIND if device is None else DEVICE_OTHER_KIND).search  # `finditer` costs more than all searches
+        while found := search(kinds, behind):
+            at = found.start()
             if not self.is_aligned:
                 self._add_each(block, behind)
                 return
-            self._keep(block, behind, at)
-            self._at, behind = block.position + at, end
+            if behind < at:
+                self._keep(block, behind, at)
+            self._at, behind = block.position + at, at + 1
             if device is None:
                 self._handle(MARK_STRUCT.unpack_from(marks, at * MARK_BYTES))
-            elif kinds[at] == MarkKind.DEVICE_EVENT:
-                device.read_events(marks[at * MARK_BYTES : end * MARK_BYTES], block.position + end - 1)
+            elif kinds[at] == _DEVICE_EVENT:
+                behind = events_end(kinds, at)
+                device.read_events(marks[at * MARK_BYTES : behind * MARK_BYTES], block.position + behind - 1)
             else:
                 self._handle_on_device(MARK_STRUCT.unpack_from(marks, at * MARK_BYTES), device)
             if self._device is not device:
                 self._add_runs(block, behind)
                 return
-        if self.is_aligned:
-            self._keep(block, behind, len(kinds))
-        else:
+        if not self.is_aligned:
             self._add_each(block, behind)
+        elif behind < len(kinds):
+            self._keep(block, behind, len(kinds))
 
     def _keep(self, block: MarkBlock, first: int, end: int) -> None:
-        if first < end:
-            run = block.marks[first * MARK_BYTES : end * MARK_BYTES]
-            self._communication.pending.add(run, block.position + first, is_backward=self._spans.is_backward)
+        run = block.marks[first * MARK_BYTES : end * MARK_BYTES]
+        self._communication.pending.add(run, block.position + first, is_backward=self._spans.is_backward)
 
     def _add_each(self, block: MarkBlock, first: int) -> None:
         """Handle the marks of a block from `first` on."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from lockstep.accounting.communication import CommunicationTracker
-from lockstep.accounting.communication_arrays import StepArrays
 from lockstep.accounting.events import COLLECTIONS_MAX, EVENTS_MAX, StepEvents
 from lockstep.accounting.iteration import IterationLearner
 from lockstep.accounting.model_flops import ModelFlops
@@ -30,6 +29,7 @@ from lockstep.accounting.state import (
     restore,
     saved,
 )
+from lockstep.accounting.step_arrays import StepArrays
 from lockstep.accounting.step_record import FinishedStep, pack_incomplete_record, pack_record
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.records import MISSING, RECORD_STRUCT, Flag

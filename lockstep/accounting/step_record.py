@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 from lockstep.accounting.breakdown import DOMAIN_COUNT, StepBreakdown, attribute
 from lockstep.accounting.breakdown_arrays import attribute_arrays, total_arrays
-from lockstep.accounting.communication_arrays import StepArrays
 from lockstep.accounting.domain_totals import total
 from lockstep.accounting.events import BACKWARD, FORWARD, OPTIMIZER, PHASE_COUNT, StepEvents
+from lockstep.accounting.step_arrays import StepArrays
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, RECORD_INDEX, RECORD_STRUCT, Flag
 
 _DOMAINS_AT = RECORD_INDEX["tp_wait_ns"]

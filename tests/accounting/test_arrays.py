@@ -6,11 +6,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lockstep.accounting import communication_marks
+from lockstep.accounting import communication_layout, communication_marks
 from lockstep.accounting.step_builder import StepBuilder
 from lockstep.contracts.marks import (
     BLOCK_MARKS,
     MARK_STRUCT,
+    ORDINAL_MASK,
     OTHER_THREAD,
     MarkBlock,
     MarkKind,
@@ -67,6 +68,25 @@ def test_most_steps_of_the_jobs_are_read_at_once():
             job.run(30)
             at_once += agree(training.blocks())
     assert sum(at_once) > 0.95 * len(at_once)
+
+
+def test_steps_that_are_alike_share_a_layout(monkeypatch):
+    """Whatever their times, and where ordinals begin again at 0; a step with another order of ends has its own."""
+    made = []
+    make = communication_layout._make_layout
+    monkeypatch.setattr(communication_layout, "_make_layout", lambda *given: made.append(make(*given)) or made[-1])
+    random, now, marks = Random(3), 1000, [(1000, int(MarkKind.BEGIN), 7, 3, 0)]
+    (detail, argument), (first, second) = SITES[0], (MarkKind.DONE, MarkKind.DONE_UNKNOWN)
+    for ordinal, ends in ((5, (1, 2)), (900, (1, 2)), (ORDINAL_MASK - 1, (1, 2)), (2000, (2, 1))):
+        kinds = [(MarkKind.ISSUE, detail, ordinal + at, argument) for at in range(3)]
+        kinds += [(MarkKind.EXPECT, 0, ordinal, 0), (MarkKind.WAIT_BEGIN, 0, 0, 0), (MarkKind.WAIT_END, 0, 0, 0)]
+        kinds += [(first, 0, ordinal + ends[0], 0), (second, 0, ordinal + ends[1], 0), (MarkKind.STEP_END, 0, 0, 0)]
+        for kind, of_kind, subject, value in kinds:
+            now += random.randrange(1, 100)
+            marks.append((now, int(kind), of_kind, subject & ORDINAL_MASK, value))
+    content = b"".join(MARK_STRUCT.pack(*mark) for mark in marks)
+    assert agree(in_blocks_of([MarkBlock(0, 0, 0, 0, 0, content)], 1)) == [True] * 4
+    assert len(made) == 2
 
 
 SITES = [

@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.accounting.communication_arrays import arrays_of, in_issue_order
 from lockstep.accounting.device_axis import DeviceAxis, in_flight_ns, translate
 from lockstep.accounting.device_step import DeviceReading
 from lockstep.accounting.events import BACKWARD, UNSEEN_NS, IssuedCollective, StepEvents, Traffic
+from lockstep.accounting.step_arrays import arrays_of, in_issue_order
 from lockstep.contracts.records import MISSING
 
 
