@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.diagnosis.communication_causes.host_calls import called_ns
 from lockstep.diagnosis.roofline.formats import item_bytes
 from lockstep.diagnosis.roofline.launches import launching_operators
 from lockstep.diagnosis.roofline.operands import Tensor, parse_operands
@@ -53,7 +54,8 @@ class RankCollectives:
     """Collectives of one rank by start; arrays are int64 of shape (n_collectives,), ABSENT where unknown.
 
     `bytes` is the whole tensor of the group, as the simulator counts it: what each holds after an all-reduce or an
-    all-gather, before a reduce-scatter. `transit_ns` is the vendor's own account of the transmission without waiting.
+    all-gather, before a reduce-scatter. `transit_ns` is the vendor's own account of the transmission without waiting,
+    `called_ns` when the training thread called what a host backend ran (`host_calls`).
     """
 
     rank: int
@@ -64,6 +66,7 @@ class RankCollectives:
     bytes: NDArray[np.int64]
     sequence: NDArray[np.int64]
     transit_ns: NDArray[np.int64] | None = None
+    called_ns: NDArray[np.int64] | None = None
     host: str = ""
     clock_is_shared: bool = False
     group_sizes: dict[Group, int] = field(default_factory=dict)
@@ -126,6 +129,7 @@ def collectives_of(columns: TraceColumns, *, rank: int | None = None) -> RankCol
         duration_ns=columns.duration_ns[events],
         bytes=np.array(volume, np.int64),
         sequence=np.array([each.sequence for each in reported], np.int64),
+        called_ns=called_ns(columns, events, kinds, collective_kind),
         host=columns.about.host,
         clock_is_shared=columns.about.clock_is_shared,
         group_sizes={group: sizes.get(group, len(group[1])) for group in set(groups) if sizes.get(group) or group[1]},

@@ -28,7 +28,8 @@ class CollectiveTable:
     """Matched collectives: rows by start, columns by rank (`ranks`, ascending).
 
     `start_ns`, `duration_ns` and `transit_ns` are int64 arrays of shape (n_collectives, n_ranks), ABSENT where a rank
-    is not in the group or its trace lacks it; `bytes` and `size` (ranks of the group, ABSENT if unknown) of shape
+    is not in the group or its trace lacks it; `arrived_ns` is alike: when a rank called the collective where that is
+    known of all its ranks, else its start. `bytes` and `size` (ranks of the group, ABSENT if unknown) of shape
     (n_collectives,). `left_out` counts events by group that found no partner.
     """
 
@@ -37,6 +38,7 @@ class CollectiveTable:
     groups: list[Group]
     start_ns: Matched
     duration_ns: Matched
+    arrived_ns: Matched
     transit_ns: Matched
     bytes: Matched
     size: Matched
@@ -133,7 +135,7 @@ def _side(part: RankCollectives, places: list[int]) -> Side:
 def _table(
     parts: Sequence[RankCollectives], rows: list[dict[int, int]], *, shared: bool, left_out: dict[Group, int]
 ) -> CollectiveTable:
-    start_SR, duration_SR, transit_SR = np.full((3, len(rows), len(parts)), ABSENT, np.int64)
+    start_SR, duration_SR, transit_SR, called_SR = np.full((4, len(rows), len(parts)), ABSENT, np.int64)
     first = [next(iter(row.items())) for row in rows]
     volume_S = np.full(len(rows), ABSENT, np.int64)
     for at, row in enumerate(rows):
@@ -143,6 +145,9 @@ def _table(
             volume_S[at] = max(volume_S[at], part.bytes[place])
             if part.transit_ns is not None:
                 transit_SR[at, column] = part.transit_ns[place]
+            if part.called_ns is not None:
+                called_SR[at, column] = part.called_ns[place]
+    is_called_S = ((called_SR != ABSENT) | (duration_SR == ABSENT)).all(axis=1)
     began = np.where(duration_SR == ABSENT, np.iinfo(np.int64).max, start_SR)
     order = np.argsort(began.min(axis=1, initial=np.iinfo(np.int64).max), kind="stable")
     groups = [parts[column].groups[place] for column, place in first]
@@ -153,6 +158,7 @@ def _table(
         groups=[groups[at] for at in order.tolist()],
         start_ns=start_SR[order],
         duration_ns=duration_SR[order],
+        arrived_ns=np.where(is_called_S[:, None], called_SR, start_SR)[order],
         transit_ns=transit_SR[order],
         bytes=volume_S[order],
         size=np.array([sizes.get(groups[at], ABSENT) for at in order.tolist()], np.int64),

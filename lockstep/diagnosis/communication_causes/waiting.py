@@ -58,13 +58,19 @@ def wait_ratio(time_SR: Times) -> float:
 def waited_ns(table: CollectiveTable) -> Times:
     """Return how long each rank waited in each collective, of shape (n_collectives, n_ranks), NaN where it is not in.
 
-    With one clock: from its start to the last start. Without: what its collective takes longer than the shortest.
+    With one clock: from its arrival to the last one. Without: what its collective takes longer than the shortest; from
+    its arrival that would hold the scatter of ends of all that a host backend ran in between.
     """
-    duration = _known(table.duration_ns, table)
+    return _waited_ns(table, table.arrived_ns if table.clock_is_shared else table.start_ns)
+
+
+def _waited_ns(table: CollectiveTable, begin_ns: NDArray[np.int64]) -> Times:
+    """Return the waits of ranks that come to collectives at `begin_ns`, of shape (n_collectives, n_ranks)."""
+    lasting = _known(table.start_ns + table.duration_ns - begin_ns, table)
     if not table.clock_is_shared:
-        return np.asarray(duration - _least(duration)[:, None])
-    start = _known(_since_first(table), table)
-    return np.minimum(_greatest(start)[:, None] - start, duration)
+        return np.asarray(lasting - _least(lasting)[:, None])
+    begin = _known(_since_first(table, begin_ns), table)
+    return np.minimum(_greatest(begin)[:, None] - begin, lasting)
 
 
 def transmission_ns(table: CollectiveTable) -> Times:
@@ -75,7 +81,7 @@ def transmission_ns(table: CollectiveTable) -> Times:
     duration = _known(table.duration_ns, table)
     found = _least(duration)
     if table.clock_is_shared:
-        start = _known(_since_first(table), table)
+        start = _known(_since_first(table, table.start_ns), table)
         found = np.minimum(_greatest(start + duration) - _greatest(start), _greatest(duration))
     vendor = _greatest(np.where(table.transit_ns > 0, table.transit_ns, np.nan))
     return np.where(np.isnan(vendor), found, vendor)
@@ -85,10 +91,10 @@ def _known(values: NDArray[np.int64], table: CollectiveTable) -> Times:
     return np.where(table.present, values, np.nan)
 
 
-def _since_first(table: CollectiveTable) -> NDArray[np.int64]:
-    """Return starts since each row's first: a wall clock's nanoseconds do not fit a float."""
-    began = np.where(table.present, table.start_ns, np.iinfo(np.int64).max)
-    return np.asarray(table.start_ns - began.min(axis=1, initial=np.iinfo(np.int64).max)[:, None])
+def _since_first(table: CollectiveTable, begin_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return moments since each row's first: a wall clock's nanoseconds do not fit a float."""
+    began = np.where(table.present, begin_ns, np.iinfo(np.int64).max)
+    return np.asarray(begin_ns - began.min(axis=1, initial=np.iinfo(np.int64).max)[:, None])
 
 
 def _greatest(values_SR: Times) -> Times:
@@ -103,14 +109,14 @@ def _least(values_SR: Times) -> Times:
 def computed_before_ns(
     table: CollectiveTable, rows: NDArray[np.int64], elsewhere: Sequence[Covered] | None = None
 ) -> Times:
-    """Return the time between a rank's end of the group's last collective and its start of this one.
+    """Return the time between a rank's end of the group's last collective and its arrival at this one.
 
     Of shape (n_rows - 1, n_ranks), NaN where a rank lacks one of the two; needs no common clock, for all ranks leave a
     collective together. `elsewhere`, one for each rank, is what does not count: when it stood in collectives of other
     groups. Who comes late because of those is no slow rank.
     """
     end_ns = table.start_ns[rows] + table.duration_ns[rows]
-    begin_ns, until_ns = end_ns[:-1], np.maximum(table.start_ns[rows][1:], end_ns[:-1])
+    begin_ns, until_ns = end_ns[:-1], np.maximum(table.arrived_ns[rows][1:], end_ns[:-1])
     between_ns = until_ns - begin_ns
     for column, each in enumerate(elsewhere or ()):
         between_ns[:, column] = each.free(begin_ns[:, column], until_ns[:, column])
@@ -173,11 +179,12 @@ def group_waiting(
     """
     busy = [Covered(computing.get(rank, _NEVER)) for rank in table.ranks]
     waited = waited_ns(table)
+    transmits = np.where(table.present, table.duration_ns, np.nan) - _waited_ns(table, table.start_ns)
     found = []
     for group in dict.fromkeys(table.groups):
         rows = table.rows_of(group)
         computed_before = computed_before_ns(table, rows, _elsewhere(table, rows, computing))
-        found.append(_group_waiting(table, rows, waited[rows], computed_before, busy, steps))
+        found.append(_group_waiting(table, rows, waited[rows], transmits[rows], computed_before, busy, steps))
     return sorted(found, key=lambda each: -float(np.nansum(each.waited_ns)))
 
 
@@ -185,6 +192,7 @@ def _group_waiting(  # noqa: PLR0917  (all of one group)
     table: CollectiveTable,
     rows: NDArray[np.int64],
     waited: Times,
+    transmits: Times,
     computed_before: Times,
     busy: Sequence[Covered],
     steps: StepStarts,
@@ -193,7 +201,7 @@ def _group_waiting(  # noqa: PLR0917  (all of one group)
     present = table.present[rows]
     members = np.flatnonzero(present.any(axis=0))
     waited = waited[:, members]
-    start_ns = table.start_ns[rows][:, members]
+    arrived_ns = table.arrived_ns[rows][:, members]
     last = np.where(np.isnan(waited), np.inf, waited).argmin(axis=1)
     caused, once = np.zeros((2, len(members)))
     np.add.at(caused, last, np.nansum(waited, axis=1))
@@ -201,13 +209,13 @@ def _group_waiting(  # noqa: PLR0917  (all of one group)
     marked = next((at for at, member in enumerate(members.tolist()) if table.ranks[member] in steps), 0)
     of_rank = present[:, members[marked]]
     repeated = repetition(
-        start_ns[of_rank, marked],
+        arrived_ns[of_rank, marked],
         last[of_rank],
         waited[of_rank],
         step_starts_ns_T=steps.get(table.ranks[members[marked]], _NO_STEPS),
     )
     mine = [busy[member] for member in members.tolist()]
-    lost = [_lost_to(start_ns[last == at], waited[last == at], at, mine) for at in range(len(members))]
+    lost = [_lost_to(arrived_ns[last == at], waited[last == at], at, mine) for at in range(len(members))]
     duration = np.where(present, table.duration_ns[rows], np.nan)[:, members]
     transit = np.where(table.transit_ns[rows] > 0, table.transit_ns[rows], np.nan)[:, members]
     size = int(table.size[rows[0]])
@@ -218,14 +226,14 @@ def _group_waiting(  # noqa: PLR0917  (all of one group)
         compute_ratio=wait_ratio(computed_before[:, members]),
         elapsed_ratio=wait_ratio(duration),
         transit_ratio=wait_ratio(transit) if not np.isnan(transit).all() else float("nan"),
-        waited_ns=np.array([each.measure_ns() for each in _waits(start_ns, waited)], np.float64),
+        waited_ns=np.array([each.measure_ns() for each in _waits(arrived_ns, waited)], np.float64),
         caused_ns=caused,
         once_ns=once,
         lost_ns=np.array(lost),
         last=np.bincount(last, minlength=len(members)),
         repeated=repeated,
         duration_ns=np.nansum(duration, axis=0),
-        transmits_ns=duration - waited,
+        transmits_ns=transmits[:, members],
         is_whole=size in (ABSENT, len(members)),
     )
 

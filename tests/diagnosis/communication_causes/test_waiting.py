@@ -18,7 +18,7 @@ from lockstep.diagnosis.communication_causes.waiting import (
 )
 from lockstep.diagnosis.finding import NotJudged
 from lockstep.trace.intervals import Intervals
-from tests.diagnosis.communication_causes.made import DP, MS, job, rank_of
+from tests.diagnosis.communication_causes.made import DP, MS, WALL_NS, job, rank_of
 
 NAN = float("nan")
 WINDOW_NS = 1000 * MS
@@ -249,3 +249,17 @@ def test_other_groups_collectives_beside_computation_are_computing():
     busy = Intervals(table.start_ns[rows, 2], table.start_ns[rows, 2] + table.duration_ns[rows, 2])
     ratios = {each.group[0]: each.compute_ratio for each in group_waiting(table, {2: busy})}
     assert ratios["dp0"] == pytest.approx(1 - (42 + 66) / 2 / 66)
+
+
+def test_a_rank_arrives_where_it_calls_the_collective():
+    """Four buckets on a backend with one thread: of the ranks that wait, the later ones begin when rank 2 has come."""
+    called_ms = [[0, 1, 2, 3], [2, 3, 4, 5], [40, 41, 42, 43], [1, 2, 3, 4]]
+    ends_ms = [45, 50, 55, 60]
+    parts = []
+    for rank, calls in enumerate(called_ms):
+        starts = [max(call, end) for call, end in zip(calls, [0, *ends_ms[:-1]], strict=True)]
+        spans = [(start * MS, (end - start) * MS) for start, end in zip(starts, ends_ms, strict=True)]
+        made = rank_of(rank, spans)
+        parts.append(replace(made, called_ns=WALL_NS + np.array(calls, np.int64) * MS))
+    assert waited_ns(match_collectives(parts))[3] / MS == pytest.approx([40, 38, 0, 39])
+    assert waited_ns(match_collectives([*parts[:3], replace(parts[3], called_ns=None)]))[3].max() == 0
