@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import chain, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +20,17 @@ _SCHEDULED = re.compile(r"ProfilerStep#\d+")
 """The steps of a profiler schedule: spans."""
 _OPTIMIZER_PREFIX = "Optimizer.step#"
 _BACKWARD = "run_backward"
+STEPS_MAX = 64
+"""Of a trace with more steps the totals of the first ones are known by themselves: enough to see what comes back."""
+Spans = Iterator[tuple[int, int, Call]]
 
 
 def build_calls(columns: TraceColumns) -> CallTree:
     """Return the call tree of the training thread.
 
     The window goes from the agent's first step mark to its last; without two of them over the steps of a profiler
-    schedule; else from the thread's first event to its last. Spans are cut to it. A trace without host events gives no
+    schedule; else from the thread's first event to its last. Spans are cut to it. Totals are noted at the beginning of
+    each of the first `STEPS_MAX` steps. A trace without host events gives no
     nodes and an empty window. Events of no length are left out: the clock did not separate them from their neighbours.
     """
     host = columns.of_categories(*_CATEGORIES)
@@ -36,10 +41,24 @@ def build_calls(columns: TraceColumns) -> CallTree:
     host &= columns.thread == _training_thread(columns, host, marks)
     scheduled = host & columns.named(_matches(_SCHEDULED))
     window_ns, steps = _window(columns, host, marks, scheduled)
+    begins_ns = np.sort(columns.start_ns[marks][:-1] if np.count_nonzero(marks) > 1 else columns.start_ns[scheduled])
     waiting = waits(columns, host, (columns.work == WorkKind.COMMUNICATION) & ~columns.on_device & ~host)
     builder = TreeBuilder(CallTree(window_ns, steps))
-    builder.add(_spans(columns, np.flatnonzero(host & ~marks & ~scheduled), waiting, window_ns))
+    start_ns, spans = _spans(columns, np.flatnonzero(host & ~marks & ~scheduled), waiting, window_ns)
+    builder.add(chain.from_iterable(_noting(builder, spans, start_ns, begins_ns[1 : STEPS_MAX + 1])))
     return builder.tree
+
+
+def _noting(
+    builder: TreeBuilder, spans: Spans, start_ns: NDArray[np.int64], begins_ns: NDArray[np.int64]
+) -> Iterator[Spans]:
+    """Yield the spans step by step, and note the totals in between."""
+    before = 0
+    for begin_ns, until in zip(begins_ns.tolist(), np.searchsorted(start_ns, begins_ns).tolist(), strict=True):
+        yield islice(spans, until - before)
+        builder.tree.until_ns.append(builder.totals_until_ns(begin_ns))
+        before = until
+    yield spans
 
 
 def collectives(columns: TraceColumns, window_ns: tuple[int, int]) -> dict[str, list[int]]:
@@ -89,15 +108,17 @@ def _training_thread(columns: TraceColumns, host: Mask, marks: Mask) -> int:
 
 def _spans(
     columns: TraceColumns, events: NDArray[np.intp], waiting: Intervals, window_ns: tuple[int, int]
-) -> Iterator[tuple[int, int, Call]]:
-    """Return the spans of `events` and of the waits, cut to the window, callers before callees."""
+) -> tuple[NDArray[np.int64], Spans]:
+    """Return the spans of `events` and of the waits, cut to the window, callers before callees, and their starts."""
     start_ns = np.maximum(np.concatenate((columns.start_ns[events], waiting.start_ns)), window_ns[0])
     end_ns = np.minimum(np.concatenate((columns.end_ns[events], waiting.end_ns)), window_ns[1])
     order = np.lexsort((-end_ns, start_ns))
     order = order[start_ns[order] < end_ns[order]]
     wait = Call(names.COMMUNICATION_KIND, WAIT_NAME, is_annotation=False)
     calls = [*_calls(columns, events), *[wait] * len(waiting.start_ns)]
-    return zip(start_ns[order].tolist(), end_ns[order].tolist(), map(calls.__getitem__, order.tolist()), strict=True)
+    start_ns = start_ns[order]
+    spans = zip(start_ns.tolist(), end_ns[order].tolist(), map(calls.__getitem__, order.tolist()), strict=True)
+    return start_ns, spans
 
 
 def _calls(columns: TraceColumns, events: NDArray[np.intp]) -> Iterator[Call]:

@@ -3,6 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lockstep.contracts import limits
 from lockstep.contracts.errors import LocalError, MalformedError
 from lockstep.contracts.messages import CallNode, TraceSummary
@@ -88,11 +91,29 @@ def summarise_columns(
     LocalError
         `steps` is not positive.
     """
+    return summarise_steps(columns, run=run, node=node, rank=rank, request_id=request_id, steps=steps)[0]
+
+
+def summarise_steps(
+    columns: TraceColumns, *, run: str, node: str, rank: int, request_id: int, steps: int
+) -> tuple[TraceSummary, NDArray[np.int64]]:
+    """Return the summary of a rank's trace, and the totals of its nodes in each step, ns of shape (n_steps, n_nodes).
+
+    Without marked steps, and of steps beyond those that `CallTree.step_totals_ns` knows, there is no row.
+
+    Raises
+    ------
+    LocalError
+        `steps` is not positive.
+    """
     if steps < 1:
         raise LocalError(f"steps of a summary: got {steps}, expected at least 1")
     calls = build_calls(columns)
-    nodes = prune(calls)
-    return TraceSummary(
+    kept = _kept_nodes(calls)
+    nodes = _renumbered(calls, kept)
+    by_step_ns = calls.step_totals_ns()
+    totals_ns = np.array(by_step_ns, np.int64).reshape(len(by_step_ns), len(calls))[:, kept]
+    summary = TraceSummary(
         run=run,
         node=node,
         rank=rank,
@@ -105,10 +126,11 @@ def summarise_columns(
         omitted_nodes=len(calls) - len(nodes),
         collectives=_largest(collectives(columns, calls.window_ns)),
     )
+    return summary, totals_ns
 
 
-def prune(calls: CallTree) -> list[CallNode]:
-    """Return the nodes worth sending, a parent before its children.
+def _kept_nodes(calls: CallTree) -> list[int]:
+    """Return the places of the nodes worth sending, a parent before its children.
 
     Frames that only launch are taken off the roots. A node that is kept has all its callers; the time of those that
     are not stays in their caller's self time.
@@ -124,7 +146,7 @@ def prune(calls: CallTree) -> list[CallNode]:
             break
         if index not in launchers:
             kept.append(index)
-    return _renumbered(calls, sorted(kept))
+    return sorted(kept)
 
 
 def largest_nodes(nodes: list[CallNode], count: int) -> list[CallNode]:

@@ -10,6 +10,7 @@ caller is cut to it. Annotations do not: they are entered inside one frame and l
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import pairwise
 
 ROOT = -1
 DEPTH_MAX = 4096
@@ -22,6 +23,7 @@ class CallTree:
     """Nodes in columns; `parent` is an index or ROOT, and a parent stands before its children.
 
     `window_ns` is (start, end) and holds every span; `steps` is the number of step marks in it, None without marks.
+    `until_ns` are the totals until each step but the first begins, of the nodes known by then.
     """
 
     window_ns: tuple[int, int]
@@ -32,9 +34,18 @@ class CallTree:
     total_ns: list[int] = field(default_factory=list)
     self_ns: list[int] = field(default_factory=list)
     count: list[int] = field(default_factory=list)
+    until_ns: list[list[int]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.parent)
+
+    def step_totals_ns(self) -> list[list[int]]:
+        """Return the totals of all nodes in each step that is known by itself, one list a step; none without marks."""
+        if self.steps is None:
+            return []
+        padded = [[*each, *[0] * (len(self) - len(each))] for each in self.until_ns]
+        moments = [[0] * len(self), *padded, *([self.total_ns] if len(padded) == self.steps - 1 else [])]
+        return [[later - before for before, later in zip(*between, strict=True)] for between in pairwise(moments)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +79,13 @@ class TreeBuilder:
             enter(start_ns, end_ns, call)
         while deferred:
             self._enter_deferred()
+
+    def totals_until_ns(self, moment_ns: int) -> list[int]:
+        """Return the totals of the nodes so far, without what open spans last beyond a moment that comes next."""
+        totals = self.tree.total_ns.copy()
+        for end_ns, node, _ in self._stack:
+            totals[node] -= max(0, end_ns - moment_ns)
+        return totals
 
     def _enter_deferred(self) -> None:
         start_ns, _, end_ns, call = heappop(self._deferred)

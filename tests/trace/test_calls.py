@@ -1,6 +1,6 @@
 import pytest
 
-from lockstep.trace.calls import build_calls, collectives
+from lockstep.trace.calls import STEPS_MAX, build_calls, collectives
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.tree import ROOT
 from tests.trace.traces import BASE_NS, RECORDING, document, event, write
@@ -143,3 +143,13 @@ def test_recording_keeps_the_account(recording):
     window_ns = recording.window_ns[1] - recording.window_ns[0]
     assert min(recording.self_ns) >= 0
     assert sum(recording.self_ns) == roots_ns == window_ns == 166_852_380
+
+
+def test_each_step_has_its_totals(load):
+    """Three marked steps: `f` in the first and the last, for 10 and 20; of many the first are known by themselves."""
+    marks = [event(f"lockstep.step#{step}", 100 * step, 1, cat="user_annotation") for step in range(4)]
+    events = [*marks, event("f", 10, 10), event("f", 210, 20)]
+    tree = build_calls(load(events))
+    assert (tree.name, tree.step_totals_ns()) == (["f"], [[10], [0], [20]])
+    many = [event(f"lockstep.step#{step}", 100 * step, 1, cat="user_annotation") for step in range(STEPS_MAX + 3)]
+    assert len(build_calls(load([*many, *events[4:]])).step_totals_ns()) == STEPS_MAX

@@ -3,7 +3,8 @@ import pytest
 from lockstep.contracts import limits, topics
 from lockstep.contracts.codec import decode, encode, packed_bytes
 from lockstep.contracts.errors import LocalError
-from lockstep.trace.summarise import AIM_BYTES, NODE_MIN_RATIO, summarise_trace
+from lockstep.trace.kineto.load import load_trace
+from lockstep.trace.summarise import AIM_BYTES, NODE_MIN_RATIO, summarise_steps, summarise_trace
 from lockstep.trace.tree import ROOT
 from tests.trace.traces import RECORDING, document, event, write
 
@@ -96,3 +97,24 @@ def test_no_steps_is_the_callers_mistake():
     """Nothing can be counted per step without steps."""
     with pytest.raises(LocalError, match="got 0"):
         summary_of(RECORDING, steps=0)
+
+
+def _with_marks(*events):
+    return [*(event(f"lockstep.step#{step}", 100 * step, 1, cat="user_annotation") for step in range(4)), *events]
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        (_with_marks(event("f", 10, 50), event("g", 210, 30)), [[50, 0], [0, 0], [0, 30]]),
+        (_with_marks(), [[], [], []]),
+        ([event("k", 5, 9, cat="kernel", tid=7)], []),
+        ([event("f", 10, 50)], []),
+    ],
+)
+def test_totals_by_step_are_those_of_the_nodes_sent(tmp_path, events, expected):
+    """One row a marked step, one column a node: none without calls on the host, no row without marks."""
+    columns = load_trace(write(tmp_path, document(events)))
+    summary, totals_ns = summarise_steps(columns, run="job", node="n1", rank=0, request_id=1, steps=1)
+    assert totals_ns.tolist() == expected
+    assert totals_ns.shape[1] == len(summary.tree)

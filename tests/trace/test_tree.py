@@ -95,3 +95,16 @@ def test_depth_is_bounded():
     TreeBuilder(tree).add((start, 20_000 - start, a) for start in range(9_000))
     assert len(tree) == DEPTH_MAX
     assert sum(tree.self_ns) == tree.total_ns[0] == 20_000
+
+
+def test_totals_by_step_are_cut_where_a_step_begins():
+    """A loop over both steps belongs to each as far as it lies in it; a call of the second step to that one."""
+    loop, early, late = _CALLS[:3]
+    tree = CallTree((0, 100), 2)
+    builder = TreeBuilder(tree)
+    builder.add([(0, 100, loop), (10, 60, early), (20, 30, late)])
+    tree.until_ns.append(builder.totals_until_ns(40))
+    builder.add([(70, 90, late)])
+    assert tree.name == ["a", "b", "c", "c"]
+    assert tree.step_totals_ns() == [[40, 30, 10, 0], [60, 20, 0, 20]]
+    assert CallTree((0, 100), None).step_totals_ns() == []
