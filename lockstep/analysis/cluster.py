@@ -21,6 +21,7 @@ from lockstep.analysis.merge import Refusal, advise, merge_findings, merge_refus
 from lockstep.analysis.network import NetworkEvidence, judge_network, network_evidence
 from lockstep.analysis.rank import RankAnalysis
 from lockstep.analysis.roles import Roles, pipeline_stages
+from lockstep.analysis.steady_ranks import find_steady_ranks
 from lockstep.analysis.stragglers import costing, explain_stragglers, judged_groups
 from lockstep.analysis.totals import CollectiveTotal, totals_of_table
 from lockstep.contracts.errors import LockstepError
@@ -43,6 +44,7 @@ from lockstep.diagnosis.parallelism import find_poor_overlap
 from lockstep.diagnosis.remedies import ASCEND, PYTORCH
 from lockstep.diagnosis.roofline.ascend_rules import find_frequency_drop, slowest_clock
 from lockstep.diagnosis.roofline.devices import rated_mhz
+from lockstep.diagnosis.verdict import LOW
 from lockstep.trace.steps import StepSource
 
 _FAMILIES_MAX = 16
@@ -183,14 +185,19 @@ class _Together:
             self._ask(partial(find_frequency_drop, known, windows_ns, rated_mhz=rated))
 
     def stragglers(self) -> None:
-        """Find out why the others wait for the slow ranks; has to come after `communication`."""
-        self.slow = {rank for each in self.findings if each.cause == SLOW_RANK for rank in each.ranks}
+        """Find out why the others wait for ranks; has to come after `communication`."""
+        is_slow = [each for each in self.findings if each.cause == SLOW_RANK and each.confidence != LOW]
+        self.slow = {rank for each in is_slow for rank in each.ranks}
         peers = {
             rank: [each for each in of_type.numbers if each != rank and self._is_same_stage(each, rank)]
             for of_type in self._types
             for rank in of_type.numbers
         }
-        self.findings = explain_stragglers(self.findings, {each.rank: each for each in self._ranks}, peers)
+        ranks = {each.rank: each for each in self._ranks}
+        self.findings = explain_stragglers(self.findings, ranks, peers)
+        steady = find_steady_ranks(ranks, peers, self.groups, self.slow)
+        self.findings += steady
+        self.slow |= {rank for each in steady for rank in each.ranks}
 
     def own_findings(self) -> list[Finding]:
         """Return what ranks show by themselves and what costs the job; the causes of slow ranks are given with them."""

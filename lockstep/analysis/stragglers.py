@@ -19,7 +19,9 @@ from lockstep.diagnosis.communication_causes.waiting import SLOW_RANK, GroupWait
 from lockstep.diagnosis.diagnose import UNKNOWN
 from lockstep.diagnosis.explain import RANK, explain
 from lockstep.diagnosis.finding import CPU, IO, Finding
+from lockstep.diagnosis.steady import StepCalls, recurs
 from lockstep.diagnosis.verdict import HIGH, LOW, MEDIUM, Diagnosis
+from lockstep.trace.calls import STEPS_MAX
 
 PEERS_MAX = 8
 """Captures that a slow rank is compared with: of more the median is hardly better, and each is made small first."""
@@ -52,13 +54,41 @@ def _explained(ranks: Mapping[int, RankAnalysis], rank: int, peers: Sequence[int
     suspect = _captured(ranks[rank])
     others = [found for each in peers[:PEERS_MAX] if (found := _captured(ranks[each])) is not None]
     steps = 1 if suspect is None else max(suspect.steps, 1)
-    return explain(
+    diagnosis = explain(
         cause=UNKNOWN,
         scope=RANK,
         suspects=[] if suspect is None else [suspect],
         peers=others,
         step_seconds=ranks[rank].length_ns / steps / _NS,
         excess_seconds=cost_ns / steps / _NS,
+    )
+    return diagnosis if _recurs(ranks, rank, peers, diagnosis) else _without_cause(diagnosis)
+
+
+def _recurs(ranks: Mapping[int, RankAnalysis], rank: int, peers: Sequence[int], diagnosis: Diagnosis) -> bool:
+    """Whether the function that a diagnosis names holds the excess step after step, as far as that can be seen."""
+    own = step_calls(ranks[rank])
+    others = [calls for each in peers[:PEERS_MAX] if (calls := step_calls(ranks[each])) is not None]
+    if own is None or diagnosis.function not in diagnosis.path:
+        return True
+    until = len(diagnosis.path) - diagnosis.path[::-1].index(diagnosis.function)
+    return recurs(own, others, diagnosis.path[:until])
+
+
+def _without_cause(diagnosis: Diagnosis) -> Diagnosis:
+    once = f"{diagnosis.function} takes longer in few steps: no function does in most, so the rank may lack its core"
+    return replace(diagnosis, root_cause="", evidence=[*diagnosis.evidence, once])
+
+
+def step_calls(analysis: RankAnalysis) -> StepCalls | None:
+    """Return the calls of a rank by step; None where its trace has none, has other steps, or is compared with none."""
+    if analysis.calls is None or analysis.calls_by_step_ns is None:
+        return None
+    steps = min(len(analysis.steps), STEPS_MAX)
+    if len(analysis.calls_by_step_ns) != steps:
+        return None
+    return StepCalls(
+        analysis.calls, analysis.calls_by_step_ns, (analysis.steps.end_ns - analysis.steps.start_ns)[:steps]
     )
 
 
@@ -104,7 +134,7 @@ def costing(
     for each in findings:
         together = repeating[each.cause]
         is_everywhere = len(having[each.cause]) == rank_count
-        if each.bottleneck not in _HOST or set(each.ranks) & set(slow) or is_everywhere:
+        if each.bottleneck not in _HOST or is_everywhere or (set(each.ranks) & set(slow) and not each.is_once):
             kept.append(each)
         elif each.is_once and each.steps is not None:
             reason = f"it occurs in 1 of {each.steps[1]} steps, and not on all ranks: no loss of every step"

@@ -1,0 +1,108 @@
+"""What a rank does longer in every step, and what pauses of the host are."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lockstep.diagnosis.steady import StepCalls, recurs, steady_captures
+from tests.diagnosis.summaries import summary
+
+MS = 1_000_000
+STEP_MS = 100
+
+
+def calls(rank, totals_ms, *, names=("forward", "backward"), waits_ms=None):
+    """Return the calls of a rank: `totals_ms` has one row a step, one column a root; and a wait below the first root."""
+    rows = np.array(totals_ms, np.int64) * MS
+    roots = [(name, 1) for name in names]
+    if waits_ms is not None:
+        roots[0] = (names[0], 1, ("wait for collectives", 1))
+        rows = np.insert(rows, 1, np.array(waits_ms, np.int64) * MS, axis=1)
+    made = summary(rank, *roots)
+    nodes = [
+        replace(node, total_ns=int(total), self_ns=0) for node, total in zip(made.tree, rows.sum(axis=0), strict=True)
+    ]
+    return StepCalls(replace(made, tree=nodes, steps=len(rows)), rows, np.full(len(rows), STEP_MS * MS, np.int64))
+
+
+def steady_ms(suspect, peers):
+    """Return by how much each root is longer in every step, ms a step, by name."""
+    found = steady_captures(suspect, peers)
+    if found is None:
+        return {}
+    own, (usual, *_) = found
+    differences = {
+        one.name: (one.total_ns - other.total_ns) / own.steps / MS
+        for one, other in zip(own.tree, usual.tree, strict=True)
+    }
+    return {name: ms for name, ms in differences.items() if ms}
+
+
+PEERS = [
+    calls(0, [[10, 20], [70, 21], [11, 20], [10, 90]]),
+    calls(1, [[11, 80], [10, 20], [10, 22], [12, 20]]),
+    calls(3, [[10, 21], [10, 20], [10, 20], [11, 21]]),
+]
+"""Three ranks, two of which the host pauses for 60 or 70 ms once or twice."""
+
+
+def test_a_fault_that_every_step_has_is_left_of_the_noise():
+    """Rank 2 takes 15 ms longer in forward, and was paused in backward once for longer than that in all steps."""
+    suspect = calls(2, [[25, 20], [26, 20], [25, 90], [26, 21]])
+    assert steady_ms(suspect, PEERS) == {"forward": pytest.approx(15, abs=1)}
+
+
+def test_pauses_are_nothing_steady():
+    """Two pauses of 60 ms make the total 30 ms a step longer; half of the steps have none of it."""
+    assert steady_ms(calls(2, [[70, 20], [70, 20], [10, 20], [10, 20]]), PEERS) == {}
+
+
+def test_a_fault_may_vary_where_no_peer_ever_takes_as_long():
+    """Collections of 30 to 300 ms on rank 2 alone count with 20 ms, which every step has; a peer's 35 ms hide them."""
+    suspect = calls(2, [[300, 20], [30, 20], [120, 20], [250, 20]])
+    quiet = [calls(rank, [[10, 20]] * 4) for rank in (0, 1, 3)]
+    assert steady_ms(suspect, quiet) == {"forward": pytest.approx(20, abs=1)}
+    assert steady_ms(suspect, [*quiet[:2], calls(3, [[10, 20], [35, 20], [10, 20], [10, 20]])]) == {}
+
+
+def test_one_of_five_steps_may_hide_a_fault():
+    """Two of three peers are paused in the same step."""
+    peers = [calls(0, [[10, 20]] * 4 + [[90, 20]]), calls(1, [[10, 20]] * 4 + [[90, 20]]), calls(3, [[11, 20]] * 5)]
+    assert steady_ms(calls(2, [[30, 20]] * 5), peers) == {"forward": pytest.approx(20, abs=1)}
+
+
+def test_a_rank_that_is_slower_in_everything_has_no_function_of_its_own():
+    """Another process has half of its core: all that it does takes twice as long."""
+    assert steady_ms(calls(2, [[20, 40], [21, 40], [20, 42], [20, 40]]), PEERS) == {}
+
+
+def test_waiting_within_a_function_is_none_of_it():
+    """The peers wait for rank 2 in their forwards, which are as long as its own, 30 ms of which is work."""
+    suspect = calls(2, [[40, 20]] * 4, waits_ms=[0] * 4)
+    peers = [calls(rank, [[40, 20]] * 4, waits_ms=[30] * 4) for rank in (0, 1, 3)]
+    assert steady_ms(suspect, peers) == {"forward": 30}
+
+
+def test_time_in_no_call_counts_as_well():
+    """Without stacks a slow logger is in no call: 20 ms less of each step are recorded on rank 2."""
+    own, usual = steady_captures(calls(2, [[10, 20]] * 4), [calls(rank, [[10, 40]] * 4) for rank in (0, 1, 3)])
+    assert own.window_ns - usual[0].window_ns == 4 * 20 * MS
+
+
+@pytest.mark.parametrize(("steps", "peers"), [(2, 3), (4, 1), (4, 0)])
+def test_too_little_shows_nothing(steps, peers):
+    """Two steps do not show what comes back, one peer not what ranks are apart; then any function may recur."""
+    suspect, others = calls(2, [[90, 20]] * steps), [calls(rank, [[10, 20]] * steps) for rank in range(peers)]
+    assert steady_captures(suspect, others) is None
+    assert recurs(suspect, [] if peers < 2 else others, ["forward"])
+
+
+@pytest.mark.parametrize(
+    ("forward_ms", "expected"), [((30, 30, 10, 30), True), ((30, 90, 40, 30), True), ((90, 90, 10, 10), False)]
+)
+def test_a_function_recurs_in_more_than_half_of_the_steps(forward_ms, expected):
+    """As a fault in three of four steps does, and as two pauses do not."""
+    suspect = calls(2, [[each, 20] for each in forward_ms])
+    assert recurs(suspect, PEERS, ["forward"]) is expected
+    assert recurs(suspect, PEERS, ["no such call"])
