@@ -4,15 +4,17 @@
 
 Another job than `tests.analysis.recorded_job`: a transformer in DistributedDataParallel with two micro-batches a step,
 clipping and AdamW. The fault, its rank, its length and whether Python stacks are recorded follow from the seed; every
-HEALTHY_SHARE-th job or so has none. Writes `FOLDER/rank<R>.json.gz`. `benchmarks.recorded_jobs` runs and scores many.
+HEALTHY_SHARE-th job or so has none. Writes `FOLDER/rank<R>.json.gz`, and `FOLDER/work<R>.json` with what the kernel
+counted of the training thread (`RankWork`). `benchmarks.recorded_jobs` runs and scores many.
 """
 
 import gc
+import json
 import os
 import random
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -33,6 +35,9 @@ _WIDTH, _TOKENS, _WORDS, _BATCH, _MICRO_BATCHES = 64, 32, 500, 4, 2
 _WORK_S = 0.03
 """A rank sleeps as long in each step, so that its length depends less on what else the machine does."""
 
+_PRELOADED = ["torch.profiler", "torch._dynamo", "benchmarks.language_job"]
+"""Imported once for all ranks of all jobs, which are forked from there: torch alone takes seconds of a core."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -51,6 +56,37 @@ class Plan:
         return cls(fault, drawn.randrange(RANKS), drawn.randint(LEAST_MS, MOST_MS) / 1000, drawn.random() < 0.5)
 
 
+@dataclass(slots=True)
+class RankWork:
+    """What the training thread of a rank did until the end of each step's gradient averaging, in ns since its start.
+
+    `on_cpu_ns` and `queued_ns` (ready to run, without a core) are the kernel's (`/proc/thread-self/schedstat`),
+    `slept_ns` what the job slept on purpose. Their sum grows by what a rank needs before it meets the others; the rest
+    of the time it waits for them. It owes nothing to the profiler or its trace.
+    """
+
+    on_cpu_ns: list[int] = field(default_factory=list)
+    queued_ns: list[int] = field(default_factory=list)
+    slept_ns: list[int] = field(default_factory=list)
+    slept_so_far_ns: int = 0
+
+    def counted(self, seconds: float) -> float:
+        """Return how long to sleep on purpose, after counting it: who sleeps is the caller, which stacks then show."""
+        self.slept_so_far_ns += round(seconds * 1e9)
+        return seconds
+
+    def note(self) -> None:
+        """Read the counters."""
+        on_cpu, queued, _ = Path("/proc/thread-self/schedstat").read_text().split()
+        self.on_cpu_ns.append(int(on_cpu))
+        self.queued_ns.append(int(queued))
+        self.slept_ns.append(self.slept_so_far_ns)
+
+
+WORK = RankWork()
+"""Of this process."""
+
+
 class Delay(torch.autograd.Function):
     """Passes a tensor through; waits in the backward."""
 
@@ -61,7 +97,7 @@ class Delay(torch.autograd.Function):
 
     @staticmethod
     def backward(context: object, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: D102
-        time.sleep(context.seconds)  # type: ignore[attr-defined]
+        time.sleep(WORK.counted(context.seconds))  # type: ignore[attr-defined]
         return gradient, None
 
 
@@ -78,7 +114,7 @@ class Text(Dataset):
     def __getitem__(self, index: int) -> torch.Tensor:
         """Return one sequence."""
         if self._seconds and index % (_BATCH * _MICRO_BATCHES) == 0:
-            time.sleep(self._seconds)
+            time.sleep(WORK.counted(self._seconds))
         return torch.arange(index, index + _TOKENS) % _WORDS
 
 
@@ -96,7 +132,7 @@ class Attention(nn.Module):
         batch, tokens, width = hidden.shape
         heads = self.projection(hidden).view(batch, tokens, 3, 4, width // 4).permute(2, 0, 3, 1, 4)
         if self._sleep_s:
-            time.sleep(self._sleep_s)
+            time.sleep(WORK.counted(self._sleep_s))
         until_s = time.perf_counter() + self._busy_s
         while time.perf_counter() < until_s:
             torch.mm(self.output.weight.detach(), self.output.weight.detach())
@@ -145,7 +181,7 @@ class SlowAdamW(torch.optim.AdamW):
 
     def step(self, closure: None = None) -> None:
         """Step, late."""
-        time.sleep(self.seconds)
+        time.sleep(WORK.counted(self.seconds))
         super().step(closure)
 
 
@@ -167,12 +203,12 @@ class Trainer:
     def _collate(self, samples: list[torch.Tensor]) -> torch.Tensor:
         self._collated += 1
         if self._fault == "collate" and self._collated % _MICRO_BATCHES == 0:
-            time.sleep(self._seconds)
+            time.sleep(WORK.counted(self._seconds))
         return torch.stack(samples)
 
     def step(self) -> None:
         """Train one step of two micro-batches."""
-        time.sleep(_WORK_S)
+        time.sleep(WORK.counted(_WORK_S))
         for micro_batch in range(_MICRO_BATCHES):
             tokens = next(self._batches)
             if micro_batch < _MICRO_BATCHES - 1:
@@ -180,6 +216,7 @@ class Trainer:
                     self.loss(tokens).backward()
             else:
                 self.loss(tokens).backward()
+        WORK.note()
         nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
         self._optimizer.step()
         self._optimizer.zero_grad()
@@ -189,7 +226,7 @@ class Trainer:
         """Return the loss of one micro-batch."""
         scores = self._model(tokens)
         if self._fault == "loss":
-            time.sleep(self._seconds / _MICRO_BATCHES)
+            time.sleep(WORK.counted(self._seconds / _MICRO_BATCHES))
         return nn.functional.cross_entropy(scores[:, :-1].reshape(-1, _WORDS), tokens[:, 1:].reshape(-1))
 
     def log(self) -> None:
@@ -198,7 +235,7 @@ class Trainer:
         while self._fault == "collect" and time.perf_counter() < until_s:
             gc.collect()
         if self._fault == "log":
-            time.sleep(self._seconds)
+            time.sleep(WORK.counted(self._seconds))
 
 
 def run_rank(rank: int, folder: Path, plan: Plan) -> None:
@@ -218,6 +255,7 @@ def run_rank(rank: int, folder: Path, plan: Plan) -> None:
         for _ in range(3 + STEPS):
             trainer.step()
             recorder.step()
+    (folder / f"work{rank}.json").write_text(json.dumps(asdict(WORK)))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -227,7 +265,8 @@ def record(folder: Path, seed: int) -> Plan:
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     plan = Plan.of(seed)
-    multiprocessing.spawn(run_rank, (folder, plan), nprocs=RANKS)
+    multiprocessing.get_context("forkserver").set_forkserver_preload(_PRELOADED)
+    multiprocessing.start_processes(run_rank, (folder, plan), nprocs=RANKS, start_method="forkserver")
     (folder / "store").unlink(missing_ok=True)  # gloo removes it at the end
     return plan
 
