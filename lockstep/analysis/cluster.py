@@ -22,7 +22,7 @@ from lockstep.analysis.network import NetworkEvidence, judge_network, network_ev
 from lockstep.analysis.rank import RankAnalysis
 from lockstep.analysis.roles import Roles, pipeline_stages
 from lockstep.analysis.steady_ranks import find_steady_ranks
-from lockstep.analysis.stragglers import costing, explain_stragglers, judged_groups
+from lockstep.analysis.stragglers import costing, explain_stragglers, judged_groups, unexplained_ns
 from lockstep.analysis.totals import CollectiveTotal, totals_of_table
 from lockstep.contracts.errors import LockstepError
 from lockstep.diagnosis.communication_causes.bandwidth import judge_bandwidth
@@ -203,7 +203,9 @@ class _Together:
         """Return what ranks show by themselves and what costs the job; the causes of slow ranks are given with them."""
         explained = {(each.cause, rank) for each in self.findings for rank in each.ranks if rank in self.slow}
         own = [each for rank in self._ranks for each in rank.findings if (each.cause, rank.rank) not in explained]
-        kept, left_out = costing(own, judged_groups(self.groups), self.slow, len(self._ranks))
+        groups = judged_groups(self.groups)
+        slow = unexplained_ns(self.findings, groups, self.slow)
+        kept, left_out = costing(own, groups, slow, len(self._ranks))
         self.noted += left_out
         return kept
 

@@ -116,14 +116,29 @@ def _with_cause(symptom: Finding, diagnosis: Diagnosis, ranks: Mapping[int, Rank
     )
 
 
+def unexplained_ns(
+    findings: Iterable[Finding], waiting: Sequence[GroupWaiting], slow: Collection[int]
+) -> dict[int, float]:
+    """Return, by slow rank, what the others lose waiting for it beyond the causes that `findings` name for it, ns."""
+    found = {
+        rank: max((float(each.lost_ns[each.ranks.index(rank)]) for each in waiting if rank in each.ranks), default=0.0)
+        for rank in slow
+    }
+    for each in findings:
+        if each.cause != SLOW_RANK and len(each.ranks) == 1 and each.ranks[0] in found:
+            found[each.ranks[0]] -= each.lost_ns or 0
+    return found
+
+
 def costing(
-    findings: Iterable[Finding], waiting: Sequence[GroupWaiting], slow: Collection[int], rank_count: int
+    findings: Iterable[Finding], waiting: Sequence[GroupWaiting], slow: Mapping[int, float], rank_count: int
 ) -> tuple[list[Finding], list[Refusal]]:
     """Return each rank's own findings that cost the job time, and which do not, with the reason.
 
     What the host of few ranks loses costs nothing where these ranks wait for `slow` ones, or each other, for at least
     as long, and where the others do not wait for them; what most ranks have in common does, unless it occurs in one of
-    several steps and not on all ranks.
+    several steps and not on all ranks. On a slow rank it costs at most what the rank's named causes leave of the
+    waiting for it: `slow` is `unexplained_ns`.
     """
     findings = list(findings)
     having, repeating = defaultdict[str, set[int]](set), defaultdict[str, set[int]](set)
@@ -133,23 +148,38 @@ def costing(
     kept, left_out = [], []
     for each in findings:
         together = repeating[each.cause]
-        is_everywhere = len(having[each.cause]) == rank_count
-        if each.bottleneck not in _HOST or is_everywhere or (set(each.ranks) & set(slow) and not each.is_once):
+        if each.bottleneck not in _HOST or len(having[each.cause]) == rank_count:
             kept.append(each)
         elif each.is_once and each.steps is not None:
             reason = f"it occurs in 1 of {each.steps[1]} steps, and not on all ranks: no loss of every step"
             left_out.append(Refusal(rule=each.cause, reason=reason, ranks=each.ranks))
         elif 2 * len(together) >= rank_count:
             kept.append(each)
-        elif reason := _costs_nothing(each, together, waiting):
+        elif reason := _explained_otherwise(each, slow) or _costs_nothing(each, together, waiting, slow):
             left_out.append(Refusal(rule=each.cause, reason=reason, ranks=each.ranks))
         else:
             kept.append(each)
     return kept, left_out
 
 
-def _costs_nothing(finding: Finding, together: Collection[int], waiting: Sequence[GroupWaiting]) -> str:
+def _explained_otherwise(finding: Finding, slow: Mapping[int, float]) -> str:
+    """Return why a loss of a slow rank is not what the others wait for, empty if it is or the rank is not slow."""
+    rest_ns = max((slow[rank] for rank in finding.ranks if rank in slow), default=np.inf)
+    lost_ns = finding.lost_ns or 0
+    if 2 * rest_ns >= lost_ns:
+        return ""
+    return (
+        f"the cause that is named for the rank leaves {max(rest_ns, 0) / 1e6:.1f} ms of what the others wait for it; "
+        f"this loses {lost_ns / 1e6:.1f} ms"
+    )
+
+
+def _costs_nothing(
+    finding: Finding, together: Collection[int], waiting: Sequence[GroupWaiting], slow: Collection[int]
+) -> str:
     """Return why a host's loss costs the job nothing, empty if it does; `together` are all ranks with its cause."""
+    if set(finding.ranks) & set(slow):
+        return ""
     lost_ms = (finding.lost_ns or 0) / 1e6
     slack_ms = min((waited_ns(waiting, rank) for rank in finding.ranks), default=0.0) / 1e6
     if slack_ms >= lost_ms:

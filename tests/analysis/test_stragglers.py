@@ -8,7 +8,7 @@ import pytest
 from lockstep.analysis.cluster import analyse_cluster
 from lockstep.analysis.evidence import Evidence
 from lockstep.analysis.rank import analyse_rank
-from lockstep.analysis.stragglers import costing
+from lockstep.analysis.stragglers import costing, unexplained_ns
 from lockstep.diagnosis.finding import COMPUTE, CPU, Finding
 from lockstep.diagnosis.host_causes import HostSamples
 from tests.analysis.job import FORWARD, MS, RANKS, rank_columns
@@ -57,12 +57,13 @@ def loss(rank, lost_ms, *, cause="data_processing", bottleneck=CPU):
 
 
 WAITING = [waiting(0, 0, 100, 0, waited_ns=np.array((30, 30, 0, 30)) * MS)]
+LOST = [replace(WAITING[0], lost_ns=np.array((0, 0, 30, 0)) * MS)]
 
 
 @pytest.mark.parametrize(("lost_ms", "costs"), [(29, False), (30, False), (30.1, True)])
 def test_a_loss_on_a_rank_that_waits_as_long_costs_nothing(lost_ms, costs):
     """Rank 1 waits 30 ms for rank 2: up to that its loader may take; then it holds the job back itself."""
-    kept, left_out = costing([loss(1, lost_ms)], WAITING, {2}, rank_count=4)
+    kept, left_out = costing([loss(1, lost_ms)], WAITING, {2: 0}, rank_count=4)
     assert bool(kept) is costs
     assert [each.ranks for each in left_out] == ([] if costs else [(1,)])
 
@@ -71,14 +72,14 @@ def test_a_loss_on_a_rank_that_waits_as_long_costs_nothing(lost_ms, costs):
 def test_what_some_ranks_lose_once_is_chance(ranks, steps, costs):
     """Half of the ranks have a long loader in one step of four: a crowded core, no loss of the job's; all have: its start."""
     findings = [replace(loss(rank, 10), steps=steps) for rank in range(ranks)]
-    kept, left_out = costing(findings, [], set(), rank_count=4)
+    kept, left_out = costing(findings, [], {}, rank_count=4)
     assert (kept, [each.rule for each in left_out]) == ((findings, []) if costs else ([], ["data_processing"] * 2))
 
 
 def test_what_occurs_once_on_another_rank_is_nothing_in_common():
     """Rank 1 loses 29 ms in two steps of four and waits as long; that rank 0 does so in one does not make them half."""
     often, once = replace(loss(1, 29), steps=(2, 4)), replace(loss(0, 40), steps=(1, 4))
-    kept, left_out = costing([often, once], WAITING, {2}, rank_count=4)
+    kept, left_out = costing([often, once], WAITING, {2: 0}, rank_count=4)
     assert kept == []
     assert [each.ranks for each in left_out] == [(1,), (0,)]
 
@@ -91,4 +92,23 @@ def test_other_losses_count():
         ([loss(1, 10, bottleneck=COMPUTE)], WAITING),
         ([loss(1, 10)], []),
     ):
-        assert costing(findings, groups, {2}, rank_count=4) == (findings, [])
+        assert costing(findings, groups, {2: 10 * MS}, rank_count=4) == (findings, [])
+
+
+@pytest.mark.parametrize(
+    ("named_ms", "loader_ms", "costs"),
+    [(30, 27, False), (12, 27, True), (20, 27, False), (0, 60, True), (40, 1, False)],
+)
+def test_a_slow_rank_loses_what_its_named_cause_leaves(named_ms, loader_ms, costs):
+    """The others wait 30 ms for rank 2; its forward holds some of that, so a loader on the same rank holds the rest."""
+    named = [replace(loss(2, named_ms, cause="slow_function"), subject=FORWARD)]
+    slow = unexplained_ns(named, LOST, {2})
+    assert slow == {2: (30 - named_ms) * MS}
+    kept, left_out = costing([loss(2, loader_ms)], WAITING, slow, rank_count=4)
+    assert (len(kept), [each.ranks for each in left_out]) == ((1, []) if costs else (0, [(2,)]))
+
+
+def test_a_symptom_explains_nothing():
+    """A rank that is waited for without a known cause, findings of several ranks, and of other ranks."""
+    findings = [loss(2, 30, cause="waiting_for_straggler"), replace(loss(0, 30), ranks=(0, 2)), loss(1, 30)]
+    assert unexplained_ns(findings, LOST, {2}) == {2: 30 * MS}
