@@ -13,6 +13,7 @@ Exit code 1 when a budget is missed, 2 when the C extension is not there.
 """
 
 import argparse
+import gc
 import os
 import sys
 import tempfile
@@ -102,12 +103,15 @@ def count_bytecodes(operation: Callable[[], Any]) -> int:
         count += event == "opcode" and frame.f_code.co_filename != __file__
         return trace
 
-    former = sys.gettrace()
+    former, is_collecting = sys.gettrace(), gc.isenabled()
+    gc.disable()  # a collection would run others' callbacks and finalisers
     sys.settrace(trace)
     try:
         operation()
     finally:
         sys.settrace(former)
+        if is_collecting:
+            gc.enable()
     return count
 
 

@@ -1,5 +1,7 @@
 """Renders docs/launchers.md from the table of launchers and that of their variables."""
 
+from collections.abc import Sequence
+
 from lockstep.contracts.launchers import LAUNCHERS, NODE_AND_LOCAL_RANK
 from tests.agent.launchers.table import STARTS
 
@@ -96,5 +98,5 @@ def render() -> str:
     )
 
 
-def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
     return [f"| {' | '.join(line)} |" for line in (heads, tuple("---" for _ in heads), *rows)]
