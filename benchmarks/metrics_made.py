@@ -10,6 +10,7 @@ import numpy as np
 from alerts import rules
 from alerts.policy import Site
 from coordinator.decide.incidents import Incident
+from coordinator.record.earlier_attempts import EarlierAttempts
 from coordinator.snapshot import RunSnapshot, Snapshot, Suspect
 from dashboards import foreign
 from exporter.counts import DeliveryStatus
@@ -171,6 +172,7 @@ def _run_snapshot(run: str, ranks: int, is_slow: bool, draw: random.Random) -> R
         expected_state="known",
         expected_step_seconds=draw.random(),
         expected_error_ratio=0.02,
+        earlier=EarlierAttempts(attempts=2, step_seconds=draw.random(), slowdown_ratio=0.1),
     )
 
 

@@ -103,6 +103,7 @@ def _run_rows(runs: "tuple[RunSnapshot, ...]") -> list[tuple[str, list[Row]]]:
         f"{p}last_step_timestamp_seconds": {r.run: r.last_step_unix_s for r in runs},
         f"{p}recent_step_duration_seconds": {r.run: r.recent_step_seconds for r in runs},
         f"{p}baseline_step_duration_seconds": {r.run: r.baseline_step_seconds for r in runs},
+        f"{p}earlier_step_duration_seconds": {r.run: r.earlier.step_seconds if r.earlier else None for r in runs},
         f"{p}expected_step_seconds": {r.run: r.expected_step_seconds for r in runs},
         f"{p}expected_step_error_ratio": {r.run: r.expected_error_ratio for r in runs},
         f"{p}memory_remaining_seconds": {r.run: r.memory_remaining_seconds for r in runs},

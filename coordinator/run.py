@@ -18,6 +18,7 @@ from coordinator.detect.scope import is_watched
 from coordinator.expected.captures import HealthyCaptures
 from coordinator.expected.expectation import Expectation
 from coordinator.intake.device_peaks import DevicePeaks
+from coordinator.record.earlier_attempts import AttemptComparison
 from coordinator.record.step_series import StepSeries
 from coordinator.snapshot import RunSnapshot, StepHistogram, Suspect
 from lockstep.contracts.limits import SUSPECTS_MAX
@@ -61,6 +62,7 @@ class Run:
     """Whether nodes have announced what `topology` and `timeline` do not know yet."""
     histogram: StepHistogram = field(default_factory=StepHistogram.empty)
     series: StepSeries = field(default_factory=StepSeries)
+    attempts: AttemptComparison = field(default_factory=AttemptComparison)
     peaks: DevicePeaks = field(default_factory=DevicePeaks)
     progress: ProgressBook = field(default_factory=ProgressBook)
     remembered: Learnt | None = None
@@ -242,6 +244,7 @@ class Run:
             expected_state=self.expectation.state,
             expected_step_seconds=model.expected_step_seconds if model else None,
             expected_error_ratio=model.error_band_ratio if model else None,
+            earlier=self.attempts.of_series(self.series),
         )
 
 

@@ -6,6 +6,7 @@ from itertools import product
 
 from coordinator.decide.incidents import Incident
 from coordinator.fleet.history import SubjectRecord
+from coordinator.record.earlier_attempts import EarlierAttempts
 from lockstep.contracts.metric import NODE_PATCH_OUTCOMES, NOTIFICATION_OUTCOMES, NOTIFICATION_TARGETS
 from lockstep.contracts.metrics import (
     EVIDENCE_OUTCOMES,
@@ -82,6 +83,7 @@ class RunSnapshot:
     expected_step_seconds: float | None = None
     expected_error_ratio: float | None = None
     memory_remaining_seconds: float | None = None
+    earlier: EarlierAttempts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ _RUN_FIELDS = {
     "last_step_unix_seconds": _NUMBER,
     **dict.fromkeys(("recent_step_seconds", "baseline_step_seconds", "mean_over_best_ratio"), _NUMBER_OR_NONE),
     "slow_ranks": {"type": "array", "items": _WHOLE},
-    "expected": _OBJECT_OR_NONE,
+    **dict.fromkeys(("earlier", "expected"), _OBJECT_OR_NONE),
     "incidents_open": _TEXTS,
     "lost_device_seconds": {"type": ["number", "object"]},
 }

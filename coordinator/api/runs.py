@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -49,6 +50,7 @@ def _head(runs: "Runs", run: "Run") -> dict[str, Any]:
         "mean_over_best_ratio": judgement.mean_over_best_ratio if judgement else None,
         "fluctuating": snapshot.fluctuating,
         "slow_ranks": run.machine.tracker.slow_ranks,
+        "earlier": asdict(snapshot.earlier) if snapshot.earlier else None,
         "expected": run.expectation.to_json(snapshot.recent_step_seconds),
         "incidents_open": [incident.id for incident in snapshot.incidents],
         "lost_device_seconds": snapshot.lost_device_seconds,

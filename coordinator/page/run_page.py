@@ -8,12 +8,14 @@ from coordinator.decide.transitions import OVER, State
 from coordinator.page.cards import DASHBOARD, cards
 from coordinator.page.layout import bar, document, format_seconds, link, live, moment
 from coordinator.page.overview import expected, lost, step_time, suspects
+from coordinator.record.earlier_attempts import NOTABLE_RATIO
 from lockstep.contracts.limits import PROFILE_RANKS_MAX, PROFILE_STEPS_MAX
 from lockstep.html.markup import Html, join, soft, tag
 from lockstep.html.units import counted
 
 if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident
+    from coordinator.record.earlier_attempts import EarlierAttempts
     from coordinator.settings.config import CoordinatorConfig
     from coordinator.snapshot import RunSnapshot, Snapshot
 
@@ -87,6 +89,7 @@ def _now(run: "RunSnapshot", config: "CoordinatorConfig") -> Html:
         ("Step time", step_time(run)),
         ("Healthy", format_seconds(run.baseline_step_seconds)),
         ("Expected", expected(run)),
+        *([("Earlier attempts", _earlier(run.earlier))] if run.earlier else []),
         ("Ranks", f"{run.ranks_reporting} of {run.world_size}"),
         ("Slow ranks", suspects(run)),
         ("Devices lost", lost(run)),
@@ -98,6 +101,15 @@ def _now(run: "RunSnapshot", config: "CoordinatorConfig") -> Html:
         links.append(link(f"{config.dashboard_base_url.rstrip('/')}/d/{DASHBOARD}?var-run={name}", "dashboard"))
     tiles = (tag("div", tag("dt", title), tag("dd", value)) for title, value in facts)
     return join((_stillness(run), tag("dl", *tiles, class_="tiles"), tag("p", *links, class_="links")))
+
+
+def _earlier(earlier: "EarlierAttempts") -> Html:
+    """Return the step of earlier attempts, and how far this one is slower where that is more than other nodes make."""
+    if earlier.slowdown_ratio < NOTABLE_RATIO:
+        return join((format_seconds(earlier.step_seconds),))
+    part = f", {earlier.part.replace('_', ' ')} +{format_seconds(earlier.part_more_seconds)}" if earlier.part else ""
+    more = f"this one {earlier.slowdown_ratio:+.0%}{part}"
+    return join((format_seconds(earlier.step_seconds), " ", tag("span", more, class_="bad")))
 
 
 def _stillness(run: "RunSnapshot") -> Html:

@@ -35,13 +35,13 @@ PARTS = ("data", *COMPUTE_PHASES, "compute", "host", "gc", *(f"{kind}_wait" for 
 """Parts of a step that sum to it. Compute is its phases where they were measured, else one part."""
 _TOTALS = ("rank_step_s", "tokens", "samples", "ideal_s")
 FIELDS = ("begin_unix_s", "end_unix_s", "first_step", "last_step", "attempt", "longest_s", "steps", "step_s")
-_COLUMNS = (*FIELDS, *_TOTALS, *PARTS)
+COLUMNS = (*FIELDS, *_TOTALS, *PARTS)
 """Of an interval, NaN where not measured. `step_s`, `_TOTALS`, `PARTS` are means of all its steps that measured them:
 tokens and samples of all ranks, `ideal_s` the model FLOPs over the peak of all devices."""
 _BEGIN, _END, _FIRST, _LAST, _ATTEMPT, _LONGEST, _STEPS, _MEAN = range(len(FIELDS))
 _RANK_STEP, _TOKENS, _SAMPLES, _IDEAL, _PARTS = range(len(FIELDS), len(FIELDS) + len(_TOTALS) + 1)
 _MAGIC = b"lockstep-series-1\n"
-SERIES_MAX_BYTES = len(_MAGIC) + 8 * (len(_COLUMNS) + 1) * INTERVALS_MAX
+SERIES_MAX_BYTES = len(_MAGIC) + 8 * (len(COLUMNS) + 1) * INTERVALS_MAX
 """Of the form that is kept: 170 KB."""
 _SET_BACK_S = 60.0  # by more, clocks were wrong before or are now: what lies after the present goes
 
@@ -94,7 +94,7 @@ class StepSeries:
         MalformedError
             It is of another version, or damaged.
         """
-        body, width = data[len(_MAGIC) :], len(_COLUMNS) + 1
+        body, width = data[len(_MAGIC) :], len(COLUMNS) + 1
         if not data.startswith(_MAGIC) or len(body) % (8 * width) or len(data) > SERIES_MAX_BYTES:
             raise MalformedError("step series", where=where, got=f"{len(data)} bytes", expected="what was kept")
         rows = np.frombuffer(body, dtype="<f8").reshape(-1, width)
@@ -143,7 +143,7 @@ def select_intervals(complete: "list[Figures]", *, since_step: int = 0, most: in
     kept = [each for each in complete if each[_LAST] >= since_step]
     width = max(-(-len(kept) // most), 1)
     merged = [_merge_all(kept[first : first + width]) for first in range(0, len(kept), width)]
-    return np.array(merged).reshape(len(merged), len(_COLUMNS))
+    return np.array(merged).reshape(len(merged), len(COLUMNS))
 
 
 def time_of_step(complete: "Sequence[Figures]", step: int, before_unix_s: float) -> float | None:

@@ -68,11 +68,13 @@ HEALTH = DashboardRow(
                 timeseries(
                     "Step time",
                     "Recent median against the healthy run's; mean and 99th percentile include every step. The gap "
-                    "between recent and baseline is what a slow rank costs. Expected needs a specification.",
+                    "between recent and baseline is what a slow rank costs. Expected needs a specification, "
+                    "earlier attempts are those of the same work per step.",
                     "s",
                     query(_RECENT, "recent median"),
                     query(_BASELINE, "healthy"),
                     query(f"max(lockstep_run_expected_step_seconds{{{RUN}}})", "expected by the model"),
+                    query(f"max(lockstep_run_earlier_step_duration_seconds{{{RUN}}})", "earlier attempts"),
                     query(
                         f"max(rate(lockstep_run_step_duration_seconds_sum{{{RUN}}}[$__rate_interval]) / "
                         f"rate(lockstep_run_step_duration_seconds_count{{{RUN}}}[$__rate_interval]))",

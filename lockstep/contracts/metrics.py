@@ -120,6 +120,12 @@ _JUDGED: tuple[Metric, ...] = (
         "run",
     ),
     _coordinator(
+        "lockstep_run_earlier_step_duration_seconds",
+        "gauge",
+        "Step duration of earlier attempts of the run with the same work per step; absent without one.",
+        "run",
+    ),
+    _coordinator(
         "lockstep_run_expected_step_seconds",
         "gauge",
         "Step duration that the model of the job expects of a healthy run; absent without a model.",

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from coordinator.collector import SnapshotCollector
 from coordinator.decide.incidents import Prediction
 from coordinator.fleet.history import Subject, SubjectRecord
+from coordinator.record.earlier_attempts import EarlierAttempts
 from coordinator.snapshot import RunSnapshot, Snapshot, StepHistogram, Suspect
 from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.metrics import (
@@ -71,6 +72,7 @@ def run_snapshot(name="job", **more):
         "expected_state": "known",
         "expected_step_seconds": 0.25,
         "expected_error_ratio": 0.05,
+        "earlier": EarlierAttempts(attempts=2, step_seconds=0.125, slowdown_ratio=-0.2),
         "mirrored_alarms": {"rank": 2, "replica": 0, "stage": 0, "group": 1},
         "memory_remaining_seconds": 900.0,
         "imbalance_ratios": {"stage": 0.1, "replica": 0.05, "work": 0.0},
