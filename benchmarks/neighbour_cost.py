@@ -1,4 +1,4 @@
-"""CPU time that an exporter takes for a neighbour's page, and for lines of the NCCL Inspector.
+"""CPU time that an exporter takes for a neighbour's page, for lines of the NCCL Inspector, and to keep their sums.
 
 The page is that of a node of 192 cores and eight devices: 1,900 lines, of which 450 are read.
 
@@ -7,9 +7,11 @@ The page is that of a node of 192 cores and eight devices: 1,900 lines, of which
 
 import time
 
-from exporter.inspector.accounts import InspectorAccounts
+from exporter.inspector.accounts import CollectiveTotals, InspectorAccounts
 from exporter.inspector.lines import parse_line
+from exporter.neighbours.inspector_series import inspector_samples
 from exporter.neighbours.kept import KeptPage
+from lockstep.contracts.inspector_metrics import PLACES_MAX
 from tests.exporter.inspector.inspected import line
 
 ROUNDS = 20
@@ -33,7 +35,7 @@ def page(number: int) -> str:
 
 
 def main() -> None:
-    """Print both figures."""
+    """Print the figures."""
     kept, pages = KeptPage("n1", samples_max=120), [page(number) for number in range(ROUNDS)]
     begin = time.process_time()
     for number, text in enumerate(pages):
@@ -46,8 +48,21 @@ def main() -> None:
         assert one is not None
         accounts.add(("job", number % 8), one)
     line_us = (time.process_time() - begin) / LINES * 1e6
+    series_ms, series_count = inspected_ms()
     print(f"a page of {pages[0].count(chr(10)) + 1:,} lines, {kept.series_count} series kept: {page_ms:.1f} ms")
     print(f"a line of the Inspector: {line_us:.1f} us")
+    print(f"{series_count} series of the Inspector kept: {series_ms:.2f} ms")
+
+
+def inspected_ms() -> tuple[float, int]:
+    """Return what it takes to keep the sums of eight ranks with all their places once, and how many series they are."""
+    places = [(f"communicator {number}", "AllReduce") for number in range(PLACES_MAX)]
+    sums = {("job", rank): {place: CollectiveTotals(count=1) for place in places} for rank in range(_DEVICES)}
+    kept = KeptPage("n1", samples_max=120)
+    begin = time.process_time()
+    for number in range(ROUNDS):
+        kept.add_samples(inspector_samples(sums, "n1"), float(number))
+    return (time.process_time() - begin) / ROUNDS * 1e3, kept.series_count
 
 
 if __name__ == "__main__":

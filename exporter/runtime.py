@@ -84,7 +84,7 @@ class Exporter:
         self._rings = Rings(Path(config.root), self.counts, self._positions)
         self._unwatched = UnwatchedProcesses(Path(config.root), self.counts)
         self._inspector = InspectorWatch(Path(config.root), self.counts)
-        self._neighbours = NeighbourReader(config)
+        self._neighbours = NeighbourReader(config, lambda: self._inspector.status().ranks)
         self._batcher = Batcher(self._node)
         self._captures = Captures()
         self._control = ControlWriter(self._on_control_failure)

@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric as Family
 import lockstep
 from exporter.exposing.snapshot import NodeRunView, NodeSnapshot, RankView
 from exporter.host_watch import HostTotals
-from exporter.inspector import CollectiveTotals
+from exporter.inspector import OPERATION_VALUES
 from exporter.memory import MemoryHeadroom, RankMemoryView
 from lockstep.contracts.messages import UNWATCHED
 from lockstep.contracts.metric import Form, Level, Metric
@@ -76,14 +76,6 @@ _OF_MEMORY: dict[str, Callable[[MemoryHeadroom], float]] = {
 _MEMORY_BY_PART: dict[str, Callable[[RankMemoryView], Mapping[str, float]]] = {
     "lockstep_memory_bytes": lambda memory: memory.sizes,
     "lockstep_memory_growth_bytes_per_step": lambda memory: memory.growth,
-}
-_OF_OPERATION: dict[str, Callable[[CollectiveTotals], float]] = {
-    "lockstep_nccl_operations_total": lambda totals: totals.count,
-    "lockstep_nccl_operation_time_seconds_total": lambda totals: totals.time_ns * _NS,
-    "lockstep_nccl_operation_bytes_total": lambda totals: totals.size_bytes,
-    "lockstep_nccl_operation_bus_bytes_total": lambda totals: totals.bus_bytes,
-    "lockstep_nccl_last_arrivals_total": lambda totals: totals.arrivals,
-    "lockstep_nccl_last_arrival_wait_seconds_total": lambda totals: totals.arrival_wait_ns * _NS,
 }
 _OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int] | None]] = {
     _P + "records_lost_total": lambda node: node.lost,
@@ -212,7 +204,7 @@ def _fill_flagged(family: Family, node: NodeSnapshot) -> None:
 
 def _fill_operations(family: Family, name: str, labels: list[str], rank: RankView) -> None:
     for place, totals in rank.inspected.items():
-        family.add_metric([*labels, *place], _OF_OPERATION[name](totals))
+        family.add_metric([*labels, *place], OPERATION_VALUES[name](totals))
 
 
 def _fill_rank(family: Family, name: str, labels: list[str], rank: RankView, choice: _Choice) -> None:
@@ -302,7 +294,7 @@ def _fill_collective_time(family: Family, name: str, labels: list[str], rank: Ra
 
 
 _FILLS: dict[str, Callable[[Family, str, list[str], RankView], None]] = {
-    **dict.fromkeys(_OF_OPERATION, _fill_operations),
+    **dict.fromkeys(OPERATION_VALUES, _fill_operations),
     "lockstep_collective_time_seconds_total": _fill_collective_time,
 }
 """Families of ranks that are no figures of `_fill_rank`."""

@@ -5,7 +5,7 @@ ran while they waited for it.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -19,6 +19,7 @@ PENDING_MAX = 4096
 LAST_RATIO, LAST_MIN_NS = 0.2, 20_000
 """Least time for which the others waited, over the transfer and as such: launches scatter by some microseconds."""
 _NAME_MAX = 64
+_SECONDS_PER_NS = 1e-9
 MEMBERSHIPS_MAX = 64
 """Communicators of a rank that differ in size or in its place: as many groups as there are kinds, or twice that."""
 
@@ -39,6 +40,15 @@ class CollectiveTotals:
 
 
 InspectorView = Mapping[Place, CollectiveTotals]
+OPERATION_VALUES: dict[str, Callable[[CollectiveTotals], float]] = {
+    "lockstep_nccl_operations_total": lambda totals: totals.count,
+    "lockstep_nccl_operation_time_seconds_total": lambda totals: totals.time_ns * _SECONDS_PER_NS,
+    "lockstep_nccl_operation_bytes_total": lambda totals: totals.size_bytes,
+    "lockstep_nccl_operation_bus_bytes_total": lambda totals: totals.bus_bytes,
+    "lockstep_nccl_last_arrivals_total": lambda totals: totals.arrivals,
+    "lockstep_nccl_last_arrival_wait_seconds_total": lambda totals: totals.arrival_wait_ns * _SECONDS_PER_NS,
+}
+"""By the name of the series, in base units."""
 
 
 class InspectorAccounts:

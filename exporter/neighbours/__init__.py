@@ -1,4 +1,4 @@
-"""What other exporters of the node publish of its devices and host, kept for minutes as evidence of incidents."""
+"""What other exporters of the node publish, and what its Inspectors time: kept for minutes as evidence of incidents."""
 
 from exporter.neighbours.reading import NeighbourReader, NeighbourStatus
 

@@ -1,4 +1,4 @@
-"""The needed series of one page of another exporter, for a few minutes. Pure.
+"""The needed series of one page, of another exporter or the Inspector's, for a few minutes. Pure.
 
 Times are shared by all series of the page and values are arrays of doubles, NaN where a series had no sample: 2,000
 series of 30 minutes are 2 MB.
@@ -7,6 +7,7 @@ series of 30 minutes are 2 MB.
 import math
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
 from threading import Lock
 from typing import Any
 
@@ -37,17 +38,22 @@ class KeptPage:
         return len(self._values)
 
     def add(self, text: str, unix_s: float) -> tuple[int, int]:
-        """Take a page as it was at a time; return how many needed lines were malformed, and how many series too many.
+        """Add a page as it was at a time; return how many needed lines were malformed, and how many series too many.
 
         A time that is not later than the last one adds nothing: clocks are set back.
         """
         found, malformed = parse_page(text, self._instance)
+        omitted = self.add_samples(found, unix_s)
+        return (0, 0) if omitted is None else (malformed, omitted)
+
+    def add_samples(self, found: Mapping[Labels, float], unix_s: float) -> int | None:
+        """Add the samples of a time; return how many series were too many, None where it is not later than the last."""
         with self._lock:
             if self._times_s and unix_s <= self._times_s[-1]:
-                return 0, 0
-            return malformed, self._append(found, unix_s)
+                return None
+            return self._append(found, unix_s)
 
-    def _append(self, found: dict[Labels, float], unix_s: float) -> int:
+    def _append(self, found: Mapping[Labels, float], unix_s: float) -> int:
         self._times_s.append(unix_s)
         omitted = 0
         for labels, value in found.items():

@@ -1,4 +1,4 @@
-"""Reads other exporters' pages on this node at an interval, each within a deadline and bounded bytes.
+"""Reads other exporters' pages on this node at an interval, and the Inspector's sums; within deadlines and bounds.
 
 Addresses come from the configuration alone, and redirects are refused. What an exporter answers is checked line by
 line; a slow, absent or hostile one costs a count and its own samples.
@@ -9,12 +9,13 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import aiohttp
 
+from exporter.neighbours.inspector_series import InspectorSums, inspector_samples
 from exporter.neighbours.kept import KeptPage
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.neighbour_series import NEIGHBOUR_OUTCOMES
@@ -37,41 +38,48 @@ _ANSWERED, _TIMEOUT, _UNREACHABLE, _REFUSED, _MALFORMED, _TOO_LARGE = NEIGHBOUR_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeighbourStatus:
-    """Readings by outcome, and how many series are kept; empty and None where no page is configured."""
+    """Readings by outcome, and how many series are kept; empty and None without pages and Inspectors."""
 
     readings: Mapping[str, int] = field(default_factory=dict)
     series_count: int | None = None
 
 
 class NeighbourReader:
-    """The pages of all configured addresses."""
+    """The pages of all configured addresses, and the sums of Inspectors that `inspected` returns, each its own page."""
 
-    def __init__(self, config: "ExporterConfig") -> None:
+    def __init__(self, config: "ExporterConfig", inspected: Callable[[], InspectorSums] = dict) -> None:
         self._counts: Counter[str] = Counter(dict.fromkeys(NEIGHBOUR_OUTCOMES, 0))
         self._token_file = config.neighbour_token_file
         self._seconds = config.neighbour_seconds
         samples_max = max(2, round(KEPT_SECONDS / self._seconds))
         urls = neighbour_urls(config.neighbour_addresses)
         self._pages = {url: KeptPage(config.node_name, samples_max=samples_max) for url in urls}
+        self._node_name = config.node_name
+        self._inspected = inspected
+        self._inspector_page = KeptPage(config.node_name, samples_max=samples_max)
 
     def status(self) -> NeighbourStatus:
         """Return all counts as they are now."""
-        if not self._pages:
+        if not self._pages and not self._inspector_page.series_count:
             return NeighbourStatus()
         return NeighbourStatus(
             readings=dict(self._counts), series_count=sum(page.series_count for page in self._pages.values())
         )
 
     async def run(self) -> None:
-        """Read all pages at each interval until it is cancelled; returns at once where there is none."""
-        if not self._pages:
-            return
+        """Read all pages at each interval until it is cancelled."""
         timeout = aiohttp.ClientTimeout(total=DEADLINE_S)
         async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
             while True:
                 next_s = time.monotonic() + self._seconds
+                self._add_inspected(time.time())
                 await asyncio.gather(*(self._read(session, url, page) for url, page in self._pages.items()))
                 await asyncio.sleep(max(0.0, next_s - time.monotonic()))
+
+    def _add_inspected(self, unix_s: float) -> None:
+        found = inspector_samples(self._inspected(), self._node_name)
+        if (found or self._inspector_page.series_count) and self._inspector_page.add_samples(found, unix_s):
+            self._counts[_TOO_LARGE] += 1
 
     async def _read(self, session: aiohttp.ClientSession, url: str, page: KeptPage) -> None:
         try:
@@ -104,7 +112,8 @@ class NeighbourReader:
 
     def between(self, start_s: float, end_s: float) -> bytes:
         """Return what was kept from `start_s` to `end_s`, unix seconds, as JSON."""
-        pages = [page.between(start_s, end_s) for page in self._pages.values()]
+        own = (self._inspector_page,) if self._inspector_page.series_count else ()
+        pages = [page.between(start_s, end_s) for page in (*self._pages.values(), *own)]
         return json.dumps({"pages": pages}, separators=(",", ":")).encode()
 
 

@@ -1,4 +1,4 @@
-"""Which series of other exporters a node keeps for evidence, and how it hands them to a coordinator.
+"""Which series of other exporters and of the Inspector a node keeps for evidence, and how a coordinator gets them.
 
 The names are those that `coordinator/evidence/queries.toml` reads; a test holds both to the same.
 """
@@ -11,6 +11,13 @@ NEIGHBOUR_OUTCOMES = ("answered", "timeout", "unreachable", "refused", "malforme
 """Of a reading of another exporter's page: answered, or why it could not be used or not all of it."""
 ONLY_WITH = {"node_cpu_seconds_total": ("mode", "idle")}
 """Series of which the others of that name are not read: a node of 192 cores has 1,500 of them."""
+INSPECTOR_METRICS = (
+    "lockstep_nccl_operations_total",
+    "lockstep_nccl_operation_time_seconds_total",
+    "lockstep_nccl_operation_bus_bytes_total",
+    "lockstep_nccl_last_arrivals_total",
+)
+"""Of the exporter itself, which keeps them as it keeps its neighbours'."""
 NEIGHBOUR_METRICS = frozenset(
     {
         "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",

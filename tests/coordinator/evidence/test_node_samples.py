@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.evidence.catalogue import load_catalogue
 from coordinator.evidence.machines import Machine
@@ -16,13 +17,25 @@ from coordinator.evidence.prometheus import MALFORMED, REFUSED, TIMEOUT, UNREACH
 from coordinator.evidence.promql import Aggregation, Binary, FunctionCall, Node, Selector, Subquery, parse_promql
 from coordinator.evidence.reader import EvidenceReader, Periods
 from coordinator.evidence.samples import SampledSeries, SampleStore
+from exporter.inspector import CollectiveTotals
+from exporter.neighbours.inspector_series import inspector_samples
 from exporter.neighbours.kept import KeptPage
 from lockstep.contracts.metric import EVIDENCE_OUTCOMES
-from lockstep.contracts.neighbour_series import NEIGHBOUR_METRICS, NEIGHBOURS_MAX_BYTES, NEIGHBOURS_PATH
+from lockstep.contracts.neighbour_series import (
+    INSPECTOR_METRICS,
+    NEIGHBOUR_METRICS,
+    NEIGHBOURS_MAX_BYTES,
+    NEIGHBOURS_PATH,
+)
 from tests.coordinator.evidence.neighbours import ALL, FAULTS, PEERS, SUSPECT, Site
 
 CATALOGUE = load_catalogue()
-OWN = [fault for fault in FAULTS if not any(name.startswith("lockstep_") for name in fault.changes)]  # of neighbours
+FIELD_OF_METRIC = {
+    "lockstep_nccl_operations_total": ("count", 1),
+    "lockstep_nccl_operation_time_seconds_total": ("time_ns", 1e9),
+    "lockstep_nccl_operation_bus_bytes_total": ("bus_bytes", 1),
+    "lockstep_nccl_last_arrivals_total": ("arrivals", 1),
+}
 START_S, ONSET_S, END_S, SCRAPE_S = 1e9, 1e9 + 600, 1e9 + 780, 60
 GUARD_S = 30
 PERIODS = Periods(
@@ -30,14 +43,31 @@ PERIODS = Periods(
 )
 
 
+def inspector_sums(text: str):
+    """Return the sums of which an exporter's page shows the series, as the exporter has them."""
+    sums = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name in INSPECTOR_METRICS:
+                labels = sample.labels
+                view = sums.setdefault((labels["run"], int(labels["rank"])), {})
+                totals = view.setdefault((labels["communicator"], labels["operation"]), CollectiveTotals())
+                name, unit = FIELD_OF_METRIC[sample.name]
+                setattr(totals, name, sample.value * unit)
+    return sums
+
+
 class KeptSite:
     """Plays the client of a reader: the samples of a site, as its exporters have kept them."""
 
     def __init__(self, site: Site) -> None:
-        page = KeptPage("node", samples_max=100)
+        page, inspected = KeptPage("node", samples_max=100), KeptPage("node", samples_max=100)
         for at_s in range(int(START_S), int(END_S) + 1, SCRAPE_S):
-            page.add(site.text(min(at_s, ONSET_S) - START_S, max(0, at_s - ONSET_S)), at_s)
-        self._store = SampleStore(parse_samples(json.dumps({"pages": [page.between(START_S, END_S)]}).encode()))
+            text = site.text(min(at_s, ONSET_S) - START_S, max(0, at_s - ONSET_S))
+            page.add(text, at_s)
+            inspected.add_samples(inspector_samples(inspector_sums(text), "node"), at_s)
+        pages = [each.between(START_S, END_S) for each in (page, inspected)]
+        self._store = SampleStore(parse_samples(json.dumps({"pages": pages}).encode()))
         self.counts: Counter[str] = Counter(dict.fromkeys(EVIDENCE_OUTCOMES, 0))
 
     @asynccontextmanager
@@ -53,7 +83,7 @@ async def read(site: Site):
     return machine
 
 
-@pytest.mark.parametrize("fault", OWN, ids=[fault.name for fault in OWN])
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
 async def test_a_planted_cause_is_named_for_the_suspect_alone(fault):
     """Each cause by each series, over the catalogue of a Prometheus."""
     machine = await read(Site(0, fault, SUSPECT))
@@ -64,7 +94,7 @@ async def test_a_planted_cause_is_named_for_the_suspect_alone(fault):
 
 
 @pytest.mark.parametrize("place", [PEERS, ALL])
-@pytest.mark.parametrize("fault", OWN[::8], ids=[fault.name for fault in OWN[::8]])
+@pytest.mark.parametrize("fault", FAULTS[::8], ids=[fault.name for fault in FAULTS[::8]])
 async def test_what_peers_or_all_show_is_no_evidence(fault, place):
     """Peers are the control, as with a Prometheus."""
     machine = await read(Site(0, fault, place))
@@ -86,12 +116,11 @@ def test_nodes_keep_what_the_queries_read():
     """The list of names in the contracts is that of the catalogue, and every query is understood."""
     read_names = set()
     for query in CATALOGUE.queries:
-        if query.source != "inspector":
-            read_names |= names_of(parse_promql(query.query.replace("$targets", 'a="b"').replace("$window", "60000ms")))
+        read_names |= names_of(parse_promql(query.query.replace("$targets", 'a="b"').replace("$window", "60000ms")))
     plain = {name for sign, name in read_names if sign == "="}
     amd = {text.removeprefix("(amd_)?") for sign, text in read_names if sign == "=~"}
     resolved = {source.resolve for source in CATALOGUE.sources.values()} - {""}
-    assert plain | amd | {f"amd_{name}" for name in amd} | resolved == NEIGHBOUR_METRICS
+    assert plain | amd | {f"amd_{name}" for name in amd} | resolved == NEIGHBOUR_METRICS | set(INSPECTOR_METRICS)
 
 
 @asynccontextmanager

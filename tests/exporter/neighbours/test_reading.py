@@ -1,7 +1,6 @@
 """Other exporters' pages are read within a deadline and bounds, and every failure is one count."""
 
 import asyncio
-import contextlib
 import json
 from dataclasses import replace
 
@@ -10,9 +9,12 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from exporter.config import ExporterConfig
+from exporter.inspector import CollectiveTotals
 from exporter.neighbours import reading
+from exporter.neighbours.kept import SERIES_MAX
 from exporter.neighbours.reading import NeighbourReader
 from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.inspector_metrics import PLACES_MAX
 from tests.exporter.conftest import until
 
 SECRET = "s3cr3t-of-the-node"
@@ -99,11 +101,51 @@ async def test_a_page_that_cannot_be_used(config: ExporterConfig, monkeypatch, c
     assert SECRET not in caplog.text
 
 
-async def test_without_addresses_nothing_runs(config: ExporterConfig):
-    """The task ends at once."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(NeighbourReader(config).run(), 60)
-    assert json.loads(NeighbourReader(config).between(0, 1)) == {"pages": []}
+async def kept_of(config: ExporterConfig, sums) -> tuple[NeighbourReader, list]:
+    """Return a reader after it has asked once for the Inspector's sums, and the pages it kept."""
+    asked = []
+
+    def inspected():
+        asked.append(None)
+        return sums
+
+    reader = NeighbourReader(config, inspected)
+    task = asyncio.create_task(reader.run())
+    try:
+        await until(lambda: asked, 60)
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+    return reader, json.loads(reader.between(0, 1e12))["pages"]
+
+
+async def test_without_addresses_and_inspectors_nothing_is_kept(config: ExporterConfig):
+    """Not even a page without series."""
+    assert (await kept_of(config, {}))[1] == []
+
+
+async def test_what_inspectors_time_is_kept_without_an_address(config: ExporterConfig):
+    """In base units, under the names and labels that a Prometheus has from this exporter."""
+    totals = CollectiveTotals(count=4, time_ns=2_000_000, bus_bytes=8e9, arrivals=1)
+    _, [page] = await kept_of(config, {("job", 3): {("dp", "AllReduce"): totals}})
+    labels = {"instance": "node-1", "run": "job", "rank": "3", "communicator": "dp", "operation": "AllReduce"}
+    assert {
+        each["labels"].pop("__name__").removeprefix("lockstep_nccl_"): each["values"] for each in page["series"]
+    } == {
+        "operations_total": [4.0],
+        "operation_time_seconds_total": [pytest.approx(0.002)],
+        "operation_bus_bytes_total": [8e9],
+        "last_arrivals_total": [1.0],
+    }
+    assert all(each["labels"] == labels for each in page["series"])
+
+
+async def test_more_series_of_inspectors_than_are_kept_count(config: ExporterConfig):
+    """As those of a page that is too large."""
+    view = {(f"c{number}", "AllReduce"): CollectiveTotals(count=1) for number in range(PLACES_MAX)}
+    reader, [page] = await kept_of(config, {("job", rank): view for rank in range(64)})
+    assert len(page["series"]) == SERIES_MAX
+    assert reader.status().readings["too_large"] == 1
 
 
 @pytest.mark.parametrize(
