@@ -44,7 +44,7 @@ test-live: system-packages $(VENV)/.dev
 # memory grows, pairs of runs with one regression and without, 30 runs of a fleet, MLflow, TensorBoard and W&B offline,
 # and one slowdown on every panel that shows it. Part of `make test-all`; `python -m benchmarks.page_pictures` takes screenshots.
 .PHONY: test-evidence
-test-evidence: system-packages $(VENV)/.dev
+test-evidence: system-packages $(VENV)/.trackers
 	$(BIN)/pytest tests/coordinator/evidence tests/coordinator/fleet tests/coordinator/record/test_run_comparison.py \
 	    tests/coordinator/record/test_run_summary.py tests/cli/test_report_and_compare_commands.py tests/exporter/inspector \
 	    tests/trackers tests/end_to_end/test_memory_growth.py
@@ -240,9 +240,13 @@ $(VENV)/.docs: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
+$(VENV)/.trackers: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[trackers]'
+	@touch $@ $(VENV)/.dev $(VENV)/.demo
+
 $(VENV)/.frameworks: pyproject.toml | $(BIN)/python
 	DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet --editable '.[frameworks]'
-	@touch $@ $(VENV)/.dev $(VENV)/.demo
+	@touch $@ $(VENV)/.trackers $(VENV)/.dev $(VENV)/.demo
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -26,7 +26,7 @@ def store(tmp_path, monkeypatch):
 
 
 def client_of(store):
-    from mlflow import MlflowClient  # noqa: PLC0415  (of the extra `frameworks`)
+    from mlflow import MlflowClient  # noqa: PLC0415  (of the extra `trackers`)
 
     return MlflowClient(tracking_uri=store)
 

@@ -26,7 +26,7 @@ def folder(tmp_path, monkeypatch):
 
 def records(path):
     """Return the records of a file of W&B."""
-    from wandb.proto.wandb_internal_pb2 import Record  # noqa: PLC0415  (of the extra `frameworks`)
+    from wandb.proto.wandb_internal_pb2 import Record  # noqa: PLC0415  (of the extra `trackers`)
 
     data, at, whole, found = path.read_bytes(), HEAD, b"", []
     assert data[:4] == b":W&B"
