@@ -39,9 +39,16 @@ def growth(stack: Stack) -> dict | None:
     return found[0] if found else None
 
 
+def growing_ranks(stack: Stack) -> list[int]:
+    name = "lockstep_memory_growth_bytes_per_step"
+    return [rank for rank in range(4) if stack.metric(name, run=RUN, rank=str(rank)) > 0]
+
+
 def test_the_rank_is_named_within_200_steps(stack: Stack):
     """The other ranks, temporaries and evaluations are no growth."""
     incident = wait_until(lambda: growth(stack), DETECT_SECONDS, "an incident of memory that grows")
+    # Now: the leak ends after a while, on a busy machine before its capture is diagnosed.
+    assert wait_until(lambda: growing_ranks(stack), DETECT_SECONDS, "a rank whose memory grows") == [LEAK_RANK]
     assert (incident["cause"], incident["scope"], incident["ranks"]) == ("host_memory", "rank", [LEAK_RANK])
     assert ONSET_STEP < incident["detected_step"] <= ONSET_STEP + 200
     assert incident["numbers"]["bytes_per_step"] == pytest.approx(LEAK_BYTES, rel=0.2)
@@ -62,10 +69,8 @@ def test_the_function_that_allocated_is_named(stack: Stack):
 
 
 def test_its_metrics_are_there(stack: Stack):
-    """Sizes of every rank; growth of the one that leaks alone."""
+    """Sizes of every rank."""
     sizes = [stack.metric("lockstep_memory_bytes", run=RUN, rank=str(rank), kind="host") for rank in range(4)]
     assert min(sizes) > 50 << 20
     assert sizes[LEAK_RANK] == max(sizes)
-    slopes = [stack.metric("lockstep_memory_growth_bytes_per_step", run=RUN, rank=str(rank)) for rank in range(4)]
-    assert [slope > 0 for slope in slopes] == [rank == LEAK_RANK for rank in range(4)]
     assert stack.metric("lockstep_memory_available_bytes", run=RUN, rank="0") > 0
