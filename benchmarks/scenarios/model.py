@@ -231,6 +231,8 @@ def _fault(fault: "Fault", shape: tuple[int, int], rng: np.random.Generator) -> 
         ratio *= np.abs(_normal(rng, shape))
     if fault.scatter_rate:
         ratio *= rng.random(shape, dtype=np.float32) < fault.scatter_rate
+    if fault.every_steps:
+        ratio *= row[:, None] % fault.every_steps == rng.permutation(shape[1]) % fault.every_steps
     return ratio
 
 

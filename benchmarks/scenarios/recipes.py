@@ -144,7 +144,9 @@ def whole_job(
     cause: str,
     ratio: float,
     scatter_rate: float = 0.0,
+    every_steps: int = 0,
     jitters: bool = False,
+    from_start: bool = False,
     noise: Noise = _USUAL,
     imbalance: Imbalance = _EVEN,
     wanted: str = "job",
@@ -157,8 +159,9 @@ def whole_job(
         ratio=ratio,
         wanted=wanted,
         kinds=("pp", "dp") if cause == LINK else (),
-        begin=_begin(rng),
+        begin=0 if from_start else _begin(rng),
         scatter_rate=scatter_rate,
+        every_steps=every_steps,
         jitters=jitters,
     )
     return replace(scenario, faults=(fault,), imbalance=imbalance, noise=replace(noise, later_row=fault.begin))

@@ -240,8 +240,7 @@ class GcPolicy:
     event_ratio: float = 0.02  # reference: a shorter collection, as a share of the step, holds no rank up
     events_min: int = 3  # reference: steps with such a collection ...
     ranks_min: int = 3  # ... on so many ranks (of two ranks: on both)
-    together_share: float = 0.2  # of the ranks; where more collect in one step they do so together, as they should
-    one_rank_share: float = 0.6  # of the events; beyond, it is that rank which is slow
+    one_rank_share: float = 0.6  # of what is lost, in steps in which one rank collects; beyond, that rank is slow
     lost_share: Annotated[
         float, Setting("of the window's time; three collections of a third of a step are twice that", "share", 0.0, 1.0)
     ] = 0.005

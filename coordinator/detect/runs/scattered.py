@@ -1,23 +1,25 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
 """Ranks that collect garbage each at its own time: every step some rank holds all others.
 
-Pure. One pass over the ranks a step, and no state per rank: the events of the last steps are kept, a few of each step.
-A collection counts by what it takes longer than the mean rank's in the same step, so ranks that collect together, and
-a collector that runs a little in every step, are none. A step in which every rank ran a full collection is in step
-whatever each of them took: many jobs call `gc.collect()` everywhere after each step or every few. A rank that collects
-alone, or in one step after the other, is slow by itself (`slow_rank.py`).
+Pure. A step counts in which the longest collection is longer than the mean rank's by a share of the step, so running a
+collector for a little in every step does not. What such steps cost is laid to every rank that collected in them: the
+rank with most of it would still cost as much if all collected when it does, and the rest is lost for want of a common
+time.
+Collections that all ranks, or always the same ones, run together lose nothing so, whatever each of them takes: many
+jobs call `gc.collect()` everywhere after each step or every few. Nor does a rank that collects more than the others: it
+is slow by itself (`slow_rank.py`).
 
 Shapes: R ranks.
 """
 
-import math
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coordinator.detect.keeping import keep, take_back
+from coordinator.detect.ranks.groups import mean_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,11 +28,10 @@ if TYPE_CHECKING:
 
     from coordinator.settings.policy import GcPolicy
 
-_EVENTS_KEPT = 2  # of one step, the longest: enough to see that they are on many ranks
 _RANKS_NAMED = 64
 _UPDATE_STEPS = 8  # between two looks at what has been found: it costs ten times the pass over the ranks
-_COLUMNS = 3
-_WINDOWS = ("_steps", "_durations", "_counts")
+_NS = 1_000_000_000
+_WINDOWS = ("_steps", "_durations")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +65,12 @@ class ScatteredGc:
 
 @dataclass(frozen=True, slots=True)
 class _Event:
+    """A step that collections held up by `lost_ns`; `ranks_bits` marks the ranks that ran one, `count` of them."""
+
     step: int
-    rank: int
-    seconds: float
+    lost_ns: int
+    count: int
+    ranks_bits: "NDArray[np.uint8]"
 
 
 class ScatteredGcTest:
@@ -76,10 +80,9 @@ class ScatteredGcTest:
         self.policy = policy
         self._rank_count = rank_count
         self._events: deque[_Event] = deque()
+        self._lost_ns_R = np.zeros(rank_count, dtype=np.int64)  # by `_events` in which each rank collected
         self._steps: deque[float] = deque()
         self._durations: deque[float] = deque()
-        self._counts: deque[float] = deque()  # of events, all of a step's
-        self._collecting = np.empty(0, dtype=np.intp)  # ranks that did in the step before
         self._judged = 0
         self.found: ScatteredGc | None = None
         """What holds now, None where nothing does."""
@@ -94,112 +97,97 @@ class ScatteredGcTest:
     ) -> None:
         """Take what each rank collected in one undisturbed step, seconds, and how many full collections it ran.
 
-        NaN is unknown; without counts, collections that all count by their length are in step.
+        NaN is unknown; without counts, whatever takes long enough to count is a collection.
         """
-        policy = self.policy
         self._steps.append(step)
         self._durations.append(step_seconds)
-        while len(self._steps) > policy.window_steps:
+        while len(self._steps) > self.policy.window_steps:
             self._steps.popleft()
             self._durations.popleft()
-            self._counts.popleft()
         while self._events and self._events[0].step < self._steps[0]:
-            self._events.popleft()
-        new = self._collections(gc_R, step_seconds, step, full_R)
-        self._events.extend(new)
+            self._lost_ns_R -= self._lost_by(self._events.popleft())
+        new = self._event(gc_R, step_seconds, step, full_R)
+        if new is not None:
+            self._events.append(new)
+            self._lost_ns_R += self._lost_by(new)
         self._judged += 1
         if self.found is None:
-            self.found = self._judge() if new else None
-        elif not new and self._is_over():
+            self.found = self._judge() if new is not None else None
+        elif new is None and self._is_over():
             self.found = None
             self._events.clear()  # what is over must not begin again with the same collections
+            self._lost_ns_R[:] = 0
         elif self._judged % _UPDATE_STEPS == 0:
             self.found = self._judge()
 
-    def _collections(
+    def _event(
         self,
         gc_R: "NDArray[np.floating]",
         step_seconds: float,
         step: int,
         full_R: "NDArray[np.floating] | None",
-    ) -> list[_Event]:
-        """Return the longest collections out of step, none where too many ranks collect."""
-        policy = self.policy
-        before, self._collecting = self._collecting, self._collecting[:0]
+    ) -> _Event | None:
+        """Return what collections of a step cost, None where they cost too little to count."""
+        least = self.policy.event_ratio * step_seconds
         longest = float(np.fmax.reduce(gc_R, initial=0))
-        if longest <= policy.event_ratio * step_seconds:  # then it is no longer than that beyond any mean either
-            self._counts.append(0)
-            return []
-        if _are_in_step(gc_R, policy.event_ratio * step_seconds, full_R):
-            self._counts.append(0)
-            return []
-        total, known = float(gc_R.sum(dtype=np.float64)), len(gc_R)
-        if math.isnan(total):  # some rank is missing
-            known -= int(np.count_nonzero(np.isnan(gc_R)))
-            gc_R = np.nan_to_num(gc_R)
-            total = float(gc_R.sum(dtype=np.float64))
-        mean = total / max(known, 1)
-        limit = mean + policy.event_ratio * step_seconds
-        ranks = np.flatnonzero(gc_R > limit) if longest > limit else np.empty(0, dtype=np.intp)
-        if len(ranks) > max(1, policy.together_share * self._rank_count):
-            ranks = ranks[:0]
-        self._collecting = ranks
-        again = set(np.intersect1d(ranks, before, assume_unique=True).tolist()) if len(before) else set()
-        if again:
-            ranks = np.setdiff1d(ranks, before, assume_unique=True)
-            last = self._steps[-2] if len(self._steps) > 1 else step
-            self._events = deque(each for each in self._events if each.step != last or each.rank not in again)
-        self._counts.append(len(ranks))
-        if len(ranks) > _EVENTS_KEPT:
-            ranks = ranks[np.argpartition(gc_R[ranks], -_EVENTS_KEPT)[-_EVENTS_KEPT:]]
-        return [_Event(step, rank, float(gc_R[rank]) - mean) for rank in ranks.tolist()]
+        if longest <= least:  # then it is no longer than that beyond any mean either
+            return None
+        mean = mean_of(gc_R)
+        if longest - mean <= least:
+            return None
+        has_counts = full_R is not None and not np.isnan(full_R).all()
+        collected_R = gc_R > (mean + least if has_counts else least)
+        if full_R is not None:
+            collected_R |= full_R >= 1
+        bits = np.packbits(collected_R)
+        return _Event(step, round((longest - mean) * _NS), int(np.count_nonzero(collected_R)), bits)
+
+    def _lost_by(self, event: _Event) -> "NDArray[np.int64]":
+        """Return what an event cost, for each rank that collected in its step, array of shape (R,), ns."""
+        lost_ns_R: NDArray[np.int64] = np.int64(event.lost_ns) * np.unpackbits(event.ranks_bits, count=self._rank_count)
+        return lost_ns_R
 
     def _judge(self) -> ScatteredGc | None:
         """Return what the events of the window amount to."""
         policy, events = self.policy, self._events
-        longest: dict[int, float] = {}
-        for event in events:
-            longest[event.step] = max(longest.get(event.step, 0.0), event.seconds)
-        if len(longest) < policy.events_min:
+        rank_count = int(np.count_nonzero(self._lost_ns_R))
+        if len(events) < policy.events_min or rank_count < min(policy.ranks_min, self._rank_count):
             return None
-        count_of = Counter(event.rank for event in events)
-        seconds_of = dict.fromkeys(count_of, 0.0)
-        for event in events:
-            seconds_of[event.rank] += event.seconds
-        lost = sum(longest.values())
-        if len(count_of) < min(policy.ranks_min, self._rank_count) or lost < policy.lost_share * sum(self._durations):
+        lost_ns = sum(event.lost_ns for event in events)
+        if lost_ns < policy.lost_share * sum(self._durations) * _NS:
             return None
-        # Of a few events most are one rank's by chance now and then: what has been told needs better reasons to end.
+        # Of a few events most are one rank's by chance now and then: what is reported needs better reasons to end.
         share = policy.one_rank_share if self.found is None else (1 + policy.one_rank_share) / 2
-        if max(count_of.values()) > share * len(events):
+        most_ns = int(self._lost_ns_R.max())
+        if most_ns > share * lost_ns:
             return None
-        # Collecting together would cost what the rank that collects most takes anyway.
-        return self._describe(count_of, min(longest), lost, max(lost - max(seconds_of.values()), 0.0))
+        return self._describe(rank_count, lost_ns / _NS, (lost_ns - most_ns) / _NS)
 
     def _is_over(self) -> bool:
         """Whether events have stayed away for much longer than they used to."""
-        steps = sorted({event.step for event in self._events})
+        steps = [event.step for event in self._events]
         if not steps:
             return True
         gap = (steps[-1] - steps[0]) / max(len(steps) - 2, 1)  # of events by chance, no less than it is
         return self._steps[-1] - steps[-1] > max(self.policy.quiet_steps, self.policy.quiet_factor * gap)
 
-    def _describe(self, count_of: "Counter[int]", onset: int, lost: float, saving: float) -> ScatteredGc:
+    def _describe(self, rank_count: int, lost: float, saving: float) -> ScatteredGc:
+        onset, before = self._events[0].step, self.found
         since = max(sum(step >= onset for step in self._steps), 1)
         usual = float(np.median(self._durations))
         lost, saving = lost / since, saving / since
-        of_step = zip(self._steps, self._counts, strict=False)
-        events, before = int(sum(count for step, count in of_step if step >= onset)), self.found
+        events = sum(event.count for event in self._events)
+        most_first = np.argsort(-self._lost_ns_R, kind="stable")[: min(rank_count, _RANKS_NAMED)]
         return ScatteredGc(
             onset_step=onset if before is None else before.onset_step,
             events=events,
-            rank_count=len(count_of),
-            ranks=tuple(sorted(rank for rank, _ in count_of.most_common(_RANKS_NAMED))),
+            rank_count=rank_count,
+            ranks=tuple(sorted(most_first.tolist())),
             lost_seconds=lost,
             saving_seconds=saving,
             lost_ratio=lost / usual if usual > 0 else 0.0,
             evidence=(
-                f"{events} collections of garbage on {len(count_of)} ranks in {since} steps, not in the same steps",
+                f"{events} collections of garbage on {rank_count} ranks in {since} steps, not in the same steps",
                 f"they hold up the job by {lost * 1e3:.1f} ms a step",
                 f"collecting on all ranks in the same steps would save {saving * 1e3:.1f} ms of them",
             ),
@@ -207,23 +195,22 @@ class ScatteredGcTest:
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what has been learnt, arrays by name."""
-        events = np.array([(event.step, event.rank, event.seconds) for event in self._events])
-        return keep(self, (), _WINDOWS) | {"events": events.reshape(-1, _COLUMNS)}
+        figures: NDArray[np.int64] = np.array(
+            [(event.step, event.lost_ns, event.count) for event in self._events], dtype=np.int64
+        )
+        bits = np.array([event.ranks_bits for event in self._events], dtype=np.uint8)
+        return keep(self, (), _WINDOWS) | {"events": figures.reshape(-1, 3), "collected": bits}
 
     def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
         """Take back what `memory` gave; what does not fit is left alone."""
-        events = memory.get("events")
-        if events is None or events.shape[1:] != (_COLUMNS,):
+        figures, bits = memory.get("events"), memory.get("collected")
+        if figures is None or bits is None or len(figures) != len(bits) or figures.shape[1:] != (3,):
+            return
+        if len(bits) and bits.shape[1:] != np.packbits(np.zeros(self._rank_count, dtype=bool)).shape:
             return
         take_back(self, memory, (), _WINDOWS)
-        rows = events.astype(np.float64).tolist()
-        self._events = deque(
-            _Event(int(step), int(rank), seconds) for step, rank, seconds in rows if 0 <= rank < self._rank_count
-        )
-
-
-def _are_in_step(gc_R: "NDArray[np.floating]", least_seconds: float, full_R: "NDArray[np.floating] | None") -> bool:
-    """Whether every rank that is known collected in this step: in full, or without counts for long enough to count."""
-    if full_R is not None and not np.isnan(full_R).all():
-        return bool(np.fmin.reduce(full_R) >= 1)
-    return bool(np.fmin.reduce(gc_R) > least_seconds)
+        rows = zip(*figures.astype(np.int64).T.tolist(), bits.astype(np.uint8), strict=True)
+        self._events = deque(_Event(*row) for row in rows)
+        self._lost_ns_R[:] = 0
+        for event in self._events:
+            self._lost_ns_R += self._lost_by(event)

@@ -32,9 +32,9 @@ def feed(gc, test=None):
     return test, found
 
 
-@pytest.mark.parametrize(("ranks", "rate", "latest"), [(128, 0.02, 10), (1024, 8 / 1024, 3)])
+@pytest.mark.parametrize(("ranks", "rate", "latest"), [(128, 0.02, 10), (1024, 8 / 1024, 4)])
 def test_collections_out_of_step_are_told_within_steps(ranks, rate, latest):
-    """Three events on three ranks are enough; where many ranks collect, that is three steps."""
+    """Three events on three ranks are enough; where many ranks collect, that is three steps, or four by chance."""
     for seed in range(10):
         test, found = feed(collections(ranks, rate=rate, seed=seed))
         assert 60 <= found[0] < 60 + latest
@@ -73,6 +73,26 @@ def test_ranks_that_collect_in_every_step_are_slow_by_themselves(ranks, slow):
     gc[60:, slow] += np.random.default_rng(1).normal(0.05, 0.003, (140, len(slow)))
     _, found = feed(gc)
     assert found == []
+
+
+@pytest.mark.parametrize("every", [2, 3, 5, 8])
+def test_ranks_that_collect_a_few_at_a_time_are_out_of_step(every):
+    """Of a small job several collect in one step by chance: as many as in each of the other steps, all wait for."""
+    gc = collections(8)
+    for rank in range(8):
+        gc[60 + rank % every :: every, rank] += 0.15
+    test, found = feed(gc)
+    assert found == list(range(found[0], 200))
+    assert found[0] < 60 + every + 3
+    assert len(test.found.ranks) == 8
+
+
+@pytest.mark.parametrize("ranks", [16, 128])
+def test_the_same_ranks_that_collect_together_are_in_step(ranks):
+    """A stage that allocates more collects by itself, its ranks at once: a common time would save nothing."""
+    gc = collections(ranks)
+    gc[60::10, : ranks // 8] += np.random.default_rng(2).uniform(0.1, 0.2, (14, ranks // 8))
+    assert feed(gc)[1] == []
 
 
 def test_collections_are_counted_since_they_are_a_fault():
