@@ -6,6 +6,7 @@ computes 5 % longer lengthens the step by 3 to 4 %, which a trigger misses.
 """
 
 from collections import Counter, deque
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -42,6 +43,8 @@ _ROWS_MIN, _ROWS_MAX = 5, 32  # kept for causes, which need 3, and for explanati
 _CELLS_MAX = 1 << 18  # rows x ranks of them: 55 MB
 _RESIZED_RATIO = 0.25  # of the ranks, gone or come from one step to the next: more than a node's lost records
 _SHARE_FORGOTTEN = 1e-3  # of flagged steps, below which a rank is as one that never flagged any
+_SUSPECT_STEPS = 2  # that a slower run waits for ranks and links which explain it and are about to alarm
+_SUSPECT_SHARE = 0.75  # of what the run is slower by, that one explains; more is jitter in which ranks take turns
 _SAMPLE_RANKS = 1024  # all ranks of a synchronous job end a step together: so many tell how long it took
 
 
@@ -89,6 +92,7 @@ class Judge:
         self._after_capture = False
         self._present: int | None = None
         self._findings: tuple[RunFinding, ...] = ()
+        self._suspect_steps = 0  # since the run has been slower
         self.recent_rows: deque[StepRow] = deque(
             maxlen=max(_ROWS_MIN, min(_ROWS_MAX, _CELLS_MAX // max(len(ranks), 1)))
         )
@@ -237,8 +241,17 @@ class Judge:
             rows = list(self.recent_rows)[-policy.steps :]
             before, now = self._rank_findings.before_and_now(rows)
             longest = self._rank_findings.longest_growth(rows)
-            found.append(slower_run(self._fluctuation, before, now, found, policy, longest_growth=longest))
+            slower = slower_run(self._fluctuation, before, now, found, policy, longest_growth=longest)
+            found.append(replace(slower, is_sure=slower.is_sure and not self._has_suspect(slower)))
+        else:
+            self._suspect_steps = 0
         return tuple(found)
+
+    def _has_suspect(self, slower: RunFinding) -> bool:
+        """Whether a rank or link that may alarm in the next step explains a slower run, for some steps at most."""
+        suspected = max(self._slow_rank.suspected_seconds(), self._links.suspected_seconds())
+        self._suspect_steps += 1
+        return self._suspect_steps <= _SUSPECT_STEPS and suspected > _SUSPECT_SHARE * slower.excess_seconds
 
 
 def _known(values: "NDArray[np.floating]") -> "NDArray[np.floating]":

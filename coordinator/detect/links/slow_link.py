@@ -195,6 +195,14 @@ class SlowLinkTest:
         self._verdicts = [sure for verdict in verdicts if (sure := verdict.within(alarms)).groups]
         self._reported, self._held_steps = alarms, 0
 
+    def suspected_seconds(self) -> float:
+        """Return the largest excess of a group that may be named in one of the next steps, in transfers of its own."""
+        suspects, excess = self._test.suspected()
+        held = sorted(set(self._test.alarms.series_A.tolist()) - self._reported)
+        excess = np.concatenate((excess, [self._test.alarms.of(group)[0] for group in held]))
+        groups = np.concatenate((suspects, np.array(held, dtype=np.intp)))
+        return float(np.max(excess * (self._scale_G() * self._bytes_G)[groups], initial=0))
+
     @property
     def mirrored_alarms(self) -> int:
         """How many groups alarmed in the last step for being too fast."""

@@ -56,8 +56,8 @@ class ExcessTest:
     """The test's memory for N series; steps must be given in ascending order.
 
     `families` holds, family by family, the pool of each series, numbered from 0 in each family. `alarm_N` is the
-    verdict, `level_N` the excess it rests on (ratio, smoothed), `onset_N` the step at which it began (-1 where there is
-    none); each is laid out when asked for. A family's own is `families[k]`. `test` names its share of the error budget.
+    verdict, laid out when it is asked for; what it rests on is in `alarms`. A family's own is `families[k]`. `test`
+    names its share of the error budget.
     """
 
     def __init__(
@@ -128,23 +128,15 @@ class ExcessTest:
         return alarm_N
 
     @property
-    def level_N(self) -> "Floats":
-        """The excess that alarms rest on, array of shape (N,), ratio, 0 where there is none."""
-        level_N = np.zeros(self.count, dtype=np.float32)
-        level_N[self.alarms.series_A] = self.alarms.level_A
-        return level_N
-
-    @property
-    def onset_N(self) -> "NDArray[np.int64]":
-        """The step at which alarms began, array of shape (N,), -1 where there is none."""
-        onset_N = np.full(self.count, -1)
-        onset_N[self.alarms.series_A] = self.alarms.onset_A
-        return onset_N
-
-    @property
     def suspicious(self) -> "Places":
         """Where a reference or a baseline must not learn now, more than one bad step: series, some of them twice."""
         return np.concatenate((self.alarms.series_A, self._high)) if len(self.alarms) else self._high
+
+    def suspected(self) -> "tuple[Places, Floats]":
+        """Return the series of which more than one bad step is known, in no alarm, and their excess of two steps."""
+        series = self.alarms.without(self._high)
+        before_N, now_N = self._recent
+        return series, np.minimum(before_N[series], now_N[series])
 
     def far_of(self, family: Family, least: float) -> dict[int, float]:
         """Return what a family's series were above their own past in the last step, by series.

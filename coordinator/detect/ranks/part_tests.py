@@ -23,6 +23,8 @@ import numpy as np
 from coordinator.detect.error_budget import cusum_limit, steps_between
 from coordinator.detect.ranks.components import PARTS
 from coordinator.detect.ranks.excess import ExcessTest
+from coordinator.detect.ranks.groups import Groups
+from coordinator.detect.ranks.references import References
 from coordinator.intake.views import OFF_CPU
 
 if TYPE_CHECKING:
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from coordinator.detect.ranks.families import Family
-    from coordinator.detect.ranks.groups import Groups
     from coordinator.settings.policy import ExcessPolicy
 
     Parts = Mapping[str, NDArray[np.floating]]
@@ -69,6 +70,7 @@ class PartTests:
         self.names = tuple(names)
         self._stages = stages
         self._replicas = replicas
+        self._references = References(stages, replicas)
         self._correlation = np.zeros(len(self.names))  # of the ranks of a replica, in each part
         self._steps = 0
         self._rest_KR = np.zeros((len(self.names), len(stages.group_R)), dtype=np.float32)  # of own work, ratio
@@ -99,9 +101,15 @@ class PartTests:
         rest_R = self._above_stage(seconds_R)
         if self._replicas is not None:
             rate = max(_CORRELATION_RATE, 1 / self._steps)
-            self._correlation[place] += rate * (_correlation(rest_R, self._replicas) - self._correlation[place])
+            healthy_R = rest_R.copy()
+            healthy_R[self.columns] = np.nan  # a slow rank is unlike its replica, whatever that shares
+            self._correlation[place] += rate * (_correlation(healthy_R, self._replicas) - self._correlation[place])
             if self._correlation[place] > _SHARED_MIN:
-                rest_R -= self._replicas.spread(self._replicas.median(rest_R))
+                own_R = np.ascontiguousarray(seconds_R, dtype=np.float32)
+                reference_P, shared_D = self._references.split(own_R, Groups.median)
+                assert shared_D is not None
+                usual_R = self._stages.spread(reference_P) + self._replicas.spread(shared_D)
+                rest_R = own_R - usual_R.astype(np.float32, copy=False)
         return rest_R
 
     def _above_stage(self, seconds_R: "NDArray[np.floating]") -> "NDArray[np.float32]":

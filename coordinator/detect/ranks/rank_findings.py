@@ -161,6 +161,7 @@ class RankFindings:
         rank = int(self._ranks[column])
         test, series = self._test.verdict_of(column)
         ratio, onset = test.level_and_onset(series)
+        usual_s = float(self._test.scale_P[self._test.stage_groups.group_of(column)])
         sigma_ratio, gate_ratio = test.noise_of(series)
         # It holds back the domain whose kind is waited in most.
         domain = max(self._domains_of.get(rank, ()), key=lambda d: waits.get(d.kind, 0.0), default=None)
@@ -174,7 +175,7 @@ class RankFindings:
             domain=None if domain is None else (domain.kind, domain.name),
             onset_step=onset,
             excess_ratio=ratio,
-            excess_seconds=_excess_seconds(explanation, ratio * self._test.scale_seconds(column)),
+            excess_seconds=_excess_seconds(explanation, ratio * usual_s),
             evidence=tuple(evidence_of(rank, explanation)),
             numbers={
                 "excess_ratio": ratio,

@@ -20,6 +20,7 @@ from coordinator.detect.ranks.excess import ExcessTest
 from coordinator.detect.ranks.families import Family
 from coordinator.detect.ranks.groups import Groups, has_nan, mean_of, median_of, middle
 from coordinator.detect.ranks.part_tests import PartTests
+from coordinator.detect.ranks.references import References, expert_places
 from coordinator.detect.ranks.static_differences import FleetView, views_of_ranks
 from coordinator.detect.ranks.work import WorkCorrection
 from coordinator.settings.policy import RankPolicy, WorkPolicy
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _REFERENCE_STEPS = 8
 _YOUNG_WEIGHT = 2.0  # a young past follows the last steps: the first ones are warm-up
 _MOVING_SHARE = 1 / 8  # of a stage's ranks: so many, when slow, move its 30 % quantile by what is reported of a stage
+_UNEVEN_RATIO = 2.0  # from there on a slow rank is seldom its stage's lowest but for its batch
 _FAR_FLOORS = 4.0  # smallest effects, 10 % of a step: less is no slow step by itself
 _SECONDS_MIN = 1e-9  # resolution of a record; keeps work of 0 from dividing
 
@@ -65,7 +67,8 @@ class SlowRankTest:
         self.replica_groups = Groups(replica_R)
         self.has_replicas = 1 < self.replica_groups.count < len(stage_R)
         self._batches = self.replica_groups if self.has_replicas else None
-        self._places = self._places_of(place_R)
+        self._references = References(self.stage_groups, self._batches)
+        self._places = expert_places(place_R, self._batches)
         self._all_stages = Groups(np.zeros(self.stage_groups.count, dtype=np.intp))
         self._past_P = np.full(self.stage_groups.count, np.nan)
         self._references_KP = np.full((_REFERENCE_STEPS, self.stage_groups.count), np.nan)
@@ -142,16 +145,16 @@ class SlowRankTest:
         if not self.ranks.is_warm:
             # How much of compute follows the work is not known in the first steps, in which a job warms up besides.
             self._test.forbid_early([self.stages] if self.shift_R is None else self._test.families)
-        reference_P = self.stage_groups.reference(own_R)
+        reference_P, shared_D = self._references.split(own_R, by_cell=self._is_uneven)
         if self._is_pause(reference_P):
             return
         if self._leave_out_idle(own_R, reference_P):
-            reference_P = self.stage_groups.reference(own_R)
+            reference_P, shared_D = self._references.split(own_R, by_cell=self._is_uneven)
         self._references_KP[:-1] = self._references_KP[1:]
         self._references_KP[-1] = reference_P
         self._usual_P = middle(self._references_KP)
         self.scale_P = np.maximum(np.fmax(reference_P, self._usual_P), _SECONDS_MIN)
-        self._compare(own_R, reference_P, excess_N[self.replicas.span])
+        self._compare(own_R, reference_P, shared_D, excess_N[self.replicas.span])
         if self.stage_groups.count > 1:
             common, excess_N[self.stages.span] = self._compare_stages(reference_P)
         self._test.step(excess_N, step)
@@ -160,10 +163,16 @@ class SlowRankTest:
             self._learn_stages(common, excess_N[self.stages.span])
 
     @property
-    def mirrored_alarms(self) -> tuple[int, int, int]:
-        """Return how many ranks, replicas and stages alarmed in the last step for being too fast."""
-        ranks, replicas, stages = (each.mirrored_alarms for each in (self.ranks, self.replicas, self.stages))
-        return ranks, replicas, stages
+    def mirrored_alarms(self) -> tuple[int, ...]:
+        """How many ranks, replicas and stages alarmed in the last step for being too fast."""
+        return tuple(each.mirrored_alarms for each in (self.ranks, self.replicas, self.stages))
+
+    @property
+    def _is_uneven(self) -> bool:
+        """Whether batches differ: what replicas share scatters by more than what ranks do by themselves."""
+        if not self.has_replicas:
+            return False
+        return bool(np.fmax.reduce(self.replicas.sigma_P) > _UNEVEN_RATIO * np.fmax.reduce(self.ranks.sigma_P))
 
     def _is_noisy(self) -> bool:
         """Whether parts are judged by themselves: own work has scattered by more than a quiet job's."""
@@ -184,12 +193,12 @@ class SlowRankTest:
             self.parts = PartTests(tuple(seconds), self.stage_groups, self._batches, self._excess_policy)
         self.parts.step(seconds, self.scale_P, step)
 
-    def _compare(self, own_R: "Floats", reference_P: "Floats", excess_D: "Floats") -> None:
+    def _compare(self, own_R: "Floats", reference_P: "Floats", shared_D: "Floats | None", excess_D: "Floats") -> None:
         """Turn each rank's seconds into its excess over stage and replica, and write that of replicas."""
         rest, reference = self.stage_groups.broadcast(own_R, reference_P)
         rest -= reference
-        if self.has_replicas:
-            own_D, shared_D = self._shared(own_R)
+        if shared_D is not None:
+            own_D, shared_D = self._shared(own_R, shared_D)
             np.divide(own_D, np.float32(mean_of(reference_P)), out=excess_D)
             rest, shared = self.replica_groups.broadcast(own_R, shared_D)
             rest -= shared
@@ -220,12 +229,11 @@ class SlowRankTest:
         self._pauses = self._pauses + 1 if paused else 0
         return paused
 
-    def _shared(self, rest_R: "Floats") -> "tuple[Floats, Floats]":
+    def _shared(self, rest_R: "Floats", shared_D: "Floats") -> "tuple[Floats, Floats]":
         """Return what each replica shares, arrays of shape (D,): to judge it by, and to take off its ranks.
 
         NaN where too few of one are known.
         """
-        shared_D = self.replica_groups.reference(rest_R)
         absent = self._absence.take(rest_R)
         alone_D = self._miss(absent, shared_D) if absent is not None else None
         known_D = shared_D[~np.isnan(shared_D)] if absent is not None else shared_D
@@ -234,7 +242,8 @@ class SlowRankTest:
             self.imbalance_seconds = float(np.maximum.reduce(known_D, initial=0) - np.float32(median_of(known_D)))
         own_D = shared_D
         if self._places is not None:
-            own_D = shared_D - self._places.spread(self._places.reference(shared_D))
+            of_place_D = self._places.spread(self._places.reference(shared_D))
+            own_D = shared_D - of_place_D.astype(np.float32, copy=False)
         if alone_D is not None and alone_D.any():
             own_D = np.where(alone_D, np.float32(np.nan), own_D)
             is_quiet = float(np.fmax.reduce(self.replicas.sigma_P)) < self._policy.pause_sigma
@@ -253,18 +262,6 @@ class SlowRankTest:
         present_D = groups.sizes_G - groups.counts(absent)
         alone_D: NDArray[np.bool_] = (present_D == 1) & (groups.sizes_G > 1) & ~is_new_D
         return alone_D
-
-    def _places_of(self, place_R: "Sequence[int] | None") -> Groups | None:
-        """Return the places of the replicas, of the ranks where there are none; None where a place is one of them."""
-        if place_R is None:
-            return None
-        places = np.asarray(place_R, dtype=np.intp)
-        if self.has_replicas:
-            place_D = np.zeros(self.replica_groups.count, dtype=np.intp)
-            place_D[self.replica_groups.group_R] = places
-            places = place_D
-        groups = Groups(places)
-        return groups if groups.count > 1 and int(groups.sizes_G.min()) > 1 else None
 
     def _compare_stages(self, reference_P: "Floats") -> "tuple[float, NDArray[np.float64]]":
         """Return the stages' common work over what it used to be, and by how much each stage's is beyond that."""
@@ -323,6 +320,11 @@ class SlowRankTest:
     def _has_slow_part(self) -> bool:
         return self.parts is not None and self.parts.is_alarmed
 
+    def suspected_seconds(self) -> float:
+        """Return the largest excess of a rank, replica or stage that may alarm in one of the next steps."""
+        _, excess = self._test.suspected()
+        return float(np.maximum.reduce(excess, initial=0) * np.fmax.reduce(self.scale_P, initial=0))
+
     @property
     def has_quiet(self) -> bool:
         """Whether anybody named works as its peers again, and its alarm is only not over yet."""
@@ -372,10 +374,6 @@ class SlowRankTest:
     def slow_parts(self, column: int) -> "dict[str, Family]":
         """Return the parts of one rank that are in alarm by themselves, the largest excess first."""
         return {} if self.parts is None else self.parts.of(column)
-
-    def scale_seconds(self, column: int) -> float:
-        """Return the seconds that a ratio of 1 stands for, for one rank."""
-        return float(self.scale_P[self.stage_groups.group_of(column)])
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt, arrays by name."""

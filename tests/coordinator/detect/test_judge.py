@@ -7,6 +7,7 @@ import pytest
 
 from coordinator.detect.findings import SLOW_RANK
 from coordinator.detect.judge import Judge
+from coordinator.detect.ranks.slow_rank import SlowRankTest
 from coordinator.settings.policy import Policy
 from tests.coordinator.scenarios import Scenario, generate
 
@@ -176,6 +177,29 @@ def test_one_strange_step_does_not_change_what_is_lost():
     for step in (69, 70, 71):
         (finding,) = (each for each in found[step] if each.kind == SLOW_RANK)
         assert finding.excess_seconds == pytest.approx(0.2, rel=0.1)
+
+
+@pytest.mark.parametrize(("degrees", "seeds"), [("pp=8", (0, 1, 2)), ("tp=2,pp=2,dp=2", (8, 9))])
+def test_a_slower_run_waits_for_a_rank_that_explains_it_and_is_about_to_alarm(degrees, seeds):
+    """Its own history shows the run's third slow step before the rank's alarm: no page names the run for a step."""
+    for seed in seeds:
+        judgements = judge_all(Scenario(degrees=degrees, seed=seed).with_fault("compute", 3, seconds=0.03, begin=60))
+        step, _ = first_finding(judgements)
+        before = [f for j in judgements for f in j.findings if j.step < step]
+        assert [f.kind for f in before if f.is_sure] == []
+        assert before[0].kind == "fluctuation"
+
+
+def test_a_slower_run_waits_two_steps_at_most(monkeypatch):
+    """A suspect that never alarms keeps no page back."""
+    scenario = Scenario(degrees="dp=8").with_fault("compute", *range(8), seconds=0.05, begin=60)
+
+    def sure_step():
+        return next(j.step for j in judge_all(scenario) for f in j.findings if f.kind == "fluctuation" and f.is_sure)
+
+    without = sure_step()
+    monkeypatch.setattr(SlowRankTest, "suspected_seconds", lambda _: 1.0)
+    assert sure_step() == without + 2
 
 
 def test_blind_ranks_are_counted():

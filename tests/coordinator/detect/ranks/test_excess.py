@@ -31,8 +31,7 @@ def test_a_lasting_excess_alarms_on_its_third_step():
     values[60:, 3] += 0.05
     test, first = run(values)
     assert first == [None, None, None, 62, None, None, None, None]
-    assert test.onset_N[3] == 60
-    assert test.level_N[3] == pytest.approx(0.05, abs=0.005)
+    assert test.alarms.of(3) == (pytest.approx(0.05, abs=0.005), 60)
 
 
 @pytest.mark.parametrize("length", [1, 2])
@@ -85,7 +84,7 @@ def test_an_alarm_ends_after_quiet_steps_and_not_before():
     assert test.alarm_N[0]
     test, _ = run(values[:90])
     assert not test.alarm_N[0]
-    assert test.onset_N[0] == -1
+    assert test.alarms.of(0)[1] == -1
 
 
 def test_missing_values_change_nothing():
@@ -171,8 +170,8 @@ def test_a_memory_taken_back_goes_on_as_if_nothing_had_been(at):
         whole.step(row, step)
         second.step(row, step)
         assert second.alarm_N.tolist() == whole.alarm_N.tolist()
-        assert second.onset_N.tolist() == whole.onset_N.tolist()
-    assert second.level_N == pytest.approx(whole.level_N)
+        assert second.alarms.onset_A.tolist() == whole.alarms.onset_A.tolist()
+    assert second.alarms.level_A == pytest.approx(whole.alarms.level_A)
 
 
 def test_a_memory_of_another_shape_is_refused_whole():
@@ -206,7 +205,7 @@ def test_what_was_silicon_before_is_no_part_of_the_onset():
     values[80:, 3] += 0.05
     test, first = run(values)
     assert first[3] == 82
-    assert 76 <= test.onset_N[3] <= 80
+    assert 76 <= test.alarms.of(3)[1] <= 80
 
 
 @pytest.mark.parametrize("lead_ratio", [0.35, 0.6])
@@ -218,7 +217,7 @@ def test_a_busy_host_before_a_fault_is_no_part_of_its_onset(lead_ratio):
     test, first = run(values)
     assert first[3] is not None
     assert first[3] <= 63
-    assert abs(test.onset_N[3] - 60) <= 1
+    assert abs(test.alarms.of(3)[1] - 60) <= 1
 
 
 @pytest.mark.parametrize(("series", "outlier"), [(8, 0.18), (128, 0.1)])

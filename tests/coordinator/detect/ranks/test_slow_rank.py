@@ -199,6 +199,16 @@ def test_hot_experts_are_no_fault_with_tokens_or_without(tokens_known):
     assert found[5] <= 94
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_slow_rank_under_uneven_batches_accuses_no_replica(seed):
+    """Of two stages of four ranks in two replicas: the reference is no single rank of the shorter batch."""
+    scenario = Scenario(degrees="tp=2,pp=2,dp=2", sequence_sigma=0.12, steps=160, seed=seed)
+    slow = generate(scenario.with_fault("compute", 3, seconds=0.043, begin=80))
+    found = first_alarms(slow.self_seconds, stages=[0] * 4 + [1] * 4, replicas=[0, 0, 1, 1] * 2)
+    assert found.keys() == {3}
+    assert found[3] < 90
+
+
 def test_a_whole_stage_that_turns_slow_is_found_by_its_past():
     """A node that is a pipeline stage has no peers: its work among the stages' was shorter before."""
     recording = generate(Scenario(degrees="tp=4,pp=2").with_fault("compute", 4, 5, 6, 7, seconds=0.04, begin=60))

@@ -1,0 +1,71 @@
+# ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
+"""What a rank's own work is compared with: its stage's, and what its replica shares.
+
+Pure. Ranks of one stage and one replica form a cell: they have the same layers, and the same batch. Where batches are
+uneven, the lowest of a stage are the ranks of its shortest batch, and of a few of these one slow rank would be the
+reference: there the low quantile of a cell comes first, and those of stage and replica are made of cells.
+
+Shapes: R ranks, P stages, D replicas, C cells.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coordinator.detect.ranks.groups import Groups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
+
+
+class References:
+    """The low quantiles of the `stages` and of the `replicas` of one job, None where ranks share no batch."""
+
+    def __init__(self, stages: Groups, replicas: Groups | None) -> None:
+        self._single = (stages, replicas)
+        self._cells: Groups | None = None
+        if replicas is None:
+            return
+        cell_R = stages.group_R * replicas.count + replicas.group_R
+        cells, first_C = np.unique(cell_R, return_index=True)
+        if len(cells) < len(cell_R):
+            self._cells = Groups(cell_R)
+            self._of_cells = (Groups(stages.group_R[first_C]), Groups(replicas.group_R[first_C]))
+
+    def split(
+        self,
+        own_R: "Floats",
+        quantile: "Callable[[Groups, Floats], Floats]" = Groups.reference,
+        *,
+        by_cell: bool = True,
+    ) -> "tuple[Floats, Floats | None]":
+        """Return each stage's reference and what each replica has beyond those, arrays of shape (P,) and (D,), seconds.
+
+        `by_cell` compares cells rather than single ranks. NaN where no rank of one is known; None without replicas.
+        """
+        stages, replicas = self._single
+        if by_cell and self._cells is not None:
+            own_R = quantile(self._cells, own_R)
+            stages, replicas = self._of_cells
+        reference_P = quantile(stages, own_R)
+        if replicas is None:
+            return reference_P, None
+        above = own_R - stages.spread(reference_P).astype(np.float32, copy=False)
+        return reference_P, quantile(replicas, above)
+
+
+def expert_places(place_R: "Sequence[int] | None", replicas: Groups | None) -> Groups | None:
+    """Return the expert places of replicas, of ranks where there are none; None where a place has one member."""
+    if place_R is None:
+        return None
+    places = np.asarray(place_R, dtype=np.intp)
+    if replicas is not None:
+        place_D = np.zeros(replicas.count, dtype=np.intp)
+        place_D[replicas.group_R] = places
+        places = place_D
+    groups = Groups(places)
+    return groups if groups.count > 1 and int(groups.sizes_G.min()) > 1 else None
