@@ -3,7 +3,7 @@
 Pure. One public number, `budget.false_page_steps`, is spent on the tests by their `SHARES` (Bonferroni: dependent or
 not, all together page no more often than the sum of the shares), and within a test on its series alike. A CUSUM's limit
 follows from its average run length, a level's from the normal tail, a row of long steps' from how often chance brings
-one, a count's from Poisson's tail. Each bounds how often noise alone passes that one condition; an alarm needs more, so
+one, a count's from Lorden's bound. Each bounds how often noise alone passes that one condition; an alarm needs more, so
 pages are rarer.
 
 What is no matter of chance has no share: floors define which effects matter, clips and `stalled_steps` how many stalled

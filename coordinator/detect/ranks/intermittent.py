@@ -1,11 +1,19 @@
+# ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
 """Which ranks are slow again and again for single steps, far more often than the others.
 
-Pure. A sum forgets a step that stands alone, as it must: ranks stall. What repeats is counted: of each rank, the steps
-far beyond noise, with an exponential memory, against the rate of ranks that have half as many of them at most, and a
-rate that healthy hosts have. The count is a Poisson figure, and is judged by its log likelihood ratio (the Chernoff
-bound of its tail) against the steps between false pages of the whole run.
+Pure. A sum of excesses forgets a step that stands alone, as it must: ranks stall. What repeats is counted: of each
+rank, the steps far beyond noise, by a CUSUM of Poisson counts (Lucas 1985). Each such step adds how much more likely it
+is at the rate of a fault than at that of the others, each step in between takes off how much less likely it is without
+one. The limit follows from the steps between false pages of the whole run: a sum of log likelihood ratios reaches h
+once in exp(h) looks at most (Lorden 1971).
+
+The others are the ranks that have half as many such steps at most: as of a reference, up to 70 % may be at fault. What
+few of them leave unknown is filled by a gamma prior of the rate, in which a healthy host has one in 2,000 steps, and
+what they have counts with a standard error more.
 
 A rank that is slow every so many steps, exactly, writes checkpoints or logs: that is no fault.
+
+Shapes: R ranks.
 """
 
 import math
@@ -24,141 +32,153 @@ if TYPE_CHECKING:
 
     from coordinator.settings.policy import ExcessPolicy
 
-_MEMORY_STEPS = 256
-_DECAY = 1 - 1 / _MEMORY_STEPS
-_USUAL_RATE = 1e-4  # of steps: the stalls of noisy hosts, ten times those of quiet ones
-_LOOKS = 0.02  # of steps, at which a count may pass: it does so where it rises, and ranks that are healthy seldom have
-# a step that makes it rise (usual rate x count / expected count: 0.005 in 8 ranks, 0.018 in 1,024)
-_UNSEEN = 0.5  # of a slow step among all others, that chance has kept from them
-_PEERS_MIN_SHARE = 0.3  # of the ranks, to compare with: as of a reference, up to 70 % may be at fault
+_MEMORY_STEPS = 1024  # of the rates of all ranks
+_DECAY = np.float32(1 - 1 / _MEMORY_STEPS)
+_PRIOR_EVENTS, _PRIOR_STEPS = 0.5, 1000.0  # healthy hosts: noisy ones stall once in 10,000 steps, bad ones in 1,000
+_FAULT_RATE = 0.02  # the smallest that the sum is made for, ...
+_FAULT_FACTOR = 12.0  # ... and no less than so many times the others'
+_LOOKS = 0.02  # of steps, at which a sum may pass: in slow ones, and healthy ranks have fewer
+_REST_STEPS = 2  # between two slow steps that count as two: a rank that is descheduled is so for several
+_PEERS_MIN_SHARE = 0.3  # of the ranks, to compare with
 _QUIET_STEPS = 128  # without such a step, after which it is over: where 1 in 20 is slow, chance leaves 1 in 700 so long
 _GAPS = 8
-_GAPS_MIN = 3  # of equal length, that make a period
+_GAPS_MIN = 3  # of equal length, that make a period; no rank is named with fewer
 _PERIOD_MIN = 10  # steps: no one writes checkpoints more often
 _PERIOD_JITTER = 0.05
-_COLUMNS = 6  # of a rank's figures in what is remembered
 _FORGOTTEN = 0.05  # of a step: a count that has faded to this is none
+_COLUMNS = 8 + _GAPS  # of a rank's figures in what is remembered
 
 
 @dataclass(slots=True)
-class _Count:
-    """Of one rank: its slow steps, faded since `last`, and when the first of them was; steps are judged ones."""
+class _Cusum:
+    """Of one rank: the sum, and the slow steps since it left zero; `first` and `last` are counted in judged steps."""
 
-    count: float = 0.0
+    onset_step: int
+    first: int
     last: int = 0
-    onset_step: int = -1
-    ratio: float = 0.0
+    events: int = 0
+    sum: float = 0.0
+    ratio: float = 0.0  # mean excess
     gaps: "deque[int]" = field(default_factory=lambda: deque(maxlen=_GAPS))
-
-    def faded(self, judged: int) -> float:
-        """Return what is left of the count."""
-        return float(self.count * _DECAY ** (judged - self.last))
 
     @property
     def is_periodic(self) -> bool:
         """Whether it comes every so many steps, or a multiple where one was not seen."""
-        gaps = list(self.gaps)
-        period = min(gaps, default=0)
-        if len(gaps) < _GAPS_MIN or period < _PERIOD_MIN:
+        period = min(self.gaps)
+        if period < _PERIOD_MIN:
             return False
         slack = max(1, round(_PERIOD_JITTER * period))
-        return all(abs(gap - round(gap / period) * period) <= slack for gap in gaps)
+        return all(abs(gap - round(gap / period) * period) <= slack for gap in self.gaps)
 
 
 class IntermittentTest:
-    """Memory of the slow steps of `ranks` ranks, as many entries as there are ranks with such steps."""
+    """Memory of the slow steps of `ranks` ranks: a count of each, and a sum of those that had one lately."""
 
     def __init__(self, ranks: int, policy: "ExcessPolicy") -> None:
         self.policy = policy
-        self._ranks = ranks
         self._judged = 0
-        self._counts: dict[int, _Count] = {}
-        self._sorted: NDArray[np.float64] | None = None  # of the last step, once asked for: counts, ascending
+        self._count_R = np.zeros(ranks, dtype=np.float32)  # of slow steps, fading
+        self._cusums: dict[int, _Cusum] = {}
         self.acting: set[int] = set()
         """Columns in alarm that were slow in the last step."""
         self.alarms: dict[int, int] = {}
         """Columns in alarm, with the judged step at which each was slow last."""
 
     def step(self, far: "Mapping[int, float]", step: int) -> None:
-        """Take the ranks far beyond noise in one step, and how far: excess by column."""
+        """Judge one step, given the ranks far beyond noise in it, and how far: excess by column."""
         self._judged += 1
-        self._sorted = None
+        self._count_R *= _DECAY
         for column, ratio in far.items():
-            self._take(column, ratio, step)
+            self._add(column, ratio, step)
         self.acting = set(self.alarms).intersection(far)
         self.alarms |= dict.fromkeys(self.acting, self._judged)
         self._end()
 
-    def _take(self, column: int, ratio: float, step: int) -> None:
-        own = self._counts.setdefault(column, _Count())
-        gap = self._judged - own.last
-        faded = own.faded(self._judged) if own.count else 0.0
-        is_new = gap > 1 or not own.count  # steps in a row are one event, which the sums judge
-        if faded < _FORGOTTEN:
-            own.onset_step, own.ratio = step, ratio
-            own.gaps.clear()
-        elif is_new:
+    def _add(self, column: int, ratio: float, step: int) -> None:
+        """Count a slow step of one rank, and raise its alarm if that is one too many."""
+        own = self._cusums.get(column)
+        gap = self._judged if own is None else self._judged - own.last
+        if own is not None and gap <= _REST_STEPS:  # steps in a row are one event, which the sums of excesses judge
+            own.last = self._judged
+            return
+        self._count_R[column] += 1
+        usual = self._usual_rate(float(self._count_R[column]))
+        if usual is None:
+            return
+        fault = max(_FAULT_RATE, _FAULT_FACTOR * usual)
+        if own is not None:
+            own.sum -= gap * (fault - usual)
             own.gaps.append(gap)
-        own.count, own.last = faded + is_new, self._judged
-        own.ratio += (ratio - own.ratio) / max(own.count, 1.0)
-        if self._is_more(own) and not own.is_periodic:
+        if own is None or (own.sum <= 0 and column not in self.alarms):
+            own = self._cusums[column] = _Cusum(step, self._judged)
+        own.sum += math.log(fault / usual)
+        own.last = self._judged
+        own.events += 1
+        own.ratio += (ratio - own.ratio) / own.events
+        looks = _LOOKS * steps_between("intermittent", self.policy.false_page_steps)
+        is_alarm = own.sum > math.log(len(self._count_R) * looks)
+        if is_alarm and len(own.gaps) >= _GAPS_MIN and not own.is_periodic:
             self.alarms[column] = self._judged
 
-    def _is_more(self, own: _Count) -> bool:
-        """Whether a rank has more slow steps than the others' rate explains."""
-        usual = _USUAL_RATE * min(self._judged, _MEMORY_STEPS) + _UNSEEN / max(self._ranks - 1, 1)
-        limit = math.log(self._ranks * _LOOKS * steps_between("intermittent", self.policy.false_page_steps))
-        if _evidence(own.count, usual) <= limit:
-            return False
-        if self._sorted is None:
-            self._sorted = np.sort([each.faded(self._judged) for each in self._counts.values()])
-        fewer = int(self._sorted.searchsorted(own.count / 2))
-        peers = self._ranks - len(self._sorted) + fewer
-        if peers < _PEERS_MIN_SHARE * self._ranks:
-            return False
-        return _evidence(own.count, usual + float(self._sorted[:fewer].sum()) / peers) > limit
+    def _usual_rate(self, count: float) -> float | None:
+        """Return the share of steps in which ranks with half of `count` slow steps at most have one.
+
+        None where they are too few, or have so many that no rank can have `_FAULT_FACTOR` times more.
+        """
+        peers_R = self._count_R <= count / 2
+        peers = int(np.count_nonzero(peers_R))
+        if peers < _PEERS_MIN_SHARE * len(peers_R):
+            return None
+        seen = float(self._count_R[peers_R].sum())
+        filled = _MEMORY_STEPS * (1 - float(_DECAY) ** self._judged)
+        rate = (_PRIOR_EVENTS + seen + math.sqrt(seen)) / (_PRIOR_STEPS + peers * filled)
+        return rate if rate * _FAULT_FACTOR < 1 else None
 
     def _end(self) -> None:
-        """Forget alarms that are over, and ranks whose last slow step is long ago."""
+        """Forget alarms that are over, and sums that have come back to zero."""
         over = [column for column, last in self.alarms.items() if self._judged - last > _QUIET_STEPS]
         for column in over:
-            del self.alarms[column], self._counts[column]
-        if self._judged % _MEMORY_STEPS == 0:
-            self._counts = {
+            del self.alarms[column], self._cusums[column]
+            self._count_R[column] = 0
+        if self._judged % _QUIET_STEPS == 0:
+            least = (1 - 1 / _FAULT_FACTOR) * _FAULT_RATE  # that a step without one takes off
+            self._cusums = {
                 column: own
-                for column, own in self._counts.items()
-                if column in self.alarms or own.faded(self._judged) >= _FORGOTTEN
+                for column, own in self._cusums.items()
+                if column in self.alarms or own.sum > least * (self._judged - own.last)
             }
+            self._count_R[self._count_R < _FORGOTTEN] = 0
 
     def of(self, column: int) -> tuple[float, float, int]:
         """Return the mean excess of a rank's slow steps (ratio), the share of steps that are, and the first of them."""
-        own = self._counts[column]
-        filled = _MEMORY_STEPS * (1 - _DECAY**self._judged)
-        return own.ratio, own.faded(self._judged) / filled, own.onset_step
+        own = self._cusums[column]
+        return own.ratio, own.events / (self._judged - own.first + 1), own.onset_step
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was counted, arrays by name."""
         rows = [
-            (column, own.count, own.last, own.onset_step, own.ratio, self.alarms.get(column, -1))
-            for column, own in self._counts.items()
+            (
+                *(column, own.onset_step, own.first, own.last, own.events, own.sum, own.ratio),
+                *(self.alarms.get(column, -1), *own.gaps, *[0] * (_GAPS - len(own.gaps))),
+            )
+            for column, own in self._cusums.items()
         ]
         table = np.array(rows, dtype=np.float64).reshape(-1, _COLUMNS)
-        return {"counts": table, "judged": np.array([self._judged])}
+        return {"cusums": table, "counts": self._count_R, "judged": np.array([self._judged])}
 
     def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Take back what `memory` gave, if it fits; what is periodic is learnt again."""
-        table, judged = memory.get("counts"), memory.get("judged")
-        if table is None or judged is None or table.shape[1:] != (_COLUMNS,) or judged.shape != (1,):
+        """Restore what `memory` returned, if it fits."""
+        table, judged, count_R = memory.get("cusums"), memory.get("judged"), memory.get("counts")
+        if table is None or judged is None or count_R is None or table.shape[1:] != (_COLUMNS,) or judged.shape != (1,):
             return
+        if count_R.shape != self._count_R.shape:
+            return
+        self._judged, self._count_R = int(judged[0]), count_R.astype(np.float32)
         rows: Iterable[tuple[float, ...]] = map(tuple, table.astype(np.float64).tolist())
-        self._judged = int(judged[0])
-        for column, count, last, onset_step, ratio, alarm in rows:
-            if 0 <= column < self._ranks:
-                self._counts[int(column)] = _Count(count, int(last), int(onset_step), ratio)
+        for column, onset_step, first, last, events, total, ratio, alarm, *gaps in rows:
+            if 0 <= column < len(count_R):
+                own = _Cusum(int(onset_step), int(first), int(last), int(events), total, ratio)
+                own.gaps.extend(int(gap) for gap in gaps if gap)
+                self._cusums[int(column)] = own
                 if alarm >= 0:
                     self.alarms[int(column)] = int(alarm)
-
-
-def _evidence(count: float, expected: float) -> float:
-    """Return how much more likely a count is at its own rate than at the expected one, natural logarithm."""
-    return count * math.log(count / expected) - count + expected if count > expected else 0.0
