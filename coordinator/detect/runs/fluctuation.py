@@ -41,6 +41,9 @@ _NET_SHARE_MIN = 0.1  # of a step: an imbalance that claims more of it than this
 _LEVEL_SIGMAS = 4.0  # of the level's own uncertainty, that a shift must exceed
 _SURE_STEPS, _SURE_SECONDS = 20, 15.0  # of a shift in a noisy job: shared hosts are busy for seconds
 _SURE_LIMITS = 1.26  # times the limit that its sum must exceed: how long noise remembers is known only roughly
+_MEMORY_MAX = 0.6  # of noise up to `noisy_sigma`, for a shift: slower noise, of 0.8 and more, looks like shifts
+_SHIFT_SIGMAS = 3.3  # that it must have there: healthy noise of memory 0.7 and 0.8 showed up to 3.04 in 25,600 steps
+_MEMORY_SAMPLES = 24  # of differences over the long lag: with 16 a memory of 0.9 passes for 0.6
 _LEVEL_RATE = 1 / 8  # smoothing of what is shown, in steps
 _SUM_MAX_FACTOR = 3.0  # times the alarm's: a sum that grows for ever never comes back
 _FIGURES = (
@@ -189,6 +192,17 @@ class FluctuationTest:
     def _is_noisy(self) -> bool:
         return self._noise.sigma > self.policy.noisy_sigma
 
+    @property
+    def _is_quiet_job(self) -> bool:
+        return self._noise.sigma <= self.policy.quiet_sigma
+
+    @property
+    def _may_shift(self) -> bool:
+        """Whether a sum of residuals shows a shift sooner than means do, and noise is not so slow as to look alike."""
+        noise = self._noise
+        is_fast = noise.samples >= _MEMORY_SAMPLES and noise.memory < _MEMORY_MAX
+        return self._is_noisy or (is_fast and not self._is_quiet_job)
+
     def _clipped(self, steps: int) -> list[float]:
         """Return the last excesses, none beyond what one of several should decide."""
         return self._last.values(steps, max(self.policy.clip_sigmas * self._noise.sigma, 2 * self._gate(_SHORT)))
@@ -208,12 +222,14 @@ class FluctuationTest:
 
     @property
     def _is_shifted(self) -> bool:
-        """Whether in a noisy job the sum of residuals is an alarm's, made of an effect that is still there."""
+        """Whether outside of quiet jobs the sum of residuals is an alarm's, made of an effect that is still there."""
         residuals = self._residuals
-        if not (self._is_noisy and self.is_warm and residuals.sum > limit(self.policy.false_page_steps)):
+        if not self._may_shift or not self.is_warm or residuals.sum <= limit(self.policy.false_page_steps):
             return False
         level = min(self._settled, round(2 / self.policy.baseline_rate))
         least = max(math.log1p(self.policy.floor_ratio), _LEVEL_SIGMAS * self._noise.sigma_of_mean(level))
+        if not self._is_noisy:
+            least = max(least, _SHIFT_SIGMAS * self._noise.sigma)
         return residuals.mean > least and self._last.median(_SHORT) > math.log1p(self.policy.floor_ratio)
 
     def _exceeds(self, window: list[float]) -> bool:
@@ -258,8 +274,8 @@ class FluctuationTest:
         is_known = self._settled * policy.baseline_rate >= 1
         if is_known and self._sum > policy.alarm_sum / 2 and self._run <= _WINDOWS[-1]:
             return  # what may be a slowdown teaches nothing, until it is too old to become one
-        if is_known and self._is_noisy and self._residuals.sum > limit(policy.false_page_steps) / 2:
-            return  # nor does a shift in a noisy job, however old
+        if is_known and self._may_shift and self._residuals.sum > limit(policy.false_page_steps) / 2:
+            return  # nor does a shift in a job that is not quiet, however old
         if not self._is_held_back:  # else a fault that no one fixes would become what is usual, soonest in a young run
             self._settled += 1
             self._level += max(1 / self._settled, policy.baseline_rate) * min(max(excess, -sigma), sigma)
@@ -291,16 +307,18 @@ class FluctuationTest:
         """Whether a verdict may be reported at once: the job is quiet, or the effect far beyond its noise.
 
         Elsewhere it must last, since how long a series remembers is known only roughly, and noise of ranks that share
-        cores has no known tail at all: in a noisy job a shift is sure that has lasted for seconds.
+        cores has no known tail at all: outside of quiet jobs a shift is sure that has lasted for seconds.
         """
         if not self.fluctuating:
             return False
         policy = self.policy
-        if self._is_noisy:
-            run, clear = self._residuals.run, self._residuals.sum > _SURE_LIMITS * limit(policy.false_page_steps)
-            lasted_s = run * math.exp(self._level)
-            return self._is_shifted and clear and run >= _SURE_STEPS and lasted_s >= _SURE_SECONDS
-        return self._noise.sigma <= policy.quiet_sigma or self._excess > policy.sure_factor * self._gate(_SHORT)
+        if self._is_quiet_job:
+            return True
+        if not self._is_noisy and self._excess > policy.sure_factor * self._gate(_SHORT):
+            return True
+        run, clear = self._residuals.run, self._residuals.sum > _SURE_LIMITS * limit(policy.false_page_steps)
+        lasted_s = run * math.exp(self._level)
+        return self._is_shifted and clear and run >= _SURE_STEPS and lasted_s >= _SURE_SECONDS
 
     @property
     def is_quiet(self) -> bool:

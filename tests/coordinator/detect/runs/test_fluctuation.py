@@ -78,13 +78,14 @@ def test_a_noisier_run_is_told_nothing_at_once_and_later_of_more(noise, memory):
         assert feed(values[:175])[0].fluctuating
 
 
-@pytest.mark.parametrize("memory", [0.0, 0.5])
-@pytest.mark.parametrize("ratio", [0.2, 0.45])
-def test_a_slower_job_in_noise_of_seven_percent_is_sure_within_forty_steps(ratio, memory):
+@pytest.mark.parametrize(
+    ("ratio", "memory", "noise"), [(0.2, 0.0, 0.07), (0.2, 0.5, 0.07), (0.45, 0.5, 0.07), (0.2, 0.5, 0.045)]
+)
+def test_a_slower_job_in_noise_is_sure_within_forty_steps(ratio, memory, noise):
     """Three steps show nothing there; what each adds to the last does, and the level does not follow the slowdown."""
     found = []
     for seed in range(6):
-        values = steps(350, noise=0.07, memory=memory, seed=seed)
+        values = steps(350, noise=noise, memory=memory, seed=seed)
         values[150:] *= 1 + ratio
         test, sure = FluctuationTest(POLICY), []
         for step, value in enumerate(values):
