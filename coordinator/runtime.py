@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 import lockstep
+from coordinator.api.events import BROADCAST
 from coordinator.api.services import Services
 from coordinator.app import make_app
 from coordinator.bus import Bus
@@ -114,6 +115,7 @@ class Coordinator:
         self._make_effects(store)
         services = self._make_services(store, history)
         app = make_app(services)
+        self._broadcast = app[BROADCAST]
         guard = self._web = Web(self.config.web_config_file, is_token=services.is_token)
         guard.protect(app)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
@@ -350,6 +352,8 @@ class Coordinator:
                 runs.isolation,
                 self._effects.isolation,
                 self._fleet.isolation,
+                self._web.isolation,
+                self._broadcast.isolation,
                 *(() if self._evidence is None else (self._evidence.isolation,)),
                 *(() if self._notifier is None else self._notifier.isolations()),
             ),

@@ -91,7 +91,7 @@ class Exporter:
         self._announced: dict[str, int] = {}  # run -> revision of its track that was announced last
         self._seen_requests: dict[tuple[str, int], int] = {}
         self._due_ns = {"scan": 0, "batch": 0, "announce": 0, "refresh": 0}
-        self._web: Web | None = None  # once HTTP is bound
+        self._web = Web()  # as configured once HTTP is bound
         self._process = OwnProcess()
         self._process_families: ProcessFamilies = ()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -262,7 +262,7 @@ class Exporter:
             stale_ns=round(self.config.rank_stale_seconds * _SECOND_NS),
             rings_quarantined=self._rings.quarantined,
             unwatched=self._unwatched.by_reason,
-            dropped=outcomes_of(self._isolation, self._rings.isolation),
+            dropped=outcomes_of(self._isolation, self._rings.isolation, self._publisher.isolation, self._web.isolation),
             delivery=self._publisher.status(),
             tick_duration_ns=time.monotonic_ns() - begin_ns,
             load=self._host_watch.node,
@@ -271,7 +271,7 @@ class Exporter:
             inspector=self._inspector.status(),
             neighbours=self._neighbours.status(),
             process=self._process_families,
-            http_refusals=dict(self._web.refusals) if self._web is not None else {},
+            http_refusals=dict(self._web.refusals),
         )
 
     def _guard(self, kind: str, key: str) -> Guard:

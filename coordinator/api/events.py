@@ -7,6 +7,7 @@ Nothing is computed while no one listens.
 import asyncio
 import contextlib
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from zlib import crc32
 from aiohttp import web
 
 from coordinator.api.services import SERVICES, ApiError
+from lockstep.serving.fault_isolation import FaultIsolation
 
 if TYPE_CHECKING:
     from coordinator.decide.capture import Capture
@@ -25,6 +27,7 @@ LISTENERS_MAX = 64
 """At the same time; each is a connection. Pages that are refused look every few seconds instead."""
 RUNS_MAX = 256  # told in one event; 20 KB
 _PERIOD_S = 1.0
+_EVENTS = "events"
 _KEEPALIVE_S = 15.0  # proxies close what is silent for a minute
 _SEND_S = 10.0  # a listener that takes no byte for so long is gone
 _RETRY_MS = 5000  # after which a browser comes back
@@ -44,12 +47,16 @@ class Listener:
 
 
 class Broadcast:
-    """Those who listen. `look` returns what is known of the runs now, cheaply; it is called on the event loop."""
+    """All listeners. `look` returns what is known of the runs now, cheaply; it is called on the event loop.
+
+    `isolation` counts the looks that failed; the next one is a second later.
+    """
 
     def __init__(self, look: Callable[[], list[dict[str, Any]]]) -> None:
         self._look = look
         self.listeners: set[Listener] = set()
         self.is_closing = False
+        self.isolation = FaultIsolation((_EVENTS,), failures_max=sys.maxsize)
         self._changed = asyncio.Event()
 
     def add(self, run: str) -> Listener:
@@ -88,12 +95,13 @@ class Broadcast:
                 listener.newest = listener.offered = text_of[listener.run]
                 listener.woken.set()
 
-    async def keep_telling(self) -> None:
-        """Tell once a second while anybody listens, for ever; ends by cancellation."""
+    async def run(self) -> None:
+        """Publish once a second while anyone listens; ends by cancellation."""
         while True:
             await self._changed.wait()
             await asyncio.sleep(_PERIOD_S)
-            self.publish()
+            with self.isolation.guard(_EVENTS, "", asyncio.get_running_loop().time()):
+                self.publish()
             if not self.listeners:
                 self._changed.clear()
 
@@ -110,7 +118,7 @@ BROADCAST: web.AppKey[Broadcast] = web.AppKey("broadcast", Broadcast)
 def install(app: web.Application) -> None:
     """Give an application its listeners, and let them go before its connections are closed."""
     app[BROADCAST] = Broadcast(lambda: [digest(run) for run in app[SERVICES].runs.by_name.values()])
-    app.cleanup_ctx.append(_telling)
+    app.cleanup_ctx.append(_broadcasting)
     app.on_shutdown.append(_close)
 
 
@@ -171,8 +179,8 @@ def _revision(summary: list[tuple[object, ...]]) -> int:
     return crc32(repr(summary).encode(errors="replace"))
 
 
-async def _telling(app: web.Application) -> AsyncIterator[None]:
-    task = asyncio.create_task(app[BROADCAST].keep_telling(), name="events")
+async def _broadcasting(app: web.Application) -> AsyncIterator[None]:
+    task = asyncio.create_task(app[BROADCAST].run(), name="events")
     yield
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):

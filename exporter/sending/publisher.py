@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.delivery import FrameHeader, pack_frame
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import Acknowledgement, CaptureRequest, NodeAlive, RunHeartbeat, StackRequest
+from lockstep.serving.fault_isolation import FaultIsolation
 from lockstep.serving.messaging import Broker, BrokerError, PublishRefusedError, Session, Will, backoff_seconds
 
 _log = logging.getLogger(__name__)
@@ -49,7 +51,7 @@ class _Frame:
 class Publisher:
     """Owns spool and connection. `run` is one task of the runtime; everything here is in its event loop.
 
-    Between `open` and `close` messages can be put, with or without a connection.
+    Messages can be put between `open` and `close`, connected or not. `isolation` counts received ones that failed.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Publisher:
         unix_ns: Callable[[], int] = time.time_ns,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
+        self.isolation = FaultIsolation(("message",), failures_max=sys.maxsize)
         self.connected = False
         self.address, self.scheme = "", "http"  # where HTTP is bound, which `Exporter` knows later
         self.term = 0  # that heartbeats report; `Exporter` has it from requests
@@ -178,7 +181,7 @@ class Publisher:
     async def _run_session(self) -> None:
         connection = self._broker.connect(
             client_id=f"lockstep-exporter-{self._node}",
-            on_message=self._on_message,
+            on_message=self._receive,
             packet_max_bytes=_INCOMING_MAX_BYTES,
             will=Will(topic=topics.alive_topic(self._node), payload=self._alive(alive=False)),
         )
@@ -328,6 +331,10 @@ class Publisher:
         self._counts.lost["spool"] += self.spool.lost_records - self._counted_lost
         self._counted_lost = self.spool.lost_records
 
+    def _receive(self, topic: str, payload: bytes) -> None:
+        with self.isolation.guard("message", topic, self._clock_ns() / _SECOND_NS):
+            self._on_message(topic, payload)
+
     def _on_message(self, topic: str, payload: bytes) -> None:
         """Pass a request on, note an acknowledgement; count what is neither, or cannot be."""
         try:
@@ -336,12 +343,12 @@ class Publisher:
             self._counts.reject("message", error)
             return
         match message:
+            case CaptureRequest() | StackRequest() if self._stop.is_set():
+                pass
             case CaptureRequest():
-                if not self._stop.is_set():
-                    self._on_request(message)
+                self._on_request(message)
             case StackRequest():
-                if not self._stop.is_set():
-                    self._on_stack_request(message)
+                self._on_stack_request(message)
             case Acknowledgement():
                 self._on_acknowledgement(message)
             case _:

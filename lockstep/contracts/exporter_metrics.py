@@ -70,8 +70,8 @@ OWN: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_exporter_inputs_dropped_total",
         "counter",
-        "Inputs dropped at the failure boundary, so that nothing else was: refused for what they hold, failed by a bug "
-        "of the exporter, or in quarantine after several failures in a row.",
+        "Inputs and changed files dropped at the failure boundary, so that nothing else was: refused for what they "
+        "hold, failed by a bug of the exporter, or in quarantine after several failures in a row.",
         "outcome",
         values=("refused", "failed", "quarantined"),
         level="default",

@@ -307,8 +307,9 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_coordinator_inputs_dropped_total",
         "counter",
-        "Messages, steps, diagnoses and models dropped at the failure boundary, so that no other run was: refused for "
-        "what they hold, failed by a bug of the coordinator, or in quarantine after several failures in a row.",
+        "Messages, steps, diagnoses, models, events of the page and changed files dropped at the failure boundary, so "
+        "that no other run was: refused for what they hold, failed by a bug of the coordinator, or in quarantine after "
+        "several failures in a row.",
         "outcome",
         values=("refused", "failed", "quarantined"),
     ),

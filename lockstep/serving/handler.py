@@ -10,7 +10,8 @@ from lockstep.serving.messaging import OnMessage
 class MessageHandler:
     """Calls `on_message`; a bug in it must not end the session, so what it raises is logged, once a minute.
 
-    For one event loop, whose clock it reads.
+    A service counts its failures itself, in the `FaultIsolation` inside its `on_message`: this is the net below it, for
+    clients without one. For one event loop, whose clock it reads.
     """
 
     def __init__(self, on_message: OnMessage) -> None:

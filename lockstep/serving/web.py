@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import logging
 import os
+import sys
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from aiohttp import web
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.metric import HTTP_REFUSALS
+from lockstep.serving.fault_isolation import FaultIsolation
 from lockstep.serving.http_server import LINGERING_S, BoundedSite, Connections
 from lockstep.serving.web_config import WebConfig, read_web_config
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
+_RELOAD = "web configuration"
 _REMEMBERED = 64  # passwords known to be right; a bcrypt check costs 50 ms and more
 _NO_USER_HASH = b"$2b$10$" + b"." * 53  # checked for users that are not there, so that timing does not reveal who is
 _CHALLENGE = {"WWW-Authenticate": 'Basic realm="lockstep"'}
@@ -41,7 +44,8 @@ class Web:
     """The web configuration in force; without a file everything is open and plain.
 
     `is_token` says whether a bearer token is right: its holder needs no password as well, for HTTP has one header
-    for both. `refusals` counts answers by status, of all handlers, that refuse who asks (`HTTP_REFUSALS`).
+    for both. `refusals` counts answers by status, of all handlers, that refuse who asks (`HTTP_REFUSALS`), `isolation`
+    failures of ours while a changed file was read.
     """
 
     def __init__(self, file: str = "", is_token: Callable[[str], bool] = lambda _: False) -> None:
@@ -51,6 +55,7 @@ class Web:
         self.context: ssl.SSLContext | None = None if self._config.tls is None else self._config.tls.context()
         self.connections = Connections()
         self.refusals: Counter[str] = Counter(dict.fromkeys(HTTP_REFUSALS, 0))
+        self.isolation = FaultIsolation((_RELOAD,), failures_max=sys.maxsize)
         self._times = self._read_times()
         self._secret = os.urandom(16)
         self._known: OrderedDict[bytes, None] = OrderedDict()
@@ -143,13 +148,17 @@ class Web:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            times = await asyncio.to_thread(self._read_times)
-            if times != self._times:
-                self._times = times
-                try:
-                    await asyncio.to_thread(self.reload)
-                except ConfigError as error:
-                    _log.warning("%s; what was in force before stays", error)
+            with self.isolation.guard(_RELOAD, str(self._file), asyncio.get_running_loop().time()):
+                await self._reload_if_changed()
+
+    async def _reload_if_changed(self) -> None:
+        times = await asyncio.to_thread(self._read_times)
+        if times != self._times:
+            self._times = times
+            try:
+                await asyncio.to_thread(self.reload)
+            except ConfigError as error:
+                _log.warning("%s; what was in force before stays", error)
 
     def reload(self) -> None:
         """Read the file and the certificate again.

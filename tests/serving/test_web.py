@@ -14,7 +14,9 @@ import yaml
 from aiohttp import web
 
 from lockstep.contracts.errors import ConfigError
+from lockstep.serving import web as web_module
 from lockstep.serving.web import Web
+from tests.serving.sessions import until
 
 CERTIFICATES = Path(__file__).parent / "certificates"
 TLS = {"cert_file": str(CERTIFICATES / "server.crt"), "key_file": str(CERTIFICATES / "server.key")}
@@ -186,6 +188,19 @@ async def test_passwords_and_certificates_are_rotated(file, tmp_path):
         assert (await ask(context=client_context(), authorization=basic("a", "old")))[0] == 401
         assert (await ask(context=client_context(), authorization=basic("a", "new")))[0] == 200
         assert "rotated.example" in await names_served(guard.port)
+
+
+async def test_a_rotation_that_fails_by_a_bug_is_counted_and_the_next_one_counts(file, monkeypatch):
+    """The task that looks for changed files goes on: certificates expire."""
+    monkeypatch.setattr(web_module, "_LOOK_SECONDS", 0.01)
+    write(file, {})
+    async with serving(file) as (guard, _):
+        with monkeypatch.context() as patch:
+            patch.setattr(Web, "reload", lambda _: {}["a bug"])
+            write(file, {"http_server_config": {}})
+            await until(lambda: guard.isolation.dropped["web configuration", "failed"] == 1)
+        write(file, {"http_server_config": {"headers": {"X-Frame-Options": "deny"}}})
+        await until(lambda: guard._config.headers == {"X-Frame-Options": "deny"})
 
 
 async def test_a_broken_rotation_changes_nothing(file):

@@ -84,6 +84,25 @@ async def test_the_end_of_the_coordinator_ends_every_stream():
         assert "events" in (await get(site, PATH, 503))["error"]
 
 
+async def test_a_failed_look_is_counted_and_the_next_one_comes(monkeypatch):
+    """A bug in what is known of one run must not leave every page without events for good."""
+    monkeypatch.setattr(events, "_PERIOD_S", 0.01)
+    known = [[], ValueError("a bug"), [{"run": "job", "step": 1}]]
+
+    def look():
+        found = known.pop(0) if len(known) > 1 else known[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    broadcast = Broadcast(look)
+    listener = broadcast.add("")
+    task = asyncio.create_task(broadcast.run())
+    await until(lambda: b"job" in listener.newest)
+    task.cancel()
+    assert broadcast.isolation.dropped["events", "failed"] == 1
+
+
 async def test_nothing_is_computed_while_nobody_listens():
     """The look at the runs is taken for listeners only."""
     looks = []
