@@ -90,6 +90,43 @@ def test_alerts_fire_as_at_level_full(level, tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+RANKS = {"n1": (0, 1), "n2": (2, 3)}
+
+
+def counters(metric, level, run):
+    """Yield promtool's series of a counter at `level`, of two nodes with two ranks each, every series with its own rate."""
+    form = metric.form(level)
+    variants = [{}] if not metric.values else [{metric.labels[-1]: value} for value in metric.values_at(level)]
+    for number, more in enumerate(variants):
+        for node, ranks in RANKS.items():
+            rates = {rank: sum(metric.name.encode()) + 7 * number + rank * rank for rank in ranks}
+            shared = {"job": "e", "instance": node, "run": run, **more}
+            shown = [({}, sum(rates.values()))] if form == "node" else [({"rank": r}, v) for r, v in rates.items()]
+            for own, rate in shown:
+                text = ",".join(f'{key}="{value}"' for key, value in {**shared, **own}.items())
+                yield {"series": f"{metric.name}{{{text}}}", "values": f"0+{rate}x20"}
+
+
+@pytest.mark.parametrize("level", LEVELS[:-1])
+def test_recorded_series_of_a_run_are_those_of_level_full(level, tmp_path):
+    """From sums of a node, every recorded series of a run has the value that it has from its ranks one by one."""
+    recorded = [r for r in rules.recordings() if r.record.startswith("run") and not r.record.startswith(ABOVE_MINIMAL)]
+    read = {BY_NAME[name] for rule in recorded for name in families(rule.expr)}
+    ours = sorted({m for m in read if m.source == "exporter"}, key=lambda metric: metric.name)
+    series = [each for run in (level, "full") for metric in ours for each in counters(metric, run, run)]
+    assert any("rank" not in each["series"] for each in series)
+    checks = []
+    for rule in recorded:
+        if not all(BY_NAME[name].source == "exporter" for name in families(rule.expr)):
+            continue
+        here, full = f'{rule.record}{{run="{level}"}}', f'{rule.record}{{run="full"}}'
+        same = f"count(abs({here} / ignoring (run) {full} - 1) < 1e-9)"
+        checks.append({"expr": f"{same} == bool count({full})", "eval_time": "15m", "exp_samples": [{"value": 1}]})
+    assert len(checks) > 10
+    done = run_promtool({"tests": [{"interval": "1m", "input_series": series, "promql_expr_test": checks}]}, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_page_names_who_misses_something():
     """Every family that a level leaves out or sums is a row, with the panels and runbooks that ask for it."""
     found = {name.strip("`"): cells for name, *cells in level_table.rows()}
