@@ -1,14 +1,16 @@
 """What a scrape costs, and what a dashboard asks of Prometheus: `python -m benchmarks.metrics_cost [--ranks 10240]`.
 
-First the pages: a made snapshot of 8 runs with 64 ranks each on an exporter, which is more than an exporter lets in,
+First the series of 10,000 ranks at each level of metrics, counted by the catalogue, with their budgets.
+
+Then the pages: a made snapshot of 8 runs with 64 ranks each on an exporter, which is more than an exporter lets in,
 and one of 20 runs of 10,240 ranks, half of them with slow ranks, on a coordinator. `render` is CPU ms of the text; the
 scrapes go over HTTP, each of a new snapshot; `freeze` is the longest time for which the event loop did not get to a
 task that asks every millisecond.
 
-Then the panels: every query of every dashboard, over eight minutes of a run of 10,240 ranks in a Prometheus of its own,
+Last the panels: every query of every dashboard, over eight minutes of a run of 10,240 ranks in a Prometheus of its own,
 filled by promtool with the series that these panels read, raw and recorded. Milliseconds of the slowest ones, the least
 of three where the first was over the budget. Budget: no query over 1 s, and none without data, for it would not be
-measured. Returns 1 where it is missed.
+measured. Returns 1 where a budget is missed.
 """
 
 import argparse
@@ -52,6 +54,7 @@ from dashboards.levels import OF_NODE
 from exporter.exposing.app import make_app
 from exporter.exposing.collector import NodeCollector as ExporterCollector
 from exporter.exposing.snapshot import NodeSnapshot
+from lockstep.cli import series_table
 from lockstep.contracts.metric import LEVELS, Level
 from lockstep.serving.exposition import render
 from tests.support import servers
@@ -63,6 +66,17 @@ SLOWEST_SHOWN = 12
 _TIMEOUT_S = 60
 _MS = 1e3
 _SCRAPER = {"Accept-Encoding": "gzip"}  # as Prometheus asks
+
+
+def count_series() -> bool:
+    """Print the series of 10,000 ranks at each level; return whether one exceeds its budget."""
+    is_over = False
+    for level in LEVELS:
+        found = series_table.of_cluster(nodes=1_250, ranks=RANKS_PER_NODE, kinds=1, level=level)
+        budget = series_table.BUDGETS.get(level)
+        is_over |= budget is not None and found > budget
+        print(f"10,000 ranks, level {level}: {found:,} series" + (f", budget {budget:,}" if budget else ""))
+    return is_over
 
 
 def measure_pages() -> Iterator[dict[str, Any]]:
@@ -210,6 +224,7 @@ def main() -> int:
         "--ranks", type=int, default=10_240, help="ranks of the run that the dashboards are asked about"
     )
     arguments = parser.parse_args()
+    is_over = count_series()
     for page in measure_pages():
         print(
             f"{page['page']}: {page['series']} series, {page['bytes'] / 1e3:.0f} kB, "
@@ -230,7 +245,7 @@ def main() -> int:
         print(f"{seconds * _MS:8.0f} ms {series:6} series  {' '.join(query.split())[:150]}")
     for query in empty:
         print(f"without data: {' '.join(query.split())}")
-    return int(over > 0 or bool(empty))
+    return int(is_over or over > 0 or bool(empty))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ FULL: Level = "full"
 SCRAPE_SERIES = 5
 """What Prometheus adds to each scrape: up, scrape_duration_seconds, scrape_samples_scraped,
 scrape_samples_post_metric_relabeling, scrape_series_added."""
+BUDGETS: dict[Level, int] = {"minimal": 80_000, "default": 276_000}
+"""Most series that 10,000 ranks of one run, data parallel, may have on 1,250 nodes."""
 _FURTHER_SERIES = 3  # +Inf, sum and count
 _FINDING_SERIES = 4  # of a suspect or incident: slowdown, info, gain, evidence
 _RANKS = 8

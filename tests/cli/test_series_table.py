@@ -55,7 +55,7 @@ def test_a_higher_level_has_no_less():
     assert all(len(row) == 1 + len(LEVELS) for row in series_table.rows())
 
 
-@pytest.mark.parametrize(("level", "most"), [("minimal", 80_000), ("default", 276_000)])
+@pytest.mark.parametrize(("level", "most"), series_table.BUDGETS.items())
 def test_ten_thousand_ranks_stay_within_their_budget(level, most):
     """Exporters, a coordinator with all its findings, recorded series and what Prometheus adds to each scrape."""
     found = series_table.of_cluster(nodes=1_250, ranks=8, kinds=1, level=level)
