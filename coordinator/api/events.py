@@ -1,6 +1,6 @@
-"""Server-sent events: that something is new, never what; a page that hears it asks for what it shows.
+"""Server-sent events: they report that something has changed, not what; the page then requests what it shows.
 
-Who listens gets at most one event a second and the newest one only, so that a slow listener costs one line of memory.
+A listener gets at most one event a second, and only the newest one, so that a slow listener costs one line of memory.
 Nothing is computed while no one listens.
 """
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from coordinator.run import Run
 
 LISTENERS_MAX = 64
-"""At the same time; each is a connection. Pages that are refused look every few seconds instead."""
-RUNS_MAX = 256  # told in one event; 20 KB
+"""At the same time; each is a connection. A page that is refused polls every few seconds instead."""
+RUNS_MAX = 256  # in one event; 20 KB
 _PERIOD_S = 1.0
 _EVENTS = "events"
 _KEEPALIVE_S = 15.0  # proxies close what is silent for a minute
@@ -35,9 +35,9 @@ _RETRY_MS = 5000  # after which a browser comes back
 
 @dataclass(eq=False, slots=True)
 class Listener:
-    """One connection. `run` is the only one it hears of, or empty.
+    """One connection. `run` is the only run it gets events of, empty for all.
 
-    `offered` is what it was told last, `newest` the same while that has not been sent.
+    `offered` is the last event for it, `newest` the same until it is sent.
     """
 
     run: str = ""
@@ -60,7 +60,7 @@ class Broadcast:
         self._changed = asyncio.Event()
 
     def add(self, run: str) -> Listener:
-        """Return a new listener, who is told at once.
+        """Return a new listener, whose first event is due at once.
 
         Raises
         ------
@@ -80,7 +80,7 @@ class Broadcast:
         self.listeners.discard(listener)
 
     def publish(self) -> None:
-        """Offer what is known now to all who have heard something else."""
+        """Offer what is known now to every listener whose last event differs."""
         if self.listeners:
             self._offer(self._look(), self.listeners)
 
@@ -116,14 +116,14 @@ BROADCAST: web.AppKey[Broadcast] = web.AppKey("broadcast", Broadcast)
 
 
 def install(app: web.Application) -> None:
-    """Give an application its listeners, and let them go before its connections are closed."""
+    """Add the listeners to an application; they end before its connections are closed."""
     app[BROADCAST] = Broadcast(lambda: [digest(run) for run in app[SERVICES].runs.by_name.values()])
     app.cleanup_ctx.append(_broadcasting)
     app.on_shutdown.append(_close)
 
 
 async def listen(request: web.Request) -> web.StreamResponse:
-    """Tell of all runs, or of the one that `run` names, until either side ends."""
+    """Send events of all runs, or of the one that `run` names, until either side ends."""
     broadcast = request.app[BROADCAST]
     listener = broadcast.add(request.query.get("run", ""))
     response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
@@ -134,7 +134,7 @@ async def listen(request: web.Request) -> web.StreamResponse:
         while not broadcast.is_closing:
             await _send_next(response, listener)
     except (ConnectionError, TimeoutError):
-        pass  # they went away, which is how every connection of this kind ends
+        pass  # the client has gone, which is how every connection of this kind ends
     finally:
         broadcast.discard(listener)
     return response
@@ -151,7 +151,7 @@ async def _send_next(response: web.StreamResponse, listener: Listener) -> None:
 
 
 def digest(run: "Run") -> dict[str, Any]:
-    """Return what tells whether a page of this run is stale."""
+    """Return what shows whether a page of this run is stale."""
     machine = run.machine
     judgement, desk = machine.judgement, machine.captures
     captures = [_stage_of(each) for each in (desk.current, *desk.past) if each is not None]

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 WORST_RANKS = 16  # listed one by one
 MARKS_MAX = 64  # incidents marked in the map
 MISSING = 255  # a cell without a measurement
-_LEVELS = 254  # the largest level of a cell; steps of 0.4 % of the scale are below what eyes tell apart
+_LEVELS = 254  # the largest level of a cell; steps of 0.4 % of the scale are below what eyes can distinguish
 _LEAST_SPREAD = 0.1  # of the median, to both sides: noise alone must not look like a fault
 _TOP_QUANTILE = 99.5  # per cent of cells below the end of the scale: one odd pause must not flatten the rest
 _NAME_MAX = 64  # characters of a name
-_SAMPLE_CELLS = 1 << 16  # that tell the scale; of more, the same in ten times the time
+_SAMPLE_CELLS = 1 << 16  # from which the scale is taken; more give the same in ten times the time
 
 
 def worst(found: RankFigures, scene: "Scene") -> list[dict[str, Any]]:

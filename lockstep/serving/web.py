@@ -43,7 +43,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Web:
     """The web configuration in force; without a file everything is open and plain.
 
-    `is_token` says whether a bearer token is right: its holder needs no password as well, for HTTP has one header
+    `is_token` returns whether a bearer token is right: its holder needs no password as well, for HTTP has one header
     for both. `refusals` counts answers by status, of all handlers, that refuse who asks (`HTTP_REFUSALS`), `isolation`
     failures of ours while a changed file was read.
     """

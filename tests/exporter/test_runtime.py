@@ -110,7 +110,7 @@ async def test_its_page_has_its_level(config: ExporterConfig, make_ring):
 
 
 async def test_a_port_in_use_is_named(config: ExporterConfig):
-    """The error says host and port, and the spool is free again."""
+    """The error names host and port, and the spool is free again."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"127.0.0.1:{port}"):

@@ -1,4 +1,4 @@
-"""Server-sent events: what is told, to how many, and how it ends."""
+"""Server-sent events: what is sent, to how many, and how it ends."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ async def next_event(response):
 
 
 async def test_a_listener_hears_what_is_new():
-    """At once what is known; then, told again, only what has changed; of one run where one is named."""
+    """At once what is known; then only what has changed; of one run where one is named."""
     async with Site() as site:
         play(site.runs, FAULTY, 0, 30)
         broadcast = site.app[BROADCAST]
@@ -42,7 +42,7 @@ async def test_a_listener_hears_what_is_new():
 
 
 async def test_listeners_are_bounded():
-    """One more than there may be is refused, and says so; who went away makes room."""
+    """One more than there may be is refused with the reason; one that leaves makes room."""
     known = [{"run": "job", "step": 1}]
     broadcast = Broadcast(lambda: known)
     listeners = [broadcast.add("") for _ in range(LISTENERS_MAX)]
@@ -53,7 +53,7 @@ async def test_listeners_are_bounded():
 
 
 async def test_a_slow_listener_costs_one_event():
-    """Whoever does not read has the newest event only; the same again is not offered."""
+    """A listener that does not read has the newest event only; the same again is not offered."""
     known = [{"run": "job", "step": 0}]
     broadcast = Broadcast(lambda: known)
     listener = broadcast.add("job")
@@ -103,7 +103,7 @@ async def test_a_failed_look_is_counted_and_the_next_one_comes(monkeypatch):
     assert broadcast.isolation.dropped["events", "failed"] == 1
 
 
-async def test_nothing_is_computed_while_nobody_listens():
+async def test_nothing_is_computed_while_no_one_listens():
     """The look at the runs is taken for listeners only."""
     looks = []
     broadcast = Broadcast(lambda: looks.append(1) or [])
@@ -112,7 +112,7 @@ async def test_nothing_is_computed_while_nobody_listens():
 
 
 async def test_a_running_coordinator_ends_with_a_page_open():
-    """The stream of a real one ends well when it is told to stop, so that it need not wait for its deadline."""
+    """The stream of a real one ends well when it is asked to stop, so that it need not wait for its deadline."""
     async with aiohttp.ClientSession() as client:
         async with running() as coordinator:
             response = await client.get(f"http://127.0.0.1:{coordinator.http_port}{PATH}")

@@ -13,7 +13,7 @@ from coordinator.settings.run_policy import ProfilePolicy
 from lockstep.contracts.domains import from_degrees
 from lockstep.contracts.messages import CaptureResult
 from tests.coordinator.conftest import finding
-from tests.coordinator.decide.test_state import ADVICE, POLICY, Story, found, summary
+from tests.coordinator.decide.story import ADVICE, POLICY, Story, found, summary
 
 NODES = {rank: f"n{rank // 2}" for rank in range(4)}
 

@@ -9,7 +9,7 @@ from coordinator.detect.findings import FLUCTUATION
 from coordinator.settings.run_policy import ProfilePolicy
 from lockstep.contracts.domains import from_degrees
 from tests.coordinator.conftest import finding
-from tests.coordinator.decide.test_state import Story
+from tests.coordinator.decide.story import Story
 
 POLICY = ProfilePolicy()
 TOPOLOGY = from_degrees({"tp": 2, "dp": 2, "pp": 2}, 8)

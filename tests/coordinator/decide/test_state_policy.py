@@ -5,7 +5,7 @@ from coordinator.detect.hangs.hang import Hang
 from coordinator.settings.policy import Policy
 from coordinator.settings.thresholds import apply
 from tests.coordinator.conftest import finding
-from tests.coordinator.decide.test_state import Story
+from tests.coordinator.decide.story import Story
 
 
 def changed(story, **values):
