@@ -77,7 +77,8 @@ class IntermittentTest:
     def __init__(self, ranks: int, policy: "ExcessPolicy") -> None:
         self.policy = policy
         self._judged = 0
-        self._count_R = np.zeros(ranks, dtype=np.float32)  # of slow steps, fading
+        self._ranks = ranks
+        self._count_R = np.zeros(0, dtype=np.float32)  # of slow steps, fading; empty before the first one
         self._cusums: dict[int, _Cusum] = {}
         self.acting: set[int] = set()
         """Columns in alarm that were slow in the last step."""
@@ -101,6 +102,8 @@ class IntermittentTest:
         if own is not None and gap <= _REST_STEPS:  # steps in a row are one event, which the sums of excesses judge
             own.last = self._judged
             return
+        if not len(self._count_R):
+            self._count_R = np.zeros(self._ranks, dtype=np.float32)
         self._count_R[column] += 1
         usual = self._usual_rate(float(self._count_R[column]))
         if usual is None:
@@ -116,7 +119,7 @@ class IntermittentTest:
         own.events += 1
         own.ratio += (ratio - own.ratio) / own.events
         looks = _LOOKS * steps_between("intermittent", self.policy.false_page_steps)
-        is_alarm = own.sum > math.log(len(self._count_R) * looks)
+        is_alarm = own.sum > math.log(self._ranks * looks)
         if is_alarm and len(own.gaps) >= _GAPS_MIN and not own.is_periodic:
             self.alarms[column] = self._judged
 
@@ -171,12 +174,12 @@ class IntermittentTest:
         table, judged, count_R = memory.get("cusums"), memory.get("judged"), memory.get("counts")
         if table is None or judged is None or count_R is None or table.shape[1:] != (_COLUMNS,) or judged.shape != (1,):
             return
-        if count_R.shape != self._count_R.shape:
+        if count_R.shape not in ((0,), (self._ranks,)):
             return
         self._judged, self._count_R = int(judged[0]), count_R.astype(np.float32)
         rows: Iterable[tuple[float, ...]] = map(tuple, table.astype(np.float64).tolist())
         for column, onset_step, first, last, events, total, ratio, alarm, *gaps in rows:
-            if 0 <= column < len(count_R):
+            if 0 <= column < self._ranks:
                 own = _Cusum(int(onset_step), int(first), int(last), int(events), total, ratio)
                 own.gaps.extend(int(gap) for gap in gaps if gap)
                 self._cusums[int(column)] = own

@@ -27,14 +27,14 @@ class References:
 
     def __init__(self, stages: Groups, replicas: Groups | None) -> None:
         self._single = (stages, replicas)
-        self._cells: Groups | None = None
-        if replicas is None:
-            return
+        self._cells: Groups | None = None  # laid out once asked for: even batches need none
+        self._of_cells = self._single
+
+    def _lay_out(self, stages: Groups, replicas: Groups) -> None:
         cell_R = stages.group_R * replicas.count + replicas.group_R
-        cells, first_C = np.unique(cell_R, return_index=True)
-        if len(cells) < len(cell_R):
-            self._cells = Groups(cell_R)
-            self._of_cells = (Groups(stages.group_R[first_C]), Groups(replicas.group_R[first_C]))
+        _, first_C = np.unique(cell_R, return_index=True)
+        self._cells = Groups(cell_R)
+        self._of_cells = (Groups(stages.group_R[first_C]), Groups(replicas.group_R[first_C]))
 
     def split(
         self,
@@ -48,14 +48,19 @@ class References:
         `by_cell` compares cells rather than single ranks. NaN where no rank of one is known; None without replicas.
         """
         stages, replicas = self._single
-        if by_cell and self._cells is not None:
+        if by_cell and replicas is not None:
+            if self._cells is None:
+                self._lay_out(stages, replicas)
+            assert self._cells is not None
             own_R = quantile(self._cells, own_R)
             stages, replicas = self._of_cells
         reference_P = quantile(stages, own_R)
         if replicas is None:
             return reference_P, None
-        above = own_R - stages.spread(reference_P).astype(np.float32, copy=False)
-        return reference_P, quantile(replicas, above)
+        above_R = own_R.copy()
+        rest, reference = stages.broadcast(above_R, reference_P)
+        rest -= reference
+        return reference_P, quantile(replicas, above_R)
 
 
 def expert_places(place_R: "Sequence[int] | None", replicas: Groups | None) -> Groups | None:

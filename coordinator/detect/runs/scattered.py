@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from coordinator.settings.policy import GcPolicy
 
+_LOST_US_MAX = 20_000_000  # of one step: a hundred of them fit 32 bits
 _RANKS_NAMED = 64
 _UPDATE_STEPS = 8  # between two looks at what has been found: it costs ten times the pass over the ranks
 _NS = 1_000_000_000
@@ -80,7 +81,7 @@ class ScatteredGcTest:
         self.policy = policy
         self._rank_count = rank_count
         self._events: deque[_Event] = deque()
-        self._lost_ns_R = np.zeros(rank_count, dtype=np.int64)  # by `_events` in which each rank collected
+        self._lost_us_R = np.zeros(rank_count, dtype=np.int32)  # by `_events` in which each rank collected
         self._steps: deque[float] = deque()
         self._durations: deque[float] = deque()
         self._judged = 0
@@ -105,18 +106,18 @@ class ScatteredGcTest:
             self._steps.popleft()
             self._durations.popleft()
         while self._events and self._events[0].step < self._steps[0]:
-            self._lost_ns_R -= self._lost_by(self._events.popleft())
+            self._lost_us_R -= self._lost_by(self._events.popleft())
         new = self._event(gc_R, step_seconds, step, full_R)
         if new is not None:
             self._events.append(new)
-            self._lost_ns_R += self._lost_by(new)
+            self._lost_us_R += self._lost_by(new)
         self._judged += 1
         if self.found is None:
             self.found = self._judge() if new is not None else None
         elif new is None and self._is_over():
             self.found = None
             self._events.clear()  # what is over must not begin again with the same collections
-            self._lost_ns_R[:] = 0
+            self._lost_us_R[:] = 0
         elif self._judged % _UPDATE_STEPS == 0:
             self.found = self._judge()
 
@@ -142,15 +143,16 @@ class ScatteredGcTest:
         bits = np.packbits(collected_R)
         return _Event(step, round((longest - mean) * _NS), int(np.count_nonzero(collected_R)), bits)
 
-    def _lost_by(self, event: _Event) -> "NDArray[np.int64]":
-        """Return what an event cost, for each rank that collected in its step, array of shape (R,), ns."""
-        lost_ns_R: NDArray[np.int64] = np.int64(event.lost_ns) * np.unpackbits(event.ranks_bits, count=self._rank_count)
-        return lost_ns_R
+    def _lost_by(self, event: _Event) -> "NDArray[np.int32]":
+        """Return what an event cost, for each rank that collected in its step, array of shape (R,), us."""
+        lost_us = np.int32(min(event.lost_ns // 1000, _LOST_US_MAX))
+        lost_us_R: NDArray[np.int32] = lost_us * np.unpackbits(event.ranks_bits, count=self._rank_count)
+        return lost_us_R
 
     def _judge(self) -> ScatteredGc | None:
         """Return what the events of the window amount to."""
         policy, events = self.policy, self._events
-        rank_count = int(np.count_nonzero(self._lost_ns_R))
+        rank_count = int(np.count_nonzero(self._lost_us_R))
         if len(events) < policy.events_min or rank_count < min(policy.ranks_min, self._rank_count):
             return None
         lost_ns = sum(event.lost_ns for event in events)
@@ -158,7 +160,7 @@ class ScatteredGcTest:
             return None
         # Of a few events most are one rank's by chance now and then: what is reported needs better reasons to end.
         share = policy.one_rank_share if self.found is None else (1 + policy.one_rank_share) / 2
-        most_ns = int(self._lost_ns_R.max())
+        most_ns = 1000 * int(self._lost_us_R.max())
         if most_ns > share * lost_ns:
             return None
         return self._describe(rank_count, lost_ns / _NS, (lost_ns - most_ns) / _NS)
@@ -177,7 +179,7 @@ class ScatteredGcTest:
         usual = float(np.median(self._durations))
         lost, saving = lost / since, saving / since
         events = sum(event.count for event in self._events)
-        most_first = np.argsort(-self._lost_ns_R, kind="stable")[: min(rank_count, _RANKS_NAMED)]
+        most_first = np.argsort(-self._lost_us_R, kind="stable")[: min(rank_count, _RANKS_NAMED)]
         return ScatteredGc(
             onset_step=onset if before is None else before.onset_step,
             events=events,
@@ -211,6 +213,6 @@ class ScatteredGcTest:
         take_back(self, memory, (), _WINDOWS)
         rows = zip(*figures.astype(np.int64).T.tolist(), bits.astype(np.uint8), strict=True)
         self._events = deque(_Event(*row) for row in rows)
-        self._lost_ns_R[:] = 0
+        self._lost_us_R[:] = 0
         for event in self._events:
-            self._lost_ns_R += self._lost_by(event)
+            self._lost_us_R += self._lost_by(event)
