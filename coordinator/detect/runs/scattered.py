@@ -81,7 +81,7 @@ class ScatteredGcTest:
         self.policy = policy
         self._rank_count = rank_count
         self._events: deque[_Event] = deque()
-        self._lost_us_R = np.zeros(rank_count, dtype=np.int32)  # by `_events` in which each rank collected
+        self._lost_us_R = np.zeros(0, dtype=np.int32)  # by `_events` of each rank, empty before them
         self._steps: deque[float] = deque()
         self._durations: deque[float] = deque()
         self._judged = 0
@@ -110,7 +110,7 @@ class ScatteredGcTest:
         new = self._event(gc_R, step_seconds, step, full_R)
         if new is not None:
             self._events.append(new)
-            self._lost_us_R += self._lost_by(new)
+            self._lost_us_R = self._lost_by(new) + (self._lost_us_R if len(self._lost_us_R) else 0)
         self._judged += 1
         if self.found is None:
             self.found = self._judge() if new is not None else None
@@ -215,4 +215,4 @@ class ScatteredGcTest:
         self._events = deque(_Event(*row) for row in rows)
         self._lost_us_R[:] = 0
         for event in self._events:
-            self._lost_us_R += self._lost_by(event)
+            self._lost_us_R = self._lost_by(event) + (self._lost_us_R if len(self._lost_us_R) else 0)
