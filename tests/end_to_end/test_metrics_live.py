@@ -48,6 +48,7 @@ SERIES_ON_A_DEVICE = {
 }
 """Of a family's series, those that ranks without a device have not."""
 ONCE_KNOWN = {
+    "lockstep_run_earlier_step_duration_seconds",
     "lockstep_run_expected_step_seconds",
     "lockstep_run_expected_step_error_ratio",
     "lockstep_run_imbalance_ratio",
@@ -55,7 +56,7 @@ ONCE_KNOWN = {
     "lockstep_memory_growth_bytes_per_step",
     "lockstep_run_memory_remaining_seconds",
 }
-"""What takes a model of the job, a window of steps, an incident, or memory that grows."""
+"""What takes an earlier attempt of the run, a model of the job, a window of steps, an incident, or memory that grows."""
 
 
 @pytest.fixture(scope="module")
