@@ -15,7 +15,7 @@ from rich.console import Console
 from coordinator.settings.config import CoordinatorConfig
 from exporter.config import ExporterConfig
 from lockstep.cli.demo import session
-from lockstep.cli.demo.verdict import agent_share, judge
+from lockstep.cli.demo.verdict import agent_seconds, agent_share, judge
 from lockstep.cli.demo.view import DemoView, draw_verdict, print_verdict
 from tests.support.servers import free_port
 
@@ -73,6 +73,30 @@ lockstep_device_step_time_seconds_total{run="demo",rank="0"} 7.0
     assert agent_share(last, last, "demo") is None
     assert agent_share(first, last, "none") is None
     assert agent_share(last, "", "demo") is None
+    assert agent_seconds(first, last, "demo") == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize(
+    ("incidents", "pages", "share", "capture_seconds"),
+    [
+        ([], ["0 1", "", "3 101"], 0.03, None),
+        ([{}], ["0 1", "3 101", "83 131"], 0.03, 20.0),
+        ([{}], ["", "", "83 131"], None, None),
+        ([{}], ["0 1", "3 101", ""], 0.03, None),
+    ],
+    ids=["healthy", "an incident", "an incident before the first reading", "no answer at the end"],
+)
+def test_what_the_agent_takes_of_each_step_and_for_a_capture_are_two_figures(incidents, pages, share, capture_seconds):
+    """A demonstration ends soon after its capture: their sum over its steps is no share that a user's training has."""
+    names = ("lockstep_agent_time_seconds_total", "lockstep_step_time_seconds_total")
+    first, healthy, last = (
+        "".join(f'{name}{{run="demo"}} {value}\n' for name, value in zip(names, page.split(), strict=False))
+        for page in pages
+    )
+    made = session._Session("compute", 2, 4, Console(), None)
+    made.incidents, made._first_metrics, made._healthy_metrics = incidents, first, healthy
+    made._reckon(last)
+    assert (made.agent_share, made.capture_seconds) == (share and pytest.approx(share), capture_seconds)
 
 
 def test_an_exporter_that_does_not_answer_costs_the_share_alone():

@@ -15,7 +15,7 @@ import aiohttp
 from rich.console import Console
 
 from lockstep.agent.bootstrap import loader_environment
-from lockstep.cli.demo.verdict import EXPECTED, DemoVerdict, agent_share, judge
+from lockstep.cli.demo.verdict import EXPECTED, DemoVerdict, agent_seconds, agent_share, judge
 from lockstep.cli.demo.view import DemoView, draw_verdict, print_verdict
 from lockstep.cli.services_command import first_leaf
 from lockstep.cli.up import LOOPBACK, Up
@@ -83,7 +83,8 @@ class _Session:
         self.run_json: dict[str, Any] = {}
         self.incidents: list[dict[str, Any]] = []
         self.agent_share: float | None = None
-        self._metrics_url = self._first_metrics = ""
+        self.capture_seconds: float | None = None
+        self._metrics_url = self._first_metrics = self._healthy_metrics = ""
         self._is_interrupted = False
 
     async def run(self) -> DemoVerdict:
@@ -101,8 +102,7 @@ class _Session:
                 relay = tasks.create_task(self._relay(training), name="training output")
                 try:
                     await self._watch(address, training)
-                    with contextlib.suppress(*_NO_ANSWER):
-                        self.agent_share = agent_share(self._first_metrics, await _fetch_text(self._metrics_url), RUN)
+                    self._reckon(await _fetch_text(self._metrics_url))
                 finally:
                     await _end(training)
                     await relay
@@ -120,7 +120,15 @@ class _Session:
             healthy=self.run_json.get("baseline_step_seconds"),
             state=self.run_json.get("state"),
             agent_share=self.agent_share,
+            capture_seconds=self.capture_seconds,
         )
+
+    def _reckon(self, last_metrics: str) -> None:
+        """Work out what the agent took: of each step before there was an incident, and what came on top once."""
+        healthy = self._healthy_metrics if self.incidents else last_metrics
+        self.agent_share = agent_share(self._first_metrics, healthy, RUN)
+        if self.incidents and self.agent_share is not None and last_metrics:
+            self.capture_seconds = agent_seconds(healthy, last_metrics, RUN) / self.ranks
 
     async def _start_training(self, root: Path) -> asyncio.subprocess.Process:
         job = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
@@ -180,10 +188,12 @@ class _Session:
             if response.status != 200:  # noqa: PLR2004  (the run has not reported yet)
                 return
             self.run_json = await response.json()
-        if not self._first_metrics:
-            self._first_metrics = await _fetch_text(self._metrics_url)
+        metrics = "" if self.incidents else await _fetch_text(self._metrics_url)
+        self._first_metrics = self._first_metrics or metrics
         async with api.get("/api/v1/incidents", params={"run": RUN}) as response:
             self.incidents = (await response.json())["incidents"]
+        if not self.incidents:
+            self._healthy_metrics = metrics
         self.view.update(self.run_json)
 
     def _interrupt(self, training: asyncio.subprocess.Process) -> None:

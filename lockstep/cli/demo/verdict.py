@@ -44,8 +44,9 @@ class DemoVerdict:
     """The answer, with the question. `kind`, `rank`, `cause` and `function` are None where nothing was found.
 
     `state` is the run's at the end; `root_cause` and `stacks` are of a crash and a hang. `agent_share_ratio` is the
-    time that the agent took from the training threads over the step time, from the first steps seen on, None where
-    there were no more.
+    time that the agent took from the training threads over the step time, from the first steps seen on until there was
+    an incident, and `agent_capture_seconds` what it took of the mean rank from then on, which is that of the captures;
+    None where no step was seen, and where there was no incident.
     """
 
     run: str
@@ -68,6 +69,7 @@ class DemoVerdict:
     advice: list[dict[str, Any]] = field(default_factory=list)
     stacks: list[str] = field(default_factory=list)
     agent_share_ratio: float | None = None
+    agent_capture_seconds: float | None = None
     incidents: int = 0
     steps: int = 0
     correct: bool = False
@@ -88,6 +90,7 @@ def judge(
     healthy: float | None,
     state: str | None = None,
     agent_share: float | None = None,
+    capture_seconds: float | None = None,
 ) -> DemoVerdict:
     """Return the verdict over all incidents of the run, closed ones included.
 
@@ -120,6 +123,7 @@ def judge(
         advice=list(found.get("advice", ())),
         stacks=list(found.get("stacks", ())),
         agent_share_ratio=agent_share,
+        agent_capture_seconds=capture_seconds,
         incidents=len(incidents),
         steps=steps,
         correct=_is_correct(expected, incidents, matching, rank, state),
@@ -132,17 +136,20 @@ def agent_share(before: str, after: str, run: str) -> float | None:
     The quotient of the recording rule `run:lockstep_agent_time_per_step_time:ratio_rate1m`, which the dashboard's panel
     shows; like `rate`, it leaves out what was counted before the first reading. None where no step was counted between.
     """
-    agent_s, step_s = (
-        _total(after, name, run) - _total(before, name, run)
-        for name in ("lockstep_agent_time_seconds_total", "lockstep_step_time_seconds_total")
-    )
-    return agent_s / step_s if step_s > 0 else None
+    step_s = _growth(before, after, "lockstep_step_time_seconds_total", run)
+    return agent_seconds(before, after, run) / step_s if step_s > 0 else None
 
 
-def _total(metrics: str, name: str, run: str) -> float:
-    """Return the sum of a run's series of a metric."""
+def agent_seconds(before: str, after: str, run: str) -> float:
+    """Return the time that the agent took from all training threads of a run between two readings."""
+    return _growth(before, after, "lockstep_agent_time_seconds_total", run)
+
+
+def _growth(before: str, after: str, name: str, run: str) -> float:
+    """Return by how much the sum of a run's series of a metric grew."""
     series = rf'^{name}\{{[^}}\n]*run="{re.escape(run)}"[^}}\n]*\}} (\S+)'
-    return sum(map(float, re.findall(series, metrics, re.MULTILINE)))
+    first, last = (sum(map(float, re.findall(series, page, re.MULTILINE))) for page in (before, after))
+    return last - first
 
 
 def _is_correct(

@@ -136,7 +136,14 @@ def print_verdict(console: Console, verdict: DemoVerdict) -> None:
         console.print(table)
     console.print(f"Injected: {_injected(verdict)}. The verdict is {_judgement(verdict)}.")
     if verdict.agent_share_ratio is not None:
-        console.print(f"The agent took {verdict.agent_share_ratio:.3%} of the step time from the training threads.")
+        console.print(_agent_cost(verdict.agent_share_ratio, verdict.agent_capture_seconds))
+
+
+def _agent_cost(share_ratio: float, capture_seconds: float | None) -> str:
+    share = f"The agent took {share_ratio:.3%} of the step time from the training threads"
+    if capture_seconds is None:
+        return f"{share}."
+    return f"{share} before the incident, and {capture_seconds * 1e3:.0f} ms of each rank since, captures included."
 
 
 def _nothing_found(verdict: DemoVerdict) -> str:
