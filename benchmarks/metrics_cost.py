@@ -170,7 +170,8 @@ def _filled(target: dict[str, Any]) -> str:
     expr: str = target["expr"]
     # Where a device is found by its place, it is because the rank knows no UUID.
     rank = UNNAMED_RANK if target["legendFormat"].startswith("its local rank's") else ASKED_RANK
-    values = {"$__rate_interval": f"{4 * SCRAPE_SECONDS}s", "$__range": "8m", "$hostname": ".+", "$rank": str(rank)}
+    values = {"$__rate_interval": f"{4 * SCRAPE_SECONDS}s", "$__range": "8m", "$hostname": ".+", "$cluster": ".*"}
+    values["$rank"] = str(rank)
     for name, value in values.items():
         expr = expr.replace(name, value)
     return expr.replace("$run", RUN)

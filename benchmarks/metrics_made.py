@@ -39,6 +39,7 @@ RANKS_PER_NODE = 8
 SCRAPE_SECONDS = 30  # what is advised for ten thousand ranks
 ASKED_RANK, UNNAMED_RANK = 29, 31  # whom the Rank dashboard is asked about; the second knows no UUID of its device
 DOWN = ("lockstep_agent_up", "lockstep_exporter_mqtt_connected")  # the last one of each is not
+CLOSED = ("lockstep_incident_info",)  # the last one of it left the page at once
 assert ASKED_RANK < SUSPECTS_MAX  # the first ranks are the suspects
 _FACTS = RankFacts(device="NVIDIA H200", device_kind="cuda", dtype="bf16", peak_flops_per_second=989.5e12)
 _UNIX_S = 1.7e9
@@ -232,8 +233,9 @@ def _family(
             own = 0.0 if bound and float(bound) < 1 else rate * (1 + place % 50 / 1000)
             begin = int(sample not in DOWN or place < len(labels) - 1)
             head = f'{sample}{{{text},le="{bound}"}}' if bound else f"{sample}{{{text}}}"
-            lines += [f"{head} {begin + own * (at - times.start):.9g} {at}\n" for at in times]
-            count += len(times)
+            seen = times[:1] if sample in CLOSED and place == len(labels) - 1 else times
+            lines += [f"{head} {begin + own * (at - times.start):.9g} {at}\n" for at in seen]
+            count += len(seen)
     return "".join(lines), count
 
 
@@ -270,7 +272,14 @@ _VALUES = {
     "device": ("NVIDIA H200",),
     "dtype": ("bf16",),
     "version": ("0.1.0",),
+    "communicator": ("tp", "dp"),
+    "operation": ("AllReduce", "AllGather"),
 }
+"""What a label may be; each other one has one value, its name."""
+
+
+def _values(label: str) -> tuple[str, ...]:
+    return _VALUES.get(label, (label,))
 
 
 def _ranked(
@@ -278,7 +287,7 @@ def _ranked(
 ) -> Iterator[tuple[str, int]]:
     """Yield the text of each series' labels and a rank of its node; series of no rank once, or once a node."""
     of_others = [label for label in labels if label not in ("rank", "incident")]
-    choices = [values if values and label == labels[-1] else _VALUES[label] for label in of_others]
+    choices = [values if values and label == labels[-1] else _values(label) for label in of_others]
     for rank in ranks if is_of_node or {"rank", "incident"} & set(labels) else (0,):
         own = [
             (label, f"{RUN}-{rank}" if label == "incident" else str(rank)) for label in labels if label not in of_others
@@ -298,9 +307,9 @@ def _sets(labels: tuple[str, ...], ranks: int) -> Iterator[str]:
         others = [label for label in labels if label not in ("rank", "hostname")]
         for rank in range(ranks):
             own = f'rank="{rank}",hostname="node{rank // RANKS_PER_NODE}"'
-            yield ",".join([own, *(f'{label}="{_VALUES[label][0]}"' for label in others)])
+            yield ",".join([own, *(f'{label}="{_values(label)[0]}"' for label in others)])
         return
-    for chosen in product(*((by_node | _VALUES)[label] for label in labels)):
+    for chosen in product(*(by_node.get(label) or _values(label) for label in labels)):
         yield ",".join(f'{label}="{value}"' for label, value in zip(labels, chosen, strict=True))
 
 

@@ -51,8 +51,8 @@ def test_the_third_slow_step_opens_an_incident_and_asks_for_a_capture():
     watch = runs()
     two_nodes(watch)
     assert play(watch, FAULTY, 0, 42) == []
-    told = [("job", "OpenIncident"), ("job", "RequestCapture"), ("job", "UpdateIncident")]
-    assert play(watch, FAULTY, 42, 43) == told
+    opened = [("job", "OpenIncident"), ("job", "RequestCapture"), ("job", "UpdateIncident")]
+    assert play(watch, FAULTY, 42, 43) == opened
     snapshot = watch.snapshot_of(watch.by_name["job"])
     assert (snapshot.slow_ranks, snapshot.suspects[0].rank, snapshot.suspects[0].cause) == (1, 2, "data")
     assert (snapshot.suspects[0].hostname, snapshot.suspects[0].domain_kind) == ("host-n1", "dp")

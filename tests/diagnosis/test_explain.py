@@ -8,7 +8,7 @@ from lockstep.diagnosis.explain import explain
 from lockstep.diagnosis.verdict import INSUFFICIENT
 from lockstep.trace.patterns import FunctionClass, Pattern, PatternSummary, encode_patterns
 from tests.diagnosis.summaries import STEPS, summary
-from tests.diagnosis.test_root_cause import told
+from tests.diagnosis.test_root_cause import found_on_rank
 
 STEP_SECONDS = 0.3
 
@@ -47,14 +47,14 @@ def test_a_slow_function_without_a_cause_is_named_alone():
 
 def test_a_cause_joins_the_function():
     """Function from the call trees, cause from the node: both, with the evidence of both."""
-    found = answer([slow(told("gc", 150))], cause="gc")
+    found = answer([slow(found_on_rank("gc", 150))], cause="gc")
     assert (found.root_cause, found.bottleneck) == ("gc", "cpu")
     assert "gc, 150.0 ms a step: gc costs 150" in found.evidence
 
 
 def test_costs_that_peers_have_as_well_are_no_cause():
     """Reading that holds up every rank alike stays out of the answer."""
-    reading = told("data_reading", 90, bottleneck="io")
+    reading = found_on_rank("data_reading", 90, bottleneck="io")
     found = answer([slow(reading)], [replace(peer, findings=[reading]) for peer in PEERS])
     assert found.root_cause == "slow_function"
     assert not any("data reading" in sentence for sentence in found.evidence)
@@ -62,14 +62,16 @@ def test_costs_that_peers_have_as_well_are_no_cause():
 
 def test_the_subject_of_a_cause_stands_in_for_a_function_that_is_not_found():
     """Without call trees the finding's subject is the function, and no more certain than medium."""
-    bare = [replace(each, tree=[]) for each in (slow(told("gc", 150, subject="sweep")), *PEERS)]
+    bare = [replace(each, tree=[]) for each in (slow(found_on_rank("gc", 150, subject="sweep")), *PEERS)]
     found = answer(bare[:1], bare[1:])
     assert (found.function, found.root_cause, found.confidence) == ("sweep", "gc", "medium")
 
 
 def test_other_causes_are_named_after_the_first():
     """Of four causes the first explains, the next three are named with what they cost."""
-    found = answer([slow(*(told(cause, ms) for cause, ms in (("gc", 60), ("dispatch", 150), ("synchronisation", 90))))])
+    found = answer(
+        [slow(*(found_on_rank(cause, ms) for cause, ms in (("gc", 60), ("dispatch", 150), ("synchronisation", 90))))]
+    )
     assert found.root_cause == "dispatch"
     assert [each for each in found.evidence if each.startswith("also: ")] == [
         "also: synchronisation, 90.0 ms a step",
@@ -79,7 +81,7 @@ def test_other_causes_are_named_after_the_first():
 
 def test_advice_is_ordered_by_gain_and_given_once():
     """The largest predicted gain is first, what cannot be predicted last, and nothing is said twice."""
-    found = answer([slow(told("gc", 150), told("data_processing", 60, bottleneck="io"))], cause="gc")
+    found = answer([slow(found_on_rank("gc", 150), found_on_rank("data_processing", 60, bottleneck="io"))], cause="gc")
     gains = [each.predicted_gain_ratio or 0.0 for each in found.advice]
     assert gains == sorted(gains, reverse=True)
     assert gains[0] == pytest.approx(0.5, abs=0.07)  # 150 of 300 ms, or all of the 170
@@ -96,11 +98,11 @@ def crowded(number, loader_ms, *operators_ms, **changes):
 
 def test_a_dearer_loader_goes_before_an_operator_that_crowding_prolongs():
     """The loader holds 90 ms, no operator more than 45: the answer is the loader, not the root cause of an operator."""
-    loading = told("data_processing", 90, bottleneck="io", subject="enumerate(DataLoader)#next")
+    loading = found_on_rank("data_processing", 90, bottleneck="io", subject="enumerate(DataLoader)#next")
     suspect = crowded(2, 100, 45, 25, findings=[loading])
     found = answer([suspect], [crowded(0, 10, 2, 2), crowded(1, 10, 2, 2)], cause="unknown", excess_seconds=0.13)
     assert (found.function, found.root_cause) == ("enumerate(DataLoader)#next", "data_processing")
-    cheap = told("data_processing", 39.5, bottleneck="io", subject="enumerate(DataLoader)#next")
+    cheap = found_on_rank("data_processing", 39.5, bottleneck="io", subject="enumerate(DataLoader)#next")
     suspect = crowded(2, 50, 90, findings=[cheap])
     found = answer([suspect], [crowded(0, 10, 2), crowded(1, 10, 2)], cause="unknown", excess_seconds=0.13)
     assert (found.function, found.root_cause) == ("aten::op0", "slow_function")
@@ -121,7 +123,7 @@ def test_nothing_to_go_by_is_said(suspects):
 
 def test_a_slower_job_has_the_cause_that_its_ranks_share():
     """Small messages on every rank: the cause of the whole job, with whom it was told by."""
-    small = told("small_packets", 60, bottleneck="communication")
+    small = found_on_rank("small_packets", 60, bottleneck="communication")
     found = answer([rank(each, small) for each in range(4)], [], cause="link", scope="job")
     assert (found.root_cause, found.bottleneck) == ("small_packets", "communication")
     assert "ranks 0, 1, 2, 3 were captured" in found.evidence[0]
@@ -129,14 +131,14 @@ def test_a_slower_job_has_the_cause_that_its_ranks_share():
 
 def test_a_slower_job_is_not_explained_by_a_cause_of_one_rank():
     """What one of four captured ranks has is not what slows all of them."""
-    found = answer([rank(0, told("gc", 100)), *(rank(each) for each in (1, 2, 3))], [], scope="job")
+    found = answer([rank(0, found_on_rank("gc", 100)), *(rank(each) for each in (1, 2, 3))], [], scope="job")
     assert found.root_cause == ""
 
 
 @pytest.mark.parametrize("data", [b"\x00", b"x\x9c" + b"\xff" * 50, b"\x93" * 10_000, b"a" * (64 << 10)])
 def test_hostile_patterns_leave_the_other_witnesses(data):
     """Bytes that are no patterns are passed over: the causes are told as without them."""
-    small = told("small_packets", 60, bottleneck="communication")
+    small = found_on_rank("small_packets", 60, bottleneck="communication")
     captured = [rank(each, patterns=data) for each in range(4)]
     assert answer(captured, [], scope="job").root_cause == ""
     told_too = [replace(each, findings=[small]) for each in captured]
@@ -160,7 +162,7 @@ def test_a_repair_of_cause_and_excess_is_given_once_with_the_trainings_own_line(
         tree = summary(number, ("job.py(1): train", 130, sweep, ("wait for collectives", waits_ms)))
         return replace(tree, findings=list(findings))
 
-    collecting = told("gc", 170, subject="<built-in function collect>")
+    collecting = found_on_rank("gc", 170, subject="<built-in function collect>")
     found = answer([made(2, 170, 0, collecting)], [made(0, 0, 170), made(1, 0, 170)], cause="gc")
     collects = [each.suggestion for each in found.advice if "gc.collect()" in each.suggestion]
     assert collects == ["Take gc.collect() out of the step: job.py(9): sweep calls it"]

@@ -1,4 +1,4 @@
-"""Causes that the nodes told: those count that a suspect has beyond its peers, or that most ranks of a slow job share."""
+"""Causes that the nodes report: those count that a suspect has beyond its peers, or that most ranks of a slow job share."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ EXCESS_NS = 100e6
 _GREW = ("link", "data", "unknown")
 
 
-def told(cause, lost_ms, *, bottleneck="cpu", subject="", confidence="high"):
+def found_on_rank(cause, lost_ms, *, bottleneck="cpu", subject="", confidence="high"):
     """Return a finding that costs so many ms a step."""
     return RankFinding(
         bottleneck=bottleneck,
@@ -39,8 +39,8 @@ def beyond(suspects, peers, *, cause="compute", excess_ns=EXCESS_NS):
 
 
 def test_a_cause_of_the_suspect_alone_explains_it():
-    """What the suspect pays and its peers do not is told with its rank, its evidence and its cost a step."""
-    (found,) = beyond([rank(2, told("gc", 80, subject="sweep"))], [rank(0), rank(1)])
+    """What the suspect pays and its peers do not is reported with its rank, its evidence and its cost a step."""
+    (found,) = beyond([rank(2, found_on_rank("gc", 80, subject="sweep"))], [rank(0), rank(1)])
     assert (found.cause, found.bottleneck, found.subject, found.ranks) == ("gc", "cpu", "sweep", (2,))
     assert found.lost_ns == 80_000_000
     assert found.evidence == ("gc costs 80",)
@@ -48,47 +48,57 @@ def test_a_cause_of_the_suspect_alone_explains_it():
 
 def test_what_peers_pay_as_well_is_no_cause():
     """A loader that holds up every rank alike is not why one of them is slower."""
-    assert beyond([rank(2, told("data_reading", 90))], [rank(0, told("data_reading", 85)), rank(1)]) != []
-    peers = [rank(each, told("data_reading", 85)) for each in (0, 1)]
-    assert beyond([rank(2, told("data_reading", 90))], peers) == []
+    assert (
+        beyond([rank(2, found_on_rank("data_reading", 90))], [rank(0, found_on_rank("data_reading", 85)), rank(1)])
+        != []
+    )
+    peers = [rank(each, found_on_rank("data_reading", 85)) for each in (0, 1)]
+    assert beyond([rank(2, found_on_rank("data_reading", 90))], peers) == []
 
 
 def test_only_what_goes_beyond_the_peers_is_its_cost():
     """The cost is what is left when the peers' median is taken off."""
-    peers = [rank(each, told("gc", lost_ms)) for each, lost_ms in enumerate((10, 20, 30))]
-    (found,) = beyond([rank(7, told("gc", 80))], peers)
+    peers = [rank(each, found_on_rank("gc", lost_ms)) for each, lost_ms in enumerate((10, 20, 30))]
+    (found,) = beyond([rank(7, found_on_rank("gc", 80))], peers)
     assert found.lost_ns == 60_000_000
 
 
 @pytest.mark.parametrize(("lost_ms", "explains"), [(29, False), (31, True)])
 def test_a_cause_must_explain_enough_of_the_excess(lost_ms, explains):
     """Less than 0.3 of the measured excess is no answer."""
-    assert bool(beyond([rank(2, told("gc", lost_ms))], [rank(0)])) is explains
+    assert bool(beyond([rank(2, found_on_rank("gc", lost_ms))], [rank(0)])) is explains
 
 
 @pytest.mark.parametrize(("lost_ms", "explains"), [(9, False), (11, True)])
 def test_without_a_measured_excess_a_cause_must_cost_a_tenth_of_the_step(lost_ms, explains):
     """An excess that is over, or not known, is no licence to name whatever differs by chance."""
-    assert bool(beyond([rank(2, told("gc", lost_ms))], [rank(0)], excess_ns=0.0)) is explains
+    assert bool(beyond([rank(2, found_on_rank("gc", lost_ms))], [rank(0)], excess_ns=0.0)) is explains
 
 
 def test_findings_of_one_cause_are_paid_together():
     """Three places that each synchronise a little make one cause; the dearest speaks."""
-    places = [told("synchronisation", lost_ms, subject=name) for name, lost_ms in (("a", 15), ("b", 20), ("c", 10))]
+    places = [
+        found_on_rank("synchronisation", lost_ms, subject=name) for name, lost_ms in (("a", 15), ("b", 20), ("c", 10))
+    ]
     (found,) = beyond([rank(2, *places)], [rank(0)])
     assert (found.subject, found.lost_ns) == ("b", 45_000_000)
 
 
 def test_what_the_detectors_measured_goes_first():
     """Of an incident of data the loader's cause is first, of one of compute that of the host, whatever costs more."""
-    suspect = rank(2, told("data_processing", 50, bottleneck="io"), told("synchronisation", 60), told("gc", 70))
+    suspect = rank(
+        2,
+        found_on_rank("data_processing", 50, bottleneck="io"),
+        found_on_rank("synchronisation", 60),
+        found_on_rank("gc", 70),
+    )
     first = {cause: beyond([suspect], [rank(0)], cause=cause)[0].cause for cause in ("data", "compute", "gc")}
     assert first == {"data": "data_processing", "compute": "synchronisation", "gc": "gc"}
 
 
 def test_a_crowded_cpu_goes_before_what_it_prolongs():
     """Strangers on a core make the loader slow as well: where they hold most of the excess they are the reason."""
-    reading = told("data_reading", 90, bottleneck="io")
+    reading = found_on_rank("data_reading", 90, bottleneck="io")
     first = {
         waiting_ms: beyond([_crowded(2, waiting_ms, reading)], [_crowded(0, 5)], cause="data")[0].cause
         for waiting_ms in (85, 50)
@@ -103,7 +113,7 @@ def test_a_crowded_cpu_is_held_against_the_excess_of_its_own_capture():
     """In collectives and for a CPU, ms of 100: 55 beyond the peers were captured, 100 were measured."""
     crowded = {
         number: replace(
-            _crowded(number, cpu_ms, told("data_reading", reading[number], bottleneck="io")),
+            _crowded(number, cpu_ms, found_on_rank("data_reading", reading[number], bottleneck="io")),
             tree=summary(number, ("train", 100 - standing_ms, ("wait for collectives", standing_ms))).tree,
         )
         for number, (standing_ms, cpu_ms) in waiting.items()
@@ -114,36 +124,36 @@ def test_a_crowded_cpu_is_held_against_the_excess_of_its_own_capture():
 
 def test_a_cause_of_unknown_cost_counts_only_where_no_peer_has_it():
     """Nothing can be taken off what nobody measured."""
-    suspect = rank(2, told("environment", None))
+    suspect = rank(2, found_on_rank("environment", None))
     assert [each.cause for each in beyond([suspect], [rank(0)])] == ["environment"]
-    assert beyond([suspect], [rank(0, told("environment", None)), rank(1)]) == []
+    assert beyond([suspect], [rank(0, found_on_rank("environment", None)), rank(1)]) == []
 
 
 def test_suspects_of_one_cause_are_told_together():
-    """Two ranks of a slow host have one cause; the higher cost is told."""
-    (found,) = beyond([rank(5, told("gc", 50)), rank(4, told("gc", 90))], [rank(0)])
+    """Two ranks of a slow host have one cause; the higher cost is reported."""
+    (found,) = beyond([rank(5, found_on_rank("gc", 50)), rank(4, found_on_rank("gc", 90))], [rank(0)])
     assert (found.ranks, found.lost_ns) == ((4, 5), 90_000_000)
 
 
 def test_a_job_has_the_causes_that_most_ranks_share():
     """Three of four ranks with a cause are most of them, two are not; the cost is their median."""
-    many = [rank(each, told("small_packets", 40 + each, bottleneck="communication")) for each in range(3)]
-    few = [replace(each, findings=[*each.findings, told("gc", 90)]) for each in many[:2]]
+    many = [rank(each, found_on_rank("small_packets", 40 + each, bottleneck="communication")) for each in range(3)]
+    few = [replace(each, findings=[*each.findings, found_on_rank("gc", 90)]) for each in many[:2]]
     (found,) = causes_of_many([*few, many[2], rank(3)], step_ns=STEP_NS, cause="link")
     assert (found.cause, found.ranks, found.lost_ns) == ("small_packets", (0, 1, 2), 41_000_000)
 
 
 def test_a_job_has_no_cause_that_costs_next_to_nothing():
     """Below 2 % of the step a cause slows nobody down."""
-    cheap = [rank(each, told("gc", 3.9)) for each in range(4)]
-    dear = [rank(each, told("gc", 4.1)) for each in range(4)]
+    cheap = [rank(each, found_on_rank("gc", 3.9)) for each in range(4)]
+    dear = [rank(each, found_on_rank("gc", 4.1)) for each in range(4)]
     assert causes_of_many(cheap, step_ns=STEP_NS) == []
     assert [each.cause for each in causes_of_many(dear, step_ns=STEP_NS)] == ["gc"]
 
 
 def test_of_a_job_only_what_grew_can_be_the_cause():
     """Where waiting grew it is the collectives, though the host costs as much and more: that it did before."""
-    both = [told("small_packets", 40, bottleneck="communication"), told("synchronisation", 60)]
+    both = [found_on_rank("small_packets", 40, bottleneck="communication"), found_on_rank("synchronisation", 60)]
     ranks = [rank(each, *both) for each in range(4)]
     causes = {cause: [each.cause for each in causes_of_many(ranks, step_ns=STEP_NS, cause=cause)] for cause in _GREW}
     assert causes == {"link": ["small_packets"], "data": [], "unknown": ["synchronisation", "small_packets"]}
@@ -152,7 +162,7 @@ def test_of_a_job_only_what_grew_can_be_the_cause():
 @pytest.mark.parametrize(("cause", "reason"), [("off_cpu", []), ("compute", []), ("gc", ["gc"]), ("unknown", ["gc"])])
 def test_collections_of_every_step_are_the_reason_only_where_they_grew(cause, reason):
     """The job collected as long before; what grew was time off the CPU."""
-    ranks = [rank(each, told("gc", 58.5)) for each in range(2)]
+    ranks = [rank(each, found_on_rank("gc", 58.5)) for each in range(2)]
     assert [each.cause for each in causes_of_many(ranks, step_ns=STEP_NS, cause=cause)] == reason
 
 

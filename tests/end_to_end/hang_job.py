@@ -1,7 +1,7 @@
 """Four forked gloo ranks, tensor x data parallel, the agent installed by hand; rank 1 is stuck in its data loader.
 
 Arguments: store file, shared directory, a file that ends the wait. The others only wait; once the file is there the
-training goes on to its end. Who is waited for in two domains is told in the one where the waiting began: the other tensor-parallel group
+training goes on to its end. Who is waited for in two domains is shown in the one where the waiting began: the other tensor-parallel group
 comes a second later than rank 0, or chance would decide.
 """
 

@@ -9,6 +9,6 @@ pytestmark = [pytest.mark.servers, pytest.mark.smoke, pytest.mark.timeout(LIVE_L
 
 
 def test_on_prometheus(tmp_path, capsys):
-    """One slow rank is one page and nothing else; its end is told; without a coordinator only that is told."""
+    """One slow rank is one page and nothing else; its end is sent; without a coordinator only that is sent."""
     check_loop(tmp_path, prometheus)
     capsys.readouterr()

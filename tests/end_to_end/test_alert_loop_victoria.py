@@ -16,6 +16,6 @@ pytestmark = [
 
 
 def test_on_victoria_metrics(tmp_path, capsys):
-    """One slow rank is one page and nothing else; its end is told; without a coordinator only that is told."""
+    """One slow rank is one page and nothing else; its end is sent; without a coordinator only that is sent."""
     check_loop(tmp_path, victoria_metrics)
     capsys.readouterr()

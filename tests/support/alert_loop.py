@@ -39,7 +39,7 @@ POLICY = {
 SLOW, SLOW_TICKET = "LockstepDevicesLost", "LockstepSlowDeviceFound"
 DOWN, STAYS_DOWN = "LockstepCoordinatorDown", "LockstepCoordinatorStaysDown"
 TICKETS = {("/chat", "LockstepRunSlow"), ("/chat", SLOW_TICKET)}
-"""May be told for a moment when the coordinator goes: with intervals of a second, on busy cores, what keeps it back can come
+"""May be sent for a moment when the coordinator goes: with intervals of a second, on busy cores, what keeps it back can come
 later than the end of the page (tests/alerts/test_outage.py holds the order with the intervals of the example)."""
 
 
@@ -53,7 +53,7 @@ class Loop:
     alertmanager: str
     pager: servers.Webhook
 
-    def told(self, name, status, rank=None):
+    def notified(self, name, status, rank=None):
         """Return the notifications of an alert that fires or is resolved, with `rank` those whose summary names it."""
         named = "" if rank is None else f" rank {rank} on "
         found = [alert for _, alert in self.pager.alerts(alertname=name) if alert["status"] == status]
@@ -194,7 +194,7 @@ def check_loop(folder, server):
         wait_until(known, PATIENCE_S, "a healthy run")
         assert loop.pager.deliveries == []
         loop.nodes.slow_rank = 2
-        page, *_ = wait_until(lambda: loop.told(SLOW, "firing"), PATIENCE_S, "the page")
+        page, *_ = wait_until(lambda: loop.notified(SLOW, "firing"), PATIENCE_S, "the page")
         check_page(page, 2)
         wait_until(
             lambda: {"LockstepRunSlow", SLOW_TICKET} <= loop.inhibited(),
@@ -202,15 +202,15 @@ def check_loop(folder, server):
             "the tickets that the page answers",
         )
         loop.nodes.slow_rank = None
-        wait_until(lambda: loop.told(SLOW, "resolved", rank=2), PATIENCE_S, "the end of it")
+        wait_until(lambda: loop.notified(SLOW, "resolved", rank=2), PATIENCE_S, "the end of it")
         assert loop.routes() == {("/pager", SLOW)}
         assert [delivery.body["status"] for delivery in loop.pager.deliveries] == ["firing", "resolved"]
         loop.nodes.slow_rank = 1
-        page, *_ = wait_until(lambda: loop.told(SLOW, "firing", rank=1), PATIENCE_S, "another page")
+        page, *_ = wait_until(lambda: loop.notified(SLOW, "firing", rank=1), PATIENCE_S, "another page")
         check_page(page, 1)
         loop.coordinator.terminate()
-        down, *_ = wait_until(lambda: loop.told(DOWN, "firing"), PATIENCE_S, "the coordinator's own ticket")
+        down, *_ = wait_until(lambda: loop.notified(DOWN, "firing"), PATIENCE_S, "the coordinator's own ticket")
         assert down["annotations"]["runbook_url"] == f"{RUNBOOKS}/{DOWN}.md"
         wait_until(lambda: "LockstepRunUnwatched" in loop.inhibited(), PATIENCE_S, "a verdict that is kept back")
-        wait_until(lambda: loop.told(STAYS_DOWN, "firing"), PATIENCE_S, "the page of a coordinator that stays down")
+        wait_until(lambda: loop.notified(STAYS_DOWN, "firing"), PATIENCE_S, "the page of a coordinator that stays down")
         assert loop.routes() - TICKETS == {("/pager", SLOW), ("/chat", DOWN), ("/pager", STAYS_DOWN)}

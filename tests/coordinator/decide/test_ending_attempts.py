@@ -5,7 +5,7 @@ from dataclasses import replace
 from coordinator.decide import events as ev
 from coordinator.decide.transitions import OVER, State
 from tests.coordinator.conftest import announce
-from tests.coordinator.decide.test_endings import HEALTHY, KILL, NOW, TERM, Job, killed, running, told
+from tests.coordinator.decide.test_endings import HEALTHY, KILL, NOW, TERM, Job, announced, killed, running
 
 RESTARTED_S = NOW + 30
 NEXT_ATTEMPT = int(RESTARTED_S * 1e9)
@@ -22,7 +22,7 @@ def restarted(announcement, *ranks, state="running", ending=None):
 
 def crashed():
     """Return a job that has crashed, and how its node announced that."""
-    job, end = Job(), told([killed(TERM, 0.1)] * 3 + [killed(KILL)])
+    job, end = Job(), announced([killed(TERM, 0.1)] * 3 + [killed(KILL)])
     job.take(end, NOW + 1)
     assert job.machine.state is State.CRASHED
     return job, end
@@ -67,7 +67,7 @@ def test_the_same_rank_may_fail_again():
 def test_a_run_whose_rings_are_removed_while_its_last_ranks_die_is_cancelled():
     """`kill -9` of all, and a clean-up: a rank that was still exiting then is announced no more, nor is its end."""
     job = Job()
-    end = told([killed(KILL), killed(KILL), None, None])
+    end = announced([killed(KILL), killed(KILL), None, None])
     seen = replace(end, ranks=end.ranks[:2])
     job.take(running(end, 2, 3), NOW + 1)
     job.take(seen, NOW + 2)
@@ -80,7 +80,7 @@ def test_a_run_whose_rings_are_removed_while_its_last_ranks_die_is_cancelled():
 def test_a_rank_that_is_announced_and_runs_is_waited_for_in_vain():
     """The others are killed, and it hangs: that is no clean-up."""
     job = Job()
-    end = told([killed(KILL), killed(KILL), None, None])
+    end = announced([killed(KILL), killed(KILL), None, None])
     job.take(running(replace(end, ranks=end.ranks[:3]), 2), NOW + 2)
     for second in range(3, 120):
         job.tick(NOW + second)

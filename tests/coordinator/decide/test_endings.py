@@ -140,7 +140,7 @@ CRASHED = {
 }
 
 
-def told(endings):
+def announced(endings):
     """Return the announcement of four ranks that ended so; None stands for one that ended well."""
     announcement = announce(0, 1, 2, 3)
     states = {EXCEPTION: FAILED, EXIT_CODE: FAILED}
@@ -168,10 +168,10 @@ class Job:
             self.take(HEALTHY.batch(step, step + 1), NOW - STEPS + step)
 
     def take(self, message, now_s):
-        self.instructions += [each for _, told in self.runs.take(message, now_s) for each in told]
+        self.instructions += [each for _, more in self.runs.take(message, now_s) for each in more]
 
     def tick(self, now_s):
-        self.instructions += [each for _, told in self.runs.tick(now_s) for each in told]
+        self.instructions += [each for _, more in self.runs.tick(now_s) for each in more]
 
     @property
     def machine(self):
@@ -185,7 +185,7 @@ class Job:
 def test_a_run_that_is_stopped_is_cancelled(endings):
     """Nothing is opened, whatever the silence after it."""
     job = Job()
-    job.take(told(endings), NOW + 1)
+    job.take(announced(endings), NOW + 1)
     for second in range(2, 400, 3):
         job.tick(NOW + second)
     assert job.machine.state is State.CANCELLED
@@ -196,7 +196,7 @@ def test_a_run_that_is_stopped_is_cancelled(endings):
 def test_a_run_in_which_one_rank_goes_first_has_crashed(rank, what, endings):
     """One incident names rank, host and how; the others' ends and the silence after them are no second one."""
     job = Job()
-    job.take(told(endings), NOW + 1)
+    job.take(announced(endings), NOW + 1)
     for second in range(2, 400, 3):
         job.tick(NOW + second)
     (incident,) = job.incidents(ev.OpenIncident)
@@ -211,7 +211,7 @@ def test_a_run_in_which_one_rank_goes_first_has_crashed(rank, what, endings):
 def test_peers_that_wait_in_vain_are_no_hang():
     """Where no launcher ends them, the rank that has gone is named, long before a hang would be."""
     job = Job()
-    job.take(running(told([None, killed(KILL), None, None]), 0, 2, 3), NOW + 1)
+    job.take(running(announced([None, killed(KILL), None, None]), 0, 2, 3), NOW + 1)
     for second in range(2, 11):
         job.tick(NOW + second)
     assert job.incidents(ev.OpenIncident) == []
@@ -224,7 +224,7 @@ def test_peers_that_wait_in_vain_are_no_hang():
 def test_one_rank_that_was_asked_to_end_alone_has_crashed_the_run():
     """Others have the grace period; after it they wait in vain."""
     job = Job()
-    job.take(running(told([killed(TERM), None, None, None]), 1, 2, 3), NOW + 1)
+    job.take(running(announced([killed(TERM), None, None, None]), 1, 2, 3), NOW + 1)
     for second in range(2, 60):
         job.tick(NOW + second)
     assert job.machine.state not in (State.CRASHED, State.CANCELLED)
@@ -236,7 +236,7 @@ def test_one_rank_that_was_asked_to_end_alone_has_crashed_the_run():
 def test_a_restart_closes_the_incident():
     """A launcher that starts the job again resolves what it opened, and the run warms again."""
     job = Job()
-    job.take(told([killed(KILL)] + [killed(TERM, 0.1)] * 3), NOW + 1)
+    job.take(announced([killed(KILL)] + [killed(TERM, 0.1)] * 3), NOW + 1)
     job.take(announce(0, 1, 2, 3, attempt=2, heartbeat_s=NOW + 5), NOW + 5)
     for step in range(3):
         batch = HEALTHY.batch(step, step + 1, start_s=NOW + 6)
@@ -250,7 +250,7 @@ def test_a_restart_closes_the_incident():
 def test_a_coordinator_that_starts_later_tells_the_same_end_once():
     """Announcements are retained: what it remembers is no second incident, and nothing of it is warming."""
     job = Job()
-    end = told([killed(KILL)] + [killed(TERM, 0.1)] * 3)
+    end = announced([killed(KILL)] + [killed(TERM, 0.1)] * 3)
     job.take(end, NOW + 1)
     later = Runs(CoordinatorConfig(), Policy(), {"job": job.runs.by_name["job"].memory(with_learnt=False)}, lambda: 0.0)
     orders = [each for _, out in later.take(end, NOW + 60) + later.tick(NOW + 61) for each in out]
@@ -263,7 +263,7 @@ def test_an_open_incident_ends_with_the_run():
     job = Job()
     for second in range(1, 200):
         job.tick(NOW + second)
-    job.take(told([raised(INTERRUPT, 201)] * 4), NOW + 202)
+    job.take(announced([raised(INTERRUPT, 201)] * 4), NOW + 202)
     assert job.machine.state is State.CANCELLED
     assert not job.machine.tracker.incidents
 
@@ -271,7 +271,7 @@ def test_an_open_incident_ends_with_the_run():
 def test_a_crashed_run_is_history_after_an_hour():
     """Its incident closes then."""
     job = Job()
-    job.take(told([killed(KILL)] + [killed(TERM, 0.1)] * 3), NOW + 1)
+    job.take(announced([killed(KILL)] + [killed(TERM, 0.1)] * 3), NOW + 1)
     for second in range(0, 3700, 60):
         job.tick(NOW + second + 2)
     assert [each.kind for each in job.incidents(ev.CloseIncident)] == ["crash"]
@@ -308,7 +308,7 @@ def test_a_crash_begins_in_the_step_that_its_rank_was_in(last_step, onset_step):
     """By what its ring held at the end: its last records may still be on their way; without any no step is known."""
     job = Job()
     endings = [replace(killed(KILL), last_step=last_step), *[killed(TERM, 0.1)] * 3]
-    job.take(told(endings), NOW + 1)
+    job.take(announced(endings), NOW + 1)
     (incident,) = job.incidents(ev.OpenIncident)
     assert (incident.onset_step, incident.detected_step) == (onset_step, onset_step)
 
@@ -317,7 +317,7 @@ def test_a_run_that_crashes_before_its_noise_is_known_has_a_step_too():
     """It has made steps, and none was compared."""
     job = Job(steps=3)
     assert not job.machine.judgement.is_warm
-    job.take(told([replace(killed(KILL), last_step=2), *[killed(TERM, 0.1)] * 3]), NOW + 1)
+    job.take(announced([replace(killed(KILL), last_step=2), *[killed(TERM, 0.1)] * 3]), NOW + 1)
     (incident,) = job.incidents(ev.OpenIncident)
     assert incident.onset_step == 3
 
@@ -327,6 +327,6 @@ def test_a_pair_of_coordinators_gives_a_crash_one_id():
     ids = set()
     for steps in (3, 20):
         job = Job(steps=steps)
-        job.take(told([replace(killed(KILL), last_step=20), *[killed(TERM, 0.1)] * 3]), NOW + 1)
+        job.take(announced([replace(killed(KILL), last_step=20), *[killed(TERM, 0.1)] * 3]), NOW + 1)
         ids |= {each.id for each in job.incidents(ev.OpenIncident)}
     assert len(ids) == 1

@@ -145,7 +145,7 @@ def test_slow_groups_become_the_node_or_network_that_makes_them_slow(scope, rank
 
 
 def test_groups_that_are_still_slow_by_themselves_are_not_the_nodes():
-    """A node explains what it has taken over; a group that is found beside it stays an incident of its own."""
+    """A node explains what it has taken over; a group that is found next to it stays an incident of its own."""
     story = Story(replace(POLICY, profile=ProfilePolicy(enabled=False)))
     group = finding(kind=SLOW_LINK, scope="group", ranks=(0, 1, 2, 3), cause="link")
     story.judge(60, group)

@@ -1,4 +1,4 @@
-"""How a run ends that hangs: whoever kills it has been paged for the hang, and its ranks go one after the other."""
+"""How a run ends that hangs: who kills it has been paged for the hang, and its ranks go one after the other."""
 
 import signal
 from dataclasses import replace
@@ -8,7 +8,18 @@ import pytest
 from coordinator.decide import events as ev
 from coordinator.decide.transitions import State
 from coordinator.detect.hangs.hang import Hang
-from tests.coordinator.decide.test_endings import INTERRUPT, KILL, NOW, TERM, Job, ended, killed, raised, running, told
+from tests.coordinator.decide.test_endings import (
+    INTERRUPT,
+    KILL,
+    NOW,
+    TERM,
+    Job,
+    announced,
+    ended,
+    killed,
+    raised,
+    running,
+)
 
 LATE = Hang(cause="unknown", scope="rank", ranks=(1,), domain=("dp", "dp0"), evidence=("rank 1 is late",))
 HUNG_S = 200
@@ -85,7 +96,7 @@ def until_the_end(job, end):
 def test_a_hang_that_is_killed_is_cancelled(endings):
     """Its incident closes, and no crash is one more page for the same fault."""
     job = hung()
-    until_the_end(job, told(endings))
+    until_the_end(job, announced(endings))
     assert job.machine.state is State.CANCELLED
     assert [each.kind for each in job.incidents(ev.OpenIncident)] == ["hang"]
     assert [each.kind for each in job.incidents(ev.CloseIncident)] == ["hang"]
@@ -95,7 +106,7 @@ def test_a_hang_that_is_killed_is_cancelled(endings):
 def test_a_hang_that_ends_by_a_failure_is_a_crash(rank, what, endings):
     """Nothing from outside came before it."""
     job = hung()
-    until_the_end(job, told(endings))
+    until_the_end(job, announced(endings))
     assert job.machine.state is State.CRASHED
     crash = job.incidents(ev.OpenIncident)[-1]
     assert (crash.kind, crash.ranks, crash.root_cause) == ("crash", (rank,), what)
@@ -104,7 +115,7 @@ def test_a_hang_that_ends_by_a_failure_is_a_crash(rank, what, endings):
 def test_a_hang_goes_on_while_some_of_its_ranks_live():
     """One is killed, the others still wait: the page that is open is theirs."""
     job = hung()
-    end = told([killed(TERM, HUNG_S + 80), killed(KILL, HUNG_S), killed(TERM, HUNG_S + 80), None])
+    end = announced([killed(TERM, HUNG_S + 80), killed(KILL, HUNG_S), killed(TERM, HUNG_S + 80), None])
     job.take(running(end, 0, 2, 3), NOW + HUNG_S + 1)
     for second in range(2, 80):
         job.tick(NOW + HUNG_S + second)
@@ -119,6 +130,6 @@ def test_the_same_ends_of_a_run_that_made_steps_are_a_crash():
     endings = [replace(each, unix_ns=each.unix_ns - HUNG_S * 10**9) for each in (
         killed(TERM, HUNG_S + 1), killed(KILL, HUNG_S), killed(TERM, HUNG_S + 1), killed(TERM, HUNG_S + 1)
     )]  # fmt: skip
-    job.take(told(endings), NOW + 2)
+    job.take(announced(endings), NOW + 2)
     job.tick(NOW + 3)
     assert job.machine.state is State.CRASHED
