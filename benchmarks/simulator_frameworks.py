@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lockstep.simulator.hardware.cluster import CUDNN, FLASH_1, AttentionSpeed
-from lockstep.simulator.lowering.context import RING, ContextParallelism
+from lockstep.simulator.lowering.context import MERGE, RING, ContextParallelism
 from lockstep.simulator.models.model import DEEPSPEED_FP16, FSDP, MIXED, Precision
 from lockstep.simulator.simulate import DDP_BUCKET_BYTES
 
@@ -31,13 +31,13 @@ taken to lose as much."""
 class Framework:
     """What the software of a set does in every run: sums of gradients, attention, and what its optimizer keeps.
 
-    `zero` is the stage where the row leaves it open; `live_parameters`, `copied_gather_bytes_per_second` and
-    `backward_prefetch` hold for ZeRO 3; `virtual` replaces the row's number of chunks. With `micro_batches_of_stages` a
-    batch is cut into as many micro-batches as a pipeline has stages, whatever the row. Experts are split over tp by
-    `expert_tp`, context parallel ranks exchange by `context`. Software that `compiles` runs the rows without "compiled"
-    eagerly; software that `fills_stages` gives each stage as many layers as the fullest needs and the last what is
-    left. `machine` is what the source states of the devices, and `network_share` what it measures of its network over
-    what the preset takes it to reach.
+    `zero` is the stage where the row leaves it open; `live_parameters`, `copied_gather_bytes_per_second`,
+    `backward_prefetch` and `zero_copy` hold for ZeRO 3; `virtual` replaces the row's number of chunks. With
+    `micro_batches_of_stages` a batch is cut into as many micro-batches as a pipeline has stages, whatever the row.
+    Experts are split over tp by `expert_tp`, context parallel ranks exchange by `context`. Software that `compiles`
+    runs the rows without "compiled" eagerly; software that `fills_stages` gives each stage as many layers as the
+    fullest needs and the last what is left. `machine` is what the source states of the devices, and `network_share`
+    what it measures of its network over what the preset takes it to reach.
     """
 
     bucket_bytes: float | None
@@ -53,6 +53,7 @@ class Framework:
     virtual: int | None = None
     copied_gather_bytes_per_second: float | None = None
     backward_prefetch: bool = True
+    zero_copy: bool = False
     fills_stages: bool = False
     micro_batches_of_stages: bool = False
     expert_tp: int | None = None
@@ -86,9 +87,10 @@ _TORCHTITAN = Framework(
     bucket_bytes=DDP_BUCKET_BYTES,
     fused_attention=True,
     sequence_parallel=True,
-    precision=FSDP,
+    precision=replace(FSDP, current_scaling=True),  # docs/float8.md: tensor-wise scaling with dynamic scales
     compiles=True,
     micro_batches_of_stages=True,
+    context=ContextParallelism(exchange=MERGE),  # PyTorch's `context_parallel`, with its default of gathering
 )
 """Until January 2025 a pipeline had as many micro-batches as stages unless configured otherwise (pytorch/torchtitan,
 pull request 781); the documents configure none."""
@@ -107,6 +109,14 @@ _NEMO = Framework(
 """NVIDIA's performance recipes: gradients are summed at half (`grad_reduce_in_fp32 = False`, Megatron-Bridge's
 scripts/performance/configs; `grad_sync_dtype: bf16` in NeMo 24.07), all overlaps are on, context parallel ranks send
 keys and values round a ring (Transformer Engine's `p2p`)."""
+_BRIDGE = replace(
+    _NEMO,
+    precision=replace(_NEMO.precision, current_scaling=True),  # FP8_CS, scripts/performance/configs
+    zero_copy=True,  # `use_megatron_fsdp`
+)
+"""Megatron-Bridge's recipes for H100: FP8 with current scaling in all layers, Llama 3 8B with Megatron-FSDP, whose
+"zero copy communication is achieved by reorganizing the storage of parameters and main grad" (pypi.org,
+megatron-fsdp)."""
 FRAMEWORKS: Mapping[str, Framework] = {
     "bigscience": Framework(
         bucket_bytes=None,
@@ -157,6 +167,6 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "torchtitan, further runs": _TORCHTITAN,
     "torchtitan, further runs: AsyncTP": _TORCHTITAN_ASYNC,
     "NeMo 24.07, H100, FP8": _NEMO,
-    "Megatron-Bridge, H100, FP8": _NEMO,
-    "Megatron-Bridge, H100, FP8, experts": replace(_NEMO, overlap_tensor=False, expert_tp=1),
+    "Megatron-Bridge, H100, FP8": _BRIDGE,
+    "Megatron-Bridge, H100, FP8, experts": replace(_BRIDGE, overlap_tensor=False, expert_tp=1),
 }

@@ -162,6 +162,7 @@ def _read(row: Row) -> Run:
             if degrees.zero == _FSDP_STAGE
             else None,
             backward_prefetch=framework.backward_prefetch,
+            zero_copy=framework.zero_copy,
             overlap_tensor=framework.overlap_tensor,
             late_tensor_sums=framework.late_tensor_sums,
             overlap_returns=framework.overlap_returns,

@@ -12,16 +12,20 @@ if TYPE_CHECKING:
 
     from lockstep.diagnosis.verdict import Advice
 
+SHOWN_MIN_RATIO = 0.005
+"""Least gain of a step that is promised: less reads as 0 %, and is what rounding leaves of a loss."""
+
 
 def within_loss(advice: "Iterable[Advice]", *, excess_seconds: float, step_seconds: float) -> tuple["Advice", ...]:
     """Return the advice with gains that sum to at most the excess of a step, as a share of the step.
 
-    A gain of which nothing is left becomes None: what the remedy gives back is promised already, or is no loss.
+    A gain of which less than half a percent of the step is left becomes None: what the remedy gives back is promised
+    already, or is no loss.
     """
     left = min(excess_seconds, step_seconds) / step_seconds if step_seconds > 0 else 0.0
     made = []
     for item in advice:
         gain = None if item.predicted_gain_ratio is None else min(item.predicted_gain_ratio, left)
         left -= gain or 0.0
-        made.append(replace(item, predicted_gain_ratio=gain if gain is not None and gain > 0 else None))
+        made.append(replace(item, predicted_gain_ratio=gain if gain is not None and gain >= SHOWN_MIN_RATIO else None))
     return tuple(made)

@@ -1,7 +1,8 @@
 """A capture's summary within its size on the wire: the least important parts go first, and what went is counted.
 
 First functions of small beta, then reasons of rules that could not answer, more than two sentences of a finding, the
-smallest nodes of the call tree; only then, for traces that somebody made to be large, what diagnosis works with.
+times of steps after the first ones, the smallest nodes of the call tree; only then, for traces that somebody made to
+be large, what diagnosis works with.
 """
 
 from collections.abc import Callable
@@ -22,11 +23,12 @@ PATTERNS_MAX = 512
 
 
 class _Kept(NamedTuple):
-    """How many of each list are kept; `sentences` are of one finding."""
+    """How many of each list are kept; `sentences` are of one finding, `steps` those with totals of their own."""
 
     patterns: int
     reasons: int
     sentences: int
+    steps: int
     nodes: int
     collectives: int
     path: int
@@ -34,8 +36,16 @@ class _Kept(NamedTuple):
 
 
 _FLOORS = (
-    *(("patterns", 40), ("reasons", 8), ("sentences", 2), ("nodes", 128), ("collectives", 16), ("patterns", 10)),
-    *(("reasons", 0), ("sentences", 1), ("nodes", 48), ("findings", 4), ("collectives", 4), ("path", 4)),
+    *(
+        ("patterns", 40),
+        ("reasons", 8),
+        ("sentences", 2),
+        ("steps", 4),
+        ("nodes", 128),
+        ("collectives", 16),
+        ("patterns", 10),
+    ),
+    *(("reasons", 0), ("sentences", 1), ("steps", 0), ("nodes", 48), ("findings", 4), ("collectives", 4), ("path", 4)),
     *(("patterns", 0), ("nodes", 8), ("findings", 1), ("sentences", 0), ("collectives", 0), ("path", 0), ("nodes", 0)),
 )
 """What is cut, in this order, and to how many at least; the next is cut only where that was not enough."""
@@ -52,6 +62,7 @@ class _Parts:
             patterns=0 if self.patterns is None else min(len(self.patterns.patterns), PATTERNS_MAX),
             reasons=len(summary.not_judged),
             sentences=max((len(each.evidence) for each in summary.findings), default=0),
+            steps=len(summary.step_ns),
             nodes=len(summary.tree),
             collectives=len(summary.collectives),
             path=len(summary.path),
@@ -60,11 +71,14 @@ class _Parts:
 
     def cut(self, kept: _Kept) -> TraceSummary:
         summary = self.summary
-        tree = largest_nodes(summary.tree, kept.nodes)
+        tree = [
+            replace(each, by_step_ns=each.by_step_ns[: kept.steps]) for each in largest_nodes(summary.tree, kept.nodes)
+        ]
         findings = [replace(each, evidence=each.evidence[: kept.sentences]) for each in summary.findings]
         omitted = dict(summary.omitted)
         for name, count in (
             ("not_judged", len(summary.not_judged) - kept.reasons),
+            ("steps", len(summary.step_ns) - kept.steps),
             ("collectives", len(summary.collectives) - kept.collectives),
             ("path", len(summary.path) - kept.path),
             ("findings", len(summary.findings) - kept.findings),
@@ -75,6 +89,7 @@ class _Parts:
         return replace(
             summary,
             tree=tree,
+            step_ns=summary.step_ns[: kept.steps],
             omitted_nodes=summary.omitted_nodes + len(summary.tree) - len(tree),
             collectives=dict(list(summary.collectives.items())[: kept.collectives]),
             path=summary.path[: kept.path],

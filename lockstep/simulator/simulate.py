@@ -38,7 +38,8 @@ class Options:
     `bucket_bytes` of gradients are sent together, all at the end if None; `gradient_buffer_bytes` of memory hold them
     on their way. ZeRO 3 gathers at most `live_parameters` at once, two units of weights if None; with
     `copied_gather_bytes_per_second` it waits for each gather and copies what came at that rate; without
-    `backward_prefetch` its backward pass gathers weights when they are needed (FSDP's BACKWARD_POST). `algorithms` maps
+    `backward_prefetch` its backward pass gathers weights when they are needed (FSDP's BACKWARD_POST), and with
+    `zero_copy` nothing is copied around its collectives (Megatron-FSDP). `algorithms` maps
     kinds of collectives to algorithms; ring where not named. With `overlap_sends` a stage goes on while its message to
     the next is under way; if None, it does so with several chunks a stage, as Megatron-LM. With `overlap_tensor`
     transfers of sequence parallelism go on during the products that they belong to, and with `late_tensor_sums`
@@ -61,6 +62,7 @@ class Options:
     live_parameters: float | None = None
     copied_gather_bytes_per_second: float | None = None
     backward_prefetch: bool = True
+    zero_copy: bool = False
     sharing: bool = True
     slow_ranks_exact: int = SLOW_RANKS_EXACT
     collapsing: bool = True
@@ -104,6 +106,7 @@ def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Op
         context=options.context,
         copied_gather_bytes_per_second=options.copied_gather_bytes_per_second,
         backward_prefetch=options.backward_prefetch,
+        zero_copy=options.zero_copy,
     )
     fabric = plan.fabric.on(cluster)
     own_speeds = _rank_speeds(plan.stages, cluster)

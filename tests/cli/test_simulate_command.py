@@ -76,7 +76,7 @@ def test_a_person_reads_step_time_place_and_memory(path, capsys):
     shares = [float(part.rstrip("%")) for line in parts for part in line.split() if part.endswith("%")]
     assert sum(shares) == pytest.approx(100, abs=1.5)
     assert [line.split()[:2] for line in lines if line.startswith("  stage")] == [["stage", "0"], ["stage", "1"]]
-    assert "not whole: rank/3" in said
+    assert "degraded: rank/3" in said
 
 
 def test_json_has_these_keys_and_no_others(path, capsys):

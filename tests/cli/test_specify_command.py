@@ -136,6 +136,25 @@ def test_arguments_of_megatron(specify):
     assert (job.checked["model"]["dropout"], job.checked["model"]["fused_loss"]) == (False, True)
 
 
+@pytest.mark.parametrize(("recipe", "current"), [("", False), ("--fp8-recipe tensorwise", True)])
+def test_fp8_recipes_of_megatron(specify, recipe, current):
+    """Scaling is by the steps before unless the recipe is tensorwise."""
+    job = specify({"megatron": f"{MEGATRON} --fp8-format hybrid {recipe}"}, "--ranks", "128")
+    assert (job.model.precision.product, job.model.precision.current_scaling) == (1, current)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "zero", "zero_copy"),
+    [("optim_grads_params", 3, True), ("optim_grads", 2, False), ("optim", 1, False), ("no_shard", 0, False)],
+)
+def test_sharding_of_megatron_fsdp(specify, sharding, zero, zero_copy):
+    """What is divided is a ZeRO stage; weights in parts are not copied around their collectives."""
+    more = f" --use-megatron-fsdp --data-parallel-sharding-strategy {sharding}"
+    job = specify({"megatron": MEGATRON + more}, "--ranks", "128")
+    assert (job.degrees.zero, job.options.zero_copy) == (zero, zero_copy)
+    assert "--data-parallel-sharding-strategy" in specify({"megatron": f"{MEGATRON}{more}s"}, "--ranks", "128")
+
+
 def test_layers_that_megatron_recomputes_by_block(specify):
     """The first two layers of each of four chunks: stages of eight layers in two chunks."""
     blocks = "--recompute-granularity full --recompute-method block --recompute-num-layers 2 "
@@ -151,11 +170,14 @@ def test_a_job_of_torchtitan(specify):
     job = specify({"torchtitan": TORCHTITAN}, "--ranks", "16")
     assert (job.degrees.tp, job.degrees.dp, job.degrees.zero, job.degrees.recompute) == (2, 8, 3, "per_operator")
     assert (job.batch, job.schedule.micro_batches) == (16, 1)
-    assert job.model.precision.product == 1
+    assert (job.model.precision.product, job.model.precision.current_scaling) == (1, True)
     assert job.model.parameters == 8_030_261_248
     assert job.checked["model"]["eager"]
     compiled = specify({"torchtitan": TORCHTITAN + "\n[compile]\nenable = true\n"}, "--ranks", "16")
     assert not compiled.checked["model"]["eager"]
+    parallel = TORCHTITAN.replace("[parallelism]\n", "[parallelism]\ncontext_parallel_degree = 2\n")
+    found = [specify({"torchtitan": text}, "--ranks", "16").options.context for text in (TORCHTITAN, parallel)]
+    assert [each.exchange for each in found] == ["gather", "merge"]
 
 
 @pytest.mark.parametrize("section", ["parallelism", "experimental"])

@@ -15,6 +15,8 @@ _FUSED_BACKENDS = ("flash", "fused", "auto")
 _NO_DROPOUT = ("0", "0.0")
 _EXCHANGES = {"p2p": "ring", "all_gather": "gather"}
 """Of `--cp-comm-type`: Megatron-LM's other kinds exchange heads, which is not simulated."""
+_SHARDINGS = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+"""Megatron-FSDP's `--data-parallel-sharding-strategy` as a ZeRO stage."""
 
 
 def document_of_megatron(arguments: Sequence[str], *, ranks: int) -> dict[str, Any]:
@@ -40,7 +42,7 @@ def _strategy(given: Mapping[str, str], degrees: Mapping[str, int]) -> dict[str,
     found: dict[str, Any] = {
         **degrees,
         "ep": _number(given, "--expert-model-parallel-size", 1),
-        "zero": 1 if "--use-distributed-optimizer" in given else 0,
+        **_sharding(given),
         "sequence_parallel": "--sequence-parallel" in given and degrees["tp"] > 1,
         **_recompute(given, degrees["pp"]),
         "micro_batch_size": _number(given, "--micro-batch-size"),
@@ -59,6 +61,18 @@ def _strategy(given: Mapping[str, str], degrees: Mapping[str, int]) -> dict[str,
     if _chunks(given, degrees["pp"]) > 1:
         found["virtual"] = _chunks(given, degrees["pp"])
     return found
+
+
+def _sharding(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return what is kept in parts: Megatron-FSDP's, or the distributed optimizer's state."""
+    if "--use-megatron-fsdp" not in given:
+        return {"zero": 1 if "--use-distributed-optimizer" in given else 0}
+    name = "--data-parallel-sharding-strategy"
+    kind = given.get(name, "no_shard")
+    if kind not in _SHARDINGS:
+        raise ConfigError(f"{name} of {_WHERE}: got {kind!r:.100}, expected one of {', '.join(_SHARDINGS)}")
+    stage = _SHARDINGS[kind]
+    return {"zero": stage, "zero_copy": stage == max(_SHARDINGS.values())}
 
 
 def _chunks(given: Mapping[str, str], pp: int) -> int:
@@ -101,6 +115,8 @@ def _model(given: Mapping[str, str]) -> dict[str, Any]:
         found["fused_loss"] = True
     if "--fp8-format" in given or "--fp8-hybrid" in given:
         found["precision"] = {"product": 1}
+        if given.get("--fp8-recipe") == "tensorwise":
+            found["precision"]["current_scaling"] = True
     if "--swiglu" not in given and "--num-experts" not in given:
         if "--multi-latent-attention" in given:
             raise ConfigError(f"{_WHERE}: got --multi-latent-attention, expected --swiglu or --num-experts with it")

@@ -43,7 +43,7 @@ def document_of_torchtitan(values: Mapping[str, Any], where: str, *, ranks: int)
     precision: Any = "fsdp"
     quantized = section(section(section(values, "quantize", where), "linear", where), "float8", where)
     if section(values, "float8", where).get("enable_float8_linear") or quantized:
-        precision = {"optimizer": 10, "product": 1}
+        precision = {"optimizer": 10, "product": 1, "current_scaling": True}
     is_compiled = bool(training.get("compile") or section(values, "compile", where).get("enable"))
     return {
         "model": {
@@ -58,6 +58,7 @@ def document_of_torchtitan(values: Mapping[str, Any], where: str, *, ranks: int)
         "strategy": {
             "tp": tp,
             "cp": cp,
+            **({"context_exchange": "merge"} if cp > 1 else {}),
             "dp": dp,
             "pp": pp,
             "zero": _FSDP_STAGE if is_sharded else 0,

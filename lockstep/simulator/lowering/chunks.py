@@ -12,6 +12,7 @@ from lockstep.simulator.hardware.cluster import Device
 from lockstep.simulator.hardware.collectives import ALL_GATHER
 from lockstep.simulator.lowering.context import ContextParallelism
 from lockstep.simulator.lowering.costs import added_seconds
+from lockstep.simulator.lowering.exchange import exchanged
 from lockstep.simulator.lowering.operators import Placed, PlacedTensor, place_operator
 from lockstep.simulator.lowering.segments import (
     SCATTER_AXIS,
@@ -23,7 +24,6 @@ from lockstep.simulator.lowering.segments import (
     during_products,
     paced,
     tidied,
-    work_seconds,
 )
 from lockstep.simulator.models.model import Operator, Precision
 from lockstep.simulator.strategy.mesh import Mesh
@@ -104,13 +104,15 @@ def compile_chunks(
     overlap_tensor: bool = False,
     late_tensor_sums: bool = False,
     context: ContextParallelism | None = None,
+    zero_copy: bool = False,
 ) -> list[Chunk]:
     """Return the chunks of the model in the order of the data, for a micro-batch of `samples` over a whole mesh.
 
     Between stages a tensor that all ranks along `tp` hold is sent in parts, one by each, and gathered behind the way
     (Narayanan et al. 2021, section 4.1); DeepSpeed's pipeline does so too. If it `accumulates`, every micro-batch reads
     and writes the gradients of those before. With `overlap_tensor` transfers along `tp` go on during products;
-    `late_tensor_sums` are those of reduce-scatters that are added when all parts are there.
+    `late_tensor_sums` are those of reduce-scatters that are added when all parts are there. With `zero_copy` weights in
+    parts are gathered to where they are used, and gradients scattered from where they are.
 
     Raises
     ------
@@ -151,6 +153,7 @@ def compile_chunks(
                 alone=alone,
                 accumulates=accumulates,
                 context=context,
+                zero_copy=zero_copy,
             )
             if overlap_tensor:
                 summing = device if late_tensor_sums else None
@@ -206,6 +209,7 @@ def _block(
     alone: bool,
     accumulates: bool,
     context: ContextParallelism | None,
+    zero_copy: bool,
 ) -> Part:
     part = Part(output=arriving)
     gathered_bytes = 0.0  # of the whole block, which is gathered as one unit
@@ -218,9 +222,10 @@ def _block(
                 op, words, run.output, mesh, device, samples=samples, precision=precision, context=context
             )
             weights = placed.weights * (alone or not op.shared_weights)
-            own = _operator(placed, weights, mesh, precision, device, accumulates=accumulates)
+            own = _operator(placed, weights, mesh, precision, device, accumulates=accumulates, zero_copy=zero_copy)
             if context is not None and op.selective:
-                _send_round(own, placed, mesh, context)
+                passes = exchanged(op, placed, mesh, device, context, width=precision.activation)
+                own.forward, own.backward = passes or (own.forward, own.backward)
             gathered_bytes += own.gathered_bytes
             run.append(own)
             unit.append(placed)
@@ -244,24 +249,32 @@ def _leaves(node: Node) -> Iterable[Node]:
 
 
 def _operator(
-    placed: Placed, weights: float, mesh: Mesh, precision: Precision, device: Device, *, accumulates: bool
+    placed: Placed,
+    weights: float,
+    mesh: Mesh,
+    precision: Precision,
+    device: Device,
+    *,
+    accumulates: bool,
+    zero_copy: bool,
 ) -> Part:
     """Return the part of one operator; if it `accumulates`, its gradients are added to those of other micro-batches.
 
     Weights kept in parts are copied from what was gathered to where they are used, and their gradients to the buffer
-    that is scattered (PyTorch's FSDP: issue 157027 finds both copies on the critical path). What is added is what a
-    rank keeps.
+    that is scattered (PyTorch's FSDP: issue 157027 finds both copies on the critical path), unless `zero_copy`
+    (Megatron-FSDP keeps both in the buffers of its collectives). What is added is what a rank keeps.
     """
     kept = {item: placed.memory.get(item, frozenset()) & placed.sums for item in (OPTIMIZER, GRADIENT, PARAMETER)}
     is_sharded = bool(kept[PARAMETER])
-    fetch = _fetch(weights * precision.weight, kept[PARAMETER], mesh, copying=device)
+    copying = None if zero_copy or not is_sharded else device
+    fetch = _fetch(weights * precision.weight, kept[PARAMETER], mesh, copying=copying)
     added_s = added_seconds(weights / _degree(kept[GRADIENT], mesh), precision, device) if accumulates else 0.0
     work = Work(placed.again_s + placed.backward_s + added_s, placed.product, placed.host_backward_s)
-    backward: list[Segment] = [*fetch, work, *map(Feature, placed.after)]
+    backward: list[Segment] = [*fetch, *map(Feature, placed.gathers_again), work, *map(Feature, placed.after)]
     if weights and placed.sums:
         in_parts = kept[OPTIMIZER] | kept[GRADIENT]
         sent_bytes = weights * precision.sent_gradient
-        copy_s = device.memory_seconds(weights * precision.activation + sent_bytes) if is_sharded else 0.0
+        copy_s = copying.memory_seconds(weights * precision.activation + sent_bytes) if copying else 0.0
         backward.append(Summed(sent_bytes, placed.sums, in_parts, every_pass=bool(kept[GRADIENT]), copy_s=copy_s))
     updated = weights / _degree(kept[OPTIMIZER], mesh)
     late = kept[OPTIMIZER] - kept[PARAMETER]
@@ -281,28 +294,6 @@ def _operator(
     )
 
 
-def _send_round(part: Part, placed: Placed, mesh: Mesh, context: ContextParallelism) -> None:
-    """Let keys and values go round a ring while attention computes with those that are there, one part of the work."""
-    ring = context.ring_transfers(placed.before, mesh)
-    if ring is None:
-        return
-    n = mesh.degree("cp")
-    forward_s, backward_s = work_seconds(part.forward), work_seconds(part.backward)
-    others = [Feature(transfer) for transfer in placed.before if transfer != ring[0]]
-    part.forward = [
-        *others,
-        Feature(ring[0], forward_s * (n - 1) / n),
-        Work(forward_s / n, host_s=placed.host_forward_s),
-    ]
-    hides_s = backward_s * (n - 1) / n / len(ring)
-    left = [Feature(transfer) for transfer in placed.after if transfer.axes != ring[1].axes]
-    part.backward = [
-        *(Feature(transfer, hides_s) for transfer in ring),
-        Work(backward_s / n, host_s=placed.host_backward_s),
-        *left,
-    ]
-
-
 def _forward(placed: Placed) -> Work:
     return Work(placed.forward_s, placed.product, placed.host_forward_s)
 
@@ -310,7 +301,7 @@ def _forward(placed: Placed) -> Work:
 def _fetch(total_bytes: float, axes: frozenset[str], mesh: Mesh, *, copying: Device | None = None) -> list[Gathered]:
     """Return the gathers of what is kept in parts over `axes`; a device that is `copying` reads and writes it once."""
     have: Placement = dict.fromkeys(axes, 0)
-    copy_s = copying.memory_seconds(2 * total_bytes) if copying and axes else 0.0
+    copy_s = copying.memory_seconds(2 * total_bytes) if copying else 0.0
     return [Gathered(transfer, copy_s) for transfer in transfers(total_bytes, have, {}, mesh)]
 
 

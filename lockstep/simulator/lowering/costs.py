@@ -13,6 +13,9 @@ from lockstep.simulator.models.model import Operator, Precision
 _CAST_BYTES = 4.0
 """A cast to FP8 reads 2 bytes of each element and writes it twice, once transposed: in forward of a product's input, in
 backward of the gradient of its output."""
+_CURRENT_SCALING_BYTES = 2.0
+"""Each tensor is read once more for its largest element, "two tensor reads per quantization" (Transformer Engine, FP8
+delayed scaling); torchao models its tensorwise scaling alike (`float8/roofline_utils.py`)."""
 _FUSED_BACKWARD_RATIO = 2.5
 """Of fused attention: it computes the scores again, so that backward has five products to two (Dao 2023)."""
 _ATTENTION_TOKENS, _ATTENTION_FILL = 8192.0, 350.0
@@ -26,6 +29,7 @@ class OperatorCost:
     """What an operator does on a rank in a forward pass, as split: FLOPs, bytes, shapes and format of its products.
 
     The slowest rank of a context parallel group computes `causal_factor` times as much of fused attention.
+    `current_scaling` is that of FP8.
     """
 
     flops: float
@@ -33,6 +37,7 @@ class OperatorCost:
     weight_bytes: float
     shapes: tuple[Shape, ...] = ()
     is_fp8: bool = False
+    current_scaling: bool = False
     input_elements: float = 0.0
     output_elements: float = 0.0
     causal_factor: float = 1.0
@@ -49,8 +54,9 @@ def operator_seconds(op: Operator, work: OperatorCost, device: Device) -> tuple[
     forward_s = products.arithmetic_seconds(work.flops, 1.0, work.shapes)
     backward_s = backward_products.arithmetic_seconds(work.flops * ratio, ratio, backward_shapes)
     moved_bytes = work.moved_bytes * moves_ratio
-    cast_s = device.memory_seconds(_CAST_BYTES * work.input_elements) if work.is_fp8 else 0.0
-    cast_backward_s = device.memory_seconds(_CAST_BYTES * work.output_elements) if work.is_fp8 else 0.0
+    cast_bytes = (_CAST_BYTES + _CURRENT_SCALING_BYTES * work.current_scaling) * work.is_fp8
+    cast_s = device.memory_seconds(cast_bytes * work.input_elements)
+    cast_backward_s = device.memory_seconds(cast_bytes * work.output_elements)
     overlap_s = cast_s + device.memory_seconds(work.moved_bytes * op.separate_share)
     overlap_backward_s = cast_backward_s + device.memory_seconds(moved_bytes * op.separate_backward_share)
     with_products = work.moved_bytes * (1 - op.separate_share) + work.weight_bytes

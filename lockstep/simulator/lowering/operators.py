@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.hardware.cluster import Device
+from lockstep.simulator.hardware.collectives import ALL_GATHER
 from lockstep.simulator.hardware.products import Shape
 from lockstep.simulator.lowering.context import ContextParallelism
 from lockstep.simulator.lowering.costs import OperatorCost, operator_seconds
@@ -36,7 +37,8 @@ class Placed:
     """An operator on one rank of its mesh, per micro-batch; seconds are those of a device at full speed.
 
     The host issues its kernels in `host_forward_s` and `host_backward_s`.
-    `before` are the transfers of its inputs, `after` those of their gradients. It is a `product` with weights or not.
+    `before` are the transfers of its inputs, of which backward repeats `gathers_again`, `after` those of their
+    gradients. It is a `product` with weights or not.
     `weights` is the number of parameters held where nothing is kept in parts; their gradients are partial sums along
     `sums`, and `memory` says what is kept in parts. `again` is forward work that backward repeats by selective
     recomputation; `input_bytes` is what has to be kept to compute forward again. `workspace_bytes` exist while the
@@ -45,6 +47,7 @@ class Placed:
     """
 
     before: tuple[Transfer, ...]
+    gathers_again: tuple[Transfer, ...]
     after: tuple[Transfer, ...]
     forward_s: float
     backward_s: float
@@ -106,6 +109,7 @@ def place_operator(
         weight_bytes=weights * precision.weight,
         shapes=tuple(_shape(product, local) for product in op.products),
         is_fp8=op.narrow and precision.product == _FP8_BYTES,
+        current_scaling=precision.current_scaling,
         input_elements=arriving.total_bytes / precision.activation / shards(stored, mesh),
         output_elements=op.output_elements * samples / all_parts,
         causal_factor=context.causal_factor(parts.get("s", 1)) if context else 1.0,
@@ -119,6 +123,7 @@ def place_operator(
     own_bytes = op.stored_own_bytes * samples / all_parts
     return Placed(
         before=tuple(before),
+        gathers_again=_gathers_again(op, stated.recomputation, before),
         after=tuple(after),
         forward_s=forward_s,
         backward_s=backward_s,
@@ -149,6 +154,16 @@ def _kept(op: Operator, recomputation: str) -> tuple[float, float, float]:
     if op.fused_attention:
         return 0.0, 1.0, op.kept_input_share
     return (_PRODUCTS_AGAIN if op.products else 1.0), 0.0, op.kept_input_share
+
+
+def _gathers_again(op: Operator, recomputation: str, before: Iterable[Transfer]) -> tuple[Transfer, ...]:
+    """Return what backward gathers again: recomputation per operator keeps results of reduce-scatters, not of gathers.
+
+    torchtitan's list of kept operators has `reduce_scatter_tensor` and no `all_gather_into_tensor`. Attention is on it.
+    """
+    if recomputation != PER_OPERATOR or op.fused_attention:
+        return ()
+    return tuple(transfer for transfer in before if transfer.kind == ALL_GATHER)
 
 
 def _splits(op: Operator, stated: Stated, arriving: Placement, mesh: Mesh) -> dict[str, str]:

@@ -58,6 +58,7 @@ class _Asked:
     context: ContextParallelism | None
     copied_gather_bytes_per_second: float | None
     backward_prefetch: bool
+    zero_copy: bool
     kept: tuple[object, ...] = field(compare=False)
     tree: StrategyTree = field(compare=False)
     cluster: Cluster = field(compare=False)
@@ -76,13 +77,15 @@ def plan_of(
     context: ContextParallelism | None = None,
     copied_gather_bytes_per_second: float | None = None,
     backward_prefetch: bool = True,
+    zero_copy: bool = False,
 ) -> Plan:
     """Return the plan for micro-batches of `samples`, gradients sent in buckets of `bucket_bytes`.
 
     If it `accumulates`, gradients are added to those of the micro-batches before. With `overlap_tensor` transfers along
     `tp` go on during products, with `late_tensor_sums` reduce-scatters add their parts afterwards. With
     `copied_gather_bytes_per_second` weights are gathered when they are needed and copied at that rate, without
-    `backward_prefetch` backward gathers them when they are needed. `context` is gathered in halves if None.
+    `backward_prefetch` backward gathers them when they are needed, with `zero_copy` to where they are used. `context`
+    is gathered in halves if None.
 
     Raises
     ------
@@ -107,6 +110,7 @@ def plan_of(
             context=context,
             copied_gather_bytes_per_second=copied_gather_bytes_per_second,
             backward_prefetch=backward_prefetch,
+            zero_copy=zero_copy,
             kept=tuple(block.module for block in blocks),
             tree=tree,
             cluster=cluster,
@@ -140,6 +144,7 @@ def _compiled(asked: _Asked) -> Plan:
         overlap_tensor=asked.overlap_tensor,
         late_tensor_sums=asked.late_tensor_sums,
         context=asked.context,
+        zero_copy=asked.zero_copy,
     )
     stages = _stages(chunks, asked.cluster)
     fabric = Fabric(asked.cluster, dict(asked.algorithms), stages)

@@ -127,6 +127,7 @@ def attention(
         launches=1.0 if fused else _UNFUSED_LAUNCHES,
         fused_attention=fused,
         executed_share=_CAUSAL_SHARE if fused else 1.0,
+        key_sharers=heads.queries / heads.keys,
     )
 
 

@@ -9,6 +9,9 @@ _SWIGLU_MOVES, _SWIGLU_BACKWARD_MOVES = 3.0, 5.0
 """Reads both inputs and writes one; backward reads them and the gradient, and writes two."""
 _EAGER_SWIGLU_MOVES, _EAGER_SWIGLU_BACKWARD_MOVES = 5.0, 9.0
 """Activation and product as kernels of their own, as in PyTorch's eager mode."""
+_SORT_MOVES = 2.0
+"""Tokens arrive by rank of origin; a rank with several experts sorts them by expert, and back before it returns them
+(Megatron-LM's MoEAlltoAllTokenDispatcher, `sort_chunks_by_idxs`): each is read and written, and so is its gradient."""
 
 
 def gated(
@@ -52,7 +55,7 @@ def mixture(
         weights=h * experts,
         stored_input_bytes=width * s * h * kept,
     )
-    yield _expert("expert1", s, h, 2 * ffn, experts=experts, chosen=chosen, width=width)
+    yield _expert("expert1", s, h, 2 * ffn, sorted_features=h, experts=experts, chosen=chosen, width=width)
     yield Operator(
         name="expert_gate",
         dims={"s": s, "e": experts, "o": ffn},
@@ -64,7 +67,7 @@ def mixture(
         stored_input_bytes=2 * width * chosen * s * ffn,
         kept_input_share=KEPT_EVERY_SECOND,
     )
-    yield _expert("expert2", s, ffn, h, experts=experts, chosen=chosen, width=width)
+    yield _expert("expert2", s, ffn, h, sorted_features=h, experts=experts, chosen=chosen, width=width)
     yield Operator(
         name="combine",
         dims={"s": s},
@@ -77,7 +80,20 @@ def mixture(
     )
 
 
-def _expert(name: str, s: float, inner: float, outer: float, *, experts: int, chosen: int, width: float) -> Operator:
+def _expert(
+    name: str,
+    s: float,
+    inner: float,
+    outer: float,
+    *,
+    sorted_features: float,
+    experts: int,
+    chosen: int,
+    width: float,
+) -> Operator:
+    """Return the first or the second product of experts, with the sort of tokens of `sorted_features` next to it."""
+    sort = _SORT_MOVES * sorted_features
+    moves, backward_moves = inner + outer + sort, 2 * (inner + outer) + sort
     return Operator(
         name=name,
         dims={"s": s, "e": experts, "h": inner, "o": outer},
@@ -85,7 +101,10 @@ def _expert(name: str, s: float, inner: float, outer: float, *, experts: int, ch
         writes=("b", "s", "o", "e"),
         output_elements=chosen * s * outer,
         flops=2 * chosen * s * inner * outer,
-        moved_elements=chosen * s * (inner + outer),
+        moved_elements=chosen * s * moves,
+        backward_moves_ratio=backward_moves / moves,
+        separate_share=sort / moves,
+        separate_backward_share=sort / backward_moves,
         weights=experts * inner * outer,
         weight_dims=("e", "h", "o"),
         stored_input_bytes=width * chosen * s * inner,

@@ -53,7 +53,8 @@ class Operator:
     operator. `products` are the shapes in which the FLOPs come, none where nothing is known. `separate_share` and
     `separate_backward_share` are the parts of the moved elements that kernels beside the products move, before or after
     them; `launches` counts kernels. A `narrow` one's products may take narrower factors than the activations. Of a
-    `fused_attention` only `executed_share` of the FLOPs is computed: half with a causal mask. `stored_*` are elements
+    `fused_attention` only `executed_share` of the FLOPs is computed: half with a causal mask; `key_sharers` heads of
+    queries share one of keys and values. `stored_*` are elements
     kept for backward times their bytes: of the tensor before, and of the operator's own making; `workspace_bytes` exist
     only while it runs. `selective` marks what selective recomputation computes again; `kept_input_share` is the part of
     the input that recomputation per operator keeps.
@@ -83,6 +84,7 @@ class Operator:
     launches: float = 1.0
     fused_attention: bool = False
     executed_share: float = 1.0
+    key_sharers: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,7 +108,8 @@ class Precision:
     """Bytes of one element: activations, weights, gradients as kept and as sent, and the optimizer's state.
 
     `product` is that of the factors of linear layers' products, None for as the activations; 1 is FP8. The head, the
-    router and attention stay at the activations' format, as Transformer Engine and torchao leave them.
+    router and attention stay at the activations' format, as Transformer Engine and torchao leave them. FP8 factors are
+    scaled by the largest elements of steps before, or with `current_scaling` by their own.
     """
 
     activation: float = 2
@@ -115,6 +118,7 @@ class Precision:
     sent_gradient: float = 4
     optimizer: float = 12
     product: float | None = None
+    current_scaling: bool = False
 
 
 MIXED = Precision()

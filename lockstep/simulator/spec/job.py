@@ -239,6 +239,7 @@ def _build(
             live_parameters=strategy["live_parameters"],
             copied_gather_bytes_per_second=strategy["copied_gather_bytes_per_second"],
             backward_prefetch=strategy["backward_prefetch"],
+            zero_copy=strategy["zero_copy"],
             gradient_buffer_bytes=strategy["gradient_buffer_bytes"],
         ),
         calibration=calibration,

@@ -40,6 +40,11 @@ _BYTES = {
 _BYTES["product"] = optional(
     number("factors of linear layers' products (but the head's); as the activations if null, 1 is FP8", 1.0, 8.0)
 )
+_BYTES["current_scaling"] = flag(
+    "FP8 factors are scaled by their own largest element, for which each is read once more (Transformer Engine's "
+    "Float8CurrentScaling, torchao's tensorwise scaling), not by those of steps before",
+    default=False,
+)
 
 
 def _precision(default: str) -> Field:

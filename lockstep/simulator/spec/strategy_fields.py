@@ -86,8 +86,9 @@ STRATEGY = {
         low=0,
     ),
     "context_exchange": choice(
-        "how attention gets keys and values of other cp ranks: `gather` them whole before (torchtitan), or send "
-        "them round a `ring` while it computes (Megatron-LM)",
+        "how attention gets keys and values of other cp ranks: `gather` them whole before, send them round a `ring` "
+        "while it computes (Megatron-LM), or gather them meanwhile and `merge` what each part gives (PyTorch, "
+        "torchtitan)",
         EXCHANGES,
         GATHER,
     ),
@@ -129,6 +130,11 @@ STRATEGY = {
         "ZeRO 3 gathers weights for backward one layer ahead (FSDP's BACKWARD_PRE), or when they are needed if false "
         "(BACKWARD_POST, Composer's default)",
         default=True,
+    ),
+    "zero_copy": flag(
+        "ZeRO 3 gathers weights to where they are used and scatters gradients from where they are made "
+        "(Megatron-FSDP), without the copies of PyTorch's FSDP",
+        default=False,
     ),
     "overlap_sends": optional(
         flag("a stage goes on while its message to the next is under way; with several chunks a stage if null", None)

@@ -19,6 +19,7 @@ def advice(*gains):
         ((0.1, 0.1), 0.1, [0.1, None]),  # two remedies of the same excess
         ((0.06, 0.03, 0.03, None), 0.1, [0.06, 0.03, 0.01, None]),
         ((0.05, None), 0.1, [0.05, None]),
+        ((0.0999999, 0.05), 0.1, [0.0999999, None]),  # what rounding leaves reads as 0 %
         ((0.3,), 0.0, [None]),  # nothing is lost
         ((0.9,), 5.0, [0.9]),  # an excess beyond the step is the step
     ],

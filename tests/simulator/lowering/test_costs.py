@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from lockstep.simulator.hardware.clusters import A100, H100, dgx_a100
 from lockstep.simulator.lowering.chunks import compile_chunks
-from lockstep.simulator.lowering.costs import pace_ratio
+from lockstep.simulator.lowering.costs import OperatorCost, operator_seconds, pace_ratio
 from lockstep.simulator.lowering.segments import Work
 from lockstep.simulator.models.attention import Heads, attention
+from lockstep.simulator.models.experts import mixture
 from lockstep.simulator.models.primitives import linear, norm, residual
 from lockstep.simulator.models.transformers import gpt, llama
 from lockstep.simulator.simulate import Options, simulate
@@ -57,6 +59,29 @@ def test_fp8_products_reach_less_of_their_peak():
     assert 1.1 <= fp8.matrix_efficiency / H100.as_fp8(backward=True).matrix_efficiency <= 1.2
 
 
+def test_current_scaling_reads_each_factor_once_more():
+    """A linear layer reads its input for its largest element in forward, the gradient of its output in backward."""
+    op = linear("fc1", TOKENS, HIDDEN, 4 * HIDDEN, width=2)
+
+    def passes_s(*, is_fp8, current_scaling):
+        work = OperatorCost(
+            flops=op.flops,
+            moved_bytes=2 * op.moved_elements,
+            weight_bytes=2 * op.weights,
+            is_fp8=is_fp8,
+            current_scaling=current_scaling,
+            input_elements=TOKENS * HIDDEN,
+            output_elements=TOKENS * 4 * HIDDEN,
+        )
+        return np.array(operator_seconds(op, work, H100))
+
+    more_s = passes_s(is_fp8=True, current_scaling=True) - passes_s(is_fp8=True, current_scaling=False)
+    read_bytes = [2 * TOKENS * HIDDEN, 2 * TOKENS * 4 * HIDDEN]
+    assert more_s == pytest.approx([H100.memory_seconds(each) for each in read_bytes])
+    halves = [passes_s(is_fp8=False, current_scaling=current) for current in (False, True)]
+    assert (halves[0] == halves[1]).all()
+
+
 def test_backward_moves_what_kernels_next_to_products_move():
     """Elements that move, by token and feature: norms 2 and 7, dropout with addition 3.5 and 5.5, a bias once more."""
     one = TOKENS * HIDDEN
@@ -86,6 +111,19 @@ def test_attention_copies_what_it_rearranges():
     assert moved == pytest.approx([8 + 6, 8 + 6 + 4, 8 + 6 + 2 + 9.5 * scores])
     assert fused.separate_share == 0.0
     assert unfused.separate_backward_share == pytest.approx((6 + 2 + 5.5 * scores) / moved[2])
+
+
+def test_tokens_are_sorted_by_expert_and_back():
+    """Each token that an expert gets is read and written before the first product and after the second, both ways."""
+    ffn, chosen = 512.0, 4
+    found = {op.name: op for op in mixture(TOKENS, HIDDEN, ffn, experts=16, chosen=chosen, shared_ffn=0, width=2)}
+    one = TOKENS * chosen
+    for op, features in ((found["expert1"], HIDDEN + 2 * ffn), (found["expert2"], ffn + HIDDEN)):
+        assert op.moved_elements / one == pytest.approx(features + 2 * HIDDEN)
+        assert op.moved_elements * op.separate_share / one == pytest.approx(2 * HIDDEN)
+        backward = op.moved_elements * op.backward_moves_ratio
+        assert backward / one == pytest.approx(2 * features + 2 * HIDDEN)
+        assert backward * op.separate_backward_share / one == pytest.approx(2 * HIDDEN)
 
 
 def test_a_gather_that_is_waited_for_and_copied_is_not_hidden():

@@ -32,6 +32,19 @@ def test_gathered_weights_and_their_gradients_are_copied_once_each():
     assert copies_s(found.backward, Summed) == pytest.approx(A100.memory_seconds((2 + 4) * parameters), rel=0.1)
 
 
+def test_zero_copy_moves_as_many_bytes_over_links_and_copies_none():
+    """Megatron-FSDP gathers into the buffers that products read, and scatters gradients from those they write."""
+    copied, found = part(SHARDED), part(SHARDED, zero_copy=True)
+    for way in ("forward", "backward"):
+        assert copies_s(getattr(found, way), (Gathered, Summed)) == 0
+        sent = [
+            [each.transfer for each in getattr(made, way) if isinstance(each, Gathered)] for made in (copied, found)
+        ]
+        assert sent[0] == sent[1]
+    sums = [[each.total_bytes for each in made.backward if isinstance(each, Summed)] for made in (copied, found)]
+    assert sums[0] == sums[1]
+
+
 @pytest.mark.parametrize("zero", [0, 1, 2])
 def test_whole_weights_are_not_copied(zero):
     """Without weights in parts nothing is gathered in a pass, and no buffer of FSDP's is filled."""

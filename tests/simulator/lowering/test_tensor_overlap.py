@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from lockstep.simulator.hardware.clusters import H100, dgx_h100
+from lockstep.simulator.lowering.chunks import compile_chunks
+from lockstep.simulator.lowering.segments import Feature
 from lockstep.simulator.models.model import FSDP
 from lockstep.simulator.models.transformers import llama
 from lockstep.simulator.simulate import Options, simulate
@@ -27,6 +29,20 @@ def test_late_sums_read_all_parts_and_write_one():
     each_s = 2 * HIDDEN * TOKENS * SEQUENCES * (1 + 1 / TP) / (0.33 * H100.memory_bytes_per_second)
     assert late_s / each_s == pytest.approx(6 * LAYERS + 1)
     assert step_s(late_tensor_sums=True) == step_s()
+
+
+@pytest.mark.parametrize(("recompute", "again"), [("none", 0), ("per_operator", 2), ("full", 2)])
+def test_checkpointing_gathers_tokens_again(recompute, again):
+    """Of a layer's four transfers two gather tokens for a product, which no checkpoint keeps; of a head nothing is."""
+    layers = 2
+    model = llama(layers=layers, hidden=1024, heads=16, kv_heads=8, sequence=2048, ffn=2816)
+    kinds = {}
+    for what in ("none", recompute):
+        tree = preset(model, Degrees(tp=4, sequence_parallel=True, recompute=what))
+        (chunk,) = compile_chunks(tree, H100, samples=1)
+        kinds[what] = [each.transfer.kind for each in chunk.part.backward if isinstance(each, Feature)]
+    gathers = [kinds[what].count("all_gather") for what in (recompute, "none")]
+    assert gathers[0] - gathers[1] == again * layers
 
 
 @pytest.mark.parametrize(("product", "measured"), [(2, 673 / 598), (1, 950 / 820)], ids=["bf16", "fp8"])
