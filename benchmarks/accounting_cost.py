@@ -5,28 +5,24 @@
 The blocks are those that the Python writer stores for such a step, half of its collectives synchronous and half
 asynchronous inside the backward, of several sizes: once on the host, and once on a device that is done with everything
 at once, with the events that the agent queues and reads there. Thread CPU time of reading the slots, checksums
-included, and of building the records: the median of several rounds. Fixed work runs before and after each round, and
-the cost is scaled to a machine that takes REFERENCE_NS for it, so that a slow or crowded machine does not decide. Exit
-code 1 when eight ranks take more than 3 % of a core, with events of a device or without.
+included, and of building the records, as the reference machine would take it (thread_time.py). Exit code 1 when eight
+ranks take more than 3 % of a core, with events of a device or without.
 """
 
 import argparse
 import cProfile
-import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from benchmarks.checks import Check, equal, has_missed
 from benchmarks.device_cost import HostStream
+from benchmarks.thread_time import ReferenceMachine, thread_ns
 from lockstep.accounting.block_reader import BlockReader
 from lockstep.accounting.step_builder import StepBuilder
 from lockstep.agent.device.event_queue import EventQueue
 from lockstep.agent.mark_buffer import MarkBuffer
-from lockstep.contracts.marks import BLOCK_BYTES, MARK_BYTES, MARK_STRUCT, pack_call_site
+from lockstep.contracts.marks import BLOCK_BYTES, pack_call_site
 from lockstep.contracts.records import RECORD_FIELDS, RECORD_STRUCT
 
 HOST, DEVICE = "host", "device"
@@ -35,11 +31,6 @@ STEPS_PER_SECOND = 10
 COLLECTIVES = 200
 CORE_BUDGET_RATIO = 0.03
 
-REFERENCE_MARKS = 20_000
-REFERENCE_NS = 1_600_000
-"""What `reference` takes at best on the four-core machine that the figures of the documentation were measured on."""
-
-_ROUNDS = 15
 STEP_NS = 10**9 // STEPS_PER_SECOND
 _BLOCKS_PER_STEP = 40
 _SIZES = 12
@@ -131,54 +122,20 @@ def build(slots: bytes) -> list[bytes]:
     return [step.record for block in read.blocks for step in builder.add(block)]
 
 
-def reference(marks: bytes) -> int:
-    """Unpack marks and count the kinds: work that any change of the accounting leaves as it is."""
-    counts: dict[int, int] = {}
-    for _, kind, _, _, _ in MARK_STRUCT.iter_unpack(marks):
-        counts[kind] = counts.get(kind, 0) + 1
-    return len(counts)
-
-
-def thread_ns(work: Callable[[], object]) -> int:
-    """Return the CPU time that this thread takes for some work."""
-    began_ns = time.thread_time_ns()
-    work()
-    return time.thread_time_ns() - began_ns
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """CPU time of a step's account, ns: as measured, and as on the reference machine."""
-
-    measured_ns: float
-    scaled_ns: float
-
-
-def measure(slots: bytes) -> Cost:
-    """Return the medians of several rounds, each scaled by the reference work that ran right before and after it."""
+def measure(slots: bytes, machine: ReferenceMachine) -> float:
+    """Return the CPU time of a step's account on the reference machine, ns."""
     steps = len(build(slots))
-    marks = bytes(REFERENCE_MARKS * MARK_BYTES)
-    costs, scaled = [], []
-    before_ns = thread_ns(partial(reference, marks))
-    for _ in range(_ROUNDS):
-        cost_ns = thread_ns(partial(build, slots)) / steps
-        after_ns = thread_ns(partial(reference, marks))
-        costs.append(cost_ns)
-        scaled.append(cost_ns * 2 * REFERENCE_NS / (before_ns + after_ns))
-        before_ns = after_ns
-    return Cost(statistics.median(costs), statistics.median(scaled))
+    return machine.median(lambda: thread_ns(lambda: build(slots)) / steps)
 
 
-def check(cost: Cost, records: list[bytes], steps: int, where: str = HOST) -> list[Check]:
+def check(cost_ns: float, records: list[bytes], steps: int, where: str = HOST) -> list[Check]:
     """Return every figure of steps on the host or on a device."""
     last = dict(zip(RECORD_FIELDS, RECORD_STRUCT.unpack(records[-1]), strict=True))
-    share = cost.scaled_ns * RANKS * STEPS_PER_SECOND / 1e9
+    share = cost_ns * RANKS * STEPS_PER_SECOND / 1e9
     return [
         equal(f"{where}: steps", len(records), steps),
         equal(f"{where}: collectives of a step", last["tp_count"] + last["dp_count"], COLLECTIVES),
-        Check(f"{where}: a step's account on this machine", f"{cost.measured_ns / 1000:,.0f} us"),
-        Check(f"{where}: this machine against the reference", f"{cost.measured_ns / cost.scaled_ns:.2f} times as slow"),
-        Check(f"{where}: a step's account on the reference machine", f"{cost.scaled_ns / 1000:,.0f} us"),
+        Check(f"{where}: a step's account", f"{cost_ns / 1000:,.0f} us"),
         Check(
             f"{where}: {RANKS} ranks at {STEPS_PER_SECOND} steps a second",
             f"{share:.1%} of a core",
@@ -199,7 +156,11 @@ def main() -> int:
         slots = slots_of(arguments.steps + (kind is DeviceStepMarks), kind)  # the device's last step is not read yet
         if arguments.profile:
             cProfile.runctx("build(slots)", globals(), locals(), sort="tottime")
-        checks = check(measure(slots), build(slots), arguments.steps, where)
+        machine = ReferenceMachine()
+        checks = [
+            *check(measure(slots, machine), build(slots), arguments.steps, where),
+            machine.check(),
+        ]
         for line in checks:
             print(line.text())
         missed |= has_missed(checks)

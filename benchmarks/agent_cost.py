@@ -9,8 +9,9 @@ where they stand, around calls of torch; the call without the agent is subtracte
 benchmarks/collective_cost.py. Marks alone, with both writers: benchmarks/mark_cost.py. Share: a step and two
 asynchronous collectives, of 100 ms.
 
-Thread CPU time, on one processor (placement.py). Hot: the least of several rounds. Cold: 64 MB are touched before each
-call, which is what a training's own work does to the caches; the lower quartile. Memory: by how much a rank grows, its
+Thread CPU time, on one processor (placement.py), as the reference machine would take it (thread_time.py). Hot: the
+median of several rounds. Cold: 64 MB are touched before each call, which is what a training's own work does to the
+caches; the lower quartile. Memory: by how much a rank grows, its
 ring included. Whole step: benchmarks/agent_job.py, whose records' own `agent_ns` is an estimate from these figures
 (agent.py). Rounds are counted, and the jobs have a limit of time: it ends on a busy machine as well.
 
@@ -23,6 +24,7 @@ import os
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -36,7 +38,7 @@ from benchmarks.caches import TOUCHED_BYTES, touch
 from benchmarks.checks import Check, has_missed
 from benchmarks.cost_table import Cost, Row, table
 from benchmarks.placement import one_processor
-from benchmarks.thread_time import cold_ns, empty, hot_ns
+from benchmarks.thread_time import ReferenceMachine, empty
 from lockstep.agent.hooks import native
 from lockstep.agent.mark_writer import C_EXTENSION, mark_buffer_type
 
@@ -52,7 +54,7 @@ MEMORY_BUDGET_BYTES = 4 << 20
 WHOLE_BUDGET_RATIO = 1.01
 
 
-def measure_step(memory: bytearray, calls: int, cold_calls: int) -> Cost:
+def measure_step(machine: ReferenceMachine, memory: bytearray, calls: int, cold_calls: int) -> Cost:
     """Return what the marks of a step cost."""
     with watched() as agent:
         if agent.mark_writer != C_EXTENSION:
@@ -60,21 +62,28 @@ def measure_step(memory: bytearray, calls: int, cold_calls: int) -> Cost:
         step = Steps(agent).step
         for _ in range(100):  # the first steps settle
             step()
-        return Cost(hot_ns(step, calls), cold_ns(step, cold_calls, memory) - cold_ns(empty, cold_calls, memory))
+        cold_ns = machine.cold_ns(step, cold_calls, memory) - machine.cold_ns(empty, cold_calls, memory)
+        return Cost(machine.hot_ns(step, calls), cold_ns)
 
 
-def measure_hooks(memory: bytearray, rounds: int, calls: int, cold_calls: int) -> dict[str, Cost]:
+def measure_hooks(
+    machine: ReferenceMachine, memory: bytearray, rounds: int, calls: int, cold_calls: int
+) -> dict[str, Cost]:
     """Return what the hooks add to calls of torch, in rounds that take turns with bare ones."""
     found: dict[str, list[tuple[float, float]]] = {}
     operations = hooked_calls()
+
+    def cost(call: Callable[[], object]) -> tuple[float, float]:
+        return machine.hot_ns(call, calls), machine.cold_ns(call, cold_calls, memory)
+
     for _ in range(rounds):
-        bare = {name: (hot_ns(call, calls), cold_ns(call, cold_calls, memory)) for name, call in operations.items()}
+        bare = {name: cost(call) for name, call in operations.items()}
         with watched():
             for _ in range(50):
                 for call in operations.values():
                     call()
             for name, call in operations.items():
-                hot, cold = hot_ns(call, calls), cold_ns(call, cold_calls, memory)
+                hot, cold = cost(call)
                 found.setdefault(name, []).append((hot - bare[name][0], cold - bare[name][1]))
     return {
         name: Cost(statistics.median(hot for hot, _ in costs), statistics.median(cold for _, cold in costs))
@@ -128,14 +137,14 @@ def check_whole(memory_bytes: int, jobs: list[JobCost]) -> list[Check]:
 
 def measure(directory: str, *, quick: bool) -> tuple[list[Row], list[Check]]:
     """Measure all of it."""
-    memory = bytearray(TOUCHED_BYTES)
+    machine, memory = ReferenceMachine(), bytearray(TOUCHED_BYTES)
     touch(memory)
     calls, cold_calls, rounds, pairs, limit_s = (2_000, 20, 3, 8, 15) if quick else (20_000, 60, 5, 40, 60)
     dist.init_process_group("gloo", init_method=f"file://{Path(directory) / 'store'}", rank=0, world_size=1)
     with one_processor():
-        step = measure_step(memory, calls, cold_calls)
-        hooks = measure_hooks(memory, rounds, calls // 20, cold_calls)
-        marks = mark_cost.check(*mark_cost.measure_all(mark_buffer_type()[0], quick=quick))
+        step = measure_step(machine, memory, calls, cold_calls)
+        hooks = measure_hooks(machine, memory, rounds, calls // 20, cold_calls)
+        marks = mark_cost.check(*mark_cost.measure_all(machine, mark_buffer_type()[0], quick=quick))
     dist.destroy_process_group()
     added, runs = collective_cost.measure_with_agents(quick=quick)
     memory_bytes = measure_memory(directory, 1 if quick else 3)
@@ -145,7 +154,9 @@ def measure(directory: str, *, quick: bool) -> tuple[list[Row], list[Check]]:
     ]
     rows = step_rows(step, hooks) + collective_cost.rows(added)
     share = check_share(step, added.one_processor["asynchronous"]["C++"])
-    return rows, [*marks, *share, *collective_cost.check_interpreted(runs), *check_whole(memory_bytes, jobs)]
+    slowness = [machine.check(), *collective_cost.check_slowness(added)]
+    interpreted = collective_cost.check_interpreted(runs)
+    return rows, [*slowness, *marks, *share, *interpreted, *check_whole(memory_bytes, jobs)]
 
 
 def main() -> int:

@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 
 from lockstep.agent.agent import Agent
-from lockstep.agent.hooks import Removal, collectives, native, native_kernel, waits
+from lockstep.agent.hooks import collective_operators, collectives, native, native_kernel, waits
+from lockstep.agent.hooks.patching import Removal
 
 BARE = "bare"
 _VALUE = torch.ones(4)
@@ -52,7 +53,7 @@ class Variant:
 
 def kernels_in_cpp(agent: Agent) -> Removal:
     """Put the kernels in C++ in place."""
-    return native_kernel.install(agent, native.load(os.environ), collectives.operators())
+    return native_kernel.install(agent, native.load(os.environ), collective_operators.operators())
 
 
 KERNELS: dict[str, Callable[[Agent], Removal]] = {"C++": kernels_in_cpp, "Python": collectives.install_in_python}

@@ -11,20 +11,17 @@ us for a step of one collective and 5.6 to 7.1 us for each of 64 to 8,192 (three
 """
 
 import argparse
-import os
 import statistics
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic_ns, thread_time_ns
 
+from benchmarks.mark_cost import buffer_of
 from lockstep.agent.device.event_queue import EventQueue
 from lockstep.agent.device.streams import Stamp
 from lockstep.agent.mark_buffer import MarkBuffer
 from lockstep.agent.mark_writer import C_EXTENSION, PURE_PYTHON, mark_buffer_type
-from lockstep.contracts.marks import BLOCK_BYTES, BLOCK_COUNT, MARK_BYTES, pack_call_site
-from lockstep.contracts.ring import ISSUES_BYTES
+from lockstep.contracts.marks import MARK_BYTES, pack_call_site
 
 COLLECTIVES = (64, 512, 2048, 8192)
 STEPS = 20
@@ -76,18 +73,6 @@ class DeviceCost:
     events_made: int
     marks: float
     """Of a step."""
-
-
-@contextmanager
-def buffer_of(kind: type[MarkBuffer]) -> Iterator[MarkBuffer]:
-    """Hand out a buffer that records into a ring in shared memory."""
-    with tempfile.TemporaryFile(dir="/dev/shm") as file:  # where rings lie
-        os.posix_fallocate(file.fileno(), 0, BLOCK_COUNT * BLOCK_BYTES + ISSUES_BYTES)
-        buffer = kind(file.fileno(), 0, BLOCK_COUNT, issues_offset=BLOCK_COUNT * BLOCK_BYTES)
-        buffer.begin()
-        yield buffer
-        if buffer.failures:
-            raise SystemExit(f"{buffer.failures} stores failed")
 
 
 def measure(kind: type[MarkBuffer], collectives: int, *, has_device: bool) -> DeviceCost:

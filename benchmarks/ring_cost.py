@@ -2,10 +2,10 @@
 
     python -m benchmarks.ring_cost [--quick]
 
-Nanoseconds of thread CPU, hot: the least of several rounds. Then the length of a training step with six stores while
-another thread computes in Python all the time: a call that releases the interpreter lock may have to wait for it. This
-shows on idle cores only, where the other thread wakes up in time to take the lock. Steps with the different ways take
-turns, so that all meet the same machine.
+Nanoseconds of thread CPU, hot: the median of several rounds, scaled to the reference machine. Then the length of a
+training step with six stores while another thread computes in Python all the time: a call that releases the interpreter
+lock may have to wait for it. This shows on idle cores only, where the other thread wakes up in time to take the lock.
+Steps with the different ways take turns, so that all meet the same machine.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.thread_time import ReferenceMachine
 from exporter.capturing.control import write_control
 from lockstep.agent.control import ControlReader
 from lockstep.agent.descriptors import pwrite
@@ -33,19 +34,7 @@ from lockstep.contracts.ring import BLOCKS_OFFSET, ISSUES_OFFSET, RingHeader
 _FILE_BYTES = 1 << 19
 _OFFSET = 1024
 _STORES = 6  # of a step with two collectives: blocks, issues, a sign of life, a look at the control block
-_ROUNDS = 9
 _PAIR = struct.Struct("<2Q")
-
-
-def least_ns(operation: Callable[[], object], calls: int) -> float:
-    """Return the CPU time of one call on this thread, in the quietest round."""
-    rounds = []
-    for _ in range(_ROUNDS):
-        began = time.thread_time_ns()
-        for _ in range(calls):
-            operation()
-        rounds.append((time.thread_time_ns() - began) / calls)
-    return min(rounds)
 
 
 def ways(directory: Path) -> dict[str, Callable[[], object]]:
@@ -133,15 +122,17 @@ def main() -> None:
     quick = parser.parse_args().quick
     calls, steps = (3_000, 50) if quick else (30_000, 300)
     torch.set_num_threads(1)
+    machine = ReferenceMachine()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         stores = {"nothing": lambda: None, **ways(Path(directory))}
         steps_ms = busy_step_ms(stores, steps)
         print(f"{'store of 16 bytes':46}{'ns':>8}{'step with a busy thread, ms':>32}")
         for name, store in stores.items():
-            print(f"{name:46}{least_ns(store, calls):>8,.0f}{steps_ms[name]:>32.2f}")
+            print(f"{name:46}{machine.hot_ns(store, calls):>8,.0f}{steps_ms[name]:>32.2f}")
         print(f"\n{'operation':46}{'ns':>8}")
         for name, operation in operations(Path(directory)).items():
-            print(f"{name:46}{least_ns(operation, calls):>8,.0f}")
+            print(f"{name:46}{machine.hot_ns(operation, calls):>8,.0f}")
+    print(f"\n{machine.check().text()}")
 
 
 if __name__ == "__main__":

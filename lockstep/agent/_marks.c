@@ -92,7 +92,7 @@ typedef struct {
     PyObject *in_flight; /* futures of collectives whose end is still to be noted, by `in_flight_key` */
     PyObject *device; /* called behind the marks that a device has an event of */
     PyObject *adopt, *at_store, *at_boundary, *meet, *watch_closure;
-    PyObject *compilations, *stats_name, *graphs_name, *add_callback_name;
+    PyObject *compilations, *stats_name, *graphs_name, *add_callback_name, *nbytes_name, *site_name, *get_future_name;
     uint64_t polled_ns;
     unsigned long long poll_interval_ns;
     int wants_poll;
@@ -768,13 +768,8 @@ static PyObject *batch(MarkBuffer *self, PyObject *const *given, Py_ssize_t coun
     return none(self, append(self, OWN, BATCH, 0, 0, samples, NULL));
 }
 
-static PyObject *issue(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
+static PyObject *issue_at(MarkBuffer *self, int64_t site, int64_t payload)
 {
-    if (!has_arguments("issue", count, 2))
-        return NULL;
-    const int64_t site = integer(given[0]), payload = integer(given[1]);
-    if (PyErr_Occurred())
-        return NULL;
     if (site < 0 || site > SITE_MAX || payload < 0 || payload > PAYLOAD_BYTES_MAX) {
         PyErr_Format(
             PyExc_ValueError, "issue: got call site %lld and %lld bytes, expected 0 to %lld and 0 to %lld",
@@ -798,6 +793,90 @@ static PyObject *issue(MarkBuffer *self, PyObject *const *given, Py_ssize_t coun
     if (self->wants_poll && poll(self) < 0)
         return NULL;
     return PyLong_FromUnsignedLong(ordinal);
+}
+
+static PyObject *issue(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (!has_arguments("issue", count, 2))
+        return NULL;
+    const int64_t site = integer(given[0]), payload = integer(given[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    return issue_at(self, site, payload);
+}
+
+/* Torch's boxed arguments of a collective, so that the kernels in Python run little bytecode. What needs a closer look is
+ * theirs: NO_ANSWER, or NotImplemented, without an exception. */
+
+#define NO_ANSWER (-2)
+#define FAILED (-1)
+
+static int64_t nbytes(MarkBuffer *self, PyObject *tensors)
+{
+    if (PyList_CheckExact(tensors)) {
+        if (PyList_Size(tensors) != 1)
+            return NO_ANSWER;
+        tensors = PyList_GetItem(tensors, 0);
+        if (PyList_CheckExact(tensors))
+            return NO_ANSWER;
+    }
+    PyObject *value = PyObject_GetAttr(tensors, self->nbytes_name);
+    if (value == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_RuntimeError))
+            return FAILED;
+        PyErr_Clear(); /* a sparse tensor */
+        return NO_ANSWER;
+    }
+    const int64_t bytes = integer(value);
+    Py_DECREF(value);
+    return bytes > PAYLOAD_BYTES_MAX ? PAYLOAD_BYTES_MAX : bytes;
+}
+
+/* The call site of a group that was met before, without its operator. */
+static int64_t known_site(MarkBuffer *self, PyObject *unbox, PyObject *known, PyObject *boxed)
+{
+    int64_t site = FAILED;
+    PyObject *group = PyObject_CallFunctionObjArgs(unbox, boxed, NULL);
+    PyObject *key = group == NULL ? NULL : PyLong_FromVoidPtr(group);
+    PyObject *use = key == NULL ? NULL : PyObject_CallFunctionObjArgs(known, key, NULL);
+    if (use == Py_None)
+        site = NO_ANSWER;
+    else if (use != NULL) {
+        PyObject *value = PyObject_GetAttr(use, self->site_name);
+        site = value == NULL ? FAILED : integer(value);
+        Py_XDECREF(value);
+    }
+    Py_XDECREF(use);
+    Py_XDECREF(key);
+    Py_XDECREF(group);
+    return site;
+}
+
+static PyObject *issue_call(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
+{
+    PyObject *unbox, *known, *captures;
+    Py_ssize_t group_index, payload_index;
+    if (!has_arguments("issue_call", count, 3))
+        return NULL;
+    if (PyThread_get_thread_ident() != self->thread)
+        Py_RETURN_NOTIMPLEMENTED;
+    if (!PyArg_ParseTuple(
+            given[0], "OnOnO!:issue_call", &unbox, &group_index, &known, &payload_index, &PyDict_Type, &captures))
+        return NULL;
+    if (PyDict_Size(captures) != 0)
+        Py_RETURN_NOTIMPLEMENTED;
+    PyObject *boxed = PyTuple_GetItem(given[2], group_index); /* borrowed, as the next one */
+    PyObject *tensors = payload_index < 0 ? NULL : PyTuple_GetItem(given[2], payload_index);
+    if (boxed == NULL || (payload_index >= 0 && tensors == NULL))
+        return NULL;
+    const int64_t bits = integer(given[1]);
+    const int64_t site = PyErr_Occurred() ? FAILED : known_site(self, unbox, known, boxed);
+    const int64_t payload = site < 0 || tensors == NULL ? 0 : nbytes(self, tensors);
+    if (PyErr_Occurred())
+        return NULL;
+    if (site < 0 || payload < 0)
+        Py_RETURN_NOTIMPLEMENTED;
+    return issue_at(self, site | bits, payload);
 }
 
 /* A collective in flight. What its future calls runs no bytecode: torch would swallow what a signal handler of the training
@@ -836,6 +915,34 @@ static PyObject *note_end(MarkBuffer *self, PyObject *const *given, Py_ssize_t c
     Py_XDECREF(bound);
     Py_XDECREF(key);
     return answer;
+}
+
+static PyObject *note_work(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (!has_arguments("note_work", count, 3))
+        return NULL;
+    PyObject *work = given[2];
+    if (PyTuple_CheckExact(work)) {
+        work = PyTuple_GetItem(work, PyTuple_Size(work) - 1);
+        if (work == NULL)
+            return NULL;
+    }
+    PyObject *unboxed = PyObject_CallFunctionObjArgs(given[0], work, NULL);
+    PyObject *future = unboxed == NULL ? NULL : PyObject_CallMethodObjArgs(unboxed, self->get_future_name, NULL);
+    Py_XDECREF(unboxed);
+    if (future == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_RuntimeError))
+            return NULL;
+        PyErr_Clear();
+        PyObject *expected = expect(self, given[1]);
+        Py_XDECREF(expected);
+        return expected == NULL ? NULL : PyBool_FromLong(0);
+    }
+    PyObject *arguments[] = {given[1], future};
+    PyObject *noted_end = note_end(self, arguments, 2);
+    Py_DECREF(future);
+    Py_XDECREF(noted_end);
+    return noted_end == NULL ? NULL : PyBool_FromLong(1);
 }
 
 static PyObject *device_mark(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
@@ -924,12 +1031,16 @@ static PyMethodDef methods[] = {
     METHOD(begin_explicit, METH_NOARGS, "From now on steps end at step_end only."),
     METHOD(step_end, METH_NOARGS, "End the step."),
     METHOD(issue, METH_FASTCALL, "Note a collective: call site, payload bytes. Return its ordinal, None if inert."),
+    METHOD(issue_call, METH_FASTCALL, "Note a collective by its arguments (CollectiveCall), what the operator adds to"
+           " the call site, and the arguments. Return what issue does, or NotImplemented."),
     METHOD(issue_bus, METH_FASTCALL, "Note the bus bytes of a collective: ordinal, bytes."),
     METHOD(unmeasured, METH_FASTCALL, "Note collectives not dispatched: domain, count, payload bytes, bus bytes."),
     METHOD(clear_issues, METH_O, "Give an issue slot to another group: it counts from 0."),
     METHOD(done, METH_O, "Note that a collective is done."),
     METHOD(done_unknown, METH_O, "Note that it will not be known when a collective is done."),
     METHOD(note_end, METH_FASTCALL, "Note when a collective is done that runs: ordinal, its future."),
+    METHOD(note_work, METH_FASTCALL, "Note when an asynchronous collective is done: what unboxes a Work, ordinal, result."
+           " Return whether it has a future."),
     METHOD(expect, METH_O, "Take the end of the next wait as the time when a collective was done."),
     METHOD(wait_begin, METH_NOARGS, "Begin to wait for communication."),
     METHOD(wait_end, METH_NOARGS, "End it."),
@@ -1048,8 +1159,12 @@ static PyObject *make(PyTypeObject *type, PyObject *given, PyObject *named)
     self->stats_name = PyUnicode_InternFromString("stats");
     self->graphs_name = PyUnicode_InternFromString("unique_graphs");
     self->add_callback_name = PyUnicode_InternFromString("add_done_callback");
+    self->nbytes_name = PyUnicode_InternFromString("nbytes");
+    self->site_name = PyUnicode_InternFromString("site");
+    self->get_future_name = PyUnicode_InternFromString("get_future");
     self->in_flight = PyDict_New();
     if (self->stats_name == NULL || self->graphs_name == NULL || self->add_callback_name == NULL
+        || self->nbytes_name == NULL || self->site_name == NULL || self->get_future_name == NULL
         || self->in_flight == NULL) {
         Py_DECREF(self);
         return NULL;
@@ -1085,6 +1200,9 @@ static int clear(MarkBuffer *self)
     Py_CLEAR(self->stats_name);
     Py_CLEAR(self->graphs_name);
     Py_CLEAR(self->add_callback_name);
+    Py_CLEAR(self->nbytes_name);
+    Py_CLEAR(self->site_name);
+    Py_CLEAR(self->get_future_name);
     Py_CLEAR(self->in_flight);
     Py_CLEAR(self->clock);
     Py_CLEAR(self->cpu_clock);

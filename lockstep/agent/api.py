@@ -7,7 +7,8 @@ call is nothing, and a value that makes no sense is named once on stderr and lef
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from numbers import Real
+from typing import TYPE_CHECKING, Any
 
 from lockstep.agent import bootstrap
 from lockstep.agent.boundary import warn
@@ -56,21 +57,21 @@ def annotate(**quantities: float) -> None:
         return
     for name, value in quantities.items():
         if name not in ANNOTATED:
-            _complain(f"annotate: got {name!r}, expected tokens, samples, work or flops")
-        elif not isinstance(value, int | float) or not 0 <= value < _QUANTITY_MAX:
-            _complain(f"annotate: {name}: got {value!r}, expected a number of at least 0")
-        else:
-            agent.mark("annotate")(ANNOTATED.index(name), int(value))
+            _complain("annotate", name, "tokens, samples, work or flops")
+            continue
+        number = _whole(f"annotate: {name}", value)
+        if number is not None:
+            agent.mark("annotate")(ANNOTATED.index(name), number)
 
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
     """Make the block a phase of the step: `data`, `forward`, `backward` or `optimizer`. An outer phase wins."""
     agent = bootstrap.current()
-    number = PHASES.get(name)
+    number = PHASES.get(name) if isinstance(name, str) else None
     if agent is None or number is None:
         if number is None:
-            _complain(f"phase: got {name!r}, expected one of {', '.join(PHASES)}")
+            _complain("phase", name, f"one of {', '.join(PHASES)}")
         yield
         return
     agent.mark("phase_begin")(number)
@@ -87,13 +88,15 @@ def communication(kind: str, payload_bytes: int = 0, bus_bytes: int | None = Non
     `bus_bytes` is what crosses the slowest link for it, the payload if not given.
     """
     agent = bootstrap.current()
-    if agent is None or kind not in DOMAIN_KINDS:
-        if kind not in DOMAIN_KINDS:
-            _complain(f"communication: got {kind!r}, expected one of {', '.join(DOMAIN_KINDS)}")
+    is_kind = isinstance(kind, str) and kind in DOMAIN_KINDS
+    if agent is None or not is_kind:
+        if not is_kind:
+            _complain("communication", kind, f"one of {', '.join(DOMAIN_KINDS)}")
         yield
         return
-    moved = payload_bytes if bus_bytes is None else bus_bytes
-    is_noted = agent.guard(_begin_communication)(agent, DOMAIN_KINDS.index(kind), payload_bytes, moved)
+    payload = _whole("communication: payload_bytes", payload_bytes) or 0
+    moved = None if bus_bytes is None else _whole("communication: bus_bytes", bus_bytes)
+    is_noted = agent.guard(_begin_communication)(agent, DOMAIN_KINDS.index(kind), payload, moved)
     try:
         yield
     finally:
@@ -101,23 +104,37 @@ def communication(kind: str, payload_bytes: int = 0, bus_bytes: int | None = Non
             agent.mark("wait_end")()
 
 
-def _begin_communication(agent: "Agent", domain: int, payload_bytes: int, bus_bytes: int) -> bool:
+def _begin_communication(agent: "Agent", domain: int, payload_bytes: int, bus_bytes: int | None) -> bool:
     """Note a collective that is done when the wait that begins here ends; return False where it is no step's."""
     if not agent.records_here() and agent.adopt() != 1:
         return False
     marks = agent.marks
     site = pack_call_site(_ANY_OPERATOR, synchronous=True, domain=domain, slot=OTHER_SLOT, group_size=2)
-    ordinal = marks.issue(site, min(max(payload_bytes, 0), PAYLOAD_BYTES_MAX))
+    ordinal = marks.issue(site, min(payload_bytes, PAYLOAD_BYTES_MAX))
     if ordinal is not None:
-        if bus_bytes != payload_bytes:
+        if bus_bytes not in (None, payload_bytes):
             marks.issue_bus(ordinal, bus_bytes)
         marks.expect(ordinal)
         marks.wait_begin()
     return ordinal is not None
 
 
-def _complain(message: str) -> None:
-    """Say what is wrong, once: it is said at every step otherwise."""
-    if message not in _complaints:
-        _complaints.add(message)
-        warn(message)
+def _whole(where: str, value: Any) -> int | None:
+    """Return a number that a record holds, without its fraction; None for what is none, which is named.
+
+    A tensor is none: reading its value would wait for the device that is to compute it.
+    """
+    is_number = isinstance(value, Real)
+    if is_number and 0 <= value < _QUANTITY_MAX:
+        return int(value)
+    _complain(where, value, "a number of at least 0")
+    return None
+
+
+def _complain(where: str, got: Any, expected: str) -> None:
+    """Name what is wrong, once for each place: it is wrong at every step, with another value each time."""
+    if where not in _complaints:
+        _complaints.add(where)
+        is_short = isinstance(got, str | float) or (isinstance(got, int) and abs(got) <= _QUANTITY_MAX)
+        shown = repr(got) if is_short else type(got).__qualname__
+        warn(f"{where}: got {shown:.80}, expected {expected}")

@@ -22,7 +22,10 @@ def warn(message: str) -> None:
 
 def describe(error: BaseException) -> str:
     """Return an error as one line of at most 300 characters."""
-    text = " ".join(str(error).split())
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001  (of a class of the training's)
+        text = ""
     return f"{type(error).__name__}: {text}"[:300]
 
 
@@ -60,15 +63,44 @@ class FailureGuard:
 
         return guarded
 
-    def absorbs(self, function: Callable[..., Any], error: Exception) -> bool:
+    def contain(self, function: Callable[..., Any], what: str) -> Callable[..., Any]:
+        """Return `function` such that a failure costs `what` alone: a line on stderr, once, and None is returned.
+
+        For what looks at objects of the training's own, whose classes do what they like: marks need none of it.
+        """
+        is_named = False
+
+        def name(_function: Callable[..., Any], error: Exception) -> None:
+            nonlocal is_named
+            if not is_named:
+                is_named = True
+                warn(f"{what}: not known, reading failed: {describe(error)}; everything else is watched")
+
+        def contained(*args: Any) -> Any:
+            try:
+                return function(*args)
+            except Exception as error:  # part of the failure boundary
+                if self.absorbs(function, error, name):
+                    return None
+                raise
+
+        return contained
+
+    def absorbs(
+        self,
+        function: Callable[..., Any],
+        error: Exception,
+        note: Callable[[Callable[..., Any], Exception], None] | None = None,
+    ) -> bool:
         """Whether `error` is a failure of the agent's own in `function`; if so it is counted and the first one said.
 
-        For hooks that are too hot for a wrapper; what is not absorbed is the training's and has to pass.
+        For hooks that are too hot for a wrapper; what is not absorbed is the training's and has to pass. `note` takes
+        the place of counting, which ends the agent.
         """
         try:
             if came_by_signal(error):
                 return False
-            self._failed(function, error)
+            (note or self._failed)(function, error)
         except RecursionError:  # the training is so deep in calls that there is no room to say it
             pass
         return True

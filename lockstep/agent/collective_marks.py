@@ -1,8 +1,9 @@
 """HOT (budget 400 ns a mark): marks of collectives, waits and devices."""
 
+from collections.abc import Callable
 from functools import partial
 from threading import get_ident
-from typing import Any
+from typing import Any, NamedTuple
 
 from lockstep.agent.descriptors import pwrite
 from lockstep.agent.mark_block import FIRST, MarkBlockWriter
@@ -25,6 +26,19 @@ _ORDINAL_BITS = ORDINAL_MASK.bit_length()
     )
 )  # struct packs plain integers in half the time
 # fmt: on
+
+
+class CollectiveCall(NamedTuple):
+    """How to read a collective's boxed arguments: what unboxes a group, where it is, what returns its GroupUse by id.
+
+    Then where the payload is, -1 without one, and the graphs whose capture is under way.
+    """
+
+    unbox: Callable[[Any], Any]
+    group_index: int
+    known: Callable[[int], Any]
+    payload_index: int
+    captures: dict[int, Any]
 
 
 class CollectiveMarks(MarkBlockWriter):
@@ -62,6 +76,14 @@ class CollectiveMarks(MarkBlockWriter):
         if self._wants_poll:
             self._poll()
         return ordinal
+
+    def issue_call(self, _call: CollectiveCall, _operator_bits: int, _arguments: tuple[Any, ...]) -> Any:
+        """Do as `issue` with a call's boxed arguments; NotImplemented where its group and payload need a closer look.
+
+        `operator_bits`: what the operator adds to its group's call site. The writer in C does this for one tensor, or a
+        list of one, of a group met before, on the training thread, while no graph is captured.
+        """
+        return NotImplemented
 
     def issue_bus(self, ordinal: int, bus_bytes: int) -> None:
         """Note the bus bytes of a collective whose operator does not show them."""
@@ -103,6 +125,22 @@ class CollectiveMarks(MarkBlockWriter):
         key = self._attempt << _ORDINAL_BITS | ordinal
         self.in_flight[key] = future
         future.add_done_callback(partial(self._end_in_flight, key))
+
+    def note_work(self, unbox: Callable[[Any], Any], ordinal: int, result: Any) -> bool:
+        """Note when an asynchronous operator's `result`, a Work or a tuple that ends with it, is done.
+
+        Returns whether it has a future. Without one the next wait ends it: a backend has none for an operator, and to
+        ask costs 40 us, so that once is enough.
+        """
+        try:
+            future = unbox(
+                result[-1] if type(result) is tuple else result
+            ).get_future()  # isinstance: five times as long
+        except RuntimeError:
+            self.expect(ordinal)
+            return False
+        self.note_end(ordinal, future)
+        return True
 
     def _end_in_flight(self, key: int, _future: Any) -> None:
         if key >> _ORDINAL_BITS == self._attempt:

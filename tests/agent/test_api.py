@@ -124,6 +124,46 @@ def test_what_makes_no_sense_is_named_once_and_left_out(tmp_path):
     assert ring.records[0]["tokens"] == MISSING
 
 
+def test_values_that_are_no_numbers_are_never_printed(tmp_path):
+    """A tensor that counts on a device is not read, and one line names the place however the values change."""
+    code = """
+    from fractions import Fraction
+    import lockstep
+
+    class Tensor:
+        def __repr__(self):
+            raise RuntimeError("waits for the device")
+
+    for index in range(3):
+        lockstep.annotate(tokens=Tensor(), samples=-1 - index, work=10**5000, flops=Fraction(5, 2))
+        with lockstep.phase([index]), lockstep.communication({}):
+            pass
+        for payload, moved in ((1.5, None), (Tensor(), -1), (64, Tensor())):
+            with lockstep.communication("dp", payload, moved):
+                pass
+        lockstep.step_end()
+    """
+    done = run(code, tmp_path, RANK="0", WORLD_SIZE="1")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines() == [
+        f"lockstep: {line}"
+        for line in (
+            "annotate: tokens: got Tensor, expected a number of at least 0",
+            "annotate: samples: got -1, expected a number of at least 0",
+            "annotate: work: got int, expected a number of at least 0",
+            "phase: got list, expected one of data, forward, backward, optimizer",
+            "communication: got dict, expected one of tp, cp, ep, dp, pp, world",
+            "communication: payload_bytes: got Tensor, expected a number of at least 0",
+            "communication: bus_bytes: got -1, expected a number of at least 0",
+        )
+    ]
+    ring = read_ring(tmp_path / "job" / "0.ring")
+    assert (ring.step_count, ring.failures) == (3, 0)
+    for record in ring.records:
+        assert (record["tokens"], record["samples"], record["model_flops"]) == (MISSING, MISSING, 2)
+        assert (record["dp_count"], record["dp_bytes"]) == (3, 65)
+
+
 def test_users_exception_passes_and_ends_no_step(tmp_path):
     """A block that raises was no whole step; its phases are closed and the next step goes on."""
     code = """

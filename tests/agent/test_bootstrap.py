@@ -184,7 +184,9 @@ def test_loader_imports_no_torch_and_little_else(tmp_path, variables):
         [sys.executable, "-c", textwrap.dedent(code)], env={}, capture_output=True, text=True, check=True, cwd=tmp_path
     )
     loaded = run(code, tmp_path, **variables)
-    assert loaded.stdout.splitlines()[0] == "['lockstep', 'lockstep.agent', 'lockstep.agent.bootstrap']"
+    assert loaded.stdout.splitlines()[0] == (
+        "['lockstep', 'lockstep.agent', 'lockstep.agent.bootstrap', 'lockstep.contracts', 'lockstep.contracts.version']"
+    )
     assert loaded.stdout.splitlines()[1] == bare.stdout.splitlines()[1]
 
 

@@ -54,3 +54,39 @@ def test_nobody_listens(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
     warn("anything")
     assert describe(ValueError("x" * 1000)) == ("ValueError: " + "x" * 1000)[:300]
+
+
+class UnprintableError(Exception):
+    """An exception whose text cannot be made."""
+
+    def __str__(self):
+        """Fail."""
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), UnprintableError()])
+def test_contained_failure_is_no_failure_of_the_agent(capsys, error):
+    """It costs its own result only, each time, and one line names what is not known; results pass unchanged."""
+    counts = []
+    boundary = FailureGuard(counts.append)
+
+    def read(batch):
+        if batch is None:
+            raise error
+        return batch
+
+    contained = boundary.contain(read, "tokens of a batch")
+    assert [contained(None), contained(7), contained(None)] == [None, 7, None]
+    assert (counts, boundary.failures) == ([], 0)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"lockstep: tokens of a batch: not known, reading failed: {type(error).__name__}: ")
+
+
+def test_guarded_failure_without_a_text_is_noted(capsys):
+    """An exception whose text cannot be made reaches training no more than any other."""
+
+    def fetch():
+        raise UnprintableError
+
+    assert FailureGuard(lambda _: None).guard(fetch)() is None
+    assert "agent stopped after a failure in " in capsys.readouterr().err

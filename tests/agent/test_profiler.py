@@ -328,6 +328,34 @@ def test_orders_follow_each_other(training):
     assert training.flags.count(Flag.PROFILED) == 4
 
 
+@pytest.mark.parametrize("setter", [sys.setprofile, threading.setprofile])
+def test_python_profiler_of_the_user_is_respected(training, setter):
+    """Torch would take its place for good, on every thread: refused with stacks, and it goes on."""
+    calls = []
+
+    def profile(_frame, event, _argument):
+        calls.append(event)
+
+    setter(profile)
+    try:
+        training.block.order(1, stacks=True)
+        training.steps(3)
+        assert (training.answer.state, training.answer.reason) == (
+            "refused",
+            "the training profiles Python by sys.setprofile (cProfile and others)",
+        )
+        assert (sys.getprofile() or threading.getprofile()) is profile
+        training.block.order(2, steps=1, stacks=False)
+        training.steps(2)
+        assert (sys.getprofile() or threading.getprofile()) is profile
+    finally:
+        setter(None)
+    assert training.answer.state == "done"
+    training.block.order(3, steps=1, stacks=True)
+    training.steps(2)
+    assert training.answer.state == "done"
+
+
 def test_order_during_a_capture_comes_after_it(training):
     """A newer order does not disturb the running one."""
     training.block.order(1, steps=2)

@@ -30,30 +30,5 @@ def test_its_steps_on_a_device_are_as_described():
 def test_the_budget_is_judged():
     """Beyond 3 % of a core for eight ranks, or with other steps than asked for, a check is missed."""
     records = accounting_cost.build(accounting_cost.slots_of(12))
-    assert [check.is_met for check in accounting_cost.check(cost(375_000), records, 12)] == [
-        *(True, True),
-        *(None, None, None),
-        True,
-    ]
-    assert [check.is_met for check in accounting_cost.check(cost(376_000), records, 13)] == [
-        *(False, True),
-        *(None, None, None),
-        False,
-    ]
-
-
-def cost(scaled_ns):
-    return accounting_cost.Cost(2 * scaled_ns, scaled_ns)
-
-
-def test_a_slow_machine_does_not_decide(monkeypatch):
-    """The cost is scaled by work that takes as much longer there."""
-    found = {}
-    for factor in (1, 3):
-        taken = iter(
-            [factor * accounting_cost.REFERENCE_NS, *[factor * 990_000, factor * accounting_cost.REFERENCE_NS] * 99]
-        )
-        monkeypatch.setattr(accounting_cost, "thread_ns", lambda _work, taken=taken: next(taken))
-        found[factor] = accounting_cost.measure(accounting_cost.slots_of(12))
-    assert found[3].measured_ns == 3 * found[1].measured_ns
-    assert found[3].scaled_ns == found[1].scaled_ns == found[1].measured_ns == 82_500
+    assert [check.is_met for check in accounting_cost.check(375_000, records, 12)] == [True, True, None, True]
+    assert [check.is_met for check in accounting_cost.check(376_000, records, 13)] == [False, True, None, False]

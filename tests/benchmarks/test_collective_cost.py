@@ -13,7 +13,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_collective_behind_the_kernels_in_python(operation):
-    """Few frames and bytecodes on the training thread (Python 3.11): the kernel, its payload, and the patch of the wait."""
+    """Few frames and bytecodes on the training thread (Python 3.11): the kernel; its group, payload and end are read in C."""
     with agents({"Python": KERNELS["Python"]}) as variants:
         found = collective_cost.count(variants)[operation]
     assert found[BARE] == Interpreted(0, 0)
@@ -38,12 +38,15 @@ def test_the_floor_is_measured_with_the_kernels():
     for operation, costs in added.one_processor.items():
         assert set(costs) == {"Python", FLOORS[operation][0]}
         assert all(cost.cold_ns is not None for cost in costs.values())
-    assert set(added.bare) == set(OPERATIONS)
+        floor, expected = costs[FLOORS[operation][0]], collective_cost.FLOOR[operation]
+        assert (floor.hot_ns, floor.cold_ns) == pytest.approx((expected.hot_ns, expected.cold_ns))
+    assert set(added.bare) == set(added.slowness) == set(OPERATIONS)
 
 
 def missed(*, hot=0, cold=0):
     one = {"synchronous": {"C++": Cost(hot, 9_000), "Python": Cost(1_000, cold), "floor": Cost(1_000_000, 1_000_000)}}
-    added = Added({"synchronous": Cost(1_000, 9_000)}, one, {"synchronous": {"Python": Cost(1_000_000)}})
+    two = {"synchronous": {"Python": Cost(1_000_000)}}
+    added = Added({"synchronous": Cost(1_000, 9_000)}, one, two, {"synchronous": (1.0, 1.0)})
     return [row.what for row in collective_cost.rows(added) if row.is_met is False]
 
 

@@ -10,12 +10,12 @@ the framework calls back once per sink, which is then one step.
 
 import os
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Self
 
 from lockstep.agent import api, bootstrap
 from lockstep.agent.boundary import warn
-from lockstep.agent.throughput.batch import BatchCounter
+from lockstep.agent.throughput.batch import UNKNOWN, BatchCounter
 from lockstep.agent.throughput.options import read_options
 from lockstep.contracts.records import Flag
 
@@ -43,7 +43,7 @@ class LockstepCallback:
 
     def __init__(self) -> None:
         self._phase: AbstractContextManager[None] | None = None
-        self._counter: BatchCounter | None = None
+        self._count: Callable[..., Any] | None = None
         self._saved_step = 0
 
     def on_train_begin(self, _run_context: Any) -> None:
@@ -51,7 +51,8 @@ class LockstepCallback:
         name_rank(os.environ)
         agent = bootstrap.current()
         if agent is not None:
-            self._counter = agent.guard(_make_counter)()
+            counter = agent.guard(_make_counter)()
+            self._count = counter and agent.boundary.contain(counter.count, "samples and tokens of a batch")
         self._enter("data")
 
     def on_train_epoch_begin(self, _run_context: Any) -> None:
@@ -108,8 +109,8 @@ class LockstepCallback:
     def _describe(self, marks: Any, parameters: Any) -> None:
         """Say what the step held: its batch, of which MindSpore says nothing in sink mode, and a saved checkpoint."""
         batch = parameters.get("train_dataset_element")
-        if batch is not None and self._counter is not None:
-            marks.batch(*self._counter.count(batch, marks.step_ends))
+        if batch is not None and self._count is not None:
+            marks.batch(*(self._count(batch, marks.step_ends) or UNKNOWN))
         # The attribute is private to ModelCheckpoint, which says in no other place that it saved.
         callbacks = parameters.get("list_callback") or ()
         saved_step = max((getattr(callback, "_last_triggered_step", 0) for callback in callbacks), default=0)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from pathlib import Path
 
 from lockstep.agent.boundary import describe
@@ -23,6 +24,8 @@ def find_obstacle(order: CaptureRequest, directory: Path, trusted: frozenset[int
     flag = getattr(torch.autograd.profiler, "_is_profiler_enabled", False)  # that of all threads, for profilers
     if torch.autograd._profiler_enabled() or flag:  # noqa: SLF001  (that began before the agent was there)
         return "another profiler is running"
+    if order.stacks and (sys.getprofile() or threading.getprofile()):  # torch takes its place on every thread, for good
+        return "the training profiles Python by sys.setprofile (cProfile and others)"
     needed = order.trace_max_bytes + FREE_MARGIN_BYTES
     try:
         check_directory(incoming_directory(directory), trusted, what="directory of incoming traces")

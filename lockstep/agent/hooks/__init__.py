@@ -4,14 +4,7 @@ Rules of this folder: the user's call runs outside the failure boundary and its 
 ours runs inside. torch is imported in functions only. A removal restores a name only where ours is still the one there.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from lockstep.agent.agent import Agent
-
-Removal = Callable[[], None]
-Hook = Callable[["Agent"], Removal]
+from lockstep.agent.hooks.patching import Hook
 
 
 def torch_hooks() -> list[Hook]:
@@ -48,24 +41,7 @@ def torch_hooks() -> list[Hook]:
 
 
 def neutral_hooks() -> list[Hook]:
-    """Return the hooks of a process that trains without torch and says itself where its steps end."""
+    """Return the hooks of a process that trains without torch and states itself where its steps end."""
     from lockstep.agent.hooks import gc  # noqa: PLC0415  (not at start)
 
     return [gc.install]
-
-
-def patch(owner: Any, name: str, wrapper: Callable[..., Any]) -> Removal:
-    """Set an attribute that exists and return what puts the former value back."""
-    original = getattr(owner, name)
-    wrapper.__name__ = getattr(original, "__name__", name)
-    wrapper.__qualname__ = getattr(original, "__qualname__", name)
-    wrapper.__module__ = getattr(original, "__module__", wrapper.__module__)  # pickled by this and its name
-    wrapper.__doc__ = original.__doc__
-    wrapper.__wrapped__ = original  # type: ignore[attr-defined]  # signatures stay what they were
-    setattr(owner, name, wrapper)
-
-    def restore() -> None:
-        if getattr(owner, name) is wrapper:
-            setattr(owner, name, original)
-
-    return restore

@@ -11,7 +11,7 @@ the caller's thread or its own (one for each device, more for backwards nested d
 
 from typing import TYPE_CHECKING, Any
 
-from lockstep.agent.hooks import Removal
+from lockstep.agent.hooks.patching import Removal
 
 if TYPE_CHECKING:
     from lockstep.agent.agent import Agent

@@ -5,7 +5,7 @@ Any thread may write it; the step that runs meanwhile is not one like the others
 
 from typing import TYPE_CHECKING, Any
 
-from lockstep.agent.hooks import Removal, patch
+from lockstep.agent.hooks.patching import Removal, patch
 from lockstep.contracts.records import Flag
 
 if TYPE_CHECKING:

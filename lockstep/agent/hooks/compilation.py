@@ -9,7 +9,7 @@ backwards, which belong to their forward's graph.
 import sys
 from typing import TYPE_CHECKING, Any
 
-from lockstep.agent.hooks import Removal
+from lockstep.agent.hooks.patching import Removal
 
 if TYPE_CHECKING:
     from lockstep.agent.agent import Agent

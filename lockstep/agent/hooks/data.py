@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.boundary import warn
 from lockstep.agent.capture.loader_watch import LOADER_WATCH
-from lockstep.agent.hooks import Removal, patch
-from lockstep.agent.throughput.batch import BatchCounter
+from lockstep.agent.hooks.patching import Removal, patch
+from lockstep.agent.throughput.batch import UNKNOWN, BatchCounter
 from lockstep.agent.throughput.options import read_options
 
 if TYPE_CHECKING:
@@ -51,13 +51,14 @@ def _counter(agent: "Agent") -> Any:
     integers = frozenset((torch.int64, torch.int32, torch.int16, torch.uint8))
     counter = BatchCounter(read_options(os.environ), torch.Tensor, integers, warn)
     marks, settling = agent.marks, agent.settling
+    count_batch = agent.boundary.contain(counter.count, "samples and tokens of a batch")
     is_training = torch.is_grad_enabled
 
     def count(batch: Any) -> None:
         if not is_training():
             marks.batch_evaluated()
             return
-        samples, tokens, work = counter.count(batch, marks.optimizer_ends + marks.step_ends)
+        samples, tokens, work = count_batch(batch, marks.optimizer_ends + marks.step_ends) or UNKNOWN
         marks.batch(samples, tokens, work)
         if settling.flops is not None and settling.flops.is_measuring:
             settling.flops.add_batch(samples, tokens)

@@ -4,7 +4,7 @@ import gc
 from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.garbage import CollectionLog
-from lockstep.agent.hooks import Removal
+from lockstep.agent.hooks.patching import Removal
 from lockstep.agent.mark_writer import C_EXTENSION
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.device.graphs import GRAPHS
-from lockstep.agent.hooks import Removal, patch
+from lockstep.agent.hooks.patching import Removal, patch
 from lockstep.contracts.marks import UNKNOWN_DOMAIN
 
 if TYPE_CHECKING:

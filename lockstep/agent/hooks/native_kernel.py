@@ -9,8 +9,8 @@ import os
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from lockstep.agent.hooks import Removal
 from lockstep.agent.hooks.device_collectives import complete_on_device, issue_on_device
+from lockstep.agent.hooks.patching import Removal
 from lockstep.contracts.errors import LocalError
 from lockstep.contracts.marks import OPERATOR_INDEX
 from lockstep.contracts.ring import OTHER_SLOT
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lockstep.agent.agent import Agent
-    from lockstep.agent.hooks.collectives import CollectiveOperator
+    from lockstep.agent.hooks.collective_operators import CollectiveOperator
 
 _NONE = -1
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.capture.session import PATIENCE_S, SESSION
-from lockstep.agent.hooks import Removal, patch
+from lockstep.agent.hooks.patching import Removal, patch
 
 if TYPE_CHECKING:
     from lockstep.agent.agent import Agent

@@ -8,7 +8,7 @@ a few comparisons.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lockstep.agent.hooks import Removal, patch
+from lockstep.agent.hooks.patching import Removal, patch
 
 if TYPE_CHECKING:
     from lockstep.agent.agent import Agent

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from lockstep.agent.hooks import Removal
 from lockstep.agent.hooks.compilation import compiled_graphs
+from lockstep.agent.hooks.patching import Removal
 from lockstep.agent.throughput.flops import ModelFlopsReporter
 from lockstep.agent.throughput.options import read_options
 from lockstep.agent.throughput.precision import product_dtype
@@ -29,7 +29,7 @@ def install(agent: "Agent") -> Removal:
     marks, settling = agent.marks, agent.settling
     flops = ModelFlopsReporter(read_options(os.environ), marks.flag, compiled_graphs)
     settling.flops = flops
-    marks.meet = agent.guard(settling.meet)
+    marks.meet = agent.boundary.contain(settling.meet, "an optimizer's parameters")
     abandon = agent.guard(flops.abandon)
 
     def before(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -69,10 +69,10 @@ def _borrow_engine(agent: "Agent", flops: ModelFlopsReporter) -> Removal:
         if flops.dtype or looks == LOOKS_MAX:
             restore()
 
-    guarded = agent.guard(look)
+    contained = agent.boundary.contain(look, "number formats of a backward's graph")
 
     def run_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        guarded(tensors if isinstance(tensors, tuple | list) else (tensors,))
+        contained(tensors if isinstance(tensors, tuple | list) else (tensors,))
         return run(tensors, *args, **kwargs)
 
     def restore() -> None:

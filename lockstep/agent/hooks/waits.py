@@ -11,7 +11,7 @@ from threading import get_ident
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from lockstep.agent.hooks import Removal, patch
+from lockstep.agent.hooks.patching import Removal, patch
 from lockstep.agent.mark_writer import C_EXTENSION
 
 if TYPE_CHECKING:

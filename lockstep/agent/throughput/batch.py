@@ -3,6 +3,7 @@
 Looks at names, shapes and types only. Nothing is copied, nothing is read from a device, and no values are read but
 those of a mask or of sequence boundaries in host memory that the training asked to be counted by, or that are few.
 So padding counts as tokens unless LOCKSTEP_TOKENS names the mask: the device works on it all the same.
+No code of the batch's class runs, unless the training names a part: a mapping may read its parts from a store.
 
 May live here: what a batch looks like. Not here: torch (the counter is given its types), hooks, settings' texts.
 """
@@ -32,6 +33,7 @@ _WORK_MAX = 1 << 62  # a record holds 64 bits, and sums of a few batches
 
 Counts = tuple[int, int, int]
 """(samples, tokens, work): the work is the sum of squared sequence lengths; MISSING is not known."""
+UNKNOWN: Counts = (MISSING, MISSING, MISSING)
 
 
 class BatchCounter:
@@ -50,7 +52,7 @@ class BatchCounter:
     def count(self, batch: Any, step: int) -> Counts:
         """Return what `batch` adds to the running `step`."""
         tensor, holder = self._first(batch, None, DEPTH)
-        counts = (MISSING, MISSING, MISSING) if tensor is None else self._by_shape(tensor, holder)
+        counts = UNKNOWN if tensor is None or not tensor.ndim else self._by_shape(tensor, holder)
         if self._is_plain:
             return counts
         samples = self._chosen(self._options.samples, counts[0], batch, step, _rows)
@@ -63,17 +65,17 @@ class BatchCounter:
     def _by_shape(self, tensor: Any, holder: Any) -> Counts:
         """Return what the shape of a batch's first tensor says; `holder` are its named neighbours, if it has a name."""
         dimensions = tensor.ndim
-        if not dimensions:
-            return MISSING, MISSING, MISSING
-        shape = tensor.shape
         is_text = tensor.dtype in self._integers and (holder is not None or dimensions == _MATRIX_DIMENSIONS)
+        if getattr(tensor, "is_nested", False):  # torch's alone have that
+            return _nested(tensor, is_text=is_text)
+        shape = tensor.shape
         if not is_text:
             return shape[0], MISSING, MISSING
         tokens = tensor.numel()
         if holder is not None:
             boundaries = self._boundaries(holder)
             if boundaries is not None:
-                lengths = _lengths_between(boundaries) if boundaries.numel() <= BOUNDARIES_MAX else None
+                lengths = _few_lengths(boundaries)
                 return boundaries.numel() - 1, tokens, MISSING if lengths is None else _squares(lengths)
             if tokens == shape[-1] and not self._is_one_sequence(holder, tokens):
                 return MISSING, tokens, MISSING
@@ -85,7 +87,7 @@ class BatchCounter:
         for name in BOUNDARY_NAMES:
             boundaries = holder.get(name, None)  # with a default: not every mapping has one of its own
             if isinstance(boundaries, self._tensor_type) and boundaries.ndim == 1 and boundaries.numel():
-                return boundaries
+                return boundaries if boundaries.dtype in self._integers else None
         return None
 
     def _is_one_sequence(self, holder: Any, tokens: int) -> bool:
@@ -141,23 +143,24 @@ class BatchCounter:
 
 
 def _fields(value: Any) -> Any:
-    """Return the named items of a mapping or of an object, whose own code does not run; None for what has none."""
+    """Return the named items that a dictionary or an object holds; None for what has none."""
     kind = type(value)
     if kind is dict:
         return value
+    if isinstance(value, dict):
+        return dict(dict.items(value))
     if isinstance(value, UserDict):  # Hugging Face's batches; their own dict is 4 times as fast as they are
-        return value.data
-    if isinstance(value, Mapping):
-        return value
-    if hasattr(type(value), "__dataclass_fields__"):
-        return {name: getattr(value, name, None) for name in type(value).__dataclass_fields__}
-    return getattr(value, "__dict__", None)
+        return _fields(value.data)
+    held = getattr(value, "__dict__", None)
+    if held is None and hasattr(kind, "__dataclass_fields__"):
+        return {name: getattr(value, name, None) for name in kind.__dataclass_fields__}
+    return held
 
 
 def _item(value: Any, part: str) -> Any:
     if isinstance(value, list | tuple):
         return value[int(part)] if part.isdecimal() and int(part) < len(value) else getattr(value, part, None)
-    fields = _fields(value)
+    fields = value if isinstance(value, Mapping) else _fields(value)
     return fields.get(part, None) if fields is not None else None
 
 
@@ -181,16 +184,35 @@ def _size(value: Any, name: str) -> int | list[int]:
     if name in BOUNDARY_NAMES:
         lengths = _lengths_between(value)
         return MISSING if lengths is None else lengths
-    if "mask" not in name:
-        return int(value.numel())
-    if not value.is_cpu:
+    return _masked(value) if "mask" in name else int(value.numel())
+
+
+def _masked(mask: Any) -> int | list[int]:
+    """Return the ones of a mask: those of each row of a matrix."""
+    if not mask.is_cpu:
         return MISSING
-    lengths = value.sum(-1).tolist()
-    return lengths if value.ndim == _MATRIX_DIMENSIONS else int(value.sum())
+    lengths: list[int] = mask.sum(-1).long().reshape(-1).tolist()
+    if min(lengths, default=0) < 0:  # what is added to scores, not a mask of ones and zeros
+        return MISSING
+    return lengths if mask.ndim == _MATRIX_DIMENSIONS else sum(lengths)
+
+
+def _nested(tensor: Any, *, is_text: bool) -> Counts:
+    """Return what a nested tensor counts for, whose sequences differ in length: it has no shape of its own."""
+    if not is_text:
+        return tensor.size(0), MISSING, MISSING
+    tokens, offsets = tensor.numel(), getattr(tensor, "_offsets", None)
+    lengths = None if offsets is None else _few_lengths(offsets)
+    return tensor.size(0), tokens, _squares(lengths) if lengths and sum(lengths) == tokens else MISSING
 
 
 def _scalar(value: Any) -> int:
     return int(value) if value.is_cpu else MISSING
+
+
+def _few_lengths(boundaries: Any) -> list[int] | None:
+    """Return the lengths between boundaries that are few and in host memory, else None."""
+    return _lengths_between(boundaries) if boundaries.numel() <= BOUNDARIES_MAX else None
 
 
 def _lengths_between(boundaries: Any) -> list[int] | None:

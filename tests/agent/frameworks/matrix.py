@@ -11,7 +11,7 @@ class Cell(Enum):
     """What the agent makes of one signal in one framework; the value is how docs/frameworks.md writes it."""
 
     SEEN = "yes"
-    """It happens, and the records say so, exactly, in the right steps."""
+    """It happens, and the records show it, exactly, in the right steps."""
     LEARNT = "once learnt"
     """Seen after ten iterations; until then each optimizer's step ends a record, flagged as warm-up."""
     NOT_SEEN = "no"
@@ -121,7 +121,7 @@ FRAMEWORKS = {
         script="ddp.py",
         ranks=2,
         cells={**_USUAL, "collectives": SEEN, "checkpoint": SEEN},
-        note="Two ranks over gloo; the rank that saves is the one that is flagged. DDP lays its buckets out anew in the second "
+        note="Two ranks over gloo; the rank that saves is the one that is flagged. DDP lays out its buckets again in the second "
         "step, which has two more collectives.",
     ),
     "fsdp2": Framework(
@@ -159,8 +159,8 @@ FRAMEWORKS = {
         title="torchdata nodes",
         script="data_nodes.py",
         cells={**_USUAL, "data": NOT_SEEN, "samples": NOT_SEEN, "tokens": NOT_SEEN},
-        note='No DataLoader: loading counts as forward unless the loop says `lockstep.phase("data")`; '
-        "`lockstep.annotate` tells samples and tokens.",
+        note='No DataLoader: loading counts as forward unless the loop calls `lockstep.phase("data")`; '
+        "`lockstep.annotate` reports samples and tokens.",
     ),
 }
 """Name -> row, in the order of docs/frameworks.md."""

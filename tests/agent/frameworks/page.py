@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _HEADING = """\
 # Frameworks
 
-Written by `make generate` from `tests/agent/frameworks/matrix.py` and `distributed/matrix.py` beside it; change it there.
+Written by `make generate` from `tests/agent/frameworks/matrix.py` and `distributed/matrix.py` next to it; change it there.
 
 What the agent sees, without a change to the training, in each framework. Each row is a script under
 `tests/agent/frameworks/scripts/` that trains with the real library on CPU and writes down itself what it does; each
@@ -35,7 +35,7 @@ _NOT_RUN = """\
 Tried, and not run on a CPU:
 """
 _MEANING = {
-    Cell.SEEN: "it happens, and the records say so, exactly, in the right steps",
+    Cell.SEEN: "it happens, and the records show it, exactly, in the right steps",
     Cell.LEARNT: "so after ten iterations; until then each optimizer's step ends a record, flagged as warm-up",
     Cell.NOT_SEEN: "it happens, and the records hold nothing of it",
     Cell.ABSENT: "it does not happen in this training, and no record claims it",

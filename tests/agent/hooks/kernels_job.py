@@ -17,7 +17,7 @@ import torch.distributed._functional_collectives as functional
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from lockstep.agent.hooks import collectives, native, native_kernel
+from lockstep.agent.hooks import collective_operators, collectives, native, native_kernel
 from lockstep.cli.native_hooks.self_test import noted, recording
 from lockstep.contracts.marks import OTHER_THREAD, MarkKind
 
@@ -155,7 +155,7 @@ def main():
     module = native.import_library(library)
     kernels = {
         "Python": collectives.install_in_python,
-        "C++": lambda agent: native_kernel.install(agent, module, collectives.operators()),
+        "C++": lambda agent: native_kernel.install(agent, module, collective_operators.operators()),
     }
     found = {}
     for scene in SCENES:

@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lockstep.agent import bootstrap
 from lockstep.agent.lineage import OWNER_VARIABLE
-from lockstep.agent.throughput.batch import BatchCounter
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, Flag
 from lockstep.contracts.ring import STATE_RUNNING
 from tests.agent.rings import unaccounted_ns
@@ -61,6 +60,31 @@ def test_each_step_is_one_exact_record(watched):
         assert record["forward_ns"] + record["backward_ns"] + record["optimizer_ns"] == record["compute_ns"]
         assert record["agent_ns"] <= record["cpu_ns"]
         assert all(record[f"{kind}_wait_ns"] == MISSING for kind in DOMAIN_KINDS)
+
+
+class Opaque(torch.Tensor):
+    """A tensor that refuses every question about itself."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        """Refuse."""
+        raise RuntimeError(f"{function} of an opaque tensor")
+
+
+def test_a_batch_that_cannot_be_read_costs_its_counts_only(watched, capsys):
+    """Objects of the training's own may fail when they are looked at; the steps are recorded all the same."""
+    loader = DataLoader(range(6), batch_size=1, collate_fn=lambda _: torch.zeros(4).as_subclass(Opaque))
+    model = torch.nn.Linear(3, 2)
+    model.unused = torch.nn.LazyLinear(2)  # its parameters have no size until it is called
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in loader:
+        model(torch.ones(4, 3)).sum().backward()
+        optimizer.step()
+    records = watched.ring().records
+    assert [record["step"] for record in records] == list(range(6))
+    assert [(record["samples"], record["tokens"]) for record in records] == [(MISSING, MISSING)] * 6
+    assert watched.agent.boundary.failures == 0
+    assert capsys.readouterr().err.count("reading failed") == 2
 
 
 def test_ring_appears_with_the_first_backward(watched):
@@ -287,11 +311,13 @@ def test_failing_hook_leaves_training_as_it_was(watched, capsys, monkeypatch):
     expected = train(make_loader())
     steps = watched.ring().step_count
 
-    def broken(*_arguments):
-        raise RuntimeError("disk on fire")
+    class Broken:
+        @property
+        def is_measuring(self):
+            raise RuntimeError("disk on fire")
 
     with monkeypatch.context() as patch:
-        patch.setattr(BatchCounter, "count", broken)
+        patch.setattr(watched.agent.settling, "flops", Broken())
         assert train(make_loader()) == expected
     found = watched.ring()
     assert (found.step_count, found.failures, found.state) == (steps, 1, 3)

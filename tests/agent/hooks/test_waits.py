@@ -10,7 +10,8 @@ from weakref import ref
 import pytest
 
 from lockstep.agent import mark_writer
-from lockstep.agent.hooks import patch, waits
+from lockstep.agent.hooks import waits
+from lockstep.agent.hooks.patching import patch
 from lockstep.contracts.marks import OTHER_THREAD, MarkKind
 from tests.agent.mark_buffers import WRITERS, Ring, extension
 

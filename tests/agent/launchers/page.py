@@ -45,7 +45,7 @@ that rank's: a script may make a trial backward and then spawn its ranks.
 
 ### A process group after the first steps
 
-A process that trains before it creates its process group is first recorded as what its environment says. With the
+A process that trains before it creates its process group is first recorded as the rank of its environment. With the
 first collective in the group it becomes the rank that the group gives it: its ring so far is removed, and its steps count from 0 in
 a new one. Groups that are created again with another rank or size do the same.
 
@@ -68,7 +68,7 @@ node in `lockstep_exporter_unwatched_processes` as long as it lives:
 | `identity` | a rank, world size or run name that cannot be used |
 | `refused` | the shared directory, or the run's, is another user's or no directory |
 | `ring` | no space, no such directory, no right to write |
-| `hooks` | this torch lacks what the hooks need; any process that imports torch counts, since nobody sees whether it trains |
+| `hooks` | this torch lacks what the hooks need; any process that imports torch counts, because no one can see whether it trains |
 | `failure` | the agent stopped after a failure of its own, or because another process took its ring |
 
 Without an exporter there is the line only. Python started with `-I`, `-E` or `-S`, and workers whose environment drops

@@ -1,6 +1,8 @@
 """Samples, tokens and work of batches as training libraries make them, on real tensors."""
 
+import warnings
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -89,13 +91,90 @@ def test_usual_shapes_are_understood(batch, expected):
         ({"cu_seqlens": torch.arange(BOUNDARIES_MAX + 2)}, (BOUNDARIES_MAX + 1, 12, MISSING)),
         ({"cu_seqlens": torch.tensor([5, 0, 12])}, (2, 12, MISSING)),
         ({"cu_seqlens": torch.tensor([0, 1 << 40])}, (1, 12, MISSING)),
-        ({"cu_seqlens": torch.zeros(3, device="meta")}, (2, 12, MISSING)),
+        ({"cu_seqlens": torch.zeros(3, device="meta", dtype=torch.int32)}, (2, 12, MISSING)),
+        ({"cu_seqlens": torch.tensor([0.0, 5.5, 12.0])}, (1, 12, 144)),
         ({"position_ids": torch.zeros(1, 12, device="meta")}, (MISSING, 12, MISSING)),
     ],
 )
 def test_packed_sequences(neighbours, expected):
     """Work is the sum of squared lengths where boundaries tell them, cheaply and in host memory; else it is not known."""
     assert count({"input_ids": ROW, **neighbours}) == (expected, [])
+
+
+def sequences(*lengths, layout=torch.jagged, make=torch.arange):
+    """Return a nested tensor of sequences of these lengths."""
+    with warnings.catch_warnings(action="ignore"):  # torch calls nested tensors a prototype
+        return torch.nested.nested_tensor([make(length) for length in lengths], layout=layout)
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        (sequences(3, 5), (2, 8, 9 + 25)),
+        ({"input_ids": sequences(3, 5)}, (2, 8, 9 + 25)),
+        ({"input_ids": sequences(3, 5, layout=torch.strided)}, (2, 8, MISSING)),
+        ((sequences(3, 5, make=lambda length: torch.zeros(length, 7)), LABELS), (2, MISSING, MISSING)),
+        (sequences(3, 5, layout=torch.strided, make=lambda length: torch.zeros(length, 7)), (2, MISSING, MISSING)),
+        (sequences(*[1] * (BOUNDARIES_MAX + 1)), (BOUNDARIES_MAX + 1, BOUNDARIES_MAX + 1, MISSING)),
+    ],
+)
+def test_nested_tensors(batch, expected):
+    """Sequences of different lengths in one tensor: samples and tokens, and work where their offsets are few."""
+    assert count(batch) == (expected, [])
+
+
+class Stored(Mapping):
+    """A batch that reads its parts from a store when they are asked for."""
+
+    def __init__(self):
+        self.reads = 0
+
+    def __getitem__(self, name):
+        self.reads += 1
+        return IDS
+
+    def __iter__(self):
+        return iter(["input_ids"])
+
+    def __len__(self):
+        self.reads += 1
+        return 1
+
+
+class Listed(dict):
+    """A dictionary with items of its own."""
+
+    def items(self):
+        """Fail as a store does that was closed."""
+        raise RuntimeError("closed")
+
+
+@dataclass
+class Derived:
+    """A batch with a field that is worked out when it is asked for."""
+
+    images: Any
+
+    @property
+    def tokens(self):
+        """Fail as a store does that was closed."""
+        raise RuntimeError("closed")
+
+
+def test_code_of_the_batch_does_not_run():
+    """What a batch would have to fetch or work out is not asked for; what it holds is counted."""
+    batch = Stored()
+    assert count(batch) == (NOTHING, [])
+    assert batch.reads == 0
+    assert count(Listed(input_ids=IDS)) == (TEXT, [])
+    assert count(Derived(IMAGES)) == (PICTURES, [])
+
+
+def test_a_configured_path_asks_a_mapping():
+    """Where the training names the part, that part is fetched."""
+    batch = Stored()
+    assert count(batch, tokens="attention_mask")[0] == (MISSING, 0, 0)
+    assert batch.reads == 1
 
 
 MASK = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]])
@@ -106,6 +185,10 @@ MASK = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]])
     [
         ({"tokens": "attention_mask"}, {"input_ids": MASK, "attention_mask": MASK}, (2, 4, 9 + 1)),
         ({"tokens": "0.mask"}, ({"mask": MASK.bool()}, LABELS), (2, 4, 9 + 1)),
+        ({"tokens": "attention_mask"}, {"input_ids": MASK, "attention_mask": MASK.float()}, (2, 4, 9 + 1)),
+        ({"tokens": "mask"}, {"input_ids": MASK, "mask": MASK.half()[None]}, (2, 4, 2 * 16)),
+        ({"tokens": "mask"}, {"input_ids": MASK, "mask": (MASK - 1) * 1e9}, (2, MISSING, 2 * 16)),
+        ({"tokens": "mask"}, {"input_ids": MASK, "mask": (1 - 1 / MASK)}, (2, MISSING, 2 * 16)),
         ({"tokens": "attention_mask"}, {"input_ids": MASK, "attention_mask": MASK.to("meta")}, (2, MISSING, 8 * 4)),
         ({"tokens": "ntokens"}, {"input_ids": IDS, "ntokens": 50}, (4, 50, 1024)),
         ({"tokens": "ntokens"}, {"input_ids": IDS, "ntokens": torch.tensor(50)}, (4, 50, 1024)),

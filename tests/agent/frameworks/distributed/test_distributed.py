@@ -43,10 +43,14 @@ def job(jobs, name):
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_agent_did_well(job, name):
-    """No hook failed, no record was torn, every rank that ends by itself ended well, and every step adds up."""
-    state = STATE_FINISHED if FRAMEWORKS[name].ends_by_exit else STATE_RUNNING
+    """No hook failed, no record was torn, every rank that ends by itself ended well, and every step adds up.
+
+    A worker that its framework kills may have ended by itself before.
+    """
+    states = {STATE_FINISHED} if FRAMEWORKS[name].ends_by_exit else {STATE_FINISHED, STATE_RUNNING}
     for rank in job.ranks:
-        assert (rank.ring.failures, rank.ring.torn, rank.ring.state) == (0, 0, state)
+        assert (rank.ring.failures, rank.ring.torn) == (0, 0)
+        assert rank.ring.state in states
         assert {unaccounted_ns(record) for record in rank.ring.records} == {0}
 
 
