@@ -1,9 +1,11 @@
 """How often `lockstep analyze` names the faulty rank of jobs that it has never seen, and a rank of healthy ones.
 
-    taskset -c 0,1 python -m benchmarks.recorded_jobs --seeds 3000-3017 [--busy 0] [--into FOLDER]
+    taskset -c 0,1 python -m benchmarks.recorded_jobs --seeds 3000-3017 [--kinds pipeline] [--busy 0] [--into FOLDER]
 
-Records real jobs of four ranks (`language_job`), one a seed, and prints for each what was injected, what that cost the
-recording by the kernel's counters, and which findings name some ranks only; then a table by kind of fault. A job with a
+Records real jobs of four ranks (`language_job`), one a seed and kind of job, and prints for each what was injected,
+what that cost the recording by the kernel's counters, and which findings name some ranks only; then tables by kind of
+job and of fault. With `--online` the coordinator's diagnosis of the same recordings is counted too: it gets the
+summaries that nodes send, the culprit, and nothing that detectors measured. A job with a
 fault is right where one finding names its rank alone, with the cause and function of EXPECTED; a healthy one where none
 names a rank. Exit status 1 where precision or recall of the named ranks is below LEAST.
 
@@ -24,18 +26,24 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.language_job import FAULTS, HEALTHY, RANKS, Plan, record
+from benchmarks.language_job import DATA_PARALLEL, FAULTS, STEPS, Plan, record
+from benchmarks.language_model import HEALTHY
+from benchmarks.language_trainers import RANKS, TRAINERS
 from benchmarks.recorded_truth import cost_ratio, is_last_in_every_step, needed_ns
 from lockstep.analysis.analyse import analyse_paths
+from lockstep.analysis.capture_summary import summarise
 from lockstep.analysis.workers import run_here
 from lockstep.diagnosis.communication_causes.waiting import SLOW_RANK
+from lockstep.diagnosis.diagnose import UNKNOWN
+from lockstep.diagnosis.explain import RANK, explain
 from lockstep.diagnosis.finding import Finding
 from lockstep.diagnosis.host_causes.contention import CONTENTION
+from lockstep.diagnosis.verdict import Diagnosis
 
 LEAST = 0.9
 COSTS = 0.025
@@ -63,6 +71,15 @@ EXPECTED = {
     "collect": (Answer("unrecorded_time", ""), Answer("gc", "log")),
 }
 """Without Python stacks, and with them: what is in no operator can only be named by its frame."""
+_UNANNOTATED = ("sharded", "tensor_parallel")
+"""Jobs whose forward no DistributedDataParallel annotates as a whole: without stacks it is in no operator either."""
+
+
+def expected(plan: Plan) -> Answer:
+    """Return what is right for a fault."""
+    if plan.fault == "attention" and not plan.with_stack and plan.kind in _UNANNOTATED:
+        return Answer("unrecorded_time", "")
+    return EXPECTED[plan.fault][plan.with_stack]
 
 
 class RecordedJob(NamedTuple):
@@ -78,9 +95,9 @@ class RecordedJob(NamedTuple):
         return self.plan.fault != HEALTHY and self.cost_ratio < COSTS
 
 
-def read_job(folder: Path, seed: int) -> RecordedJob:
-    """Return what was recorded of a seed, and how it ran by the kernel's counters."""
-    plan, needed = Plan.of(seed), needed_ns(folder)
+def read_job(folder: Path, plan: Plan) -> RecordedJob:
+    """Return what was recorded of a plan, and how it ran by the kernel's counters."""
+    needed = needed_ns(folder)
     cost = 0.0 if plan.fault == HEALTHY else cost_ratio(needed, plan.culprit, plan.seconds * 1e9)
     return RecordedJob(plan, cost, frozenset(each for each in range(RANKS) if is_last_in_every_step(needed, each)))
 
@@ -101,20 +118,20 @@ def judge(job: RecordedJob, found: Sequence[Finding]) -> Counter[str]:
         return Counter(healthy=1, healthy_named=wrong > 0, of_host=len(of_host), wrong=wrong)
     if job.is_hidden:
         return Counter(hidden=1, hidden_named=bool(mine), of_host=len(of_host), wrong=wrong)
-    cause, function = EXPECTED[plan.fault][plan.with_stack]
+    cause, function = expected(plan)
     explained = any(each.cause == cause and function in each.subject for each in mine)
     return Counter(faulty=1, right=bool(mine), explained=explained, of_host=len(of_host), wrong=wrong)
 
 
-def table(counts: dict[str, Counter[str]]) -> str:
-    """Return the figures by kind of fault, as a Markdown table."""
+def table(counts: dict[str, Counter[str]], title: str) -> str:
+    """Return the figures by kind, as a Markdown table."""
     lines = [
-        "| fault | jobs | hidden by the host | rank named | cause and function too | wrong findings |",
+        f"| {title} | jobs, healthy | hidden by the host | rank named | cause and function too | wrong findings |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for kind, each in counts.items():
         jobs = each["faulty"] + each["healthy"] + each["hidden"]
-        cells = (jobs, each["hidden"], each["right"], each["explained"], each["wrong"])
+        cells = (f"{jobs}, {each['healthy']}", each["hidden"], each["right"], each["explained"], each["wrong"])
         lines.append(f"| {kind} | {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
@@ -147,17 +164,41 @@ def busy_processes(count: int) -> Iterator[None]:
             each.wait()
 
 
-def score(folder: Path, seeds: Sequence[int]) -> dict[str, Counter[str]]:
-    """Record and analyse the job of each seed, and print what was found; return the counts by kind of fault."""
-    counts: dict[str, Counter[str]] = {kind: Counter() for kind in (*FAULTS, HEALTHY)}
-    for seed in seeds:
-        path = folder / str(seed)
+def score(folder: Path, plans: Iterable[tuple[int, Plan]], *, online: bool) -> list[tuple[Plan, Counter[str]]]:
+    """Record and analyse the job of each plan, by seed, and print what was found; return the counts of each."""
+    counts = []
+    for seed, plan in plans:
+        path = folder / str(seed) if plan.kind == DATA_PARALLEL else folder / plan.kind / str(seed)
         if not (path / f"work{RANKS - 1}.json").exists():
-            record(path, seed)
-        job, found = read_job(path, seed), named(path)
-        counts[job.plan.fault] += judge(job, found)
-        print(f"{seed} {_described(job)}: {_shown(found)}", flush=True)
+            record(path, plan)
+        job, found = read_job(path, plan), named(path)
+        judged = judge(job, found)
+        text = _shown(found)
+        if online and plan.fault != HEALTHY and not job.is_hidden:
+            answer = diagnosed(path, plan.culprit)
+            cause, function = expected(plan)
+            judged["online"] += answer.root_cause == cause and function in answer.function
+            text += f" | online: {answer.root_cause} {answer.function[-60:]}"
+        counts.append((plan, judged))
+        print(f"{path.name} {_described(job)}: {text}", flush=True)
     return counts
+
+
+def diagnosed(folder: Path, culprit: int) -> Diagnosis:
+    """Return what the coordinator makes of the summaries that nodes send of the same files, once it has the culprit."""
+    captured = [
+        summarise(folder / f"rank{rank}.json.gz", run="r", node="n", rank=rank, request_id=1, steps=STEPS)
+        for rank in range(RANKS)
+    ]
+    suspect = captured[culprit]
+    return explain(
+        cause=UNKNOWN,
+        scope=RANK,
+        suspects=[suspect],
+        peers=[each for each in captured if each is not suspect],
+        step_seconds=suspect.window_ns / suspect.steps / 1e9,
+        excess_seconds=0.0,
+    )
 
 
 def _described(job: RecordedJob) -> str:
@@ -182,19 +223,31 @@ def _seeds(text: str) -> range:
         raise argparse.ArgumentTypeError(f"seeds: got {text!r}, expected A-B or A") from None
 
 
+def _sum(counts: Iterable[Counter[str]]) -> Counter[str]:
+    return sum(counts, Counter[str]())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the figures; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=_seeds, default=range(1000, 1030), metavar="A-B")
+    parser.add_argument("--kinds", nargs="+", choices=TRAINERS, default=[DATA_PARALLEL], help="of jobs")
+    parser.add_argument("--online", action="store_true", help="count what the coordinator diagnoses, too")
+    parser.add_argument("--longer", type=int, default=1, help="times as long as on a quiet machine are the faults")
     parser.add_argument("--busy", type=int, default=0, help="processes that compute meanwhile")
     parser.add_argument("--into", type=Path, help="folder in which the recordings stay")
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as name, busy_processes(given.busy):
-        counts = score(given.into or Path(name), given.seeds)
+        plans = [(seed, Plan.of(seed, kind, given.longer)) for seed in given.seeds for kind in given.kinds]
+        counts = score(given.into or Path(name), plans, online=given.online)
         load = os.getloadavg()[0]
-    total = sum(counts.values(), Counter[str]())
+    total = _sum(each for _, each in counts)
+    by_kind = {kind: _sum(each for plan, each in counts if plan.kind == kind) for kind in given.kinds}
+    by_fault = {fault: _sum(each for plan, each in counts if plan.fault == fault) for fault in (*FAULTS, HEALTHY)}
     text, is_good = report(total)
-    print(f"\n{table({**counts, 'all': total})}\n\n{text}")
+    print(f"\n{table({**by_kind, 'all': total}, 'job')}\n\n{table(by_fault, 'fault')}\n\n{text}")
+    if given.online:
+        print(f"the coordinator's diagnosis has cause and function of {total['online']} of {total['faulty']} faults")
     cores = len(os.sched_getaffinity(0))
     print(f"on {cores} of {os.cpu_count()} cores, {given.busy} busy processes, load {load:.1f}")
     return int(not is_good)

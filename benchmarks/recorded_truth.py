@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.language_job import RANKS, STEPS
+from benchmarks.language_job import STEPS
+from benchmarks.language_trainers import RANKS
 
 Times = NDArray[np.float64]
 

@@ -26,7 +26,7 @@ from lockstep.analysis.stragglers import costing, explain_stragglers, judged_gro
 from lockstep.analysis.totals import CollectiveTotal, totals_of_table
 from lockstep.contracts.errors import LockstepError
 from lockstep.diagnosis.communication_causes.bandwidth import judge_bandwidth
-from lockstep.diagnosis.communication_causes.collectives import Group
+from lockstep.diagnosis.communication_causes.collectives import Group, grouped_by_role
 from lockstep.diagnosis.communication_causes.contention import find_contention
 from lockstep.diagnosis.communication_causes.matching import match_collectives
 from lockstep.diagnosis.communication_causes.waiting import (
@@ -153,7 +153,7 @@ class _Together:
         """Lay the ranks' collectives side by side and judge them; the vendor's count where it records transmissions."""
         own = [each.collectives for each in self._ranks if each.collectives is not None]
         vendor = [each.vendor_collectives for each in self._ranks if each.vendor_collectives is not None]
-        table = match_collectives(own)
+        table = match_collectives(grouped_by_role(own, self._stages))
         timed = match_collectives(vendor) if vendor else table
         busy = {each.rank: each.computing for each in self._ranks if each.computing is not None}
         starts_ns = {

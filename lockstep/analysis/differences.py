@@ -127,15 +127,25 @@ def _is_waiting(finding: Finding, groups: Sequence[GroupWaiting]) -> bool:
     """Whether the ranks of a collective wait for others in it, or transmit as fast as others of their groups.
 
     Where the vendor gives the transmission by itself, transmissions that are alike on all ranks leave waiting alone.
+    A collective of several groups is judged in each of them.
     """
-    known = [each for each in groups if set(finding.ranks) <= set(each.ranks) and not np.isnan(each.transit_ratio)]
-    if known:
-        return all(each.transit_ratio < WAIT_RATIO.value for each in known)
+    known = [each for each in groups if not np.isnan(each.transit_ratio)]
+    if shared := _together(known, finding.ranks):
+        return all(each.transit_ratio < WAIT_RATIO.value for each in shared)
     most_ns = OVERLAP.value * (finding.lost_ns or 0)
     if all(waited_ns(groups, rank) >= max(most_ns, 1) for rank in finding.ranks):
         return True
-    mixed = [each for each in groups if set(finding.ranks) < set(each.ranks) and np.nan_to_num(each.transmits_ns).any()]
-    return bool(mixed) and all(_slower_ns(each, finding.ranks) < most_ns for each in mixed)
+    mixed = [
+        each for each in groups if not set(each.ranks) <= set(finding.ranks) and np.nan_to_num(each.transmits_ns).any()
+    ]
+    shared = _together(mixed, finding.ranks)
+    return bool(shared) and all(_slower_ns(each, finding.ranks) < most_ns for each in shared)
+
+
+def _together(groups: Iterable[GroupWaiting], ranks: Collection[int]) -> list[GroupWaiting]:
+    """Return the groups that have any of some ranks, none where they do not hold all of these together."""
+    found = [each for each in groups if not set(each.ranks).isdisjoint(ranks)]
+    return found if set(ranks) <= {rank for each in found for rank in each.ranks} else []
 
 
 def _slower_ns(group: GroupWaiting, ranks: Collection[int]) -> float:

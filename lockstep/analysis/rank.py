@@ -2,10 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.ma  # `np.unique` imports it when first called, which would be in the middle of a trace
-from numpy.typing import NDArray
-
 from lockstep.analysis.answers import Answers
 from lockstep.analysis.evidence import NOTHING, Evidence
 from lockstep.analysis.exposed import bounded, exposed_ns
@@ -41,7 +37,7 @@ from lockstep.trace.patterns import PatternSummary, summarise_patterns
 from lockstep.trace.prepared import PreparedTrace, prepare
 from lockstep.trace.step_breakdown import Breakdown, break_down_steps
 from lockstep.trace.steps import Steps
-from lockstep.trace.summarise import summarise_steps
+from lockstep.trace.summarise import summarise_columns
 
 POINTS_MAX = 256
 """Operators on a roofline; real traces have up to 60."""
@@ -66,9 +62,8 @@ class RankAnalysis:
     `window_ns` goes from the beginning of the first step's window to the end of the last's; `breakdown` and `path` sum
     to its length. `computing` is when the device computed next to one of the `collectives`. `vendor_collectives` hold
     the vendor's transmission times. `component_shares` is the kernels' time by what holds them (`Bound`), as shares.
-    `calls` is the call tree as a capture's summary has it, None for a trace that is compared with no other, and
-    `calls_by_step_ns` its nodes' totals in the first steps, of shape (n_steps, n_nodes). `findings` have no advice
-    before `analyse_cluster`.
+    `calls` is the call tree as a capture's summary has it, None for a trace that is compared with no other. `findings`
+    have no advice before `analyse_cluster`.
     """
 
     rank: int
@@ -88,7 +83,6 @@ class RankAnalysis:
     rooflines: Rooflines | None = None
     component_shares: dict[str, float] | None = None
     calls: TraceSummary | None = None
-    calls_by_step_ns: NDArray[np.int64] | None = None
     findings: tuple[Finding, ...] = ()
     not_judged: tuple[NotJudged, ...] = ()
 
@@ -153,8 +147,8 @@ def _about(columns: TraceColumns) -> TraceAbout:
 
 def _with_calls(analysis: RankAnalysis, columns: TraceColumns, evidence: Evidence) -> RankAnalysis:
     node, rank, steps = columns.about.host, analysis.rank, max(len(analysis.steps), 1)
-    calls, by_step_ns = summarise_steps(columns, run="", node=node, rank=rank, request_id=0, steps=steps)
-    return replace(analysis, calls=replace(calls, host=evidence.host), calls_by_step_ns=by_step_ns)
+    calls = summarise_columns(columns, run="", node=node, rank=rank, request_id=0, steps=steps)
+    return replace(analysis, calls=replace(calls, host=evidence.host))
 
 
 def with_communication(analysis: RankAnalysis, communication: AscendCommunication) -> RankAnalysis:

@@ -11,7 +11,7 @@ import numpy as np
 
 from lockstep.analysis.capture_summary import with_analysis
 from lockstep.analysis.rank import RankAnalysis
-from lockstep.analysis.stragglers import PEERS_MAX, judged_groups, step_calls
+from lockstep.analysis.stragglers import PEERS_MAX, judged_groups
 from lockstep.diagnosis.communication_causes.thresholds import WORTH_RATIO
 from lockstep.diagnosis.communication_causes.waiting import GroupWaiting
 from lockstep.diagnosis.diagnose import UNKNOWN
@@ -66,8 +66,9 @@ def _lead_ns(group: GroupWaiting, at: int) -> float:
 
 
 def _judged(ranks: Mapping[int, RankAnalysis], rank: int, peers: Sequence[int], lost_ns: float) -> Finding | None:
-    known = [calls for each in (rank, *peers) if (calls := step_calls(ranks[each])) is not None]
-    steady = steady_captures(known[0], known[1:]) if known and known[0].summary.rank == rank else None
+    own = ranks[rank].calls
+    known = [calls for each in peers if (calls := ranks[each].calls) is not None and calls.step_ns]
+    steady = None if own is None else steady_captures(own, known)
     if steady is None:
         return None
     suspect = with_analysis(steady[0], ranks[rank])
@@ -97,7 +98,7 @@ def _finding(rank: int, diagnosis: Diagnosis, steps: int, lost_ns: float) -> Fin
         ranks=(rank,),
         subject=diagnosis.function,
         evidence=(
-            f"in each of {steps} steps: rank {rank} comes late by this, and by more in some, as other ranks do",
+            f"rank {rank} is late by this in each of {steps} steps; in some it is delayed further, as its peers are",
             *diagnosis.evidence,
         ),
         lost_ns=round(min(lost_ns, held_ns)),

@@ -19,9 +19,7 @@ from lockstep.diagnosis.communication_causes.waiting import SLOW_RANK, GroupWait
 from lockstep.diagnosis.diagnose import UNKNOWN
 from lockstep.diagnosis.explain import RANK, explain
 from lockstep.diagnosis.finding import CPU, IO, Finding
-from lockstep.diagnosis.steady import StepCalls, recurs
 from lockstep.diagnosis.verdict import HIGH, LOW, MEDIUM, Diagnosis
-from lockstep.trace.calls import STEPS_MAX
 
 PEERS_MAX = 8
 """Captures that a slow rank is compared with: of more the median is hardly better, and each is made small first."""
@@ -54,41 +52,13 @@ def _explained(ranks: Mapping[int, RankAnalysis], rank: int, peers: Sequence[int
     suspect = _captured(ranks[rank])
     others = [found for each in peers[:PEERS_MAX] if (found := _captured(ranks[each])) is not None]
     steps = 1 if suspect is None else max(suspect.steps, 1)
-    diagnosis = explain(
+    return explain(
         cause=UNKNOWN,
         scope=RANK,
         suspects=[] if suspect is None else [suspect],
         peers=others,
         step_seconds=ranks[rank].length_ns / steps / _NS,
         excess_seconds=cost_ns / steps / _NS,
-    )
-    return diagnosis if _recurs(ranks, rank, peers, diagnosis) else _without_cause(diagnosis)
-
-
-def _recurs(ranks: Mapping[int, RankAnalysis], rank: int, peers: Sequence[int], diagnosis: Diagnosis) -> bool:
-    """Whether the function that a diagnosis names holds the excess step after step, as far as that can be seen."""
-    own = step_calls(ranks[rank])
-    others = [calls for each in peers[:PEERS_MAX] if (calls := step_calls(ranks[each])) is not None]
-    if own is None or diagnosis.function not in diagnosis.path:
-        return True
-    until = len(diagnosis.path) - diagnosis.path[::-1].index(diagnosis.function)
-    return recurs(own, others, diagnosis.path[:until])
-
-
-def _without_cause(diagnosis: Diagnosis) -> Diagnosis:
-    once = f"{diagnosis.function} takes longer in few steps: no function does in most, so the rank may lack its core"
-    return replace(diagnosis, root_cause="", evidence=[*diagnosis.evidence, once])
-
-
-def step_calls(analysis: RankAnalysis) -> StepCalls | None:
-    """Return the calls of a rank by step; None where its trace has none, has other steps, or is compared with none."""
-    if analysis.calls is None or analysis.calls_by_step_ns is None:
-        return None
-    steps = min(len(analysis.steps), STEPS_MAX)
-    if len(analysis.calls_by_step_ns) != steps:
-        return None
-    return StepCalls(
-        analysis.calls, analysis.calls_by_step_ns, (analysis.steps.end_ns - analysis.steps.start_ns)[:steps]
     )
 
 
@@ -151,7 +121,7 @@ def costing(
         if each.bottleneck not in _HOST or len(having[each.cause]) == rank_count:
             kept.append(each)
         elif each.is_once and each.steps is not None:
-            reason = f"it occurs in 1 of {each.steps[1]} steps, and not on all ranks: no loss of every step"
+            reason = f"it occurs in 1 of {each.steps[1]} steps and not on all ranks, so it is not a loss in every step"
             left_out.append(Refusal(rule=each.cause, reason=reason, ranks=each.ranks))
         elif 2 * len(together) >= rank_count:
             kept.append(each)
@@ -169,8 +139,8 @@ def _explained_otherwise(finding: Finding, slow: Mapping[int, float]) -> str:
     if 2 * rest_ns >= lost_ns:
         return ""
     return (
-        f"the cause that is named for the rank leaves {max(rest_ns, 0) / 1e6:.1f} ms of what the others wait for it; "
-        f"this loses {lost_ns / 1e6:.1f} ms"
+        f"the rank's named cause leaves {max(rest_ns, 0) / 1e6:.1f} ms of the others' waiting unexplained; "
+        f"this would account for {lost_ns / 1e6:.1f} ms"
     )
 
 
@@ -183,10 +153,10 @@ def _costs_nothing(
     lost_ms = (finding.lost_ns or 0) / 1e6
     slack_ms = min((waited_ns(waiting, rank) for rank in finding.ranks), default=0.0) / 1e6
     if slack_ms >= lost_ms:
-        return f"{lost_ms:.1f} ms cost the job nothing where the rank waits {slack_ms:.1f} ms for others"
+        return f"its {lost_ms:.1f} ms cost the job nothing: the rank waits {slack_ms:.1f} ms for others anyway"
     shared = [group for group in waiting if set(finding.ranks) & set(group.ranks) and group.repeated.is_judged]
     if shared and not are_waited_for(together, shared):
-        return f"{lost_ms:.1f} ms are lost, and the others do not wait for the rank step after step"
+        return f"it costs the rank {lost_ms:.1f} ms, but the others do not wait for that rank in step after step"
     return ""
 
 

@@ -7,13 +7,13 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import lockstep
 from lockstep.analysis.cluster import ClusterAnalysis
 from lockstep.analysis.group_kinds import GroupKind
 from lockstep.analysis.merge import Refusal
 from lockstep.analysis.rank import RankAnalysis, RankPath
 from lockstep.analysis.sources import Skipped
 from lockstep.analysis.totals import CollectiveTotal, totals_of_rank
+from lockstep.contracts.version import VERSION
 from lockstep.diagnosis.communication_causes.waiting import GroupWaiting
 from lockstep.diagnosis.finding import Finding, NotJudged
 from lockstep.diagnosis.localisation import AbnormalFunction
@@ -41,7 +41,7 @@ def summary_of(cluster: ClusterAnalysis, paths: Mapping[int, str], skipped: Iter
     patterns_max = min(PATTERNS_MAX, max(_PATTERNS_LEAST, _PATTERNS_TOGETHER // max(len(cluster.ranks), 1)))
     return {
         "format": FORMAT,
-        "tool": f"lockstep analyze {lockstep.__version__}",
+        "tool": f"lockstep analyze {VERSION}",
         "ranks": [_rank(each, cluster, paths.get(each.rank, ""), rates, patterns_max) for each in cluster.ranks],
         "collectives": [_total(each) for each in cluster.collectives],
         "groups": [_group(each, cluster.kinds.get(each.group, NO_KIND)) for each in cluster.groups],

@@ -44,7 +44,10 @@ class Nodes(NamedTuple):
 
 
 class Body(NamedTuple):
-    """A `TraceSummary` without its envelope; names are places in `names`."""
+    """A `TraceSummary` without its envelope; names are places in `names`.
+
+    `by_step_ns` has one row a node, or none; where single steps are not known both are empty.
+    """
 
     rank: int
     request_id: int
@@ -65,6 +68,8 @@ class Body(NamedTuple):
     omitted: dict[str, int]
     host: HostSpan | None = None
     kept: Sequence[KeptAllocation] = ()
+    step_ns: Sequence[int] = ()
+    by_step_ns: Sequence[Sequence[int]] = ()
 
 
 @dataclass(slots=True)
@@ -115,6 +120,8 @@ def _body(message: TraceSummary) -> Body:
         omitted=message.omitted,
         host=message.host,
         kept=message.kept,
+        step_ns=message.step_ns,
+        by_step_ns=[each.by_step_ns for each in message.tree] if message.step_ns else (),
     )
 
 
@@ -164,10 +171,12 @@ def unpacked_fields(packed: PackedSummary, body: Body, where: str) -> dict[str, 
         Columns of the tree differ in length, or a name or caller is none.
     """
     reader = _Reader(body.names, where)
-    return body._asdict() | {
+    fields = body._asdict()
+    del fields["by_step_ns"]
+    return fields | {
         "run": packed.run,
         "node": packed.node,
-        "tree": reader.tree(body.tree),
+        "tree": reader.tree(body.tree, body.by_step_ns, len(body.step_ns)),
         "collectives": {reader.name(place): counts for place, counts in body.collectives},
         "breakdown": {reader.name(place): ns for place, ns in body.breakdown},
         "path": [(reader.name(place), reader.name(kind), ns) for place, kind, ns in body.path],
@@ -184,8 +193,12 @@ class _Reader:
             raise MalformedError("name", where=self._where, got=place, expected=f"0 to {len(self._names) - 1}")
         return self._names[place]
 
-    def tree(self, nodes: Nodes) -> list[dict[str, Any]]:
-        counts = {len(column) for column in nodes}
+    def tree(self, nodes: Nodes, by_step_ns: Sequence[Sequence[int]], steps: int) -> list[dict[str, Any]]:
+        by_step_ns = by_step_ns if steps else [()] * len(nodes.up)
+        lengths = {len(row) for row in by_step_ns} - {steps}
+        if lengths:
+            raise MalformedError("by_step_ns", where=self._where, got=sorted(lengths), expected=f"{steps} steps a node")
+        counts = {len(column) for column in (*nodes, by_step_ns)}
         if len(counts) != 1:
             raise MalformedError("tree", where=self._where, got=sorted(counts), expected="columns of one length")
         parents = [index - up for index, up in enumerate(nodes.up)]
@@ -195,7 +208,7 @@ class _Reader:
                 raise MalformedError("parent", where=self._where, got=parent, expected=f"-1 to {index - 1}")
             if parent != _ROOT:
                 self_ns[parent] -= nodes.total_ns[index]
-        columns = zip(parents, nodes.name, nodes.kind, nodes.total_ns, self_ns, nodes.calls, strict=True)
+        columns = zip(parents, nodes.name, nodes.kind, nodes.total_ns, self_ns, nodes.calls, by_step_ns, strict=True)
         return [
             {
                 "parent": parent,
@@ -204,6 +217,7 @@ class _Reader:
                 "total_ns": total_ns,
                 "self_ns": own_ns,
                 "count": calls,
+                "by_step_ns": list(by_step),
             }
-            for parent, name, kind, total_ns, own_ns, calls in columns
+            for parent, name, kind, total_ns, own_ns, calls, by_step in columns
         ]

@@ -39,8 +39,8 @@ def compared(tree: ExcessTree, index: int, suspect: TraceSummary, peers: list[Tr
 def share(held_ns: float, excess_ns: float, suspect: TraceSummary) -> str:
     """Describe how much of the excess a node holds; the capture and the measurement are of different steps."""
     if held_ns > _LONGER_RATIO * excess_ns > 0:  # a stall in the captured steps, or what recording costs
-        return f"it holds all of the {ms(excess_ns)} a step by which rank {suspect.rank} was measured slower"
-    text = f"{ms(held_ns)} a step beyond its peers were captured there"
+        return f"this accounts for all of the {ms(excess_ns)} a step by which rank {suspect.rank} was measured slower"
+    text = f"the capture has {ms(held_ns)} a step more there than on its peers"
     return f"{text}; rank {suspect.rank} was measured {ms(excess_ns)} a step slower" if excess_ns > 0 else text
 
 
@@ -50,7 +50,7 @@ def spread(tree: ExcessTree, index: int) -> str:
     parts = [f"{short_name(tree.nodes[child].name)} {ms(tree.held_ns[child])}" for child in callees]
     parts = [part for part, child in zip(parts, callees, strict=True) if tree.held_ns[child] > 0]
     where = short_name(tree.nodes[index].name) if index != ROOT else "the step"
-    return f"no single callee of {where} holds the excess; the largest: {', '.join(parts) or 'none'}"
+    return f"no single callee of {where} accounts for the excess; the largest: {', '.join(parts) or 'none'}"
 
 
 def collections(suspect: TraceSummary, peers: list[TraceSummary]) -> str:

@@ -14,13 +14,14 @@ from lockstep.contracts.messages import TraceSummary
 from lockstep.diagnosis.diagnose import COMPUTE as WORK
 from lockstep.diagnosis.diagnose import EXPLAINING_RATIO, UNKNOWN, cause_of, diagnose
 from lockstep.diagnosis.finding import COMPUTE, CPU, IO, Finding
-from lockstep.diagnosis.frames import is_own
+from lockstep.diagnosis.frames import is_own, short_name
 from lockstep.diagnosis.host_causes.collection import GC
 from lockstep.diagnosis.host_causes.data import PROCESSING
 from lockstep.diagnosis.localisation import findings_of, gather, localise
 from lockstep.diagnosis.localisation.findings import SLOW_FUNCTION
 from lockstep.diagnosis.remedies import advise_finding
 from lockstep.diagnosis.root_cause import causes_beyond_peers, causes_of_many
+from lockstep.diagnosis.steady import recurring_steps
 from lockstep.diagnosis.verdict import INSUFFICIENT, LOW, MEDIUM, Advice, Diagnosis
 from lockstep.trace.patterns import FunctionClass, PatternSummary, decode_patterns
 from lockstep.trace.patterns.pattern import OUTSIDE
@@ -29,6 +30,8 @@ JOB, RANK = "job", "rank"
 UNRECORDED = "unrecorded_time"
 _CAUSE_OF_FUNCTION = {"data": (IO, PROCESSING), "gc": (CPU, GC)}
 """Of what the excess consists of: the root cause where the call trees name a function and no rule a reason."""
+_MEASURED_KINDS = ("data", "gc")
+"""What detectors have counted in many steps: collections and loaders that stall now and then miss the few captured."""
 _NO_FUNCTION = (INSUFFICIENT, OUTSIDE)
 _NS = 1e9
 _ALSO_MAX = 3  # other causes that are named next to the first
@@ -49,7 +52,7 @@ def explain(
     job's step, `excess_seconds` what was measured beyond peers or history outside the capture (0 or less: not known).
     Pure, but for the table of remedies.
     """
-    step_ns, excess_ns = step_seconds * _NS, excess_seconds * _NS
+    step_ns, excess_ns, measured = step_seconds * _NS, excess_seconds * _NS, cause
     first = next((each for each in suspects if not each.error), suspects[0] if suspects else None)
     if scope == JOB:
         everyone = [*suspects, *peers]
@@ -74,8 +77,28 @@ def explain(
             excess_ns,
         )
     if not found:
-        return _with_code_as_cause(base, cause)
-    return _joined(base, [advise_finding(_within(each, excess_ns), round(step_ns)) for each in found])
+        answer = _with_code_as_cause(base, cause)
+    else:
+        answer = _joined(base, [advise_finding(_within(each, excess_ns), round(step_ns)) for each in found])
+    return answer if scope == JOB or measured in _MEASURED_KINDS else _recurring(answer, first, peers)
+
+
+def _recurring(diagnosis: Diagnosis, suspect: TraceSummary | None, peers: Sequence[TraceSummary]) -> Diagnosis:
+    """Return the diagnosis, without its cause where its function holds the excess in half of the steps or fewer.
+
+    A host pauses healthy ranks too. What cannot be seen by step stays as it is.
+    """
+    if suspect is None or diagnosis.function not in diagnosis.path:
+        return diagnosis
+    until = len(diagnosis.path) - diagnosis.path[::-1].index(diagnosis.function)
+    found = recurring_steps(suspect, [each for each in peers if each.step_ns], diagnosis.path[:until])
+    if found is None or found.is_usual:
+        return diagnosis
+    few = (
+        f"{short_name(diagnosis.function)} takes longer in only {found.held} of {found.steps} steps, which does not "
+        "explain why the rank is slow; the rank may have lacked its CPU core"
+    )
+    return replace(diagnosis, root_cause="", bottleneck="", evidence=[*diagnosis.evidence, few])
 
 
 def _of_rank(  # noqa: PLR0917  (what `explain` was given)

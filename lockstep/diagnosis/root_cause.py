@@ -52,9 +52,11 @@ def causes_beyond_peers(
     less where it is not known. Findings cost what they cost beyond the peers' median; their window is one step.
     """
     found: dict[str, Finding] = {}
+    captured_ns = max((captured_excess_ns(suspect, peers) for suspect in suspects), default=0.0)
+    # The two are of different steps, and a crowded machine is not crowded evenly: what was not captured is unknown.
+    held_ns = min((each for each in (excess_ns, captured_ns) if each > 0), default=0.0)
     for suspect in suspects:
-        step_ns = suspect.window_ns / max(suspect.steps, 1)
-        least_ns = EXPLAINING.value * excess_ns if excess_ns > 0 else UNMEASURED.value * step_ns
+        least_ns = _explaining_ns(suspect, held_ns, excess_ns)
         for name, cost in _costs([*suspect.findings, *contention_beyond_peers(suspect, peers)], suspect.steps).items():
             theirs = [_costs(peer.findings, peer.steps).get(name) for peer in peers]
             usual_ns = median([each.ns or 0.0 if each else 0.0 for each in theirs]) if theirs else 0.0
@@ -67,9 +69,6 @@ def causes_beyond_peers(
                 if beyond_ns < least_ns or beyond_ns <= 0:
                     continue
             found[name] = _merged(found.get(name), cost.found, suspect.rank, beyond_ns)
-    captured_ns = max((captured_excess_ns(suspect, peers) for suspect in suspects), default=0.0)
-    # The two are of different steps, and a crowded machine is not crowded evenly: what was not captured is unknown.
-    held_ns = min((each for each in (excess_ns, captured_ns) if each > 0), default=0.0)
     return sorted(
         found.values(),
         key=lambda each: (not _is_everywhere(each, held_ns), not _is_meant(cause, each), -(each.lost_ns or 0)),
@@ -103,6 +102,14 @@ def causes_of_many(summaries: Sequence[TraceSummary], *, step_ns: float, cause: 
         (each for each in found if cause in _UNMEASURED or _is_meant(cause, each)),
         key=lambda each: (not _is_meant(cause, each), -(each.lost_ns or 0)),
     )
+
+
+def _explaining_ns(suspect: TraceSummary, held_ns: float, excess_ns: float) -> float:
+    """Return what a cause must cost a step: a part of the captured excess, and more than chance where that is small."""
+    chance_ns = UNMEASURED.value * suspect.window_ns / max(suspect.steps, 1)
+    if excess_ns <= 0:
+        return chance_ns
+    return max(EXPLAINING.value * held_ns, min(EXPLAINING.value * excess_ns, chance_ns))
 
 
 def _is_everywhere(found: Finding, excess_ns: float) -> bool:

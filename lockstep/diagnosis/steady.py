@@ -1,4 +1,4 @@
-# ruff: noqa: N803, N806, N815  (names of arrays end in their shape, see the legend below)
+# ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
 """What a rank does longer than its peers in every step: a fault comes back, the noise of a busy host does not.
 
 The totals of a capture cannot separate the two: one pause of a scheduler is as long as a fault is in all steps
@@ -10,7 +10,8 @@ Shape suffixes: T steps, R peers, N nodes of the suspect's call tree and, as the
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,61 +34,65 @@ _EXCEPTIONS = 5
 Times = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class StepCalls:
-    """A rank's capture, the totals of its call tree by step (ns, T x nodes), and the steps' lengths (ns, T)."""
+class Recurrence(NamedTuple):
+    """In how many of how many steps a function holds its excess."""
 
-    summary: TraceSummary
-    totals_ns_TN: NDArray[np.int64]
-    length_ns_T: NDArray[np.int64]
+    held: int
+    steps: int
 
     @property
-    def steps(self) -> int:
-        """Return the number of steps that are known by themselves."""
-        return min(len(self.totals_ns_TN), len(self.length_ns_T))
+    def is_usual(self) -> bool:
+        """Whether it is more than half: an excess in fewer steps is a pause, and not why the rank is slow."""
+        return 2 * self.held > self.steps
 
 
-def steady_captures(suspect: StepCalls, peers: Sequence[StepCalls]) -> tuple[TraceSummary, list[TraceSummary]] | None:
+def steady_captures(
+    suspect: TraceSummary, peers: Sequence[TraceSummary]
+) -> tuple[TraceSummary, list[TraceSummary]] | None:
     """Return the captures as they were if the suspect and its peers differed only in what every step has.
 
     The peers have the medians of all of them, the suspect these and its steady excess; findings stay each rank's own.
     None where steps or peers are too few, or nothing is steady.
     """
-    steps = min(each.steps for each in (suspect, *peers)) if peers else 0
+    steps = _known_steps(suspect, peers)
     if steps < STEPS.value or len(peers) < PEERS.value:
         return None
     own_TN = _with_outside(suspect, steps)
     peers_RTN = np.stack([_as_nodes_of(suspect, each, steps) for each in peers])
-    excess_N = _steady_excess(own_TN, peers_RTN, suspect.summary.tree)
+    excess_N = _steady_excess(own_TN, peers_RTN, suspect.tree)
     if not excess_N.any():
         return None
     usual_N = np.median(peers_RTN, axis=(0, 1))
-    tree = suspect.summary.tree
-    usual = [_with_totals(each.summary, tree, usual_N, steps) for each in peers]
-    return _with_totals(suspect.summary, tree, usual_N + excess_N, steps), usual
+    usual = [_with_totals(each, suspect.tree, usual_N, steps) for each in peers]
+    return _with_totals(suspect, suspect.tree, usual_N + excess_N, steps), usual
 
 
-def recurs(suspect: StepCalls, peers: Sequence[StepCalls], path: Sequence[str]) -> bool:
-    """Whether a node of the suspect's call tree holds its excess in more than half of the steps, and not by one pause.
+def recurring_steps(suspect: TraceSummary, peers: Sequence[TraceSummary], path: Sequence[str]) -> Recurrence | None:
+    """Return in how many steps a node of the suspect's call tree holds its excess; None where that cannot be seen.
 
-    `path` are the names from a root to the node. What cannot be seen recurs: few steps, no peer, a node that is not
-    among the calls.
+    `path` are the names from a root to the node. It cannot be seen of few steps, without peers, or of a node that is
+    not among the calls.
     """
-    steps = min(each.steps for each in (suspect, *peers)) if peers else 0
-    names = [tuple(name for _, name in each) for each in paths(suspect.summary.tree)] + [(OUTSIDE,)]
+    steps = _known_steps(suspect, peers)
+    names = [tuple(name for _, name in each) for each in paths(suspect.tree)] + [(OUTSIDE,)]
     if steps < STEPS.value or tuple(path) not in names:
-        return True
+        return None
     at = names.index(tuple(path))
     peers_RT = np.stack([_as_nodes_of(suspect, each, steps)[:, at] for each in peers])
     excess_T = _with_outside(suspect, steps)[:, at] - np.median(peers_RT, axis=0)
-    return 2 * int(np.count_nonzero(excess_T >= IN_EVERY_STEP.value * excess_T.mean())) > steps
+    return Recurrence(int(np.count_nonzero(excess_T >= IN_EVERY_STEP.value * excess_T.mean())), steps)
 
 
-def _with_outside(calls: StepCalls, steps: int) -> Times:
+def _known_steps(suspect: TraceSummary, peers: Sequence[TraceSummary]) -> int:
+    """Return how many steps are known by themselves of all these captures, 0 without peers."""
+    return min(len(each.step_ns) for each in (suspect, *peers)) if peers else 0
+
+
+def _with_outside(summary: TraceSummary, steps: int) -> Times:
     """Return the work of the nodes in the first steps, collectives taken out, and what the roots leave of each step."""
-    totals_TN = calls.totals_ns_TN[:steps].astype(np.float64)
-    tree = calls.summary.tree
-    outside_T = calls.length_ns_T[:steps].astype(np.float64)
+    tree = summary.tree
+    totals_TN = np.array([each.by_step_ns[:steps] for each in tree], np.float64).reshape(len(tree), steps).T
+    outside_T = np.array(summary.step_ns[:steps], np.float64)
     waiting_TN = np.zeros_like(totals_TN)
     for index in reversed(range(len(tree))):
         if tree[index].kind == COMMUNICATION_KIND:
@@ -99,12 +104,12 @@ def _with_outside(calls: StepCalls, steps: int) -> Times:
     return np.column_stack((totals_TN - waiting_TN, np.maximum(outside_T, 0.0)))
 
 
-def _as_nodes_of(suspect: StepCalls, peer: StepCalls, steps: int) -> Times:
+def _as_nodes_of(suspect: TraceSummary, peer: TraceSummary, steps: int) -> Times:
     """Return a peer's totals by the suspect's nodes, 0 where its tree lacks one."""
     totals_TN = _with_outside(peer, steps)
-    place = {path: at for at, path in enumerate(paths(peer.summary.tree))}
-    found = np.zeros((steps, len(suspect.summary.tree) + 1))
-    for at, path in enumerate(paths(suspect.summary.tree)):
+    place = {path: at for at, path in enumerate(paths(peer.tree))}
+    found = np.zeros((steps, len(suspect.tree) + 1))
+    for at, path in enumerate(paths(suspect.tree)):
         if path in place:
             found[:, at] = totals_TN[:, place[path]]
     found[:, -1] = totals_TN[:, -1]
@@ -155,8 +160,11 @@ def _self_times(totals_N: Times, tree: Sequence[CallNode]) -> Times:
 
 
 def _with_totals(summary: TraceSummary, tree: Sequence[CallNode], totals_N: Times, steps: int) -> TraceSummary:
-    """Return a capture of so many steps with these totals a step, without collectives."""
+    """Return a capture of so many steps with these totals a step, without collectives and without single steps."""
     whole_N = np.round(totals_N * steps).astype(np.int64)
     roots = sum(int(whole_N[index]) for index, node in enumerate(tree) if node.parent == ROOT)
-    nodes = [replace(node, total_ns=int(total), self_ns=0) for node, total in zip(tree, whole_N[:-1], strict=True)]
-    return replace(summary, steps=steps, tree=nodes, window_ns=roots + int(whole_N[-1]))
+    nodes = [
+        replace(node, total_ns=int(total), self_ns=0, by_step_ns=[])
+        for node, total in zip(tree, whole_N[:-1], strict=True)
+    ]
+    return replace(summary, steps=steps, tree=nodes, window_ns=roots + int(whole_N[-1]), step_ns=[])

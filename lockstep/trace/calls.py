@@ -43,7 +43,7 @@ def build_calls(columns: TraceColumns) -> CallTree:
     window_ns, steps = _window(columns, host, marks, scheduled)
     begins_ns = np.sort(columns.start_ns[marks][:-1] if np.count_nonzero(marks) > 1 else columns.start_ns[scheduled])
     waiting = waits(columns, host, (columns.work == WorkKind.COMMUNICATION) & ~columns.on_device & ~host)
-    builder = TreeBuilder(CallTree(window_ns, steps))
+    builder = TreeBuilder(CallTree(window_ns, steps, begins_ns=begins_ns.tolist()))
     start_ns, spans = _spans(columns, np.flatnonzero(host & ~marks & ~scheduled), waiting, window_ns)
     builder.add(chain.from_iterable(_noting(builder, spans, start_ns, begins_ns[1 : STEPS_MAX + 1])))
     return builder.tree

@@ -28,6 +28,9 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _INSTANCE = re.compile(r"^(nn\.Module: .+)_\d+$")
 _INSTALLED = re.compile(r"^.*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
 _HCCL = re.compile(r"^(hcom_[A-Za-z0-9]+?)_*__\d+_\d+(?:_\d+)?(?:@.*)?$", re.ASCII)
+_MICRO_BATCH = re.compile(r"^(Forward|Backward) \d+$", re.ASCII)  # GPipe of torch.distributed.pipelining
+_ACTIONS_PREFIX = "PP:"  # its schedules of several stages a rank: stage, kind, micro-batch
+_ACTION_NUMBER = re.compile(r"(?<=[A-Z_])\d+", re.ASCII)
 _ABSOLUTE = re.compile(r"^/(?:[^/(]+/)*([^/(]+/[^/(]+\(\d+\): )")
 
 
@@ -63,7 +66,8 @@ def _outside_of_brackets(name: str) -> str:
 def tidy(name: str) -> str:
     """Return `name` without what differs between machines and instances.
 
-    Addresses, instance numbers, and the group and number of HCCL's operators go; installed files keep the path below
+    Addresses, instance numbers, the group and number of HCCL's operators, and the micro-batch of torch's pipeline
+    schedules go; installed files keep the path below
     their library, other absolute paths their last two parts; relative ones (torch strips what stands in sys.path) stay.
     """
     return _tidied(name[:_LOOKED_AT_CHARS])
@@ -74,6 +78,8 @@ def _tidied(name: str) -> str:
     name = _ADDRESS.sub("", name)
     name = _INSTANCE.sub(r"\1", name)
     name = _HCCL.sub(r"\1", name)
+    name = _MICRO_BATCH.sub(r"\1", name)
+    name = _ACTION_NUMBER.sub("", name) if name.startswith(_ACTIONS_PREFIX) else name
     name = _INSTALLED.sub("", name)
     name = _ABSOLUTE.sub(r"\1", name)
     return name if len(name) <= NAME_MAX_CHARS else name[: NAME_MAX_CHARS - 1] + "…"

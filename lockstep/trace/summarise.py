@@ -3,9 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lockstep.contracts import limits
 from lockstep.contracts.errors import LocalError, MalformedError
 from lockstep.contracts.messages import CallNode, TraceSummary
@@ -86,20 +83,7 @@ def summarise_columns(
 ) -> TraceSummary:
     """Return the summary of a rank's trace that is loaded.
 
-    Raises
-    ------
-    LocalError
-        `steps` is not positive.
-    """
-    return summarise_steps(columns, run=run, node=node, rank=rank, request_id=request_id, steps=steps)[0]
-
-
-def summarise_steps(
-    columns: TraceColumns, *, run: str, node: str, rank: int, request_id: int, steps: int
-) -> tuple[TraceSummary, NDArray[np.int64]]:
-    """Return the summary of a rank's trace, and the totals of its nodes in each step, ns of shape (n_steps, n_nodes).
-
-    Without marked steps, and of steps beyond those that `CallTree.step_totals_ns` knows, there is no row.
+    Of marked steps the first ones are known by themselves (`CallTree.step_totals_ns`).
 
     Raises
     ------
@@ -111,9 +95,7 @@ def summarise_steps(
     calls = build_calls(columns)
     kept = _kept_nodes(calls)
     nodes = _renumbered(calls, kept)
-    by_step_ns = calls.step_totals_ns()
-    totals_ns = np.array(by_step_ns, np.int64).reshape(len(by_step_ns), len(calls))[:, kept]
-    summary = TraceSummary(
+    return TraceSummary(
         run=run,
         node=node,
         rank=rank,
@@ -125,8 +107,8 @@ def summarise_steps(
         tree=nodes,
         omitted_nodes=len(calls) - len(nodes),
         collectives=_largest(collectives(columns, calls.window_ns)),
+        step_ns=calls.step_lengths_ns(),
     )
-    return summary, totals_ns
 
 
 def _kept_nodes(calls: CallTree) -> list[int]:
@@ -181,6 +163,7 @@ def _renumbered(calls: CallTree, kept: list[int]) -> list[CallNode]:
     for index in kept:
         if calls.parent[index] in position:
             self_ns[calls.parent[index]] -= calls.total_ns[index]
+    by_step_ns = calls.step_totals_ns()
     return [
         CallNode(
             parent=position.get(calls.parent[index], ROOT),
@@ -189,6 +172,7 @@ def _renumbered(calls: CallTree, kept: list[int]) -> list[CallNode]:
             total_ns=calls.total_ns[index],
             self_ns=self_ns[index],
             count=calls.count[index],
+            by_step_ns=[each[index] for each in by_step_ns],
         )
         for index in kept
     ]

@@ -23,7 +23,8 @@ class CallTree:
     """Nodes in columns; `parent` is an index or ROOT, and a parent stands before its children.
 
     `window_ns` is (start, end) and holds every span; `steps` is the number of step marks in it, None without marks.
-    `until_ns` are the totals until each step but the first begins, of the nodes known by then.
+    `until_ns` are the totals until each step but the first begins, of the nodes known by then; `begins_ns` is when
+    steps begin, none without marks.
     """
 
     window_ns: tuple[int, int]
@@ -35,9 +36,16 @@ class CallTree:
     self_ns: list[int] = field(default_factory=list)
     count: list[int] = field(default_factory=list)
     until_ns: list[list[int]] = field(default_factory=list)
+    begins_ns: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.parent)
+
+    def step_lengths_ns(self) -> list[int]:
+        """Return how long each step of `step_totals_ns` is, from its mark to the next."""
+        ends_ns = [*self.begins_ns[1:], self.window_ns[1]]
+        lengths_ns = [end - begin for begin, end in zip(self.begins_ns, ends_ns, strict=False)]
+        return lengths_ns[: len(self.step_totals_ns())]
 
     def step_totals_ns(self) -> list[list[int]]:
         """Return the totals of all nodes in each step that is known by itself, one list a step; none without marks."""

@@ -43,17 +43,18 @@ def finding(*ranks, cause=SLOW_FUNCTION, subject="f", lost_ns=100_000):
     return Finding(bottleneck=CPU, cause=cause, ranks=ranks, evidence=(), subject=subject, lost_ns=lost_ns)
 
 
-def waiting(*caused_ns, collectives=10, waited_ns=None, transmits_ns=((0, 0, 0, 0),)):
+def waiting(*caused_ns, collectives=10, waited_ns=None, transmits_ns=((0, 0, 0, 0),), first=0, transit_ratio=np.nan):
     count = len(caused_ns)
+    ranks = tuple(range(first, first + count))
     zeros = np.zeros(count)
     waited = zeros if waited_ns is None else np.array(waited_ns, np.float64)
     return GroupWaiting(
-        group=("0", tuple(range(count))),
-        ranks=tuple(range(count)),
+        group=("0", ranks),
+        ranks=ranks,
         collectives=collectives,
         compute_ratio=0.4,
         elapsed_ratio=0.4,
-        transit_ratio=float("nan"),
+        transit_ratio=transit_ratio,
         waited_ns=waited,
         caused_ns=np.array(caused_ns, np.float64),
         once_ns=zeros,
@@ -122,6 +123,20 @@ def test_a_collective_that_usually_takes_as_long_is_not_slow():
     usual, late = (500_000, 501_000, 499_000, 500_000), (500_000, 800_000, 499_000, 500_000)
     assert not holds(slow, [waiting(25, 30, 25, 20, transmits_ns=(usual, late, usual))])
     assert holds(slow, [waiting(25, 30, 25, 20, transmits_ns=(late, late, usual))])
+
+
+@pytest.mark.parametrize(("first_ns", "second_ns", "holding"), [(0, 0, False), (300_000, 0, True), (0, 300_000, True)])
+def test_a_collective_of_several_groups_is_judged_in_each(first_ns, second_ns, holding):
+    """Pairs of two pipeline stages: the ranks named are one of each, and no group has both."""
+    pairs = [
+        waiting(50, 50, transmits_ns=[(500_000, 500_000 + longer_ns)] * 3, first=first)
+        for first, longer_ns in ((0, first_ns), (2, second_ns))
+    ]
+    slow = finding(1, 3, cause=SLOW_COLLECTIVE)
+    assert holds(slow, pairs) is holding
+    assert holds(slow, pairs[:1])
+    alike = [waiting(50, 50, first=first, transit_ratio=0.05) for first in (0, 2)]
+    assert not holds(slow, alike)
 
 
 def test_trifles_are_left_out():

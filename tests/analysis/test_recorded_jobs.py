@@ -1,5 +1,6 @@
 """Recordings of real jobs of four ranks with one fault each (`recorded_job`): traces and summaries give one answer."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -7,7 +8,7 @@ from statistics import median
 import pytest
 
 from lockstep.analysis.analyse import analyse_paths
-from lockstep.analysis.capture_summary import summarise
+from lockstep.analysis.capture_summary import summarise, with_analysis
 from lockstep.analysis.workers import run_here
 from lockstep.contracts import topics
 from lockstep.contracts.codec import decode, encode
@@ -44,12 +45,22 @@ def offline(folder):
     return [each for each in found if len(each.ranks) < RANKS]
 
 
+def summaries(folder):
+    """Return the summaries that the nodes send, as the coordinator reads them."""
+    made = [
+        summarise(folder / f"rank{rank}.json.gz", run="r", node="n", rank=rank, request_id=1, steps=STEPS)
+        for rank in range(RANKS)
+    ]
+    return [decode(topics.run_topic("r", topics.SUMMARY, "n"), encode(each)) for each in made]
+
+
 def online(folder, cause):
-    """Return what the coordinator makes of the summaries that the nodes send of the same files."""
-    captured = []
-    for rank in range(RANKS):
-        made = summarise(folder / f"rank{rank}.json.gz", run="r", node="n", rank=rank, request_id=1, steps=STEPS)
-        captured.append(decode(topics.run_topic("r", topics.SUMMARY, "n"), encode(made)))
+    """Return what the coordinator makes of the summaries of the same files."""
+    return explained(summaries(folder), cause)
+
+
+def explained(captured, cause):
+    """Return the diagnosis of the culprit."""
     peers = [each for each in captured if each.rank != CULPRIT]
     step_seconds = captured[CULPRIT].window_ns / STEPS / 1e9
     return explain(
@@ -83,6 +94,26 @@ def test_one_fault_is_found_once_and_alike(name):
     for given in {measured, "unknown"}:
         answer = online(JOBS / name, given)
         assert (answer.root_cause, answer.function) == (found.cause, found.subject), (given, answer.evidence)
+
+
+def with_pause(summary):
+    """Return the summary as if all that its nodes took in the window had been in its first step."""
+    tree = [replace(each, by_step_ns=[each.total_ns, *[0] * (STEPS - 1)]) for each in summary.tree]
+    return replace(summary, tree=tree)
+
+
+@pytest.mark.parametrize("name", ["forward", "optimizer_stacks", "backward"])
+def test_single_steps_decide_alike(name):
+    """Nodes send the single steps that whole traces have; a function with its excess in one of three is no cause."""
+    sent = summaries(JOBS / name)
+    ranks = analyse_paths([JOBS / name], partial(run_here, processes=1)).cluster.ranks
+    assert [(each.tree, each.step_ns) for each in sent] == [(each.calls.tree, each.calls.step_ns) for each in ranks]
+    assert explained(sent, "unknown").root_cause
+    for captured in (sent, [with_analysis(each.calls, each) for each in ranks]):
+        paused = [with_pause(each) if each.rank == CULPRIT else each for each in captured]
+        answer = explained(paused, "unknown")
+        assert (answer.root_cause, answer.bottleneck) == ("", "")
+        assert f"takes longer in only 1 of {STEPS} steps" in answer.evidence[-1]
 
 
 def test_collections_that_the_detectors_measured_are_named_without_stacks():

@@ -6,7 +6,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from benchmarks.language_job import HEALTHY, RANKS, STEPS, Plan
+from benchmarks.language_job import STEPS, Plan
+from benchmarks.language_model import HEALTHY
+from benchmarks.language_trainers import RANKS
 from benchmarks.recorded_jobs import RecordedJob, judge
 from benchmarks.recorded_truth import cost_ratio, is_last_in_every_step, needed_ns
 from lockstep.diagnosis.finding import CPU, Finding

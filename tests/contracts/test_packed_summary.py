@@ -21,10 +21,10 @@ FULL = replace(
     EMPTY,
     window_ns=100,
     tree=[
-        CallNode(parent=-1, name="main", kind="python", total_ns=100, self_ns=30, count=1),
-        CallNode(parent=0, name="forward", kind="python", total_ns=60, self_ns=60, count=2),
-        CallNode(parent=0, name="main", kind="data", total_ns=10, self_ns=9, count=2),
-        CallNode(parent=-1, name="other", kind="gc", total_ns=5, self_ns=5, count=1),
+        CallNode(parent=-1, name="main", kind="python", total_ns=100, self_ns=30, count=1, by_step_ns=[60, 40]),
+        CallNode(parent=0, name="forward", kind="python", total_ns=60, self_ns=60, count=2, by_step_ns=[60, 0]),
+        CallNode(parent=0, name="main", kind="data", total_ns=10, self_ns=9, count=2, by_step_ns=[0, 10]),
+        CallNode(parent=-1, name="other", kind="gc", total_ns=5, self_ns=5, count=1, by_step_ns=[5, 0]),
     ],
     omitted_nodes=7,
     collectives={"gloo:all_reduce": [10, 120, 3]},
@@ -36,6 +36,7 @@ FULL = replace(
     ],
     not_judged={"gc": "no samples"},
     omitted={"findings": 4},
+    step_ns=[60, 40],
     host=HostSpan(span_ns=5, cores=2, busiest=[("x", 0.5)]),
 )
 
@@ -126,6 +127,10 @@ BOMB = zlib.compress(bytes(1 << 22), 9)
         (body_of(tree={3: [(1 << 53) + 1, 0, 0, 0]}), "tree[0].total_ns"),
         (body_of(tree={4: [1 << 60, 0, 0, 0]}), "tree[0].self_ns"),
         (body_of(_7=[]), "name"),
+        (body_of(_20=[[60, 40], [60, 0], [0, 10]]), "tree"),
+        (body_of(_20=[[60, 40], [60, 0], [0, 10], [5]]), "by_step_ns"),
+        (body_of(_20=[]), "tree"),
+        (body_of(_20=[[-1, 40], [60, 0], [0, 10], [5, 0]]), "tree[0].by_step_ns[0]"),
         (body_of(_0="three"), "summary[0]"),
     ],
 )
@@ -134,6 +139,15 @@ def test_hostile_bytes_are_refused_by_name(payload, what):
     with pytest.raises(MalformedError) as caught:
         decode(TOPIC, payload)
     assert caught.value.what == what
+
+
+def test_a_body_of_an_older_version_has_no_single_steps():
+    """Its last two columns are not there."""
+    body = msgspec.msgpack.decode(zlib.decompress(msgspec.msgpack.decode(encode(FULL))["body"]))[:-2]
+    plain = msgspec.msgpack.encode(body)
+    found = decode(TOPIC, packed(body=zlib.compress(plain), body_bytes=len(plain)))
+    assert found.step_ns == []
+    assert [each.by_step_ns for each in found.tree] == [[]] * len(FULL.tree)
 
 
 def test_every_body_cut_or_changed_is_refused():

@@ -39,7 +39,7 @@ def test_the_deepest_user_function_that_holds_the_excess_is_named():
     assert found.evidence == [
         "redundant takes 31.0 ms a step on rank 2, 0.0 ms on rank 1",
         "aten::mm takes 30.0 ms a step on rank 2, 0.0 ms on rank 1",
-        "31.0 ms a step beyond its peers were captured there; rank 2 was measured 30.0 ms a step slower",
+        "the capture has 31.0 ms a step more there than on its peers; rank 2 was measured 30.0 ms a step slower",
         "rank 2 waits 10.0 ms a step for collectives, rank 1 40.0 ms: the others wait for it",
     ]
     assert found.advice[0].predicted_gain_ratio == pytest.approx(0.3)
@@ -139,7 +139,8 @@ def test_excess_spread_over_the_loop_is_of_low_confidence():
     found = _diagnose(_job(2, *parts, wait_ms=10), _job(1))
     assert (found.function, found.confidence) == ("train.py(1): main", "low")
     assert (
-        "no single callee of main holds the excess; the largest: f0 10.0 ms, f1 10.0 ms, f2 10.0 ms" in found.evidence
+        "no single callee of main accounts for the excess; the largest: f0 10.0 ms, f1 10.0 ms, f2 10.0 ms"
+        in found.evidence
     )
 
 
@@ -246,4 +247,4 @@ def test_no_cause_holds_more_than_the_excess_of_a_step():
     found = diagnose(cause="compute", suspect=suspect, peers=[peer], step_seconds=0.1, excess_seconds=0.004)
     assert found.held_ns == 4_000_000
     assert all(advice.predicted_gain_ratio is None or advice.predicted_gain_ratio <= 0.04 for advice in found.advice)
-    assert "it holds all of the 4.0 ms a step by which rank 2 was measured slower" in found.evidence
+    assert "this accounts for all of the 4.0 ms a step by which rank 2 was measured slower" in found.evidence

@@ -166,3 +166,32 @@ def test_a_repair_of_cause_and_excess_is_given_once_with_the_trainings_own_line(
     found = answer([made(2, 170, 0, collecting)], [made(0, 0, 170), made(1, 0, 170)], cause="gc")
     collects = [each.suggestion for each in found.advice if "gc.collect()" in each.suggestion]
     assert collects == ["Take gc.collect() out of the step: job.py(9): sweep calls it"]
+
+
+def stepped(summary, own_ms):
+    """Return a capture whose work takes so long in each step, and whose training loop 100 ms more."""
+    train, work, _ = summary.tree
+    steps_ns = [[round((each + more) * 1e6) for each in own_ms] for more in (100, 0)]
+    tree = [
+        replace(node, total_ns=sum(by_step_ns), by_step_ns=by_step_ns)
+        for node, by_step_ns in zip((train, work), steps_ns, strict=True)
+    ]
+    return replace(summary, tree=tree, steps=len(own_ms), step_ns=steps_ns[0], window_ns=sum(steps_ns[0]))
+
+
+@pytest.mark.parametrize(
+    ("own_ms", "cause", "expected"),
+    [
+        ((200, 210, 190, 200), "unknown", "slow_function"),
+        ((200, 30, 190, 200), "compute", "slow_function"),
+        ((710, 30, 30, 30), "unknown", ""),
+        ((710, 30, 30, 30), "compute", ""),
+        ((370, 30, 370, 30), "compute", ""),
+    ],
+)
+def test_a_function_that_is_slow_in_few_steps_is_no_cause(own_ms, cause, expected):
+    """The sum over four steps is the same: one pause of 680 ms, or 170 ms in each."""
+    peers = [stepped(rank(number, waits_ms=0), (30, 31, 30, 29)) for number in (0, 1, 3)]
+    found = answer([stepped(rank(2, waits_ms=0), own_ms)], peers, cause=cause)
+    assert (found.function, found.root_cause) == ("job.py(7): work", expected)
+    assert ("lacked its CPU core" in found.evidence[-1]) is not expected

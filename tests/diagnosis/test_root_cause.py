@@ -122,6 +122,27 @@ def test_a_crowded_cpu_is_held_against_the_excess_of_its_own_capture():
     assert [each.cause for each in causes] == ["cpu_contention", "data_reading"]
 
 
+@pytest.mark.parametrize(
+    ("standing_ms", "waiting_ms", "explains"),
+    [
+        pytest.param(70, 20, True, id="20 of 25 captured"),
+        pytest.param(90, 9, False, id="less than ranks differ by in a capture"),
+        pytest.param(30, 15, False, id="15 of 65 captured"),
+    ],
+)
+def test_a_capture_of_fewer_strangers_than_were_measured(standing_ms, waiting_ms, explains):
+    """Of a second a step at the onset a hundredth was captured: a cause explains what its own capture shows."""
+    suspect, peer = (
+        replace(
+            _crowded(number, cpu_ms),
+            tree=summary(number, ("train", 100 - held_ms, ("wait for collectives", held_ms))).tree,
+        )
+        for number, held_ms, cpu_ms in ((2, standing_ms, waiting_ms), (0, 95, 0))
+    )
+    causes = beyond([suspect], [peer], cause="unknown", excess_ns=1e9)
+    assert [each.cause for each in causes] == ["cpu_contention"] * explains
+
+
 def test_a_cause_of_unknown_cost_counts_only_where_no_peer_has_it():
     """Nothing can be taken off what nobody measured."""
     suspect = rank(2, found_on_rank("environment", None))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lockstep.diagnosis.steady import StepCalls, recurs, steady_captures
+from lockstep.diagnosis.steady import recurring_steps, steady_captures
 from tests.diagnosis.summaries import summary
 
 MS = 1_000_000
@@ -21,9 +21,10 @@ def calls(rank, totals_ms, *, names=("forward", "backward"), waits_ms=None):
         rows = np.insert(rows, 1, np.array(waits_ms, np.int64) * MS, axis=1)
     made = summary(rank, *roots)
     nodes = [
-        replace(node, total_ns=int(total), self_ns=0) for node, total in zip(made.tree, rows.sum(axis=0), strict=True)
+        replace(node, total_ns=int(each.sum()), self_ns=0, by_step_ns=each.tolist())
+        for node, each in zip(made.tree, rows.T, strict=True)
     ]
-    return StepCalls(replace(made, tree=nodes, steps=len(rows)), rows, np.full(len(rows), STEP_MS * MS, np.int64))
+    return replace(made, tree=nodes, steps=len(rows), step_ns=[STEP_MS * MS] * len(rows))
 
 
 def steady_ms(suspect, peers):
@@ -92,17 +93,18 @@ def test_time_in_no_call_counts_as_well():
 
 @pytest.mark.parametrize(("steps", "peers"), [(2, 3), (4, 1), (4, 0)])
 def test_too_little_shows_nothing(steps, peers):
-    """Two steps do not show what comes back, one peer not what ranks are apart; then any function may recur."""
+    """Two steps do not show what comes back, one peer not what ranks are apart; without peers no step can be judged."""
     suspect, others = calls(2, [[90, 20]] * steps), [calls(rank, [[10, 20]] * steps) for rank in range(peers)]
     assert steady_captures(suspect, others) is None
-    assert recurs(suspect, [] if peers < 2 else others, ["forward"])
+    assert recurring_steps(suspect, [] if peers < 2 else others, ["forward"]) is None
 
 
 @pytest.mark.parametrize(
-    ("forward_ms", "expected"), [((30, 30, 10, 30), True), ((30, 90, 40, 30), True), ((90, 90, 10, 10), False)]
+    ("forward_ms", "expected"), [((30, 30, 10, 30), (3, 4)), ((30, 90, 40, 30), (4, 4)), ((90, 90, 10, 10), (2, 4))]
 )
 def test_a_function_recurs_in_more_than_half_of_the_steps(forward_ms, expected):
     """As a fault in three of four steps does, and as two pauses do not."""
     suspect = calls(2, [[each, 20] for each in forward_ms])
-    assert recurs(suspect, PEERS, ["forward"]) is expected
-    assert recurs(suspect, PEERS, ["no such call"])
+    found = recurring_steps(suspect, PEERS, ["forward"])
+    assert (found, found.is_usual) == (expected, expected != (2, 4))
+    assert recurring_steps(suspect, PEERS, ["no such call"]) is None

@@ -17,6 +17,11 @@ from lockstep.trace import names
         ("nn.Module: Block_2_12", "nn.Module: Block_2"),
         ("<built-in method run_backward of torch._C._EngineBase object at 0x7f4fecba7000>",) * 2,
         ("aten::add_", "aten::add_"),
+        ("Forward 12", "Forward"),
+        ("Backward 0", "Backward"),
+        ("Forward 2 of 3", "Forward 2 of 3"),
+        ("PP:0F1", "PP:0F"),
+        ("PP:(0F12;1B3)OVERLAP_F_B", "PP:(0F;1B)OVERLAP_F_B"),
     ],
 )
 def test_names_lose_machine_and_instance_only(name, tidy):

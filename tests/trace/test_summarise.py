@@ -4,7 +4,7 @@ from lockstep.contracts import limits, topics
 from lockstep.contracts.codec import decode, encode, packed_bytes
 from lockstep.contracts.errors import LocalError
 from lockstep.trace.kineto.load import load_trace
-from lockstep.trace.summarise import AIM_BYTES, NODE_MIN_RATIO, summarise_steps, summarise_trace
+from lockstep.trace.summarise import AIM_BYTES, NODE_MIN_RATIO, summarise_columns, summarise_trace
 from lockstep.trace.tree import ROOT
 from tests.trace.traces import RECORDING, document, event, write
 
@@ -106,15 +106,15 @@ def _with_marks(*events):
 @pytest.mark.parametrize(
     ("events", "expected"),
     [
-        (_with_marks(event("f", 10, 50), event("g", 210, 30)), [[50, 0], [0, 0], [0, 30]]),
-        (_with_marks(), [[], [], []]),
+        (_with_marks(event("f", 10, 50), event("g", 210, 30)), [[50, 0, 0], [0, 0, 30]]),
+        (_with_marks(), []),
         ([event("k", 5, 9, cat="kernel", tid=7)], []),
-        ([event("f", 10, 50)], []),
+        ([event("f", 10, 50)], [[]]),
     ],
 )
 def test_totals_by_step_are_those_of_the_nodes_sent(tmp_path, events, expected):
-    """One row a marked step, one column a node: none without calls on the host, no row without marks."""
+    """Each node has its total in each marked step, without marks none."""
     columns = load_trace(write(tmp_path, document(events)))
-    summary, totals_ns = summarise_steps(columns, run="job", node="n1", rank=0, request_id=1, steps=1)
-    assert totals_ns.tolist() == expected
-    assert totals_ns.shape[1] == len(summary.tree)
+    summary = summarise_columns(columns, run="job", node="n1", rank=0, request_id=1, steps=1)
+    assert [each.by_step_ns for each in summary.tree] == expected
+    assert summary.step_ns == ([100] * 3 if events[0]["name"].startswith("lockstep.step") else [])

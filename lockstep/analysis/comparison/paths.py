@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import lockstep
 from lockstep.analysis.comparison.compare import (
     TOLERANCE,
     ChangeVerdict,
@@ -18,6 +17,7 @@ from lockstep.analysis.comparison.observe import QuantityKind, RankObservation
 from lockstep.analysis.sources import Skipped, find_sources
 from lockstep.analysis.workers import AnalysisJob, Runner
 from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.version import VERSION
 
 FORMAT = 1
 _LISTED = 3
@@ -48,7 +48,7 @@ class RunComparison:
         ]
         return {
             "format": FORMAT,
-            "tool": f"lockstep analyze {lockstep.__version__}",
+            "tool": f"lockstep analyze {VERSION}",
             "before": {"ranks": len(self.before.ranks), "steps": self.before.steps},
             "after": {"ranks": len(self.after.ranks), "steps": self.after.steps},
             "tolerance_ratio": self.tolerance,

@@ -14,7 +14,13 @@ from lockstep.contracts.bounds import (
     Rank,
     Version,
 )
-from lockstep.contracts.limits import HOST_COMMANDS_MAX, HOST_CORES_MAX, SUMMARY_MAX_BYTES, SUMMARY_NODES_MAX
+from lockstep.contracts.limits import (
+    HOST_COMMANDS_MAX,
+    HOST_CORES_MAX,
+    PROFILE_STEPS_MAX,
+    SUMMARY_MAX_BYTES,
+    SUMMARY_NODES_MAX,
+)
 from lockstep.contracts.memory_report import KEPT_MAX, KeptAllocation
 
 _NODE_MAX_NS = 1 << 53  # 104 days; sums over all nodes of a tree stay within int64
@@ -22,6 +28,7 @@ _ENTRIES_MAX = 4096  # of a list in a summary, whose size in bytes is the narrow
 SummaryText = Annotated[str, Length(SUMMARY_MAX_BYTES)]
 """A text whose length the size of its summary bounds."""
 CollectiveCounts = Annotated[list[Count], Length(3, least=3)]
+StepTimes = Annotated[list[Annotated[int, Range(0, _NODE_MAX_NS)]], Length(PROFILE_STEPS_MAX)]
 PathShare = tuple[SummaryText, SummaryText, DurationNs]
 Cores = Annotated[float, Range(0.0, float(HOST_CORES_MAX))]
 
@@ -32,7 +39,8 @@ class CallNode:
 
     `parent` is the index of the caller in the list, -1 for a root; a parent stands before its children. `kind` is
     python, operator, data, communication or gc. Times are of the training thread: `total_ns` with, `self_ns` without
-    the children (those that the summary leaves out included).
+    the children (those that the summary leaves out included), `by_step_ns` with, in each of the steps of
+    `TraceSummary.step_ns`; empty where steps are not known by themselves, or did not fit.
     """
 
     parent: Annotated[int, Range(-1, SUMMARY_NODES_MAX - 2)]
@@ -41,6 +49,7 @@ class CallNode:
     total_ns: Annotated[int, Range(0, _NODE_MAX_NS)]
     self_ns: Annotated[int, Range(-_NODE_MAX_NS, _NODE_MAX_NS)]
     count: Count
+    by_step_ns: StepTimes = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +116,8 @@ class TraceSummary:
     omitted: Annotated[dict[Name, Count], Length(_ENTRIES_MAX)] = field(default_factory=dict)
     """How many of a list were left out, by the list's name: the least important ones."""
     host: HostSpan | None = None
+    step_ns: StepTimes = field(default_factory=list)
+    """Lengths of the first steps, from each mark to the next; empty where nothing marks them."""
     kept: Annotated[list[KeptAllocation], Length(KEPT_MAX)] = field(default_factory=list)
     """Of a memory capture: whose tensors outlived a step, the largest first."""
     version: Version = MESSAGE_VERSION

@@ -4,7 +4,8 @@ Shape suffix: C collectives in the order of their starts.
 """
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +74,21 @@ class RankCollectives:
 
     def __len__(self) -> int:
         return len(self.kinds)
+
+
+def grouped_by_role(parts: Sequence[RankCollectives], roles: Mapping[int, int]) -> list[RankCollectives]:
+    """Return the collectives, those without a group as of a group of the ranks that have one role.
+
+    `roles` is what each rank does, e.g. its pipeline stage. Host backends do not name the group: without it what two
+    stages do at other times would be matched, and the later stage would always look late.
+    """
+    members = {role: tuple(sorted(rank for rank, each in roles.items() if each == role)) for role in roles.values()}
+    return [
+        replace(each, groups=[group if any(group) else ("", members[roles[each.rank]]) for group in each.groups])
+        if each.rank in roles
+        else each
+        for each in parts
+    ]
 
 
 def collective_kind(name: str) -> str:

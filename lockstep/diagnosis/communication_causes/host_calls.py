@@ -11,6 +11,7 @@ from operator import methodcaller
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.simulator.hardware.collectives import ALL_REDUCE, REDUCE_SCATTER
 from lockstep.trace.columns import ABSENT, OPERATOR, TraceColumns
 
 _PREFIXES = ("c10d::", "_c10d_functional::")
@@ -24,7 +25,8 @@ def called_ns(
 
     `events` are in order of start, `kinds` what they do, `kind_of` what the call of a name does. A backend starts the
     collectives of one kind in the order of their calls. Where their numbers differ, or one would start before its call,
-    the kind is left out; so are collectives on devices, which a rank's device reaches later than its host.
+    the kind is left out; so are collectives on devices, which a rank's device reaches later than its host. A backend
+    without a reduce-scatter, as gloo, runs an all-reduce in its place.
     """
     found = np.full(len(events), ABSENT, np.int64)
     on_host: NDArray[np.bool_] = ~columns.on_device[events]
@@ -34,7 +36,9 @@ def called_ns(
     for prefix in _PREFIXES:
         calls = np.flatnonzero(operators & columns.named(methodcaller("startswith", prefix)))
         calls = calls[np.argsort(columns.start_ns[calls], kind="stable")]
-        call_kinds = np.array([kind_of(columns.names[code]) for code in columns.name[calls].tolist()], dtype=object)
+        runs_as = {} if REDUCE_SCATTER in kinds else {REDUCE_SCATTER: ALL_REDUCE}
+        called = [kind_of(columns.names[code]) for code in columns.name[calls].tolist()]
+        call_kinds = np.array([runs_as.get(each, each) for each in called], dtype=object)
         for kind in set(kinds):
             places = np.flatnonzero(on_host & (np.array(kinds, dtype=object) == kind) & (found == ABSENT))
             start_ns = columns.start_ns[calls[call_kinds == kind]]

@@ -298,16 +298,16 @@ def _judged(waiting: GroupWaiting, window_ns: int, *, hides: bool) -> Finding | 
     rank = waiting.ranks[at]
     others = np.delete(waiting.waited_ns, at)
     name = waiting.group[0] or "unnamed"
-    idle = [f"for it every other rank waits {lost_ns / 1e6:.3f} ms with nothing to compute meanwhile"] if hides else []
+    idle = [f"every other rank waits {lost_ns / 1e6:.3f} ms for it with nothing else to compute"] if hides else []
     doubts = [] if waiting.is_whole else [f"only {len(waiting.ranks)} ranks of the group were captured"]
     if is_single := waiting.caused_ns[at] - waiting.once_ns[at] < limit * (total - waiting.once_ns[at]):
-        doubts.append("most of it in a single collective")
+        doubts.append("most of the waiting is in a single collective")
     repeated, blamed = waiting.repeated, int(np.count_nonzero(waiting.repeated.is_blamed([at])))
     often = [f"it causes most of the waiting in {blamed} of {repeated.steps} steps"] if repeated.steps else []
     if is_chance := repeated.is_chance([at]):
-        doubts.append("one step holds most of it, or ranks that are alike are blamed as often or as much by chance")
-    if not any(waiting.group):
-        doubts.append("the traces do not name the group: collectives are matched by kind, size and end")
+        doubts.append("one step holds most of the waiting, or some healthy rank would be blamed as often by chance")
+    if not waiting.group[0]:
+        doubts.append("the traces do not name the group: collectives are matched by kind, size and end time")
     return Finding(
         bottleneck=COMMUNICATION,
         cause=SLOW_RANK,
@@ -315,15 +315,15 @@ def _judged(waiting: GroupWaiting, window_ns: int, *, hides: bool) -> Finding | 
         subject=name,
         evidence=(
             (
-                f"in group {name} of {len(waiting.ranks)} ranks R_wait is {ratio:.3f} on the compute before "
+                f"in group {name} of {len(waiting.ranks)} ranks R_wait is {ratio:.3f} over the compute before "
                 f"{waiting.collectives} collectives (threshold {WAIT_RATIO.value})"
             ),
             (
-                f"rank {rank} is the last one in {int(waiting.last[at])} of {waiting.collectives} and causes "
-                f"{share:.0%} of all waiting; its collectives take {waiting.duration_ns[at] / 1e6:.3f} ms in all, the "
-                f"others' {np.delete(waiting.duration_ns, at).mean() / 1e6:.3f} ms on average"
+                f"rank {rank} arrives last in {int(waiting.last[at])} of them and causes {share:.0%} of all waiting; "
+                f"its collectives take {waiting.duration_ns[at] / 1e6:.3f} ms in total, those of the others "
+                f"{np.delete(waiting.duration_ns, at).mean() / 1e6:.3f} ms on average"
             ),
-            f"the others wait {others.mean() / 1e6:.3f} ms each, rank {rank} {waiting.waited_ns[at] / 1e6:.3f} ms",
+            f"the others wait {others.mean() / 1e6:.3f} ms each, this rank {waiting.waited_ns[at] / 1e6:.3f} ms",
             *idle,
             *often,
             *doubts,
@@ -370,7 +370,7 @@ def _slow_transmission(
         subject=name,
         evidence=(
             (
-                f"in group {name} R_wait is {ratio:.3f} on the transmission of {len(transit)} collectives "
+                f"in group {name} R_wait is {ratio:.3f} over the transmission of {len(transit)} collectives "
                 f"(threshold {WAIT_RATIO.value})"
             ),
             f"rank {ranks[at]} transmits longest in {slowest[at]} of them, {mean_ms:.3f} ms on average",

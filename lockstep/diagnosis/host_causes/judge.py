@@ -55,5 +55,5 @@ def _with_steps(finding: Finding) -> Finding:
     if finding.steps is None:
         return finding
     occurs, of_all = finding.steps
-    more = ": start-up, or what happens now and then; no loss of every step" if finding.is_once else ""
+    more = ": start-up or an occasional event, not a loss in every step" if finding.is_once else ""
     return replace(finding, evidence=(*finding.evidence, f"it occurs in {occurs} of {of_all} steps{more}"))

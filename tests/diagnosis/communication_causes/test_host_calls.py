@@ -38,6 +38,14 @@ def test_functional_collectives_count_where_no_plain_one_is_called():
     assert called([*BUCKETS, *functional, *[call("c10d::allreduce_", at) for at in (3, 6, 9)]]) == [3, 6, 9]
 
 
+def test_gloo_runs_a_reduce_scatter_as_an_all_reduce():
+    """FSDP scatters the gradients of two blocks, and averages the loss: three all-reduces of the backend."""
+    calls = [call("c10d::_reduce_scatter_base_", at) for at in (3, 6)]
+    assert called([*BUCKETS, *calls, call("c10d::allreduce_", 9)]) == [3, 6, 9]
+    own = [backend("mpi:reduce_scatter", 41), backend("mpi:all_reduce", 80)]
+    assert called([*own, calls[0], call("c10d::allreduce_", 9)]) == [3, 9]
+
+
 def test_what_does_not_fit_is_unknown():
     """A call whose collective was not recorded, a collective before its call, and one on a device."""
     calls = [call("c10d::allreduce_", at) for at in (3, 6, 9, 90)]

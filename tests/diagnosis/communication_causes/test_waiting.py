@@ -106,7 +106,7 @@ def test_the_straggler_has_the_shortest_collective():
     assert (finding.cause, finding.ranks, finding.subject) == ("waiting_for_straggler", (2,), "dp")
     assert finding.lost_ns == 5 * 55 * MS
     assert finding.confidence == "high"
-    assert "last one in 5 of 5" in finding.evidence[1]
+    assert "arrives last in 5 of them" in finding.evidence[1]
     (waiting,) = group_waiting(table)
     assert waiting.duration_ns.argmin() == 2
     assert waiting.last.tolist() == [0, 0, 5, 0]
