@@ -173,7 +173,7 @@ def _run_snapshot(run: str, ranks: int, is_slow: bool, draw: random.Random) -> R
         expected_state="known",
         expected_step_seconds=draw.random(),
         expected_error_ratio=0.02,
-        earlier=EarlierAttempts(attempts=2, step_seconds=draw.random(), slowdown_ratio=0.1),
+        earlier=EarlierAttempts(match="name", runs=(run,), attempts=2, step_seconds=draw.random(), slowdown_ratio=0.1),
     )
 
 

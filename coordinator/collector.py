@@ -103,7 +103,6 @@ def _run_rows(runs: "tuple[RunSnapshot, ...]") -> list[tuple[str, list[Row]]]:
         f"{p}last_step_timestamp_seconds": {r.run: r.last_step_unix_s for r in runs},
         f"{p}recent_step_duration_seconds": {r.run: r.recent_step_seconds for r in runs},
         f"{p}baseline_step_duration_seconds": {r.run: r.baseline_step_seconds for r in runs},
-        f"{p}earlier_step_duration_seconds": {r.run: r.earlier.step_seconds if r.earlier else None for r in runs},
         f"{p}expected_step_seconds": {r.run: r.expected_step_seconds for r in runs},
         f"{p}expected_step_error_ratio": {r.run: r.expected_error_ratio for r in runs},
         f"{p}memory_remaining_seconds": {r.run: r.memory_remaining_seconds for r in runs},
@@ -122,6 +121,7 @@ def _run_rows(runs: "tuple[RunSnapshot, ...]") -> list[tuple[str, list[Row]]]:
     incidents: list[Row] = [
         ((r.run, cause), float(sum(i.cause == cause for i in r.incidents))) for r in runs for cause in CAUSES
     ]
+    earlier: list[Row] = [((r.run, r.earlier.match), r.earlier.step_seconds) for r in runs if r.earlier]
     imbalances: list[Row] = [((r.run, name), ratio) for r in runs for name, ratio in r.imbalance_ratios.items()]
     mirrored: list[Row] = [((r.run, unit), float(count)) for r in runs for unit, count in r.mirrored_alarms.items()]
     profiles: list[Row] = [((r.run, state), float(r.profiles.get(state, 0))) for r in runs for state in PROFILE_STATES]
@@ -136,6 +136,7 @@ def _run_rows(runs: "tuple[RunSnapshot, ...]") -> list[tuple[str, list[Row]]]:
         (f"{p}state", states),
         (f"{p}expected_state", models),
         (f"{p}incidents_open", incidents),
+        (f"{p}earlier_step_duration_seconds", earlier),
         (f"{p}imbalance_ratio", imbalances),
         (f"{p}mirrored_alarms_total", mirrored),
         (f"{p}profiles_total", profiles),

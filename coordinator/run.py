@@ -18,6 +18,8 @@ from coordinator.detect.scope import is_watched
 from coordinator.expected.captures import HealthyCaptures
 from coordinator.expected.expectation import Expectation
 from coordinator.intake.device_peaks import DevicePeaks
+from coordinator.intake.workload import Workload
+from coordinator.record.attempt_history import AttemptHistory
 from coordinator.record.earlier_attempts import AttemptComparison
 from coordinator.record.step_series import StepSeries
 from coordinator.snapshot import RunSnapshot, StepHistogram, Suspect
@@ -62,8 +64,11 @@ class Run:
     """Whether nodes have announced what `topology` and `timeline` do not know yet."""
     histogram: StepHistogram = field(default_factory=StepHistogram.empty)
     series: StepSeries = field(default_factory=StepSeries)
-    attempts: AttemptComparison = field(default_factory=AttemptComparison)
+    history: AttemptHistory
+    """Of all runs."""
+    attempts: AttemptComparison = field(init=False)
     peaks: DevicePeaks = field(default_factory=DevicePeaks)
+    workload: Workload = field(default_factory=Workload)
     progress: ProgressBook = field(default_factory=ProgressBook)
     remembered: Learnt | None = None
     """What an earlier coordinator's judge had learnt, until this one's begins."""
@@ -78,6 +83,9 @@ class Run:
     """How far the run has been judged, by an earlier coordinator too."""
     mirrored_alarms: Counter[str] = field(default_factory=Counter)
     """Alarms of the test's other side, by `metrics.MIRRORED_UNITS`, of all attempts."""
+
+    def __post_init__(self) -> None:
+        self.attempts = AttemptComparison(self.name, self.history)
 
     @property
     def scene(self) -> Scene:
@@ -180,12 +188,21 @@ class Run:
         """Return what must outlive a restart of the coordinator; what was learnt, and the series, are large copies."""
         memory, judgement = replace(self.machine.memory(), judged=self.judged), self.machine.judgement
         if with_series:
+            self.note_attempts()
             memory = replace(memory, series=self.series.to_bytes())
+        memory = replace(memory, attempts=self.history.to_json(self.name))
         if not with_learnt or self.judge is None or judgement is None:
             return replace(memory, learnt=self.remembered)
         arrays = {name: array.copy() for name, array in self.judge.memory().items()}
         learnt = Learnt(fingerprint=self.fingerprint, step=judgement.step, end_unix_s=judgement.unix_s, arrays=arrays)
         return replace(memory, learnt=learnt if arrays else None)
+
+    def note_attempts(self) -> None:
+        """Note the run's attempts as they are now, which outlive its series."""
+        self.attempts.observe(self.series, self._workload_digest)
+
+    def _workload_digest(self) -> str:
+        return "" if self.topology is None else self.workload.digest(self.topology, self.membership.nodes)
 
     def hostname(self, rank: int) -> str:
         """Return the host of a rank, empty where unknown."""
@@ -244,7 +261,7 @@ class Run:
             expected_state=self.expectation.state,
             expected_step_seconds=model.expected_step_seconds if model else None,
             expected_error_ratio=model.error_band_ratio if model else None,
-            earlier=self.attempts.of_series(self.series),
+            earlier=self.attempts.of_series(self.series, self._workload_digest),
         )
 
 

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 from coordinator.decide import events as ev
 from coordinator.decide.memory import JudgedUntil, RunMemory
 from coordinator.decide.state import RunMachine
+from coordinator.decide.transitions import OVER
 from coordinator.expected.expectation import Expectation
 from coordinator.expected.healthy import KeptWindow
 from coordinator.intake.refusals import NODE, RUN, RUN_OF_NODE, Refusals
 from coordinator.intake.timeline import StepTimeline
 from coordinator.intake.topology import Membership
 from coordinator.past_runs import PAST_RUN_KEPT_S, PAST_RUNS_MAX, PastRuns
+from coordinator.record.attempt_history import AttemptHistory
 from coordinator.record.step_series import StepSeries
 from coordinator.run import Run
 from lockstep.contracts.errors import MalformedError
@@ -55,6 +57,9 @@ class RunTable:
         self._spec_of: Callable[[str], SpecText | None] = lambda _: None
         self._windows: dict[str, KeptWindow] = {}
         self._past = PastRuns(memories)
+        self._attempts = AttemptHistory()
+        for name, memory in memories.items():
+            self._attempts.adopt(name, memory.attempts)
         self._rejected = rejected
         self._log = LogLimit(_log)
 
@@ -66,6 +71,26 @@ class RunTable:
         self._windows |= windows or {}
         for run in self.by_name.values():
             run.expectation.adopt(spec_of(run.name))
+
+    def forget_ended(self, run: Run | None, announcement: "NodeAnnouncement", now_s: float) -> list[str]:
+        """Drop runs of the node alone that have ended, the oldest first, where it begins one too many; return them.
+
+        A node that trains for minutes at a time ends more runs than it may have within the time that they stay visible.
+        """
+        node = announcement.node
+        begins = self._is_wanted(announcement, now_s) if run is None else run.membership.ranks_of(node) is None
+        if not begins or not announcement.ranks:
+            return []
+        own = [each for each in self.by_name.values() if each.membership.ranks_of(node) is not None]
+        ended = [
+            each.name
+            for each in own
+            if each.machine.state in OVER and not each.machine.tracker.incidents and each.membership.node_count == 1
+        ]
+        dropped = ended[: max(0, len(own) + 1 - RUNS_OF_NODE_MAX)]
+        for name in dropped:
+            self.forget(name)
+        return dropped
 
     def has_capacity(self, run: Run | None, announcement: "NodeAnnouncement") -> bool:
         """Whether the node may announce this run and so many ranks; counted if not."""
@@ -93,10 +118,7 @@ class RunTable:
         older by as much.
         """
         name, policy = announcement.run, self.policy_of(announcement.run)
-        youngest_s = max((info.heartbeat_unix_ns for info in announcement.ranks), default=0) / 1e9
-        if now_s - youngest_s > policy.run.lost_keep_seconds + ANNOUNCE_REFRESH_SECONDS:
-            return None
-        if not self._past.is_news(announcement):
+        if not self._is_wanted(announcement, now_s):
             return None
         if len(self.by_name) >= self.config.runs_max and not self._evict():
             self.refusals.add(RUN, f"run {name} by node {announcement.node}, at most {self.config.runs_max} runs")
@@ -112,8 +134,15 @@ class RunTable:
             remembered=memory.learnt if memory else None,
             judged=memory.judged if memory else JudgedUntil(),
             series=_series_of(name, memory),
+            history=self._attempts,
             expectation=Expectation(self._spec_of(name), self._windows.get(name)),
         )
+
+    def _is_wanted(self, announcement: "NodeAnnouncement", now_s: float) -> bool:
+        """Whether the announcement of a run that is not followed is worth one: of ranks seen lately, and news."""
+        youngest_s = max((info.heartbeat_unix_ns for info in announcement.ranks), default=0) / 1e9
+        kept_s = self.policy_of(announcement.run).run.lost_keep_seconds + ANNOUNCE_REFRESH_SECONDS
+        return now_s - youngest_s <= kept_s and self._past.is_news(announcement)
 
     def _evict(self) -> bool:
         """Drop the oldest run that has neither made a step nor an open incident; whether there was one.
@@ -133,6 +162,7 @@ class RunTable:
         run = self.by_name.pop(name, None)
         if run is not None:
             run.timeline.drop_pending()
+            run.note_attempts()
             memory = replace(run.memory(with_learnt=False), learnt=None, series=None)
             attempts = [info.attempt for info in run.membership.infos.values()]
             self._past.add(name, memory, attempt=max(attempts, default=0))
@@ -143,6 +173,7 @@ class RunTable:
         dropped = self._past.trim(now_s, self.by_name)
         for name in dropped:
             self._windows.pop(name, None)
+            self._attempts.drop(name)
         if dropped:
             kept = f"at most {PAST_RUNS_MAX} are kept, for {PAST_RUN_KEPT_S / 86_400:g} days"
             self._log.warning("past runs", now_s, f"what {len(dropped)} past runs left behind is dropped; {kept}")

@@ -248,16 +248,21 @@ class Runs:
 
     def _take_announcement(self, announcement: NodeAnnouncement, now_s: float) -> Orders:
         run = self.by_name.get(announcement.run)
+        orders: Orders = [
+            (name, [ev.ForgetRun(cause_id="announcement")])
+            for name in self._table.forget_ended(run, announcement, now_s)
+        ]
         if not self._table.has_capacity(run, announcement):
-            return []
+            return orders
         run = run or self._begin(announcement, now_s)
         if run is None:
-            return []
+            return orders
         change = run.membership.apply_announcement(announcement, now_s)
         run.progress.apply_announcement(announcement, run.membership)
         run.peaks.note(announcement)
+        run.workload.note(announcement)
         self.by_name[run.name] = run
-        return self._follow(run, change, now_s)
+        return orders + self._follow(run, change, now_s)
 
     def _begin(self, announcement: NodeAnnouncement, now_s: float) -> Run | None:
         run = self._table.new_run(announcement, now_s)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-import lockstep
 from coordinator.api.events import BROADCAST
 from coordinator.api.services import Services
 from coordinator.app import make_app
@@ -46,6 +45,7 @@ from lockstep.contracts.codec import Message
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.messages import NodeAnnouncement, StepBatch
 from lockstep.contracts.metrics import RECORDING_STATES
+from lockstep.contracts.version import VERSION
 from lockstep.serving.fault_isolation import outcomes_of
 from lockstep.serving.messaging import Broker
 from lockstep.serving.mqtt import MqttBroker
@@ -373,6 +373,6 @@ class Coordinator:
             **({} if self._evidence is None else self._evidence.counts()),
             notifications=count_notifications(self._notifier),
             **({} if self._node_patcher is None else {"node_patches": dict(self._node_patcher.counts)}),
-            version=lockstep.__version__,
+            version=VERSION,
             process=self._process_families,
         )

@@ -6,7 +6,7 @@ from benchmarks.baselines import BASELINES
 from benchmarks.scenarios.acceptance import false_alarms
 from benchmarks.scenarios.catalogue import DEGRADED, FAULTS, HEALTHY
 from benchmarks.scenarios.table import OURS, Table, markdown, rate_bound
-from lockstep import __version__
+from lockstep.contracts.version import VERSION
 
 _FIRST_TABLE = "\n## 8 ranks\n"
 _HEAD = """# Accuracy of detection
@@ -47,7 +47,7 @@ def report(table: Table, *, runs: Mapping[int, int], first_seed: int, missed: Se
     """
     alarms, steps = false_alarms(table)
     bound = rate_bound(alarms, steps) * 500_000
-    lines = [_HEAD, "## Provenance", "", f"Version {__version__}. Seeds of each scenario:", ""]
+    lines = [_HEAD, "## Provenance", "", f"Version {VERSION}. Seeds of each scenario:", ""]
     lines += [
         f"- {ranks:,} ranks: {first_seed} to {first_seed + count - 1}, {len(table.names(ranks))} scenarios"
         for ranks, count in runs.items()

@@ -11,10 +11,10 @@ from typing import Any
 
 from aiohttp import web
 
-import lockstep
 from coordinator.record.step_series import INTERVALS_MAX
 from coordinator.settings.thresholds import catalogue
 from lockstep.contracts.limits import PROFILE_RANKS_MAX, PROFILE_STEPS_MAX
+from lockstep.contracts.version import VERSION
 
 PATH = "/api/v1/openapi.json"
 DESCRIBED = ("/api/", "/-/", "/metrics")
@@ -132,7 +132,7 @@ def describe(routes: Iterable[web.RouteDef]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "Lockstep coordinator",
-            "version": lockstep.__version__,
+            "version": VERSION,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,

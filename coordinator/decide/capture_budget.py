@@ -13,7 +13,7 @@ _DAY_S = 86_400.0
 
 
 class CaptureBudget:
-    """When captures were made; `counts` by what became of them, per rank (`metrics.PROFILE_STATES`).
+    """When captures were made; `counts` by outcome, per rank (`metrics.PROFILE_STATES`).
 
     `policy` may be replaced. `excess_seconds` is what the incident of the last one cost a step, 0 for one that an
     operator asked for.

@@ -119,7 +119,7 @@ class IncidentTracker:
         """
         self._step = judgement.step
         open_kinds = {each.kind for each in self.incidents.values()}
-        findings = self._suppression.filter(judgement, now_s, open_kinds=open_kinds, assigned=self._assigned)
+        findings = self._suppression.filter(judgement, open_kinds=open_kinds, assigned=self._assigned)
         self._ranks_of_node = judgement.ranks_of_node
         self._node_of |= {finding.ranks[0]: finding.node for finding in findings.values() if finding.node}
         self._assigned = {key: iid for key, iid in self._assigned.items() if key in findings}
@@ -168,7 +168,7 @@ class IncidentTracker:
         """Leave a slower run to the culprit that its incident now names."""
         findings.pop((FLUCTUATION, ""), None)
         self._assigned.pop((FLUCTUATION, ""), None)
-        self._suppression.reset()
+        self._suppression.forget_slower_run()
 
     def _home_of(self, finding: "RunFinding") -> Incident | None:
         """Return the open incident that a finding without one belongs to."""

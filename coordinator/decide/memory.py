@@ -127,7 +127,8 @@ class RunMemory:
     `book` is the incident tracker's state (`IncidentTracker.state_dict`), `capture` the request under way, both as
     JSON; empty where there is none. `capture_excess_seconds` is what the incident of the last capture cost a step.
     `judged` is of the same moment as all of it. `last_sign_s` is when the run last made a step, or began, by the
-    coordinator's clock (unix seconds). `series` is its step time over time (`record/step_series.py`).
+    coordinator's clock (unix seconds). `series` is its step time over time (`record/step_series.py`),
+    `attempts` what outlives the series (`record/attempt_history.py`, JSON).
     """
 
     incidents: tuple[Incident, ...] = ()
@@ -142,6 +143,7 @@ class RunMemory:
     judged: JudgedUntil = field(default_factory=JudgedUntil)
     last_sign_s: float = 0.0
     series: bytes | None = None
+    attempts: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def is_blank(self) -> bool:
@@ -162,6 +164,7 @@ class RunMemory:
             "capture": dict(self.capture),
             "judged": asdict(self.judged),
             "last_sign_s": self.last_sign_s,
+            "attempts": list(self.attempts),
         }
 
 
@@ -189,4 +192,5 @@ def memory_from_json(
         ),
         last_sign_s=float(value.get("last_sign_s", value["judged"]["until_unix_s"])),
         series=series,
+        attempts=tuple(value.get("attempts", ())),
     )

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coordinator.detect.findings import LINK, SLOW_RANK, UNKNOWN
+from coordinator.detect.ranks.contention import CONTENTION_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from coordinator.detect.findings import RunFinding
 
 _GROWTH_MIN = 0.03  # of the step: what three steps of a whole run must be longer by, alone
-_EXPLAINED_SHARE = 0.4  # of what a culprit costs; contention on waiting ranks makes up to 0.3 of it
 _WAITED_SHARE = 2.0  # of what the culprits cost: (m + p - 1) / m of m micro-batches on p <= m stages is less
 _SLOW_MAX_SHARE = 1 / 3  # of the ranks; with more slow ones the middle rank may be one of them
 
@@ -38,7 +38,7 @@ def residual_growth(
         explained_s, booked_s = _WAITED_SHARE * sum(costs_s), sum(costs_s)
     elif _slow_ranks(culprits) <= _SLOW_MAX_SHARE * ranks_reporting:
         grown_s = fluctuation.numbers.get(f"{fluctuation.cause}_growth_seconds", 0.0)
-        explained_s, booked_s = _EXPLAINED_SHARE * max(costs_s, default=0.0), 0.0
+        explained_s, booked_s = CONTENTION_SHARE * max(costs_s, default=0.0), 0.0
     else:
         return None
     if not usual_s or grown_s < _GROWTH_MIN * usual_s + explained_s:

@@ -5,7 +5,8 @@ transfers, and any culprit explains the run's step time, but for what of it no c
 (`residual_growth.py`).
 
 What is too young to be worth an incident is pending, as a rule of Prometheus is for the time of its `for`. There is one
-such time: what noise may explain must last `unsure_factor` times as long, and `unsure_steps` where steps are long.
+such time: what noise may explain must last `unsure_factor` times as long, and `unsure_steps` where steps are long. A
+pending finding opens no incident; of one that is open it is part at once.
 """
 
 from collections import deque
@@ -33,8 +34,7 @@ class Suppression:
     def __init__(self, policy: "RunPolicy", book: "Mapping[str, Any]") -> None:
         self.policy = policy
         self.judged = int(book.get("judged", 0))
-        began = book.get("fluctuating")
-        self._fluctuating: tuple[int, float] | None = None if began is None else (began[0], began[1])
+        self._alone_step: int | None = book.get("alone_step")  # since when the run is slower without a culprit
         self._culprit_step: int | None = book.get("culprit_step")
         self._residual_step: int | None = book.get("beside_step")  # since when all ranks have grown next to a culprit
         self._ends: deque[tuple[int, float]] = deque(maxlen=_STEPS_KEPT)  # of judged steps: index, Unix time
@@ -44,30 +44,46 @@ class Suppression:
         """Return its state as JSON."""
         return {
             "judged": self.judged,
-            "fluctuating": self._fluctuating,
+            "alone_step": self._alone_step,
             "culprit_step": self._culprit_step,
             "beside_step": self._residual_step,
         }
 
     def reset(self) -> None:
         """Begin again for a new attempt of the run."""
-        self._fluctuating = self._residual_step = None
+        self.forget_slower_run()
         self._ends.clear()
+
+    def forget_slower_run(self) -> None:
+        """Begin again with a slower run: it has turned out to be its culprit's."""
+        self._alone_step = self._residual_step = None
 
     def is_pending(self, finding: "RunFinding") -> bool:
         """Whether a finding of the last judged step has lasted too short a time for any incident, by the ranks' clocks.
 
-        A host that is shared is busy for a second now and then: of steps of 20 ms that is fifty, and no fault.
+        From its onset on: a host that is shared is busy for a second now and then, of steps of 20 ms that is fifty, and
+        no fault. What noise may explain has no onset to believe in, and must last from the step that found it on.
         """
+        policy = self.policy
+        if finding.kind != FLUCTUATION or self._alone_step is None or self._is_certain(finding):
+            return self._lasted_s(finding.onset_step) < policy.pending_seconds
+        is_short = self._lasted_s(self._alone_step + 1) < policy.unsure_factor * policy.pending_seconds
+        return is_short or self._ends[-1][0] - self._alone_step < policy.unsure_steps
+
+    def _lasted_s(self, step: int) -> float:
+        """Return how long ago a step began, before the end of the last one, s."""
         first_step, first_s = self._ends[0]
-        _, now_s = self._ends[-1]
-        began_s = first_s - (first_step - finding.onset_step + 1) * self._step_seconds  # before all that is known
-        if finding.onset_step > first_step:
-            began_s = next(end_s for step, end_s in reversed(self._ends) if step < finding.onset_step)
-        return now_s - began_s < self.policy.pending_seconds
+        began_s = first_s - (first_step - step + 1) * self._step_seconds  # before all that is known
+        if step > first_step:
+            began_s = next(end_s for known, end_s in reversed(self._ends) if known < step)
+        return self._ends[-1][1] - began_s
+
+    def _is_certain(self, fluctuation: "RunFinding") -> bool:
+        """Whether noise explains a slower run in no case, nor a culprit: what began with one ends soon after it."""
+        return fluctuation.is_sure and (self._culprit_step is None or fluctuation.onset_step > self._culprit_step)
 
     def filter(
-        self, judgement: "Judgement", now_s: float, *, open_kinds: "Collection[str]", assigned: "Collection[Key]"
+        self, judgement: "Judgement", *, open_kinds: "Collection[str]", assigned: "Collection[Key]"
     ) -> "dict[Key, RunFinding]":
         """Return the findings of one undisturbed step that stand for themselves, by key.
 
@@ -90,10 +106,9 @@ class Suppression:
         else:
             self._residual_step = None
         if fluctuation is None:
-            self._fluctuating = None
-        elif self._fluctuating is None:
-            self._fluctuating = (self.judged, now_s)
-        if fluctuation is not None and not self._is_unsure(fluctuation, now_s, has_incident=FLUCTUATION in open_kinds):
+            self._alone_step = None
+        else:
+            self._alone_step = judgement.step if self._alone_step is None else self._alone_step
             found[FLUCTUATION, ""] = fluctuation
         return found | runs
 
@@ -122,22 +137,6 @@ class Suppression:
         if finding.kind == SLOW_RANK:
             return not is_open and any(finding.excess_seconds < _ECHO_SHARE * f.excess_seconds for f in together)
         return finding.scope == "group" and any(f.ranks[0] in finding.ranks for f in together)
-
-    def _is_unsure(self, fluctuation: "RunFinding", now_s: float, *, has_incident: bool) -> bool:
-        """Whether noise may still explain a slower run without a culprit: in a quiet job never, elsewhere for long.
-
-        What began while a culprit was there is its echo, which ends a few steps after it.
-        """
-        assert self._fluctuating is not None
-        if self._residual_step is not None and has_incident:
-            return False  # it was reported before its culprits were
-        is_echo = self._culprit_step is not None and fluctuation.onset_step <= self._culprit_step
-        if fluctuation.is_sure and not is_echo:
-            return False
-        begin, begin_s = self._fluctuating
-        policy = self.policy
-        is_short = now_s - begin_s < policy.unsure_factor * policy.pending_seconds
-        return is_short or self.judged - begin < policy.unsure_steps
 
 
 def _key_of(finding: "RunFinding") -> Key:

@@ -1,42 +1,62 @@
-"""What an object has learnt as numbers: one array for its figures, one for each of its windows.
+"""What an object has learnt, as arrays by name, so that it outlives a restart of the coordinator.
 
-Pure. For objects whose memory is a few plain attributes; what comes back from outside is taken only if it fits.
+Pure. What comes back from outside is taken only if it fits, and an object takes all of its figures or none.
 """
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
     Memory = dict[str, NDArray[np.generic]]
 
-_FIGURES = "figures"
+
+class Learner:
+    """An object whose memory is its attributes `LEARNT`: numbers, deques of numbers, and learners.
+
+    Their names, without leading underscores, are those of the arrays.
+    """
+
+    __slots__ = ()
+
+    LEARNT: ClassVar[tuple[str, ...]] = ()
+
+    def memory(self) -> "Memory":
+        """Return what has been learnt: an array without dimensions of a number, one with one of a deque."""
+        memory: Memory = {}
+        for name in self.LEARNT:
+            value, kept = getattr(self, name), name.strip("_")
+            if isinstance(value, Learner):
+                memory |= joined({kept: value.memory()})
+            else:
+                memory[kept] = np.array(value, dtype=np.float64)
+        return memory
+
+    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Take back what `memory` gave; of an object whose figures do not fit nothing is taken."""
+        figures, parts = {}, {}
+        for name in self.LEARNT:
+            value, kept = getattr(self, name), name.strip("_")
+            if isinstance(value, Learner):
+                parts[kept] = value
+            elif kept in memory and memory[kept].ndim == isinstance(value, deque):
+                figures[name] = _as(value, memory[kept].astype(np.float64).tolist())
+            else:
+                return
+        for name, figure in figures.items():
+            setattr(self, name, figure)
+        for kept, part in parts.items():
+            part.recall(part_of(memory, kept))
 
 
-def keep(owner: Any, figures: "Sequence[str]", windows: "Sequence[str]" = ()) -> "Memory":
-    """Return the named attributes: numbers and truth values, and deques of numbers."""
-    memory: Memory = {_FIGURES: np.array([float(getattr(owner, name)) for name in figures])}
-    return memory | {name.strip("_"): np.array(getattr(owner, name), dtype=np.float64) for name in windows}
-
-
-def take_back(
-    owner: Any, memory: "Mapping[str, NDArray[np.generic]]", figures: "Sequence[str]", windows: "Sequence[str]" = ()
-) -> None:
-    """Set the attributes that `keep` returned, each with the type it has; nothing is set unless all of it fits."""
-    kept = memory.get(_FIGURES)
-    lengths = {name: memory.get(name.strip("_")) for name in windows}
-    if kept is None or kept.shape != (len(figures),) or any(v is None or v.ndim != 1 for v in lengths.values()):
-        return
-    for name, value in zip(figures, kept.astype(np.float64).tolist(), strict=True):
-        setattr(owner, name, type(getattr(owner, name))(value))
-    for name, values in lengths.items():
-        if values is not None:
-            setattr(owner, name, deque(values.astype(np.float64).tolist(), maxlen=getattr(owner, name).maxlen))
+def _as(value: Any, kept: Any) -> Any:
+    """Return a kept number or list with the type of the attribute that it was."""
+    return deque(kept, maxlen=value.maxlen) if isinstance(value, deque) else type(value)(kept)
 
 
 def joined(parts: "Mapping[str, Memory]") -> "Memory":

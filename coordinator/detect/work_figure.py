@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.detect.keeping import keep, take_back
+from coordinator.detect.keeping import Learner
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
     from coordinator.intake.timeline import StepRow
@@ -27,11 +25,12 @@ if TYPE_CHECKING:
 
 _CHANGE_MIN_RATIO = 0.005  # of FLOPs, and of FLOPs per token, from one step to the next: the same as of a run's work
 _SAMPLE_RANKS = 1024
-_FIGURES = ("uses_flops", "_tokens_per_flop")
 
 
-class WorkFigure:
+class WorkFigure(Learner):
     """Memory of one run: whether FLOPs show more than tokens, and how many tokens one stands for."""
+
+    LEARNT = ("uses_flops", "_tokens_per_flop")
 
     def __init__(self) -> None:
         self.uses_flops = False
@@ -56,14 +55,6 @@ class WorkFigure:
         scaled_R = row.flops * np.float32(self._tokens_per_flop)
         figure_R: Floats = np.where(np.isnan(scaled_R), row.work, scaled_R)
         return figure_R
-
-    def memory(self) -> "dict[str, NDArray[np.generic]]":
-        """Return what was learnt, arrays by name."""
-        return keep(self, _FIGURES)
-
-    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Take back what `memory` gave; what does not fit is left alone."""
-        take_back(self, memory, _FIGURES)
 
 
 def _show_more(before: "tuple[Floats, Floats]", now: "tuple[Floats, Floats]") -> bool:

@@ -59,7 +59,7 @@ class _NodeAnswer(msgspec.Struct):
 class NodeSamplesClient:
     """Reads nodes' exporters; `url_of` returns the address of a node's, None where it is not known.
 
-    `counts` has queries and nodes that failed by what became of them.
+    `counts` has queries and nodes that failed, by outcome.
     """
 
     def __init__(self, access: Access, url_of: Callable[[str], str | None]) -> None:

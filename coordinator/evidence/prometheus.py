@@ -105,7 +105,7 @@ class Access:
 
 
 class PrometheusClient:
-    """Queries one Prometheus. `counts` has the queries by what became of them, over the life of the coordinator."""
+    """Queries one Prometheus. `counts` has the queries by outcome, over the life of the coordinator."""
 
     def __init__(self, access: Access) -> None:
         self._access = access

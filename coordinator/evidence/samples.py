@@ -27,7 +27,7 @@ LOOKBACK_S = 300.0
 """Age up to which a sample is a series' value."""
 _STEPS_MAX = 1000
 _NAME = "__name__"
-_TWO = 2
+_SAMPLES_MIN = 2  # of a range: one has no slope
 
 Labels = tuple[tuple[str, str], ...]
 """Sorted pairs; the metric's name is the label `__name__`."""
@@ -214,7 +214,7 @@ def _matched(node: Binary, left: Vector, right: Vector) -> Vector:
 
 def _extrapolated(points: Points, start_s: float, end_s: float, *, is_counter: bool) -> float | None:
     """Return the growth over a range, from samples that lie within it, up to half an interval beyond them."""
-    if len(points) < _TWO:
+    if len(points) < _SAMPLES_MIN:
         return None
     (first_s, first), (last_s, last) = points[0], points[-1]
     grown = last - first
@@ -239,7 +239,7 @@ def _rate(points: Points, start_s: float, end_s: float) -> float | None:
 
 def _slope(points: Points, _start_s: float, _end_s: float) -> float | None:
     """Return the least-squares slope a second."""
-    if len(points) < _TWO:
+    if len(points) < _SAMPLES_MIN:
         return None
     mean_s, mean = fmean(at for at, _ in points), fmean(value for _, value in points)
     spread = math.fsum((at - mean_s) ** 2 for at, _ in points)

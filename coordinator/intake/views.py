@@ -1,9 +1,9 @@
-"""Two views of a rank's own work, beside the components that sum to it: the phases of compute, and time off the CPU.
+"""Two views of a rank's own work, besides the components that sum to it: the phases of compute, and time off the CPU.
 
 Pure. A view that cannot be known, or cannot be true, is NaN and condemns no record; one that no record has is left out,
 and costs nothing.
 
-- Forward, backward and optimizer are compute. Agents that counted waits among them sent more than that.
+- Forward, backward and optimizer sum to compute. Phases that do not are unknown.
 - Off the CPU is own work that the CPU time of the training thread does not cover: the thread slept, was blocked on I/O
   or a lock, or was descheduled. The CPU time is that of the whole step, waits included, so this is a lower bound. It is
   not known where waits evidently spin, where one was not measured, and with a device, for whose work the thread waits.

@@ -77,21 +77,23 @@ def _why(incident: "Incident") -> Html:
     heads = [name.replace("_", " ") for name in samples]
     rows = [[_cell(value) for value in row] for row in zip(*samples.values(), strict=True)]
     peers = text["reference"].get("peers", [])
-    parts = [
-        tag("h2", "What it was decided from"),
-        tag("p", f"{text['quantity']}."),
-        basis(text),
-        tag("h4", "Step by step"),
-        table(heads, rows),
-    ]
+    quantity = text["quantity"]
+    parts = [_table("Step by step", heads, rows)]
     if peers:
         who = [[_cell(each.get("rank", each.get("domain"))), _cell(each.get("hostname", "")),
                 format_seconds(each["median_seconds"])] for each in peers]  # fmt: skip
-        parts += [tag("h4", "Peers, median of these steps"), table(("peer", "host", "takes"), who)]
-    for name in ("numbers", "thresholds"):
-        if text.get(name):
-            parts += [tag("h4", name.capitalize()), table((name[:-1], "value"), _listed(text[name]))]
-    return join(parts)
+        parts.append(_table("Peers, median of these steps", ("peer", "host", "takes"), who))
+    parts += [
+        _table(name.capitalize(), (name[:-1], "value"), _listed(text[name]))
+        for name in ("numbers", "thresholds")
+        if text.get(name)
+    ]
+    compared = tag("p", f"{quantity[:1].upper()}{quantity[1:]}.")
+    return join((tag("h2", "What it was decided from"), compared, basis(text), tag("div", *parts, class_="columns")))
+
+
+def _table(title: str, heads: "Sequence[str]", rows: "Sequence[Sequence[str]]") -> Html:
+    return tag("section", tag("h4", title), table(heads, rows))
 
 
 def _listed(values: dict[str, Any]) -> list[list[str]]:

@@ -8,7 +8,7 @@ from coordinator.decide.transitions import OVER, State
 from coordinator.page.cards import DASHBOARD, cards
 from coordinator.page.layout import bar, document, format_seconds, link, live, moment
 from coordinator.page.overview import expected, lost, step_time, suspects
-from coordinator.record.earlier_attempts import NOTABLE_RATIO
+from coordinator.record.earlier_attempts import NAME, NOTABLE_RATIO
 from lockstep.contracts.limits import PROFILE_RANKS_MAX, PROFILE_STEPS_MAX
 from lockstep.html.markup import Html, join, soft, tag
 from lockstep.html.units import counted
@@ -89,7 +89,7 @@ def _now(run: "RunSnapshot", config: "CoordinatorConfig") -> Html:
         ("Step time", step_time(run)),
         ("Healthy", format_seconds(run.baseline_step_seconds)),
         ("Expected", expected(run)),
-        *([("Earlier attempts", _earlier(run.earlier))] if run.earlier else []),
+        *([_earlier(run.earlier)] if run.earlier else []),
         ("Ranks", f"{run.ranks_reporting} of {run.world_size}"),
         ("Slow ranks", suspects(run)),
         ("Devices lost", lost(run)),
@@ -103,13 +103,28 @@ def _now(run: "RunSnapshot", config: "CoordinatorConfig") -> Html:
     return join((_stillness(run), tag("dl", *tiles, class_="tiles"), tag("p", *links, class_="links")))
 
 
-def _earlier(earlier: "EarlierAttempts") -> Html:
-    """Return the step of earlier attempts, and how far this one is slower where that is more than other nodes make."""
-    if earlier.slowdown_ratio < NOTABLE_RATIO:
-        return join((format_seconds(earlier.step_seconds),))
-    part = f", {earlier.part.replace('_', ' ')} +{format_seconds(earlier.part_more_seconds)}" if earlier.part else ""
-    more = f"this one {earlier.slowdown_ratio:+.0%}{part}"
-    return join((format_seconds(earlier.step_seconds), " ", tag("span", more, class_="bad")))
+def _earlier(earlier: "EarlierAttempts") -> tuple[str, Html]:
+    """Return a tile with the step of earlier attempts, and how far this one is slower beyond what other nodes explain.
+
+    Attempts are compared by their undisturbed steps, so the figure is not that of the step time now. Another name may
+    be another experiment on purpose: such runs are named, and a slower step is not marked as bad.
+    """
+    is_own = earlier.match == NAME
+    shown = [format_seconds(earlier.step_seconds)]
+    if earlier.slowdown_ratio >= NOTABLE_RATIO:
+        part = earlier.part.replace("_", " ")
+        why = f", {part} +{format_seconds(earlier.part_more_seconds)}" if part else ""
+        more = f"this one undisturbed {earlier.slowdown_ratio:+.0%}{why}"
+        shown.append(tag("small", more, class_="bad" if is_own else "soft"))
+    if not is_own:
+        shown.append(tag("small", *_runs_named(earlier), class_="soft"))
+    return "Earlier attempts" if is_own else "Same workload", join(shown)
+
+
+def _runs_named(earlier: "EarlierAttempts") -> list[str]:
+    """Return the names of the runs that a step is compared with, as links, after a comma each but the first."""
+    links = [link(f"/runs/{quote(name, safe='')}", name) for name in earlier.runs]
+    return [piece for each in links for piece in (", ", each)][1:]
 
 
 def _stillness(run: "RunSnapshot") -> Html:
@@ -267,7 +282,8 @@ def _captures(view: RunView) -> Html:
     for each in view.captures[:CAPTURES_SHOWN]:
         states = [rank["state"] for rank in each["ranks"]]
         shown = ", ".join(f"{counted(states.count(state), 'rank')} {state}" for state in dict.fromkeys(states))
-        end = "under way" if each["ended_unix_seconds"] is None else f"cost {format_seconds(each['cost_seconds'])}"
+        cost = f"cost {format_seconds(each['cost_seconds'])}" if each["cost_seconds"] else "cost nothing"
+        end = "under way" if each["ended_unix_seconds"] is None else cost
         reason = f" for {each['incident_id']}" if each["incident_id"] else ""
         what = f"request {each['request_id']}{reason}: steps {each['first_step']} to "
         rows.append(tag("li", f"{what}{each['first_step'] + each['steps'] - 1}, {shown}; {end}"))

@@ -40,7 +40,7 @@ _THRESHOLDS: dict[str, tuple[str, ...]] = {
     "profiles_per_day": ("profile.per_day",),
     "profiles_per_run": ("profile.per_run",),
 }
-"""Keys that say a threshold, with its names in `policy.py`."""
+"""Keys that set a threshold, with its names in `policy.py`."""
 
 LIVE_KEYS = frozenset(
     {
@@ -62,86 +62,90 @@ LIVE_KEYS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorConfig(BrokerConfig):
-    """The configuration of one coordinator; `validate` before use. Plain types only: files and flags can say them."""
+    """The configuration of one coordinator; `validate` before use. Plain types only: files and flags can hold them."""
 
     name: str = ""
-    """Name of this coordinator on the bus, which lasts over restarts; empty: the host name and `http_port`."""
+    """Name of this coordinator on the bus, the same after a restart; empty: the host name and `http_port`."""
     # All interfaces: a Prometheus on another machine is the purpose, and changes over HTTP need a token.
     http_host: str = "0.0.0.0"  # noqa: S104
     """Address that the HTTP server binds."""
     http_port: int = 9856
     """Port of the HTTP server; 0: any free one."""
     web_config_file: str = ""
-    """TLS and passwords of the HTTP server, in the form of Prometheus' exporter-toolkit; empty: open and plain."""
+    """TLS and passwords of the HTTP server, in the form of Prometheus' exporter-toolkit; empty: none."""
     state_directory: str = ""
     """Directory of incidents and budgets (SQLite); empty: in memory, lost at exit."""
     record_directory: str = ""
-    """Directory in which all that comes in is recorded, for `lockstep replay`; empty: nothing is."""
+    """Directory for a recording of all input, for `lockstep replay`; empty: no recording."""
     record_quota_bytes: int = 1 << 30
-    """Most that the recording may take there; its oldest parts go first."""
+    """Largest size of the recording; the coordinator deletes its oldest parts first."""
     api_token_file: str = ""
-    """File that holds the bearer token of API calls that change something; empty: such calls are refused."""
+    """File with the bearer token of API calls that change something; empty: the coordinator refuses such calls."""
     policy_file: str = ""
-    """YAML file of thresholds by dotted name (`excess.floor_ratio: 0.03`), before the keys below; empty: none."""
+    """YAML file of thresholds by dotted name (`excess.floor_ratio: 0.03`), which override the keys below; empty: none.
+    """
     simulation_file: str = ""
-    """YAML file of run names or patterns and the specifications of their jobs (`big-*: gpt.yaml`); empty: none."""
+    """YAML file that maps run names or patterns to specifications of their jobs (`big-*: gpt.yaml`); empty: none."""
     domains: str = ""
-    """Parallel degrees of the jobs, `tp=8,dp=16,pp=4`; empty: what the agents announce."""
+    """Parallel degrees of the jobs, `tp=8,dp=16,pp=4`; empty: those that the agents announce."""
     order: str = DEFAULT_ORDER
     """Order of the degrees, fastest varying first."""
     runbook_base_url: str = ""
-    """Where the runbooks are served, linked from the page; empty: no links."""
+    """Address of the runbooks, for links on the page; empty: no links."""
     dashboard_base_url: str = ""
-    """Where Grafana's dashboards are served, linked from the page; empty: no links."""
+    """Address of Grafana, for links on the page; empty: no links."""
     evidence_prometheus_url: str = ""
-    """Prometheus that scrapes the exporters of devices and hosts, read when an incident opens; empty: none is."""
+    """Prometheus that scrapes the exporters of devices and hosts; the coordinator reads it when an incident opens.
+    Empty: none."""
     evidence_from_nodes: bool = False
-    """Whether evidence is read from what the nodes' exporters have kept of other exporters (`neighbour_addresses`
-    there), where there is no Prometheus; token, password and CA are then those of the exporters."""
+    """Whether to read evidence from what the nodes' exporters store of other exporters (`neighbour_addresses` there),
+    where there is no Prometheus; token, password and CA are then those of the exporters."""
     evidence_link_url: str = ""
-    """Address of the same Prometheus for a reader's browser, linked from incidents; empty: no links."""
+    """Address of the same Prometheus for browsers, for links on incidents; empty: no links."""
     evidence_token_file: str = ""
-    """File that holds the bearer token for that Prometheus; empty: none is sent."""
+    """File with the bearer token for that Prometheus; empty: none."""
     evidence_password_file: str = ""
-    """File that holds `user:password` for that Prometheus; empty: none is sent."""
+    """File with `user:password` for that Prometheus; empty: none."""
     evidence_ca_file: str = ""
-    """Certificates that its server's is checked with; empty: those of the system."""
+    """File with the certificate authorities for that server; empty: those of the system."""
     evidence_queries_file: str = ""
     """TOML file of a site's own queries, added to those of docs/evidence.md; empty: none."""
     evidence_matchers: str = ""
-    """Label matchers put into every query, `cluster="a"`, where one Prometheus holds several clusters; empty: none."""
+    """Label matchers to add to every query, `cluster="a"`, if one Prometheus holds several clusters; empty: none."""
     external_url: str = ""
-    """Where browsers reach this coordinator, linked from notifications; empty: no links."""
+    """Address of this coordinator for browsers, for links in notifications; empty: no links."""
     notify_webhook_url: str = ""
-    """Address that gets a CloudEvent when an incident opens, has a function and closes; empty: none does."""
+    """Address that gets a CloudEvent when an incident opens, when its function is known, and when it closes; empty:
+    none."""
     notify_webhook_secret_file: str = ""
-    """File that holds the secret (`whsec_` and base64) by which these are signed; needed with `notify_webhook_url`."""
+    """File with the secret (`whsec_` and base64) that signs these events; required with `notify_webhook_url`."""
     notify_slack_url_file: str = ""
-    """File that holds the address of a Slack incoming webhook, which gets the same as messages; empty: none does."""
+    """File with the address of a Slack incoming webhook, which gets the same as messages; empty: none."""
     notify_min_devices_lost: float = 0.0
-    """Incidents that cost fewer devices are not notified; slowdown times ranks, all ranks for a hang or crash."""
+    """Incidents that cost fewer devices send no notification. The cost is slowdown times ranks; for a hang or crash,
+    all ranks."""
     kubernetes_api_url: str = ""
-    """API server whose nodes get the condition LockstepSlowDevice, https://kubernetes.default.svc; empty: none do."""
+    """API server whose nodes get the condition LockstepSlowDevice, https://kubernetes.default.svc; empty: none."""
     kubernetes_token_file: str = f"{_SERVICE_ACCOUNT}/token"
-    """File that holds the bearer token for it."""
+    """File with the bearer token for that API server."""
     kubernetes_ca_file: str = f"{_SERVICE_ACCOUNT}/ca.crt"
-    """Certificates that its server's is checked with; empty: those of the system."""
+    """File with the certificate authorities for that API server; empty: those of the system."""
     profiling_enabled: bool = True
     """Whether ranks may be profiled at all, on suspicion or on request."""
     runs_max: int = 256
-    """Runs watched at the same time; more are refused and counted."""
+    """Runs monitored at the same time; the coordinator refuses and counts more."""
     slow_floor_ratio: float = Policy().excess.floor_ratio
-    """Smallest excess over its peers at which a rank is called slow."""
+    """Smallest excess over its peers at which a rank counts as slow."""
     warm_up_steps: int = Policy().excess.warm_up_steps
-    """Undisturbed steps of an attempt that noise is learnt from before anything is said."""
+    """Undisturbed steps of an attempt from which noise is learnt before anything is reported."""
     grace_seconds: float = Policy().timeline.grace_seconds
-    """Longest wait for a rank's record of a step that others have reported."""
+    """Longest wait for a rank's record of a step that other ranks have reported."""
     recover_steps: int = Policy().run.recover_steps
     """Steps without a finding after which an incident closes."""
     lost_seconds: float = Policy().run.lost_seconds
-    """Silence after which a run is lost."""
+    """Time without a message after which a run counts as lost."""
     keep_seconds: float = Policy().run.keep_seconds
-    """How long a run that ended stays visible."""
+    """Time for which a run that ended stays visible."""
     profile_steps: int = Policy().profile.steps
     """Steps of one capture."""
     profile_cooldown_seconds: float = Policy().profile.cooldown_seconds

@@ -168,7 +168,7 @@ OWN: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_exporter_profiles_total",
         "counter",
-        "Profile requests by what became of them, per rank.",
+        "Profile requests by outcome, per rank.",
         "state",
         values=("accepted", "done", "refused"),
         level="default",

@@ -42,6 +42,7 @@ __all__ = [
     "BY_NAME",
     "CATALOGUE",
     "CAUSES",
+    "EARLIER_MATCHES",
     "EVIDENCE_OUTCOMES",
     "EVIDENCE_REFUSALS",
     "EXPECTED_STATES",
@@ -69,6 +70,8 @@ LOST_REASONS = (*LOSS_REASONS, "spool", "malformed")
 REJECTED_REASONS = ("rank", "late", "duplicate", "impossible", "foreign", "failed", "quarantined")
 """Why a step record that arrived was not judged; foreign: of a rank that another node announced; failed: a fault of
 ours; quarantined: of a run whose handling failed again and again."""
+EARLIER_MATCHES = ("name", "workload")
+"""What earlier attempts have in common with a run: its name, else what its ranks announced of the job."""
 FRAME_VERDICTS = ("taken", "duplicate", "gap", "ahead", "refused")
 
 
@@ -122,8 +125,11 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_run_earlier_step_duration_seconds",
         "gauge",
-        "Step duration of earlier attempts of the run with the same work per step; absent without one.",
+        "Step duration of earlier attempts with the same work per step: of the run's name, else of its workload under "
+        "other names; absent without one.",
         "run",
+        "match",
+        values=EARLIER_MATCHES,
     ),
     _coordinator(
         "lockstep_run_expected_step_seconds",
@@ -134,13 +140,13 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_run_expected_step_error_ratio",
         "gauge",
-        "Error of that expectation: nine of ten healthy steps that were not fitted lie inside it.",
+        "Error of that prediction: nine of ten healthy steps outside the fit lie within it.",
         "run",
     ),
     _coordinator(
         "lockstep_run_expected_state",
         "gauge",
-        "1 for how far the model of a run is, 0 for the others; only a known one expects anything.",
+        "1 for the state of a run's model, 0 for the others; only a known model predicts a step.",
         "run",
         "state",
         values=EXPECTED_STATES,
@@ -169,7 +175,7 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_run_mirrored_alarms_total",
         "counter",
-        "Alarms of the same test for units that are too fast: an estimate of the false alarms that noise makes.",
+        "Alarms of the same test for units that are too fast: an estimate of the false alarms that noise causes.",
         "run",
         "unit",
         values=MIRRORED_UNITS,
@@ -185,7 +191,7 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_run_profiles_total",
         "counter",
-        "Profile requests by what became of them, per rank.",
+        "Profile requests by outcome, per rank.",
         "run",
         "state",
         values=PROFILE_STATES,
@@ -257,7 +263,7 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_coordinator_messages_received_total",
         "counter",
-        "Messages taken from the bus.",
+        "Messages received from the bus.",
         "channel",
         values=("steps", "answer", "summary", "stacks", "lost", "announce", "alive", "coordinator"),
     ),
@@ -271,7 +277,7 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_coordinator_announcements_refused_total",
         "counter",
-        "What nodes announced and did not get: a rank that another node owns, a group, run or node too many.",
+        "Announcements of nodes that were refused: a rank that another node owns, or a group, run or node too many.",
         "reason",
         values=REFUSAL_REASONS,
     ),
@@ -325,16 +331,16 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_coordinator_http_refusals_total",
         "counter",
-        "HTTP requests refused for who asks, by status: a wrong password or token (401), a certificate of another "
-        "name, or a change where no token is configured (403).",
+        "HTTP requests refused for missing rights, by status: a wrong password or token (401), a certificate of "
+        "another name, or a change without a configured token (403).",
         "code",
         values=HTTP_REFUSALS,
     ),
     _coordinator(
         "lockstep_coordinator_evidence_queries_total",
         "counter",
-        "Queries for evidence by what became of them: answered with series or without (empty), or without a usable "
-        "answer; none without a configured Prometheus.",
+        "Queries for evidence by outcome: answered with series or without (empty), or without a usable answer; none "
+        "without a configured source.",
         "outcome",
         values=EVIDENCE_OUTCOMES,
     ),
@@ -349,8 +355,8 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_coordinator_notifications_total",
         "counter",
-        "Notifications of incidents by what became of them: accepted by the receiver (sent), refused by it or given up "
-        "(failed), pushed out of a full queue (dropped); 0 without a configured receiver.",
+        "Notifications of incidents by outcome: accepted by the receiver (sent), refused by it or given up (failed), "
+        "pushed out of a full queue (dropped); 0 without a configured receiver.",
         "target",
         "outcome",
         values=NOTIFICATION_OUTCOMES,
@@ -359,15 +365,15 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_coordinator_node_patches_total",
         "counter",
-        "Tries to set the condition LockstepSlowDevice of a Kubernetes node: applied or refused by the API server, or "
-        "failed on the way and tried again (retried); 0 where no API server is configured.",
+        "Attempts to set the condition LockstepSlowDevice of a Kubernetes node: applied or refused by the API server, "
+        "or failed on the way and repeated (retried); 0 without a configured API server.",
         "outcome",
         values=NODE_PATCH_OUTCOMES,
     ),
     _coordinator("lockstep_coordinator_mqtt_connected", "gauge", "1 while connected to the broker."),
     _coordinator("lockstep_coordinator_nodes_alive", "gauge", "Exporters with a live heartbeat."),
     _coordinator("lockstep_coordinator_detections_total", "counter", "Steps judged."),
-    _coordinator("lockstep_coordinator_detection_time_seconds_total", "counter", "Time spent on judging them."),
+    _coordinator("lockstep_coordinator_detection_time_seconds_total", "counter", "Time spent on judging steps."),
     _coordinator(
         "lockstep_coordinator_last_detection_timestamp_seconds", "gauge", "Unix time of the last judged step."
     ),
@@ -381,7 +387,7 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_coordinator_config_last_reload_successful",
         "gauge",
-        "1 if the configuration could be read the last time it was, 0 if the one from before is still in force.",
+        "1 if the last reload of the configuration succeeded, 0 if the previous one is still in force.",
     ),
     _coordinator(
         "lockstep_coordinator_config_last_reload_success_timestamp_seconds",

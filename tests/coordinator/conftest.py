@@ -26,6 +26,7 @@ def announce(
     groups=None,
     heartbeat_s=START_UNIX_S,
     revision=0,
+    facts=None,
 ):
     """Return what a node announces of `ranks` of a data-parallel job."""
     infos = [
@@ -37,6 +38,7 @@ def announce(
             attempt=attempt,
             state=state,
             heartbeat_unix_ns=int(heartbeat_s * 1e9),
+            facts=facts,
         )
         for rank in ranks
     ]

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import signal
 import tracemalloc
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from coordinator.settings.config import CoordinatorConfig
 from coordinator.settings.policy import Policy
 from lockstep.contracts.domains import Topology
 from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS, RUNS_OF_NODE_MAX, WORLD_SIZE_MAX
-from lockstep.contracts.messages import GroupInfo, NodeAlive, RankProgress, RunHeartbeat
+from lockstep.contracts.messages import GONE, SIGNAL, GroupInfo, NodeAlive, RankEnding, RankProgress, RunHeartbeat
 from tests.coordinator.conftest import START_UNIX_S, announce
 from tests.coordinator.scenarios import Scenario, generate
 
@@ -122,6 +123,57 @@ def test_one_node_announces_only_so_many_runs():
     watch.forget("run-0")
     watch.take(announce(0, run=last), NOW)
     assert set(watch.by_name[last].membership.nodes) == {0, 1}
+
+
+def end(watch, run, *, node="n0", now=NOW):
+    """Announce the end of a run of four ranks."""
+    return watch.take(announce(0, 1, 2, 3, run=run, node=node, state="finished"), now)
+
+
+def test_ended_runs_of_a_node_give_way_to_its_next():
+    """A sweep of short trainings: each is followed, though the node ends more than it may have at a time."""
+    watch = runs()
+    for number in range(3 * RUNS_OF_NODE_MAX):
+        begin(watch, f"run-{number}", steps=2)
+        assert watch.by_name[f"run-{number}"].machine.judgement.step == 1
+        end(watch, f"run-{number}", now=NOW + 2)
+    kept = [f"run-{number}" for number in range(2 * RUNS_OF_NODE_MAX, 3 * RUNS_OF_NODE_MAX)]
+    assert (list(watch.by_name), watch.refusals.counts["run_of_node"]) == (kept, 0)
+
+
+def test_a_run_that_gave_way_stays_away_until_it_trains_again():
+    """Its node announces its end for half an hour more, which costs no other run its place."""
+    watch = runs()
+    for number in range(RUNS_OF_NODE_MAX + 1):
+        begin(watch, f"run-{number}", steps=2)
+        orders = end(watch, f"run-{number}", now=NOW + 2)
+    followed = list(watch.by_name)
+    assert "run-0" not in followed
+    assert end(watch, "run-0", now=NOW + 3) == []
+    assert list(watch.by_name) == followed
+    orders = watch.take(announce(0, 1, 2, 3, run="run-0", attempt=2), NOW + 4)
+    assert ("run-1", [ev.ForgetRun(cause_id="announcement")]) in orders
+    assert list(watch.by_name) == [*followed[1:], "run-0"]
+
+
+def test_runs_of_other_nodes_and_open_incidents_give_way_to_none():
+    """What ended on several nodes, crashed or still trains keeps its place; the next run is refused and counted."""
+    watch = runs()
+    for number in range(RUNS_OF_NODE_MAX - 2):
+        begin(watch, f"live-{number}", steps=2)
+    watch.take(announce(0, 1, run="wide"), NOW)
+    watch.take(announce(2, 3, run="wide", node="n1"), NOW)
+    watch.take(announce(0, 1, run="wide", state="finished"), NOW + 1)
+    watch.take(announce(2, 3, run="wide", node="n1", state="finished"), NOW + 1)
+    begin(watch, "crashed", steps=2)
+    crash = RankEnding(unix_ns=int((NOW + 2) * 1e9), kind=SIGNAL, code=signal.SIGSEGV)
+    gone = announce(0, 1, 2, 3, run="crashed", state=GONE)
+    watch.take(replace(gone, ranks=[replace(info, ending=crash) for info in gone.ranks]), NOW + 2)
+    watch.tick(NOW + 30)
+    assert watch.by_name["crashed"].machine.tracker.incidents
+    followed = list(watch.by_name)
+    begin(watch, "one-too-many")
+    assert (list(watch.by_name), watch.refusals.counts["run_of_node"]) == (followed, 1)
 
 
 def test_nodes_are_limited_over_all_runs(monkeypatch):

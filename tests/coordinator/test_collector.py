@@ -72,7 +72,7 @@ def run_snapshot(name="job", **more):
         "expected_state": "known",
         "expected_step_seconds": 0.25,
         "expected_error_ratio": 0.05,
-        "earlier": EarlierAttempts(attempts=2, step_seconds=0.125, slowdown_ratio=-0.2),
+        "earlier": EarlierAttempts(match="name", runs=("job",), attempts=2, step_seconds=0.125, slowdown_ratio=-0.2),
         "mirrored_alarms": {"rank": 2, "replica": 0, "stage": 0, "group": 1},
         "memory_remaining_seconds": 900.0,
         "imbalance_ratios": {"stage": 0.1, "replica": 0.05, "work": 0.0},

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lockstep.contracts.domains import Domain
 
 JOB, NODE, GROUP = "job", "node", "group"
-_TWO = 2
+_SHARED_MIN = 2  # slow groups, or kinds of them, before what they have in common is named
 _UNKNOWN = -1
 _NODES_MAX = 64  # named at once; a job with more slow cards has a slow network
 
@@ -141,7 +141,7 @@ class Tomography:
         by_kind = self._by_kind(alarmed)
         whole = {int(self._kind_G[group]) for old in known if old.scope == JOB for group in old.groups}
         for kind, groups in by_kind.items():
-            if len(groups) >= _TWO and len(groups) > policy.job_share * self._sizes_K[kind]:
+            if len(groups) >= _SHARED_MIN and len(groups) > policy.job_share * self._sizes_K[kind]:
                 common = set(self.nodes(groups[0]))
                 crosses = len(common) > 1
                 for group in groups[1:]:
@@ -164,10 +164,10 @@ class Tomography:
             if count >= policy.node_share * self._crossings_KN[kind, node]:
                 explained[node] += count
                 kinds[node] += 1
-        if len(self._by_kind(crossed)) >= _TWO:
-            named = {node: count for node, count in explained.items() if kinds[node] >= _TWO}
+        if len(self._by_kind(crossed)) >= _SHARED_MIN:
+            named = {node: count for node, count in explained.items() if kinds[node] >= _SHARED_MIN}
         else:  # of one kind: they must have nothing else in common
-            named = {node: count for node, count in explained.items() if count == len(crossed) >= _TWO}
+            named = {node: count for node, count in explained.items() if count == len(crossed) >= _SHARED_MIN}
         most = [node for node, count in named.items() if count == max(named.values())]
         return most[0] if len(most) == 1 else None
 
@@ -180,7 +180,7 @@ class Tomography:
 
     def _card(self, crossed: "Mapping[int, frozenset[int]]") -> LinkVerdict | None:
         """Return the verdict of one rank's own card: the only rank that all groups, of two kinds, have in common."""
-        if len(self._by_kind(crossed)) < _TWO:
+        if len(self._by_kind(crossed)) < _SHARED_MIN:
             return None
         common = set.intersection(*(set(self._domains[group].ranks) for group in crossed))
         if len(common) != 1:

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     Places = NDArray[np.intp]
 
 _LONG_RATE_STEPS = 8
+_UNCLIPPED_SHARE = 2 / 3  # of what counts in full, 6 sigma at least: up to there noise of 2 sigma is not cut
+_PAST_UNKNOWN = np.float32(1e6)  # ratio, beyond any excess
 _STEPS_KEPT = 1024  # indices of the last steps, from which an onset is read
 
 
@@ -254,17 +256,42 @@ class ExcessTest:
             self._mean_before_N = self._mean_N.copy()
 
     def _level(self, values: Deviation) -> "Floats":
-        """Return the lasting excess of each series, array of shape (N,), its own level included."""
-        level_N = lasting_level(self._mean_N, (*self._recent, values.raw_N))
+        """Return the lasting excess of each series, array of shape (N,), its own level included.
+
+        Long means count but a part of large values: a series beyond most of that part is at what its last ones show.
+        """
+        last = (*self._recent, values.raw_N)
+        level_N = lasting_level(self._mean_N, last)
+        wide_P = _UNCLIPPED_SHARE * self.gates.widest_P()
+        if np.count_nonzero(values.reach_P > wide_P):
+            cut = (np.abs(self._mean_N) > self._pools.per_series(wide_P.astype(np.float32))).nonzero()[0]
+            level_N[cut] = median_of_three(*(each_N[cut] for each_N in last))
         level_N += self._baseline_N
         return level_N
 
     def _add(self, values: Deviation, sigma_P: "Figures", warm_P: "Marks | None") -> None:
         """Move the sum of each series on, and count how long it has been above zero."""
-        most_P = self.gates.most_P
-        self.sums.move(values.raw_N, values.seen_N, sigma_P, warm_P, most_P=most_P, policy=self.policy)
+        self.sums.move(
+            values.raw_N,
+            values.seen_N,
+            sigma_P,
+            warm_P,
+            most_P=self.gates.most_P,
+            policy=self.policy,
+            static_of=self._beyond_baseline,
+        )
         if self.judged % _STEPS_KEPT == 0:  # what lasts so long need not be counted further
             self.sums.bound_runs(_STEPS_KEPT)
+
+    def _beyond_baseline(self, series: "Places") -> "Floats":
+        """Return the most that some series always were beyond the level that is learnt of each, ratio.
+
+        Before anything is known of it, more than any excess.
+        """
+        if self.judged < LONG_STEPS:
+            return np.full(len(series), _PAST_UNKNOWN, dtype=np.float32)
+        beyond_C: Floats = self._static.most_of(series) - self._baseline_N[series]
+        return beyond_C
 
     def _decide(self, values: Deviation) -> None:
         """Raise, keep and clear alarms."""
@@ -274,7 +301,8 @@ class ExcessTest:
             passed_C = self.gates.passed(those)
             if passed_C.any():
                 level_N, own_C = self._level(values), self._baseline_N[candidates]
-                passed_C &= self._static.passed(candidates, those, level_N, own_C, judged=self.judged)
+                changes_2C = self.sums.changes_of(candidates)
+                passed_C &= self._static.passed(candidates, those, level_N, own_C, changes_2C, judged=self.judged)
                 self._raise(candidates[passed_C], those.median[passed_C])
         if len(self.alarms):
             self._keep(values)
@@ -355,7 +383,7 @@ class ExcessTest:
     def _arrays(self) -> "dict[str, NDArray[np.generic]]":
         own: dict[str, NDArray[np.generic]] = {name: getattr(self, name) for name in _KEPT}
         recent = {f"recent.{place}": values_N for place, values_N in enumerate(self._recent)}
-        static = {"static.past": self._static.past_N, "static.before": self._static.before_N}
+        static = {f"static.{name}": getattr(self._static, f"{name}_{shape}") for name, shape in _STATIC_KEPT}
         return own | recent | static | self.gates.memory()
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
@@ -382,3 +410,4 @@ class ExcessTest:
 
 
 _KEPT = ("_median_N", "_mean_N", "_mean_before_N", "_baseline_N")
+_STATIC_KEPT = (("past", "N"), ("before", "N"), ("share", "P"), ("margin", "P"))

@@ -249,22 +249,33 @@ class Gates:
         noisy_C = self.scale_P[pool_C] > policy.noisy_sigma
         return np.where(noisy_C, self._passed_in_noise(those), summed_C) if noisy_C.any() else summed_C
 
-    def has_changed(self, those: Candidates, past_C: "Floats") -> "Marks":
-        """Return which candidates are above their own past by an effect that noise does not explain, shape (C,)."""
-        run_C = np.clip(those.run, 1, LONG_STEPS).astype(np.float64)
+    def has_changed(self, those: Candidates, past_C: "Floats", changes_2C: "Floats") -> "Marks":
+        """Return which candidates are above their own past by an effect that noise does not explain, shape (C,).
+
+        `changes_2C` are the sum over that past, which must be an alarm's as well, and the steps since it left zero.
+        """
+        change_C, since_C = changes_2C
         now_C = np.maximum(those.lasting, those.median)
-        changed_C: Marks = now_C - past_C > self.gate(those.pool, run_C)
+        changed_C: Marks = now_C - past_C > self.gate(those.pool, np.clip(since_C, 1, LONG_STEPS).astype(np.float64))
+        changed_C &= change_C > self.alarm_P()[those.pool]
         return changed_C
+
+    def level_sigma_P(self) -> "Figures":
+        """Return the standard deviation of lasting levels, array of shape (P,)."""
+        every_P = np.arange(len(self._family_P))
+        return self._mean_sigma(every_P, np.full(len(every_P), float(LONG_STEPS)))
 
     def static_share(self, level_N: "Floats", pools: "Pools") -> "Floats":
         """Return how much of what lasting levels differ by is no noise of them, array of shape (P,), 0 to 1.
 
         By the components of their variance, as in empirical Bayes estimates (James and Stein 1961).
         """
-        every_P = np.arange(len(self._family_P))
-        noise_P = self._mean_sigma(every_P, np.full(len(every_P), float(LONG_STEPS)))
+        noise_P = self.level_sigma_P()
         square_P = pools.sums(level_N**2) / pools.sizes_P
-        share_P: Floats = (1 - noise_P**2 / np.maximum(square_P, noise_P**2)).astype(np.float32)
+        whole_P = np.maximum(square_P, noise_P**2)
+        is_known_P = np.isfinite(whole_P) & (whole_P > 0)  # noise is without bound until it is learnt
+        of_noise_P = np.divide(noise_P**2, whole_P, out=np.ones_like(whole_P), where=is_known_P)
+        share_P: Floats = (1 - of_noise_P).astype(np.float32)
         return share_P
 
     @property

@@ -16,6 +16,7 @@ import numpy as np
 
 from coordinator.detect.keeping import joined, part_of
 from coordinator.detect.ranks.absence import Absence
+from coordinator.detect.ranks.contention import waiting_stages
 from coordinator.detect.ranks.excess import ExcessTest
 from coordinator.detect.ranks.families import Family
 from coordinator.detect.ranks.groups import Groups, has_nan, mean_of, median_of, middle
@@ -107,7 +108,8 @@ class SlowRankTest:
         self.adopt(policy, self._policy, self.work.policy)
 
     def _fleet_views(self, level_N: "Floats") -> list[FleetView]:
-        return views_of_ranks(level_N, self.ranks, self.replicas, self.stage_groups, self._batches)
+        groups = self.stage_groups, self._batches
+        return views_of_ranks(level_N, self.ranks, self.replicas, *groups, are_batches_even=not self._is_uneven)
 
     def adopt(self, policy: "ExcessPolicy", rank_policy: RankPolicy, work_policy: WorkPolicy) -> None:
         """Judge by other thresholds from the next step on."""
@@ -156,7 +158,7 @@ class SlowRankTest:
         self.scale_P = np.maximum(np.fmax(reference_P, self._usual_P), _SECONDS_MIN)
         self._compare(own_R, reference_P, shared_D, excess_N[self.replicas.span])
         if self.stage_groups.count > 1:
-            common, excess_N[self.stages.span] = self._compare_stages(reference_P)
+            common, excess_N[self.stages.span] = self._compare_stages(reference_P, own_R)
         self._test.step(excess_N, step)
         self._look_closer(parts, step)
         if self.stage_groups.count > 1:
@@ -263,8 +265,11 @@ class SlowRankTest:
         alone_D: NDArray[np.bool_] = (present_D == 1) & (groups.sizes_G > 1) & ~is_new_D
         return alone_D
 
-    def _compare_stages(self, reference_P: "Floats") -> "tuple[float, NDArray[np.float64]]":
-        """Return the stages' common work over what it used to be, and by how much each stage's is beyond that."""
+    def _compare_stages(self, reference_P: "Floats", rest_R: "Floats") -> "tuple[float, NDArray[np.float64]]":
+        """Return the stages' common work over what it used to be, and by how much each stage's is beyond that.
+
+        NaN where that is what waiting for a rank makes of it: `rest_R` is each rank's excess over its stage, ratio.
+        """
         if has_nan(self._past_P):
             self._past_P = np.where(np.isnan(self._past_P), reference_P, self._past_P)
         is_faster_P = self._usual_P < (1 - self._test.gates.floor_ratio) * self._past_P
@@ -272,7 +277,10 @@ class SlowRankTest:
             self._follow_improvement()
         ratio_P = reference_P / np.maximum(self._past_P, _SECONDS_MIN)
         common = float(self._all_stages.reference(ratio_P)[0])
-        return common, ratio_P / common - 1
+        excess_P = ratio_P / common - 1
+        if np.count_nonzero(excess_P > self._test.gates.floor_ratio):
+            excess_P[waiting_stages(excess_P, rest_R, self.stage_groups, self.ranks.sigma_P)] = np.nan
+        return common, excess_P
 
     def _follow_improvement(self) -> None:
         """Take the last steps as the stages' past where the whole job has become faster, as it does after its warm-up.

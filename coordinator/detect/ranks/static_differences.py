@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 PRIOR_FREEDOM = 3.0
 """Degrees of freedom of the prior: the figures of one small domain of four outweigh it."""
 _SAMPLED = 1024  # series, which give a scale to 2 %
+_MARGIN_SIGMAS = 1.0  # of a level of 16 steps: the past of a young fleet is one such level
 _PAST_RATE = np.float32(1 / 4)  # of a window of 16 steps: a memory of 64, as that of noise
 
 
@@ -66,6 +67,8 @@ class StaticDifferences:
         self._gates = gates
         self.past_N: Floats = np.zeros(count, dtype=np.float32)
         self.before_N: Floats = np.zeros(count, dtype=np.float32)  # levels a window ago
+        self.share_P: Floats = np.zeros(pools.count, dtype=np.float32)  # of the past that is no noise
+        self.margin_P: Floats = np.zeros(pools.count, dtype=np.float32)  # that noise leaves of the past, ratio
 
     def learn(self, level_N: "Floats", judged: int, alarmed: "Places") -> None:
         """Follow levels at the end of a window, and a window behind: a fault that has just begun is no past."""
@@ -76,25 +79,38 @@ class StaticDifferences:
             change_N[alarmed] = 0
             self.past_N += change_N * _PAST_RATE
         self.before_N[:] = level_N
+        self.share_P[:] = self._gates.static_share(self.past_N, self._pools)
+        self.margin_P[:] = _MARGIN_SIGMAS * self._gates.level_sigma_P()
 
     def static_of(self, series: "Places") -> "Floats":
         """Return what some series always were, but for what noise makes of the levels in which it has been seen."""
-        share_P = self._gates.static_share(self.past_N, self._pools)
-        static_C: Floats = self.past_N[series] * share_P[self._pools.of(series)]
+        static_C: Floats = self.past_N[series] * self.share_P[self._pools.of(series)]
         return static_C
 
+    def most_of(self, series: "Places") -> "Floats":
+        """Return what some series may always have been: that, and what noise leaves open of it."""
+        most_C: Floats = self.static_of(series) + self.margin_P[self._pools.of(series)]
+        return most_C
+
     def passed(
-        self, series: "Places", those: "Candidates", level_N: "Floats", own_C: "Floats", *, judged: int
+        self,
+        series: "Places",
+        those: "Candidates",
+        level_N: "Floats",
+        own_C: "Floats",
+        changes_2C: "Floats",
+        *,
+        judged: int,
     ) -> "Marks":
         """Return which candidates are more than a static difference, array of shape (C,).
 
         `level_N` are the lasting excesses of all series, `own_C` what of them the candidates' figures leave out: the
-        level that has been learnt of each. Changes `level_N`.
+        level that has been learnt of each, `changes_2C` are what `Sums.changes_of` returns. Changes `level_N`.
         """
         gates = self._gates
         passed_C: Marks = np.zeros(len(series), dtype=bool)
         if judged >= LONG_STEPS:
-            passed_C = gates.has_changed(those, self.static_of(series) - own_C)
+            passed_C = gates.has_changed(those, self.static_of(series) - own_C, changes_2C)
         if passed_C.all():
             return passed_C
         level_N[series] = those.lasting + own_C
@@ -134,24 +150,34 @@ def views_of_families(level_N: "Floats", families: "Sequence[Family]") -> list[F
 
 
 def views_of_ranks(
-    level_N: "Floats", ranks: "Family", replicas: "Family", stages: "Groups", replica_groups: "Groups | None"
+    level_N: "Floats",
+    ranks: "Family",
+    replicas: "Family",
+    stages: "Groups",
+    replica_groups: "Groups | None",
+    *,
+    are_batches_even: bool,
 ) -> list[FleetView]:
     """Return what shows how far the devices of a job lie apart; `replica_groups` is None where ranks share no batch.
 
-    Ranks inside of their replicas, replicas among each other, and each rank with what its replica shares: where batches
-    are even, all devices can be compared so, and where they are not, nothing stands out there. A stage is compared
-    with its own past, in which no static difference is.
+    Where batches are even, each rank with what its replica shares: all devices in one view, for a replica of two or
+    four hardly shows how wide a fleet is. Elsewhere batches would be taken for devices, so ranks are compared inside of
+    their replicas, and replicas among each other. A stage is compared with its own past, in which no static difference
+    is.
     """
     rank_R = level_N[ranks.span]
     if replica_groups is None:
         return [FleetView(span=ranks.span, level_N=rank_R, fleet_N=rank_R, references=stages.count)]
     shared_D = level_N[replicas.span]
-    whole_R = rank_R + replica_groups.spread(shared_D)
+    if are_batches_even:
+        whole_R = rank_R + replica_groups.spread(shared_D)
+        return [
+            FleetView(span=ranks.span, level_N=whole_R, fleet_N=whole_R, references=stages.count),
+            FleetView(span=replicas.span, level_N=shared_D, fleet_N=whole_R, references=stages.count),
+        ]
     return [
         FleetView(span=ranks.span, level_N=rank_R, fleet_N=rank_R, references=replica_groups.count),
-        FleetView(span=ranks.span, level_N=whole_R, fleet_N=whole_R, references=stages.count),
         FleetView(span=replicas.span, level_N=shared_D, fleet_N=shared_D, references=1),
-        FleetView(span=replicas.span, level_N=shared_D, fleet_N=whole_R, references=stages.count),
     ]
 
 

@@ -15,6 +15,8 @@ import numpy as np
 from coordinator.detect.ranks.gates import SHORT_STEPS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from coordinator.detect.ranks.pools import Pools
@@ -27,25 +29,28 @@ if TYPE_CHECKING:
 
 _SAFE_SHARE = 1 - 1e-6  # of the bound below which nothing can leave zero: ten times what float32 rounds
 _GROWN_SHARE = 0.5  # of its present size that an excess had in the mean since it began, drifts included
+_FIGURES = 6  # of a series above zero
 _SLACK_MIN = 1e-6  # sigmas; keeps a slack of 0 from meeting a noise that is not known, infinity
 
 
 class Sums:
     """`series` (in no order) are above zero: of each its sum, the steps since it left zero, and their excess.
 
-    The excess is kept twice: as a mean may count it, so that no single step makes one, and all of it.
+    The excess is kept twice: as a mean may count it, so that no single step makes one, and all of it. Besides, of each
+    the sum over what it always was, and the steps since that left zero: a change is less than the whole excess, so
+    none has such a sum that has not the other.
     """
 
     def __init__(self, pools: "Pools") -> None:
         self._pools = pools
         self.series = np.zeros(0, dtype=np.intp)
         self.pool_C = np.zeros(0, dtype=np.intp)
-        self._figures_C4 = np.zeros((0, 4), dtype=np.float32)
+        self._figures_C6 = np.zeros((0, _FIGURES), dtype=np.float32)
 
     @property
     def sum_C(self) -> "Floats":
         """The sum of each of `series`."""
-        return self._figures_C4[:, 0]
+        return self._figures_C6[:, 0]
 
     def move(
         self,
@@ -56,10 +61,12 @@ class Sums:
         *,
         most_P: "Figures",
         policy: "ExcessPolicy",
+        static_of: "Callable[[Places], Floats] | None" = None,
     ) -> None:
         """Add one step: scores in sigmas less the slack, and the excess itself, of which `most_P` counts at most.
 
-        Pools that `warm_P` (None: all) does not mark add no score, series that `seen_N` does not mark add nothing.
+        `static_of` returns what some series always were, ratio; without it all were as their peers. Pools that
+        `warm_P` (None: all) does not mark add no score, series that `seen_N` does not mark add nothing.
         """
         bound_P = sigma_P * (max(policy.slack_sigmas, _SLACK_MIN) * _SAFE_SHARE)
         if warm_P is not None:
@@ -69,19 +76,20 @@ class Sums:
             return
         pool_C = self.pool_C
         excess_C = raw_N[self.series]
-        score_C = excess_C / sigma_P.astype(np.float32)[pool_C]
-        np.minimum(score_C, np.float32(policy.clip_sigmas), out=score_C)
-        score_C -= np.float32(policy.slack_sigmas)
-        if warm_P is not None:
-            score_C *= warm_P[pool_C]
-        seen: Marks | int = 1
-        if seen_N is not None:
-            seen = seen_N[self.series]
-            score_C *= seen
-            excess_C *= seen
-        sum_C, run_C, total_C, whole_C = self._figures_C4.T
-        sum_C += score_C
+        sigma_C = sigma_P.astype(np.float32)[pool_C]
+        adds: Marks | int = 1 if warm_P is None else warm_P[pool_C]
+        seen: Marks | int = 1 if seen_N is None else seen_N[self.series]
+        sum_C, run_C, total_C, whole_C, change_C, since_C = self._figures_C6.T
+        score_C = _score(excess_C, sigma_C, policy)
+        sum_C += score_C * (adds * seen)
         run_C += seen
+        if static_of is not None:
+            score_C = _score(excess_C - np.maximum(static_of(self.series), 0), sigma_C, policy)
+        change_C += score_C * (adds * seen)
+        since_C += seen
+        is_over_C = change_C <= 0
+        change_C[is_over_C] = since_C[is_over_C] = 0
+        excess_C *= seen
         whole_C += excess_C
         total_C += np.minimum(excess_C, most_P.astype(np.float32)[pool_C])
         self._keep((sum_C > 0).nonzero()[0])
@@ -91,31 +99,38 @@ class Sums:
         if not len(series):
             return
         known = len(self.series)
-        figures_C4 = np.zeros((known + len(series), 4), dtype=np.float32)
-        figures_C4[:known] = self._figures_C4
-        self._figures_C4 = figures_C4
+        figures_C6 = np.zeros((known + len(series), _FIGURES), dtype=np.float32)
+        figures_C6[:known] = self._figures_C6
+        self._figures_C6 = figures_C6
         self.series = np.concatenate((self.series, series))
         self.pool_C = np.concatenate((self.pool_C, self._pools.of(series)))
 
     def _keep(self, places: "Places") -> None:
         if len(places) < len(self.series):
             self.series, self.pool_C = self.series[places], self.pool_C[places]
-            self._figures_C4 = self._figures_C4[places]
+            self._figures_C6 = self._figures_C6[places]
 
     def above(self, limit: float) -> "Places":
         """Return the series whose sum is above a limit."""
         if not len(self.series):
             return self.series
-        return self.series[(self._figures_C4[:, 0] > limit).nonzero()[0]]
+        return self.series[(self._figures_C6[:, 0] > limit).nonzero()[0]]
 
     def of(self, series: "Places") -> "Floats":
         """Return sum, steps since it left zero, their excess as it counts and all of it; shape (4, C), 0 at zero."""
+        return self._of(series)[:4]
+
+    def changes_of(self, series: "Places") -> "Floats":
+        """Return the sum over what series always were, and the steps since it left zero; shape (2, C)."""
+        return self._of(series)[4:]
+
+    def _of(self, series: "Places") -> "Floats":
         if not len(self.series):
-            return np.zeros((4, len(series)), dtype=np.float32)
+            return np.zeros((_FIGURES, len(series)), dtype=np.float32)
         order = self.series.argsort()
         place = order[np.minimum(self.series.searchsorted(series, sorter=order), len(order) - 1)]
-        figures_4C: Floats = self._figures_C4[place].T * (self.series[place] == series)
-        return figures_4C
+        figures_6C: Floats = self._figures_C6[place].T * (self.series[place] == series)
+        return figures_6C
 
     def lasted(self, series: "Places", level_C: "Floats") -> list[int]:
         """Return how many steps excesses of the present sizes `level_C` have lasted in some series."""
@@ -129,21 +144,29 @@ class Sums:
 
     def bound_runs(self, steps: int) -> None:
         """Let no series count more than so many steps."""
-        self._figures_C4[:, 1] = np.minimum(self._figures_C4[:, 1], steps)
+        for run_C in (self._figures_C6[:, 1], self._figures_C6[:, 5]):
+            np.minimum(run_C, steps, out=run_C)
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return all of it."""
-        return {"series": self.series, "figures": self._figures_C4}
+        return {"series": self.series, "figures": self._figures_C6}
 
     def recall(self, memory: "dict[str, NDArray[np.generic]]", count: int) -> None:
         """Take back what `memory` gave; what is not of `count` series is left alone."""
         series = memory.get("series", np.zeros(0)).astype(np.intp)
-        figures_C4 = memory.get("figures", np.zeros(0))
-        if figures_C4.shape != (*series.shape, 4):
+        figures_C6 = memory.get("figures", np.zeros(0))
+        if figures_C6.shape != (*series.shape, _FIGURES):
             return
         if not ((series < 0) | (series >= count)).any():
             self.series, self.pool_C = series, self._pools.of(series)
-            self._figures_C4 = figures_C4.astype(np.float32)
+            self._figures_C6 = figures_C6.astype(np.float32)
+
+
+def _score(excess_C: "Floats", sigma_C: "Floats", policy: "ExcessPolicy") -> "Floats":
+    """Return what a step's excess adds to a sum, sigmas."""
+    score_C: Floats = np.minimum(excess_C / sigma_C, np.float32(policy.clip_sigmas))
+    score_C -= np.float32(policy.slack_sigmas)
+    return score_C
 
 
 def steps_lasted(run: int, excess: float, level: float) -> int:

@@ -12,13 +12,18 @@ flagged) and are forgotten. Where long steps are common more of them in a row ar
 
 import math
 from collections import deque
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from coordinator.detect.cusum import Cusum
 from coordinator.detect.error_budget import level_sigmas, steps_between
-from coordinator.detect.keeping import joined, keep, part_of, take_back
+from coordinator.detect.keeping import Learner, joined, part_of
+from coordinator.detect.ranks.alarms import Alarms
 from coordinator.detect.runs.run_noise import FAR_STEPS, SeriesNoise
 from coordinator.detect.runs.run_outliers import Outliers
 from coordinator.detect.runs.run_residuals import RunResiduals, limit
@@ -28,12 +33,12 @@ from coordinator.detect.runs.run_work import CHANGE_STEPS, RunWork
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
     from numpy.typing import NDArray
 
+    from coordinator.detect.keeping import Memory
     from coordinator.settings.policy import FluctuationPolicy
 
-_NONE = -1
+_THE_RUN = np.zeros(1, dtype=np.intp)  # the only series
 _WINDOWS = (3, 6, 16, 50)
 _SHORT, _LONG, _PUBLISHED = 3, 16, 50  # the last is PerfTracker's
 _FIRST_STEPS_MIN = 3  # of which the first level is the median
@@ -41,16 +46,10 @@ _NET_SHARE_MIN = 0.1  # of a step: an imbalance that claims more of it than this
 _LEVEL_SIGMAS = 4.0  # of the level's own uncertainty, that a shift must exceed
 _SURE_STEPS, _SURE_SECONDS = 20, 15.0  # of a shift in a noisy job: shared hosts are busy for seconds
 _SURE_LIMITS = 1.26  # times the limit that its sum must exceed: how long noise remembers is known only roughly
-_MEMORY_MAX = 0.6  # of noise up to `noisy_sigma`, for a shift: slower noise, of 0.8 and more, looks like shifts
+_CORRELATION_MAX = 0.6  # of noise up to `noisy_sigma`, for a shift: slower noise, of 0.8 and more, looks like shifts
 _SHIFT_SIGMAS = 3.3  # that it must have there: healthy noise of memory 0.7 and 0.8 showed up to 3.04 in 25,600 steps
 _MEMORY_SAMPLES = 24  # of differences over the long lag: with 16 a memory of 0.9 passes for 0.6
-_LEVEL_RATE = 1 / 8  # smoothing of what is shown, in steps
 _SUM_MAX_FACTOR = 3.0  # times the alarm's: a sum that grows for ever never comes back
-_FIGURES = (
-    *("_level", "_imbalance_seconds", "_judged", "_settled", "_excess", "_sum", "_run", "_quiet", "_young_steps"),
-    *("_sum_before", "_run_before", "fluctuating", "onset_step"),
-)
-_WINDOWS_KEPT = ("_raw", "_first")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +73,13 @@ def _mean_sigmas(false_page_steps: float) -> float:
     return level_sigmas(looks)
 
 
-class FluctuationTest:
+class FluctuationTest(Learner):
     """Memory of one run's step time; `policy` may be replaced while it runs. Steps must come in ascending order."""
+
+    LEARNT = (
+        *("_level", "_imbalance_seconds", "_judged", "_settled", "_young_steps", "_raw", "_first"),
+        *("_last", "_noise", "_work", "_outliers", "_sum", "_sum_before", "_residuals"),
+    )
 
     def __init__(self, policy: "FluctuationPolicy") -> None:
         self.policy = policy
@@ -90,16 +94,11 @@ class FluctuationTest:
         self._imbalance_seconds = 0.0
         self._judged = 0
         self._settled = 0  # steps that the level was learnt from
-        self._excess = 0.0
-        self._sum = self._sum_before = 0.0  # the latter from before a pause
-        self._run = self._run_before = 0  # steps since the sum left zero
-        self._quiet = 0
+        self._sum = Cusum()
+        self._sum_before = Cusum()  # from before a pause
+        self._alarms = Alarms()  # of one series
         self._is_held_back = False
         self._young_steps = 0  # to come, in which the run is still warming up
-        self.fluctuating = False
-        """Whether steps are longer now than history explains."""
-        self.onset_step = _NONE
-        """Step at which it began; -1 while not fluctuating."""
 
     def step(self, sample: RunSample, step: int) -> None:
         """Take one undisturbed step."""
@@ -142,28 +141,26 @@ class FluctuationTest:
             self._young_steps -= 1
             if not self.fluctuating:
                 return
-        usual = self._excess if self.fluctuating else 0.0
-        outliers.take(excess - usual, self._noise.sigma, policy, learns=not self.fluctuating)
+        outliers.take(excess - self._excess, self._noise.sigma, policy, learns=not self.fluctuating)
         if outliers.ended_pause:
             self._last.drop(outliers.ended_pause)
-            self._sum, self._run = self._sum_before, self._run_before
+            self._sum = copy(self._sum_before)
         self._last.append(step, excess, allowed)
         if outliers.pause_steps == 1:
-            self._sum_before, self._run_before = self._sum, self._run
+            self._sum_before = copy(self._sum)
         self._add(excess)
         if work.has_changed:
             self._noise.drop(CHANGE_STEPS)
         if not 0 < outliers.pause_steps < outliers.row_steps(policy):
-            self._residuals.add(excess, self._noise, policy.false_page_steps)
+            self._residuals.take(excess, self._noise, policy.false_page_steps, outliers.weight(policy))
             self._decide(excess, allowed)
 
     def _add(self, excess: float) -> None:
         """Move the sum on."""
         policy = self.policy
-        most = (policy.alarm_sum + 1) / self._outliers.row_steps(policy)
+        most = (policy.alarm_sum + 1) / policy.row_min_steps * self._outliers.weight(policy)
         score = min(excess / self._noise.sigma - policy.slack_sigmas, most)
-        self._sum = min(max(self._sum + score, 0.0), _SUM_MAX_FACTOR * policy.alarm_sum)
-        self._run = self._run + 1 if self._sum > 0 else 0
+        self._sum.add(score, excess, _SUM_MAX_FACTOR * policy.alarm_sum)
 
     def _decide(self, excess: float, allowed: float) -> None:
         """Raise, keep or end an alarm, and learn."""
@@ -200,7 +197,7 @@ class FluctuationTest:
     def _may_shift(self) -> bool:
         """Whether a sum of residuals shows a shift sooner than means do, and noise is not so slow as to look alike."""
         noise = self._noise
-        is_fast = noise.samples >= _MEMORY_SAMPLES and noise.memory < _MEMORY_MAX
+        is_fast = noise.samples >= _MEMORY_SAMPLES and noise.correlation < _CORRELATION_MAX
         return self._is_noisy or (is_fast and not self._is_quiet_job)
 
     def _clipped(self, steps: int) -> list[float]:
@@ -210,14 +207,14 @@ class FluctuationTest:
     def _matters(self) -> bool:
         """Whether the sum is an alarm's and the mean of some window beyond what noise explains."""
         policy = self.policy
-        if self._sum <= policy.alarm_sum or not self.is_warm:
+        if self._sum.sum <= policy.alarm_sum or not self.is_warm:
             return False
         last = self._clipped(_WINDOWS[-1])
         # Where long steps are common, two of three are no rare chance: then the third must matter by itself.
         is_common = self._outliers.row_steps(policy) > policy.row_min_steps
         if min(last[-_SHORT:]) <= (1.0 if is_common else policy.least_share) * self._gate(_SHORT):
             return False
-        longest = min(self._run, len(last), self._settled / policy.windows_min)
+        longest = min(self._sum.run, len(last), self._settled / policy.windows_min)
         return any(self._exceeds(last[-steps:]) for steps in _WINDOWS if steps <= longest)
 
     @property
@@ -242,13 +239,13 @@ class FluctuationTest:
         if self.mean_over_best_ratio is None:
             return False
         floor = math.log1p(self.policy.floor_ratio)
-        return self._last.median(_SHORT) > floor and fmean(self._clipped(_LONG)) > floor
+        in_a_row = self._last.values(self._outliers.row_steps(self.policy), math.inf)
+        return min(in_a_row) > floor and fmean(self._clipped(_LONG)) > floor
 
     def _raise(self) -> None:
-        self._excess = self._last.median(_SHORT)
-        self.fluctuating = True
-        self.onset_step, steps = self._last.onset(self._excess)
-        self._quiet = 0
+        excess = self._last.median(_SHORT)
+        onset, steps = self._last.onset(excess)
+        self._alarms.add(_THE_RUN, np.array([excess], dtype=np.float32), np.array([onset]))
         self._outliers.forget_row()
         self._noise.begin_era(self.policy, steps)
 
@@ -258,21 +255,19 @@ class FluctuationTest:
         least = self._gate(_SHORT)
         if self._is_shifted:  # an effect that is less than noise makes of three steps
             least = min(least, self._residuals.mean)
-        self._quiet = self._quiet + 1 if excess < policy.clear_share * least else 0
-        if not self._quiet:
-            self._excess += _LEVEL_RATE * (self._last.median(_SHORT) - self._excess)
-        if self._quiet >= policy.clear_steps:
-            self.fluctuating, self.onset_step = False, _NONE
-            self._sum, self._run, self._excess = 0.0, 0, 0.0
+        is_quiet = np.array([excess < policy.clear_share * least])
+        self._alarms.keep(slice(None), is_quiet, np.array([self._last.median(_SHORT)], dtype=np.float32))
+        if len(self._alarms.clear(policy.clear_steps)):
+            self._sum.clear()
             self._residuals.clear()
-            self._noise.begin_era(policy, self._quiet)
-            self._last.keep_only(self._quiet)
+            self._noise.begin_era(policy, policy.clear_steps)
+            self._last.keep_only(policy.clear_steps)
 
     def _follow(self, excess: float) -> None:
         """Let the level follow what is healthy: an improvement once it lasts, everything else by a step's noise."""
         policy, sigma = self.policy, self._noise.sigma
         is_known = self._settled * policy.baseline_rate >= 1
-        if is_known and self._sum > policy.alarm_sum / 2 and self._run <= _WINDOWS[-1]:
+        if is_known and self._sum.sum > policy.alarm_sum / 2 and self._sum.run <= _WINDOWS[-1]:
             return  # what may be a slowdown teaches nothing, until it is too old to become one
         if is_known and self._may_shift and self._residuals.sum > limit(policy.false_page_steps) / 2:
             return  # nor does a shift in a job that is not quiet, however old
@@ -292,8 +287,7 @@ class FluctuationTest:
     def _settle(self) -> None:
         """Take the level at which a run settled after a change of its work, as far as the change explains it."""
         work = self._work
-        moved = self._last.median(self.policy.work_settle_steps, granted=True)
-        moved -= self._excess if self.fluctuating else 0.0
+        moved = self._last.median(self.policy.work_settle_steps, granted=True) - self._excess
         moved = min(max(moved, -work.fall), work.rise)
         self._level += moved
         self._last.keep_only(self.policy.work_settle_steps)
@@ -321,9 +315,24 @@ class FluctuationTest:
         return self._is_shifted and clear and run >= _SURE_STEPS and lasted_s >= _SURE_SECONDS
 
     @property
+    def fluctuating(self) -> bool:
+        """Whether steps are longer now than history explains."""
+        return len(self._alarms) > 0
+
+    @property
+    def onset_step(self) -> int:
+        """Step at which it began; -1 while not fluctuating."""
+        return self._alarms.of(0)[1]
+
+    @property
+    def _excess(self) -> float:
+        """By how much steps are longer, in logarithms; 0 while not fluctuating."""
+        return self._alarms.of(0)[0]
+
+    @property
     def is_quiet(self) -> bool:
         """Whether the last step was as history explains; an alarm ends after some of these."""
-        return self._quiet > 0
+        return self._alarms.has_quiet
 
     @property
     def is_warm(self) -> bool:
@@ -364,22 +373,11 @@ class FluctuationTest:
         beats = excess > max(math.log1p(policy.mean_ratio), policy.mean_sigmas * self._noise.sigma)
         return math.expm1(excess) if beats else None
 
-    def memory(self) -> "dict[str, NDArray[np.generic]]":
+    def memory(self) -> "Memory":
         """Return what has been learnt, arrays by name."""
-        own = keep(self, _FIGURES, _WINDOWS_KEPT) | {"last": self._last.keep()}
-        return own | joined({name: part.keep() for name, part in self._parts().items()})
+        return super().memory() | joined({"alarms": self._alarms.memory()})
 
     def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
         """Take back what `memory` gave; what does not fit is left alone."""
-        take_back(self, memory, _FIGURES, _WINDOWS_KEPT)
-        self._last.take_back(memory)
-        for name, part in self._parts().items():
-            part.take_back(part_of(memory, name))
-
-    def _parts(self) -> dict[str, SeriesNoise | RunWork | Outliers | RunResiduals]:
-        return {
-            "noise": self._noise,
-            "work": self._work,
-            "outliers": self._outliers,
-            "residuals": self._residuals,
-        }
+        super().recall(memory)
+        self._alarms.recall(part_of(memory, "alarms"), len(_THE_RUN))

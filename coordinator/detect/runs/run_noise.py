@@ -9,10 +9,9 @@ from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING
 
-from coordinator.detect.keeping import joined, keep, part_of, take_back
+from coordinator.detect.keeping import Learner
 
 if TYPE_CHECKING:
-    from coordinator.detect.keeping import Memory
     from coordinator.settings.policy import FluctuationPolicy
 
 FAR_STEPS = 16  # by then neighbours are strangers: a memory of 0.8 has faded to 0.03
@@ -20,17 +19,17 @@ _DIFFERENCE_TO_SIGMA = 0.886  # Gaussian: E|a - b| = 1.128 sigma
 _CLIP_SIGMAS = 3.0  # of a difference; with 6, jobs in which one step in ten stalls would learn stalls as noise
 _FIRST = 8  # differences whose middle is taken, before there is a sigma to clip by
 _MEDIAN_OF_DIFFERENCE = 0.954  # Gaussian: the middle of |a - b|, in sigmas
-_MEMORY_MAX = 0.97  # beyond, the formula below divides by almost nothing
-_MEMORY_PRIOR = 0.5  # reference: noise that all ranks of a job have in common
+_CORRELATION_MAX = 0.97  # beyond, the formula below divides by almost nothing
+_CORRELATION_PRIOR = 0.5  # reference: noise that all ranks of a job have in common
 _PRIOR_SAMPLES = 24
 _DOUBT = 0.5  # less than a mean of n absolute differences scatters (0.75 / sqrt(n)): with more, +5 % takes 9 steps
 _SIGMA_MIN = 1e-4  # of a step; clocks and schedulers make more
 
-_SPREAD = ("sigma", "count")
 
-
-class _Spread:
+class _Spread(Learner):
     """Mean of absolute differences, as the standard deviation of what was subtracted."""
+
+    LEARNT = ("sigma", "count", "first")
 
     def __init__(self) -> None:
         self.sigma = 0.0
@@ -47,12 +46,14 @@ class _Spread:
         self.sigma += (_DIFFERENCE_TO_SIGMA * difference - self.sigma) * max(1 / self.count, rate)
 
 
-class SeriesNoise:
+class SeriesNoise(Learner):
     """Memory of the noise of one series; values of different eras, as before and in a fault, are never compared.
 
     Neighbours are compared at once, so that a series that turns noisy is known as such. Far values are held back until
-    a fault among them would have been told: a shift is no noise, but to a long lag it looks like that.
+    a fault among them would have been reported: a shift is no noise, but to a long lag it looks like that.
     """
+
+    LEARNT = ("_near", "_far", "_before", "_held", "_last")
 
     def __init__(self) -> None:
         self._held: deque[float] = deque()
@@ -97,39 +98,26 @@ class SeriesNoise:
 
     @property
     def near_sigma(self) -> float:
-        """Standard deviation as neighbours tell it: without what they have in common."""
+        """Standard deviation as neighbours show it: without what they have in common."""
         return max(self._near.sigma, _SIGMA_MIN)
 
     @property
     def sigma(self) -> float:
         """Standard deviation of single values."""
-        usual = self.near_sigma / math.sqrt(1 - _MEMORY_PRIOR)
+        usual = self.near_sigma / math.sqrt(1 - _CORRELATION_PRIOR)
         count = self._far.count
         blend = (count * self._far.sigma + _PRIOR_SAMPLES * usual) / (count + _PRIOR_SAMPLES)
         return max(blend, self.near_sigma)
 
     @property
-    def memory(self) -> float:
-        """Correlation of neighbours."""
-        return min(max(1 - (self.near_sigma / self.sigma) ** 2, 0.0), _MEMORY_MAX)
+    def correlation(self) -> float:
+        """Correlation of neighbours, 0 to 1: how much of a step the next one repeats."""
+        return min(max(1 - (self.near_sigma / self.sigma) ** 2, 0.0), _CORRELATION_MAX)
 
     def sigma_of_mean(self, steps: int) -> float:
         """Return the standard deviation of a mean of so many values, with a margin for what few samples leave open."""
-        memory = self.memory
-        alone = max(
-            (self.samples + _PRIOR_SAMPLES) * (1 - memory) / (1 + memory), 1.0
-        )  # samples that tell something new
+        alike = self.correlation
+        alone = max((self.samples + _PRIOR_SAMPLES) * (1 - alike) / (1 + alike), 1.0)  # samples that show something new
         cautious = self.sigma * (1 + _DOUBT / math.sqrt(alone))
-        fades = 2 * memory * (1 - memory**steps) / (steps * (1 - memory) ** 2)
-        return cautious * math.sqrt(((1 + memory) / (1 - memory) - fades) / steps)
-
-    def keep(self) -> "Memory":
-        """Return what has been learnt."""
-        spreads = joined({"near": keep(self._near, _SPREAD, ("first",)), "far": keep(self._far, _SPREAD, ("first",))})
-        return spreads | keep(self, ("_before",), ("_held", "_last"))
-
-    def take_back(self, memory: "Memory") -> None:
-        """Take back what `keep` gave."""
-        take_back(self._near, part_of(memory, "near"), _SPREAD, ("first",))
-        take_back(self._far, part_of(memory, "far"), _SPREAD, ("first",))
-        take_back(self, memory, ("_before",), ("_held", "_last"))
+        fades = 2 * alike * (1 - alike**steps) / (steps * (1 - alike) ** 2)
+        return cautious * math.sqrt(((1 + alike) / (1 - alike) - fades) / steps)

@@ -9,10 +9,9 @@ import math
 from typing import TYPE_CHECKING
 
 from coordinator.detect.error_budget import steps_between
-from coordinator.detect.keeping import keep, take_back
+from coordinator.detect.keeping import Learner
 
 if TYPE_CHECKING:
-    from coordinator.detect.keeping import Memory
     from coordinator.settings.policy import FluctuationPolicy
 
 _RATE = 1 / 256  # memory of how common outliers are, in steps; shorter at first, ...
@@ -21,11 +20,12 @@ _AGAIN_RATE = 1 / 32  # memory of how often one follows another, in outliers
 _SHARE = 1 / 400  # reference: the whole job stumbles for a step so often
 _AGAIN_SHARE = 0.015
 _ROW_STEPS_MAX = 20
-_KEPT = ("_steps", "_share", "_again_share", "_row", "_pause")
 
 
-class Outliers:
+class Outliers(Learner):
     """Memory of one run's outliers, and of the very long ones among them that may be a pause."""
+
+    LEARNT = ("_steps", "_share", "_again_share", "_row", "_pause")
 
     def __init__(self) -> None:
         self._steps = _FIRST_STEPS
@@ -65,25 +65,34 @@ class Outliers:
         self._row = 0
 
     def row_steps(self, policy: "FluctuationPolicy") -> int:
-        """Return how many in a row chance does not bring.
+        """Return how many in a row chance does not bring, nor more of them with others in between.
 
+        Long steps are a Markov chain of two states. The last `row_min_steps` must be long, which has a chance; the sum
+        of those before is a clipped random walk, which passes a height h no more often than exp(-theta h) where the
+        mean of exp(theta score), for a chain the largest eigenvalue of its matrix, is 1 at most (Asmussen 2003).
         Rounded up to whole steps a row is rarer than its limit, by anything up to one more step: in the mean of those,
         uniform in logarithms, by (1 - again) / ln(1 / again).
         """
-        again = min(max(self._again_share, self._share / 2, 1e-3), 1 - 1e-3)
-        chance = -math.log(again) / (1 - again) / steps_between("run_rows", policy.false_page_steps)
-        more = math.log(chance / max(self._share, chance)) / math.log(again)
-        return min(max(1 + math.ceil(more), policy.row_min_steps), _ROW_STEPS_MAX)
+        share = self._share
+        again = min(max(self._again_share, share / 2, 1e-3), 1 - 1e-3)
+        chance = share * again ** (policy.row_min_steps - 1) * (1 - again) / -math.log(again)
+        expected = chance * steps_between("run_rows", policy.false_page_steps)
+        steps = policy.row_min_steps
+        while expected > 1 and steps < _ROW_STEPS_MAX:
+            steps += 1
+            score = (policy.alarm_sum + 1) / steps
+            theta = math.log(expected) / (policy.alarm_sum + 1 - policy.row_min_steps * score)
+            others = math.exp(theta**2 / 2 - theta * policy.slack_sigmas)  # white noise, less the slack
+            rest = 1 - (1 - share) * others
+            if rest > 0 and math.exp(theta * score) * (again * rest + share * (1 - again) * others) <= rest:
+                break
+        return steps
+
+    def weight(self, policy: "FluctuationPolicy") -> float:
+        """Return what a long step counts, 1 where they are rare."""
+        return policy.row_min_steps / self.row_steps(policy)
 
     @property
     def pause_steps(self) -> int:
         """Steps of the pause under way, the last one included."""
         return self._pause
-
-    def keep(self) -> "Memory":
-        """Return what has been learnt."""
-        return keep(self, _KEPT)
-
-    def take_back(self, memory: "Memory") -> None:
-        """Take back what `keep` gave."""
-        take_back(self, memory, _KEPT)

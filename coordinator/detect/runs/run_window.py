@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coordinator.detect.keeping import Learner
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
+
+    from coordinator.detect.keeping import Memory
 
 _ONSET_SHARE = 1 / 3  # of the effect; the first steps of a drift are smaller than it
 _COLUMNS = 3
@@ -27,7 +31,7 @@ class _Excess:
     allowed: float
 
 
-class RunWindow:
+class RunWindow(Learner):
     """The last `steps` excesses."""
 
     def __init__(self, steps: int) -> None:
@@ -77,16 +81,14 @@ class RunWindow:
         begin = min(begin, len(self._last) - 1)
         return self._last[begin].step, len(self._last) - begin
 
-    def keep(self) -> "NDArray[np.float64]":
-        """Return everything, array of shape (n_steps, 3)."""
-        return np.array([(item.step, item.value, item.allowed) for item in self._last]).reshape(-1, _COLUMNS)
+    def memory(self) -> "Memory":
+        """Return everything, as one array of shape (n_steps, 3)."""
+        figures = [(item.step, item.value, item.allowed) for item in self._last]
+        return {"steps": np.array(figures, dtype=np.float64).reshape(-1, _COLUMNS)}
 
-    def take_back(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Take back what `keep` gave as `last`, if it fits."""
-        last = memory.get("last")
-        if last is None or last.shape[1:] != (_COLUMNS,):
-            return
-        self._last.clear()
-        self._last.extend(
-            _Excess(int(step), value, allowed) for step, value, allowed in last.astype(np.float64).tolist()
-        )
+    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Take back what `memory` gave, if it fits."""
+        steps = memory.get("steps")
+        if steps is not None and steps.shape[1:] == (_COLUMNS,):
+            self._last.clear()
+            self._last.extend(_Excess(int(step), *figures) for step, *figures in steps.astype(np.float64).tolist())

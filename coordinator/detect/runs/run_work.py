@@ -11,11 +11,10 @@ from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING
 
-from coordinator.detect.keeping import joined, keep, part_of, take_back
+from coordinator.detect.keeping import Learner
 from coordinator.detect.runs.run_noise import SeriesNoise
 
 if TYPE_CHECKING:
-    from coordinator.detect.keeping import Memory
     from coordinator.settings.policy import FluctuationPolicy
 
 _FIRST_STEPS = 16  # whose mean is the first level; a run is not judged so early
@@ -26,11 +25,11 @@ _SLOPE_RATE = 1 / 64
 _SLOPE_PRIOR = 0.5
 _SLOPE_DOUBT = 0.003  # squared changes of work, summed over the memory, from which the slope is half believed
 
-_KEPT = ("_level", "_steps", "_squares", "_products", "_settling", "rise", "fall")
 
-
-class RunWork:
+class RunWork(Learner):
     """Memory of one run's work, in logarithms."""
+
+    LEARNT = ("_level", "_steps", "_squares", "_products", "_settling", "rise", "fall", "_offsets", "_jitter")
 
     def __init__(self) -> None:
         self._level = 0.0
@@ -112,12 +111,3 @@ class RunWork:
     def forget_change(self) -> None:
         """Leave no more allowance: the run has settled."""
         self.rise = self.fall = 0.0
-
-    def keep(self) -> "Memory":
-        """Return what has been learnt."""
-        return keep(self, _KEPT, ("_offsets",)) | joined({"jitter": self._jitter.keep()})
-
-    def take_back(self, memory: "Memory") -> None:
-        """Take back what `keep` gave."""
-        take_back(self, memory, _KEPT, ("_offsets",))
-        self._jitter.take_back(part_of(memory, "jitter"))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.detect.keeping import keep, take_back
+from coordinator.detect.keeping import Learner
 from coordinator.detect.ranks.groups import mean_of
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from coordinator.detect.keeping import Memory
     from coordinator.settings.policy import GcPolicy
 
 _LOST_US_MAX = 20_000_000  # of one step: a hundred of them fit 32 bits
 _RANKS_NAMED = 64
 _UPDATE_STEPS = 8  # between two looks at what has been found: it costs ten times the pass over the ranks
 _NS = 1_000_000_000
-_WINDOWS = ("_steps", "_durations")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +74,10 @@ class _Event:
     ranks_bits: "NDArray[np.uint8]"
 
 
-class ScatteredGcTest:
+class ScatteredGcTest(Learner):
     """Memory of the collections of one run of `rank_count` ranks; `policy` may be replaced while it runs."""
+
+    LEARNT = ("_steps", "_durations")
 
     def __init__(self, rank_count: int, policy: "GcPolicy") -> None:
         self.policy = policy
@@ -195,13 +197,13 @@ class ScatteredGcTest:
             ),
         )
 
-    def memory(self) -> "dict[str, NDArray[np.generic]]":
+    def memory(self) -> "Memory":
         """Return what has been learnt, arrays by name."""
         figures: NDArray[np.int64] = np.array(
             [(event.step, event.lost_ns, event.count) for event in self._events], dtype=np.int64
         )
         bits = np.array([event.ranks_bits for event in self._events], dtype=np.uint8)
-        return keep(self, (), _WINDOWS) | {"events": figures.reshape(-1, 3), "collected": bits}
+        return super().memory() | {"events": figures.reshape(-1, 3), "collected": bits}
 
     def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
         """Take back what `memory` gave; what does not fit is left alone."""
@@ -210,7 +212,7 @@ class ScatteredGcTest:
             return
         if len(bits) and bits.shape[1:] != np.packbits(np.zeros(self._rank_count, dtype=bool)).shape:
             return
-        take_back(self, memory, (), _WINDOWS)
+        super().recall(memory)
         rows = zip(*figures.astype(np.int64).T.tolist(), bits.astype(np.uint8), strict=True)
         self._events = deque(_Event(*row) for row in rows)
         self._lost_us_R[:] = 0

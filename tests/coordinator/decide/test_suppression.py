@@ -90,3 +90,39 @@ def test_an_incident_that_is_open_is_no_echo():
         findings = [each for each in (small, large) if step >= each.onset_step + 2]
         tracker.take(replace(judged(step, *findings), unix_s=START_UNIX_S + 0.5 * step), START_UNIX_S + 0.5 * step)
     assert tracker.slow_ranks == [1, 3]
+
+
+def test_two_culprits_of_a_slower_run_may_be_found_in_one_step():
+    """One of them takes over the run's incident; the other one, which began long before, has its own."""
+    tracker = IncidentTracker("job", RunPolicy(), None)
+    slower = finding(kind=FLUCTUATION, cause="compute", scope="job", ranks=(), domain=None, seconds=0.2)
+    near = replace(finding(ranks=(3,), seconds=0.3), onset_step=60)
+    far = replace(finding(kind=SLOW_LINK, cause="link", scope="group", ranks=(5, 6), seconds=0.3), onset_step=20)
+    for step in range(70):
+        findings = [replace(slower, onset_step=60)] if step >= 62 else []
+        findings += [near, far] if step >= 65 else []
+        end_s = START_UNIX_S + step
+        tracker.take(replace(judged(step, *findings, step_seconds=1.0), unix_s=end_s), end_s)
+    assert sorted((each.kind, each.ranks) for each in tracker.incidents.values()) == [
+        (SLOW_LINK, (5, 6)),
+        ("slow_rank", (3,)),
+    ]
+
+
+@pytest.mark.parametrize(("step_seconds", "step"), [(0.5, 122), (2.0, 82)])
+def test_what_noise_may_explain_is_pending_for_longer_from_the_step_that_found_it(step_seconds, step):
+    """Thirty times as long, and twenty steps at least; an onset far back, as of a drift, is no proof."""
+    unsure = finding(kind=FLUCTUATION, cause="compute", scope="job", ranks=(), domain=None, is_sure=False)
+    assert opened(unsure, 200, step_seconds=step_seconds) == step
+
+
+def test_an_open_incident_of_the_job_goes_on_while_noise_may_explain_it_again():
+    """An effect that is no longer beyond all doubt, as that of one long step is not, ends nothing."""
+    tracker = IncidentTracker("job", RunPolicy(), None)
+    slower = finding(kind=FLUCTUATION, cause="compute", scope="job", ranks=(), domain=None)
+    for step in range(40, 90):
+        findings = [replace(slower, onset_step=60, is_sure=step < 66)] if step >= 62 else []
+        end_s = START_UNIX_S + step
+        tracker.take(replace(judged(step, *findings), unix_s=end_s), end_s)
+    assert [each.kind for each in tracker.active] == [FLUCTUATION]
+    assert tracker.incidents_total == 1

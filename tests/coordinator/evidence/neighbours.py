@@ -1,12 +1,10 @@
 """Static pages of other exporters under their real metric names, with one planted cause, and a server that shows them.
 
-A site is three hosts of two devices each; the suspect is device 0 of host 0. Counters grow by the clock, so that a late
-scrape changes no rate.
+A site is three hosts of two devices each; the suspect is device 0 of host 0.
 """
 
 import contextlib
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -280,31 +278,34 @@ def _labelled(series: str, labels: str) -> str:
 
 
 class Pages:
-    """Serves the sites of each place as one page; `begin_faults` switches all of them to their faults."""
+    """The sites of each place as one static page: their samples at `times_s`; faults begin at `onset_s` (unix seconds).
 
-    def __init__(self, sites: list[Site]) -> None:
-        self.sites = sites
-        self._begin_s = time.monotonic()
-        self._onset_s: float | None = None
+    Samples carry their times, so that one scrape has all of them, whenever a machine under load gets to it.
+    """
 
-    def begin_faults(self) -> None:
-        self._onset_s = time.monotonic()
-
-    def text(self, place: str) -> str:
-        now_s = time.monotonic()
-        onset_s = now_s if self._onset_s is None else self._onset_s
-        texts = [site.text(onset_s - self._begin_s, now_s - onset_s) for site in self.sites if site.place == place]
-        return "\n".join([*texts, ""])
+    def __init__(self, sites: list[Site], times_s: Sequence[float], onset_s: float) -> None:
+        self._text_of = {
+            place: "\n".join([*_lines([site for site in sites if site.place == place], times_s, onset_s), ""])
+            for place in PLACES
+        }
 
     def served(self) -> contextlib.AbstractContextManager[str]:
         """Yield the address, `/PLACE` being a page."""
-        return metrics_pages(lambda path: self.text(path.removeprefix("/")))
+        return metrics_pages(lambda path: self._text_of[path.removeprefix("/")])
 
 
-def scrape_configuration(address: str) -> str:
+def _lines(sites: list[Site], times_s: Sequence[float], onset_s: float) -> Iterator[str]:
+    for at_s in times_s:
+        before_s, after_s = min(at_s, onset_s) - times_s[0], max(at_s - onset_s, 0.0)
+        stamp = round(at_s * 1000)
+        for site in sites:
+            yield from (f"{line} {stamp}" for line in site.text(before_s, after_s).split("\n"))
+
+
+def scrape_configuration(address: str, *, interval_s: int) -> str:
     """Return Prometheus' configuration: each place is a target, and the labels of the pages are kept."""
     jobs = "\n".join(
         f"  - {{job_name: {place}, honor_labels: true, metrics_path: /{place}, static_configs: [{{targets: ['{address}']}}]}}"
         for place in PLACES
     )
-    return f"global: {{scrape_interval: 2s, scrape_timeout: 2s, evaluation_interval: 5s}}\nscrape_configs:\n{jobs}\n"
+    return f"global: {{scrape_interval: {interval_s}s, scrape_timeout: {interval_s}s}}\nscrape_configs:\n{jobs}\n"

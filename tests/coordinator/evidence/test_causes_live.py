@@ -14,46 +14,43 @@ from coordinator.evidence.samples import SampledSeries, SampleStore
 from tests.coordinator.evidence.neighbours import FAULTS, PLACES, SUSPECT, Pages, Site, scrape_configuration
 from tests.support.servers import get_json, prometheus, wait_until
 
-pytestmark = pytest.mark.servers
-SCRAPES = 8  # of each period, without which it is not asked about
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(1200)]
+SAMPLES = 8  # of each period after its first, without which it is not asked about
+SAMPLE_S = 2.0  # between two of them
+SCRAPE_S = 20  # between two scrapes, and for one: 20 MB
 CATALOGUE = load_catalogue()
 
 
-def samples(address, place):
-    """Return how often a page was scraped with success in the last minutes."""
-    found = get_json(f"{address}/api/v1/query?query=sum_over_time(up{{job=%22{place}%22}}[30m])")
-    result = found["data"]["result"] if found else []
-    return int(result[0]["value"][1]) if result else 0
+def await_scrapes(address):
+    """Wait until Prometheus has read the page of every place."""
 
+    def are_there():
+        found = get_json(f"{address}/api/v1/query?query=up")
+        return found and sum(int(each["value"][1]) for each in found["data"]["result"]) == len(PLACES)
 
-def await_scrapes(address, more):
-    goals = {place: samples(address, place) + more for place in PLACES}
-    wait_until(lambda: all(samples(address, place) >= goal for place, goal in goals.items()), 300, "scrapes")
+    wait_until(are_there, 600, f"a scrape of each of {PLACES}")
 
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory):
     """Return what was read for each (fault, place)."""
     sites = [Site(number, fault, place) for place in PLACES for number, fault in enumerate(FAULTS)]
-    pages = Pages(sites)
+    start_s = float(round(time.time()) - 600)
+    times_s = [start_s + number * SAMPLE_S for number in range(2 * SAMPLES + 1)]
+    onset_s, end_s = times_s[SAMPLES], times_s[-1]
+    periods = Periods(before_start_s=start_s, before_end_s=onset_s, after_start_s=onset_s - 1, after_end_s=end_s)
     with (
-        pages.served() as pages_address,
-        prometheus(tmp_path_factory.mktemp("evidence"), scrape_configuration(pages_address)) as address,
+        Pages(sites, times_s, onset_s).served() as pages_address,
+        prometheus(
+            tmp_path_factory.mktemp("evidence"), scrape_configuration(pages_address, interval_s=SCRAPE_S)
+        ) as address,
     ):
-        await_scrapes(address, 1)
-        start_s = time.time()
-        await_scrapes(address, SCRAPES)
-        onset_s = time.time()
-        pages.begin_faults()
-        await_scrapes(address, SCRAPES)
-        periods = Periods(
-            before_start_s=start_s, before_end_s=onset_s, after_start_s=onset_s - 3, after_end_s=time.time()
-        )
+        await_scrapes(address)
         client = PrometheusClient(Access(url=address))
         reader = EvidenceReader(client, CATALOGUE, link_url="https://prometheus.lan", deadline_s=120.0)
 
         async def read_all():
-            return {(site.number, site.place): await reader.read(site.machines, periods, time.time()) for site in sites}
+            return {(site.number, site.place): await reader.read(site.machines, periods, end_s) for site in sites}
 
         yield asyncio.run(read_all()), client, reader, address, periods
 

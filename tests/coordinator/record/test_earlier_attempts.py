@@ -5,32 +5,40 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coordinator.record.earlier_attempts import STEPS_MIN, AttemptComparison, compare_attempts
+from coordinator.record.attempt_history import STEPS_MIN, AttemptHistory
+from coordinator.record.earlier_attempts import AttemptComparison, compare_attempts
 from coordinator.record.step_series import StepSeries, select_intervals
 from tests.coordinator.record.test_step_series import RANKS, ROW, row, steps_of
 from tests.coordinator.test_runs import play
 from tests.coordinator.web import FAULTY, Site, get
 
+UNKNOWN = str
+"""The workload of ranks that have not announced what they do."""
 USUAL = {name: np.full(RANKS, 0.1) for name in ROW.components}
 
 
-def attempts(*made, gap_s=60.0, series=None):
+def attempts(*made, gap_s=60.0, series=None, begin_s=0.0):
     """Return the series of attempts, each (step seconds, seconds of data, steps, more); every one begins at step 0."""
-    series, begin_s = series or StepSeries(), 0.0
+    series = StepSeries() if series is None else series
     for step_s, data_s, count, more in made:
         components = {**USUAL, "data": np.full(RANKS, data_s)}
         for step in range(count):
             made_row = row(step, begin_s + (step + 1) * step_s, **{"tokens": 100.0, "duration": step_s, **more})
-            series.observe(replace(made_row, components=components), step_s, lambda: None)
+            series.observe(replace(made_row, components=components), step_s, lambda: 1e15)
         begin_s += count * step_s + gap_s
     return series.complete()
 
 
+def compared(complete):
+    """Return how the last attempt of the one run there is compares with those before it."""
+    history = AttemptHistory()
+    history.observe("job", complete, UNKNOWN)
+    return compare_attempts("job", history)
+
+
 def test_a_run_that_is_slow_from_its_first_step_is_slower_than_earlier_ones():
     """By the median of the earlier ones, and in the part that grew."""
-    found = compare_attempts(
-        attempts((1.0, 0.1, 200, {}), (1.04, 0.1, 200, {}), (1.02, 0.1, 300, {}), (1.3, 0.38, 200, {}))
-    )
+    found = compared(attempts((1.0, 0.1, 200, {}), (1.04, 0.1, 200, {}), (1.02, 0.1, 300, {}), (1.3, 0.38, 200, {})))
     assert found is not None
     assert (found.attempts, found.part) == (3, "data")
     assert found.step_seconds == pytest.approx(1.02)
@@ -45,7 +53,7 @@ def test_what_turned_slow_or_was_slow_for_a_while_compares_as_it_was():
         steps_of(first, count=150 - first // 3, step_s=step_s, series=series, first=first, tokens=100.0)
     steps_of(1000.0, count=120, step_s=1.0, series=series, tokens=100.0)
     steps_of(1120.0, count=80, step_s=2.0, series=series, first=120, tokens=100.0)
-    found = compare_attempts(series.complete())
+    found = compared(series.complete())
     assert found is not None
     assert found.step_seconds == pytest.approx(1.0)
     assert found.slowdown_ratio == pytest.approx(0.0, abs=0.01)
@@ -67,13 +75,13 @@ def test_what_turned_slow_or_was_slow_for_a_while_compares_as_it_was():
 )
 def test_what_is_not_compared(made):
     """Only attempts of the same work, long enough to be known."""
-    assert compare_attempts(attempts(*made)) is None
+    assert compared(attempts(*made)) is None
 
 
 def test_samples_are_the_work_where_tokens_are_unknown():
     """Images have no tokens."""
     unknown = {"tokens": np.nan, "samples": 4.0}
-    found = compare_attempts(attempts((1.0, 0.1, 200, unknown), (1.2, 0.1, 200, unknown)))
+    found = compared(attempts((1.0, 0.1, 200, unknown), (1.2, 0.1, 200, unknown)))
     assert found is not None
     assert found.slowdown_ratio == pytest.approx(0.2)
 
@@ -84,7 +92,7 @@ def test_the_first_steps_of_an_attempt_that_continues_are_left_out():
     steps_of(0.0, count=1000, step_s=1.0, series=series, tokens=100.0)
     steps_of(1100.0, count=10, step_s=0.2, series=series, first=800, tokens=100.0)
     steps_of(1102.0, count=70, step_s=1.2, series=series, first=810, tokens=100.0)
-    found = compare_attempts(series.complete())
+    found = compared(series.complete())
     assert found is not None
     assert found.slowdown_ratio == pytest.approx(0.2)
 
@@ -92,22 +100,22 @@ def test_the_first_steps_of_an_attempt_that_continues_are_left_out():
 def test_an_attempt_stays_known_while_its_intervals_grow_with_age():
     """Of its single interval, the first steps are a small share."""
     old, young = attempts((1.0, 0.1, 400, {})), attempts((1.0, 0.1, 1, {}), (1.2, 0.1, 100, {}))[1:]
-    found = compare_attempts([*select_intervals(old, most=1), *young])
+    found = compared([*select_intervals(old, most=1), *young])
     assert found is not None
     assert found.slowdown_ratio == pytest.approx(0.2)
 
 
 def test_it_is_made_again_after_some_intervals():
     """Not at every look, and with the steps that came meanwhile."""
-    series, comparison = StepSeries(), AttemptComparison()
+    series, comparison = StepSeries(), AttemptComparison("job", AttemptHistory())
     steps_of(0.0, count=200, step_s=1.0, series=series, tokens=100.0)
-    assert comparison.of_series(series) is None
+    assert comparison.of_series(series, UNKNOWN) is None
     steps_of(300.0, count=90, step_s=1.2, series=series, tokens=100.0)
-    first = comparison.of_series(series)
+    first = comparison.of_series(series, UNKNOWN)
     assert first is not None
     assert first.slowdown_ratio == pytest.approx(0.2)
     series.observe(row(90, 300.0 + 91 * 1.2, tokens=100.0), 1.2, lambda: None)
-    assert comparison.of_series(series) is first
+    assert comparison.of_series(series, UNKNOWN) is first
 
 
 async def test_the_page_the_api_and_the_metric_show_it():
@@ -118,12 +126,17 @@ async def test_the_page_the_api_and_the_metric_show_it():
         attempts((1.0, 0.1, 200, {}), (1.2, 0.28, 200, {}), series=run.series)
         page, answer = await get(site, "/runs/job"), await get(site, "/api/v1/runs/job")
         metrics = await get(site, "/metrics")
-    assert '<dt>Earlier attempts</dt><dd>1 s <span class="bad">this one +20%, data +180 ms</span></dd>' in page
+    assert (
+        '<dt>Earlier attempts</dt><dd>1 s<small class="bad">this one undisturbed +20%, data +180 ms</small></dd>'
+        in page
+    )
     assert answer["earlier"] == {
+        "match": "name",
+        "runs": ["job"],
         "attempts": 1,
         "step_seconds": pytest.approx(1.0),
         "slowdown_ratio": pytest.approx(0.2),
         "part": "data",
         "part_more_seconds": pytest.approx(0.18),
     }
-    assert 'lockstep_run_earlier_step_duration_seconds{run="job"} 1.0' in metrics
+    assert 'lockstep_run_earlier_step_duration_seconds{match="name",run="job"} 1.0' in metrics

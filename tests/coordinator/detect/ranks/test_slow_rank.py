@@ -231,6 +231,31 @@ def test_a_slow_rank_of_a_small_stage_does_not_accuse_its_stage():
     assert accused == {9}
 
 
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("width", [4, 8])
+def test_ranks_that_are_held_up_by_turns_do_not_accuse_their_stage(width, seed):
+    """Ranks that wait for one of their stage look longer by 30 % of that, whichever it is, and the stage with them."""
+    rng = np.random.default_rng(seed)
+    own = 0.4 * (1 + 0.01 * rng.standard_normal((72, 2 * width)))
+    for step in range(50, 50 + width):
+        waiting = np.delete(np.arange(width), step - 50)
+        own[step, step - 50] += 0.4 * 0.15
+        own[step, waiting] += 0.4 * 0.15 * 0.3
+    stages, replicas = [0] * width + [1] * width, [rank % width // 2 for rank in range(2 * width)]
+    assert first_alarms(own, stages=stages, replicas=replicas) == {}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_two_long_steps_are_no_change_of_a_device_that_always_was_slow(seed):
+    """In a fleet that differs by 3 % its sum is high all the time: what it always was is no evidence of a change."""
+    rng = np.random.default_rng(seed)
+    level = 1 + 0.03 * rng.standard_normal(64)
+    own = 0.4 * level * (1 + 0.004 * rng.standard_normal((48, 64)))
+    own[[40, 42], np.argsort(level)[-8]] *= 1.04
+    stages, replicas = np.repeat(range(4), 16).tolist(), [rank // 4 % 4 for rank in range(64)]
+    assert first_alarms(own, stages=stages, replicas=replicas) == {}
+
+
 def test_a_missing_member_says_nothing_of_its_replica():
     """Of two ranks that share a batch one is silent now and then: the other is not taken for what both share."""
     scenario = Scenario(degrees="tp=2,dp=8", sequence_sigma=0.12, steps=200, missing=0.02)

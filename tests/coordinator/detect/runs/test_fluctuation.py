@@ -140,6 +140,29 @@ def test_where_long_steps_are_common_more_of_them_are_needed():
         assert 503 <= feed(values)[1][0][0] <= 510
 
 
+def stalling(share, again, seed, count=600):
+    """Return step times of which a share stalls, the next one with a probability as well, by 12 % and more."""
+    rng = np.random.default_rng(seed)
+    stalls = rng.random(count) < share
+    stalls[1:] |= stalls[:-1] & (rng.random(count - 1) < again)
+    return steps(count, seed=seed) * (1 + stalls * np.minimum(0.12 * (rng.pareto(1.5, count) + 1), 1.5))
+
+
+@pytest.mark.parametrize(("share", "again"), [(0.1, 0.3), (0.2, 0.0), (0.3, 0.0)])
+def test_long_steps_that_are_common_are_no_slowdown(share, again):
+    """Once a job of hundreds of ranks that stall is known, no mean of 50 steps, nor any sum, calls it slower."""
+    alarms = [alarm for seed in range(4) for alarm in feed(stalling(share, again, seed))[1]]
+    assert [(step, onset) for step, onset, _, is_sure in alarms if is_sure and step >= 100] == []
+
+
+def test_a_slower_run_is_found_where_long_steps_are_common():
+    """It takes as many steps as chance does not bring in a row."""
+    for seed in range(4):
+        values = stalling(0.1, 0.0, seed)
+        values[300:] *= 1.2
+        assert 303 <= feed(values)[1][-1][0] <= 312, seed
+
+
 def test_two_stalls_and_a_step_that_is_a_little_longer_are_chance_where_stalls_are_common():
     """In a job of thousands of ranks, one of which stalls in every sixth step, from before it could be judged."""
     for seed in range(10):

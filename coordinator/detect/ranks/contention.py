@@ -1,0 +1,45 @@
+# ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
+"""Stages that look longer only because their ranks wait for one of them.
+
+Pure. A rank that waits finds its caches cold, its clock lower, or its core shared with those that spin: its own work
+looks longer by a share of what it waits for. Where ranks of one stage are held up by turns, as by collections out of
+step, the stage's reference is longer in each of these steps, and no single rank is long enough to be suspected.
+
+Shapes: R ranks, P stages.
+"""
+
+from typing import TYPE_CHECKING
+
+from coordinator.detect.ranks.noise import FAR_SIGMAS
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from coordinator.detect.ranks.groups import Groups
+
+    Figures = NDArray[np.floating]
+
+CONTENTION_SHARE = 0.4
+"""Of what a rank works longer, by which the own work of those that wait for it looks longer: 0.3 was seen at most."""
+
+
+def waiting_stages(excess_P: "Figures", rest_R: "Figures", stages: "Groups", sigma_P: "Figures") -> "NDArray[np.bool_]":
+    """Return which stages are longer by no more than waiting for one of their ranks explains, array of shape (P,).
+
+    Parameters
+    ----------
+    excess_P
+        By how much each stage's reference is above its past, ratio.
+    rest_R
+        By how much each rank is above that reference, ratio.
+    stages
+        The ranks of each stage.
+    sigma_P
+        Noise of single steps of ranks, ratio; NaN while unknown, when nothing is explained.
+    """
+    held_P = -stages.least(-rest_R)
+    is_held_P = held_P > FAR_SIGMAS * sigma_P
+    explained_P = CONTENTION_SHARE * (held_P + excess_P)
+    waits_P: NDArray[np.bool_] = is_held_P & (excess_P > 0) & (excess_P <= explained_P)
+    return waits_P
