@@ -5,6 +5,7 @@ seed, so that windows meet them in every phase. Healthy ranks swing alike, with 
 
     python -m benchmarks.memory_growth            the table of docs/detection.md
     python -m benchmarks.memory_growth --check    fails where a leak needs over 200 steps, or a healthy job is named
+    python -m benchmarks.memory_growth --chance   how often floors of pure noise rise, and how many of those pass
 """
 
 import argparse
@@ -15,11 +16,14 @@ from statistics import median
 
 from coordinator.detect.memory_growth import MemoryGrowthTest
 from coordinator.settings.run_policy import MemoryPolicy
+from exporter.memory.series import LOOK, SAMPLES, SEGMENTS, Sample, rises, trend_of
 from tests.support.memory_reports import MIB, ReportedRanks, flat, leak
 
 SWINGS_MIB = (0, 50, 100, 200)
 SEEDS = 20
 STEPS_MAX = 200
+LOOKS, RISING_LOOKS, NOISE_MIB = 400_000, 60_000, 1_000
+SEGMENTS_NEW = LOOK * SEGMENTS // SAMPLES  # segments by which a look is later than the one before
 _LEAKING, _RANKS = 2, 4
 _LEAK_STEPS, _HEALTHY_STEPS = 800, 10_000
 _REPORT_STEPS = 5
@@ -63,11 +67,38 @@ def _first_finding(size: Callable[..., float], steps: int) -> tuple[int, tuple[i
     return None
 
 
+def print_chance() -> None:
+    """Print how often floors of noise rise, and how many of those looks pass."""
+    chance = random.Random(1)  # noqa: S311
+    twice = sum(_rises_twice([(at, chance.randrange(1 << 40)) for at in range(SEGMENTS + 2)]) for _ in range(LOOKS))
+    print(f"floors of noise rise in two looks in a row in {twice} of {LOOKS:,}")
+    passed = sum(trend_of(_rising_noise(chance)).is_steady for _ in range(RISING_LOOKS))
+    print(f"of {RISING_LOOKS:,} looks at noise whose floors rise, {passed} are steady growth")
+
+
+def _rises_twice(floors: list[Sample]) -> bool:
+    return all(rises(floors[at : at + SEGMENTS]) for at in (0, SEGMENTS_NEW))
+
+
+def _rising_noise(chance: random.Random) -> list[Sample]:
+    """Return a window of noise in the order of its floors but for one segment, which is moved until they still rise."""
+    size = SAMPLES // SEGMENTS
+    while True:
+        segments = sorted(([chance.uniform(0, NOISE_MIB * MIB) for _ in range(size)] for _ in range(SEGMENTS)), key=min)
+        segments.insert(chance.randrange(SEGMENTS), segments.pop(chance.randrange(SEGMENTS)))
+        if rises([(at, int(min(segment))) for at, segment in enumerate(segments)]):
+            return list(enumerate(int(100 * MIB + size) for segment in segments for size in segment))
+
+
 def main() -> int:
     """Print the table; with --check, return 1 where a bound is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="fail where a bound is missed")
+    parser.add_argument("--chance", action="store_true", help="print how often floors of pure noise rise and pass")
     arguments = parser.parse_args()
+    if arguments.chance:
+        print_chance()
+        return 0
     print(f"| swings within a step | median steps | most steps | within {STEPS_MAX} steps | false in healthy jobs |")
     print("|---|---|---|---|---|")
     missed = 0

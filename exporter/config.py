@@ -50,50 +50,50 @@ class ExporterConfig(BrokerConfig):
     http_port: int = 9855
     """Port of the HTTP server; 0: any free one."""
     advertise_address: str = ""
-    """Where Prometheus reaches this exporter, for its discovery: host and port, or a host alone, then with `http_port`.
+    """Address of this exporter for Prometheus's discovery: host and port, or a host alone, then with `http_port`.
     Empty: the host name; in the chart, the pod's address."""
     web_config_file: str = ""
-    """TLS and passwords of the HTTP server, in the form of Prometheus' exporter-toolkit; empty: open and plain."""
+    """TLS and passwords of the HTTP server, in the form of Prometheus' exporter-toolkit; empty: none."""
     metrics_level: str = "default"
     """How many series are exported: minimal (8 for each of 10,000 ranks), default (27) or full (61). Neither alerts nor
     findings depend on it; docs/metrics.md lists what each level leaves out."""
     tick_seconds: float = 0.2
-    """Time between two rounds over the open rings."""
+    """Time between two reads of all open rings."""
     scan_seconds: float = 1.0
-    """Time between two looks for new, replaced and vanished rings."""
+    """Time between two searches for new, replaced and removed rings."""
     batch_seconds: float = 1.0
-    """Time that step records are gathered before they are published."""
+    """Time for which the exporter collects step records before it publishes them."""
     announce_seconds: float = 10.0
-    """Time between two heartbeats of this exporter and its ranks; what ranks there are is announced when it changes."""
+    """Time between two heartbeats of this exporter and its ranks. Changes of the ranks are announced at once."""
     drain_seconds: float = 2.0
-    """Longest time at shutdown for sending what is spooled; the rest stays on disk."""
+    """Longest time at shutdown for sending spooled messages; the rest stays on disk."""
     spool_directory: str = "/var/tmp/lockstep-exporter"  # noqa: S108  (kept over reboots; ours alone, checked at open)
-    """Directory of messages that a coordinator may still need; made with mode 0700, used by one exporter at a time."""
+    """Directory of messages that a coordinator may still need; its mode is 0700, and one exporter uses it at a time."""
     spool_max_bytes: int = 256 << 20  # a day of 8 ranks at 10 steps/s is 3 GB, two hours are this
     """Largest size of the spool; beyond it the oldest messages are dropped and counted."""
     coordinator_forget_seconds: float = 3600.0  # half of what the spool holds, and longer than a node takes to reboot
-    """Time after its last acknowledgement for which messages are kept for a coordinator while others have them."""
+    """Time after a coordinator's last acknowledgement for which the exporter keeps messages that it alone lacks."""
     trace_keep_bytes: int = 512 << 20  # about 20 usual traces; they lie in memory that training could use
     """Raw traces kept per run; the oldest are deleted."""
     rank_stale_seconds: float = 900.0
     """Silence after which a rank's series vanish; above torch's 600 s for a collective: a hung job stays visible."""
     neighbour_addresses: str = ""
-    """Pages of other exporters on this node that are kept for evidence of incidents, separated by commas:
+    """Pages of other exporters on this node to store as evidence of incidents, separated by commas:
     http://127.0.0.1:9400/metrics,http://127.0.0.1:9100/metrics. Needed only where there is no Prometheus."""
     neighbour_seconds: float = 15.0
-    """Time between two readings of them."""
+    """Time between two reads of these pages."""
     neighbour_token_file: str = ""
-    """File with the bearer token for them; empty: none."""
+    """File with the bearer token for these pages; empty: none."""
     summarise_seconds: float = 120.0
     """Longest time for summarising one trace."""
     summarise_memory_bytes: int = 4 << 30
     """Address space of the process that summarises a trace."""
     summarise_busy_ratio: float = 0.02  # detectors find a rank that is slower by 2.5 %
-    """Share of a core that summaries take over time where training wants all cores; of idle cores they take all."""
+    """Share of a core that summaries may take over time while training uses all cores; idle cores they use fully."""
     summarise_burst_ratio: float = 0.25
-    """The same while summarise_burst_seconds last: of a capture, for which an incident waits."""
+    """The same for the first summarise_burst_seconds, because an incident waits for its capture."""
     summarise_burst_seconds: float = 6.0
-    """Seconds of a core that summaries may take at summarise_burst_ratio; summarise_busy_ratio fills them again."""
+    """Seconds of a core that summaries may take at summarise_burst_ratio; they refill at summarise_busy_ratio."""
 
     @property
     def node_name(self) -> str:

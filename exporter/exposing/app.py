@@ -6,11 +6,11 @@ from typing import Any
 
 from aiohttp import web
 
-import lockstep
 from exporter.exposing.exposition import Page
 from exporter.exposing.snapshot import NodeSnapshot, RankView
 from lockstep.contracts.metric import Level
 from lockstep.contracts.neighbour_series import NEIGHBOURS_PATH
+from lockstep.contracts.version import VERSION
 from lockstep.serving.exposition import CONTENT_TYPES, choose_form
 
 Latest = Callable[[], NodeSnapshot | None]
@@ -59,7 +59,7 @@ async def _harden(_: web.Request, response: web.StreamResponse) -> None:
 
 
 async def _landing(_: web.Request) -> web.Response:
-    return web.Response(text=_LANDING.format(version=lockstep.__version__), content_type="text/html")
+    return web.Response(text=_LANDING.format(version=VERSION), content_type="text/html")
 
 
 async def _healthy(_: web.Request) -> web.Response:

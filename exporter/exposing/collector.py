@@ -10,7 +10,6 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
-import lockstep
 from exporter.exposing.snapshot import NodeRunView, NodeSnapshot, RankView
 from exporter.host_watch import HostTotals
 from exporter.inspector import OPERATION_VALUES
@@ -19,6 +18,7 @@ from lockstep.contracts.messages import UNWATCHED
 from lockstep.contracts.metric import Form, Level, Metric
 from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PHASES, STEP_BUCKETS_SECONDS
 from lockstep.contracts.records import COMPUTE_PHASES, DOMAIN_KINDS, RECORD_INDEX
+from lockstep.contracts.version import VERSION
 
 _NS = 1e-9
 _P = "lockstep_exporter_"
@@ -152,7 +152,7 @@ def _fill(family: Family, name: str, node: NodeSnapshot, choice: _Choice) -> Non
     if name in _OF_NODE:
         _fill_node(family, _OF_NODE[name](node))
     elif name == _P + "build_info":
-        family.add_metric([lockstep.__version__], 1)
+        family.add_metric([VERSION], 1)
     elif name == "lockstep_step_duration_seconds":
         _fill_histogram(family, node)
     elif name == "lockstep_steps_flagged_total":

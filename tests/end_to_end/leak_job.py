@@ -13,7 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 LEAK_RANK, ONSET_STEP, LEAK_STEPS = 2, 100, 400
 LEAK_BYTES = 5 << 20
-STEP_SECONDS = 0.1
+STEP_SECONDS = 0.3
+"""Longer than the time between two samples also on a machine that is so busy that an exporter gets every third."""
 TEMPORARY_BYTES = 32 << 20
 EVALUATE_EVERY, EVALUATION_STEPS = 60, 5
 WIDTH = 64
