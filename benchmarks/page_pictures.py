@@ -12,19 +12,24 @@ import contextlib
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+
 from coordinator.api.services import SERVICES
 from coordinator.decide import events as ev
 from coordinator.decide.machine_evidence import MachineEvidence, MachineFinding
-from coordinator.fleet.history import history_line
+from coordinator.fleet.history import NODE, Subject, history_line
+from coordinator.record.step_series import StepSeries
+from lockstep.contracts.facts import RankFacts
 from lockstep.contracts.messages import StepBatch
 from tests.coordinator.fleet.test_history import BAD, thirty_runs
 from tests.coordinator.scenarios import START_UNIX_S, Recording, Scenario, generate
-from tests.coordinator.test_runs import two_nodes
+from tests.coordinator.test_runs import changed, two_nodes
 from tests.coordinator.web import TOKEN, Server, Site
 from tests.support.browser import chromium
 from tests.support.servers import wait_until
@@ -34,10 +39,13 @@ WIDTHS = (1440, 390)
 SCHEMES = ("light", "dark")
 HEIGHT_MAX = 4000
 _STEPS = 700
+_SEEN_UNIX_MS = round((START_UNIX_S + 420.0) * 1e3)  # the browser's clock: what was made is of minutes ago
+_TOKENS = 8 * 4096  # of a rank's step
+_FACTS = RankFacts(device="NVIDIA H100 80GB HBM3", device_kind="cuda", dtype="bf16", parameters=7_000_000_000)
 _CHUNK_STEPS = 50  # of one call, so that none takes seconds
 _DRAWN_SECONDS = 30
 _EVIDENCE = MachineEvidence(
-    read_unix_ns=round(START_UNIX_S * 1e9),
+    read_unix_ns=round((START_UNIX_S + 320.0) * 1e9),
     note="112 signals of 1 rank with 3 peers compared",
     is_complete=True,
     findings=(
@@ -51,9 +59,9 @@ _EVIDENCE = MachineEvidence(
             suspects_after=4.1e10,
             peers_before=4.0e11,
             peers_after=4.0e11,
-            text="Bus bandwidth by the device's clock (tp AllGather): rank 1 on host-n0: 400 GB/s before the onset, "
+            text="Bus bandwidth by the device's clock (dp AllReduce): rank 1 on host-n0: 400 GB/s before the onset, "
             "41 GB/s since; 3 peers: 400 GB/s and 400 GB/s",
-            meaning="Bus bandwidth by the device's clock (tp AllGather)",
+            meaning="Bus bandwidth by the device's clock (dp AllReduce)",
             advice="Check the ports, cables and switches between the nodes of this communicator",
             source="Lockstep's exporters, from the NCCL Inspector",
             link="https://prometheus.example.org/graph?g0.expr=x",
@@ -74,9 +82,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         token.write_text(TOKEN)
         with contextlib.closing(Server(str(token))) as server, chromium() as browser:
             incident = play_runs(server)
+            browser.call("Page.addScriptToEvaluateOnNewDocument", source=f"Date.now = () => {_SEEN_UNIX_MS}")
             pages = {
                 "overview": ("/", "true"),
                 "run": (f"/runs/{RUN}", _CHARTS),
+                "workload": ("/runs/speech", _CHARTS),
                 "incidents": ("/incidents", "true"),
                 "incident": (f"/incidents/{quote(incident, safe='')}", "true"),
                 "fleet": ("/fleet", "true"),
@@ -91,23 +101,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def play_runs(server: Server) -> str:
-    """Play a run with two faults, the first of which ends, and two healthy ones; return the open incident's id."""
+    """Play a run with two faults, the first of which ends, and two healthy ones; return the open incident's id.
+
+    The first had a quicker attempt an hour before, the last is compared with the second: they have one workload.
+    """
     faulty = Scenario(degrees="dp=4", steps=_STEPS).with_fault("data", 2, seconds=0.2, begin=200, end=350)
     faulty = faulty.with_fault("compute", 1, seconds=0.1, begin=_STEPS - 150)
-    healthy = Scenario(degrees="dp=4", steps=60)
-    for name, scenario in ((RUN, faulty), ("vision", healthy), ("speech", healthy)):
+    healthy = Scenario(degrees="dp=4", steps=100)
+    slower = replace(healthy, compute=0.45)
+    for name, scenario, begin_s in ((RUN, faulty, 0.0), ("vision", healthy, 0.0), ("speech", slower, 60.0)):
         recording = generate(scenario)
-        server.do(partial(two_nodes, server.site.runs, run=name))
+        server.do(partial(two_nodes, server.site.runs, run=name, facts=_FACTS))
+        if name == RUN:
+            server.do(_play_earlier, server.site.runs.by_name[name].series)
         for first in range(0, scenario.steps, _CHUNK_STEPS):
             last = min(first + _CHUNK_STEPS, scenario.steps)
             server.do(
                 _play,
                 server.site,
-                [(_end_s(recording, step), _batches(recording, name, step)) for step in range(first, last)],
+                [
+                    (begin_s + _end_s(recording, step), _batches(recording, name, step, begin_s))
+                    for step in range(first, last)
+                ],
             )
     incident = next(iter(server.site.runs.by_name[RUN].machine.tracker.incidents))
     server.do(_remember, server.site, incident)
     return incident
+
+
+def _play_earlier(series: StepSeries) -> None:
+    """Give a run an attempt of 200 steps, an hour before, whose compute was quicker."""
+    rows = generate(Scenario(degrees="dp=4", steps=200, compute=0.37, seed=2)).rows()
+    for row in rows:
+        tokens = np.full(len(row.ranks), float(_TOKENS))
+        series.observe(
+            replace(row, end_unix_s=row.end_unix_s - 3600.0, tokens=tokens), float(row.duration.max()), lambda: None
+        )
 
 
 def _remember(site: Site, incident: str) -> None:
@@ -117,7 +146,7 @@ def _remember(site: Site, incident: str) -> None:
         site.app[SERVICES].fleet.add(each)
     earlier = [each for each in sightings if each.subject == BAD]
     known: dict[str, Any] = {"unix_s": START_UNIX_S, "cause_id": "pictures", "incident_id": incident}
-    history = (history_line(BAD, RUN, earlier[:3]),)
+    history = (history_line(Subject(NODE, "n0"), RUN, earlier[:3]),)
     for event in (
         ev.MachineEvidenceEvent(machine=_EVIDENCE, **known),
         ev.FleetHistoryEvent(history=history, **known),
@@ -125,9 +154,13 @@ def _remember(site: Site, incident: str) -> None:
         site.runs.feed(RUN, event)
 
 
-def _batches(recording: Recording, run: str, step: int) -> list[StepBatch]:
+def _batches(recording: Recording, run: str, step: int, begin_s: float) -> list[StepBatch]:
     nodes = (("n0", (0, 1)), ("n1", (2, 3)))
-    return [recording.batch(step, step + 1, ranks=ranks, node=node, run=run) for node, ranks in nodes]
+    batches = (
+        recording.batch(step, step + 1, ranks=ranks, node=node, run=run, start_s=START_UNIX_S + begin_s)
+        for node, ranks in nodes
+    )
+    return [changed(batch, tokens=_TOKENS) for batch in batches]
 
 
 def _end_s(recording: Recording, step: int) -> float:

@@ -31,7 +31,7 @@ _FOUND_SECONDS = 300
 _AFTER_SECONDS = 240  # so that the pictures show both, the healthy run and the slow rank
 _STEP_SECONDS_MAX = 2.0
 _DRAWN_SECONDS = 30
-_MAP_IS_DRAWN = "Boolean(document.getElementById('heat')?.dataset.last)"
+_IS_DRAWN = "['heat', 'charts'].every(name => document.getElementById(name)?.dataset.last)"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if lockstep(["preview", str(page), *options, *variables]):
                 return 1
             _take(browser, page.as_uri(), out / f"dashboard-{board}.webp")
-        _take(browser, f"{stack.coordinator}/runs/{RUN}", out / "coordinator-run.webp", ready=_MAP_IS_DRAWN)
+        _take(browser, f"{stack.coordinator}/runs/{RUN}", out / "coordinator-run.webp", ready=_IS_DRAWN)
         print(f"the agent's share of the step time, as the dashboard shows it: {agent_share(stack):.3%}")
     return 0
 

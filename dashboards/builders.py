@@ -54,7 +54,7 @@ class AlertList(G.Panel):  # type: ignore[misc]  # grafanalib carries no types
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PanelLine:
-    """Panels side by side, of equal width where `widths` does not say how many of the 24 columns each has."""
+    """Panels next to each other, of equal width unless `widths` gives how many of the 24 columns each has."""
 
     panels: tuple[Any, ...]
     height: int = 8

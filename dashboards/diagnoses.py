@@ -31,7 +31,7 @@ from dashboards.shared import (
 _LINKS = (*TO_INCIDENT, to_coordinator("Evidence, peers and thresholds", "/api/v1/incidents/${__value.text}"))
 
 _WHAT = DashboardRow(
-    title="What is wrong, and what would mending it give back?",
+    title="What is wrong, and what would fixing it give back?",
     lines=(
         PanelLine(
             height=9,

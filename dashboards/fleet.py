@@ -1,4 +1,4 @@
-"""The Fleet dashboard: which of all runs needs somebody, and what the slow ones cost."""
+"""The Fleet dashboard: which of all runs needs attention, and what the slow ones cost."""
 
 from dashboards.builders import (
     DashboardRow,
@@ -26,7 +26,7 @@ _SLOWER = ((None, "green"), (0.05, "yellow"), (0.1, "red"))
 _LOST_SHARE = ((None, "green"), (0.01, "yellow"), (0.05, "red"))
 
 _NOW = DashboardRow(
-    title="Which run needs somebody?",
+    title="Which run needs attention?",
     lines=(
         PanelLine(
             height=4,
@@ -72,7 +72,7 @@ _NOW = DashboardRow(
             panels=(
                 grid(
                     "Runs",
-                    "One row a run, what costs most first. Slower is recent step time over that of the healthy run, "
+                    "One row per run, the costliest first. Slower is recent step time over that of the healthy run, "
                     "minus 1. Empty cells were not measured. The name leads to the run.",
                     ("run", "state"),
                     (
@@ -198,7 +198,7 @@ _OVER_TIME = DashboardRow(
 BOARD = DashboardSpec(
     uid="lockstep-fleet",
     title="Lockstep / Fleet",
-    description="All training runs: which one needs somebody, and what does it cost.",
+    description="All training runs: which one needs attention, and what does it cost.",
     variables=(datasource_variable(), coordinator_variable()),
     rows=(_NOW, _OVER_TIME),
 )

@@ -4,7 +4,7 @@ Names are those of node_exporter, of NVIDIA's DCGM exporter and of the Ascend np
 where the exporter is not scraped.
 
 A rank's own device is met by UUID where its agent knows one. An unknown UUID is a missing label, and so is that of a
-series of somebody else's: the two must not meet, so every query by UUID asks for one that is not empty.
+series of another exporter: the two must not meet, so every query by UUID asks for one that is not empty.
 
 Labels are made on our side, which is one series, or on one series an exporter: to relabel ten thousand devices costs
 half a second.

@@ -44,4 +44,5 @@ def explain(panel: dict[str, Any]) -> None:
     panel["description"] += f" Needs exporters at `metrics_level: {needed[-1]}`{part}."
     if needed[0] != LEVELS[0]:
         defaults = panel.setdefault("fieldConfig", {}).setdefault("defaults", {})
-        defaults["noValue"] = f"no data (needs metrics_level: {needed[0]})"
+        enough = " or ".join(LEVELS[LEVELS.index(needed[0]) :])
+        defaults["noValue"] = f"no data (exported at metrics_level {enough})"

@@ -154,12 +154,12 @@ def to_board(uid: str, title: str, **variables: str) -> dict[str, Any]:
 
 
 def to_coordinator(title: str, path: str) -> dict[str, Any]:
-    """Return a link to the coordinator's own page or API; where it is, a variable says."""
+    """Return a link to the coordinator's own page or API, whose address is a variable."""
     return {"targetBlank": True, "title": title, "url": f"${{coordinator}}{path}"}
 
 
 def coordinator_variable() -> Any:
-    """Return the variable that says where browsers reach the coordinator."""
+    """Return the variable that holds the coordinator's address for browsers."""
     return G.Template(
         name="coordinator", label="Coordinator", type="textbox", query="http://localhost:9856", default="", hide=0
     )

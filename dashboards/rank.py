@@ -53,7 +53,7 @@ def _own(title: str, description: str, unit: str, *metrics: tuple[str, str]) -> 
 
 
 _WHERE = DashboardRow(
-    title="Who and where is it?",
+    title="Which rank is it, and where?",
     lines=(
         PanelLine(
             height=5,

@@ -120,7 +120,7 @@ _WORKS = DashboardRow(
 )
 
 _COMPLETE = DashboardRow(
-    title="Is what it says complete?",
+    title="Are its data complete?",
     lines=(
         PanelLine(
             panels=(
@@ -256,7 +256,7 @@ _COST = DashboardRow(
                 ),
                 timeseries(
                     "Profiles on nodes",
-                    "Profile requests by what became of them on the nodes, per rank.",
+                    "Profile requests by outcome on the nodes, per rank.",
                     COUNT,
                     query(
                         "round(sum by (state) (increase(lockstep_exporter_profiles_total[$__rate_interval])))",
@@ -271,7 +271,7 @@ _COST = DashboardRow(
 BOARD = DashboardSpec(
     uid="lockstep-self-monitoring",
     title="Lockstep / Self-monitoring",
-    description="Agents, exporters and coordinator: do they work, is what they say complete, and what do they cost.",
+    description="Agents, exporters and coordinator: do they work, are their data complete, and what do they cost.",
     variables=(datasource_variable(), coordinator_variable()),
     rows=(_WORKS, _COMPLETE, _COST),
 )

@@ -121,7 +121,7 @@ PREDICTED_GAIN = bars(
 
 PROFILES = timeseries(
     "Profiles",
-    "Profile requests of this run by what became of them, per rank.",
+    "Profile requests of this run by outcome, per rank.",
     COUNT,
     query(
         f"round(max by (state) (increase(lockstep_run_profiles_total{{{RUN}}}[$__rate_interval])))",

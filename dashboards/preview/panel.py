@@ -21,12 +21,14 @@ _HEADING_PX = 48
 """What the panel's title and its frame take."""
 _COLOURS = {
     "green": "#3d9a50",
+    "dark-green": "#256b38",
     "light-green": "#8bc48a",
     "yellow": "#c99a00",
     "red": "#d0342c",
     "dark-red": "#8f1d17",
     "dark-orange": "#c8640f",
     "orange": "#e08a3c",
+    "light-orange": "#f0b47a",
     "blue": "#3a76c4",
     "light-blue": "#7ab2f0",
     "purple": "#8256b8",
@@ -140,7 +142,7 @@ def _alerts(answer: QueryResult) -> str:
 
 
 def _table(panel: Mapping[str, Any], answers: Sequence[QueryResult]) -> str:
-    """Do what the transformations merge and organize do, and sort as the panel says."""
+    """Do what the transformations merge and organize do, and sort as the panel sets it."""
     options = panel["transformations"][-1]["options"]
     many = len(answers) > 1
     order = sorted(options["indexByName"], key=options["indexByName"].__getitem__)
@@ -210,7 +212,7 @@ def _colour(value: float, steps: Sequence[Mapping[str, Any]]) -> str:
 
 
 def colours(panel: Mapping[str, Any]) -> Callable[[str], str | None]:
-    """Return what gives a series its colour by its legend, as the panel's overrides say; None where none does."""
+    """Return what gives a series its colour by its legend, from the panel's overrides; None without one."""
     chosen = _overridden(panel, "color")
 
     def colour(legend: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Who holds us back? Slow ranks, open incidents, ranks that have not arrived, and what they cost."""
+"""What holds the run back? Slow ranks, open incidents, ranks that have not arrived, and what they cost."""
 
 from dashboards.builders import DashboardRow, PanelLine, alerts, bars, query, timeseries
 from dashboards.panels import Column, grid
@@ -6,7 +6,7 @@ from dashboards.queries import RUN, TOP, seconds_per_step
 from dashboards.shared import CLOSED_INCIDENTS, NOT_ARRIVED, SUSPECTS, TO_INCIDENT
 
 CULPRITS = DashboardRow(
-    title="Who holds us back?",
+    title="Which ranks hold the run back?",
     lines=(
         PanelLine(
             widths=(12, 12),

@@ -20,7 +20,7 @@ HEALTH = DashboardRow(
             panels=(
                 stat(
                     "State",
-                    "What the coordinator makes of the run. Diagnosed: somebody holds it back and the cause is known.",
+                    "State of the run, by the coordinator. Diagnosed: a culprit and its cause are known.",
                     "none",
                     query(_STATE, "{{state}}", instant=True),
                     overrides=_STATE_COLOURS,
@@ -69,12 +69,15 @@ HEALTH = DashboardRow(
                     "Step time",
                     "Recent median against the healthy run's; mean and 99th percentile include every step. The gap "
                     "between recent and baseline is what a slow rank costs. Expected needs a specification, "
-                    "earlier attempts are those of the same work per step.",
+                    "earlier attempts are those of the same work per step: of the run's name, else of its workload.",
                     "s",
                     query(_RECENT, "recent median"),
                     query(_BASELINE, "healthy"),
                     query(f"max(lockstep_run_expected_step_seconds{{{RUN}}})", "expected by the model"),
-                    query(f"max(lockstep_run_earlier_step_duration_seconds{{{RUN}}})", "earlier attempts"),
+                    query(
+                        f"max by (match) (lockstep_run_earlier_step_duration_seconds{{{RUN}}})",
+                        "earlier attempts of this {{match}}",
+                    ),
                     query(
                         f"max(rate(lockstep_run_step_duration_seconds_sum{{{RUN}}}[$__rate_interval]) / "
                         f"rate(lockstep_run_step_duration_seconds_count{{{RUN}}}[$__rate_interval]))",

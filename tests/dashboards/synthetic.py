@@ -216,7 +216,9 @@ def _value(metric: Metric, labels, start):
         "lockstep_run_recent_step_duration_seconds": step_s,
         "lockstep_run_baseline_step_duration_seconds": lambda _: HEALTHY_STEP_S,
         "lockstep_run_memory_remaining_seconds": lambda _: 3 * 86_400.0,
-        "lockstep_run_earlier_step_duration_seconds": lambda _: 1.01 * HEALTHY_STEP_S,
+        "lockstep_run_earlier_step_duration_seconds": lambda _: (
+            (1.01 if labels.get("match") == "name" else 1.02) * HEALTHY_STEP_S
+        ),
         "lockstep_run_expected_step_seconds": lambda _: 0.97 * HEALTHY_STEP_S,
         "lockstep_run_expected_step_error_ratio": lambda _: 0.04,
         "lockstep_run_expected_state": lambda _: int(labels.get("state") == "known"),

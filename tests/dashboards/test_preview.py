@@ -2,9 +2,11 @@
 
 import math
 import re
+from pathlib import Path
 
 import pytest
 
+import dashboards
 from dashboards.preview import ask, chart, panel
 from dashboards.preview.ask import QueryResult, Series, TimeWindow, replaced
 from dashboards.preview.units import axis_label, format_value, ticks
@@ -186,6 +188,13 @@ def test_a_stat_says_the_word_for_its_value():
     ]
 
 
+def test_every_colour_of_the_dashboards_is_drawn():
+    """What a browser does not know by Grafana's name leaves a gap in the legend."""
+    rendered = (Path(dashboards.__file__).parent / "rendered").glob("*.json")
+    named = {name for path in rendered for name in re.findall(r'"(?:fixedColor|color)": "([a-z-]+)"', path.read_text())}
+    assert {"red", "dark-green"} <= named <= set(panel._COLOURS)
+
+
 def test_a_state_without_a_colour_can_be_read():
     """White on grey: the colour of text as a background would be white on white in the dark scheme."""
     colour = {"id": "color", "value": {"mode": "fixed", "fixedColor": "text"}}
@@ -254,8 +263,8 @@ def test_what_cannot_be_drawn_is_named(tmp_path, capsys, arguments, said):
 def test_an_empty_panel_shows_what_it_needs(monkeypatch):
     """As Grafana does: the panel's own text, which names the level of the exporters where that is the reason."""
     monkeypatch.setattr(panel, "ask", lambda *_: [])
-    shown = {"type": "timeseries", "fieldConfig": {"defaults": {"noValue": "no data (needs metrics_level: full)"}}}
-    assert panel._body(shown, WINDOW, {}) == '<p class="none">no data (needs metrics_level: full)</p>'
+    shown = {"type": "timeseries", "fieldConfig": {"defaults": {"noValue": "no data (exported at metrics_level full)"}}}
+    assert panel._body(shown, WINDOW, {}) == '<p class="none">no data (exported at metrics_level full)</p>'
     assert (
         panel._body({"type": "timeseries", "fieldConfig": {"defaults": {}}}, WINDOW, {})
         == '<p class="none">no data</p>'
