@@ -244,7 +244,7 @@ def _recording_incomplete(policy: AlertPolicy) -> Alert:
         resolves="no record was dropped for five minutes",
         summary="Step records are missing from the coordinator's recording.",
         description="The recording of coordinator {{ $labels.instance }} lacks {{ $value | humanize }} step records a "
-        "second: its disk is too slow or full. What the coordinator says of runs is not affected; a replay will be.",
+        "second: its disk is too slow or full. Verdicts on runs are not affected; a replay will be.",
         per_run=False,
     )
 
@@ -258,6 +258,6 @@ def _watchdog(policy: AlertPolicy) -> Alert:
         resolves="never",
         summary="This alert always fires, to prove that alerts arrive.",
         description="Route it to a service that complains when it stops: then Prometheus, its rules or Alertmanager "
-        "have failed, and no other alert can say so.",
+        "have failed, and no other alert can report that.",
         per_run=False,
     )

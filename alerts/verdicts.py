@@ -40,8 +40,8 @@ def _coordinator_unreachable(site: Site) -> Alert:
     return Alert(
         name="LockstepCoordinatorUnreachable",
         severity="none",
-        # A target that discovery has taken away has no series that is 0: it is one that was known of late, until
-        # LockstepCoordinatorDown knows. A window without a scrape says nothing against a coordinator that is up.
+        # A target that discovery has removed has no series that is 0: it counts while it was known recently, until
+        # LockstepCoordinatorDown fires. A window without a scrape proves nothing against a coordinator that is up.
         expr=f"""
 count(last_over_time({up}[{LONG_WINDOW}])) > 0
 unless on ()
@@ -52,9 +52,9 @@ unless on ()
 )""",
         for_seconds=0,
         resolves="a coordinator has been up for 30 s",
-        summary="No verdict on any run is known at the moment, or was a moment ago.",
-        description="No coordinator could be scraped, or it is back only now. What it had said of runs is neither true "
-        "nor false; alerts on it are kept back. This alert itself has no receiver.",
+        summary="The verdicts on all runs are unknown now, or were half a minute ago.",
+        description="No coordinator could be scraped, or it has only just come back. Its last verdicts on runs may be "
+        "out of date, so alerts on them are inhibited. This alert has no receiver.",
         per_run=False,
     )
 
@@ -66,9 +66,9 @@ def _run_explained(site: Site, policy: AlertPolicy) -> Alert:
         severity="none",
         expr=f"count by ({site.run_labels}) ({answer}) > 0",
         for_seconds=0,
-        keep_seconds=policy.slow_keep_seconds,  # as long as those that it keeps back
+        keep_seconds=policy.slow_keep_seconds,  # as long as those that it inhibits
         resolves="no slow device of the run is known",
-        summary="Why a training run is slow is known, or was of late.",
-        description="Of run {{ $labels.run }} a slow device is known, or was a moment ago: that the run is slow need "
-        "not be sent as well. This alert itself has no receiver.",
+        summary="The reason for a slow training run is known, or was recently.",
+        description="A slow device of run {{ $labels.run }} is known, or was recently. It explains why the run is "
+        "slow, so that alert is inhibited. This alert has no receiver.",
     )

@@ -6,7 +6,9 @@ all that a torch job needs, and `lockstep run` does that for it; `step`, `step_e
 `analyze`, `read_steps` and `incidents` are for notebooks and scripts (lockstep/notebook) and need the extra `notebook`.
 """
 
-__version__ = "0.1.0"
+from lockstep.contracts.version import VERSION
+
+__version__ = VERSION
 __all__ = [
     "__version__",
     "analyze",

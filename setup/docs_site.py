@@ -9,6 +9,7 @@ import json
 import posixpath
 import re
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,18 @@ def _command(command: Command) -> str:
         rows = [f"| {_name(one)} | {_plain(one.help)} |" for one in arguments if "--help" not in one.flags]
         if rows:
             lines += [f"**{_plain(title).capitalize()}**", "", "| | |", "|---|---|", *rows, ""]
-    return "\n".join([*lines, *([_plain(command.epilog), ""] if command.epilog else [])])
+    return "\n".join([*lines, _notes(command.epilog)])
+
+
+def _notes(epilog: str) -> str:
+    """Return the text after the options; lines that begin with two spaces are examples."""
+    parts = groupby(epilog.splitlines(), lambda line: line.startswith("  "))
+    return "".join(
+        "```\n" + "\n".join(line.strip() for line in lines) + "\n```\n\n"
+        if is_example
+        else _plain(" ".join(lines)) + "\n\n"
+        for is_example, lines in parts
+    )
 
 
 def _name(argument: CommandArgument) -> str:

@@ -6,7 +6,9 @@ import tokenize
 
 import pytest
 
+from lockstep.contracts.metrics import CATALOGUE
 from tests.test_architecture import ROOT, source_files
+from tests.test_documents import PAGES, prose
 
 EVERYDAY = frozenset(
     "told tell tells say says said heard beside anew whoever nobody house room rooms door".split()  # noqa: SIM905
@@ -15,8 +17,13 @@ LEFT = {
     "lockstep/agent/capture/trace_file.py": {"tell"},  # of Python's files
 }
 """Names that still have such words; the list only shrinks."""
-IN_PLAIN_ENGLISH = ("lockstep/analysis", "lockstep/diagnosis", "lockstep/trace")
+IN_PLAIN_ENGLISH = (
+    *("alerts", "dashboards", "lockstep/analysis", "lockstep/cli", "lockstep/diagnosis", "lockstep/doctor"),
+    *("lockstep/html", "lockstep/injection", "lockstep/notebook", "lockstep/trace", "lockstep/trackers"),
+)
 """Packages whose comments, docstrings and texts have none of `EVERYDAY_IN_TEXT` either; the list only grows."""
+LEFT_PAGES = {"CHANGELOG.md", "evidence.md"}
+"""Pages that still have such words: what was released is not written again; the list only shrinks."""
 EVERYDAY_IN_TEXT = re.compile(
     r"\b(told|tells?|telling|says?|said|saying|heard|hears?|beside|anew|whoever|nobody)\b", re.IGNORECASE
 )
@@ -50,6 +57,18 @@ def test_no_text_of_a_package_has_an_everyday_word(package):
     """In comments, docstrings and messages."""
     found = {path.name: everyday_lines(path.read_text()) for path in sorted((ROOT / package).rglob("*.py"))}
     assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_page_has_an_everyday_word(page):
+    """In READMEs, docs, runbooks and the chart's page, whose table is that of the values."""
+    found = [line for line in prose(page).splitlines() if EVERYDAY_IN_TEXT.search(line)]
+    assert found == [] or page.name in LEFT_PAGES
+
+
+def test_no_metric_has_an_everyday_word():
+    """In any HELP text."""
+    assert [metric.name for metric in CATALOGUE if EVERYDAY_IN_TEXT.search(metric.help)] == []
 
 
 def test_an_everyday_word_in_a_text_is_seen():

@@ -183,9 +183,15 @@ SUMMARY = messages.TraceSummary(
     trace_bytes=1 << 20,
     event_count=1234,
     tree=[
-        messages.CallNode(parent=-1, name="train", kind="python", total_ns=100, self_ns=30, count=1),
-        messages.CallNode(parent=0, name="forward", kind="python", total_ns=60, self_ns=60, count=2),
-        messages.CallNode(parent=0, name="all_reduce", kind="communication", total_ns=10, self_ns=9, count=2),
+        messages.CallNode(
+            parent=-1, name="train", kind="python", total_ns=100, self_ns=30, count=1, by_step_ns=[60, 40]
+        ),
+        messages.CallNode(
+            parent=0, name="forward", kind="python", total_ns=60, self_ns=60, count=2, by_step_ns=[35, 25]
+        ),
+        messages.CallNode(
+            parent=0, name="all_reduce", kind="communication", total_ns=10, self_ns=9, count=2, by_step_ns=[5, 5]
+        ),
     ],
     omitted_nodes=7,
     error="a step mark is missing",
@@ -200,6 +206,7 @@ SUMMARY = messages.TraceSummary(
     ],
     not_judged={"gc": "no samples"},
     omitted={"findings": 4},
+    step_ns=[300_000_000, 200_000_000],
     kept=[KeptAllocation(function="train.py(88): keep", bytes=15 << 20, count=3)],
     host=messages.HostSpan(
         span_ns=5,

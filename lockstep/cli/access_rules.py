@@ -11,11 +11,11 @@ _USER_NAME = "%u"  # mosquitto puts the client's user name there; it refuses nam
 _PER_NODE = """\
 # Written by `make generate` from lockstep/contracts/topics.py; `lockstep export acl DIR` writes it too.
 # A user is a node and is called as it: it writes its own topics and reads what coordinators publish for it. The user
-# of the coordinators reads all of that and writes the rest. Nobody else gets anything.
+# of the coordinators reads all of that and writes the rest. No other user gets anything.
 """
 _SHARED = """\
 # Written by `make generate` from lockstep/contracts/topics.py. For one user that all exporters share: the rules cannot
-# tell nodes apart, so that any exporter may write as any node.
+# distinguish nodes, so that any exporter may write as any node.
 """
 
 

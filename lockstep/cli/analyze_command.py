@@ -27,42 +27,48 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     """Add the sub-command."""
     parser = commands.add_parser(
         "analyze",
-        help="analyze captured traces of a job: where the time goes, which function, what to do",
-        description="Reads traces of Kineto (PyTorch; plain or .gz), output of Ascend's profilers, and columns that an "
-        "earlier run has stored; one trace for each rank. A rank is what the trace names, else what its file or folder "
-        "is called (rank3.json, rank3_ascend_pt), else its place. Traces that cannot be used are named and passed "
-        "over; the status is 2 if none can. With --against the run is compared with an earlier one instead: the status "
-        f"is {EXIT_REGRESSION} if something became slower beyond what noise explains, else 0.",
+        help="analyze profiler traces of a job: where time goes, which rank and function are slow, what to do",
+        description="Reads PyTorch (Kineto) traces, plain or gzipped, the output of Ascend's profilers, and columns "
+        "that an earlier run stored, one trace per rank. The rank is the one that the trace names, or that of its file "
+        "or folder (rank3.json, rank3_ascend_pt), or its position. Unusable traces are listed and skipped; the exit "
+        "status is 2 if none is usable. With --against, compares the run with an earlier one; the exit status is then "
+        f"{EXIT_REGRESSION} if anything became slower than noise explains, else 0.",
     )
     parser.add_argument("paths", nargs="+", metavar="PATH", type=Path, help="a trace, or a folder of them")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="write summary.json, report.html and <rank>.parquet")
+    parser.add_argument(
+        "--out", metavar="DIR", type=Path, help="write summary.json, report.html and <rank>.parquet to DIR"
+    )
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
     parser.add_argument(
         "--perfetto",
         metavar="FILE",
         type=Path,
-        help="write the traces of all ranks and the findings as one trace for ui.perfetto.dev (.json, .json.gz)",
+        help="write all ranks' traces and the findings as one trace for ui.perfetto.dev (.json or .json.gz)",
     )
     parser.add_argument(
-        "--against", nargs="+", metavar="PATH", type=Path, help="traces of an earlier run: print what changed since"
+        "--against",
+        nargs="+",
+        metavar="PATH",
+        type=Path,
+        help="traces of an earlier run: print what changed since then",
     )
     parser.add_argument(
         "--tolerance",
         type=float,
         default=0.05,
         metavar="RATIO",
-        help="with --against: what is no change, as a share of each quantity (default: 0.05)",
+        help="with --against: smallest change to report, as a share of each quantity (default: 0.05)",
     )
     parser.add_argument(
         "--domains", default="", metavar="DEGREES", help="the job's parallel degrees, e.g. tp=8,cp=1,ep=1,dp=16,pp=4"
     )
-    parser.add_argument("--order", default=DEFAULT_ORDER, help="order of the domains, fastest varying first")
+    parser.add_argument("--order", default=DEFAULT_ORDER, help="order of the domains, the fastest varying first")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--processes", type=int, metavar="N", help="traces read at once (default: one for each CPU)")
+    where.add_argument("--processes", type=int, metavar="N", help="traces to read at once (default: one per CPU)")
     where.add_argument(
         "--scheduler",
         metavar="ADDRESS",
-        help="run on a Dask cluster, e.g. tcp://host:8786; its workers see the same files and have this Lockstep",
+        help="run on a Dask cluster, e.g. tcp://host:8786; its workers need the same files and the same Lockstep",
     )
     parser.set_defaults(act=act)
 
@@ -162,7 +168,7 @@ def _runner(arguments: argparse.Namespace) -> "Runner":
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Yield what hears of the progress: a bar on a terminal, nothing else."""
+    """Yield what receives the progress: a bar on a terminal, nothing else."""
     if not sys.stderr.isatty():
         yield lambda _done, _all: None
         return

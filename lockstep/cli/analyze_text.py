@@ -36,7 +36,7 @@ def _table(ranks: list[dict[str, Any]]) -> list[str]:
 
 def _findings(findings: list[dict[str, Any]]) -> list[str]:
     if not findings:
-        return ["nothing found"]
+        return ["no findings"]
     lines = []
     for number, each in enumerate(findings[:_FINDINGS_SHOWN], 1):
         ranks = ",".join(map(str, each["ranks"][:8])) + (",..." if len(each["ranks"]) > 8 else "")  # noqa: PLR2004
@@ -59,7 +59,7 @@ def _findings(findings: list[dict[str, Any]]) -> list[str]:
 
 def _refused(summary: dict[str, Any]) -> list[str]:
     rules = list(dict.fromkeys(each["rule"] for each in summary["not_judged"]))
-    return [f"not judged for want of evidence: {', '.join(rules)} (--json says why)"] if rules else []
+    return [f"not judged, insufficient evidence: {', '.join(rules)} (--json states why)"] if rules else []
 
 
 def _short(name: str) -> str:

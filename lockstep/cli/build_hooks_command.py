@@ -16,7 +16,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         description="Compiles the kernels that observe collectives for exactly the torch and Python that run this "
         "command, compares them with those in Python in a process of their own, and writes a manifest. A training "
         "process loads them where the manifest fits it, and observes collectives in Python otherwise.",
-        epilog=f"Needs a C++ compiler (CXX, or c++ on PATH). In a training, {HOOKS_VARIABLE} names a directory that "
+        epilog=f"It needs a C++ compiler (CXX, or c++ on PATH). In a training, {HOOKS_VARIABLE} names a directory that "
         "was given as --output.",
     )
     parser.add_argument(

@@ -26,7 +26,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     """Add the sub-command."""
     parser = commands.add_parser(
         "calibrate",
-        help="fit the simulator to measured steps, and write what was found for simulate, whatif and the coordinator",
+        help="fit the simulator to measured steps, and write the result for simulate, whatif and the coordinator",
         description="Fits device and links of the job that SPEC (YAML, see docs/simulator.md) describes to measured "
         "steps, and prints the section `calibration` with the error on steps that were held out of the fit.",
         epilog="A specification reads the file with `calibration: {file: FILE}`.",
@@ -43,14 +43,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     source.add_argument(
         "--steps", metavar="LOG", type=Path, help="a recording or step log (Parquet) of healthy steps of this job"
     )
-    parser.add_argument("--run", default="", metavar="NAME", help="the run of a log that holds several")
+    parser.add_argument("--run", default="", metavar="NAME", help="the run to read if the log holds several")
     parser.add_argument(
         "--traces",
         metavar="TRACE",
         type=Path,
         nargs="+",
         default=[],
-        help="with --steps: traces of healthy ranks, which tell products of matrices from other operators",
+        help="with --steps: traces of healthy ranks, which separate matrix products from other operators",
     )
     parser.add_argument("--output", metavar="FILE", type=Path, help="write the section to FILE instead")
     parser.set_defaults(act=act)

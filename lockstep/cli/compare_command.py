@@ -16,14 +16,15 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "compare",
         help="compare two recorded runs: which part became slower, on which ranks, beyond noise",
-        description="Compares the step records of two runs of the same ranks, part by part and rank by rank. The "
-        "status is 1 if a part is slower beyond noise and by 1 % of a step at least, 0 if none is, 2 for wrong input.",
+        description="Compares the step records of two runs of the same ranks, part by part and rank by rank. The exit "
+        "status is 1 if a part is slower by more than noise and by at least 1 % of a step, 0 if none is, and 2 for "
+        "wrong input.",
     )
     for name, metavar in (("before", "RUN_A"), ("after", "RUN_B")):
         parser.add_argument(name, metavar=metavar, type=Path, help="a recording, or the Parquet file of a step log")
-    parser.add_argument("--run-a", default="", metavar="NAME", help="the run, where RUN_A holds several")
-    parser.add_argument("--run-b", default="", metavar="NAME", help="the run, where RUN_B holds several")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write the comparison as a page")
+    parser.add_argument("--run-a", default="", metavar="NAME", help="the run to read if RUN_A holds several")
+    parser.add_argument("--run-b", default="", metavar="NAME", help="the run to read if RUN_B holds several")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write the comparison as an HTML page")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(act=act)
 

@@ -10,10 +10,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "completion",
         help="print the completion script of a shell",
-        description="Prints a script that completes commands, options and their values; files are left to the shell.",
-        epilog="bash: lockstep completion bash > ~/.local/share/bash-completion/completions/lockstep; "
-        'zsh: eval "$(lockstep completion zsh)" in ~/.zshrc; '
-        "fish: lockstep completion fish > ~/.config/fish/completions/lockstep.fish",
+        description="Prints a script that completes commands, options and their values. The shell itself completes "
+        "files.",
+        epilog="To install it for bash, for zsh (in ~/.zshrc), or for fish:\n"
+        "  lockstep completion bash > ~/.local/share/bash-completion/completions/lockstep\n"
+        '  eval "$(lockstep completion zsh)"\n'
+        "  lockstep completion fish > ~/.config/fish/completions/lockstep.fish",
     )
     parser.add_argument("shell", choices=_SHELLS, help="the shell")
     parser.set_defaults(act=act)

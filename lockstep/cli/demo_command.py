@@ -16,12 +16,13 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "demo",
         help="train a small GPT on 4 ranks, make one of them slow, stuck or crash, and find it",
-        description="Trains a small GPT with DistributedDataParallel on 4 CPU ranks under `lockstep up`, lets one rank "
-        "turn slow (compute, data, gc), get stuck (hang) or raise an exception (crash), or interrupts the job as "
-        "Ctrl-C does (cancel), and prints which rank it is, why, and what to do. Exit status 0 only if that is right.",
+        description="Trains a small GPT with DistributedDataParallel on 4 CPU ranks under `lockstep up`. It makes one "
+        "rank slow (compute, data, gc), stuck (hang) or raise an exception (crash), or interrupts the job as Ctrl-C "
+        "does (cancel). Then it prints which rank it is, why, and what to do. The exit status is 0 only if the verdict "
+        "is right.",
     )
-    parser.add_argument("--fault", choices=FAULTS, default="compute", help="what goes wrong (default: compute)")
-    parser.add_argument("--rank", type=int, default=2, help="the rank that goes wrong (default: 2)")
+    parser.add_argument("--fault", choices=FAULTS, default="compute", help="the fault (default: compute)")
+    parser.add_argument("--rank", type=int, default=2, help="the faulty rank (default: 2)")
     parser.add_argument("--json", action="store_true", help="print the verdict as one JSON object on the last line")
     parser.add_argument("--record", metavar="DIR", help="record the run, for `lockstep replay DIR`")
     parser.add_argument("--picture", metavar="FILE", help="also write the verdict as an SVG picture")

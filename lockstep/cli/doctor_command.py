@@ -23,19 +23,23 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "doctor",
         help="check what in a node's environment slows a job",
-        description="Judges this node's environment: log levels, debugging switches, CPU governor and affinity, "
+        description="Checks this node's environment: log levels, debugging switches, CPU governor and affinity, "
         "/dev/shm, limits, quotas, settings of the collective library, throttled clocks, memory errors, InfiniBand "
-        "ports, NVLink. With FILES, written by --facts on several nodes, it lists what differs between them as well. "
-        "Nothing is changed; devices are asked through nvidia-smi only.",
-        epilog="srun --ntasks-per-node=1 sh -c 'lockstep doctor --facts facts-$(hostname).json'; "
-        "lockstep doctor facts-*.json. Ends with 1 if something slows or stops a job.",
+        "ports, NVLink. With FILES, written by --facts on several nodes, it checks those nodes and lists what differs "
+        "between them. It changes nothing, and queries devices through nvidia-smi only. The exit status is 1 if "
+        "something slows or stops a job.",
+        epilog="To check all nodes of a Slurm job:\n"
+        "  srun --ntasks-per-node=1 sh -c 'lockstep doctor --facts facts-$(hostname).json'\n"
+        "  lockstep doctor facts-*.json",
     )
-    parser.add_argument("files", nargs="*", metavar="FILES", help="facts of nodes to compare and judge")
+    parser.add_argument("files", nargs="*", metavar="FILES", help="facts of nodes to check and compare")
     parser.add_argument(
-        "--pid", type=int, action="append", default=[], metavar="PID", help="a running rank, whose settings count"
+        "--pid", type=int, action="append", default=[], metavar="PID", help="check the settings of this running rank"
     )
-    parser.add_argument("--facts", metavar="FILE", help="write this node's facts there (- is standard output) and end")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument(
+        "--facts", metavar="FILE", help="write this node's facts to FILE (- is standard output) and exit"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(act=act)
 
 

@@ -6,10 +6,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import lockstep
 from lockstep.cli import access_rules
 from lockstep.cli.markdown import markdown_table
 from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.version import VERSION
 
 if TYPE_CHECKING:
     from alerts.overrides import SitePolicy
@@ -25,40 +25,44 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "export",
         help="write dashboards, rules, runbooks, example configurations and man pages; print the table of alerts",
-        description="Writes what belongs to other programs into a folder: Grafana dashboards (JSON), recording and "
-        "alerting rules, a runbook for each alert, an example configuration for Alertmanager and for Prometheus, "
-        "access rules for mosquitto; man pages of this command line. `alerts` is a table of every alert: severity, "
-        "waiting time, thresholds, receiver, "
-        "links, and when it resolves; without a folder it is printed.",
-        epilog="lockstep export rules /etc/prometheus/rules --grafana-url https://grafana.lan --set slow_ratio=0.2",
+        description="Writes files for other programs into a folder: Grafana dashboards (JSON), recording and alerting "
+        "rules, a runbook for each alert, an example configuration for Alertmanager and for Prometheus, access rules "
+        "for mosquitto, and man pages of this command line. `alerts` is a table of every alert: severity, waiting "
+        "time, thresholds, receiver, links, and when it resolves.",
+        epilog="Example:\n"
+        "  lockstep export rules /etc/prometheus/rules --grafana-url https://grafana.lan --set slow_ratio=0.2",
     )
     parser.add_argument("what", choices=[*_WRITERS, _ALL])
     parser.add_argument(
-        "folder", metavar="DIR", type=Path, nargs="?", help="made if it is not there; without it, `alerts` is printed"
+        "folder",
+        metavar="DIR",
+        type=Path,
+        nargs="?",
+        help="folder, created if missing; without it, `alerts` prints its table",
     )
-    parser.add_argument("--force", action="store_true", help="replace files there that say something else")
+    parser.add_argument("--force", action="store_true", help="replace files in DIR that have other content")
     rules = parser.add_argument_group("rules")
     rules.add_argument(
         "--operator", action="store_true", help="write rules as a PrometheusRule for prometheus-operator"
     )
-    rules.add_argument("--grafana-url", metavar="URL", help="where alerts link to dashboards")
+    rules.add_argument("--grafana-url", metavar="URL", help="address of Grafana, for links of alerts to dashboards")
     rules.add_argument(
-        "--coordinator-url", metavar="URL", help="where alerts link to incidents: the coordinator's pages"
+        "--coordinator-url", metavar="URL", help="address of the coordinator's pages, for links of alerts to incidents"
     )
-    rules.add_argument("--runbooks-url", metavar="URL", help="where alerts link to runbooks")
-    rules.add_argument("--run-labels", metavar="LABELS", help='what identifies a run; several clusters: "cluster, run"')
+    rules.add_argument("--runbooks-url", metavar="URL", help="address of the runbooks, for links of alerts")
+    rules.add_argument(
+        "--run-labels", metavar="LABELS", help='labels that identify a run; for several clusters "cluster, run"'
+    )
     rules.add_argument("--exporter-job", metavar="JOB", help="scrape job of the exporters")
     rules.add_argument("--coordinator-job", metavar="JOB", help="scrape job of the coordinator")
-    rules.add_argument(
-        "--policy", metavar="FILE", type=Path, help="thresholds and alerts as the site wants them (YAML)"
-    )
+    rules.add_argument("--policy", metavar="FILE", type=Path, help="the site's own thresholds and alerts (YAML)")
     rules.add_argument(
         "--set",
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="a threshold or waiting time by its name in alerts/policy.py, or of one alert ALERT.severity=warning, "
-        "ALERT.for=15m, ALERT.enabled=false; goes before the policy file",
+        help="a threshold or waiting time by its name in alerts/policy.py, or a setting of one alert: "
+        "ALERT.severity=warning, ALERT.for=15m, ALERT.enabled=false; overrides the policy file",
     )
     parser.set_defaults(act=act)
 
@@ -69,7 +73,7 @@ def act(arguments: argparse.Namespace) -> int:
     Raises
     ------
     ConfigError
-        A folder or file cannot be written, a file there says something else, or a threshold is not one.
+        A folder or file cannot be written, a file there has other content, or a threshold is not one.
     """
     if arguments.folder is None:
         if arguments.what != _ALERTS:
@@ -91,13 +95,13 @@ def act(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_changes(folder: Path, files: dict[str, str], *, is_forced: bool) -> None:
-    """Raise before anything is written where a file would lose what somebody wrote into it."""
+    """Raise before anything is written if a file would lose edits."""
     if is_forced:
         return
     for name, text in files.items():
         path = folder / name
         if path.is_file() and path.read_text(errors="replace") != text:
-            raise ConfigError(f"{path}: got a file that says something else, expected none; --force replaces it")
+            raise ConfigError(f"{path}: got a file with other content, expected none; --force replaces it")
 
 
 def _dashboards(_arguments: argparse.Namespace) -> dict[str, str]:
@@ -156,7 +160,7 @@ def _example(name: str) -> Callable[[argparse.Namespace], dict[str, str]]:
 
         file = f"{name}.example.yml"
         text = (Path(alerts.__file__).parent / file).read_text()
-        # Rules are exported beside the example, not into a folder.
+        # Rules are exported next to the example, not into a folder.
         return {file: text.replace("rendered/lockstep.rules.yaml", "lockstep.rules.yaml")}
 
     return read
@@ -167,7 +171,7 @@ def _man(_arguments: argparse.Namespace) -> dict[str, str]:
     from lockstep.cli.command_line.parser_tree import read_parser  # noqa: PLC0415
     from lockstep.cli.main import build_parser  # noqa: PLC0415  (a cycle otherwise)
 
-    pages = man_pages(read_parser(build_parser()), lockstep.__version__)
+    pages = man_pages(read_parser(build_parser()), VERSION)
     return {f"man/man1/{name}": text for name, text in pages.items()}
 
 

@@ -33,15 +33,17 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "forward",
         help="send a run's step breakdown and incidents to W&B, MLflow, TensorBoard, or by OTLP",
-        description="Reads a coordinator's API and sends what is new of one run to a tracker, until the run ends. It "
-        "continues where it ended before. It runs in a process of its own; training code does not change.",
+        description="Reads a coordinator's API and sends what is new in one run to a tracker until the run ends. When "
+        "started again, it continues where it stopped. It runs in its own process; the training code does not change.",
         epilog="Credentials and servers are the tracker's own settings: WANDB_API_KEY, MLFLOW_TRACKING_URI, "
         "OTEL_EXPORTER_OTLP_HEADERS and so on.",
     )
     parser.add_argument("run", metavar="RUN", help="name of the run")
-    parser.add_argument("--to", required=True, choices=tuple(LIBRARIES), help="the tracker; each is an extra")
+    parser.add_argument(
+        "--to", required=True, choices=tuple(LIBRARIES), help="the tracker; each needs the extra of its name"
+    )
     parser.add_argument("--coordinator", default=DEFAULT_URL, metavar="URL", help=f"default: {DEFAULT_URL}")
-    parser.add_argument("--token-file", metavar="FILE", help="file with the API token, where passwords are needed")
+    parser.add_argument("--token-file", metavar="FILE", help="file with the API token, if the coordinator requires one")
     parser.add_argument(
         "--address",
         default="",
@@ -53,7 +55,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     parser.add_argument("--id", default="", metavar="ID", help="the training's own run in W&B (shared mode) or MLflow")
     parser.add_argument(
-        "--interval", type=float, default=10.0, metavar="SECONDS", help="of steps that become one point (default: 10)"
+        "--interval",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="time whose steps become one point (default: 10)",
     )
     parser.add_argument(
         "--link-url", default="", metavar="URL", help="where browsers reach the coordinator (default: --coordinator)"

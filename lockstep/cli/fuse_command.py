@@ -18,20 +18,26 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     """Add the sub-command."""
     parser = commands.add_parser(
         "fuse",
-        help="say which gradients to send together, and when communication would end then",
-        description="Reads the gradients of a step from a trace, a folder of traces, or a list, and predicts when "
-        "their communication ends: each by itself, all in one bucket, in buckets of fixed size as DDP has them, by "
-        "Hermes's greedy search, and by the best segmentation there is.",
+        help="compute which gradients to send together, and when communication would then end",
+        description="Reads the gradients of a step from a trace, a folder of traces, or a list. It predicts when "
+        "their communication ends: each by itself, all in one bucket, in buckets of fixed size as in DDP, in those of "
+        "Hermes's greedy search, and in the best segmentation.",
         epilog='A list is JSON: {"gradients": [{"ready_seconds": 0.010, "bytes": 4e6}, ...], "link": '
-        '{"latency_seconds": 1e-4, "bytes_per_second": 1e10}}, in the order of backward. The bandwidth counts bytes of '
-        "gradients summed, not bytes on a wire.",
+        '{"latency_seconds": 1e-4, "bytes_per_second": 1e10}}, in the order of backward. The bandwidth counts the '
+        "bytes of gradients, not those on the wire.",
     )
     parser.add_argument("path", metavar="PATH", type=Path, help="a trace, a folder of traces, or a list of gradients")
-    parser.add_argument("--rank", type=int, metavar="N", help="whose gradients, of a folder (default: the first)")
-    parser.add_argument("--latency", type=float, metavar="SECONDS", help="of a sum, instead of the trace's or list's")
-    parser.add_argument("--bandwidth", type=float, metavar="BYTES_PER_SECOND", help="of a sum, likewise")
     parser.add_argument(
-        "--bucket", type=float, default=25 * 2**20, metavar="BYTES", help="fixed bucket (default: 25 MiB)"
+        "--rank", type=int, metavar="N", help="rank of a folder whose gradients to read (default: the first)"
+    )
+    parser.add_argument(
+        "--latency", type=float, metavar="SECONDS", help="latency of an all-reduce, instead of the trace's or list's"
+    )
+    parser.add_argument(
+        "--bandwidth", type=float, metavar="BYTES_PER_SECOND", help="bandwidth of an all-reduce, likewise"
+    )
+    parser.add_argument(
+        "--bucket", type=float, default=25 * 2**20, metavar="BYTES", help="size of fixed buckets (default: 25 MiB)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(act=act)

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
-import lockstep
 from lockstep.contracts.errors import LockstepError
+from lockstep.contracts.version import VERSION
 
 EXIT_ERROR = 2
 EXIT_PIPE = 141
-"""What a shell says of a program that SIGPIPE ended."""
+"""The status that a shell reports of a program that SIGPIPE ended."""
 EXTRA_PACKAGES = frozenset(
     (
         *("aiohttp", "bcrypt", "distributed", "mqtt5", "msgspec", "numpy", "prometheus_client"),
@@ -34,17 +34,27 @@ COMMANDS = (
 """Modules lockstep/cli/NAME_command.py, in the order of the help; each adds one sub-command, `services` three."""
 
 
+class CommandHelp(argparse.HelpFormatter):
+    """The help of a sub-command, whose lines that begin with two spaces are examples: they are not wrapped."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n".join(line if line.startswith("  ") else fill(line, width, indent) for line in text.splitlines())
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the commands that are installed; each sub-command sets `act`, which takes the arguments."""
     parser = argparse.ArgumentParser(
-        prog="lockstep", description="Finds who holds a synchronous training job back, and says so in Prometheus."
+        prog="lockstep", description="Finds what holds a synchronous training job back and reports it in Prometheus."
     )
-    parser.add_argument("--version", action="version", version=f"lockstep {lockstep.__version__}")
+    parser.add_argument("--version", action="version", version=f"lockstep {VERSION}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in COMMANDS:
         module = f"lockstep.cli.{name}_command"
         if find_spec(module) is not None:  # the agent's distribution has three of them
             import_module(module).add(commands)
+    for command in commands.choices.values():
+        command.formatter_class = CommandHelp
     return parser
 
 
@@ -54,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status = int(parsed.act(parsed))
         sys.stdout.flush()
-    except BrokenPipeError:  # who reads our output has had enough: `lockstep ... | head`
+    except BrokenPipeError:  # the reader of our output has closed it: `lockstep ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
         return EXIT_PIPE
     except LockstepError as error:

@@ -16,15 +16,21 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "preview",
         help="draw the dashboards from a Prometheus, without Grafana",
-        description="Asks a Prometheus what the panels of the Grafana dashboards ask, and draws the answers into one "
-        "HTML page that needs nothing else. It is a preview: colours and sizes are near Grafana's, not equal.",
+        description="Sends the queries of the Grafana dashboards to a Prometheus and draws the results into one HTML "
+        "page that needs no other file. It is a preview: colours and sizes are close to Grafana's, not equal.",
     )
     parser.add_argument("out", metavar="FILE.html", type=Path)
     parser.add_argument("--prometheus", default="http://127.0.0.1:9090", metavar="URL", help="(default: %(default)s)")
     parser.add_argument("--dashboard", action="append", metavar="NAME", help="fleet, run, ... (default: all)")
-    parser.add_argument("--last", default="1h", metavar="TIME", help="how far back, such as 90s, 15m, 1h (default), 2d")
     parser.add_argument(
-        "--var", action="append", default=[], metavar="NAME=VALUE", help="a variable, such as run=llama; else the first"
+        "--last", default="1h", metavar="TIME", help="period up to now, such as 90s, 15m, 1h (default), 2d"
+    )
+    parser.add_argument(
+        "--var",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="value of a variable, such as run=llama (default: the first)",
     )
     parser.set_defaults(act=act)
 

@@ -1,4 +1,4 @@
-"""`lockstep profile RUN --ranks 0,8-11`: asks a coordinator for a capture, shows its progress, prints what it says."""
+"""`lockstep profile RUN --ranks 0,8-11`: asks a coordinator for a capture, shows its progress, prints its result."""
 
 import argparse
 import asyncio
@@ -25,14 +25,16 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "profile",
         help="capture some steps of some ranks of a running job",
-        description="Asks the coordinator to have ranks of a run profile their next steps, shows how far each rank is, "
-        "and prints what their traces say. Training goes on; what it costs is printed.",
+        description="Asks the coordinator to profile the next steps of some ranks, shows the progress of each rank, "
+        "and prints what their traces show. Training goes on. The output states what the capture cost.",
     )
     parser.add_argument("run", metavar="RUN", help="name of the run")
     parser.add_argument("--ranks", required=True, metavar="LIST", help="ranks and ranges of them, e.g. 0,8-11")
     parser.add_argument("--steps", type=int, metavar="N", help="steps to capture (default: the coordinator's)")
     parser.add_argument(
-        "--shapes", action="store_true", help="record operators' input shapes: for rooflines; costs training more"
+        "--shapes",
+        action="store_true",
+        help="record input shapes of operators, which rooflines need; costs training more",
     )
     parser.add_argument(
         "--coordinator",
@@ -43,8 +45,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help=f"default: {DEFAULT_URL}",
     )
     parser.add_argument("--token-file", metavar="FILE", help="file with the coordinator's API token")
-    parser.add_argument("--no-wait", action="store_true", help="end when the request is accepted")
-    parser.add_argument("--json", action="store_true", help="print the end as one JSON object, and no progress")
+    parser.add_argument("--no-wait", action="store_true", help="exit when the coordinator has accepted the request")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object, and no progress")
     parser.set_defaults(act=act)
 
 
@@ -119,7 +121,7 @@ def check_url(url: str, option: str = "--coordinator") -> None:
 
 
 def unanswered(url: str, error: Exception) -> LocalError:
-    """Return what to say of a request without an answer: of a connection that was refused, where to look."""
+    """Return the message for a request without an answer: of a connection that was refused, where to look."""
     reason = getattr(error, "os_error", None)
     if isinstance(reason, ConnectionRefusedError):
         return LocalError(f"coordinator at {url}: no coordinator is running there; use --coordinator URL")
@@ -168,7 +170,7 @@ async def request_json(client: "aiohttp.ClientSession", method: str, path: str, 
 
 
 async def _wait(client: "aiohttp.ClientSession", path: str, request_id: int, *, quiet: bool) -> dict[str, Any]:
-    """Poll until the capture is over and explained, telling each change."""
+    """Poll until the capture is over and explained, and print each change."""
     reply: dict[int, str] = {}
     while True:
         answer = await request_json(client, "GET", path)

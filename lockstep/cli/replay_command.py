@@ -19,14 +19,15 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     """Add the sub-command."""
     parser = commands.add_parser(
         "replay",
-        help="tell the incidents of a recording or a step log",
+        help="replay a recording or a step log and print its incidents",
         description="Runs the coordinator's own state machine on a recording (`--record`) or a step log (Parquet, one "
-        "row per rank and step) and prints the incidents that were told live, or would have been.",
-        epilog="Columns, whole numbers: rank, step, start_ns, duration_ns, compute_ns, host_ns, data_ns, gc_ns and "
-        "KIND_wait_ns of every kind of domain the job has (tp, cp, ep, dp, pp, world); where known "
-        "KIND_transfer_ns, KIND_bytes, tokens, samples, work, model_flops, flags, received_ns, and run, a name. A"
-        " step log that cannot be true is refused, unless --lenient. A recording knows its domains, nodes and "
-        "thresholds, and holds what came in, true or not: what cannot be is counted and skipped, as it was live.",
+        "row per rank and step) and prints the incidents that it reported live, or would have reported.",
+        epilog="A step log has these columns of integers: rank, step, start_ns, duration_ns, compute_ns, host_ns, "
+        "data_ns, gc_ns, and KIND_wait_ns for every kind of domain of the job (tp, cp, ep, dp, pp, world). Optional "
+        "are KIND_transfer_ns, KIND_bytes, tokens, samples, work, model_flops, flags, received_ns, and the text "
+        "column run. A step log with impossible values is refused, unless --lenient is given. A recording contains "
+        "its domains, nodes and thresholds. It holds all input as it came: impossible values are counted and "
+        "skipped, as they were live.",
     )
     parser.add_argument("steplog", metavar="STEPLOG", help="Parquet file, or directory of the parts of one log")
     parser.add_argument(
@@ -34,15 +35,15 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     parser.add_argument("--order", default=DEFAULT_ORDER, help="order of the degrees, fastest varying first")
     parser.add_argument(
-        "--groups", metavar="FILE", help="YAML or JSON: lists of ranks by kind of domain, instead of the degrees'"
+        "--groups", metavar="FILE", help="YAML or JSON: lists of ranks by kind of domain, instead of degrees"
     )
     parser.add_argument(
         "--ranks-per-node", type=int, default=8, metavar="N", help="ranks of one host of a step log (default: 8)"
     )
     parser.add_argument(
-        "--lenient", action="store_true", help="count and skip what cannot be true in a step log, as a coordinator does"
+        "--lenient", action="store_true", help="count and skip impossible values in a step log, as a coordinator does"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line instead of a table")
     parser.set_defaults(act=act)
 
 

@@ -19,15 +19,15 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "report",
         help="summarise a recorded run: time by part, throughput, MFU, goodput, incidents and what they cost",
         description="Reads a recording (`record_directory` of the coordinator) or a step log (Parquet) and prints "
-        "where the device time of one run went: by part of the step, by what was lost, by day, by incident.",
+        "where the device time of one run went: by part of the step, by kind of loss, by day and by incident.",
     )
     parser.add_argument("path", metavar="RUN", type=Path, help="a recording, or the Parquet file of a step log")
-    parser.add_argument("--run", default="", metavar="NAME", help="the run, where RUN holds several")
+    parser.add_argument("--run", default="", metavar="NAME", help="the run to read if RUN holds several")
     parser.add_argument(
         "--domains", default="", metavar="DEGREES", help="parallel degrees of a step log's job, e.g. tp=8,dp=16,pp=4"
     )
     parser.add_argument("--order", default=DEFAULT_ORDER, help="order of the degrees, fastest varying first")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write the report as a page")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write the report as an HTML page")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(act=act)
 

@@ -43,9 +43,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "run",
         help="start a training command with the agent loaded",
-        description="Replaces itself with COMMAND. Processes of it load the agent once they import torch, and those "
-        "that train are watched, whatever launcher started them; nothing else changes, and a failure of the agent "
-        "leaves the training running without it.",
+        description="Replaces itself with COMMAND. Its processes load the agent when they import torch. The agent "
+        "monitors those that train, whatever launcher started them. Nothing else changes: if the agent fails, the "
+        "training goes on without it.",
     )
     parser.add_argument(
         "--run", metavar="NAME", help=f"name of the run (default: ${RUN_VARIABLE}, or the launcher's name of the job)"
@@ -54,10 +54,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--nccl-inspector",
         metavar="PATH",
-        help="profiler plugin NCCL Inspector or RCCL Inspector (.so), whose timings of collectives on the device the "
-        "node's exporter counts (docs/inspector.md); variables that are set already stay as they are",
+        help="load the profiler plugin NCCL Inspector or RCCL Inspector (.so), which times collectives on the device "
+        "(docs/inspector.md); variables that are already set keep their values",
     )
-    layout = parser.add_argument_group("domains", "for process groups whose name tells nothing (docs/domains.md)")
+    layout = parser.add_argument_group(
+        "domains", "for process groups whose names do not show their kind (docs/domains.md)"
+    )
     for flag, (variable, text) in _LAYOUT.items():
         layout.add_argument(flag, metavar="VALUE", dest=variable, help=text)
     throughput = parser.add_argument_group("throughput and MFU", "each also an environment variable; default: auto")
@@ -134,7 +136,7 @@ def inspector_environment(environ: Mapping[str, str], plugin: str) -> dict[str, 
 
 
 def _layout(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return what was said of the job's layout, as far as it can be checked before the world's size is known."""
+    """Return the given layout of the job, checked as far as possible before the world's size is known."""
     given = {variable: getattr(arguments, variable) for variable, _ in _LAYOUT.values()}
     degrees, order = given["LOCKSTEP_DEGREES"], given["LOCKSTEP_ORDER"]
     if degrees is not None:

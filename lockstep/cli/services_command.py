@@ -59,7 +59,7 @@ def _add_service(
             action="append",
             metavar="DIR",
             type="record_directory={}".format,
-            help="record what comes in, for `lockstep replay DIR`; short for --set record_directory=DIR",
+            help="record all input for `lockstep replay DIR`; short for --set record_directory=DIR",
         )
 
 
@@ -67,17 +67,19 @@ def _add_up(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     up = commands.add_parser(
         "up",
         help="exporter and coordinator in one process, on loopback",
-        description="Runs all services of one machine until SIGINT or SIGTERM; `lockstep run` has training watched.",
+        description="Runs all services of one machine until SIGINT or SIGTERM. `lockstep run` monitors a training.",
     )
     up.add_argument(
         "--root", metavar="DIR", help="directory shared with the training processes (default: /dev/shm/lockstep)"
     )
-    up.add_argument("--state-directory", metavar="DIR", help="where incidents are kept (default: in memory only)")
-    up.add_argument("--record", metavar="DIR", help="record what comes in, for `lockstep replay DIR`")
+    up.add_argument(
+        "--state-directory", metavar="DIR", help="directory that stores incidents (default: in memory only)"
+    )
+    up.add_argument("--record", metavar="DIR", help="record all input for `lockstep replay DIR`")
     up.add_argument(
         "--token-file",
         metavar="FILE",
-        help="file with a token, which captures and changes need (default: none)",
+        help="file with the token that captures and changes require (default: none)",
     )
     up.add_argument(
         "--exporter-port", type=port_number, metavar="PORT", help="port of the exporter's /metrics (default: 9855)"
@@ -86,7 +88,7 @@ def _add_up(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         "--coordinator-port",
         type=port_number,
         metavar="PORT",
-        help="port of the coordinator's metrics, API, page (default: 9856)",
+        help="port of the coordinator's metrics, API and page (default: 9856)",
     )
     up.set_defaults(act=_up)
 

@@ -17,9 +17,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     """Add the sub-command."""
     parser = commands.add_parser(
         "simulate",
-        help="say what a step of a job should take, where its time goes, and whether it fits the memory",
-        description="Simulates one step of the job that SPEC (YAML, see docs/simulator.md) says: step time, tokens/s, "
-        "MFU, communication, bubble, and peak memory of every pipeline stage.",
+        help="predict what a step of a job should take, where its time goes, and whether the job fits in memory",
+        description="Simulates one step of the job that SPEC describes (YAML, see docs/simulator.md): step time, "
+        "tokens/s, MFU, communication, bubble, and peak memory of every pipeline stage.",
     )
     parser.add_argument("spec", metavar="SPEC", type=Path, help="YAML file of model, strategy, cluster and batch")
     add_cost_options(parser)
@@ -50,7 +50,7 @@ def act(arguments: argparse.Namespace) -> int:
 
 
 def read_spec(path: Path) -> "JobSpec":
-    """Return the job that a file says; files it names are looked for beside it.
+    """Return the job that a file describes; files that it names are looked for next to it.
 
     Raises
     ------

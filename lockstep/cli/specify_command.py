@@ -20,12 +20,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "specify",
         help="write a specification for simulate from the configuration of another program",
-        description="Prints the specification of a job (YAML, see docs/simulator.md) that other programs' files "
-        "configure. Sources combine: the model of one, the strategy of another; later ones go before earlier ones in "
-        "the order of the options below.",
+        description="Prints the specification (YAML, see docs/simulator.md) of a job that the files of other programs "
+        "configure. Sources combine, e.g. the model of one and the strategy of another. In the order of the options "
+        "below, later ones override earlier ones.",
     )
     parser.add_argument("--hugging-face", metavar="JSON", type=Path, help="config.json of a model of Transformers")
-    parser.add_argument("--torchtitan", metavar="TOML", type=Path, help="a job's file of torchtitan")
+    parser.add_argument("--torchtitan", metavar="TOML", type=Path, help="a job file of torchtitan")
     parser.add_argument("--megatron", metavar="FILE", type=Path, help="a file with the arguments of Megatron-LM")
     parser.add_argument("--deepspeed", metavar="JSON", type=Path, help="a configuration of DeepSpeed")
     parser.add_argument("--ranks", type=int, required=True, metavar="N", help="ranks of the job")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 10.0  # of one request
 _ANSWER_MAX_BYTES = 16 << 20  # the list of 10,000 runs is 8 MB
 _INTERVALS_S = (0.2, 3600.0)
-_PLAIN_WIDTH = 200  # of a file, where no terminal says
+_PLAIN_WIDTH = 200  # of a file, where there is no terminal
 _UP, _DOWN, _QUIT = b"\x1b[A", b"\x1b[B", b"q"
 
 
@@ -31,19 +31,21 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "top",
         help="watch the runs of a coordinator in the terminal",
-        description="Shows the runs of a coordinator and, of one of them, the slowest ranks and what is open. Up and "
-        "down choose the run, q ends. Plain text where no terminal is.",
+        description="Shows the runs of a coordinator and, for the selected run, the slowest ranks and the open "
+        "incidents. The keys up and down select a run, q quits. Without a terminal it prints plain text.",
     )
     parser.add_argument("--coordinator", default=DEFAULT_URL, metavar="URL", help=f"default: {DEFAULT_URL}")
     parser.add_argument("--run", default="", metavar="NAME", help="the run shown in detail (default: the first)")
-    parser.add_argument("--once", action="store_true", help="print what is known now, and end")
-    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks (default: 2)")
-    parser.add_argument("--token-file", metavar="FILE", help="file with the API token, where passwords are needed")
+    parser.add_argument("--once", action="store_true", help="print the present state and exit")
+    parser.add_argument(
+        "--interval", type=float, default=2.0, metavar="SECONDS", help="time between two updates (default: 2)"
+    )
+    parser.add_argument("--token-file", metavar="FILE", help="file with the API token, if the coordinator requires one")
     parser.set_defaults(act=act)
 
 
 def act(arguments: argparse.Namespace) -> int:
-    """Watch until told to end.
+    """Watch until the user ends it.
 
     Raises
     ------
@@ -100,7 +102,7 @@ class Watch:
         self.view = view
 
     def trouble(self, what: str) -> None:
-        """Keep what is known, and say why it is not fresh."""
+        """Keep what is known, and note why it is not fresh."""
         old = self.view
         self.view = TopView(
             url=old.url,
@@ -178,7 +180,7 @@ async def _watch(watch: Watch, interval_s: float, *, is_terminal: bool) -> int:
 
 
 async def _look(watch: Watch, client: "aiohttp.ClientSession", stop: asyncio.Event) -> None:
-    """Look once; whoever wants to end does not wait for an answer."""
+    """Look once; a user who wants to end does not wait for an answer."""
     looking, stopping = asyncio.ensure_future(watch.look(client)), asyncio.ensure_future(stop.wait())
     await asyncio.wait((looking, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()

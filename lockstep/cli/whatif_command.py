@@ -27,21 +27,23 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     """Add the sub-command."""
     parser = commands.add_parser(
         "whatif",
-        help="say what healing a link or a rank, or running a job otherwise, would give",
-        description="Simulates the job that SPEC says, and the same job otherwise: alternatives by predicted step "
-        "time (by time for a token where the batch differs), with the gain against now; those that run out of memory "
-        "last. Without options, every sick link and rank is healed alone and all together. With --run, the job is that "
-        "of a monitored run, with the model that its coordinator fitted to its healthy steps; without other options "
-        "its batch, micro-batches, buckets and degrees are varied.",
-        epilog="Options combine: an alternative takes one value of each. Values are separated by commas: "
-        "`--heal rank/5,network/2` are two alternatives, `--heal rank/5 --heal network/2` is one.",
+        help="predict the gain of repairing a link or a rank, or of running a job in another way",
+        description="Simulates the job that SPEC describes and alternatives to it, and sorts them by predicted step "
+        "time (by time per token if the batch differs), with the gain over the present job. Alternatives that run out "
+        "of memory come last. Without options, it repairs every degraded link and rank, one at a time and all "
+        "together. With --run, the job is a monitored run, with the model that the coordinator fitted to its healthy "
+        "steps; without other options, it varies batch, micro-batches, buckets and degrees.",
+        epilog="Options combine: an alternative takes one value of each. Commas separate values: "
+        "`--heal rank/5,network/2` gives two alternatives, `--heal rank/5 --heal network/2` gives one.",
     )
     parser.add_argument(
         "spec", metavar="SPEC", type=Path, nargs="?", help="YAML file of model, strategy, cluster and batch"
     )
     parser.add_argument("--run", metavar="NAME", default="", help="a monitored run, instead of SPEC")
     parser.add_argument("--coordinator", default=DEFAULT_URL, metavar="URL", help=f"with --run; default: {DEFAULT_URL}")
-    parser.add_argument("--token-file", metavar="FILE", help="with --run: file with the API token, where it is needed")
+    parser.add_argument(
+        "--token-file", metavar="FILE", help="with --run: file with the API token, if the coordinator requires one"
+    )
     parser.add_argument(
         "--heal",
         action="append",
@@ -57,15 +59,17 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         action="append",
         default=[],
         metavar="DEGREES",
-        help="e.g. tp=4,pp=2; dp takes the rest of the ranks if not named; again for another alternative",
+        help="e.g. tp=4,pp=2; dp takes the remaining ranks if not named; repeat it for another alternative",
     )
     parser.add_argument(
         "--search",
         action="store_true",
-        help="try degrees, micro-batches, ZeRO, sequence parallelism, recomputation and buckets for as many ranks, and "
-        "show the best of each layout",
+        help="try degrees, micro-batches, ZeRO, sequence parallelism, recomputation and buckets for the same number of "
+        "ranks, and show the best of each layout",
     )
-    parser.add_argument("--limit", type=int, default=1000, metavar="N", help="most spreads of a search (default: 1000)")
+    parser.add_argument(
+        "--limit", type=int, default=1000, metavar="N", help="most layouts that a search tries (default: 1000)"
+    )
     parser.add_argument(
         "--seconds", type=float, default=120.0, metavar="S", help="longest time of a search (default: 120)"
     )
@@ -129,7 +133,7 @@ def _job(arguments: argparse.Namespace) -> "tuple[JobSpec, list[str]]":
 
 
 def _changes(spec: "JobSpec", arguments: argparse.Namespace) -> "list[Change]":
-    """Return the alternatives that the options say."""
+    """Return the alternatives that the options name."""
     from lockstep.simulator.whatif import Change, attributions, variations  # noqa: PLC0415
 
     options: list[Sequence[Change]] = [_heals(spec, names) for names in arguments.heal]
@@ -182,7 +186,7 @@ def _check_fields(spec: "JobSpec", changes: "Sequence[Change]") -> None:
             unknown = unknown or error
             continue
         except LockstepError:
-            pass  # the alternative says it
+            pass  # the alternative reports it
         return
     if unknown is not None:
         raise unknown
@@ -228,7 +232,7 @@ def _degrees(spec: "JobSpec", text: str) -> "Change":
 
 @contextmanager
 def _progress() -> "Iterator[OnDone]":
-    """Yield what hears of the progress: a bar on a terminal, nothing else."""
+    """Yield what receives the progress: a bar on a terminal, nothing else."""
     if not sys.stderr.isatty():
         yield lambda _done, _all: None
         return

@@ -1,6 +1,6 @@
 """Judges the facts of one node. Each check is small and pure: facts in, one `Check` out.
 
-Facts may come from a file that somebody sent: a value of another type than expected counts as not known.
+Facts may come from another person's file: a value of another type than expected counts as not known.
 """
 
 from collections.abc import Callable, Mapping

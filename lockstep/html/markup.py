@@ -1,7 +1,7 @@
 """HTML and SVG as text, escaped by construction: only `Html` goes into a document as it is, every other text is text.
 
-Names come from traces, and a trace may be hostile. Beside the five characters of markup, what a reader could not see or
-what would turn the text around him is replaced, and a name without end is cut.
+Names come from traces, and a trace may be hostile. Besides the five characters of markup, what a reader could not see
+or what would turn the text around it is replaced, and a name without end is cut.
 """
 
 import re

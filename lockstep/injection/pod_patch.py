@@ -36,7 +36,7 @@ _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 @dataclass
 class PodPatch:
-    """Operations for one pod, and what its author should know; `reason` says why there are none."""
+    """Operations for one pod, and what its author should know; `reason` states why there are none."""
 
     operations: list[Json] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

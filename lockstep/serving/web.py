@@ -22,7 +22,7 @@ from aiohttp import web
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.metric import HTTP_REFUSALS
-from lockstep.serving.fault_isolation import FaultIsolation
+from lockstep.serving.fault_isolation import REFUSED, FaultIsolation
 from lockstep.serving.http_server import LINGERING_S, BoundedSite, Connections
 from lockstep.serving.web_config import WebConfig, read_web_config
 
@@ -45,7 +45,8 @@ class Web:
 
     `is_token` returns whether a bearer token is right: its holder needs no password as well, for HTTP has one header
     for both. `refusals` counts answers by status, of all handlers, that refuse who asks (`HTTP_REFUSALS`), `isolation`
-    failures of ours while a changed file was read.
+    changed files that were refused, or failed by a bug of ours. `is_current` is whether the files are in force as they
+    are now.
     """
 
     def __init__(self, file: str = "", is_token: Callable[[str], bool] = lambda _: False) -> None:
@@ -56,6 +57,7 @@ class Web:
         self.connections = Connections()
         self.refusals: Counter[str] = Counter(dict.fromkeys(HTTP_REFUSALS, 0))
         self.isolation = FaultIsolation((_RELOAD,), failures_max=sys.maxsize)
+        self.is_current = True
         self._times = self._read_times()
         self._secret = os.urandom(16)
         self._known: OrderedDict[bytes, None] = OrderedDict()
@@ -155,9 +157,12 @@ class Web:
         times = await asyncio.to_thread(self._read_times)
         if times != self._times:
             self._times = times
+            self.is_current = False
             try:
                 await asyncio.to_thread(self.reload)
+                self.is_current = True
             except ConfigError as error:
+                self.isolation.dropped[_RELOAD, REFUSED] += 1
                 _log.warning("%s; what was in force before stays", error)
 
     def reload(self) -> None:

@@ -74,7 +74,8 @@ class TlsConfig:
         try:
             context.load_cert_chain(self.certificate, self.key)
         except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"cert_file {self.certificate}, key_file {self.key}: {error}") from None
+            expected = "expected a certificate and its private key, in PEM, without a passphrase"
+            raise ConfigError(f"cert_file {self.certificate}, key_file {self.key}: got {error}, {expected}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

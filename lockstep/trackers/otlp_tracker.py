@@ -24,8 +24,8 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-import lockstep
 from lockstep.contracts.errors import ConfigError, PeerError
+from lockstep.contracts.version import VERSION
 from lockstep.trackers.incident_notes import IncidentNote
 from lockstep.trackers.points import StepPoint, with_values
 from lockstep.trackers.tracker import PREFIX, TrackerOptions
@@ -61,7 +61,7 @@ class OtlpTracker:
     def __init__(self, metrics: OTLPMetricExporter, logs: OTLPLogExporter, resource: Resource) -> None:
         self.tracker_run = ""
         self._metrics, self._logs, self._resource = metrics, logs, resource
-        self._scope = InstrumentationScope(PREFIX, lockstep.__version__)
+        self._scope = InstrumentationScope(PREFIX, VERSION)
 
     def log_points(self, points: Sequence[StepPoint]) -> None:
         """Send a gauge for each figure."""

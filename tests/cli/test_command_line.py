@@ -12,7 +12,7 @@ from lockstep.cli.command_line.parser_tree import read_parser
 from lockstep.cli.main import build_parser, main
 
 PROGRAM = read_parser(build_parser())
-MACROS = {".TH", ".SH", ".TP", ".BR"}
+MACROS = {".TH", ".SH", ".TP", ".BR", ".nf", ".fi"}
 
 
 def complete(*words):

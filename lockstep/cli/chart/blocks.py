@@ -24,7 +24,7 @@ OWNED = {
     "exporter.config": _BROKER | _HTTP | {"root", "node", "spool_directory"},
     "coordinator.config": _BROKER | _HTTP | {"state_directory", "record_directory", "api_token_file", "policy_file"},
 }
-"""Keys that the chart gives itself, from the place where it puts files and ports; values cannot say them."""
+"""Keys that the chart gives itself, from the place where it puts files and ports; values cannot set them."""
 FORMS: dict[str, type] = {
     "exporter.config": ExporterConfig,
     "coordinator.config": CoordinatorConfig,

@@ -1,6 +1,6 @@
 """values.schema.json, made from values.yaml: a key's type is that of its default, and what is not there is refused.
 
-What a default cannot tell (choices, ranges, patterns, what a list holds) stands here by path or by name.
+What a default does not show (choices, ranges, patterns, what a list holds) stands here by path or by name.
 """
 
 import json

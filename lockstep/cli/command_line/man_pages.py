@@ -58,9 +58,15 @@ def _flag(argument: CommandArgument, flag: str) -> str:
 
 
 def _paragraph(text: str) -> str:
-    """Return text in lines of at most 100 characters, none of which begins a request."""
-    lines = textwrap.wrap(_escaped(text), 100, break_on_hyphens=False, break_long_words=False)
-    return "\n".join(re.sub(r"^(?=[.'])", r"\\&", line) for line in lines)
+    """Return text in lines of at most 100 characters, none of which begins a request; examples keep their lines."""
+    parts = []
+    for line in text.splitlines():
+        if line.startswith("  "):
+            parts.append(f".nf\n{_escaped(line)}\n.fi")
+        else:
+            wrapped = textwrap.wrap(_escaped(line), 100, break_on_hyphens=False, break_long_words=False)
+            parts += [re.sub(r"^(?=[.'])", r"\\&", each) for each in wrapped]
+    return "\n".join(parts)
 
 
 def _escaped(text: str) -> str:

@@ -46,7 +46,7 @@ def run_demo(
 ) -> int:
     """Run the demonstration and return its exit status.
 
-    `picture` is a file for the verdict as SVG, `record` a directory for what the coordinator hears.
+    `picture` is a file for the verdict as SVG, `record` a directory for what the coordinator receives.
 
     Raises
     ------

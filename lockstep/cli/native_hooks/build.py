@@ -40,7 +40,7 @@ _DIRECTORY_MODE, _FILE_MODE = 0o755, 0o644
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """A build that passed its self-test: the directory that it lies in, and what its manifest says."""
+    """A build that passed its self-test: its directory, and the content of its manifest."""
 
     directory: Path
     manifest: Manifest
@@ -107,7 +107,7 @@ def find_compiler(environ: Mapping[str, str]) -> str:
 
 
 def version_of(compiler: str) -> str:
-    """Return the first line in which a compiler says what it is."""
+    """Return the first line of a compiler's version."""
     done = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)  # noqa: S603  (found on PATH)
     return (done.stdout.splitlines() or [compiler])[0]
 

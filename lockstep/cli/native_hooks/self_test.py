@@ -22,7 +22,8 @@ import torch.distributed as dist
 
 from lockstep.agent.boundary import FailureGuard
 from lockstep.agent.groups import ProcessGroups
-from lockstep.agent.hooks import Removal, collectives, native, native_kernel
+from lockstep.agent.hooks import collective_operators, collectives, native, native_kernel
+from lockstep.agent.hooks.patching import Removal
 from lockstep.agent.mark_writer import mark_buffer_type
 from lockstep.contracts.marks import BLOCK_BYTES, BLOCK_COUNT, KIND_MASK, MARK_STRUCT, MarkKind, unpack_block
 from lockstep.contracts.ring import ISSUES_BYTES
@@ -125,7 +126,7 @@ def compare(library: Path) -> list[str]:
     found: list[Noted] = []
     for install in (
         collectives.install_in_python,
-        lambda stub: native_kernel.install(stub, module, collectives.operators()),
+        lambda stub: native_kernel.install(stub, module, collective_operators.operators()),
     ):
         with recording(install) as stub:
             run_collectives()

@@ -42,7 +42,7 @@ _CAPTIONS = {
     "gradient": "gradient collective",
     "send": "send",
 }
-# The colours of the report's style sheet, whose pairs people of all kinds of colour vision can tell apart.
+# The colours of the report's style sheet, whose pairs people of all kinds of colour vision can distinguish.
 _STYLE = """
 svg { --ink: #1b1f24; --soft: #57606a; --grid: #e7ebef; --back: #fff; --forward: #0a3fb5; --backward: #3cb4ee;
   --optimizer: #a3439b; --feature: #dd6a10; --gradient: #2b8b5b; --send: #5a4233; background: var(--back); }

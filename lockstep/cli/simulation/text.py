@@ -117,7 +117,7 @@ def _sick(spec: JobSpec) -> list[str]:
     if not sick:
         return []
     named = ", ".join(sick[:_SICK_SHOWN]) + (f" and {len(sick) - _SICK_SHOWN} more" if len(sick) > _SICK_SHOWN else "")
-    return ["", f"not whole: {named}; `lockstep whatif` tells what healing them gives back"]
+    return ["", f"degraded: {named}; `lockstep whatif` predicts what repairing them gives back"]
 
 
 def _bar(ratio: float) -> str:
