@@ -119,6 +119,7 @@ def command(part: Part) -> list[str]:
         part.marked,
         *part.flags,
         *distribution,
+        "--tb=short",
         "--durations",
         "15",
         *limit,

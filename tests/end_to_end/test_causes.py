@@ -16,22 +16,20 @@ import pytest
 from tests.support.servers import running, wait_until
 from tests.support.stack import LOCKSTEP, full_stack
 
-pytestmark = [pytest.mark.alone, pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.alone, pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(600)]
 
 JOB = Path(__file__).parent / "causes_job.py"
 RUN = "causes"
 TOKEN = "causes-token"
 RANKS = 4
 HEALTHY_STEP = 60
-START_SECONDS, DETECT_SECONDS, EXPLAIN_SECONDS, SETTLE_SECONDS = 150, 120, 180, 90
+START_SECONDS, DETECT_SECONDS, EXPLAIN_SECONDS, SETTLE_SECONDS = 150, 120, 180, 240
 POLICY = {
     "profile.cooldown_seconds": 0.0,
     "profile.per_day": 1000,
     "profile.per_run": 1000,
     "profile.expire_seconds": float(EXPLAIN_SECONDS),
 }
-JOB_WIDE = {"run.pending_seconds": 0.1}
-"""Thresholds of slower jobs, for the fault of all ranks only: they are long because shared hosts are busy for seconds."""
 SHAPES = {"profile.shapes": True}
 """Sizes of collectives and shapes of operators are recorded only where an operator asks for them."""
 
@@ -214,8 +212,11 @@ def test_shapes_that_change_are_named(job):
 
 
 def test_small_messages_are_named(job):
-    """A hundred all-reduces of one number in each step slow all ranks alike: the job, and what its collectives are."""
-    with job.policy(JOB_WIDE | SHAPES), job.fault("messages", 0) as before:
+    """A hundred all-reduces of one number in each step slow all ranks alike: the job, and what its collectives are.
+
+    A shared host may make all ranks slower for seconds as well, so the coordinator waits half a minute.
+    """
+    with job.policy(SHAPES), job.fault("messages", 0) as before:
         incident = job.explained("fluctuation", [], before)
     assert (incident["scope"], incident["cause"]) == ("job", "link")
     assert (incident["root_cause"], incident["bottleneck"]) == ("small_packets", "communication"), incident["evidence"]

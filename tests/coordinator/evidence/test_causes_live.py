@@ -17,6 +17,8 @@ from tests.support.servers import get_json, prometheus, wait_until
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(1200)]
 SAMPLES = 8  # of each period after its first, without which it is not asked about
 SAMPLE_S = 2.0  # between two of them
+SUBQUERY_STEP_S = 5  # of the catalogue's queries; Prometheus evaluates them at multiples of it
+OFF_STEP_S = 2  # no period begins at such a multiple: Prometheus 2 counts that step, 3 does not
 SCRAPE_S = 20  # between two scrapes, and for one: 20 MB
 CATALOGUE = load_catalogue()
 
@@ -35,7 +37,7 @@ def await_scrapes(address):
 def read(tmp_path_factory):
     """Return what was read for each (fault, place)."""
     sites = [Site(number, fault, place) for place in PLACES for number, fault in enumerate(FAULTS)]
-    start_s = float(round(time.time()) - 600)
+    start_s = (time.time() - 600) // SUBQUERY_STEP_S * SUBQUERY_STEP_S + OFF_STEP_S
     times_s = [start_s + number * SAMPLE_S for number in range(2 * SAMPLES + 1)]
     onset_s, end_s = times_s[SAMPLES], times_s[-1]
     periods = Periods(before_start_s=start_s, before_end_s=onset_s, after_start_s=onset_s - 1, after_end_s=end_s)
