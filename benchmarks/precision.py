@@ -180,11 +180,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shared", type=Path, help="folder of larger public traces")
     parser.add_argument("--write", type=Path, help="page whose tables to replace")
     given = parser.parse_args(arguments)
-    parts = [("The repository's traces", "repository", ROOT), ("Of the repository, held out", "held_out", ROOT)]
+    parts = [("The repository's traces", "repository", ROOT), ("The repository's held-out traces", "held_out", ROOT)]
     if given.shared:
         parts += [
             ("Larger public traces, not in the repository", "shared", given.shared),
-            ("Of the larger public traces, held out", "held_out_shared", given.shared),
+            ("The held-out larger public traces", "held_out_shared", given.shared),
         ]
     text, decides = [], []
     for title, section, root in parts:
