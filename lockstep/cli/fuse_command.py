@@ -131,7 +131,7 @@ def _gradients(document: dict[str, Any], where: str) -> "StepGradients":
 def _number(value: Any, key: str, what: str, where: str) -> float:
     number = value.get(key) if isinstance(value, dict) else None
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= _HUGE:
-        raise MalformedError(f"{what}.{key}", where=where, got=number, expected="a number of 0 and more")
+        raise MalformedError(f"{what}.{key}", where=where, got=number, expected="a number of at least 0")
     return float(number)
 
 

@@ -99,7 +99,7 @@ def test_there_are_examples():
             "typ: gpt",
             "model.typ in spec.yaml, line 2, column 9: got the unknown key 'typ', expected 'type'",
         ),
-        ("precision: full", "precision: {activation: 0}", "a number above 0 (bytes an element)"),
+        ("precision: full", "precision: {activation: 0}", "a number above 0 (bytes per element)"),
         ("type: gpt", "type: gtp", "model.type in spec.yaml, line 2, column 15: got 'gtp', expected 'gpt'"),
         ("network/1", "netwrk/1", "LEVEL 'network' (nearest of NVLink, network)"),
         ("network/1", "network/2", "expected network/0 to network/1"),

@@ -195,7 +195,7 @@ def expected_of(field: Field) -> str:
 
 def _bounds(field: Field) -> str:
     if field.high is None or field.high >= HUGE:
-        return f" above {field.above:.12g}" if field.above is not None else f" of {field.low or 0:.12g} and more"
+        return f" above {field.above:.12g}" if field.above is not None else f" of at least {field.low or 0:.12g}"
     low = f"above {field.above:.12g} and at most" if field.above is not None else f"{field.low or 0:.12g} to"
     return f" {low} {field.high:.12g}"
 

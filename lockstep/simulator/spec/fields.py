@@ -10,14 +10,14 @@ from lockstep.simulator.spec.model_fields import MODELS
 from lockstep.simulator.spec.strategy_fields import STRATEGY
 
 SPECIFICATION = section(
-    "what a job is and runs on",
+    "a job and the machine on which it runs",
     {
-        "name": text("name of the job, for people; the file's if empty", ""),
+        "name": text("name of the job, for display; the name of the file if empty", ""),
         "model": Field(kind=VARIANTS, help="the model", variants=MODELS),
         "batch": count("samples of a step, over all ranks", 100_000_000),
-        "strategy": section("how the model is spread over the ranks", STRATEGY, NOTHING),
+        "strategy": section("how the model is distributed over the ranks", STRATEGY, NOTHING),
         "cluster": section("the machine", CLUSTER),
-        "calibration": optional(section("what measured steps have taught about the machine", CALIBRATION)),
+        "calibration": optional(section("parameters of the machine fitted to measured steps", CALIBRATION)),
     },
 )
 """The whole file."""

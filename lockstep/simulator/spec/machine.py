@@ -1,4 +1,4 @@
-"""The fields of a specification that describe the machine: device, links, health, and what calibration has taught."""
+"""The fields of a specification that describe the machine: device, links, health and calibration."""
 
 import inspect
 
@@ -38,26 +38,31 @@ DEVICE = {
     "matrix_efficiency": share("share of the peak that large products reach", None),
     "memory_efficiency": share("share of the memory bandwidth that operators reach", None),
     "half_flops": amount("size of a product that reaches half of the efficiency", "FLOPs", None, above=None),
-    "launch_s": amount("time in which the host issues an operator", "seconds", None, above=None),
-    "overlap_factor": amount("what computation and gradients each lose while both run", "", None, above=None),
+    "launch_s": amount("time that the host takes to issue an operator", "seconds", None, above=None),
+    "overlap_factor": amount("slowdown of computation and of gradients while both run", "", None, above=None),
     "fp8_flops_per_second": amount("peak arithmetic of FP8 products; none if not given", "FLOP/s", None),
-    "fp8_share": share("share of that peak that FP8 products reach over what others reach of theirs", None),
+    "fp8_share": share(
+        "share of that peak that FP8 products reach, relative to the share that other products reach of theirs", None
+    ),
     "fp8_backward_share": share(
-        "share of that speed that FP8 products of the backward pass reach, which add in single precision", None
+        "share of that speed that FP8 products reach in the backward pass, where they add in single precision", None
     ),
     "attention_kernel": optional(
         choice(
-            "kernel of fused attention, `flash_attention_2` if not given; version 3 and `cudnn` are those of H100",
+            "kernel of fused attention, `flash_attention_2` if not given; `flash_attention_3` and `cudnn` are for H100",
             tuple(ATTENTION_KERNELS),
         )
     ),
     "launch_blocking": flag(
-        "the host issues an operator when the one before has ended (CUDA_LAUNCH_BLOCKING=1)", default=None
+        "the host issues an operator only when the previous one has ended (CUDA_LAUNCH_BLOCKING=1)", default=None
     ),
     "context_bytes": amount("memory that a process takes before it allocates", "bytes", None, above=None),
     "communicator_bytes": amount("memory of the buffers of one communicator", "bytes", None, above=None),
     "allocator_reserve_ratio": amount(
-        "what the allocator holds beyond the memory that comes and goes, as a share of it", "", None, above=None
+        "memory that the allocator holds in addition to the memory that is allocated and freed, as a share of that",
+        "",
+        None,
+        above=None,
     ),
     "unusable_ratio": optional(number("share of the memory that the driver keeps", 0.0, 0.5)),
 }
@@ -68,15 +73,17 @@ LINK = {
     "step_s": amount("time of each round", "seconds", 0.0, above=None),
 }
 LEVEL = {
-    "name": text("name, without `/` and `.`, unlike the others'"),
+    "name": text("unique name, without `/` and `.`"),
     "fanout": count("children that the level joins", WORLD_SIZE_MAX),
     **LINK,
-    "through": flag("traffic of the levels above passes these links as well (PCIe: yes, NVLink: no)", default=True),
-    "lanes": count("equal parts of an uplink of which a member of a group uses one: network cards", 4096, 1),
+    "through": flag("traffic of higher levels also passes through these links (PCIe: yes, NVLink: no)", default=True),
+    "lanes": count("equal parts of an uplink, e.g. network cards; each member of a group uses one", 4096, 1),
     "measured": mapping(
-        "links by size of group, for groups inside one domain, as measured",
+        "measured links by size of group, for groups inside one domain",
         "size of the group",
-        Field(kind=LIST, help="links; the one that is through first counts", item=section("a link as measured", LINK)),
+        Field(
+            kind=LIST, help="links, of which the fastest for a transfer counts", item=section("a measured link", LINK)
+        ),
     ),
 }
 SIZED = tuple(name for name, make in clusters.CLUSTERS.items() if inspect.signature(make).parameters)
@@ -91,19 +98,19 @@ CLUSTER = {
     "network_gbit": optional(
         amount("line rate of all cards of a node (" + ", ".join(NETWORKED) + "), Gbit/s; the preset's own if null", "")
     ),
-    "device": optional(section("the device; with a preset, what differs from its device", DEVICE)),
+    "device": optional(section("the device; with a preset, only the differences from its device", DEVICE)),
     "levels": sections(
         "levels of links, from inside the card outwards", "one level; the numbers are those of an uplink", LEVEL
     ),
     "health": section(
-        "what is wrong; what is not named is whole",
+        "degraded links and ranks; all others are healthy",
         {
             "links": mapping(
-                "share of its bandwidth that an uplink has left; `network/3` is that of child 3 of the level `network`",
+                "remaining share of an uplink's bandwidth; `network/3` is the uplink of child 3 of the level `network`",
                 "LEVEL/CHILD",
-                share("share left"),
+                share("remaining share"),
             ),
-            "ranks": mapping("share of its device's speed that a rank has left", "rank", share("share left")),
+            "ranks": mapping("remaining share of the speed of a rank's device", "rank", share("remaining share")),
         },
         NOTHING,
     ),
@@ -114,9 +121,9 @@ _PARAMETERS = {
     "memory_efficiency": "share of the memory bandwidth that operators reach",
     "half_flops": "size of a product that reaches half of the efficiency, FLOPs",
     "launch_s": "time in which the host issues an operator, seconds",
-    "overlap_factor": "what computation and gradients each lose while both run",
-    "link_latency_ratio": "real over declared latency of links",
-    "link_bandwidth_ratio": "real over declared bandwidth of links",
+    "overlap_factor": "slowdown of computation and of gradients while both run",
+    "link_latency_ratio": "real divided by declared latency of links",
+    "link_bandwidth_ratio": "real divided by declared bandwidth of links",
 }
 _DIVISORS = ("link_bandwidth_ratio",)
 
@@ -130,7 +137,7 @@ def _parameter(name: str) -> Field:
 
 CALIBRATION = {
     "file": optional(
-        text("YAML file next to the specification that holds this section, as `lockstep calibrate` writes it")
+        text("YAML file with this section, in the folder of the specification; `lockstep calibrate` writes it")
     ),
     "parameters": section(
         "numbers fitted to measured steps; they replace the cluster's",
@@ -138,25 +145,25 @@ CALIBRATION = {
         NOTHING,
     ),
     "links": mapping(
-        "links of one level, on top of the ratios of all",
+        "links of one level, in addition to the ratios for all links",
         "level",
         section(
-            "real over declared",
+            "real divided by declared",
             {
-                BANDWIDTH: amount("real over declared bandwidth", "", 1.0),
-                LATENCY: amount("real over declared latency", "", 1.0, above=None),
+                BANDWIDTH: amount("real divided by declared bandwidth", "", 1.0),
+                LATENCY: amount("real divided by declared latency", "", 1.0, above=None),
             },
         ),
     ),
     "overhead_seconds": number(
-        "what a step takes besides its timeline: data, host, spread of the ranks, and what is not explained",
+        "time of a step outside its timeline: data, host, spread of the ranks, and unexplained time",
         -86400.0,
         86400.0,
         0.0,
         unit="seconds",
     ),
     "error_band_ratio": optional(
-        number("error on steps held out of the fit, printed with every forecast; unknown if null", 0.0, 100.0)
+        number("error on steps held out of the fit, which every forecast prints; unknown if null", 0.0, 100.0)
     ),
-    "source": text("what was measured, when; for people", ""),
+    "source": text("what was measured, and when; a comment", ""),
 }

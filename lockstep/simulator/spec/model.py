@@ -145,7 +145,7 @@ def _csv_number(text: str, column: str, where: str) -> float:
     except ValueError:
         number = -1.0
     if not (isfinite(number) and number >= 0):
-        raise MalformedError(column, where=where, got=repr(text), expected="a number of 0 and more")
+        raise MalformedError(column, where=where, got=repr(text), expected="a number of at least 0")
     return number
 
 

@@ -28,21 +28,21 @@ PRECISIONS = {
     "full": FULL,
 }
 _BYTES = {
-    name: amount(help_, "bytes an element", None, above=0.0 if name == "activation" else None)
+    name: amount(help_, "bytes per element", None, above=0.0 if name == "activation" else None)
     for name, help_ in {
         "activation": "activations",
         "weight": "weights",
-        "gradient": "gradients as kept",
+        "gradient": "gradients as stored",
         "sent_gradient": "gradients as sent",
         "optimizer": "the optimizer's state",
     }.items()
 }
 _BYTES["product"] = optional(
-    number("factors of linear layers' products (but the head's); as the activations if null, 1 is FP8", 1.0, 8.0)
+    number("factors of linear layers' products, except the head's; like the activations if null; 1 is FP8", 1.0, 8.0)
 )
 _BYTES["current_scaling"] = flag(
-    "FP8 factors are scaled by their own largest element, for which each is read once more (Transformer Engine's "
-    "Float8CurrentScaling, torchao's tensorwise scaling), not by those of steps before",
+    "FP8 factors are scaled by their own largest element, which reads each factor once more (Transformer Engine's "
+    "Float8CurrentScaling, torchao's tensorwise scaling), instead of by those of earlier steps",
     default=False,
 )
 
@@ -50,9 +50,10 @@ _BYTES["current_scaling"] = flag(
 def _precision(default: str) -> Field:
     return Field(
         kind=SECTION,
-        help="number formats: a name, or bytes of one element; what is not given is `mixed`'s. `mixed` is Megatron's, "
-        "18 bytes a parameter; `half_gradients` keeps and sends gradients at half; `fsdp` keeps 16 bytes, "
-        "`deepspeed_fp16` and `deepspeed_bf16` 20, as those optimizers do; `full` is single precision",
+        help="number formats: a name, or bytes per element; formats that are not given are those of `mixed`. `mixed` "
+        "is Megatron's, with 18 bytes per parameter; `half_gradients` stores and sends gradients in half precision; "
+        "`fsdp` stores 16 bytes, `deepspeed_fp16` and `deepspeed_bf16` 20, as those optimizers do; `full` is single "
+        "precision",
         or_name=tuple(PRECISIONS),
         fields=_BYTES,
         default=default,
@@ -63,7 +64,7 @@ _TRANSFORMER = {
     "layers": count("transformer layers", BLOCKS_MAX),
     "hidden": count("features of a token"),
     "heads": count("attention heads"),
-    "head_dim": optional_count("features of a head; those of a token over the heads if null"),
+    "head_dim": optional_count("features of a head; features of a token divided by heads if null"),
     "sequence": count("tokens of a sample"),
 }
 _LATENT = {
@@ -80,39 +81,39 @@ _PADDED = {
 }
 _FUSED_LOSS = {
     "fused_loss": flag(
-        "cross entropy in one kernel that keeps the logits only, in their own format (flash-attn's, Liger's)",
+        "cross entropy in one kernel that stores only the logits, in their own format (flash-attn's, Liger's)",
         default=False,
     ),
 }
 _FFN = {
     "ffn": count("features inside the wide layer"),
-    "kv_heads": optional_count("heads of keys and values; as many as heads if null"),
+    "kv_heads": optional_count("heads of keys and values; the same as heads if null"),
     "latent": optional(
         section("multi-head latent attention (DeepSeek); kv_heads and head_dim do not apply to it", _LATENT)
     ),
-    "vocabulary": count("words", DIM_MAX, 32000),
+    "vocabulary": count("tokens of the vocabulary", DIM_MAX, 32000),
     **_PADDED,
     **_FUSED_LOSS,
     "precision": _precision("mixed"),
 }
 OPERATOR = {
-    "name": text("name, unlike the others'"),
+    "name": text("unique name"),
     "flops": amount("FLOPs of one sample, forward", "FLOPs", above=None),
     "moved_elements": amount("activation elements read and written for one sample, forward", "elements", above=None),
     "parameters": amount("parameters", "elements", above=None),
-    "stored_bytes": amount("bytes that one sample leaves stored for backward", "bytes", above=None),
+    "stored_bytes": amount("bytes that one sample stores for backward", "bytes", above=None),
 }
 """The columns of a profile, in order."""
-_PICTURES = {"classes": count("classes of pictures", DIM_MAX, 1000), "precision": _precision("full")}
+_IMAGES = {"classes": count("classes of images", DIM_MAX, 1000), "precision": _precision("full")}
 MODELS: Mapping[str, Mapping[str, Field]] = {
     "gpt": {
         **_TRANSFORMER,
-        "vocabulary": count("words", DIM_MAX, 51200),
+        "vocabulary": count("tokens of the vocabulary", DIM_MAX, 51200),
         **_PADDED,
         "fused_attention": flag("attention that never writes its scores (FlashAttention)", default=False),
         **_FUSED_LOSS,
         "loss_metrics": count(
-            "metrics that compute the loss from the logits of each micro-batch once more (Composer: 2 in training)",
+            "metrics that compute the loss of each micro-batch again from its logits (Composer: 2 in training)",
             DIM_MAX,
             0,
             low=0,
@@ -124,7 +125,7 @@ MODELS: Mapping[str, Mapping[str, Field]] = {
         **_TRANSFORMER,
         **_FFN,
         "eager": flag(
-            "norms, rotations and gates kernel by kernel, as PyTorch runs them without torch.compile or fused kernels",
+            "norms, rotations and gates run kernel by kernel, as in PyTorch without torch.compile or fused kernels",
             default=False,
         ),
     },
@@ -133,15 +134,17 @@ MODELS: Mapping[str, Mapping[str, Field]] = {
         **_FFN,
         "experts": count("experts of a layer"),
         "chosen": count("experts that a token uses", DIM_MAX, 2),
-        "shared_ffn": count("features of the shared experts that all tokens pass", DIM_MAX, 0, low=0),
-        "dense_layers": count("layers before those with experts whose wide layer is dense", BLOCKS_MAX, 0, low=0),
+        "shared_ffn": count("features of the shared experts that process all tokens", DIM_MAX, 0, low=0),
+        "dense_layers": count("dense layers before those with experts", BLOCKS_MAX, 0, low=0),
         "dense_ffn": optional_count("features inside the wide layer of dense layers"),
     },
-    "vgg19": _PICTURES,
-    "resnet50": _PICTURES,
+    "vgg19": _IMAGES,
+    "resnet50": _IMAGES,
     "operators": {
         "file": optional(
-            text("CSV file of the operators next to the specification, with a header: " + ", ".join(OPERATOR))
+            text(
+                "CSV file of the operators in the folder of the specification, with the header: " + ", ".join(OPERATOR)
+            )
         ),
         "operators": sections("the operators in order, instead of a file", "one operator", OPERATOR),
         "tokens": amount("tokens (or samples) that a sample counts as", "tokens", 1.0),

@@ -30,35 +30,33 @@ _SCHEDULE = {
     "micro_batches": count("micro-batches of a step", _MICRO_BATCHES_MAX, 1),
     "schedule": choice("order of forward and backward passes", ORDERS, ORDERS[0]),
     "max_ongoing": optional_count(
-        "most micro-batches between forward and backward; the schedule's own if null", _MICRO_BATCHES_MAX
+        "maximum of micro-batches between forward and backward; the schedule's own if null", _MICRO_BATCHES_MAX
     ),
 }
 _RECOMPUTE = choice(
-    "what backward computes again instead of keeping it: `selective` the core of attention that is not fused, "
-    "`per_operator` all of a layer but what fused attention and every second product leave (torchtitan), `full` the "
-    "layers",
+    "what backward computes again instead of storing it: `selective` the core of attention that is not fused, "
+    "`per_operator` all of a layer except the results of fused attention and of every second product (torchtitan), "
+    "`full` the layers",
     (NONE, SELECTIVE, PER_OPERATOR, RECOMPUTE_ALL),
     NONE,
 )
 _AXES = Field(kind=NAMES, help="mesh axes: tp, cp, ep, dp")
 OVERRIDE = {
     "node": text(
-        "path of the node, names joined by dots, each a shell pattern: `layer*.fc1`, `head`; `.` is the root",
+        "path of the node: names joined by dots, each a shell pattern, e.g. `layer*.fc1`, `head`; `.` is the root",
     ),
     "split": mapping(
-        "dimension (b, s, h, o, a, e, v, ...) to the mesh axes over which it is split; `replicate` undoes a split",
+        "maps a dimension (b, s, h, o, a, e, v, ...) to the mesh axes over which it is split; `replicate` undoes a "
+        "split",
         "dimension",
         _AXES,
     ),
     "keep": section(
-        "over which mesh axes an item is kept in parts",
-        {
-            item: optional(Field(kind=NAMES, help=f"axes over which each {item} is kept in parts"))
-            for item in MEMORY_ITEMS
-        },
+        "mesh axes over which an item is sharded",
+        {item: optional(Field(kind=NAMES, help=f"axes over which each {item} is sharded")) for item in MEMORY_ITEMS},
         NOTHING,
     ),
-    "map": optional(count("pipeline stage that the node, a block of the model, runs on", WORLD_SIZE_MAX, low=0)),
+    "map": optional(count("pipeline stage on which the node, a block of the model, runs", WORLD_SIZE_MAX, low=0)),
     "schedule": optional(section("order of the micro-batches; only the root has one", _SCHEDULE)),
     "recompute": optional(_RECOMPUTE),
 }
@@ -72,29 +70,29 @@ STRATEGY = {
     ),
     "dp": count("data parallel degree", WORLD_SIZE_MAX, 1),
     "hsdp_replicas": count(
-        "replicas of hybrid sharding (HSDP): dp is divided into so many, and what zero divides is divided within each",
+        "replicas of hybrid sharding (HSDP): dp is divided into this many, and `zero` shards within each of them",
         WORLD_SIZE_MAX,
         1,
     ),
     "pp": count("pipeline parallel degree", BLOCKS_MAX, 1),
     "virtual": count("chunks of the model on each pipeline stage", BLOCKS_MAX, 1),
     "zero": count(
-        "ZeRO stage: what is kept in parts over dp; 1 is Megatron-LM's distributed optimizer. In a pipeline, gradients "
-        "are summed and weights gathered once a step at every stage",
+        "ZeRO stage: what is sharded over dp; 1 is Megatron-LM's distributed optimizer. In a pipeline, every stage "
+        "sums gradients and gathers weights once per step",
         3,
         0,
         low=0,
     ),
     "context_exchange": choice(
-        "how attention gets keys and values of other cp ranks: `gather` them whole before, send them round a `ring` "
-        "while it computes (Megatron-LM), or gather them meanwhile and `merge` what each part gives (PyTorch, "
-        "torchtitan)",
+        "how attention gets keys and values of other cp ranks: `gather` all of them first, send them round a `ring` "
+        "while it computes (Megatron-LM), or gather them while it computes and `merge` the results of the parts "
+        "(PyTorch, torchtitan)",
         EXCHANGES,
         GATHER,
     ),
     "context_split": choice(
-        "tokens of a cp rank: one part of each of both `halves` of a sequence, so that causal attention takes all "
-        "ranks as long, or `contiguous`",
+        "tokens of a cp rank: one part from each of the two `halves` of a sequence, so that causal attention takes "
+        "equally long on all ranks, or `contiguous`",
         SPLITS,
         HALVES,
     ),
@@ -106,51 +104,51 @@ STRATEGY = {
         amount("gradients that are sent together; all at the end if null", "bytes"), DDP_BUCKET_BYTES
     ),
     "gradient_buffer_bytes": amount(
-        "memory that holds gradients on their way: DDP's buckets (all gradients, unless they are views of them), "
-        "DeepSpeed's reduce buckets",
+        "memory of buffers for gradients in transfer: DDP's buckets (all gradients, unless they are views of the "
+        "buckets), DeepSpeed's reduce buckets",
         "bytes",
         0.0,
         above=None,
     ),
     "live_parameters": optional(
         amount(
-            "most parameters that ZeRO 3 gathers at once (DeepSpeed: stage3_max_live_parameters); two layers and one "
-            "layer's gradients if null, as FSDP",
+            "maximum of parameters that ZeRO 3 gathers at once (DeepSpeed: stage3_max_live_parameters); if null, two "
+            "layers and the gradients of one layer, as in FSDP",
             "",
         )
     ),
     "copied_gather_bytes_per_second": optional(
         amount(
-            "rate at which ZeRO 3 copies weights that it has gathered, where it waits for each gather and copies its "
-            "result (DeepSpeed before August 2021); gathered one layer ahead if null",
+            "rate at which ZeRO 3 copies gathered weights, for software that waits for each gather and copies its "
+            "result (DeepSpeed before August 2021); if null, weights are gathered one layer ahead",
             "bytes/s",
         )
     ),
     "backward_prefetch": flag(
-        "ZeRO 3 gathers weights for backward one layer ahead (FSDP's BACKWARD_PRE), or when they are needed if false "
+        "ZeRO 3 gathers weights for backward one layer ahead (FSDP's BACKWARD_PRE); if false, when they are needed "
         "(BACKWARD_POST, Composer's default)",
         default=True,
     ),
     "zero_copy": flag(
-        "ZeRO 3 gathers weights to where they are used and scatters gradients from where they are made "
-        "(Megatron-FSDP), without the copies of PyTorch's FSDP",
+        "ZeRO 3 gathers weights directly to where they are used, and scatters gradients from where they are made, "
+        "without the copies of PyTorch's FSDP (Megatron-FSDP)",
         default=False,
     ),
     "overlap_sends": optional(
-        flag("a stage goes on while its message to the next is under way; with several chunks a stage if null", None)
+        flag("a stage continues while it sends to the next; if null, only with several chunks per stage", None)
     ),
     "overlap_tensor": flag(
-        "gathers and reduce-scatters of sequence parallelism overlap the products that they belong to, in tp parts "
+        "gathers and reduce-scatters of sequence parallelism overlap their matrix products, in tp parts "
         "(Megatron-LM: --tp-comm-overlap)",
         default=False,
     ),
     "late_tensor_sums": flag(
-        "with overlap_tensor, reduce-scatters add their parts in a kernel of its own when all are there, not as they "
-        "come (PyTorch's async tensor parallelism)",
+        "with overlap_tensor, reduce-scatters add their parts in a separate kernel once all have arrived, instead of "
+        "one by one (PyTorch's async tensor parallelism)",
         default=False,
     ),
     "overlap_returns": flag(
-        "weights that ZeRO has updated in parts are gathered during the next step's first forward pass (Megatron-LM: "
+        "weights that ZeRO has updated in shards are gathered during the next step's first forward pass (Megatron-LM: "
         "--overlap-param-gather)",
         default=False,
     ),
@@ -164,8 +162,8 @@ STRATEGY = {
         NOTHING,
     ),
     "overrides": sections(
-        "what nodes of the strategy tree have beyond the degrees, later ones last",
-        "one node, or those that a pattern names",
+        "changes to nodes of the strategy tree, applied in order",
+        "one node, or all nodes that match a pattern",
         OVERRIDE,
     ),
 }
