@@ -11,12 +11,23 @@ from lockstep.contracts.version import VERSION
 _FIRST_TABLE = "\n## 8 ranks\n"
 _HEAD = """# Accuracy of detection
 
-Written by `make accuracy`; do not edit. Labelled runs of `benchmarks/scenarios` go through the live state machine, and
-through the rules that others publish or use (`benchmarks/baselines.py`). Columns: recall of the ranks, groups, nodes
-and jobs at fault; precision of the named ones; pages per 10,000 steps without a fault; wrong ranks named; steps from
-the fault's onset to its naming, where the first slow step is 1 (for ranks slow from the start this includes the
-detector's warm-up); share of right causes. A dash: nothing to measure. A victim of a fault (the job that a slow rank
-holds back) counts neither way.
+`make accuracy` writes this page; do not edit it. It replays labelled runs of `benchmarks/scenarios` through the live
+state machine, and through the rules that others publish or use (`benchmarks/baselines.py`).
+
+| column | meaning |
+|---|---|
+| recall | share of the ranks, groups, nodes and jobs at fault that are named |
+| precision | share of the named ones that are at fault |
+| false per 10,000 | pages per 10,000 steps without a fault |
+| wrong ranks | ranks that are named and not at fault |
+| p50, p95 | steps from the fault's onset to its naming; the first slow step is 1 |
+| cause | share of right causes |
+
+For ranks that are slow from the start, p50 and p95 include the detector's warm-up. A dash means that there is nothing
+to measure. A victim of a fault (the job that a slow rank holds back) counts neither as right nor as wrong. Some names
+of scenarios are short forms: *scattered gc* is unsynchronised garbage collection, *wide silicon* is a fleet with
+large static device variation, *mad clock* is a wrong wall clock, and *many pauses* are checkpoints and evaluations. A
+name is part of its scenario's seed, so it is never changed.
 """
 
 
