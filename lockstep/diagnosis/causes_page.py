@@ -1,4 +1,4 @@
-"""docs/causes.md: what is judged, by which rule and limit, their sources, and what helps. Rendered from the data."""
+"""Renders docs/causes.md: the causes, with rules, limits, their sources, and remedies."""
 
 from collections.abc import Iterable, Iterator
 from types import ModuleType
@@ -11,17 +11,28 @@ from lockstep.diagnosis.roofline import thresholds as operator_limits
 from lockstep.diagnosis.threshold import Threshold
 
 _LIMITS_BY_BOTTLENECK: dict[str, ModuleType] = {COMPUTE: operator_limits, COMMUNICATION: communication_limits}
-"""Limits that several causes of a bottleneck share: those of its rules, all of them."""
+"""The modules with the limits of a bottleneck's rules, which several of its causes share."""
 
 _HEADING = """\
 # Causes and remedies
 
-Written by `make generate` from `lockstep/diagnosis/remedies.toml` and the rules' limits; change it there.
+`make generate` writes this page from `lockstep/diagnosis/remedies.toml` and the limits of the rules. Edit those, not
+this page.
 
 The causes are those of Hermes (USENIX ATC'25, tables 2 to 4) and, inside an operator, of the component roofline (ASPLOS
-2025). A rule answers with findings, or with the reason why it could not judge. The share of a bottleneck is its share
-of Hermes' 135 cases. Remedies that remove what a finding costs carry a predicted gain: that cost, as a share of the
-window.
+2025). A rule returns findings, or the reason why it could not judge. The share of a bottleneck is its share of Hermes'
+135 cases. In the tables of limits, "own" marks a limit of this project and is followed by its reason.
+
+The column "removes" states which part of the cost a remedy removes. Remedies other than "unknown" have a predicted
+gain: that part, as a share of the window.
+
+| removes | part of the cost |
+| --- | --- |
+| explained | the time of the named function, or of the finding |
+| excess | the rank's whole excess over its peers |
+| fused | the time that fusing collectives with adjacent operators saves |
+| rest | the time outside the named function |
+| unknown | not known |
 """
 
 
@@ -36,7 +47,7 @@ def render() -> str:
         if module := _LIMITS_BY_BOTTLENECK.get(key):
             shared = [(name, value) for name, value in vars(module).items() if isinstance(value, Threshold)]
             parts.append(f"### Limits of {bottleneck.title.lower()}\n\n{_limits(shared)}")
-    parts.append("## Measured\n\nOperators and what made them faster (ASPLOS 2025, Table 1).\n")
+    parts.append("## Measured\n\nOperators, and the remedies that made them faster (ASPLOS 2025, Table 1).\n")
     rows = [
         (each.operator, ", ".join(f"{cause}: {' '.join(keys)}" for cause, keys in each.by.items()), f"{each.speedup}")
         for each in found.measured
@@ -46,7 +57,7 @@ def render() -> str:
 
 
 def limits_of(cause: str) -> list[tuple[str, Threshold]]:
-    """Return the limits that a cause of the host is judged by, with their names; none for other causes."""
+    """Return the limits by which a cause of the host is judged, with their names; none for other causes."""
     return [(name, getattr(host_limits, name)) for name in host_limits.BY_CAUSE.get(cause, ())]
 
 

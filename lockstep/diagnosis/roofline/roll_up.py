@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from lockstep.diagnosis.finding import Finding, NotJudged
-from lockstep.diagnosis.roofline.thresholds import DEVICE_BOUND, WORTH_MENDING
+from lockstep.diagnosis.roofline.thresholds import DEVICE_BOUND, WORTH_FIXING
 
 RULE = "operators"
 _NAMED = 3
@@ -29,7 +29,7 @@ def roll_up(findings: Iterable[Finding], *, window_ns: int, computing_ns: int) -
         reason = f"the device computes in {share} of the window: faster operators would not shorten the step"
         return NotJudged(rule=RULE, reason=reason)
     joined = [_joined(same) for same in by_cause.values()]
-    return [each for each in joined if each.lost_ns is None or each.lost_ns >= WORTH_MENDING.value * window_ns]
+    return [each for each in joined if each.lost_ns is None or each.lost_ns >= WORTH_FIXING.value * window_ns]
 
 
 def _joined(same: list[Finding]) -> Finding:

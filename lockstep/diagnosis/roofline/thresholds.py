@@ -5,8 +5,8 @@ from lockstep.diagnosis.threshold import Threshold
 UTILISATION = Threshold(
     0.8,
     "ratio",
-    "msprof-analyze operator_bound_ratio; the paper's cube case lies in (0.7156, 0.9354] (ASPLOS 2025, section 5.2); "
-    "Hermes, appendix B, calls it practical experience",
+    "msprof-analyze operator_bound_ratio; the paper's case of the cube lies in (0.7156, 0.9354] (ASPLOS 2025, section "
+    "5.2); Hermes, appendix B, calls it practical experience",
 )
 """U_th of the classic roofline, and of the component roofline for operators that use the cube."""
 
@@ -25,22 +25,26 @@ TIME_RATIO = Threshold(
 )
 """R_th: a component that is active for this share of an operator's time is not held up by the others."""
 
-OPERATOR_SHARE = Threshold(0.01, "ratio", "msprof-analyze looks at operators above 1 % of the step")
+OPERATOR_SHARE = Threshold(0.01, "ratio", "msprof-analyze considers operators above 1 % of the step")
 """Share of the device's compute time below which an operator is not worth a finding."""
 
 DEVICE_BOUND = Threshold(
     0.5,
     "ratio of the window",
-    "own: what computes for less of a step does not hold it; the host or the network does",
+    "own: below this share, not the device but the host or the network determines the step",
 )
 
-WORTH_MENDING = Threshold(
-    0.05, "ratio of the window", "PerfTracker, section 4.1: 5 % is a fluctuation; of all operators of a cause together"
+WORTH_FIXING = Threshold(
+    0.05,
+    "ratio of the window",
+    "PerfTracker, section 4.1: 5 % is a fluctuation; applies to the sum of all operators with a cause",
 )
 
 FINDINGS = Threshold(10, "count", "ASPLOS 2025, section 6.2, and msprof-analyze: the ten longest operators")
 
-TASK_NS = Threshold(20_000, "ns", "msprof-analyze: tasks above 20 us, AICPU and operators without a bound")
+TASK_NS = Threshold(
+    20_000, "ns", "msprof-analyze: tasks above 20 us, for AI CPU operators and operators without a bound"
+)
 
 FREQUENCY_DROP = Threshold(0.05, "ratio", "Hermes, section 4.2.2 (often 5 %); msprof-analyze: mean drop of 5 %")
 
@@ -53,5 +57,8 @@ INNER_AXIS = Threshold(
 ATTENTION_AXIS = Threshold(128, "count", "msprof-analyze aicore_performance: head and sequence in multiples of 128")
 
 PLAUSIBLE = Threshold(
-    1.05, "ratio", "own: what passes a data sheet's peak by more lay in a cache, was counted wrong or cut off"
+    1.05,
+    "ratio",
+    "own: data that exceeds a data sheet's peak by more was in a cache, or was counted wrongly, or the trace was cut "
+    "off",
 )
