@@ -32,10 +32,10 @@ def interrupt(
     plan: Interruptions = scenario.interruptions
     rows, ranks = parts["host"].shape
     step_W, gap_W = np.arange(rows), np.zeros(rows)
-    for begin in plan.restarts:
+    for begin in scenario.restarts:
         step_W[begin:] -= plan.rollback_steps
         gap_W[begin] = plan.restart_seconds
-    for begin in (0, *plan.restarts):
+    for begin in (0, *scenario.restarts):
         fade = np.exp(-np.arange(rows - begin) / plan.warm_up_fade_steps).astype(np.float32)
         longer = parts["compute"][begin:] if plan.warm_up_scales else np.float32(scenario.compute)
         parts["compute"][begin:] += longer * (np.float32(plan.warm_up_ratio) * fade[:, None])
@@ -84,7 +84,7 @@ def present(scenario: "Scenario", rng: np.random.Generator) -> "NDArray[np.bool_
         row = int(rng.integers(_BURST_ROWS, shape[0] - _BURST_ROWS))
         lost = rng.choice(shape[1], max(1, int(_BURST_SHARE * shape[1])), replace=False)
         here[row : row + _BURST_ROWS, lost] = False
-    first = min(plan.restarts, default=shape[0])
+    first = min(scenario.restarts, default=shape[0])
     if plan.leaving_ranks:
         here[first:, shape[1] - plan.leaving_ranks :] = False
     if plan.joining_ranks:

@@ -29,6 +29,7 @@ class Noise:
     jitter: float = 0.03  # of transfers
     stall_rate: float = 1e-5
     stall_memory: float = 0.0  # probability that a stalled step is followed by another one
+    stall_ratio: float = 0.0  # how long each stall is; 0 draws them, from 0.3 up to 3
     hiccup_rate: float = 1 / 400  # the whole job stumbles for a step
     wander: float = 0.0  # slow walk of each rank by itself
     wander_memory: float = 0.9
@@ -91,6 +92,7 @@ class Interruptions:
     warm_up_scales: bool = False  # each rank's compute by that ratio, rather than all ranks' by the same seconds
     restart_at: int | None = None  # row at which another attempt begins ...
     second_restart_at: int | None = None  # ... and a third one, each ...
+    restart_every: int = 0  # rows; from one such row to the next, in place of these two, each attempt begins ...
     rollback_steps: int = 10  # ... so many steps back, ...
     restart_seconds: float = 180.0  # ... so much later
     leaving_ranks: int = 0  # so many of the last ranks are gone from the first restart on ...
@@ -107,11 +109,6 @@ class Interruptions:
     stall: "Stall | None" = None
     frozen_rank: int | None = None  # says the same step index from LIE_ROW on
     mad_clock_rank: int | None = None  # its clock is years ahead from LIE_ROW on
-
-    @property
-    def restarts(self) -> tuple[int, ...]:
-        """Rows at which another attempt begins."""
-        return tuple(row for row in (self.restart_at, self.second_restart_at) if row is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,9 +163,17 @@ class Scenario:
         sizes = parse_degrees(self.degrees, where="scenario")
         return prod(size for kind, size in sizes.items() if kind != "ep")
 
+    @property
+    def restarts(self) -> tuple[int, ...]:
+        """Rows at which another attempt begins."""
+        plan = self.interruptions
+        if plan.restart_every:
+            return tuple(range(plan.restart_every, self.steps, plan.restart_every))
+        return tuple(row for row in (plan.restart_at, plan.second_restart_at) if row is not None)
+
     def rolled_back(self, row: int) -> int:
         """Return by how many steps the index of a row is behind the row's number."""
-        return self.interruptions.rollback_steps * sum(begin <= row for begin in self.interruptions.restarts)
+        return self.interruptions.rollback_steps * sum(begin <= row for begin in self.restarts)
 
     @property
     def own_seconds(self) -> float:

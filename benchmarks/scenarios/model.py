@@ -146,6 +146,8 @@ def _noise(noise: "Noise", shape: tuple[int, int], rng: np.random.Generator) -> 
     for after in (0, 1):
         chosen = (lasts > after) & (row + after < shape[0])
         seconds = np.minimum(0.3 * (rng.pareto(1.5, int(chosen.sum())) + 1), _STALL_RATIO_MAX)
+        if noise.stall_ratio:
+            seconds = np.full_like(seconds, noise.stall_ratio)
         factor[row[chosen] + after, rank[chosen]] += seconds.astype(np.float32)
     return factor
 

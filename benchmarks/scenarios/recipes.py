@@ -24,6 +24,7 @@ Make = Callable[[int, int], Scenario]
 _EVEN, _USUAL = Imbalance(), Noise()
 RESTARTED = Interruptions(restart_at=120)
 _HALF_BANDWIDTH = 1.0  # a transfer takes as long again
+_STALLING_STEPS = 600
 
 
 def _scenario(name: str, ranks: int, seed: int, shapes: dict[int, str]) -> tuple[Scenario, np.random.Generator]:
@@ -182,6 +183,23 @@ def healthy(
     scenario, _ = _scenario(name, ranks, seed, shapes)
     job = replace(scenario, imbalance=imbalance, noise=noise, interruptions=interruptions)
     return replace(job, has_phases=has_phases)
+
+
+def stalling(
+    ranks: int,
+    seed: int,
+    *,
+    name: str,
+    share: float,
+    ratio: float = 0.0,
+    restart_every: int = 300,
+    shapes: dict[int, str] = SHAPES,
+) -> Scenario:
+    """Return a healthy job with a stall of some rank in a share of all steps, and a restart every so many."""
+    interruptions = replace(RESTARTED, restart_every=restart_every)
+    noise = Noise(stall_rate=share / ranks, stall_ratio=ratio)
+    job = healthy(ranks, seed, name=name, shapes=shapes, noise=noise, interruptions=interruptions)
+    return replace(job, steps=max(_STALLING_STEPS, 2 * restart_every))
 
 
 def scattered_gc(ranks: int, seed: int, *, name: str) -> Scenario:
