@@ -14,6 +14,7 @@ from coordinator.detect.findings import SLOW_RANK
 from coordinator.detect.hangs.progress import ProgressBook
 from coordinator.detect.judge import Judge
 from coordinator.detect.memory_growth import MemoryGrowthTest
+from coordinator.detect.runs.run_outliers import Outliers
 from coordinator.detect.scope import is_watched
 from coordinator.expected.captures import HealthyCaptures
 from coordinator.expected.expectation import Expectation
@@ -57,6 +58,8 @@ class Run:
     machine: "RunMachine"
     topology: "Topology | None" = None
     judge: Judge | None = None
+    outliers: Outliers = field(default_factory=Outliers)
+    """How common long steps are, of all attempts."""
     generation: int = 0
     ended_since_s: float | None = None
     """When the first of the ranks that have not ended well was seen to, None as long as there is none."""
@@ -166,14 +169,14 @@ class Run:
     def begin_again(self) -> None:
         """Give up what detectors and timeline hold after a fault of ours: neither may be half changed."""
         self.timeline.drop_pending()
-        self.judge = None
+        self.judge, self.outliers = None, Outliers()
 
     def begin_judge(self) -> None:
         """Make a judge of the present shape, which goes on from what an earlier coordinator has learnt of the same."""
         assert self.topology is not None
         ranks, infos = self.timeline.ranks.tolist(), self.membership.infos
         hosts = [self.hostname(rank) for rank in ranks]
-        self.judge = Judge(self.timeline.ranks, self.topology, self.policy, hosts=hosts)
+        self.judge = Judge(self.timeline.ranks, self.topology, self.policy, hosts=hosts, outliers=self.outliers)
         self.fingerprint = fingerprint_of(self.topology, ranks, hosts, [infos[rank].attempt for rank in ranks])
         learnt = self.remembered
         if learnt is not None and learnt.fingerprint == self.fingerprint:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from coordinator.detect.runs.run_outliers import Outliers
     from coordinator.intake.timeline import StepRow
     from coordinator.settings.policy import Policy
     from lockstep.contracts.domains import Topology
@@ -61,11 +62,18 @@ class _Learns(Protocol):
 class Judge:
     """Memory of one generation of one run over the ranks `ranks` (ascending; rows must have the same columns).
 
-    `hosts` names the node of each of them; without it no node can be named.
+    `hosts` names the node of each of them; without it no node can be named. `outliers` is what the run's earlier
+    generations have shown of its long steps: a restart changes its ranks' hosts and speed, but not how they stall.
     """
 
     def __init__(
-        self, ranks: "NDArray[np.int64]", topology: "Topology", policy: "Policy", *, hosts: "Sequence[str]" = ()
+        self,
+        ranks: "NDArray[np.int64]",
+        topology: "Topology",
+        policy: "Policy",
+        *,
+        hosts: "Sequence[str]" = (),
+        outliers: "Outliers | None" = None,
     ) -> None:
         replicas = replicas_of(topology)
         self._policy = policy
@@ -83,7 +91,7 @@ class Judge:
         self._rank_findings = RankFindings(topology, ranks, self._slow_rank, self._hosts)
         self._intermittent = IntermittentFindings(ranks, self._rank_findings, self._hosts, policy.excess)
         self._links = SlowLinkTest(topology.domains, ranks, policy.link, policy.excess, hosts=self._hosts)
-        self._fluctuation = FluctuationTest(policy.fluctuation)
+        self._fluctuation = FluctuationTest(policy.fluctuation, outliers=outliers)
         self._scattered = ScatteredGcTest(len(ranks), policy.gc)
         self._imbalance = Imbalance()
         self._work_figure = WorkFigure()

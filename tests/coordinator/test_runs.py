@@ -113,6 +113,20 @@ def test_a_restart_begins_anew_with_the_same_incident():
     assert list(watch.by_name["job"].machine.tracker.incidents) == [before]
 
 
+def test_another_attempt_goes_on_with_what_the_first_has_shown_of_long_steps():
+    """How common they are is a matter of the job's hosts, and three of them in a row no slowdown by itself."""
+    watch = runs()
+    two_nodes(watch)
+    play(watch, FAULTY, 0, 40)
+    run = watch.by_name["job"]
+    before, judge = run.outliers.memory(), run.judge
+    play(watch, FAULTY, 0, 10, start_s=START_UNIX_S + 5000, now=NOW + 5000)
+    assert run.judge is not judge
+    assert run.outliers.memory() == before
+    play(watch, FAULTY, 10, 40, start_s=START_UNIX_S + 5000, now=NOW + 5000)
+    assert run.outliers.memory()["steps"] > before["steps"]
+
+
 def test_a_smaller_world_is_followed():
     """A job that comes back with half its ranks is judged as what it is now."""
     watch = runs()

@@ -74,21 +74,25 @@ def _mean_sigmas(false_page_steps: float) -> float:
 
 
 class FluctuationTest(Learner):
-    """Memory of one run's step time; `policy` may be replaced while it runs. Steps must come in ascending order."""
+    """Memory of one attempt's step time; `policy` may be replaced while it runs. Steps must come in ascending order.
+
+    `outliers` is what earlier attempts of the run have shown of its long steps.
+    """
 
     LEARNT = (
         *("_level", "_imbalance_seconds", "_judged", "_settled", "_young_steps", "_raw", "_first"),
-        *("_last", "_noise", "_work", "_outliers", "_sum", "_sum_before", "_residuals"),
+        *("_last", "_noise", "_work", "outliers", "_sum", "_sum_before", "_residuals"),
     )
 
-    def __init__(self, policy: "FluctuationPolicy") -> None:
+    def __init__(self, policy: "FluctuationPolicy", *, outliers: Outliers | None = None) -> None:
         self.policy = policy
         self._raw: deque[float] = deque(maxlen=_PUBLISHED)
         self._first: deque[float] = deque(maxlen=FAR_STEPS)
         self._last = RunWindow(_WINDOWS[-1])
         self._noise = SeriesNoise()
         self._work = RunWork()
-        self._outliers = Outliers()
+        self.outliers = outliers or Outliers()
+        self.outliers.begin_attempt()
         self._residuals = RunResiduals()
         self._level = math.nan
         self._imbalance_seconds = 0.0
@@ -134,14 +138,14 @@ class FluctuationTest(Learner):
 
     def _judge(self, value: float, step: int) -> None:
         """Judge the logarithm of one step's time."""
-        policy, work, outliers = self.policy, self._work, self._outliers
+        policy, work, outliers = self.policy, self._work, self.outliers
         allowed = work.rise + work.passing
         excess = value - self._level - allowed
         if self._young_steps:
             self._young_steps -= 1
             if not self.fluctuating:
                 return
-        outliers.take(excess - self._excess, self._noise.sigma, policy, learns=not self.fluctuating)
+        outliers.take(excess - self._excess, self._noise.sigma_of_mean(1), policy, learns=not self.fluctuating)
         if outliers.ended_pause:
             self._last.drop(outliers.ended_pause)
             self._sum = copy(self._sum_before)
@@ -158,7 +162,7 @@ class FluctuationTest(Learner):
     def _add(self, excess: float) -> None:
         """Move the sum on."""
         policy = self.policy
-        most = (policy.alarm_sum + 1) / policy.row_min_steps * self._outliers.weight(policy)
+        most = (policy.alarm_sum + 1) / policy.row_min_steps * self.outliers.weight(policy)
         score = min(excess / self._noise.sigma - policy.slack_sigmas, most)
         self._sum.add(score, excess, _SUM_MAX_FACTOR * policy.alarm_sum)
 
@@ -211,8 +215,10 @@ class FluctuationTest(Learner):
             return False
         last = self._clipped(_WINDOWS[-1])
         # Where long steps are common, two of three are no rare chance: then the third must matter by itself.
-        is_common = self._outliers.row_steps(policy) > policy.row_min_steps
-        if min(last[-_SHORT:]) <= (1.0 if is_common else policy.least_share) * self._gate(_SHORT):
+        is_common = self.outliers.row_steps(policy) > policy.row_min_steps
+        least = (1.0 if is_common else policy.least_share) * self._gate(_SHORT)
+        least = max(least, policy.least_share * self._last.median(_SHORT))  # nor are two with a step of noise between
+        if min(self._last.values(_SHORT, math.inf)) <= least:
             return False
         longest = min(self._sum.run, len(last), self._settled / policy.windows_min)
         return any(self._exceeds(last[-steps:]) for steps in _WINDOWS if steps <= longest)
@@ -239,14 +245,14 @@ class FluctuationTest(Learner):
         if self.mean_over_best_ratio is None:
             return False
         floor = math.log1p(self.policy.floor_ratio)
-        in_a_row = self._last.values(self._outliers.row_steps(self.policy), math.inf)
+        in_a_row = self._last.values(self.outliers.row_steps(self.policy), math.inf)
         return min(in_a_row) > floor and fmean(self._clipped(_LONG)) > floor
 
     def _raise(self) -> None:
         excess = self._last.median(_SHORT)
         onset, steps = self._last.onset(excess)
         self._alarms.add(_THE_RUN, np.array([excess], dtype=np.float32), np.array([onset]))
-        self._outliers.forget_row()
+        self.outliers.forget_row()
         self._noise.begin_era(self.policy, steps)
 
     def _keep(self, excess: float) -> None:

@@ -60,6 +60,10 @@ class Outliers(Learner):
             self._share += rate * (1 - self._share)
             self._again_share += _AGAIN_RATE * ((place + 1 < steps) - self._again_share)
 
+    def begin_attempt(self) -> None:
+        """Forget the present row and pause; how common long steps are is the same in the next attempt."""
+        self._row = self._pause = self.ended_pause = 0
+
     def forget_row(self) -> None:
         """Learn nothing from the present row: it was no chance."""
         self._row = 0
@@ -70,13 +74,10 @@ class Outliers(Learner):
         Long steps are a Markov chain of two states. The last `row_min_steps` must be long, which has a chance; the sum
         of those before is a clipped random walk, which passes a height h no more often than exp(-theta h) where the
         mean of exp(theta score), for a chain the largest eigenvalue of its matrix, is 1 at most (Asmussen 2003).
-        Rounded up to whole steps a row is rarer than its limit, by anything up to one more step: in the mean of those,
-        uniform in logarithms, by (1 - again) / ln(1 / again).
         """
         share = self._share
         again = min(max(self._again_share, share / 2, 1e-3), 1 - 1e-3)
-        chance = share * again ** (policy.row_min_steps - 1) * (1 - again) / -math.log(again)
-        expected = chance * steps_between("run_rows", policy.false_page_steps)
+        expected = share * again ** (policy.row_min_steps - 1) * steps_between("run_rows", policy.false_page_steps)
         steps = policy.row_min_steps
         while expected > 1 and steps < _ROW_STEPS_MAX:
             steps += 1

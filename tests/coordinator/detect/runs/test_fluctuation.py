@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coordinator.detect.error_budget import steps_between
 from coordinator.detect.runs.fluctuation import FluctuationTest, RunSample
 from coordinator.settings.policy import FluctuationPolicy
 
@@ -37,9 +38,12 @@ def feed(values, *, work=None, imbalance=None, test=None):
     return test, alarms
 
 
-@pytest.mark.parametrize(("ratio", "latest_p50", "latest_p95"), [(0.05, 3, 5), (0.08, 3, 4), (0.2, 3, 3), (1.0, 3, 3)])
+@pytest.mark.parametrize(("ratio", "latest_p50", "latest_p95"), [(0.05, 3, 5), (0.08, 3, 4), (0.2, 3, 4), (1.0, 3, 4)])
 def test_a_slower_run_is_told_at_its_third_step(ratio, latest_p50, latest_p95):
-    """From +5 % up the verdict comes at the third step, mostly, with the step where it began and its size."""
+    """From +5 % up the verdict comes at the third step, mostly, with the step where it began and its size.
+
+    A run in which a step was far out lately needs a fourth one.
+    """
     latencies, onsets = [], []
     for seed in range(20):
         values = steps(seed=seed)
@@ -170,6 +174,38 @@ def test_two_stalls_and_a_step_that_is_a_little_longer_are_chance_where_stalls_a
         values[64:] *= 1.014
         values[[25, 33, 35, 43, 52, 56, 59, 61, 63, 71, 72, 74, 79]] *= 1.15
         assert feed(values)[1] == [], seed
+
+
+@pytest.mark.parametrize(("stall", "between"), [(1.2, 1.022), (1.5, 1.03), (4.0, 1.03), (1.06, 1.01)])
+def test_two_stalls_and_a_step_between_that_is_a_little_longer_are_no_slowdown(stall, between):
+    """Three in a row must be alike: where one step in a hundred stalls, two of three come once in a day or two."""
+    for seed in range(10):
+        values = steps(170, seed=seed)
+        values[150:153] = 0.5 * np.array([stall, between, stall])
+        assert feed(values)[1] == [], seed
+
+
+@pytest.mark.parametrize("share", [0.003, 0.01, 0.014, 0.03, 0.06])
+def test_a_row_of_stalls_that_chance_brings_is_within_the_budget(share):
+    """Whatever share of the steps stalls, as many in a row as make a slowdown come within the row's share of it."""
+    rows = []
+    for seed in range(10):
+        test, _ = feed(stalling(share, 0.0, seed, count=1500))
+        rows.append(test.outliers.row_steps(POLICY))
+    assert share ** np.median(rows) * steps_between("run_rows", POLICY.false_page_steps) < 1.1
+
+
+def test_another_attempt_knows_how_common_stalls_are():
+    """Where long steps are common, an attempt that has just begun asks for as many of them as the one before."""
+    found = 0
+    for seed in range(4):
+        before, _ = feed(steps(600, seed=seed) + 0.3 * (np.random.default_rng(seed).random(600) < 0.1))
+        values = steps(90, seed=90 + seed)
+        values[80:83] = 0.8
+        found += len(feed(values)[1])
+        again = FluctuationTest(POLICY, outliers=before.outliers)
+        assert feed(values, test=again)[1] == [], seed
+    assert found >= 3
 
 
 def test_a_slow_drift_of_the_data_is_followed():
