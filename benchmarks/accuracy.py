@@ -4,7 +4,8 @@ Every scenario of `benchmarks/scenarios` is generated, laid out as a step log in
 machine (`coordinator/record/replay.py`), then to the rules of `baselines.py`. Columns: recall of the things at fault,
 precision of what was named, pages per 10,000 steps without a fault, wrong ranks, rows from a fault's begin to its
 naming (the first slow step is 1; for a rank that is slow from the start this holds the detector's warm-up), and how
-often the cause was right. A dash: nothing to measure. Seeds begin at `--first-seed`: those that thresholds were tuned
+often the cause was right. A dash: nothing to measure. Below, slow parts in noise, and how soon any test could find them
+(`scenarios/bound.py`). Seeds begin at `--first-seed`: those that thresholds were tuned
 on prove nothing.
 
 `--check` compares with `scenarios/acceptance.py` and returns 1 where something misses. `--write FILE` writes the table
@@ -17,9 +18,13 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from benchmarks.baselines import BASELINES
 from benchmarks.scenarios.acceptance import false_alarms, missed
+from benchmarks.scenarios.bound import least_delays
 from benchmarks.scenarios.catalogue import DEGRADED, FAULTS, HEALTHY, SCENARIOS, names
 from benchmarks.scenarios.model import generate
 from benchmarks.scenarios.recipes import SIZES
@@ -29,8 +34,13 @@ from benchmarks.scenarios.table import HEADER, OURS, Table, line, rate_bound
 from coordinator.record.replay import replay
 from coordinator.settings.policy import Policy
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 SEEDS = {8: 10, 128: 10, 1024: 4, 10_240: 1}
 """Runs of each scenario: a default that one core does in minutes. Rates near zero need many more."""
+IN_STEPS = 10
+"""That a slow part of 13 % of a step should be found in."""
 Task = tuple[str, int, int, bool]
 """Scenario, ranks, seed, and whether the baselines run too."""
 
@@ -68,6 +78,24 @@ def print_section(table: Table, ranks: int, methods: Sequence[str]) -> None:
     for method in methods:
         print(f"{method + ', faults':<30} {line(table.total(method, ranks, faulty))}")
         print(f"{method + ', healthy':<30} {line(table.total(method, ranks, healthy))}", flush=True)
+    print_bounds(table, ranks, faulty)
+
+
+def print_bounds(table: Table, ranks: int, faulty: Sequence[str]) -> None:
+    """Print how soon any test could find a slow part in noise, next to how soon ours does; a miss takes for ever."""
+    bounds = {name: least_delays(SCENARIOS[name](ranks, 1), Policy().budget.false_page_steps) for name in faulty}
+    slow_parts = {name: delays for name, delays in bounds.items() if delays is not None}
+    if slow_parts:
+        print(f"{'steps to a slow part in noise':<38} {'any test: p50  p95  in 10':>26} {'ours: p50  p95  in 10':>24}")
+    for name, delays in slow_parts.items():
+        total = table.total(OURS, ranks, [name])
+        ours = np.array(total.latency_rows + [np.inf] * (total.wanted - total.found))
+        print(f"  {name:<36} {_delays_text(delays):>26} {_delays_text(ours):>24}", flush=True)
+
+
+def _delays_text(delays: "NDArray[np.floating] | NDArray[np.int64]") -> str:
+    p50, p95 = np.percentile(delays, (50, 95), method="higher") if len(delays) else (np.nan, np.nan)
+    return f"{p50:.0f} {p95:4.0f} {np.mean(delays <= IN_STEPS):7.2f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -164,8 +164,8 @@ HEALTHY: dict[str, Make] = {
     **_named(healthy, name="wide silicon, no replicas", noise=_WIDE, shapes=NO_REPLICAS),
     **_named(healthy, name="stalls", noise=Noise(stall_rate=2e-3)),
     **_named(healthy, name="stalls that last", noise=Noise(stall_rate=1e-3, stall_memory=0.3)),
-    **_named(stalling, name="stalls 1 %, restarts", share=0.01),
-    **_named(stalling, name="stalls 1 %, pipelines", share=0.01, shapes=PIPELINES),
+    **_named(stalling, name="stalls 1 %, restarts", share=0.01, ratio=0.2),
+    **_named(stalling, name="stalls 1 %, pipelines", share=0.01, ratio=0.2, shapes=PIPELINES),
     **_named(stalling, name="stalls 3 %, many restarts", share=0.03, restart_every=100),
     **_named(healthy, name="one checkpoint writer", interruptions=replace(RESTARTED, writer_every=20)),
     **_named(

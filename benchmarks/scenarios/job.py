@@ -12,6 +12,8 @@ from lockstep.contracts.domains import parse_degrees
 COMPONENTS = ("compute", "data", "host", "gc")
 PHASES = {"forward": 0.3, "backward": 0.6, "optimizer": 0.1}
 """Phases of compute and their shares of it; where a scenario has them, each has noise of its own."""
+SIGMAS = {"data": 0.1, "host": 0.05, "gc": 0.1}
+"""Standard deviations of the other components, ratios of themselves."""
 LINK = "link"
 HANG = "hang"
 """Cause of a fault whose ranks have not arrived: they lack the records from row `begin` on, and at `end` all stop."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.scenarios.interruptions import clock_ahead, held_back, interrupt, present, reported_steps
-from benchmarks.scenarios.job import COMPONENTS, LINK, PHASES, Scenario
+from benchmarks.scenarios.job import COMPONENTS, LINK, PHASES, SIGMAS, Scenario
 from benchmarks.scenarios.recording import RANKS_PER_NODE, Recording
 from lockstep.contracts import domains
 
@@ -67,9 +67,10 @@ def generate(scenario: Scenario) -> Recording:
         compute = _noise(scenario.noise, shape, rng) * scenario.compute
     parts = {
         "compute": compute + extra,
-        "data": np.float32(scenario.data) * (1 + np.float32(0.1) * _normal(rng, shape)),
-        "host": np.float32(scenario.host) * (1 + np.float32(0.05) * _normal(rng, shape)),
-        "gc": np.float32(scenario.gc) * (1 + np.float32(0.1) * _normal(rng, shape)),
+        **{
+            name: np.float32(getattr(scenario, name)) * (1 + np.float32(sigma) * _normal(rng, shape))
+            for name, sigma in SIGMAS.items()
+        },
     }
     step_W, gap_W, flags = interrupt(scenario, parts, rng)
     for fault in scenario.faults:

@@ -1,0 +1,51 @@
+"""The bound of the most powerful test: what it must be by theory, and where there is none."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.scenarios.bound import least_delays, shift_sigmas
+from benchmarks.scenarios.catalogue import FAULTS, HEALTHY
+from benchmarks.scenarios.model import generate
+from coordinator.detect.error_budget import average_run_length, cusum_limit
+
+BUDGET = 500_000.0
+NAME = "backward +13%, shared hosts 8%"
+
+
+@pytest.mark.parametrize("ranks", [8, 128])
+def test_the_mean_delay_is_what_siegmund_gives(ranks):
+    """The simulated test takes as long as the formula of its expected run length under the fault has it."""
+    scenario = FAULTS[NAME](ranks, 1)
+    slack = shift_sigmas(scenario, scenario.faults[0]) / 2
+    expected = average_run_length(-slack, cusum_limit(slack, ranks * 6 * BUDGET))
+    assert np.mean(least_delays(scenario, BUDGET)) == pytest.approx(expected, rel=0.06)
+
+
+def test_a_smaller_fault_and_a_smaller_budget_take_longer():
+    """As does more noise."""
+    scenario = FAULTS[NAME](8, 1)
+    mean = np.mean(least_delays(scenario, BUDGET))
+    half = replace(scenario, faults=(replace(scenario.faults[0], ratio=0.065),))
+    assert np.mean(least_delays(half, BUDGET)) > 2 * mean
+    assert np.mean(least_delays(scenario, 100 * BUDGET)) > mean
+    assert np.mean(least_delays(FAULTS["backward +40%, shared hosts 15%"](8, 1), BUDGET)) < mean
+
+
+def test_its_noise_is_that_of_the_generated_records():
+    """The part's excess over its peers' mean scatters by what a fault is measured in."""
+    scenario = replace(FAULTS[NAME](8, 1), steps=2000, interruptions=replace(FAULTS[NAME](8, 1).interruptions))
+    fault = replace(scenario.faults[0], begin=1000)
+    backward = generate(replace(scenario, faults=(fault,))).phases["backward"][30:]
+    (rank,) = fault.ranks
+    excess = backward[:, rank] - np.delete(backward, rank, axis=1).mean(axis=1)
+    middle = np.median(excess[970:]) - np.median(excess[:970])
+    sigma = 1.4826 * np.median(np.abs(excess[:970] - np.median(excess[:970])))
+    assert middle / sigma == pytest.approx(shift_sigmas(scenario, fault), rel=0.1)
+
+
+def test_other_scenarios_have_none():
+    """Healthy ones, faults of the sum, and a step that is held once."""
+    held = FAULTS["step held for 3 min, shared hosts 8%"]
+    assert all(least_delays(make(8, 1), BUDGET) is None for make in (HEALTHY["quiet"], FAULTS["slow 5 %"], held))
