@@ -22,7 +22,7 @@ from lockstep.contracts.messages import HostSpan, TraceSummary
 from lockstep.serving.fault_isolation import FaultIsolation
 
 _IDLE_S = 600.0  # after which the worker gives its 40 MB back; captures of one incident follow each other faster
-_JOBS_MAX = 256  # 4 runs of 64 ranks, each with one trace
+_JOBS_MAX = 256  # four captures of all 64 ranks of a node
 WORKER = (sys.executable, "-P", "-m", f"{__package__}.summarise_worker")
 """-P: nothing from the directory we happen to be in."""
 

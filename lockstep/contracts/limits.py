@@ -5,7 +5,7 @@ Each constant gives its unit in the name and its reason next to it.
 
 RING_FILE_MAX_BYTES = 4 << 20  # twice the ring that this version writes
 RANKS_PER_NODE_MAX = 64  # reference: the largest nodes sold carry 16 devices; 4 times that
-RUNS_PER_NODE_MAX = 4  # jobs that share a node; more is a configuration mistake
+RUNS_PER_NODE_MAX = 16  # a job on each device of the largest nodes sold
 WORLD_SIZE_MAX = 1 << 20  # ten times the largest synchronous job published
 MESSAGE_MAX_BYTES = 8 << 20  # a node's batch of 64 ranks, 10 steps/s, 60 s is 6 MB in columns
 BATCH_RECORDS_MAX = 65_536  # records in one message
@@ -15,7 +15,7 @@ SPANS_PER_NODE_MAX = 32_768  # of all groups of an announcement; 3 MB as lists
 MEMBERS_PER_NODE_MAX = 1 << 20  # of all groups of an announcement: ten groups of everybody in the largest job published
 ANNOUNCEMENT_MAX_BYTES = 2 << 20  # all of the limits above at once; 8 ranks with 20 groups are 2 KB
 STATE_MESSAGE_MAX_BYTES = 8 << 10  # an acknowledgement, a coordinator's heartbeat: 300 bytes
-HEARTBEAT_MAX_BYTES = 256 << 10  # a node's: 600 bytes for each rank at most; 8 ranks on devices are 4 KB
+HEARTBEAT_MAX_BYTES = 1 << 20  # a node's, 16 runs of 64 ranks of 600 bytes at most; 8 ranks on devices are 4 KB
 REQUEST_MAX_BYTES = 64 << 10  # a request or a rank's answer, whose region in the ring is 4 KB
 PROFILE_RANKS_MAX = 64  # ranks of one profile request: suspects and their healthy peers
 PROFILE_STEPS_MAX = 100  # a longer capture is a trace of a job, not of a step

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lockstep.contracts import codec, messages, topics
 from lockstep.contracts.errors import ContractVersionError, MalformedError
+from lockstep.contracts.limits import RUNS_PER_NODE_MAX
 from tests.strategies import step_batches
 
 STEPS = topics.run_topic("r", topics.STEPS, "n")
@@ -68,7 +69,7 @@ def test_alive_round_trips():
 @pytest.mark.parametrize(
     ("runs", "what"),
     [
-        ([BEAT] * 5, "runs"),
+        ([BEAT] * (RUNS_PER_NODE_MAX + 1), "runs"),
         ([replace(BEAT, revision=-1)], "runs[0].revision"),
         ([replace(BEAT, alive_unix_ns=[0] * 65)], "runs[0].alive_unix_ns"),
         ([replace(BEAT, alive_unix_ns=[-1])], "runs[0].alive_unix_ns[0]"),

@@ -165,6 +165,14 @@ def test_lost_records_are_counted_by_reason(rings: Rings, make_ring, counts):
     assert (counts.lost_blocks["torn"], counts.lost["torn"], reading.lost) == (2, 3, {"torn": 3})
 
 
+def test_a_job_on_each_device_of_a_node_is_followed(rings: Rings, make_ring):
+    """Sixteen trainings of one device each, as a search over hyperparameters has them, are sixteen runs."""
+    for number in range(16):
+        make_ring(run=f"trial-{number}").beat(1)
+    tick(rings)
+    assert (len(rings.runs), rings.omitted) == (16, 0)
+
+
 def test_more_runs_than_the_limit_are_omitted_the_dead_ones_first(rings: Rings, make_ring):
     """Live runs are followed before silent ones, and what is left out is counted by its live ranks."""
     for number in range(RUNS_PER_NODE_MAX):
