@@ -97,7 +97,7 @@ async def _json_errors(request: web.Request, handler: Any) -> web.StreamResponse
     except ApiError as error:
         headers = {"WWW-Authenticate": "Bearer"} if error.status == web.HTTPUnauthorized.status_code else {}
         return web.json_response({"error": error.message}, status=error.status, headers=headers)
-    except web.RequestPayloadError as error:  # not what its Content-Encoding or Transfer-Encoding says
+    except web.RequestPayloadError as error:  # the body does not match its Content-Encoding or Transfer-Encoding
         return web.json_response({"error": f"body: {error!s:.200}"}, status=web.HTTPBadRequest.status_code)
     except web.HTTPException as error:
         return web.json_response({"error": f"{request.method} {request.path}: {error.reason}"}, status=error.status)

@@ -37,7 +37,7 @@ _BACKOFF_FIRST_S = 0.2  # a broker that restarts is back within a second
 _BACKOFF_MAX_S = 15.0  # one scrape interval: no one sees less than that
 _STABLE_S = 30.0  # a session that lasted as long was no failure: the next back-off begins again
 _PUBLISH_TIMEOUT_S = 5.0
-_PACKET_SPARE_BYTES = HEADER_BYTES + (64 << 10)  # topic and properties beside the largest payload
+_PACKET_SPARE_BYTES = HEADER_BYTES + (64 << 10)  # topic and properties in addition to the largest payload
 
 MESSAGE = "message"
 """What is isolated by node: taking one message."""

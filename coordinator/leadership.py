@@ -4,7 +4,7 @@ All coordinators judge, export and keep incidents; only one may order a capture,
 each other by retained heartbeats, and by the broker's last will when one is gone. The one that was started first leads.
 Each leader takes a *term* above all that it knows of, and every order carries it: nodes refuse an order of a term below
 the highest they have seen (a fencing number), whatever a former leader believes. Terms grow with unix time, so that a
-broker that forgot all heartbeats cannot make them fall, and one far ahead of the clock is no leader's: nobody can lock
+broker that forgot all heartbeats cannot make them fall, and one far ahead of the clock is no leader's: none can lock
 all leaders out with it. Nodes report the highest term that an order had, and the leader steps above it.
 """
 
@@ -15,7 +15,7 @@ from lockstep.contracts.messages import CoordinatorAlive
 
 HEARTBEAT_S = 5.0
 SILENT_S = 4 * HEARTBEAT_S
-"""A coordinator that is heard of no more is gone, should the broker fail to publish its last will."""
+"""A coordinator without a sign of life for so long is gone, should the broker fail to publish its last will."""
 SETTLE_S = 2.0
 """After a connection the retained heartbeats of the others come first."""
 
@@ -56,7 +56,7 @@ class Leadership:
         if term > now_s + TERM_AHEAD_SECONDS_MAX:
             return False
         if term > self.term:
-            # Another one led since: a leader that was suspended, say, begins again with a term of its own.
+            # Another one has led since: a leader that was suspended, for example, begins again with a term of its own.
             self.term, self.leads = term, False
         return True
 

@@ -116,7 +116,7 @@ class Run:
         return self.expectation.repairs(self.machine.tracker.active, cause_id, baseline_s)
 
     def learn_operators(self, instructions: "Sequence[ev.Instruction]", cause_id: str) -> list[ev.Instruction]:
-        """Take what a capture of healthy ranks tells, if `instructions` end one; return the fit that is due."""
+        """Use the operators of a capture of healthy ranks, if `instructions` end one; return the fit that is due."""
         reported = self.captures.heed(instructions, self.machine)
         if reported is None:
             return []
@@ -143,7 +143,7 @@ class Run:
         return ev.MemoryGrowthEvent(unix_s=now_s, cause_id="memory", findings=findings, step=judgement.step)
 
     def adopt(self, policy: "Policy") -> None:
-        """Lay out and judge by other thresholds from now on; the machine is told by its event."""
+        """Lay out and judge by other thresholds from now on; the state machine gets them by its own event."""
         self.policy = policy
         self.timeline.policy = policy.timeline
         if self.judge is not None:

@@ -48,16 +48,16 @@ __all__ = ["Orders", "Run", "Runs", "Tap"]
 
 
 class Tap(Protocol):
-    """Hears all that comes in at the door, in order and before it is taken: the same again gives the same orders."""
+    """Receives all input in order, before it is processed: the same input again gives the same orders."""
 
     def hear(self, what: "Sequence[StepBatch] | Message | ev.Event", now_s: float, run: str = "") -> None:
-        """Note what came in; batches that are taken together are heard together. Must be quick, and never raise."""
+        """Note the input; batches that are processed together come together. Must be quick, and never raise."""
 
 
 class Runs:
     """`memories` is what runs left behind when the coordinator last ended; `clock` measures durations only.
 
-    `tap` hears what `take`, `feed` and `tick` are given.
+    `tap` receives the input of `take`, `feed` and `tick`.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class Runs:
     def expect(
         self, spec_of: "Callable[[str], SpecText | None]", windows: "Mapping[str, KeptWindow] | None" = None
     ) -> None:
-        """Take what runs are said to be, those that are under way included; `windows` is what was kept of them."""
+        """Set the specifications of runs, those that are under way included; `windows` are their stored windows."""
         self._table.expect(spec_of, windows)
 
     def take_fitted(self, name: str, fitted: ev.FittedEvent) -> Orders:

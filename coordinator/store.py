@@ -1,7 +1,7 @@
 """Incidents and each run's memory on disk: SQLite in WAL mode, or in memory.
 
 Blocking: call it off the event loop. One thread at a time (a lock inside sees to it); every write is a transaction, so
-a coordinator that is killed loses at most what it had not been told to keep yet.
+a coordinator that is killed loses at most what it had not been asked to store yet.
 """
 
 import contextlib
@@ -272,7 +272,7 @@ class Store:
             raise MalformedError("policy", where=self._where, got=repr(error), expected="what was kept") from error
 
     def keep_specification(self, run: str, text: str | None) -> None:
-        """Write what a run was said to be over HTTP; None leaves nothing behind."""
+        """Write the specification of a run's job from HTTP; None deletes it."""
         with self._lock:
             if text is None:
                 self._database.execute("DELETE FROM specifications WHERE run = ?", (run,))
@@ -285,7 +285,7 @@ class Store:
             return dict(self._database.execute("SELECT run, body FROM specifications").fetchall())
 
     def keep_window(self, run: str, kept: KeptWindow) -> None:
-        """Write the healthy window that a run's model was fitted to, with what captures told."""
+        """Write the healthy window to which a run's model was fitted, with the operators from captures."""
         with self._lock:
             row = (run, kept.digest, json.dumps(kept_to_json(kept)))
             self._database.execute("INSERT OR REPLACE INTO windows VALUES (?, ?, ?)", row)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from coordinator.store import Store
 
 BAD = web.HTTPBadRequest.status_code
-_PLACED = frozenset({"rank", "node"})  # scopes of which a host says something
-_RANKS_PLACED, _HOSTS_SHOWN, _HOST_MAX = 64, 4, 64  # ranks looked up, hosts and characters of one told
+_PLACED = frozenset({"rank", "node"})  # scopes whose host is known
+_RANKS_PLACED, _HOSTS_SHOWN, _HOST_MAX = 64, 4, 64  # ranks looked up, hosts shown, characters of a host
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ def authorise(request: web.Request) -> None:
 
 
 def asker(request: web.Request) -> str:
-    """Return who asks, for the log: all holders of the token look alike, so the address has to tell."""
+    """Return the client's name for the log: all holders of the token look alike, so its address identifies it."""
     return f"api client {request.remote}"
 
 
@@ -120,7 +120,7 @@ async def json_object(request: web.Request, expected: str) -> dict[str, Any]:
     Raises
     ------
     ApiError
-        It is none; `expected` says of what.
+        It is none; `expected` states what is expected.
     """
     try:
         body = await request.json()

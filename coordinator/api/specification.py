@@ -1,4 +1,4 @@
-"""What a run is said to be, for its model: shown, set with the token, taken back.
+"""The specification of a run's job, for its model: shown, set with the token, removed again.
 
 A specification is checked whole before it is kept, and kept before it is in force. It comes from the network, so it may
 name no files.
@@ -32,7 +32,7 @@ async def show(request: web.Request) -> web.Response:
 
 
 async def put(request: web.Request) -> web.Response:
-    """Say what a run is: the body is the specification, YAML."""
+    """Set the specification of a run's job: the body is YAML."""
     authorise(request)
     run = known_run(request).name
     try:
@@ -44,7 +44,7 @@ async def put(request: web.Request) -> web.Response:
 
 
 async def reset(request: web.Request) -> web.Response:
-    """Take back what was said over HTTP; a specification from a file is in force again."""
+    """Remove a specification set over HTTP; one from a file is in force again."""
     authorise(request)
     return await _keep(request, known_run(request).name, None)
 

@@ -1,6 +1,6 @@
-"""How likely lost records alone leave the gap that a hang is told from, where nothing but records is known.
+"""How likely lost records alone leave the gap by which a hang is found, where only records are known.
 
-Pure. Nobody knows how records get lost, and the first loss ever may come now: after n steps that is one in n, whatever
+Pure. It is not known how records get lost, and the first loss may come now: after n steps that is one in n, whatever
 gets lost. Only a log as a whole shows how: where records have been lost one by one, and seldom, several together that
 lack at the very end are no chance.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Losses:
     """Which records a log lacks between others of the same rank: those are lost, whatever its end means.
 
-    `lost` of them beside `records`; at most `longest_steps` of one rank in a row, and of `most_ranks` in one step.
+    `lost` of them, with `records` that arrived; at most `longest_steps` of one rank in a row, `most_ranks` in one step.
     `gone` ranks are not in the log any more while others go on: it was cut, or goes on without them.
     """
 
@@ -28,7 +28,7 @@ class Losses:
     gone: frozenset[int] = frozenset()
 
     def chance_of(self, hang: "Hang", rank_count: int) -> float:
-        """Return how likely they leave what `hang` rests on; 1 where that tells nothing.
+        """Return how likely they leave the evidence of `hang`; 1 if that is no evidence.
 
         A host's ranks may lack for one lost batch, and what was lost at once before may be lost so again.
         """

@@ -35,7 +35,7 @@ _DTYPE_KINDS = "biuf"  # numbers; objects would be code
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
-    """What the detectors of one run remember after a step; `fingerprint` says of whom (`fingerprint_of`)."""
+    """What the detectors of one run have learnt after a step; `fingerprint` identifies the run (`fingerprint_of`)."""
 
     fingerprint: str
     step: int
@@ -147,7 +147,7 @@ class RunMemory:
 
     @property
     def is_blank(self) -> bool:
-        """Whether a run that begins knows as much: it made no step, and nothing was told or asked of it."""
+        """Whether a new run knows as much: it made no step, reported nothing and requested nothing."""
         return not (
             self.judged.records or self.incidents_total or self.incidents or self.capture_times_s or self.learnt
         )

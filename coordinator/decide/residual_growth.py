@@ -1,6 +1,6 @@
 """What of a slower run its culprits do not explain: all ranks may have more work while one of them is slow besides.
 
-Pure. A slow rank or link makes the others wait, so the step's length says nothing of the others' own work. What does
+Pure. A slow rank or link makes the others wait, so the step's length does not show the others' own work. What does
 is the middle rank's: it grows by what all ranks do longer, and by hardly more than a share of its waiting, for ranks
 that wait look slower than they are (contention). Where the middle rank waits longer, only the amount can decide: a
 step grows by no more than its culprits cost together, or twice that while a pipeline fills.

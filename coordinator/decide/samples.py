@@ -1,7 +1,7 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
 """What ranks and domains did in the last steps, in figures that can be kept and shown.
 
-Pure. `explain.py` says what they mean.
+Pure. `explain.py` interprets them.
 
 Shapes: K steps, R ranks, M members of one stage, replica or domain.
 """

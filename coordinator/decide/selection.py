@@ -1,4 +1,4 @@
-"""Whom to profile for an incident: suspects, and healthy ranks beside them in each domain that they hold back.
+"""Which ranks to profile for an incident: suspects, and healthy ranks in each domain that they hold back.
 
 Pure: part of the run's state machine.
 """
@@ -39,7 +39,7 @@ def select(
 ) -> Selection:
     """Return whom to profile; `known` are the ranks that are there, `in_trouble` those of any open incident.
 
-    Peers do the same work as the first suspect: same stage, from each of its domains one, then whoever is near, up to
+    Peers do the same work as the first suspect: same stage, from each of its domains one, then the nearest ranks, up to
     `policy.peers`. A slowdown of the whole job has no peers: one rank of each stage is taken, as far as
     `policy.job_ranks` goes, and their functions are judged by what is expected of any rank.
     """

@@ -4,7 +4,7 @@ What may live here: what a run's state is, when an incident opens, changes and c
 What may not: a clock, I/O, arrays, a detector. `handle` is the only way in; code that changes a field from elsewhere
 breaks the promise that the same events give the same instructions, which the tests and the replay of logs rest on.
 
-The run's state says what is being done about it; which incidents are open is separate. Its states and what leads from
+The run's state is what is being done about it; which incidents are open is separate. Its states and what leads from
 one to another are the table in `transitions.py`.
 """
 

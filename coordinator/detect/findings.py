@@ -1,4 +1,4 @@
-"""What the detectors say of one step: values, no behaviour."""
+"""What the detectors find in one step: values, no behaviour."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class RunFinding:
     `scope` is rank, node, group or job; `domain` is (kind, name) where one is meant. `excess_ratio` is relative to the
     reference, `excess_seconds` per step. `numbers` are what `evidence` was written from: seconds, ratios, steps.
     `confidence` in the cause is high, medium or low, empty where there is nothing to weigh. `node` is where the rank
-    runs, empty where that is unknown or several are meant. What is not `is_sure` must last before it is told; what
+    runs, empty where that is unknown or several are meant. What is not `is_sure` must last before it is reported; what
     does not `acts` had no effect in this step, its alarm is only not over yet. `lost_seconds` is what the step would
     have been shorter without it, None where that is its excess.
     """

@@ -46,7 +46,7 @@ _RESIZED_RATIO = 0.25  # of the ranks, gone or come from one step to the next: m
 _SHARE_FORGOTTEN = 1e-3  # of flagged steps, below which a rank is as one that never flagged any
 _SUSPECT_STEPS = 2  # that a slower run waits for ranks and links which explain it and are about to alarm
 _SUSPECT_SHARE = 0.75  # of what the run is slower by, that one explains; more is jitter in which ranks take turns
-_SAMPLE_RANKS = 1024  # all ranks of a synchronous job end a step together: so many tell how long it took
+_SAMPLE_RANKS = 1024  # all ranks of a synchronous job end a step together: so many show how long it took
 
 
 class _Learns(Protocol):

@@ -1,4 +1,4 @@
-"""What of a judgement an operator wants to hear: runs, domain kinds and detectors that are switched off are left out.
+"""The findings that an operator wants: runs, domain kinds and detectors that are switched off are left out.
 
 Pure. Detectors go on learning whatever is left out here, so that a switch takes effect at the next step, both ways.
 """

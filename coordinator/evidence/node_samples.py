@@ -1,6 +1,6 @@
 """What nodes have kept of their own neighbours' pages, fetched from their exporters for one reading.
 
-It answers the same queries as a Prometheus does (`samples.py`). Where an exporter is, its heartbeat says; credentials
+It answers the same queries as a Prometheus does (`samples.py`). An exporter's address is in its heartbeat; credentials
 are those of the configuration, and answers are bounded and checked before anything of them is used.
 """
 

@@ -1,8 +1,8 @@
 """What one run's model expects of it, and when the model is asked.
 
-Pure: steps and what came of a fit in, instructions out; whoever performs them simulates off the event loop. A model is
+Pure: steps and results of a fit in, instructions out; their executor simulates off the event loop. A model is
 fitted once, as soon as there is a healthy window of steps, and again when the run's layout or specification changes;
-to the same window once more when a capture of healthy ranks tells their operators. A restart of the run keeps it, for
+to the same window once more when a capture of healthy ranks shows their operators. A restart of the run keeps it, for
 a job that begins with a fault must not teach what is expected. Without a specification, a healthy window or a fit there
 is no number, but a state and its reason.
 """
@@ -85,7 +85,7 @@ class Expectation:
         self._restart(spec)
 
     def adopt(self, spec: "SpecText | None") -> None:
-        """Take what the run is said to be from now on; the same as before changes nothing."""
+        """Use this specification of the run from now on; the same one as before changes nothing."""
         if spec != self.spec:
             self._restart(spec)
 
@@ -114,7 +114,7 @@ class Expectation:
         return self._gather(row, judgement, topology, cause_id)
 
     def _follow(self, topology: "Topology") -> None:
-        """Begin again where the run has another size or other degrees; kinds that no one announces do not tell."""
+        """Begin again where the run has another size or other degrees; kinds that no one announces do not count."""
         sizes = {"": topology.world_size}
         for domain in topology.domains:
             sizes[domain.kind] = max(sizes.get(domain.kind, 0), len(domain.ranks))
@@ -153,7 +153,7 @@ class Expectation:
         return ev.FitModel(cause_id=cause_id, spec=self.spec, window=window, operators=self._operators)
 
     def hear(self, operators: "OperatorTimes") -> None:
-        """Take what captures of healthy ranks tell of operators; the first that come are kept, as the window is."""
+        """Take the operators that captures of healthy ranks show; the first ones are kept, as the window is."""
         if self.spec is not None:  # without one no one notices that the run has another shape
             self._operators = self._operators or operators
 
@@ -171,14 +171,14 @@ class Expectation:
         """Take what came of a fit; return whether it is this run's present one, and has given a model."""
         is_ours = fitted.spec == self.spec and fitted.window is self._window and fitted.operators is self._tried
         if self.state not in (FITTING, KNOWN) or not is_ours:
-            return False  # the run's size or what it is said to be has changed meanwhile
+            return False  # the run's size or its specification has changed meanwhile
         if fitted.model is None:
             if self.state == FITTING:
                 self.state, self.reason, self._window = REFUSED, fitted.reason, None
             return False
         self.state, self.reason, self.model = KNOWN, "", fitted.model
         for watched in self._watched.values():
-            watched.asked = None  # another model may say otherwise
+            watched.asked = None  # another model may predict otherwise
         return True
 
     def repairs(
@@ -208,7 +208,7 @@ class Expectation:
         return due
 
     def to_json(self, measured_seconds: float | None) -> dict[str, Any]:
-        """Return what is expected, beside what was measured lately; None for what is not known."""
+        """Return what is expected, and what was measured lately; None for what is not known."""
         model = self.model
         expected_s = model.expected_step_seconds if model else None
         known = measured_seconds is not None and expected_s is not None
@@ -230,9 +230,9 @@ class Expectation:
 
 
 def fault_of(incident: "Incident") -> MeasuredFault | None:
-    """Return what a model can mend of an incident: its slow ranks, its slow links, or what all ranks do longer.
+    """Return what a model can repair of an incident: its slow ranks, its slow links, or what all ranks do longer.
 
-    None where it is none of them: of a whole network waiting alone tells no link.
+    None where it is none of them: of a whole network waiting alone identifies no link.
     """
     if incident.kind == SLOW_RANK and incident.ranks:
         return MeasuredFault(kind=RANK, ranks=incident.ranks, excess_seconds=incident.excess_seconds)

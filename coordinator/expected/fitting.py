@@ -36,7 +36,7 @@ def fit_model(spec: "SpecText", window: "Window", operators: "OperatorTimes | No
     Raises
     ------
     LockstepError
-        The specification cannot be used, or is not of this run; the message says why.
+        The specification cannot be used, or is not of this run; the message states why.
     """
     setup = read_setup(spec)
     model = None
@@ -46,7 +46,7 @@ def fit_model(spec: "SpecText", window: "Window", operators: "OperatorTimes | No
         except ConfigError as error:
             _log.info("specification %s: operator times of ranks %s not used: %s", spec.name, operators.ranks, error)
     model = model or fit(setup, window)
-    assert model.forecast is not None  # simulated here once, so that nobody simulates on the event loop
+    assert model.forecast is not None  # simulated here once, so that nothing simulates on the event loop
     return model
 
 

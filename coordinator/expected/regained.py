@@ -1,4 +1,4 @@
-"""What the records alone say that a repair gives back, of a job that is slower as a whole.
+"""The gain of a repair by the records alone, for a job that is slower as a whole.
 
 Pure. A slower run's step has grown by what `run_cause` measured, and its cause explains a share of that: what all ranks
 do longer they do on the critical path, so a step would be shorter by as much without it. Transfers of a whole network
@@ -35,7 +35,7 @@ class Loss(NamedTuple):
 
 
 def loss_of(incident: "Incident", baseline_seconds: float | None = None) -> Loss | None:
-    """Return what the cause of a slower run costs a step beyond the run's healthy past; None where nothing says so.
+    """Return what the cause of a slower run costs a step beyond the run's healthy past; None where nothing shows it.
 
     `baseline_seconds` is a step by the run's history, which incidents of a whole network do not hold.
     """

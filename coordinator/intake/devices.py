@@ -8,9 +8,9 @@ if TYPE_CHECKING:
 
 
 class DeviceTable:
-    """UUIDs by run, node and rank. `is_known` says whether a run knows a node: others are not kept.
+    """UUIDs by run, node and rank. `is_known` is true if a run knows a node: others are not kept.
 
-    A node's ranks count only while they are its own, which whoever asks has to know.
+    A node's ranks count only while they are its own, which the caller has to know.
     """
 
     def __init__(self, is_known: Callable[[str, str], bool]) -> None:

@@ -17,7 +17,7 @@ class _State(NamedTuple):
 
 
 class NodePresence:
-    """What heartbeats and last wills say of each node, `NODES_MAX` of them at most."""
+    """The state of each node by heartbeats and last wills, `NODES_MAX` of them at most."""
 
     def __init__(self) -> None:
         self._of_node: dict[str, _State] = {}

@@ -48,7 +48,7 @@ class Pending(Protocol):
 
 
 class _Held:
-    """Records that wait for whoever holds them to settle them."""
+    """Records that wait until their holder settles them."""
 
     is_settled = False
 

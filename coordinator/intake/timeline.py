@@ -49,13 +49,13 @@ _WAITS, _FLOORS, _BYTES = ({kind: f"{kind}_{what}" for kind in DOMAIN_KINDS} for
 class StepRow:
     """One step of all known ranks: arrays of shape (R,), seconds, NaN where not measured.
 
-    `self_seconds` is NaN for a rank that measured no wait at all: its step says nothing about its own work. The row
+    `self_seconds` is NaN for a rank that measured no wait at all: its step does not show its own work. The row
     owns its arrays; some share their memory.
     """
 
     step: int
     end_unix_s: float
-    """Median of the ranks' clocks: one that lies by years says nothing."""
+    """Median of the ranks' clocks: one that is wrong by years does not count."""
     ranks: "NDArray[np.int64]"
     present: "NDArray[np.bool_]"
     flags: "NDArray[np.int64]"
@@ -175,7 +175,7 @@ class StepTimeline:
     def ready(self, now_s: float, may_deliver: "Callable[[int], bool]" = lambda _: False) -> list[StepRow]:
         """Return the steps that are complete by now, oldest first; each is returned once.
 
-        `may_deliver` tells of a rank whether its node is expected to deliver older records.
+        `may_deliver` is true for a rank whose node is expected to deliver older records.
         """
         self._attempts.expire_strays(now_s - _PATIENCE * self.policy.grace_seconds)
         rows = []

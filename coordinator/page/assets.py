@@ -1,4 +1,4 @@
-"""Scripts, styles and the icon of the pages: files beside this one, read once, named by what is in them.
+"""Scripts, styles and the icon of the pages: files in this folder, read once, named by what is in them.
 
 A name that changes with the content may be kept by a browser for ever, and versions are never mixed.
 """

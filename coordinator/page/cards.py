@@ -69,7 +69,7 @@ def card(incident: "Incident", config: "CoordinatorConfig", *, with_run: bool, h
         _why(incident),
     )
     if is_closed:
-        details = (tag("details", tag("summary", "Evidence and advice"), *details, id=f"told-{incident.id}"),)
+        details = (tag("details", tag("summary", "Evidence and advice"), *details, id=f"details-{incident.id}"),)
     return tag(
         "article",
         tag("h3", title, " ", badge),
@@ -94,7 +94,7 @@ def where_of(incident: "Incident") -> str:
 
 
 def details_of(incident: "Incident") -> Html:
-    """Return all that is told of an incident for a page that is read without this server: nothing folded, no links."""
+    """Return all details of an incident for a page that is read without this server: nothing folded, no links."""
     parts = (
         _titled("Evidence", (*incident.evidence, *incident.profile_evidence)),
         render_machine_evidence(incident),

@@ -19,7 +19,7 @@ _LONG_S = 600.0
 _MINUTES_MAX_S = 7200.0
 _MINUTE_S, _HOUR_S = 60.0, 3600.0
 _MILLISECOND = 1e-3
-_MILLISECONDS_MAX = 1.0  # seconds; above, a thousandth says nothing
+_MILLISECONDS_MAX = 1.0  # seconds; above, a thousandth carries no information
 
 
 def document(

@@ -46,7 +46,7 @@ class GridLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The rows of a map, in order. `note` says what is not shown rank by rank, empty where everything is."""
+    """The rows of a map, in order. `note` states what is not shown rank by rank, empty where everything is."""
 
     lines: tuple[GridLine, ...]
     groups: tuple[tuple[str, str], ...]

@@ -262,7 +262,7 @@ def _profile_form(view: RunView) -> Html:
         f'value="{view.profile_steps:d}"></label>'
         '<label>Token <input name="token" type="password" required autocomplete="off"></label>'
         '<button>Profile</button></p><progress hidden max="1" value="0" aria-label="ranks done"></progress>'
-        '<p role="status" id="profile-said"></p><ul id="profile-ranks"></ul></form>'
+        '<p role="status" id="profile-status"></p><ul id="profile-ranks"></ul></form>'
     )
     return tag(
         "section",

@@ -2,7 +2,7 @@
 """The last steps of some ranks as a Chrome trace, which Perfetto opens: a process for each rank, a slice for each step.
 
 Pure: the rows that the detectors have judged in, plain values out. Inside a step lie its parts, one behind the other:
-how long each took is measured, when it began is not, and its arguments say so.
+how long each took is measured, when it began is not, and its arguments state that.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ Event = dict[str, Any]
 
 RANKS_MAX = 64
 """Ranks drawn: each is some hundred slices."""
-_PEERS = 8  # healthy ranks beside those of an incident
+_PEERS = 8  # healthy ranks drawn with those of an incident
 _US = 1e6
 _THOUSANDTHS = 3  # of a microsecond: what the format's readers keep
 _COMPUTE = "compute"

@@ -17,7 +17,7 @@ _LAG_STEPS = 8  # ranks of one log end so close together, as in a standstill
 
 
 def losses_of(log: "StepLog") -> Losses | None:
-    """Return what is lost of a log; None where so much is that it tells nothing."""
+    """Return what is lost of a log; None where so much is lost that the log is no evidence."""
     rank, step = log.columns["rank"], log.columns["step"]
     order = np.lexsort((log.columns["start_ns"], rank))
     rank, place = rank[order], np.unique(step, return_inverse=True)[1].reshape(-1)[order]

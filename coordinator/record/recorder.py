@@ -1,6 +1,6 @@
-"""Keeps what a coordinator hears in parts on disk, within a quota: the step log of `--record`, ready to be replayed.
+"""Keeps what a coordinator receives in parts on disk, within a quota: the step log of `--record`, ready for replays.
 
-`hear` is called on the event loop and only queues. Parts are encoded and written in a thread. A disk that is slower
+`hear` runs on the event loop and only queues. Parts are encoded and written in a thread. A disk that is slower
 than the stream, full or gone costs records, which are counted; training and detection go on.
 """
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 PART_ROWS = 1 << 19  # 300 MB while it is written, 40 MB on disk; 50 s of 10,240 ranks at a step a second
 PART_SECONDS = 30.0  # what a kill costs, with the time of writing still below a minute
 PENDING_MAX_BYTES = 512 << 20  # two parts: one being written, one gathering
-_ENTRIES_MAX = 100_000  # beside batches; an hour of a large cluster's announcements
+_ENTRIES_MAX = 100_000  # apart from batches; an hour of a large cluster's announcements
 _TICKS_MAX = 1000  # nothing but the passing of time is written as a part only now and then
 _RETRY_S = 5.0
 

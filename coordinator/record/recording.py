@@ -1,8 +1,8 @@
-"""Parts of a recording: step records as a step log of their own kind, and beside them all else that came in.
+"""Parts of a recording: step records as a step log of their own kind, and with them all other input.
 
 Blocking file I/O: call it off the event loop. A part is one Parquet file that any reader of step logs understands; its
-metadata holds the journal (`journal.py`), and three more columns say in which order records came: `arrival` (the serial
-of what they came in with), `batch` (the place of their message in it) and `node`. A part appears when it is whole.
+metadata holds the journal (`journal.py`), and three more columns give the order in which records came: `arrival` (the
+serial of what they came in with), `batch` (the place of their message in it) and `node`. A part appears when complete.
 """
 
 import json
@@ -57,7 +57,7 @@ def begin_ns(file: Path) -> int:
 
 
 def write_part(file: Path, entries: Sequence[Entry], journal: Sequence[Any], known: Sequence[Any]) -> None:
-    """Write the batches among `entries` as rows, and `journal` and `known` (JSON) as the metadata beside them.
+    """Write the batches among `entries` as rows, and `journal` and `known` (JSON) as metadata.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def write_part(file: Path, entries: Sequence[Entry], journal: Sequence[Any], kno
         with pq.ParquetWriter(partial, table.schema, compression="zstd", store_schema=False) as writer:
             writer.write_table(table)
             writer.add_key_value_metadata(metadata)
-        os.replace(partial, file)  # noqa: PTH105  (one call that says atomic)
+        os.replace(partial, file)  # noqa: PTH105  (one call whose name shows that it is atomic)
     except OSError:
         partial.unlink(missing_ok=True)
         raise
@@ -122,7 +122,7 @@ def _metadata(file: Path) -> dict[bytes, bytes]:
 def read_parts(files: Sequence[Path]) -> Iterator[Entry]:
     """Yield all that came in, in order; one part is in memory at a time.
 
-    What announces itself at the head of a part is told where the recording begins, and where parts are missing.
+    The announcements at the head of a part are replayed where the recording begins, and where parts are missing.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def read_parts(files: Sequence[Path]) -> Iterator[Entry]:
             continue
         if first.serial not in (next_serial, 0):
             for each in known_entries:
-                # Where parts are missing the coordinator was the same one: only who is there is told again.
+                # Where parts are missing the coordinator was the same one: only the announcements are replayed again.
                 if next_serial is None or not isinstance(each.what, Start):
                     yield Entry(-1, first.time_ns, each.what)
         yield first

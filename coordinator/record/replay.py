@@ -1,9 +1,9 @@
 """A step log through the live coordinator's own runs: the incidents that it would have raised.
 
 Pure: rows in, incidents out; the time is the log's. Nothing is decided here. The log is cut into batches by arrival,
-as exporters send them, and given to `runs.Runs`, which lays out, judges and tells as it does live. What needs the
+as exporters send them, and given to `runs.Runs`, which lays out, judges and reports as it does live. What needs the
 living job is left out: no capture is made, so an incident carries its evidence from step records alone. A recording
-knows more than its rows and is told by `rerun.py`, as it was live.
+knows more than its rows and is replayed by `rerun.py`, as it was live.
 """
 
 from collections import Counter
@@ -58,10 +58,10 @@ class IncidentChange:
 
 @dataclass(slots=True)
 class Replayed:
-    """`incidents` as they were last, by id, in the order of their opening; `changes` all that was told, in order.
+    """`incidents` as they were last, by id, in the order of their opening; `changes` all reports, in order.
 
-    `rejected` counts the rows that the live timeline refuses, by reason; `judged` the steps judged. `nodes` says on
-    which node each rank of a run was last.
+    `rejected` counts the rows that the live timeline refuses, by reason; `judged` the steps judged. `nodes` holds the
+    last node of each rank of a run.
     """
 
     incidents: "dict[str, Incident]" = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Replayed:
         return others
 
     def note_open(self, runs: Runs) -> None:
-        """Bring what is open up to now: it has grown since it was last told."""
+        """Bring what is open up to now: it has grown since it was last reported."""
         for run in runs.by_name.values():
             self.incidents |= run.machine.tracker.incidents
             self.nodes[run.name] = dict(run.membership.nodes)
@@ -136,7 +136,7 @@ def replay(
     ranks_per_node: int = RANKS_PER_NODE,
     lenient: bool = False,
 ) -> Replayed:
-    """Return what the live coordinator would have told of one run; leniently, other ranks are counted and skipped.
+    """Return what the live coordinator would have reported of one run; leniently, other ranks are counted and skipped.
 
     Raises
     ------
@@ -176,7 +176,7 @@ def to_line(
 ) -> dict[str, Any]:
     """Return the JSON form of a replayed incident; ranks that are all those of their nodes have the scope node.
 
-    `nodes` says which node each rank is on; without it, nodes hold `ranks_per_node` ranks each, in order.
+    `nodes` gives the node of each rank; without it, nodes hold `ranks_per_node` ranks each, in order.
     """
     is_node = incident.scope == "rank" and _are_whole_nodes(incident.ranks, ranks_per_node, nodes)
     return {
@@ -212,7 +212,7 @@ def _check(log: "StepLog", topology: Topology, *, lenient: bool) -> None:
     highest = int(rank.max(initial=-1))
     if not lenient and log.count and highest != topology.world_size - 1:
         raise MalformedError(
-            "rank", where=where, got=f"0 to {highest}", expected=f"0 to {topology.world_size - 1}, as the domains say"
+            "rank", where=where, got=f"0 to {highest}", expected=f"0 to {topology.world_size - 1}, by the domains"
         )
     kinds = {domain.kind for domain in topology.domains}
     if topology.is_data_parallel and "world_wait_ns" in log.columns:
@@ -283,7 +283,7 @@ def _batch(log: "StepLog", cut: slice) -> StepBatch:
 
 
 def _take(orders: "Orders", replayed: Replayed, waiting: dict[str, int], runs: Runs) -> None:
-    """Remember what was told; an incident that waits for its diagnosis is noted with the steps judged so far."""
+    """Remember what was reported; an incident that waits for its diagnosis is noted with the steps judged so far."""
     for instruction in replayed.note(orders):
         if isinstance(instruction, ev.Diagnose):
             waiting[instruction.incident_id] = runs.detection.steps

@@ -1,4 +1,4 @@
-"""A recording through the coordinator's own runs: the incidents that were told live, told again.
+"""A recording through the coordinator's own runs: the incidents that were reported live, reported again.
 
 Pure: entries in, incidents out. All that came in is given in the order and at the times at which it came, diagnoses and
 the answers to captures included, so that nothing is left that could make a difference. What the coordinator ordered
@@ -30,7 +30,7 @@ Shape = Callable[[int], Topology]
 
 
 def rerun(entries: Iterable[Entry], shape: Shape | None = None) -> Replayed:
-    """Return what a recorded coordinator told, of all its runs; `shape` replaces the announced groups.
+    """Return what a recorded coordinator reported, of all its runs; `shape` replaces the announced groups.
 
     Raises
     ------

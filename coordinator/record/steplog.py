@@ -54,12 +54,12 @@ _KEPT = (
     *(name for name in OPTIONAL_COLUMNS if not name.endswith("_transfer_ns") and name != "received_ns"),
     *(f"{kind}_{what}" for kind in DOMAIN_KINDS for what in ("shortest_ns", "count")),
 )
-"""Fields of the wire that a recording holds beside the times: all that is judged."""
+"""Fields of the wire that a recording holds in addition to the times: all that is judged."""
 RUN_COLUMN = "run"
 DEFAULT_RUN = "run"
 _ACCOUNT_PARTS = 1000  # of a step, one of which rounding may add, as in the timeline
 _ROUNDING_NS = 1000
-_CLOCK_OFF_NS = 60 * 10**9  # nodes are milliseconds apart; whoever is off by more has no clock to go by
+_CLOCK_OFF_NS = 60 * 10**9  # nodes are milliseconds apart; a clock that is off by more cannot be used
 _VERSION_KEY = b"lockstep.step_log"
 VERSION_METADATA = {_VERSION_KEY: b"1"}
 """Metadata of a log that Lockstep wrote: there, null in a required column means not measured."""
@@ -200,7 +200,7 @@ def _write_columns(
     table = pa.table(arrays).replace_schema_metadata(VERSION_METADATA)
     partial = file.with_name(file.name + ".partial")
     pq.write_table(table, partial, compression="zstd")
-    os.replace(partial, file)  # noqa: PTH105  (one call that says atomic)
+    os.replace(partial, file)  # noqa: PTH105  (one call whose name shows that it is atomic)
 
 
 def _read_file(file: Path, skipped: Counter[str] | None) -> list[StepLog]:

@@ -1,6 +1,6 @@
-"""Which job each run is said to be: specifications from files, by run name or pattern, and over HTTP, by run.
+"""The specification of each run's job: from files, by run name or pattern, and over HTTP, by run.
 
-Pure but for `read_specs`. What was said over HTTP goes before the files; of the files' patterns a run's own name goes
+Pure but for `read_specs`. A specification over HTTP goes before the files; of the files' patterns a run's own name goes
 before any other, then the longest that fits. Nothing is checked here but sizes: a specification is read where it is
 fitted, and what is wrong with it is the reason why nothing is expected of its run.
 """
@@ -69,7 +69,7 @@ class Specs:
             raise ConfigError(f"specification: got another run, expected at most {RUNS_MAX} with one over HTTP")
 
     def put(self, run: str, text: str | None) -> None:
-        """Take what was said of `run` over HTTP; None takes it back."""
+        """Set the specification of `run` from HTTP; None removes it."""
         if text is None:
             self._given.pop(run, None)
         else:

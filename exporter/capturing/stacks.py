@@ -236,7 +236,7 @@ def _open(run: RunTrack, rank: int) -> tuple[int, FlightDump, DumpTarget]:
 
 
 def _dump(targets: list[DumpTarget], ask: Callable[[], None]) -> dict[int, bytes | str]:
-    """Return what processes wrote; the thread gives their descriptors back, whoever still waits for it."""
+    """Return what processes wrote; the thread closes their descriptors, even if no caller waits for it any more."""
     try:
         return dump_stacks(targets, ask)
     finally:

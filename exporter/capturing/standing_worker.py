@@ -42,7 +42,7 @@ class StandingWorker:
         return self._process is not None and self._process.returncode is None
 
     async def ask(self, job: Sequence[Any]) -> Answer:
-        """Return what comes of a job, whose parts JSON must have; whoever cancels this ends the process.
+        """Return the result of a job, whose parts JSON must have; a caller that cancels this ends the process.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class StandingWorker:
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
-        with contextlib.suppress(ConnectionError):  # it has died: what it says last tells why
+        with contextlib.suppress(ConnectionError):  # it has died: its last output shows why
             process.stdin.write(line)
             await process.stdin.drain()
         try:

@@ -29,7 +29,7 @@ WORKER = (sys.executable, "-P", "-m", f"{__package__}.summarise_worker")
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """A trace that a rank says it has written, and from when to when (CLOCK_MONOTONIC ns) it says that it reaches."""
+    """A trace that a rank reports to have written, and the time that it reports to cover (CLOCK_MONOTONIC ns)."""
 
     run: str
     directory: Path
@@ -42,8 +42,8 @@ class TraceJob:
 class Summariser:
     """A queue of traces and the task that works it off; belongs to the event loop.
 
-    `on_summary` gets exactly one summary per job, with `error` where there is none to give. `running_id` tells which
-    request of a run is being captured, so that traces still being written are not deleted. `host_watch` tells what the
+    `on_summary` gets exactly one summary per job, with `error` where there is none to give. `running_id` returns which
+    request of a run is being captured: traces still being written are not deleted. `host_watch` returns what the
     node counted meanwhile. `idle_s` after the last trace the worker ends.
     """
 
@@ -114,7 +114,7 @@ class Summariser:
         return await self._jobs.get()
 
     async def _prepare(self) -> None:
-        with contextlib.suppress(MalformedError, TimeoutError):  # told with the first trace
+        with contextlib.suppress(MalformedError, TimeoutError):  # reported with the first trace
             async with asyncio.timeout(self._config.summarise_seconds):
                 await self._worker.ask(SummaryRequest("", "", self._config.node_name, 0, 0, 0))
 
@@ -160,7 +160,7 @@ class Summariser:
         Raises
         ------
         MalformedError
-            The worker failed, or said something else than a summary of this trace.
+            The worker failed, or returned something else than a summary of this trace.
         """
         node, where = self._config.node_name, str(path)
         try:
@@ -184,7 +184,7 @@ class Summariser:
         self._on_summary(replace(failed_summary(self._asked(job), reason, trace_bytes=trace_bytes), host=host))
 
     def _asked(self, job: TraceJob, path: str = "") -> SummaryRequest:
-        steps = min(max(job.steps, 0), PROFILE_STEPS_MAX)  # as a rank says; a receiver takes no more
+        steps = min(max(job.steps, 0), PROFILE_STEPS_MAX)  # by the rank's report; a receiver takes no more
         return SummaryRequest(path, job.run, self._config.node_name, job.rank, job.request_id, steps)
 
     def _trim(self, job: TraceJob) -> None:

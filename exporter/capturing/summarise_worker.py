@@ -105,7 +105,7 @@ def serve(
 
 
 def failed_summary(job: SummaryRequest, error: str, *, trace_bytes: int = 0) -> TraceSummary:
-    """Return a summary that says why there is none, with what is known all the same."""
+    """Return a summary that states why there is none, with what is known all the same."""
     return TraceSummary(
         run=job.run,
         node=job.node,

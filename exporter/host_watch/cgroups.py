@@ -2,7 +2,7 @@
 
 cgroup v2 (cpu.stat, microseconds) and v1 (cpu.stat of the cpu controller, nanoseconds). A process stands still while
 any group that contains it is throttled, so all of them count, the root of what we see too: in a container it is the
-container's own, and on a host it says truly 0.
+container's own, and on a host it is truly 0.
 """
 
 from exporter.kernel_files import CGROUPS, PROC, group_folders, number_field, read

@@ -135,7 +135,7 @@ class _Comparison:
         return tuple((command, ns) for command, ns in named if ns >= least_ns)
 
     def _share(self, pid: int, cores: frozenset[int]) -> float:
-        """Return how much of a process's work was on `cores`; all of the node's cores where it does not say."""
+        """Return how much of a process's work was on `cores`; all of the node's cores where its affinity is unknown."""
         allowed = self._after.affinities.get(pid) or frozenset(self._after.busy_ns)
         return len(allowed & cores) / len(allowed) if allowed else 0.0
 

@@ -69,7 +69,7 @@ class NvmlDevices:
         """Return the device that each compute process uses, for processes that use one alone.
 
         Pids are those of the exporter's namespace; inside another one no process is found. The devices' order is not
-        CUDA's, so a rank's own index says nothing here.
+        CUDA's, so a rank's own index does not identify one here.
         """
         found: dict[int, list[int]] = {}
         for device, handle in enumerate(self._handles):

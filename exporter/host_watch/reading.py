@@ -65,7 +65,7 @@ class HostReading:
 def read_node(
     targets: Sequence[Target], before: HostReading | None, *, root: str = PROC, cgroups: str = CGROUPS
 ) -> HostReading:
-    """Look at the node and the targets; `before` is the look before, which tells who worked meanwhile.
+    """Look at the node and the targets; `before` is the look before, which shows who worked meanwhile.
 
     Blocking, 15 us for each process of the node; for any thread. Raises nothing: what cannot be read is left out.
     """

@@ -173,7 +173,7 @@ class HostWatch:
     def span(self, run: str, rank: int, start_ns: int, end_ns: int) -> HostSpan | None:
         """Return what a rank met in the looks around a span of CLOCK_MONOTONIC; None where they do not cover it.
 
-        The looks lie around the span, so what is returned may be longer: `span_ns` says how long.
+        The looks lie around the span, so what is returned may be longer: `span_ns` is its length.
         """
         watched = self._ranks.get((run, rank))
         found = [] if watched is None else covering(watched.intervals, start_ns, end_ns)

@@ -1,6 +1,6 @@
 """How the processes of ranks end: seen by their pidfd, which no other process can take over as it can a pid.
 
-The exporter is not their parent, so the kernel says more in one of two places, each for a time only: the process's own
+The exporter is not their parent, so the kernel gives more in one of two places, each for a time only: the process's own
 line in /proc as long as its parent has not waited for it (torchrun does within 0.1 s), and from Linux 6.15 on the pidfd
 from then on. Neither is there in another PID namespace; then a process that has released its ring has vanished.
 """

@@ -1,8 +1,8 @@
 """A run that makes no steps: since when, and where each of its ranks stands in its collectives.
 
-A step's record is written at the step's end. When a collective never ends no one ends the step, so no one's record says
+A step's record is written at the step's end. When a collective never ends no one ends the step, so no record shows
 who has not arrived; what ranks have issued so far (`contracts/ring.py`) does. Only the coordinator sees all nodes: here
-nothing is decided, a node whose ranks write no records tells where they are, for as long as that lasts.
+nothing is decided, a node whose ranks write no records reports where they are, for as long as that lasts.
 """
 
 import logging
@@ -18,7 +18,7 @@ _LEAST_NS = 5 * 10**9  # several batches and ticks; earlier than the coordinator
 
 
 def watch(run: RunTrack, now_ns: int) -> None:
-    """Notice that a run falls silent or is heard again (`now_ns` CLOCK_MONOTONIC); either is worth an announcement."""
+    """Notice that a run falls silent or reports again (`now_ns` CLOCK_MONOTONIC); either is worth an announcement."""
     silence = run.silence
     records = int(run.histogram.counts.sum())
     progress = records, sum(track.steps.ends for track in run.ranks.values())

@@ -1,6 +1,6 @@
 """Counts the processes of this node that train and are not watched, by the marks that they leave.
 
-A mark counts for as long as its process holds it. One that nobody holds at two scans in a row is removed: between
+A mark counts for as long as its process holds it. One that no process holds at two scans in a row is removed: between
 making a mark and locking it there is a moment. The work of a scan is bounded, whatever users put into the directory.
 """
 

@@ -243,19 +243,19 @@ def deliver(site, error):
 def test_a_profile_with_a_wrong_and_a_right_token(tab, server):
     """Refused with the reason; accepted, followed to its end rank by rank; the token is kept in the tab only."""
     open_map(tab, server)
-    said = "document.getElementById('profile-said').textContent"
+    status = "document.getElementById('profile-status').textContent"
     ask_profile(tab, "wrong")
-    until(tab, f"{said}.startsWith('Refused: Authorization')")
+    until(tab, f"{status}.startsWith('Refused: Authorization')")
     assert [each for each in tab.complaints if "401" in each]
     tab.complaints.clear()
     assert tab.ask("sessionStorage.getItem('token')") is None
     server.do(lambda: setattr(server.site.runs.by_name["job"].machine.captures, "current", None))
     ask_profile(tab, TOKEN)
-    until(tab, f"{said}.includes('is accepted')")
+    until(tab, f"{status}.includes('is accepted')")
     assert (tab.ask("sessionStorage.getItem('token')"), tab.ask("localStorage.length")) == (TOKEN, 0)
     until(tab, "document.getElementById('profile-ranks').children.length === 3")
     server.do(deliver, server.site, "no trace <b>")
-    until(tab, f"{said} === 'No rank delivered a trace.'")
+    until(tab, f"{status} === 'No rank delivered a trace.'")
     assert "rank 2: refused (no trace <b>)" in tab.ask("document.getElementById('profile-ranks').innerText")
     assert tab.ask("document.querySelector('#profile progress').value") == 3
 

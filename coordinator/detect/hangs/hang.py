@@ -8,12 +8,12 @@ Pure: progress in, verdict out; whether a run hangs at all, and since when, the 
 2. Ranks wait, and everybody who is known has arrived: somebody has not of whom nothing is known.
 3. Ranks wait for each other in a circle. Those that went on after their last issue have not arrived (receives are often
    posted long before they are waited for); if there is none, collectives were issued in different orders.
-4. All members of a group have issued the same, and it was the last that was heard of them: the collective itself hangs.
+4. All members of a group have issued the same, and have issued nothing since: the collective itself hangs.
 5. No one is in a collective: all ranks stand still in work of their own.
 
-Without progress (a step log, agents without collectives) the last steps say who is behind; a record that was lost looks
+Without progress (a step log, agents without collectives) the last steps show who is behind; a lost record looks
 the same, so how far that is to be believed depends on how many are lost. Where all ranks have ended the same step, a
-hang, a job that was killed and a long pause look alike, and nothing is said.
+hang, a job that was killed and a long pause look alike, and nothing is reported.
 
 Shapes: W ranks of the world, indexed by rank; E as in `waiting.py`.
 """
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 _PAUSES = Flag.CHECKPOINT | Flag.EVALUATION
 _LAG_MAX_STEPS = 8  # devices end steps up to so many later than hosts; a rank further behind was gone before
-_NAMED_MAX = 3  # ranks told one by one
+_NAMED_MAX = 3  # ranks named one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hang:
     """What is known of a standstill. `scope` is rank (the `ranks` have not arrived), group or job (no one is named).
 
-    `domain` is (kind, name) of where it is waited. `is_pause`: the ranks say themselves that they save or evaluate.
+    `domain` is (kind, name) of where it is waited. `is_pause`: the ranks themselves flag that they save or evaluate.
     `is_measured`: by what ranks have issued; otherwise by whose records are lacking, `lacking_records` of them in
     `numbers`, the first of them of `onset_step`. `is_of_hosts`: the ranks are all of their hosts, so that one lost
     batch explains as much.
@@ -90,7 +90,7 @@ class _Unseen:
 
 
 def _waited_for_unseen(progress: Progress, waiting: Waiting) -> _Unseen:
-    """Look for members that say nothing in the domains that somebody is inside of who waits for no one known."""
+    """Look for members without counts in the domains inside which some rank waits, if it waits for no known rank."""
     found: dict[int, NDArray[np.int64]] = {}
     free_W = (waiting.inside >= 0) & ~waiting.waits
     for domain in np.unique(waiting.inside[free_W]).tolist():
@@ -184,7 +184,7 @@ def _circle(progress: Progress, topology: "Topology", waiting: Waiting) -> Hang:
 
 
 def _all_arrived(progress: Progress, topology: "Topology", waiting: Waiting) -> Hang:
-    """Tell a collective that hangs from ranks that all stand still by themselves; no one is behind anybody."""
+    """Distinguish a collective that hangs from ranks that all stand still by themselves; no rank is behind another."""
     inside = np.unique(waiting.inside[waiting.inside >= 0]).tolist()
     whole = [progress.domains[at] for at in inside if _is_whole(progress.domains[at], at, waiting)]
     is_pause = _pauses(progress, progress.rank)
@@ -241,7 +241,7 @@ def _by_steps(topology: "Topology", last_step_W: "NDArray[np.int64]") -> Hang | 
 def _last_seen(progress: Progress, rank: int) -> list[str]:
     (at,) = np.flatnonzero(progress.rank == rank)[:1]
     if progress.ended[at]:
-        return [f"rank {rank} says that its training is over"]
+        return [f"rank {rank} has reported the end of its training"]
     step = int(progress.step[at])
     lines = [f"its last sign of life was at {_time(int(progress.sign_unix_ns[at]))}, its last step {step}"]
     pauses = [flag.name.lower() for flag in Flag if flag & _PAUSES & int(progress.flags[at]) and flag.name]

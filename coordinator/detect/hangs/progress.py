@@ -108,7 +108,7 @@ class ProgressBook:
         )
 
     def locate(self, topology: "Topology", timeline: "StepTimeline") -> "Hang | None":
-        """Return who has not arrived, by all that is known now; None where nothing tells a hang."""
+        """Return who has not arrived, by all that is known now; None where nothing shows a hang."""
         inside = timeline.ranks < topology.world_size
         last_steps = timeline.last_steps[inside]
         known = (self.revision, last_steps.tobytes())

@@ -61,7 +61,7 @@ class Place:
 class HangStacks:
     """What the stacks of a hang show. `function` is where the late ranks stand, empty where no stack of theirs came.
 
-    `cause` and `root_cause` are empty where the stacks do not tell more than was known.
+    `cause` and `root_cause` are empty where the stacks show no more than was known.
     """
 
     function: str

@@ -37,7 +37,7 @@ class Progress:
 
     `issues` is an array of shape (N, len(ISSUE_FIELDS)), int64: `domain` indexes `domains`, `operation` is a place in
     `messages.OPERATIONS`, `peer` -1 for collectives. `step` is the last recorded one, -1 for none; `ended` ranks have
-    said that their training is over, the process of `gone` ones does not exist any more without that.
+    reported the end of their training, the process of `gone` ones does not exist any more without such a report.
     """
 
     domains: "Sequence[Domain]"
@@ -86,7 +86,7 @@ class Waiting:
 
 
 def find_waiting(progress: Progress, world_size: int) -> Waiting:
-    """Return who waits for whom; what is said of ranks outside of the world, or of groups by strangers, is left out."""
+    """Return who waits for whom; reports about ranks outside the world, or on groups by non-members, are left out."""
     rows = progress.issues
     rows = rows[(rows[:, 0] < world_size) & (rows[:, 3] < world_size)]
     known_W = np.zeros(world_size, dtype=bool)
@@ -107,7 +107,7 @@ def _named(entries: "NDArray[np.int64]") -> "dict[str, NDArray[np.int64]]":
 
 
 def _inside(progress: Progress, rows: "NDArray[np.int64]", world_size: int) -> "NDArray[np.int64]":
-    """Return the domain of each rank's last issue where nothing was heard of it after that, array of shape (W,)."""
+    """Return the domain of each rank's last issue where no other report came after that, array of shape (W,)."""
     sign_W = np.full(world_size, np.iinfo(np.int64).max)
     here = progress.rank < world_size
     sign_W[progress.rank[here]] = progress.sign_unix_ns[here]

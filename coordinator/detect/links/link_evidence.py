@@ -1,5 +1,5 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""From a verdict on slow groups to what is said of it: how much, since when, and why.
+"""From a verdict on slow groups to its evidence: how much, since when, and why.
 
 Pure. Shapes: V groups of the verdict.
 """
@@ -29,7 +29,7 @@ class SlowLink:
     """Groups that are slow for one reason; seconds are per step.
 
     `scope` is group, node or job. `domain` is set for the scope group: the slowest one, where several cross the same
-    nodes and nothing tells them apart. `ranks` are those of the groups, of the node, or the one rank of the node whose
+    nodes and nothing distinguishes them. `ranks` are those of the groups, of the node, or the one rank of it whose
     card all groups have in common; none for a job.
     """
 
@@ -125,7 +125,7 @@ def _reason(
         return [f"{slow} groups are slow, and only rank {verdict.rank} of node {verdict.node} is common to them"]
     if verdict.scope == NODE:
         return [f"{slow} groups that cross node {verdict.node} are slow, and no other node is common to them"]
-    return [f"{slow} groups are slow; they cross the same nodes, so nothing tells which of these it is"]
+    return [f"{slow} groups are slow; they cross the same nodes, so nothing shows which of these it is"]
 
 
 def _line(domain: "Domain", figures: Figures, place: int) -> str:

@@ -2,8 +2,8 @@
 """What slow groups have in common: a node, the whole network, or nothing.
 
 Pure: groups in alarm in, verdicts out. A slow network card slows every group that leaves its node through it: among
-groups of two kinds (replicas and pipelines, say) their node is the only one that all of them cross. Groups that stay
-inside a node say nothing of its card. With one kind alone most nodes stay candidates, for parallel groups cross the
+groups of two kinds (replicas and pipelines, for example) their node is the only one that all cross. Groups that stay
+inside a node show nothing of its card. With one kind alone most nodes stay candidates, for parallel groups cross the
 same nodes; such groups are then one thing, for there is one cause among these nodes.
 
 Shapes: G groups, K kinds, N nodes, M members.
@@ -34,7 +34,7 @@ _NODES_MAX = 64  # named at once; a job with more slow cards has a slow network
 class LinkVerdict:
     """Groups (by index) that are slow for one reason.
 
-    `node` is set for the scope node alone; `rank` beside it where all groups meet in one rank of it: its own card.
+    `node` is set for the scope node alone; `rank` as well where all groups meet in one rank of it: its own card.
     """
 
     scope: str

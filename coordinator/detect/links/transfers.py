@@ -45,7 +45,7 @@ _NO_RANK = np.zeros(0, dtype=np.intp)
 class Taken:
     """Arrays of shape (G,): seconds, NaN where no member has any; whether they are only an upper bound; bytes.
 
-    `is_bound_G` is None where all are exact; `bytes_G` is 1 where bytes were never told.
+    `is_bound_G` is None where all are exact; `bytes_G` is 1 where bytes were never reported.
     """
 
     seconds_G: "Floats"

@@ -26,7 +26,7 @@ class Absence:
         self._steps = np.zeros(0, dtype=np.uint8)
 
     def take(self, values_R: "NDArray[np.floating]") -> "Places | None":
-        """Take a step's values; return the ranks without one, None where nobody is missing."""
+        """Take a step's values; return the ranks without one, None where none is missing."""
         if not has_nan(values_R):
             if len(self._ranks):
                 self._ranks, self._steps = self._ranks[:0], self._steps[:0]

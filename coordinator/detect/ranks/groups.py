@@ -79,7 +79,7 @@ def mean_of(values: "Floats") -> float:
 
 
 class Groups:
-    """A partition of R ranks into G groups; `sizes_G` says how many each holds."""
+    """A partition of R ranks into G groups; `sizes_G` are their sizes."""
 
     def __init__(self, group_R: "Sequence[int] | Places") -> None:
         names, own_R = np.unique(np.asarray(group_R, dtype=np.intp), return_inverse=True)
@@ -160,7 +160,7 @@ class Groups:
         return self.sizes_G - self.counts(np.isnan(values_R).nonzero()[0])
 
     def _laid_out(self, values_R: "Floats") -> "Floats":
-        """Return the values group by group, array of shape (G, M), a view where it can be; NaN where nobody is."""
+        """Return the values group by group, array of shape (G, M), a view where it can be; NaN at empty places."""
         if self._shape is not None:
             outer, count, inner = self._shape
             if outer == 1:

@@ -71,7 +71,7 @@ class RankFindings:
         self._samples = 0
         self.typical: Parts = {}
         """Seconds of each part in a healthy step, array of shape (P,) by part."""
-        self._longest: dict[str, float] = {}  # the same of whoever has most own work in a step
+        self._longest: dict[str, float] = {}  # the same of the rank with most own work in a step
 
     def learn(self, row: "StepRow", policy: "CausePolicy") -> None:
         """Remember what steps consist of while nothing is wrong, stage by stage."""

@@ -2,7 +2,7 @@
 """The clipped one-sided sums of many series, kept only where they are above zero.
 
 Pure. A healthy series is at zero in all but a few percent of its steps, so memory and time go to those that are not:
-one comparison says who might leave zero.
+one comparison shows which might leave zero.
 
 Shapes: N series, P pools, C series above zero.
 """

@@ -4,7 +4,7 @@
 Pure. Inside a pipeline stage compute is laid against the work figure of the record (else tokens), and the common slope
 is taken off. Compute and not self time: a checkpoint would bend the slope. The slope is a share, 1 where compute
 follows the work entirely and 0 where not at all; what is remembered are seconds per unit of work, which neither a
-batch ramp nor the warm-up of an attempt changes, weighted by how much each step tells. Each stage has its own: tokens
+batch ramp nor the warm-up of an attempt changes, weighted by how much each step shows. Each stage has its own: tokens
 routed to experts cost the same seconds everywhere, accumulated batches cost more in a longer stage.
 
 Shapes: R ranks, P stages.

@@ -31,7 +31,7 @@ class RunCause:
     """Cause of a slower run: confidence is high, medium or low; `growth` in seconds a step by part, largest first.
 
     `share` is the part of the step's growth (`step_growth_seconds`) that the cause explains. `views` is the growth of
-    the phases of compute and of time off the CPU, which the parts hold already. `evidence` says in words what `numbers`
+    the phases of compute and of time off the CPU, which the parts hold already. `evidence` is in words what `numbers`
     holds.
     """
 
@@ -83,7 +83,7 @@ def explain_run(
     largest = next(iter(own), UNKNOWN)
     turns = slowed_alike({name: most[name] for name in own if name in most}, before, most.get(OFF_CPU))
     by_turns = max(own.values(), default=0.0) < policy.run_share_min * total > waiting and bool(turns)
-    grown = turns if by_turns else own  # by whoever is longest in a step, or by all
+    grown = turns if by_turns else own  # by the longest rank of each step, or by all
     largest = max(grown, key=lambda name: grown[name], default=largest)
     if total > 0 and grown and grown[largest] >= policy.run_share_min * total:
         cause, explained = largest, grown[largest]

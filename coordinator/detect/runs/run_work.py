@@ -1,9 +1,9 @@
 """What a run's work explains of its step time: batch ramps, and batches that differ from step to step.
 
-Pure. Nobody knows beforehand how much longer a step takes for more work: between not at all and a little more than in
+Pure. It is unknown beforehand how much longer a step takes for more work: between not at all and a little more than in
 proportion. So a change of the work's level leaves the step time a band, and where in it the run settles within a few
 steps becomes its new level; what lies beyond the band is a slowdown. Jitter around a level is taken off by the slope
-that the run itself showed. Without a work figure nothing is explained, and a ramp cannot be told from a slowdown.
+that the run itself showed. Without a work figure nothing is explained, and a ramp looks like a slowdown.
 """
 
 import math

@@ -109,7 +109,7 @@
     return (level === LEVELS ? "at least " : "") + text(low + (high - low) * level / LEVELS);
   };
 
-  function told(row, step) {
+  function describe(row, step) {
     const { ranks, counts, hosts, domains, groups } = map.rows, group = map.groups[groups[row]];
     const who = counts[row] === 1 ? `rank ${ranks[row]}` : `${counts[row]} ranks (${ranks[row]}), median`;
     const place = counts[row] === 1 ? hosts[row] : group.name;
@@ -127,7 +127,7 @@
     const x = size.gutter + place.step * size.width, y = HEAD + place.row * size.height;
     cursor.style.transform = `translate(${x}px, ${y}px)`;
     cursor.style.width = `${size.width}px`; cursor.style.height = `${Math.max(3, size.height)}px`;
-    cell.textContent = told(place.row, place.step);
+    cell.textContent = describe(place.row, place.step);
   }
 
   function move(row, step) {
@@ -171,7 +171,7 @@
       const url = `/api/v1/runs/${encodeURIComponent(lockstep.run)}/heatmap?by=${encodeURIComponent(by.value)}`;
       const answer = await fetch(url, { signal: AbortSignal.timeout(30000) });
       if (answer.ok) take_map(await answer.json());
-    } catch { /* page.js says that nobody answers */ }
+    } catch { /* page.js reports that there is no answer */ }
     isAsking = false;
     if (isStale) { isStale = false; load(); }
   }
@@ -207,7 +207,7 @@
 
   // --- profile
 
-  const form = find("profile"), said = find("profile-said"), list = find("profile-ranks"), bar = form.querySelector("progress");
+  const form = find("profile"), status = find("profile-status"), list = find("profile-ranks"), bar = form.querySelector("progress");
   const ranksIn = form.elements.ranks, tokenIn = form.elements.token;
   const path = `/api/v1/runs/${encodeURIComponent(lockstep.run)}/profile`;
   form.hidden = false;
@@ -218,7 +218,7 @@
     const own = ranksIn.value.split(",").map(each => each.trim()).filter(Boolean), rank = map.rows.ranks[place.row];
     if (!own.includes(rank)) own.push(rank);
     ranksIn.value = own.join(", ");
-    said.textContent = `Rank ${rank} is in the profile form.`;
+    status.textContent = `Rank ${rank} is in the profile form.`;
   }
 
   function parsed(list) {
@@ -237,21 +237,21 @@
     try {
       const body = JSON.stringify({ ranks: parsed(ranksIn.value), steps: +form.elements.steps.value });
       const headers = { Authorization: `Bearer ${tokenIn.value}`, "Content-Type": "application/json" };
-      said.textContent = "asking ...";
-      const answer = await fetch(path, { method: "POST", body, headers }), told = await answer.json();
+      status.textContent = "requesting ...";
+      const answer = await fetch(path, { method: "POST", body, headers }), reply = await answer.json();
       if (answer.status === 401 || answer.status === 403) sessionStorage.removeItem("token");
-      if (!answer.ok) throw new Error(told.error);
+      if (!answer.ok) throw new Error(reply.error);
       sessionStorage.setItem("token", tokenIn.value);
-      said.textContent = `Request ${told.request_id} is accepted: ${told.steps} steps from step ${told.first_step}.`;
-      follow(told.request_id);
-    } catch (error) { said.textContent = `Refused: ${error.message}`; }
+      status.textContent = `Request ${reply.request_id} is accepted: ${reply.steps} steps from step ${reply.first_step}.`;
+      follow(reply.request_id);
+    } catch (error) { status.textContent = `Refused: ${error.message}`; }
   });
 
   async function follow(id) {
     try {
-      const told = await (await fetch(path)).json();
-      const capture = [told.running, ...told.past].find(each => each?.request_id === id);
-      if (!capture) { said.textContent = `Request ${id} is not known any more.`; return; }
+      const reply = await (await fetch(path)).json();
+      const capture = [reply.running, ...reply.past].find(each => each?.request_id === id);
+      if (!capture) { status.textContent = `Request ${id} is not known any more.`; return; }
       list.replaceChildren(...capture.ranks.map(each => {
         const item = document.createElement("li");
         item.textContent = `rank ${each.rank}: ${each.state}${each.reason ? ` (${each.reason})` : ""}`;
@@ -261,10 +261,10 @@
       bar.value = capture.ranks.filter(each => ["summarised", "refused", "expired"].includes(each.state)).length;
       const isDelivered = capture.ranks.some(each => each.state === "summarised");
       if (capture.ended_unix_seconds !== null && (capture.diagnosis || !isDelivered)) {
-        said.textContent = capture.diagnosis ? `${capture.diagnosis.function}: ${capture.diagnosis.evidence.join("; ")}` : "No rank delivered a trace.";
+        status.textContent = capture.diagnosis ? `${capture.diagnosis.function}: ${capture.diagnosis.evidence.join("; ")}` : "No rank delivered a trace.";
         return;
       }
-    } catch { said.textContent = "The coordinator does not answer; trying again."; }
+    } catch { status.textContent = "The coordinator does not answer; trying again."; }
     setTimeout(follow, 1000, id);
   }
 })();

@@ -12,7 +12,7 @@ const lockstep = {
   const GAP_MS = 1500; // between two refreshments
   const TICK_MS = 20000, COPYING_MS = 60000;
   const ANSWER_MS = 30000; // an answer that a lost network swallowed would stop the page for ever
-  const AWAY_MS = 10000; // between two attempts while nothing is told
+  const AWAY_MS = 10000; // between two attempts while no update arrives
   const known = new Map();
   let waiting = null, last = 0, chosenAt = 0, isBusy = false, isStale = false;
 
@@ -83,7 +83,7 @@ const lockstep = {
   }
 
   function soon() {
-    if (waiting !== null || document.hidden) return; // a page that nobody sees asks for nothing
+    if (waiting !== null || document.hidden) return; // a hidden page requests nothing
     const wait = Math.max(0, last + GAP_MS - performance.now());
     waiting = setTimeout(() => { waiting = null; refresh(); }, wait);
   }

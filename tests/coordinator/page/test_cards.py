@@ -93,7 +93,7 @@ def test_a_closed_card_folds_what_nobody_acts_on():
     assert "<dt>Lost</dt>" in shown
     assert "rank 2 is slow" not in shown
     assert "rank 2 is slow" in folded
-    assert 'id="told-job-1"' in folded
+    assert 'id="details-job-1"' in folded
     assert "rank 2 is slow" in card(incident(), CoordinatorConfig(), with_run=False).partition("<details")[0]
 
 

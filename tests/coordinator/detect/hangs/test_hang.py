@@ -222,7 +222,7 @@ def test_saving_and_ended_ranks_are_told():
     assert hang.is_pause
     assert "it is in a step with checkpoint" in hang.evidence
     job.ended[0] = True
-    assert "rank 0 says that its training is over" in job.verdict().evidence
+    assert "rank 0 has reported the end of its training" in job.verdict().evidence
 
 
 def test_announced_groups_have_the_names_of_the_topology():
