@@ -1,1 +1,1 @@
-"""Costs and latencies, each printed beside its budget."""
+"""Costs and latencies, each printed with its budget."""

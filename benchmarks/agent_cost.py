@@ -1,4 +1,4 @@
-"""What the agent costs the training thread, hot and cold, beside what it cost when it accounted there; and its memory.
+"""What the agent costs the training thread, hot and cold, and what it cost when it accounted there; and its memory.
 
     make bench-agent                              # builds the kernels in C++ first; at most eight minutes
     python -m benchmarks.agent_cost [--json] [--quick]

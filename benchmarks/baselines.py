@@ -144,7 +144,7 @@ def relative_score(recording: "Recording") -> list[Named]:
 
 
 def _named(marks: "Marks", memory: int = 1) -> list[Named]:
-    """Return each rank where its marks begin anew, after `memory` rows without one."""
+    """Return each rank where its marks begin again, after `memory` rows without one."""
     row, rank = np.nonzero(_rising(marks, memory))
     return [Named(at, ("rank", which)) for at, which in zip(row.tolist(), rank.tolist(), strict=True)]
 

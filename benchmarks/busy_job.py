@@ -8,7 +8,7 @@ from lockstep.cli.demo.training import parse_arguments, train
 
 
 def main() -> None:
-    """Train as the command line says."""
+    """Train as the command line asks."""
     gc.disable()  # as the recipe does: only full collections, in the same step of all ranks
     register_optimizer_step_post_hook(lambda *_: gc.collect())
     train(parse_arguments())

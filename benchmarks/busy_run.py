@@ -50,7 +50,7 @@ def main() -> int:
         found = _observe(Path(shared), Path(directory), options)
     print(json.dumps(found, indent=2))
     wrong = found["pages"] + [each for each in found["incidents"] if _is_wrong(each)]
-    print("right: nobody paged, no hang, no collections" if not wrong else f"wrong: {wrong}")
+    print("right: no page, no hang, no collections" if not wrong else f"wrong: {wrong}")
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-"""Lines of a benchmark's table: a figure beside what it must be."""
+"""Lines of a benchmark's table: a figure and what it must be."""
 
 from dataclasses import dataclass
 

@@ -1,9 +1,9 @@
-"""Holds what the agent says of a device against what a training that synchronises with it measures itself.
+"""Compares the agent's figures of a device with what a training that synchronises with it measures itself.
 
     python -m benchmarks.device_check [--width N] [--steps N]
 
 One rank for each CUDA device, at most two, trains a small DDP model over NCCL with the agent in it, in phases: with a
-look at the device after each step, so that the host's own clock tells how long each took; without, where only the whole
+look at the device after each step, so that the host's own clock shows how long each took; without, where only the whole
 phase can be timed; with loading that hides behind the device and with loading that does not; with a full garbage
 collection while the device has work; and, with two devices, with more work on the second rank. Each claim is printed
 with both figures.
@@ -128,7 +128,7 @@ class Training:
     def run(self, steps: int, *, synchronised: bool = False, collect: bool = False) -> tuple[list[Record], list[float]]:
         """Train so many steps; return their records and how long each took by the host's clock, in ms.
 
-        Without synchronisation only the last entry is the host's to tell: the mean over the whole phase.
+        Without synchronisation the host can measure only the last entry: the mean over the whole phase.
         """
         torch.cuda.synchronize()
         first, began = self.read(), time.monotonic()
@@ -194,7 +194,7 @@ def check(training: Training, steps: int) -> list[Claim]:
     gc.collect()
     records, _ = training.run(steps, collect=True)
     parts = median_ms(records[2:], "compute_ns", "gc_ns", wait_name(records))
-    claims.append(Claim("collection: parts beside the step", parts, median_ms(records[2:], "device_step_ns"), slack_ms))
+    claims.append(Claim("collection: parts and the step", parts, median_ms(records[2:], "device_step_ns"), slack_ms))
 
     sums = [float(unaccounted_ns(record)) for record in training.records]
     claims.append(Claim("parts less the step, greatest", max(map(abs, sums)) / MS, 0.0, 0.0))

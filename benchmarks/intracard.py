@@ -1,9 +1,9 @@
-"""Collectives of one node's processes, measured beside their model: `python -m benchmarks.intracard`.
+"""Collectives of one node's processes, measured and compared with their model: `python -m benchmarks.intracard`.
 
 CSC (one publish, one synchronisation, direct reads) against the ring (n - 1 rounds) against gloo over loopback, 1 KB to
 64 MB of float32, 2 and 4 ranks. A turn takes what its slowest rank takes; methods take turns, so that a neighbour on
 the machine meets all of them. The median is printed, the best turn, and the CPU time of a rank, all its threads, which
-is all that says anything where neighbours keep the cores busy. Ratios and the model are of `--of`: `best` or `cpu`.
+which is all that counts where neighbours keep the cores busy. Ratios and the model are of `--of`: `best` or `cpu`.
 Half of the sizes fit the model, the other half are predicted. `--ranks 2 --largest 1` for a look.
 """
 
@@ -61,7 +61,7 @@ def copies(operation: str, method: str, ranks: int) -> int:
 
 
 def print_measured(operation: str, ranks: int, found: dict[str, Any], sizes: list[int], of_s: str) -> None:
-    """Print one table: what each method took, beside equations 3 and 4 fitted to `of_s` on every other size."""
+    """Print one table: what each method took, and equations 3 and 4 fitted to `of_s` on every other size."""
     rows = found[operation]
 
     def points(*, counted: bool) -> list[list[Point]]:

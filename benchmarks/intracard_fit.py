@@ -67,7 +67,7 @@ def _least_squares(rows: np.ndarray, rest: np.ndarray) -> list[float]:
 
 
 def predict_s(point: Point, link: Link) -> float:
-    """Return what the equations say that `point` takes."""
+    """Return how long `point` takes by the equations."""
     volume = point.effective_bytes
     return volume / BANDWIDTH[point.method](volume, link=link, entities=point.ranks)
 

@@ -44,11 +44,11 @@ def table(seeds: Sequence[int]) -> tuple[list[str], bool]:
     for same in zip(*made, strict=True):
         means = np.mean([measure(shape) for shape in same], axis=0)
         good &= is_good(same[0], *means[1])
-        told = [
+        shown = [
             f"{recall:.2f} / {precision:.2f}" if same[0].planted else f"{precision:.2%} of patterns flagged"
             for recall, precision in means
         ]
-        lines.append(f"| {same[0].name} | {told[0]} | {told[1]} |")
+        lines.append(f"| {same[0].name} | {shown[0]} | {shown[1]} |")
     return lines, good
 
 

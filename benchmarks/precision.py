@@ -50,7 +50,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """A trace, or the folder of a job's, with its labels; `why` says what an engineer sees in it."""
+    """A trace, or the folder of a job's, with its labels; `why` is what an engineer sees in it."""
 
     path: str
     why: str

@@ -123,7 +123,7 @@ class Service:
         return self._log.read_text(errors="replace")
 
     def scrape(self) -> Samples | None:
-        """Return what `/metrics` shows, None where nobody answers."""
+        """Return what `/metrics` shows, None where no server answers."""
         page = get(f"{self.url}/metrics")
         return None if page is None else parse_samples(page)
 

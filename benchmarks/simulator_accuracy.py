@@ -1,6 +1,6 @@
 """How well forecasts meet measured steps: `python -m benchmarks.simulator_accuracy [FOLDER]`.
 
-FOLDER holds vTrain's measured steps of one A100 node and the published steps of Megatron (default: the tables beside
+FOLDER holds vTrain's measured steps of one A100 node and the published steps of Megatron (default: the tables next to
 the checkout, else the sample in the tests' data). Of vTrain's rows, shuffled by a fixed seed, half are held out; of
 the other half `--fit` are fitted. Of the published rows every second is fitted, by one number, and the others are held
 out, for each type of GPU by itself. Prints mean, median and largest error of each set, Kendall's tau, and what rows

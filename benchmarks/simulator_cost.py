@@ -1,7 +1,7 @@
 """What a forecast costs on one core: `python -m benchmarks.simulator_cost`.
 
 Each case is compiled and run from nothing but the model, as a user would ask: tree, graph, timeline, forecast, and
-nothing kept from the round before. Prints the best and the median of a few rounds beside the budget, and Proteus's
+nothing kept from the round before. Prints the best and the median of a few rounds with the budget, and Proteus's
 published time where there is one (table VI, seconds of compiling and executing on 32 GPUs). Then what a thousand
 what-ifs on one job take, of every kind in turn, and what the pace rule of slow ranks changes (`simulator_pace`). Exit
 status 1: a best, or the what-ifs, above twice the budget, which is no noise.
@@ -123,7 +123,7 @@ def forecast_ms(case: Case) -> float:
 
 
 def what_ifs() -> Iterator[tuple[StrategyTree, Cluster, int, Options]]:
-    """Yield alternatives without end: another way to divide each time, and one change of `CHANGES` beside it."""
+    """Yield alternatives without end: another way to divide each time, with one change of `CHANGES`."""
     cluster, model = dgx_a100(32), gpt(layers=48, hidden=6144, heads=64, sequence=2048)
     ways = [Degrees(tp=tp, pp=pp, dp=cluster.size // (tp * pp)) for tp in (2, 4, 8) for pp in (1, 2, 4, 8)]
     for number in count():

@@ -1,6 +1,6 @@
 """Measured steps to hold forecasts against: vTrain's table of one A100 node, and steps that papers have published.
 
-The whole tables lie beside the checkout (`SHARED`), a sample of them in the tests' data (`COMMITTED`). Both readers
+The whole tables lie next to the checkout (`SHARED`), a sample of them in the tests' data (`COMMITTED`). Both readers
 return jobs in the order of the rows.
 """
 
@@ -39,7 +39,7 @@ VTRAIN_NODE: Mapping[str, float] = {
     "link_latency_ratio": 1.544,
     "link_bandwidth_ratio": 0.7106,
 }
-"""What 50 rows of the fitted half (`halves` with seed 0) together say of vTrain's node, by least absolute error."""
+"""What 50 rows of the fitted half (`halves` with seed 0) together give for vTrain's node, by least absolute error."""
 
 _AT_THE_END = Options(bucket_bytes=None)
 """Megatron and Megatron-DeepSpeed sum gradients after the last backward."""
@@ -55,7 +55,7 @@ _PUBLISHED_NODES = 384
 _MEMORY_EFFICIENCY = 0.8
 _LAUNCH_S = 1e-5
 PUBLISHED_EFFICIENCY = 0.8969
-"""What every second published row says of an A100's matrix products."""
+"""What every second published row gives for an A100's matrix products."""
 
 
 def read_vtrain(path: Path) -> Table[Observation]:
@@ -89,7 +89,7 @@ def _vtrain_job(row: Row, seconds: float) -> Observation:
 def read_published(path: Path) -> Mapping[str, Table[Observation]]:
     """Return the published Megatron steps by device (`PUBLISHED_NODES`).
 
-    Those of A100 are Narayanan et al. 2021, table 1, and Korthikanti et al. 2022, table 5. Where a table does not tell
+    Those of A100 are Narayanan et al. 2021, table 1, and Korthikanti et al. 2022, table 5. Where a table does not give
     the micro-batch, it is one sequence.
 
     Raises

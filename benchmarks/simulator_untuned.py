@@ -1,6 +1,6 @@
 """How well the simulator meets published runs as a user gets it: `python -m benchmarks.simulator_untuned [FOLDER]`.
 
-FOLDER holds the tables of published runs (default: the whole ones beside the checkout, else those in the tests' data).
+FOLDER holds the tables of published runs (default: the whole ones next to the checkout, else those in the tests' data).
 Each set is printed in its two halves (`simulator_published`). `shipped` is the forecast with the presets as they are;
 `fitted` has one number, the matrix efficiency of the set's device, fitted to the half `open`; `formula` is FLOPs x
 bubble / efficiency with its one efficiency fitted to the same half. Errors are means and medians of |predicted over

@@ -77,8 +77,8 @@ def _measure(name: str, way: tuple[str, ...], trace: Path, busy: list[subprocess
 
 def _cpu_s(process: subprocess.Popen[bytes]) -> float:
     """Return the processor seconds of a process and of those that it has waited for."""
-    told = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, told[11:15])) / os.sysconf("SC_CLK_TCK")
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m benchmarks.trace_bench [--megabytes 50] [--large] [--peer-limit 600] [--gz] [--venv FOLDER] [--alone]
 
-The MI300 recording beside the checkout, or a small one of the tests, is repeated up to a size (`traces_made`): 50 MB,
+The MI300 recording next to the checkout, or a small one of the tests, is repeated up to a size (`traces_made`): 50 MB,
 with --large 1 GB too. Both sides read it by turns in processes of their own, the fastest run of each counting. A peer
 that has spent --peer-limit CPU seconds is ended: what it cost is then a lower bound, printed with a ">", and so are the
 ratios, which are held to the targets as they are. CPU seconds are user and system; those of the imports, which a
@@ -12,7 +12,7 @@ own.
 
 What loading and storing costs (`trace_cost`) and localising a million workers (`localisation_cost`) follow, unless
 --alone. Exit status: 1 where a ratio to the peer is missed, or `trace_cost` failed; 2 where the peer could not be
-installed or failed to load the trace. Seconds are shown beside their budgets and fail nothing: machines differ.
+installed or failed to load the trace. Seconds are shown with their budgets and fail nothing: machines differ.
 """
 
 import argparse
@@ -83,7 +83,7 @@ class Cost(NamedTuple):
 
 
 def measured(command: Sequence[str], limit_s: int | None = None) -> Cost:
-    """Run a process that tells its parts, and return them; those that it did not reach cost nothing.
+    """Run a process that reports its parts, and return them; those that it did not reach cost nothing.
 
     One that has spent `limit_s` CPU seconds is ended, and what it has spent on its last part is a part as well.
     """
@@ -96,12 +96,12 @@ def measured(command: Sequence[str], limit_s: int | None = None) -> Cost:
         process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         errors.seek(0)
-        parts, said = parts_of(out.read()), errors.read().strip().splitlines()
+        parts, stderr = parts_of(out.read()), errors.read().strip().splitlines()
     if process.returncode == -signal.SIGXCPU:
         spent_s = usage.ru_utime + usage.ru_stime - sum(each.cpu_s for each in parts)
         parts.append(Part(UNFINISHED, spent_s, usage.ru_maxrss * 1024 / _MB))
         return Cost(parts, f"ended at its limit of {limit_s} s", is_bound=True)
-    failure = said[-1] if said else f"exit status {process.returncode}"
+    failure = stderr[-1] if stderr else f"exit status {process.returncode}"
     return Cost(parts, failure if process.returncode else "")
 
 
@@ -111,7 +111,7 @@ def best(costs: Sequence[Cost]) -> Cost:
 
 
 def install_peer(folder: Path) -> Path:
-    """Return the interpreter of an environment with the peer, made if need be; SystemExit 2 says why there is none."""
+    """Return the interpreter of an environment with the peer, made if need be; SystemExit 2 if there cannot be one."""
     python = folder / "bin" / "python"
     asked = "from importlib.metadata import version; print(version('HolisticTraceAnalysis'))"
     if python.exists() and _run(python, "-c", asked).stdout.strip() == PEER.rpartition("=")[2]:
@@ -123,8 +123,8 @@ def install_peer(folder: Path) -> Path:
     ):
         done = _run(*arguments)
         if done.returncode:
-            said = done.stderr.strip().splitlines() or ["it said nothing"]
-            print(f"no comparison: {PEER} cannot be installed into {folder}: {said[-1]}", file=sys.stderr)
+            output = done.stderr.strip().splitlines() or ["it printed nothing"]
+            print(f"no comparison: {PEER} cannot be installed into {folder}: {output[-1]}", file=sys.stderr)
             raise SystemExit(2)
     return python
 
@@ -150,7 +150,7 @@ def compare(path: Path, python: Path, runs: int, limit_s: int) -> dict[str, Cost
 
 
 def report(costs: dict[str, Cost], raw_bytes: int, targets: Targets) -> bool:
-    """Print what was measured beside the targets; return whether every one was met."""
+    """Print what was measured with the targets; return whether every one was met."""
     print(f"{'':{_WIDTH}}{'CPU s':>8}{'imports':>9}{'peak MB':>9}   parts")
     for name, cost in costs.items():
         imports_s = sum(each.cpu_s for each in cost.parts if each.part == IMPORTS)
@@ -174,8 +174,8 @@ def report(costs: dict[str, Cost], raw_bytes: int, targets: Targets) -> bool:
 
 def _ratio(what: str, target: float | None, ratio: float, *, is_bound: bool) -> bool:
     is_met = target is None or ratio >= target
-    asked, told = "" if target is None else f"{target:g}", f"{'>' if is_bound else ''}{ratio:.1f}"
-    print(f"{what:{_WIDTH}}{asked:>8}{told:>10}{'' if is_met else '   MISSED'}")
+    asked, shown = "" if target is None else f"{target:g}", f"{'>' if is_bound else ''}{ratio:.1f}"
+    print(f"{what:{_WIDTH}}{asked:>8}{shown:>10}{'' if is_met else '   MISSED'}")
     return is_met
 
 
@@ -221,7 +221,7 @@ def _shown(module: str, *arguments: str) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print everything; return the exit status."""
-    parser = argparse.ArgumentParser(description="Trace analysis beside its peer.")
+    parser = argparse.ArgumentParser(description="Trace analysis compared with its peer.")
     parser.add_argument("--megabytes", type=int, default=SMALL_MB, help="targets are known of 50 and 1000")
     parser.add_argument(
         "--large", action="store_true", help="1 GB too: up to the peer's limit, and 6 GB of memory for it"

@@ -19,16 +19,16 @@ def main(path: Path) -> None:
     """Print the parts."""
     clock = Clock()
     logging.disable(logging.WARNING)
-    clock.tell("imports")
+    clock.mark("imports")
     analysis = TraceAnalysis(trace_files={0: str(path)}, trace_dir=str(path.parent), include_last_profiler_step=True)
-    clock.tell("load")
+    clock.mark("load")
     analysis.get_temporal_breakdown(visualize=False)
     analysis.get_comm_comp_overlap(visualize=False)
     analysis.get_gpu_kernel_breakdown(visualize=False, include_memory_kernels=True)
-    clock.tell("breakdown")
+    clock.mark("breakdown")
     graph, _ = analysis.critical_path_analysis(rank=0, annotation="ProfilerStep", instance_id=STEP)
     graph.get_critical_path_breakdown()
-    clock.tell("critical path")
+    clock.mark("critical path")
 
 
 if __name__ == "__main__":

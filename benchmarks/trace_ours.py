@@ -27,25 +27,25 @@ _MAX_BYTES = 4 << 30
 def main(work: str, path: Path) -> None:
     """Print the parts."""
     clock = Clock()
-    clock.tell("imports")
+    clock.mark("imports")
     columns = load_trace(path, max_bytes=_MAX_BYTES)
-    clock.tell("load")
+    clock.mark("load")
     if work == PEER:
         _as_the_peer(columns, clock)
     else:
         view_device(columns)
         analyse_rank(columns, rank=0)
-        clock.tell("analysis")
+        clock.mark("analysis")
 
 
 def _as_the_peer(columns: TraceColumns, clock: Clock) -> None:
     trace = prepare(columns)
     windows = break_down_steps(trace).windows
     view_device(columns)
-    clock.tell("breakdown")
+    clock.mark("breakdown")
     step = min(STEP, len(trace.steps) - 1)
     ranked(PathFinder(trace).find(int(windows.start_ns[step]), int(windows.end_ns[step])))
-    clock.tell("critical path")
+    clock.mark("critical path")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What each part of reading and analysing a trace has cost a process, told as it goes.
+"""What each part of reading and analysing a trace has cost a process, reported as it goes.
 
 One line of JSON a part, so that what was done before a part that fails is known. Standard library alone: peers are
 measured with it in environments of their own.
@@ -22,12 +22,12 @@ class Part(NamedTuple):
 
 
 class Clock:
-    """Tells the parts of this process; the first one begins with the process."""
+    """Reports the parts of this process; the first one begins with the process."""
 
     def __init__(self) -> None:
         self._since_s = 0.0
 
-    def tell(self, part: str) -> None:
+    def mark(self, part: str) -> None:
         """Print what has been done since the part before."""
         now_s = time.process_time()
         part_cost = Part(part, now_s - self._since_s, peak_mb())

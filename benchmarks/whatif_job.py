@@ -1,4 +1,4 @@
-"""The demonstration's training with a fault that can be mended: it lasts while FOLDER/broken exists.
+"""The demonstration's training with a fault that can be repaired: it lasts while FOLDER/broken exists.
 
     torchrun ... whatif_job.py FOLDER --fault compute --rank 2 --fault-ms 100
 

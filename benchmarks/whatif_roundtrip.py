@@ -1,8 +1,8 @@
-"""A what-if round trip on the live demonstration: four real ranks, fitted, broken, predicted, mended, compared.
+"""A what-if round trip on the live demonstration: four real ranks, fitted, broken, predicted, repaired, compared.
 
 The job's specification is put over HTTP; the coordinator fits its model to a healthy window by itself. Then one rank
-turns slow, the incident's predicted gain is read, the fault is mended, and the steps before and after are compared with
-the prediction. Every part is real. Run with `python -m benchmarks.whatif_roundtrip`.
+becomes slow, the incident's predicted gain is read, the fault is repaired, and the steps before and after are compared
+with the prediction. Every part is real. Run with `python -m benchmarks.whatif_roundtrip`.
 """
 
 import argparse
@@ -26,7 +26,7 @@ RUN = "whatif"
 RANKS = 4
 RANK = 2
 SPECIFICATION = """\
-# The demonstration's model as it is; its device is one core of the fastest kind: the fit says how much of that it is.
+# The demonstration's model as it is; its device is one core of the fastest kind: the fit shows the share it reaches.
 name: demonstration
 model: {type: gpt, layers: 2, hidden: 64, heads: 4, sequence: 64, vocabulary: 15, precision: full}
 strategy: {dp: 4, bucket_bytes: 1.0e+6}
@@ -50,7 +50,7 @@ class RoundTrip:
     error_band_ratio: float
     healthy_step_seconds: float
     faulty_step_seconds: float
-    mended_step_seconds: float
+    repaired_step_seconds: float
     predicted_faulty_seconds: float
     predicted_repaired_seconds: float
     predicted_gain_ratio: float
@@ -59,8 +59,8 @@ class RoundTrip:
 
     @property
     def measured_gain_ratio(self) -> float:
-        """What mending gave back."""
-        return 1 - self.mended_step_seconds / self.faulty_step_seconds
+        """What the repair gave back."""
+        return 1 - self.repaired_step_seconds / self.faulty_step_seconds
 
     @property
     def error_ratio(self) -> float:
@@ -80,12 +80,12 @@ class Job:
         """Let the fault begin."""
         self._broken.touch()
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Let the fault end."""
         self._broken.unlink()
 
     def specify(self, text: str) -> None:
-        """Say what the job is."""
+        """Specify the job."""
         url = f"{self.stack.coordinator}/api/v1/runs/{self.run}/spec"
         headers = {"Authorization": f"Bearer {TOKEN}"}
         request = urllib.request.Request(url, text.encode(), headers, method="PUT")  # noqa: S310  (our own loopback)
@@ -140,7 +140,7 @@ def job(folder: Path, *, fault_ms: float) -> Iterator[Job]:
 
 
 def round_trip(training: Job) -> RoundTrip:
-    """Fit, break, predict, mend; return what was predicted beside what came."""
+    """Fit, break, predict, repair; return what was predicted and what came."""
     wait_until(lambda: training.state()["step"] >= 0, _START_SECONDS, "the first step")
     training.specify(SPECIFICATION)
     expected: Any = wait_until(training.expected, _FIT_SECONDS, "a model of the run")
@@ -149,8 +149,8 @@ def round_trip(training: Job) -> RoundTrip:
     wait_until(training.incident, _FIND_SECONDS, "the slow rank with its predicted gain")
     faulty_s = training.step_seconds()
     found: Any = training.incident()  # the last prediction before the repair: by then the excess is known well
-    training.mend()
-    mended_s = training.step_seconds()
+    training.repair()
+    repaired_s = training.step_seconds()
     prediction = found["prediction"]
     return RoundTrip(
         expected_step_seconds=expected["step_seconds"],
@@ -159,7 +159,7 @@ def round_trip(training: Job) -> RoundTrip:
         fitted=expected["calibration"] | {name: expected[name] for name in ("floor_seconds", "spread_seconds")},
         healthy_step_seconds=healthy_s,
         faulty_step_seconds=faulty_s,
-        mended_step_seconds=mended_s,
+        repaired_step_seconds=repaired_s,
         predicted_faulty_seconds=prediction["faulty_step_seconds"],
         predicted_repaired_seconds=prediction["repaired_step_seconds"],
         predicted_gain_ratio=found["predicted_gain"]["ratio"],
@@ -171,7 +171,7 @@ def table(made: RoundTrip) -> str:
     rows = [
         ("healthy step", made.expected_step_seconds, made.healthy_step_seconds),
         ("step with the slow rank", made.predicted_faulty_seconds, made.faulty_step_seconds),
-        ("step after the repair", made.predicted_repaired_seconds, made.mended_step_seconds),
+        ("step after the repair", made.predicted_repaired_seconds, made.repaired_step_seconds),
     ]
     lines = ["| | model | measured |", "|---|---:|---:|"]
     lines += [f"| {what} | {model_s * 1e3:.1f} ms | {seen_s * 1e3:.1f} ms |" for what, model_s, seen_s in rows]

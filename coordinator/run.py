@@ -120,7 +120,7 @@ class Run:
         reported = self.captures.heed(instructions, self.machine)
         if reported is None:
             return []
-        self.expectation.hear(reported)
+        self.expectation.add_operators(reported)
         return self.expectation.refit(cause_id)
 
     def take_memory(self, node: str, reports: "Sequence[RankMemory]") -> None:

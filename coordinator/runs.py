@@ -50,7 +50,7 @@ __all__ = ["Orders", "Run", "Runs", "Tap"]
 class Tap(Protocol):
     """Receives all input in order, before it is processed: the same input again gives the same orders."""
 
-    def hear(self, what: "Sequence[StepBatch] | Message | ev.Event", now_s: float, run: str = "") -> None:
+    def receive(self, what: "Sequence[StepBatch] | Message | ev.Event", now_s: float, run: str = "") -> None:
         """Note the input; batches that are processed together come together. Must be quick, and never raise."""
 
 
@@ -90,7 +90,7 @@ class Runs:
         if isinstance(message, StepBatch):
             return self.take_batches((message,), now_s)
         if self._tap is not None:
-            self._tap.hear(message, now_s)
+            self._tap.receive(message, now_s)
         match message:
             case NodeAnnouncement():
                 self.presence.note_announcement(message.node, now_s)
@@ -98,7 +98,7 @@ class Runs:
                 return self._isolation.run(HANDLE, message.run, now_s, work)
             case NodeAlive():
                 self.presence.note(message.node, now_s, is_alive=message.alive)
-                self.targets.hear(message, now_s)
+                self.targets.receive(message, now_s)
                 return self._apply_heartbeats(message, now_s)
             case CaptureResult() | TraceSummary() | RankStacks():
                 event = _event_of(message, now_s)
@@ -112,7 +112,7 @@ class Runs:
         `receipts`, one a batch or none at all, learn when the records of their batch are settled.
         """
         if self._tap is not None:
-            self._tap.hear(tuple(batches), now_s)
+            self._tap.receive(tuple(batches), now_s)
         of_run: dict[str, list[int]] = {}
         for place, batch in enumerate(batches):
             of_run.setdefault(batch.run, []).append(place)
@@ -184,7 +184,7 @@ class Runs:
     def feed(self, name: str, event: ev.Event) -> Orders:
         """Give an event from outside to a run's machine; nothing happens where the run is unknown."""
         if self._tap is not None:
-            self._tap.hear(event, event.unix_s, name)
+            self._tap.receive(event, event.unix_s, name)
         return self._feed(name, event)
 
     def _feed(self, name: str, event: ev.Event) -> Orders:
@@ -221,7 +221,7 @@ class Runs:
     def tick(self, now_s: float) -> Orders:
         """Judge what has waited long enough, and let every run know the time."""
         if self._tap is not None:
-            self._tap.hear(ev.TickEvent(unix_s=now_s, cause_id="tick"), now_s)
+            self._tap.receive(ev.TickEvent(unix_s=now_s, cause_id="tick"), now_s)
         self.refusals.log(now_s)
         orders = self._table.trim_past(now_s)
         for run in list(self.by_name.values()):
@@ -268,7 +268,7 @@ class Runs:
         run = self._table.new_run(announcement, now_s)
         if run is not None and self._tap is not None:  # the thresholds of this run, which may not be those at the start
             changed = ev.PolicyChangedEvent(unix_s=now_s, cause_id="policy", policy=run.policy)
-            self._tap.hear(changed, now_s, run.name)
+            self._tap.receive(changed, now_s, run.name)
         return run
 
     def _apply_heartbeats(self, message: NodeAlive, now_s: float) -> Orders:

@@ -1,4 +1,4 @@
-"""MindSpore under Lockstep: a small network trained on the CPU, with the callback that says where steps end.
+"""MindSpore under Lockstep: a small network trained on the CPU, with the callback that reports where steps end.
 
     pip install . mindspore    # in a checkout of Lockstep
     RANK=0 LOCKSTEP_DIR=/dev/shm/lockstep python examples/mindspore_training.py

@@ -6,7 +6,7 @@ drawn from the seed, the next one when every coordinator has judged what the job
 In the midst the broker stays away until each node has spooled what a usual node does in ten minutes: 600 batches and
 4,800 records (eight ranks at one step a second); with short batches and steps that takes a minute or two.
 
-Then the ranks finish, and what their rings say they wrote must be in each coordinator's store: judged once, nothing
+Then the ranks finish, and what their rings state they wrote must be in each coordinator's store: judged once, nothing
 lost, under one incident. A second, shorter run fills small spools: there, judged and counted lost must add up.
 
 Exits with 1 where anything does not hold.

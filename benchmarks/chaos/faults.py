@@ -51,7 +51,7 @@ def _both_coordinators(world: World, rng: Random) -> int:
     return 2
 
 
-def _nobody_subscribed(world: World, rng: Random) -> int:
+def _no_subscriber(world: World, rng: Random) -> int:
     for coordinator in world.coordinators:
         coordinator.stop()
     time.sleep(rng.uniform(3.0, 6.0))
@@ -147,7 +147,7 @@ _WEIGHTED = (
     (Fault("broker killed", _broker), 4),
     (Fault("coordinator killed", _coordinator), 5),
     (Fault("both coordinators killed", _both_coordinators), 2),
-    (Fault("nobody subscribed", _nobody_subscribed), 1),
+    (Fault("no subscriber", _no_subscriber), 1),
     (Fault("exporter killed", _exporter), 5),
     (Fault("every exporter killed", _every_exporter), 1),
     (Fault("coordinator suspended", _suspended), 2),

@@ -123,7 +123,7 @@ class Rank:
             self._finish_capture(order, job)
 
     def finish(self) -> None:
-        """Say that training ended well."""
+        """Report that training ended well."""
         self._ring.state(ring_layout.STATE_FINISHED)
 
     def _finish_capture(self, order: CaptureRequest, job: Job) -> None:

@@ -80,7 +80,7 @@ def common_checks(ended: Ended) -> list[Check]:
 
 
 def lossless_checks(ended: Ended) -> list[Check]:
-    """Return what holds beside that where no spool was full."""
+    """Return what also holds where no spool was full."""
     checks: list[Check] = []
     for name, stored in ended.stored.items():
         checks += [
@@ -104,7 +104,7 @@ def _settled(name: str, count: int, ended: Ended) -> Check:
 
 
 def lossy_checks(ended: Ended) -> list[Check]:
-    """Return what holds beside that where spools were full: what was dropped is counted so, and nothing else is.
+    """Return what also holds where spools were full: what was dropped is counted so, and nothing else is.
 
     A message of which one step was judged and another one waits is not committed. Where its coordinator is killed then
     and it is dropped before it comes again, it is counted lost as a whole: so much more may be judged than settled.

@@ -45,7 +45,7 @@ class Lifetimes:
 
 
 class Watch:
-    """A context: one thread for each service, so that a suspended one delays nobody."""
+    """A context: one thread for each service, so that a suspended one delays no other."""
 
     def __init__(self, services: "Iterable[Service]") -> None:
         self._services = list(services)

@@ -35,8 +35,8 @@ def measure(name: str, ranks: int, seed: int) -> Tally:
     """Return the score of one run."""
     case = CASES[name](ranks, seed)
     layout, log = make_log(case)
-    told = replay(log, layout.topology, Policy(), ranks_per_node=RANKS_PER_NODE)
-    lines = [to_line(incident, ranks_per_node=RANKS_PER_NODE) for incident in told.incidents.values()]
+    replayed = replay(log, layout.topology, Policy(), ranks_per_node=RANKS_PER_NODE)
+    lines = [to_line(incident, ranks_per_node=RANKS_PER_NODE) for incident in replayed.incidents.values()]
     return tally(case, layout, steps_of(case), lines)
 
 

@@ -43,7 +43,7 @@ CONTEXT = {
 }
 PAIRS = {8: ("tp=2,pp=2,dp=2", "tp=4,dp=2"), 128: ("tp=8,pp=8,dp=2",), 1024: ("tp=8,cp=8,pp=8,dp=2",)}
 SPARE = {8: ("tp=2,dp=4", "tp=4,dp=2"), **{size: PIPED[size] for size in (128, 1024)}}
-"""Shapes in which a replica has several ranks, so that its documents can be told from a slow rank."""
+"""Shapes in which a replica has several ranks, so that its documents differ visibly from a slow rank."""
 
 _NOISY = Nature(noise=0.01, wander=0.005, stall_rate=1e-4, stall_again=0.3, contention=0.3)
 _DOCUMENTS = Nature(documents=0.45)
@@ -51,7 +51,7 @@ _EXPERTS = Nature(experts=0.5)
 Draw = Callable[[Layout, int, np.random.Generator], Sequence[Truth]]
 
 
-def _nobody(_: Layout, __: int, ___: np.random.Generator) -> Sequence[Truth]:
+def _no_rank(_: Layout, __: int, ___: np.random.Generator) -> Sequence[Truth]:
     return ()
 
 
@@ -126,7 +126,7 @@ Make = Callable[[int, int], Case]
 
 def _case(
     name: str,
-    draw: Draw = _nobody,
+    draw: Draw = _no_rank,
     shapes: dict[int, tuple[str, ...]] = PLAIN,
     nature: Nature = Nature(),  # noqa: B008  (frozen)
     disorder: Disorder = Disorder(),  # noqa: B008  (frozen)

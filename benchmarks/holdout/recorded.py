@@ -3,8 +3,8 @@
 
 The recordings are of four training processes that share two cores (`tests/coordinator/data`): the noisiest job that is
 healthy, far from a cluster's. What a rank is slowed by lengthens the step by what it then arrives later than the last
-one, and everybody else waits for it. Traces beside the checkout are counted too, but a trace of a few steps is shorter
-than any detector's warm-up, which is said by name instead of a figure.
+one, and all others wait for it. Traces outside the checkout are counted too, but a trace of a few steps is shorter
+than any detector's warm-up, and its name is printed instead of a figure.
 
 Shapes: W steps, R ranks.
 """
@@ -36,7 +36,7 @@ _US = 1000
 
 @dataclass(frozen=True)
 class Injected:
-    """What was told of a recording in which `rank` is slow by `ratio` from step `begin` on."""
+    """What was reported of a recording in which `rank` is slow by `ratio` from step `begin` on."""
 
     rank: int
     ratio: float
@@ -75,12 +75,12 @@ def slowed(values: "NDArray[np.int64]", rank: int, ratio: float, begin: int) -> 
 
 
 def inject(values: "NDArray[np.int64]", rank: int, ratio: float) -> Injected:
-    """Return what is told when one rank of a recording is slowed in its second part."""
+    """Return what is reported when one rank of a recording is slowed in its second part."""
     begin = int(len(values) * _BEGIN_SHARE)
     ranks = values.shape[1] - 1
-    told = replay(slowed(values, rank, ratio, begin), topology_of(ranks, f"dp={ranks}"), Policy())
+    replayed = replay(slowed(values, rank, ratio, begin), topology_of(ranks, f"dp={ranks}"), Policy())
     found, wrong = None, 0
-    for incident in told.incidents.values():
+    for incident in replayed.incidents.values():
         right = incident.kind == SLOW_RANK and rank in incident.ranks and incident.detected_step >= begin
         wrong += len(incident.ranks) - right if incident.kind == SLOW_RANK else incident.detected_step < begin
         if right and found is None:
@@ -110,7 +110,7 @@ def print_all() -> None:
             cells.append(f"{f'{len(after)}/{len(runs)} p50 {p50} wrong {sum(r.wrong for r in runs)}':>22}")
         print(f"{name + f', {len(values)} steps':<36}" + "".join(cells), flush=True)
     if not TRACES.is_dir():
-        print("traces beside the checkout: absent, left out")
+        print("traces outside the checkout: absent, left out")
     warm_up = Policy().excess.warm_up_steps
     for name, ranks, steps in trace_folders():
         print(f"{name}: {ranks} ranks, {steps} steps, shorter than a warm-up of {warm_up}: nothing to score")

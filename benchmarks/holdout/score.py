@@ -21,7 +21,7 @@ _SHOWN = 4  # things of a line that a note spells out
 
 @dataclass(slots=True)
 class Tally:
-    """Sums over runs; `notes` say what was wrong or missed, one line each."""
+    """Sums over runs; `notes` list what was wrong or missed, one line each."""
 
     wanted: int = 0
     found: int = 0

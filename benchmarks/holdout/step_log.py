@@ -1,5 +1,5 @@
 # ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
-"""From what the ranks measured to the step log that reaches the coordinator, and the truth beside it.
+"""From what the ranks measured to the step log that reaches the coordinator, with the truth.
 
 Shapes: W rows, R ranks, N records in order of arrival.
 """
@@ -119,7 +119,7 @@ def _lie(case: "Case", columns: "dict[str, Whole]", row: "Whole") -> None:
 
 
 def save(case: "Case", log: StepLog, directory: "Path") -> None:
-    """Write the log and, beside it, the truth: what `lockstep replay` needs and what its lines should say."""
+    """Write the log and, next to it, the truth: what `lockstep replay` needs and what its lines should be."""
     directory.mkdir(parents=True, exist_ok=True)
     write(log, directory / f"{case.name.replace(' ', '-')}-{case.world_size}-{case.seed}.parquet")
     truth = {"domains": case.degrees, "ranks_per_node": RANKS_PER_NODE, "truths": [asdict(t) for t in case.truths]}

@@ -42,4 +42,4 @@ class GroupClosedError(LocalError):
 
 
 def _named(ranks: tuple[int, ...]) -> str:
-    return ", ".join(f"rank {rank}" for rank in ranks) or "nobody"
+    return ", ".join(f"rank {rank}" for rank in ranks) or "no rank"

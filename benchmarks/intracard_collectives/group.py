@@ -1,5 +1,5 @@
 # ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
-"""The ranks of a job on one node, and what they do together. The door of this room.
+"""The ranks of a job on one node, and what they do together. The entry point of this package.
 
 Array names end in U where they are bytes.
 """
@@ -36,8 +36,8 @@ class Group:
     """Collectives between the processes of one node, through memory that all of them map.
 
     Every rank must make the same calls in the same order; one thread at a time. A call that fails closes the group, for
-    ranks that no longer agree where they are cannot go on; the peers are then told by name who left. Use as a context
-    manager, or call `close`.
+    ranks that no longer agree where they are cannot go on; the peers then get the names of those that left. Use it as a
+    context manager, or call `close`.
     """
 
     def __init__(self, mesh: SocketMesh, job: str) -> None:
@@ -141,7 +141,7 @@ class Group:
     def close(self, error: BaseException | None = None) -> None:
         """Leave. Peers that still wait for this rank get PeerLostError; what they have already is theirs.
 
-        With a PeerLostError or PeerSilentError, they are told which ranks this one leaves because of.
+        With a PeerLostError or PeerSilentError, they get the ranks because of which this one leaves.
         """
         if self._mesh is not None:
             self._mesh.close(_ranks_behind(error))

@@ -54,7 +54,7 @@ class Seat:
 
     @property
     def where(self) -> str:
-        """Where errors say that they happened."""
+        """The place that errors name."""
         return f"meeting of job {self.job}"
 
     def path(self, rank: int) -> str:
@@ -107,7 +107,7 @@ def meet(mine: Seat) -> tuple[list[Bytes], dict[int, Peer]]:
     PeerSilentError, PeerLostError
         Some rank did not come in time, or ended meanwhile.
     MalformedError
-        A peer of another version, another job size or another slot size, or memory that is not what it says.
+        A peer of another version, another job size or another slot size, or memory of another kind than announced.
     ConfigError
         This rank of this job is there already, or there is no memory for its slots.
     OSError
@@ -201,7 +201,7 @@ def _receive(mine: Seat, listener: socket.socket, memory: int, on_failure: ExitS
 
 
 def _answers(mine: Seat, sockets: dict[int, socket.socket]) -> dict[int, Peer]:
-    """Hear the lower ranks, each of which answers when it comes to accept this one."""
+    """Read the lower ranks, each of which answers when it comes to accept this one."""
     peers = {}
     for rank, connection in sockets.items():
         missing = [other for other in sockets if other not in peers]
@@ -220,12 +220,12 @@ def _answers(mine: Seat, sockets: dict[int, socket.socket]) -> dict[int, Peer]:
 
 def _introduce(mine: Seat, connection: socket.socket, memory: int) -> None:
     hello = _HELLO.pack(MAGIC, VERSION, mine.rank, mine.ranks, 0, mine.slot_bytes)
-    with suppress(BrokenPipeError, ConnectionResetError):  # it is gone: the wait for it says so
+    with suppress(BrokenPipeError, ConnectionResetError):  # it is gone: the wait for it reports that
         socket.send_fds(connection, [hello], [memory])
 
 
 def _hear(mine: Seat, connection: socket.socket) -> Peer | None:
-    """Return who is at the other end, or None for one that left before it said so, or is another user's."""
+    """Return who is at the other end, or None for one that left before that was known, or is another user's."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     if _CREDENTIALS.unpack(credentials)[1] != os.geteuid():
         return None

@@ -1,4 +1,4 @@
-"""The one synchronisation: every rank tells every other that its slot is written, and hears it from all.
+"""The one synchronisation: every rank reports to every other that its slot is written, and waits for all of theirs.
 
 Order of memory. A slot is written before the token about it is sent, and read after the token was received. Both go
 through one queue of the kernel that a lock guards: the sender's unlock releases all its earlier loads and stores, the
@@ -7,7 +7,7 @@ and others, which do not; no word of shared memory is ever polled, so no order o
 
 Two slots suffice. Exchange k uses slot k mod 2. A rank writes for exchange k after it has the tokens of k - 1 from all
 peers; a peer sends its token of k - 1 after it has read what it wants of k - 2, the last user of the slot. This needs
-every rank to hear every other in every exchange, also where it reads one peer only, as the ring does.
+every rank to get a token of every other in every exchange, also where it reads one peer only, as the ring does.
 
 A rank that waits looks a few times, giving way to others between, then sleeps in the kernel until a peer sends or ends.
 """
@@ -60,7 +60,7 @@ class SocketMesh:
         # Tokens of the next exchange that came before this one was over; at most one of a rank, by the proof above.
         self._early: dict[int, bytes] = {}
         self._gone: set[int] = set()
-        self._blamed: dict[int, set[int]] = {}  # by rank that said farewell
+        self._blamed: dict[int, set[int]] = {}  # by rank that sent a farewell
         self._poll = select.poll()
         self._rank_of = {connection.fileno(): rank for rank, connection in self._sockets.items()}
         for descriptor in self._rank_of:
@@ -89,7 +89,7 @@ class SocketMesh:
         where = f"exchange {self._exchange} ({call})"
         token = _TOKEN.pack(self._exchange, call.n_bytes, call.operation.encode(), call.dtype.encode())
         for connection in self._sockets.values():
-            with suppress(BrokenPipeError, ConnectionResetError):  # its end is heard below, after what it said before
+            with suppress(BrokenPipeError, ConnectionResetError):  # its end is read below, after what it sent before
                 connection.send(token)
         received = self._receive_all(where)
         calls = {self.rank: call} | {rank: self._decode(rank, received[rank], where) for rank in received}

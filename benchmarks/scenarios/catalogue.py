@@ -220,7 +220,7 @@ HEALTHY: dict[str, Make] = {
 
 SCENARIOS: dict[str, Make] = {**FAULTS, **HEALTHY}
 DEGRADED = ("experts, no tokens", "attention windows, no FLOPs")
-"""Healthy, but without the column that tells: must not break, and is no measure of false alarms."""
+"""Healthy, but without the column that shows it: must not break, and is no measure of false alarms."""
 
 _OF_NODES = ("slow node", "two slow nodes", "nic of a node")
 

@@ -119,7 +119,7 @@ def _stalls(scenario: "Scenario") -> "list[tuple[int, int]]":
 
 
 def reported_steps(scenario: "Scenario", step_W: "NDArray[np.int64]") -> "NDArray[np.int64]":  # noqa: N803
-    """Return the step index that each rank says, array that broadcasts to (W, R)."""
+    """Return the step index that each rank reports, array that broadcasts to (W, R)."""
     frozen = scenario.interruptions.frozen_rank
     if frozen is None:
         return step_W[:, None]

@@ -109,7 +109,7 @@ class Interruptions:
     late: float = 0.005
     skew_seconds: float = 0.01  # largest difference of a node's clock
     stall: "Stall | None" = None
-    frozen_rank: int | None = None  # says the same step index from LIE_ROW on
+    frozen_rank: int | None = None  # reports the same step index from LIE_ROW on
     mad_clock_rank: int | None = None  # its clock is years ahead from LIE_ROW on
 
 

@@ -29,7 +29,7 @@ _AXES = {"pp": (1,), "dp": (2, 3), "ep": (3,), "cp": (4,), "tp": (5,)}
 """Axes of an array of shape (W, *G) along which a group of the kind stretches."""
 _MICRO_BATCHES = 16
 _BACKWARD_SHARE = 2 / 3  # of a micro-batch's time
-_FIRST_STAGE_BYTES = 2.2  # the embedding's gradients are reduced beside its stage's; measured on production logs
+_FIRST_STAGE_BYTES = 2.2  # the embedding's gradients are reduced with its stage's; measured on production logs
 _TOKENS = 8192.0
 _FLOPS_PER_TOKEN = 6e9
 _BYTES = 100_000_000

@@ -47,7 +47,7 @@ class Recording:
     held_seconds: "NDArray[np.float64]"
     skew_ns_R: "NDArray[np.int64]"
     reported_step: "NDArray[np.int64]"
-    """What each rank says the step's index is, and by how much its clock is ahead, ns: both broadcast to (W, R)."""
+    """The step's index by each rank's report, and by how much its clock is ahead, ns: both broadcast to (W, R)."""
     ahead_ns: "NDArray[np.int64]"
     tokens_known: bool = True
     flops_known: bool = False

@@ -28,7 +28,7 @@ _NOTES_MAX = 8  # a rule that names everybody needs no list of them
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A thing named after a row of the recording; `cause` is None for a method that tells none."""
+    """A thing named after a row of the recording; `cause` is None for a method that names none."""
 
     row: int
     thing: Thing
@@ -70,8 +70,8 @@ def named_by(replayed: "Replayed", scenario: "Scenario") -> "Iterator[Named]":
         incident = change.incident
         last = to_line(replayed.incidents[incident.id], ranks_per_node=RANKS_PER_NODE)
         step = incident.detected_step if change.step < 0 else change.step
-        row = next((at for at in range(row, len(steps)) if steps[at] == step), row)  # changes are told in order
-        if last["cause"] == "imbalance":  # told as information
+        row = next((at for at in range(row, len(steps)) if steps[at] == step), row)  # changes are reported in order
+        if last["cause"] == "imbalance":  # reported as information
             continue
         cause = HANG if incident.kind == HANG and last["cause"] == UNKNOWN else last["cause"]
         for thing in _things(incident.kind, incident.ranks, last["scope"]):
@@ -81,7 +81,7 @@ def named_by(replayed: "Replayed", scenario: "Scenario") -> "Iterator[Named]":
 
 
 def _things(kind: str, ranks: tuple[int, ...], scope: str) -> list[Thing]:
-    if scope == "job" or kind == FLUCTUATION:  # told as the job's before its culprit was clear
+    if scope == "job" or kind == FLUCTUATION:  # reported as the job's before its culprit was clear
         return [JOB]
     if scope == "group":
         return [("group", tuple(sorted(ranks)))]
@@ -140,7 +140,7 @@ def _wanted(fault: "Fault", topology: "Topology") -> list[Thing]:
 
 
 def _is_symptom(thing: Thing, scenario: "Scenario") -> bool:
-    """Whether naming a thing says no more than that the fault is felt there."""
+    """Whether naming a thing adds nothing, for the fault is only felt there."""
     if not scenario.faults:
         return False
     if thing == JOB:

@@ -216,7 +216,7 @@ def announcement(plan: JobPlan, node: int, unix_ns: int, *, is_finished: bool = 
 
 
 def revision(*, is_finished: bool) -> int:
-    """Return the number of an announcement: the second one says that training has ended."""
+    """Return the number of an announcement: the second one reports that training has ended."""
     return 2 if is_finished else 1
 
 

@@ -399,7 +399,7 @@ class Fleet:
             sent = node.socket.send(data)
         except BlockingIOError:
             sent = 0
-        except OSError:  # the next read says so, too, and drops the connection
+        except OSError:  # the next read fails, too, and drops the connection
             return
         if sent < len(data):
             node.outbox += data[sent:]

@@ -1,4 +1,4 @@
-"""What a soak has shown, beside its budgets. Pure: figures in, rows out."""
+"""What a soak has shown, with its budgets. Pure: figures in, rows out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -183,7 +183,7 @@ def _cost_checks(soaked: Soaked) -> list[Check]:
 
 
 def _flat(soaked: Soaked, ratio: float, limit: float) -> tuple[str, str, bool | None]:
-    """Return what a ratio is beside its limit; where the broker was away nothing is flat."""
+    """Return what a ratio is, and its limit; where the broker was away nothing is flat."""
     if soaked.outage_s:
         return f"{ratio:.2f}", "", None
     return f"{ratio:.2f}", f"<= {limit:g}", ratio <= limit
@@ -201,7 +201,7 @@ def ladder_head() -> str:
 
 
 def ladder_line(soaked: Soaked) -> str:
-    """Return a soak in one line: where it breaks, one of these figures says so."""
+    """Return a soak in one line: where it breaks, one of these figures shows it."""
     own, broker, samples = cores(soaked.seconds, "coordinator"), cores(soaked.seconds, "broker"), soaked.samples
     gaps = total(samples, f"{_C}_frames_total", '"gap"')
     lost = total(samples, f"{_C}_records_lost_total")

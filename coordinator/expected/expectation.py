@@ -152,7 +152,7 @@ class Expectation:
         self._tried = self._operators
         return ev.FitModel(cause_id=cause_id, spec=self.spec, window=window, operators=self._operators)
 
-    def hear(self, operators: "OperatorTimes") -> None:
+    def add_operators(self, operators: "OperatorTimes") -> None:
         """Take the operators that captures of healthy ranks show; the first ones are kept, as the window is."""
         if self.spec is not None:  # without one no one notices that the run has another shape
             self._operators = self._operators or operators

@@ -39,7 +39,7 @@ class Targets:
         self._nodes_max = nodes_max
         self._of_node: dict[str, _Target] = {}
 
-    def hear(self, message: NodeAlive, now_s: float) -> None:
+    def receive(self, message: NodeAlive, now_s: float) -> None:
         """Take a heartbeat or a last will. One without an address is left out: Prometheus refuses whole lists."""
         is_target = message.alive and ADDRESS.fullmatch(message.address) is not None and message.scheme in _SCHEMES
         known = self._of_node.get(message.node)

@@ -1,6 +1,6 @@
 """Keeps what a coordinator receives in parts on disk, within a quota: the step log of `--record`, ready for replays.
 
-`hear` runs on the event loop and only queues. Parts are encoded and written in a thread. A disk that is slower
+`receive` runs on the event loop and only queues. Parts are encoded and written in a thread. A disk that is slower
 than the stream, full or gone costs records, which are counted; training and detection go on.
 """
 
@@ -78,7 +78,7 @@ class Recorder:
             ) from None
         self._keep(start, now_s, "")
 
-    def hear(self, what: "Sequence[StepBatch] | Message | ev.Event", now_s: float, run: str = "") -> None:
+    def receive(self, what: "Sequence[StepBatch] | Message | ev.Event", now_s: float, run: str = "") -> None:
         """Queue what came in; batches that find the queue full are dropped and counted."""
         if isinstance(what, Sequence):
             rows = sum(batch.count for batch in what)

@@ -81,7 +81,7 @@ def attribute(start_ns: int, end_ns: int, events: StepEvents) -> StepBreakdown:
 
 
 def add_phases(breakdown: StepBreakdown, start_ns: int, end_ns: int, events: StepEvents, taken: "TakenTime") -> None:
-    """Fill what is left of phases, data, compute and host beside what is `taken` already."""
+    """Fill what is left of phases, data, compute and host apart from what is `taken` already."""
     own = breakdown.phase_ns
     for phase, span_start, span_end in events.spans:
         begin, end = max(span_start, start_ns), min(span_end, end_ns)

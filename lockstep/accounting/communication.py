@@ -59,7 +59,7 @@ class CommunicationTracker:
     def begin_step(self, events: StepEvents) -> None:
         """Give up on the ends of the former step's collectives; those of the next one go to `events`.
 
-        When something was done that nobody waited for is not known, and taken as at once.
+        If nothing waited for an operation, its end is not known, and it counts as done at once.
         """
         for collective in self._expected:
             collective.done_ns = collective.issue_ns

@@ -123,7 +123,7 @@ def _unended(arrays: StepArrays, events: StepEvents) -> Integers:
     """Return what is known of the ends of collectives without an event of theirs.
 
     IN_FLIGHT, which is "until the end of the backward", only for the last ones of a backward: the reducer waits for
-    those unseen. Whoever called an earlier one waited for it where that was seen.
+    those unseen. If the caller of a hook waited for an earlier one, that was seen.
     """
     backward_B = np.array([(begin, end) for phase, begin, end in events.spans if phase == BACKWARD], np.int64)
     if not len(backward_B):

@@ -1,7 +1,7 @@
 """Which marks of one rank its device has events of, and what it shows of them.
 
 The process queues an event behind marks without knowing what they mean: that one inside another backward opens no
-span, say. Of those only what the spans and waits of the running step are made of is a point of the device's time.
+span, for example. Of those only what the spans and waits of the running step consist of is a point in device time.
 
 May live here: what a mark means on a device. Not here: what was read of a step, and when it is measured.
 """
@@ -36,7 +36,7 @@ _SPAN_KINDS = (
 class DeviceMarks:
     """Marks of a rank with a device, from mark `ordinal` on, which begins or continues what is read from it.
 
-    `ordinal` is the position in the attempt of the mark that is handled; whoever passes marks sets it.
+    `ordinal` is the position in the attempt of the mark that is handled; the caller that passes marks sets it.
     """
 
     def __init__(self, running: StepInProgress, communication: CommunicationMarks, ordinal: int) -> None:

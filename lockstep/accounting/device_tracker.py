@@ -8,7 +8,7 @@ together without a jump.
 
 A step is given up when an event of its own is missing (graph capture), when more than PENDING_STEPS_MAX steps wait for
 the device, or when the device is lost: its record has host times, its waits are missing, and it is flagged. The next
-measured step ends where the device's time, counted through the gap, says.
+measured step ends where the device's time, counted through the gap, shows.
 
 May live here: which step is measured when, and where it lies. Not here: marks (device_marks.py), a step's arithmetic.
 """

@@ -11,9 +11,9 @@ DATA, FORWARD, BACKWARD, OPTIMIZER = range(4)
 PHASE_COUNT = 4
 
 IN_FLIGHT = 0
-"""`IssuedCollective.done_ns` as long as nobody noted its end."""
+"""`IssuedCollective.done_ns` as long as no mark has noted its end."""
 UNKNOWN_NS = -1
-"""`IssuedCollective.done_ns` of one whose end will never be known: it blocks nobody here."""
+"""`IssuedCollective.done_ns` of one whose end will never be known: it blocks no thread here."""
 UNSEEN_NS = -2
 """The same where the waits for it are seen, on a device: it blocks only there."""
 
@@ -84,7 +84,7 @@ class StepEvents:
     """Events of one step, each list in the order of appearance; `spans` and `collections` are disjoint and ascend.
 
     `blocked` are where the training thread was seen waiting for communication. Collectives `aside` are those that a
-    device does beside the training's own work: their issue blocks nothing, and what waits for them is in `blocked`.
+    device does in parallel with the training's own work: their issue blocks nothing; waits for them are in `blocked`.
     `unmeasured` has, by domain, what was carried out without being dispatched (a CUDA graph), so that the waits of that
     domain are not known.
     """

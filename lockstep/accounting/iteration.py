@@ -33,7 +33,7 @@ _MISSES_MAX = RELEARN_EVENTS // 10
 class IterationLearner:
     """The learner of one rank; an event is a small integer, odd if training led up to it.
 
-    `sequence` is what repeats, empty until it is learnt; `is_regular` says whether the step that ended last is one like
+    `sequence` is what repeats, empty until it is learnt; `is_regular` is true if the step that ended last is one like
     the others.
     """
 

@@ -1,6 +1,6 @@
 """What a step holds, by its batches or by what the training annotates, and whether something was evaluated in it.
 
-Frameworks fetch evaluation batches with gradients enabled, so a batch does not say what it is for. But it has no
+Frameworks fetch evaluation batches with gradients enabled, so a batch does not show what it is for. But it has no
 backward: a step with clearly more batches than backwards as usual held an evaluation.
 """
 

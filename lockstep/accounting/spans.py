@@ -24,8 +24,8 @@ FUSED_EVENT = 1
 class SpanTracker:
     """Which span the training thread of one rank is in; spans that end go to `events.spans`.
 
-    `backward_known` says whether this rank's backwards are ever seen, `is_backward` whether it is inside one,
-    `owns_batch` whether the data span that ended last was one.
+    `backward_known` is true if this rank's backwards are ever seen, `is_backward` if it is inside one,
+    `owns_batch` if the data span that ended last was one.
     `last_ns` is when the last span or step ended, `has_unmatched_end` whether in this step one ended that never began.
     """
 

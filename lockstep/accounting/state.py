@@ -88,7 +88,7 @@ class WordForm:
 
 
 class OptionalForm:
-    """What `form` says, or None."""
+    """A value of `form`, or None."""
 
     def __init__(self, form: StateForm) -> None:
         self._form = form

@@ -72,7 +72,7 @@ class StepBuilder(LostMarks):
     `counts` is what could not be used, `is_aligned` whether steps are accounted for: from the attempt's beginning on,
     and after lost marks from a step's end on that alignment.py can number. A reader that comes late, or loses marks
     before the iteration is learnt, accounts without numbers until ten steps show them. Without one no record is built.
-    `failures` are the agent's failed hooks, after which it wrote nothing more, and `has_finished` says that the attempt
+    `failures` are the agent's failed hooks, after which it wrote nothing more; `has_finished` is true if the attempt
     ended well.
     """
 

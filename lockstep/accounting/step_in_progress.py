@@ -203,7 +203,7 @@ class StepInProgress:
         )
         # A span that ends where accounting has just resumed may have begun in what is lost.
         finished.is_incomplete = self.is_incomplete or (self._has_resumed and self.spans.has_unmatched_end)
-        self.begin(self.step + 1, now_ns, cpu_ns)  # gives up on collectives that nobody waited for
+        self.begin(self.step + 1, now_ns, cpu_ns)  # gives up on collectives for which nothing waited
         self.deliver(finished)
 
     def build(self, finished: FinishedStep) -> None:

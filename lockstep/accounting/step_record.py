@@ -23,9 +23,9 @@ class FinishedStep:
 
     `arrays` is the communication of a large step, which is not in `events` then.
     `domains` are those that this rank has used up to its end: without any of them it has a wait of 0 there, not none.
-    `is_incomplete` says that some of its marks are lost: only its limits are known.
-    `has_backward` says whether this rank's backwards are ever seen; without it forward and backward cannot be told
-    apart. `quantities` are by ANNOTATED.
+    `is_incomplete` is true if some of its marks are lost: only its limits are known.
+    `has_backward` is true if this rank's backwards are ever seen; without it forward and backward cannot be separated.
+    `quantities` are by ANNOTATED.
     """
 
     step: int

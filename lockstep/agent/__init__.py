@@ -6,7 +6,7 @@
                         ├► settling ─► throughput/             what is known after the first steps: facts, model FLOPs
                         └► profiler ─► capture/ ◄─ control     what the coordinator asks for
 
-    groups, kinds, traffic   who talks to whom, and how much      api, adapters/   what a training says itself
+    groups, kinds, traffic   who talks to whom, and how much      api, adapters/   what a training reports itself
 
 Nothing is interpreted here: lockstep/accounting makes steps of the marks, in the exporter.
 

@@ -4,7 +4,7 @@
        └────────────── no ring can be made ──► null          │    ▲ └──exit──► finished
                                                              └────┘ a process group shows another rank
 
-Recording, it knows one training thread, which may change: `adopt` says when. What marks mean, step numbers among it,
+Recording, it knows one training thread, which may change: `adopt` names it. What marks mean, step numbers among it,
 is known outside of the process alone (lockstep/accounting).
 
 Hooks are in place from the start, but identity is read and the ring appears only when the process is seen to train:
@@ -60,7 +60,7 @@ class Agent:
     """One per process. `hooks` are functions that take the agent, put a hook in place and return its removal.
 
     `marks` is the process's MarkBuffer: inert (`thread` is 0) before training begins, after a failure and in a forked
-    child. `mark_writer` says what it is written in.
+    child. `mark_writer` names what writes it.
     """
 
     def __init__(self, hooks: list[Callable[["Agent"], Callable[[], None]]]) -> None:
@@ -336,7 +336,7 @@ class Agent:
         """
         self.marks.thread = 0
         for future in list(self.marks.in_flight.values()):
-            with suppress(RuntimeError):  # that it failed is the training's to hear
+            with suppress(RuntimeError):  # its failure is the training's to handle
                 future.wait()
         for _ in range(_LAST_CALLBACKS_MS):  # waiting ends just before the callback runs
             if not self._has_in_flight():

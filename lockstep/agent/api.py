@@ -1,4 +1,4 @@
-"""What a training may say of itself: where its steps end, what they hold, which phase runs.
+"""What a training may report itself: where its steps end, what they hold, which phase runs.
 
 For loops that no hook understands and for frameworks other than torch; torch's own loops need none of it. Nothing here
 raises: without an agent in this process (not under `lockstep run` and no rank set, or one that took itself out) every

@@ -10,7 +10,7 @@ A profiler with stacks that begins or ends while such a thread takes the interpr
 are being made or freed, and one that ends while a collective runs under it leaves the thread a freed queue: torch 2.13
 dies of either with a segmentation fault, within seconds where both happen again and again, with no agent there.
 
-Linux says which thread runs. One that sleeps while no one holds the lock waits for work, and needs nothing any more.
+Linux shows which thread runs. One that sleeps while no one holds the lock waits for work, and needs nothing any more.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def let_finish(
     """Wait until every thread of torch sleeps and has nothing to do; return False if one is busy after `limit_ns`.
 
     `states` returns the scheduling state of each such thread, as in proc_pid_stat(5); `pause` releases the lock.
-    `is_busy` says whether work is known that a thread only waits for, asleep: a collective in flight.
+    `is_busy` is true if work is known that a thread only waits for, asleep: a collective in flight.
     """
     states = states or thread_states
     deadline_ns = clock() + limit_ns

@@ -34,7 +34,7 @@ def install() -> bool:
 
 
 def uninstall() -> None:
-    """Take the agent out of this process and say that the rank is finished. Never raises."""
+    """Take the agent out of this process and report that the rank is finished. Never raises."""
     global _agent, _asked
     _forget_finder()
     agent, _agent, _asked = _agent, None, False

@@ -92,7 +92,7 @@ class FailureGuard:
         error: Exception,
         note: Callable[[Callable[..., Any], Exception], None] | None = None,
     ) -> bool:
-        """Whether `error` is a failure of the agent's own in `function`; if so it is counted and the first one said.
+        """Whether `error` is a failure of the agent's own in `function`; if so count it, and report the first one.
 
         For hooks that are too hot for a wrapper; what is not absorbed is the training's and has to pass. `note` takes
         the place of counting, which ends the agent.
@@ -101,7 +101,7 @@ class FailureGuard:
             if came_by_signal(error):
                 return False
             (note or self._failed)(function, error)
-        except RecursionError:  # the training is so deep in calls that there is no room to say it
+        except RecursionError:  # the training is so deep in calls that there is no room to report it
             pass
         return True
 

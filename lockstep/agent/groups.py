@@ -129,7 +129,7 @@ class ProcessGroups:
         return slot
 
     def _forget(self, key: int) -> None:
-        """Drop a group that ended; the ring hears of it with the next new group. Any thread may end a group."""
+        """Drop a group that ended; the ring is updated with the next new group. Any thread may end a group."""
         use = self._uses.pop(key, None)
         for known in (self._endings, self._announced):
             known.pop(key, None)

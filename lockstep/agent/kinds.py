@@ -77,7 +77,7 @@ def group_kind(
 def unnamed_kind(
     ranks: Collection[int], world_size: int, configured: Collection[Domain], named: Iterable[Domain]
 ) -> str:
-    """Return the kind of a group that says nothing: by configured domains, by named ones, else `world` or `dp`.
+    """Return the kind of a group without a description: by configured domains, by named ones, else `world` or `dp`.
 
     Both are domains of one member of the group. A group of everybody is `world`, unless one configured kind alone
     makes up the whole job.

@@ -98,7 +98,7 @@ class MarkBlockWriter:
         self.compilations: Any = None
         self.device: DeviceCallback | None = None
         self.garbage: CollectionLog | None = None
-        """Collections of garbage, whose marks are made at the next end (garbage.py says why)."""
+        """Collections of garbage, whose marks are made at the next end (garbage.py gives the reason)."""
         self.in_flight: dict[int, Any] = {}
         """Futures of collectives whose end is still to be noted, by attempt and ordinal."""
         self._attempt = 0

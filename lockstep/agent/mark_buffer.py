@@ -1,7 +1,7 @@
 """HOT (budget 400 ns a mark, 2,000 ns a block): marks in Python, for processes that cannot load `_marks`.
 
 The interface and the bytes are those of the C extension; contracts/marks.py is the layout. Nothing is interpreted here:
-lockstep/accounting makes step records of the marks, in the exporter. mark_block.py says which thread may append.
+lockstep/accounting makes step records of the marks, in the exporter. mark_block.py defines which thread may append.
 """
 
 from collections.abc import Callable

@@ -15,7 +15,7 @@ def watch_child_end(end: Callable[[BaseException | None], None]) -> None:
     process: Any = sys.modules.get("multiprocessing.process")
     if process is None or process.parent_process() is None:
         return
-    from multiprocessing.util import Finalize  # noqa: PLC0415  (imported by whoever started this process)
+    from multiprocessing.util import Finalize  # noqa: PLC0415  (imported by the process that started this one)
 
     def ending() -> None:
         error = sys.exc_info()[1]

@@ -47,7 +47,7 @@ def claim_run(identity: Identity, environ: Mapping[str, str]) -> Iterator[Identi
 
 
 def _is_free(directory: int, identity: Identity) -> bool:
-    """Whether nobody holds the ring, or is about to make it: who looks holds the lock of the directory meanwhile."""
+    """Whether the ring is free and no process is about to make it: the caller holds the lock of the directory."""
     try:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         file = os.open(ring_path(identity.directory, identity.rank), _READ)

@@ -1,4 +1,4 @@
-"""The stacks of this process's threads, on a signal of the exporter: contracts/stacks.py says how and why.
+"""The stacks of this process's threads, on a signal of the exporter: contracts/stacks.py describes how and why.
 
 Nothing of ours runs in Python when the signal comes, and nothing is registered where the training, or a library of it,
 has a handler for it.

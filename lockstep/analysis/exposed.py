@@ -1,6 +1,6 @@
 """What slow communication costs at most: the part of it that no computation hides.
 
-A link at half its speed during computation that takes longer costs a step nothing, and mending it gives nothing back.
+A link at half its speed during computation that takes longer costs a step nothing, and repairing it gains nothing.
 Rules look at collectives and links alone; here their findings are held against the account of the step.
 """
 

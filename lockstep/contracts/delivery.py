@@ -9,8 +9,8 @@ another one. What is published on a spooled channel is a *frame*: this header, t
 A frame of a message has `first == last`, its sequence. A frame on the channel `lost` has no message: the exporter does
 not have the messages `first` to `last` any more; `records` step records in them were not committed when they went.
 
-A coordinator takes frames of a stream in order only. It acknowledges, about once a second and whenever a node says that
-it is there, up to which sequence it has *received* (in memory) and *committed* (judged or counted, and stored). The
+A coordinator takes frames of a stream in order only. It acknowledges, about once a second and whenever a node announces
+itself, up to which sequence it has *received* (in memory) and *committed* (judged or counted, and stored). The
 exporter keeps what is not committed, and sends again from `received + 1` on after a reconnection or a gap (go-back-N).
 A broker's own acknowledgement frees nothing: a broker may acknowledge what it drops from a full queue.
 

@@ -1,6 +1,6 @@
 """The two families of errors: ours (`LocalError`) and what came from outside (`PeerError`).
 
-A message says what, where, got, expected, in that order; the exception carries the same values. A peer's error
+A message states what, where, got, expected, in that order; the exception carries the same values. A peer's error
 is counted and its input dropped: it never travels past the reader that met it.
 """
 
@@ -22,9 +22,9 @@ class PeerError(LockstepError):
 
 
 class MalformedError(PeerError):
-    """Input that is not what its place says it is.
+    """Input that does not have the form its place requires.
 
-    Attributes say the same as the message: `what` is the field or thing, `where` the file, topic or offset.
+    Attributes hold the same as the message: `what` is the field or thing, `where` the file, topic or offset.
     """
 
     def __init__(self, what: str, *, where: str, got: object, expected: object) -> None:

@@ -1,4 +1,4 @@
-"""What the description of a process group says it is for, and which part of a grid of ranks a group covers.
+"""The purpose of a process group by its description, and which part of a grid of ranks a group covers.
 
 What is done with it while a job trains, and what else is a source there: `lockstep.agent.kinds`.
 """
@@ -21,7 +21,7 @@ _WORDS = {
     "cp": frozenset(("cp", "sp", "context", "sequence", "ulysses")),
     "pp": frozenset(("pp", "pipe", "pipeline", "stage")),
 }
-# Descriptions whose words alone would say nothing or mislead.
+# Descriptions whose words alone would have no meaning, or a wrong one.
 _NAMES = {
     # Megatron-LM, megatron/core/parallel_state.py
     "embedding_group": ("pp",),  # first and last pipeline stage share their embedding

@@ -20,7 +20,7 @@ n % block_count. A block is a header and 1 to BLOCK_MARKS marks:
 
 No slot is written twice in a lap, so a writer that is killed at any byte loses the block it was writing and the marks
 that it had not written yet. A gap in `sequence` is blocks that were overwritten or never stored, a gap in `position`
-counts their marks, and the three counts of ends say what happened in the gap as far as step numbers depend on it.
+counts their marks, and the three counts of ends show what happened in the gap as far as step numbers depend on it.
 """
 
 import struct
@@ -79,7 +79,7 @@ class MarkKind(IntEnum):
     PHASE_END = 13  # detail: as above
     EXPLICIT = 14  # steps end at STEP_END only, from now on
     STEP_END = 15  # argument: CPU time
-    ISSUE = 16  # a collective: detail and argument as `pack_issue` says; subject: its ordinal in the attempt
+    ISSUE = 16  # a collective: detail and argument as in `pack_issue`; subject: its ordinal in the attempt
     DONE = 17  # subject: ordinal of the collective
     DONE_UNKNOWN = 18  # it will never be known when the collective `subject` was done
     EXPECT = 19  # the end of the next wait is when the collective `subject` was done

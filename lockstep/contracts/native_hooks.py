@@ -101,7 +101,7 @@ def manifest_to_json(manifest: Manifest) -> str:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return what a manifest file says.
+    """Return the content of a manifest file.
 
     Raises
     ------

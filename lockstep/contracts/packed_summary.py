@@ -146,7 +146,7 @@ def plain_body(packed: PackedSummary, where: str) -> bytes:
     Raises
     ------
     MalformedError
-        It says that it is larger, is of another size than it says, or is no deflated data.
+        It claims to be larger, has another size than it claims, or is no deflated data.
     """
     if not 0 < packed.body_bytes <= SUMMARY_MAX_BYTES:
         raise MalformedError("body_bytes", where=where, got=packed.body_bytes, expected=f"1 to {SUMMARY_MAX_BYTES}")

@@ -1,7 +1,7 @@
 """Dense peak FLOP/s of devices by name and number format: the denominator of MFU.
 
 Figures are the vendors' own, for matrix products without structured sparsity and with accumulation in fp32, at the
-clock the data sheet assumes. A figure that a data sheet gives with sparsity is halved, as its footnote says. `fp32` is
+clock the data sheet assumes. A figure that a data sheet gives with sparsity is halved, as its footnote asks. `fp32` is
 IEEE single precision, `tf32` what NVIDIA's tensor cores make of fp32 inputs where training allows it. What no vendor
 published is not here, and a device that is not here has no peak: LOCKSTEP_PEAK_FLOPS names one.
 """
@@ -18,7 +18,7 @@ _SLICE = re.compile(r"\bMIG\b|\bGRID\b")  # a part of a device under the whole o
 class DevicePeak(NamedTuple):
     """Peaks of the devices whose name, as the framework reports it, holds the regular expression `pattern`.
 
-    `tflops` maps a format of DTYPES to dense TFLOP/s of what the framework calls one device; `source` says where the
+    `tflops` maps a format of DTYPES to dense TFLOP/s of what the framework calls one device; `source` is where the
     vendor published them.
     """
 

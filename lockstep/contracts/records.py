@@ -11,7 +11,7 @@ holds in every record (times of the training thread; collectives hidden behind i
 what makes a slow rank visible in a job whose ranks all end a step together: the slow rank's `self` is long and
 it waits least. Two views of the same time accompany the sum: `compute = forward + backward + optimizer`, exact
 where all three are measured, and `cpu_ns`, the CPU time of the training thread in the whole step. What of `self` the
-CPU time does not cover, the thread was off the CPU (`coordinator/intake/columns.py` says when that is known).
+CPU time does not cover, the thread was off the CPU (`coordinator/intake/columns.py` defines when that is known).
 """
 
 import struct

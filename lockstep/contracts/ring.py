@@ -75,7 +75,7 @@ STATE_FINISHED = 2
 STATE_FAILED = 3
 """The agent took itself out after a failure of its own; training goes on unwatched."""
 STATE_RAISED = 4
-"""An exception ends the process; the ending says which."""
+"""An exception ends the process; the ending names it."""
 
 ENDING_OFFSET = 576
 ENDING_BYTES = ISSUES_OFFSET - ENDING_OFFSET

@@ -110,7 +110,7 @@ def read_yaml(text: str, name: str, limit: TextLimit = PAGE) -> tuple[Any, Place
 
 
 def parse_value(text: str, what: str) -> Any:
-    """Return the value that `text`, given for `what` on a command line, says in YAML.
+    """Return the value of the YAML `text`, given for `what` on a command line.
 
     Raises
     ------

@@ -44,7 +44,7 @@ class Finding:
 
     @property
     def is_once(self) -> bool:
-        """Whether it occurs in one of several steps: mending it does not shorten the others."""
+        """Whether it occurs in one of several steps: fixing it does not shorten the others."""
         return self.steps is not None and self.steps[0] <= 1 and self.steps[1] >= _SEVERAL_STEPS
 
 

@@ -88,7 +88,7 @@ class WebConfig:
 
 
 def read_web_config(path: Path) -> WebConfig:
-    """Return what a file says; paths in it are relative to its folder.
+    """Return the content of a file; paths in it are relative to its folder.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """A simulated step as people look at it: for each class of equal ranks, what each of its queues does when.
 
-A class computes, waits for features (collectives that a pass needs), sums gradients beside its work, and sends to its
+A class computes, waits for features (collectives that a pass needs), sums gradients during its work, and sends to its
 neighbours in the pipeline. Operations that stand for several acts are opened here into computation and collectives.
 """
 
@@ -20,7 +20,7 @@ from lockstep.simulator.strategy.schedule import FORWARD
 QUEUES = {COMPUTE: "compute", FEATURE: "feature", GRADIENT: "gradient", SENDING: "send"}
 FORWARD_PASS, BACKWARD_PASS, UPDATE = "forward", "backward", "optimizer"
 _OPENED_MAX = 400_000
-"""Parts of passes that are told one by one; of a job with more, passes stay whole."""
+"""Parts of passes that are shown one by one; of a job with more, passes stay whole."""
 
 
 @dataclass(frozen=True, slots=True)

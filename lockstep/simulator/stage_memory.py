@@ -1,6 +1,6 @@
 """What a rank of each pipeline stage holds in its device's memory at its peak, item by item.
 
-Beside what the job keeps there are what its process costs (the driver's context with the kernels that were loaded),
+Besides what the job keeps there are what its process costs (the driver's context with the kernels that were loaded),
 the buffers of its communicators, and what the caching allocator holds beyond what is asked for.
 """
 

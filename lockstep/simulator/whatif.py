@@ -9,7 +9,7 @@ from lockstep.simulator.forecast import Forecast
 from lockstep.simulator.spec import JobSpec
 
 OnDone = Callable[[int, int | None], None]
-"""Hears how many alternatives are done, and of how many; None where that is not known."""
+"""Called with how many alternatives are done, and of how many; None where that is not known."""
 
 BUCKETS_BYTES = (5 * 2**20, 25 * 2**20, 100 * 2**20, None)
 """Bucket sizes that a search tries on the best; None sends all gradients at the end."""

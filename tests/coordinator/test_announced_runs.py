@@ -311,7 +311,7 @@ def test_a_recording_moves_ranks_as_the_live_coordinator_did():
     writer, rows = JournalWriter(), []
 
     class Tap:
-        def hear(self, what, now_s, run=""):
+        def receive(self, what, now_s, run=""):
             if is_kept(what):
                 rows.append(writer.write(Entry(len(rows), time_ns_of(now_s), what, run)))
 

@@ -418,7 +418,7 @@ def test_a_tap_hears_batches_as_they_are_taken():
     heard = []
 
     class Tap:
-        def hear(self, what, *_):
+        def receive(self, what, *_):
             heard.append((what, watch.detection.steps))
 
     watch = Runs(CoordinatorConfig(), Policy(), {}, lambda: 0.0, Tap())

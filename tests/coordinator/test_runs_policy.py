@@ -15,7 +15,7 @@ OTHER = apply(Policy(), {"excess.floor_ratio": 2.0, "detectors.fluctuation": Fal
 class Heard(list):
     """A tap that keeps what it hears, with when and of which run."""
 
-    def hear(self, what, now_s, run=""):
+    def receive(self, what, now_s, run=""):
         self.append((what, now_s, run))
 
     @property

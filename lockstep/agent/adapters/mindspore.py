@@ -1,4 +1,4 @@
-"""MindSpore: a callback for `Model.train` that says where steps end and what they hold.
+"""MindSpore: a callback for `Model.train` that reports where steps end and what they hold.
 
     model.train(epochs, dataset, callbacks=[..., LockstepCallback()])
 
@@ -107,11 +107,11 @@ class LockstepCallback:
     end = on_train_end
 
     def _describe(self, marks: Any, parameters: Any) -> None:
-        """Say what the step held: its batch, of which MindSpore says nothing in sink mode, and a saved checkpoint."""
+        """Report what the step held: its batch, which MindSpore does not show in sink mode, and a saved checkpoint."""
         batch = parameters.get("train_dataset_element")
         if batch is not None and self._count is not None:
             marks.batch(*(self._count(batch, marks.step_ends) or UNKNOWN))
-        # The attribute is private to ModelCheckpoint, which says in no other place that it saved.
+        # The attribute is private to ModelCheckpoint, which shows in no other place that it saved.
         callbacks = parameters.get("list_callback") or ()
         saved_step = max((getattr(callback, "_last_triggered_step", 0) for callback in callbacks), default=0)
         if saved_step > self._saved_step:
@@ -130,7 +130,7 @@ class LockstepCallback:
 
 
 def name_rank(environ: MutableMapping[str, str]) -> None:
-    """Set what says who this rank is, where it is not set and MindSpore's launcher says it under its own names."""
+    """Set the variables that identify this rank from those of MindSpore's launcher, if they are unset."""
     if "RANK" not in environ and environ.get("RANK_ID", "").isdecimal():
         for ours, theirs in _IDENTITY.items():
             if environ.get(theirs, "").isdecimal():

@@ -1,6 +1,6 @@
 """What the DataLoader's queue holds when training asks for a batch, and what its workers do: noted during captures.
 
-Hermes (section 4.2.2, figure 5) tells the slow stage of an input pipeline by its queues. torch's loader keeps batches
+Hermes (section 4.2.2, figure 5) finds the slow stage of an input pipeline by its queues. torch's loader keeps batches
 that are ready in the iterator; reading and processing are one stage in its workers, whose CPU time and blocking the
 kernel counts. Outside a capture the hook pays one attribute read a batch.
 """
@@ -22,7 +22,7 @@ _BLOCKED = b"D"
 class LoaderWatch:
     """Depths and worker times of one capture. The training thread's, from `begin` to `end`.
 
-    `is_on` says whether a capture runs: the hook asks nothing else then.
+    `is_on` is true while a capture runs: the hook reads nothing else then.
     """
 
     def __init__(self) -> None:

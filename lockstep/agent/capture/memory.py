@@ -14,7 +14,7 @@ _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
-    """Return it, None where nothing tells."""
+    """Return it, None where nothing shows it."""
     found = [_field_bytes(_read(proc / "meminfo"), "MemAvailable:", 1024)]
     found += [_free_bytes(folder, names) for folder, names in _groups(_read(proc / "self" / "cgroup"), cgroups)]
     return min((value for value in found if value is not None), default=None)
@@ -66,5 +66,5 @@ def _number(text: str) -> int | None:
 def _read(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
-    except OSError:  # not there, or not for us: it tells nothing
+    except OSError:  # missing, or not readable for us: it shows nothing
         return ""

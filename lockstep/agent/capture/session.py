@@ -1,9 +1,9 @@
 """torch's profiler session, of which a process has one: whose it is.
 
-torch does not say when two overlap. Measured with 2.13 on a host: whoever prepares or starts a profiler while another
-one is prepared or running takes the session over, and the other's `stop`, or its export after that, is a segmentation
-fault; from another thread as well, and also when the other one is only in the warm-up of its schedule, which no flag
-of torch shows. So ours never begins while another is prepared or running, and ends before another begins.
+torch does not report when two overlap. Measured with 2.13 on a host: a thread that prepares or starts a profiler while
+another one is prepared or running takes the session over, and the other's `stop`, or its export after that, is a
+segmentation fault; from another thread as well, and also when the other one is only in the warm-up of its schedule,
+which no flag of torch shows. So ours never begins while another is prepared or running, and ends before another begins.
 
 Here is the turn-taking only; `hooks/profilers.py` calls it where profilers begin and end.
 """

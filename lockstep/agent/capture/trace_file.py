@@ -45,7 +45,7 @@ def extend(path: Path, events: list[dict[str, Any]], facts: dict[str, Any], limi
 
 
 def base_ns(path: Path) -> int:
-    """Return the time since 1970 that the trace's times count from: 0 where it does not say.
+    """Return the time since 1970 that the trace's times count from: 0 where it has none.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """HOT (budget 1,500 ns an event, of which most is the driver's): events queued behind marks, read as the device passes.
 
-The host runs ahead of its device, so its marks say when work was queued. Behind each of them an event is queued as
+The host runs ahead of its device, so its marks give when work was queued. Behind each of them an event is queued as
 well, and some time later, at a mark that may end a step, what the device has passed is read and written as marks of
 its own: raw distances between events (contracts/marks.py, DEVICE_*). Where that lies on the host's clock is not known
 here: lockstep/accounting places it. Nothing here waits for a device.

@@ -4,7 +4,7 @@ While a graph is captured, in whatever thread, the agent asks the device nothing
 stream that takes part would become part of the graph. In the mode that torch captures in unless asked otherwise
 ("global"), a question from any thread of the process makes the capture fail (CUDA Runtime API, stream capture modes).
 
-A replay carries out what was captured without dispatching anything, so nobody sees its collectives wait.
+A replay carries out what was captured without dispatching anything, so no hook sees its collectives wait.
 """
 
 from threading import get_ident
@@ -37,7 +37,7 @@ class Graphs:
         finalize(graph, self.captures.pop, id(graph), None).atexit = False
 
     def end(self, graph: Any, training_thread: int) -> None:
-        """Note that its capture has ended; what other threads than the training thread dispatched in it nobody saw."""
+        """Note that its capture has ended; no hook saw what threads other than the training thread dispatched in it."""
         capture = self.captures.pop(id(graph), None)
         if capture is not None:
             is_seen = training_thread in (0, capture.thread)  # 0: the first collective would have begun the recording
@@ -54,7 +54,7 @@ class Graphs:
                 capture.traffic[domain] = (count + 1, payload + payload_bytes, bus + bus_bytes)
 
     def traffic(self, graph: Any) -> dict[int, Traffic] | None:
-        """Return what one replay of `graph` carries out, by domain; None if nobody knows."""
+        """Return what one replay of `graph` carries out, by domain; None if that is unknown."""
         return self._traffic.get(graph)
 
 

@@ -45,7 +45,7 @@ class Stream(Protocol):
         """Return the device's time between two that are ready; negative where the order is the other way round."""
 
     def reuse(self, stamps: list[Stamp]) -> None:
-        """Take stamps back that nobody will ask for again."""
+        """Take stamps back for which there will be no more queries."""
 
 
 class TorchStream:

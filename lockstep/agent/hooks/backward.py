@@ -4,7 +4,7 @@
 (Megatron-LM's pipeline schedule) all look up `Variable._execution_engine`. An engine of a subclass takes its place:
 the C++ engine behind it is a singleton, and torch.compile knows engines by their class.
 
-Which threads work for a backward the engine itself says: while it runs a node of the graph, a hook or a callback, on
+Which threads work for a backward is known from the engine: while it runs a node of the graph, a hook or a callback, on
 the caller's thread or its own (one for each device, more for backwards nested deep), that thread has a graph task
 (`GraphTaskGuard`, torch/csrc/autograd/graph_task.h).
 """

@@ -5,7 +5,7 @@ and passes on with `redispatch_boxed`, which releases the GIL; `call_boxed` woul
 `torch.distributed.all_reduce` would miss every caller in C++. The kernels are those in C++ where a build fits this
 process (native.py), else those in Python (python_kernel.py); both leave the same marks.
 
-When a collective is done: of an asynchronous one the backend's thread says so, through the Work's future. A synchronous
+When a collective is done: of an asynchronous one the backend's thread reports it, by the Work's future. A synchronous
 one is done when the training thread has waited for it (`hooks/waits.py`), and so is one that has no future (gloo's
 send, recv and reduce-scatter): asking for futures is half of what a collective costs here. On a device a future only
 orders streams, and a callback on it would disturb training (docs/devices.md): the device's timeline notes an event

@@ -80,7 +80,7 @@ def target_of_process() -> NativeTarget:
 
 
 def import_library(path: Path) -> Any:
-    """Import the kernels from a file, once per process: they register operators, which nobody can do twice.
+    """Import the kernels from a file, once per process: they register operators, which is possible only once.
 
     Raises
     ------

@@ -79,7 +79,7 @@ class _Answers:
         self.fail = agent.guard(self._fail)
 
     def _wake(self) -> None:
-        """Say where to leave marks from now on, if anywhere: no attempt is known to the kernels, or it has ended."""
+        """Set where to leave marks from now on, if anywhere: no attempt is known to the kernels, or it has ended."""
         agent = self._agent
         marks: Any = agent.marks  # of the C extension: native.py loads no kernels without it
         if not marks.thread:

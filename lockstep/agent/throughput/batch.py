@@ -63,7 +63,7 @@ class BatchCounter:
         return samples, tokens, counts[2]
 
     def _by_shape(self, tensor: Any, holder: Any) -> Counts:
-        """Return what the shape of a batch's first tensor says; `holder` are its named neighbours, if it has a name."""
+        """Return the counts by the shape of a batch's first tensor; `holder` has its neighbours by name, if any."""
         dimensions = tensor.ndim
         is_text = tensor.dtype in self._integers and (holder is not None or dimensions == _MATRIX_DIMENSIONS)
         if getattr(tensor, "is_nested", False):  # torch's alone have that
@@ -104,7 +104,7 @@ class BatchCounter:
         if isinstance(value, self._tensor_type):
             return value, holder
         if isinstance(value, list | tuple):
-            # Tensors in a list inside a list are samples of a size of their own: the outer list tells how many.
+            # Tensors in a list inside a list are samples of a size of their own: the outer list's length counts.
             return self._first_of((item for item in value[:ITEMS_MAX] if not isinstance(item, list | tuple)), depth)
         fields = _fields(value)
         if not fields:
@@ -176,7 +176,7 @@ def _rows(value: Any, _name: str) -> int:
 
 
 def _size(value: Any, name: str) -> int | list[int]:
-    """Return tokens, or the lengths of sequences where a mask or boundaries tell them."""
+    """Return tokens, or the lengths of sequences where a mask or boundaries show them."""
     if type(value) is int:
         return value
     if not value.ndim:

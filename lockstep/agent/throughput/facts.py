@@ -1,6 +1,6 @@
 """What this rank runs on, stored once, after its first step: the device, its peak, the model's size and format.
 
-No UUID was ever read from a device here: what torch says was read in the sources of torch 2.13 (csrc/cuda/Module.cpp).
+No UUID was ever read from a device here: what torch reports was read in torch 2.13's sources (csrc/cuda/Module.cpp).
 """
 
 import os
@@ -86,14 +86,14 @@ def _uuid(torch: Any, name: str) -> str:
     """Return the UUID of the NVIDIA device that this process trains on as DCGM writes it, empty where unknown.
 
     Others stay without: ROCm's are characters of a serial number, which torch prints as if they were digits; those of
-    Ascend are 16 bytes of its runtime, of which npu-exporter's `vdie_id`, 20 bytes of the chip, cannot be told; and
+    Ascend are 16 bytes of its runtime, and how npu-exporter's `vdie_id`, 20 bytes of the chip, follows is unknown; and
     DCGM counts a MIG slice under the UUID of its whole device, which a process in the slice does not see.
     """
     if _SLICE.search(name):
         return ""
     try:
         text = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid).lower()
-    except (AttributeError, RuntimeError):  # an older torch does not tell it
+    except (AttributeError, RuntimeError):  # an older torch does not report it
         return ""
     text = text.removeprefix("gpu-")
     return f"GPU-{text}" if _UUID.fullmatch(text) else ""

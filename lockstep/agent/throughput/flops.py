@@ -5,7 +5,7 @@ measured by torch's own FlopCounterMode when asked for, and 6 N D: six FLOPs per
 al., Scaling Laws for Neural Language Models, 2020, section 2.1: two forward, four backward; attention scores and
 recomputation left out, which is what PaLM, 2022, appendix B, calls model FLOPs but for its attention term).
 
-N is what this rank's optimizers hold (parameters.py). docs/throughput.md says for which models that is wrong, and what
+N is what this rank's optimizers hold (parameters.py). docs/throughput.md lists for which models that is wrong, and what
 to configure then.
 
 Measured is what runs between two ends of optimizer steps: from the third of them to the first one before which a batch
@@ -59,7 +59,7 @@ class ModelFlopsReporter:
         self.is_measuring = self._rule == MEASURE
         """Whether a measurement is under way or has yet to begin."""
         self.parameters = None if options.parameters is None else int(options.parameters)
-        """N: configured, else of all optimizers met so far; None where it cannot be told."""
+        """N: configured, else of all optimizers met so far; None where it is unknown."""
         self.dtype = ""
         """Number format of the model's matrix products, empty as long as none was seen (hooks/throughput.py)."""
         self._apply_parameters()

@@ -12,11 +12,11 @@ _SPLITS_WORK = frozenset(("tp", "tensor", "tensor_parallel", "etp", "ep", "exper
 
 
 def count_parameters(parameters: Iterable[Any]) -> int | None:
-    """Return the number of distinct parameters, or None where shards do not tell what they are shards of.
+    """Return the number of distinct parameters, or None where shards do not show what they are shards of.
 
     A distributed tensor counts whole, less what tensor parallelism gives to other ranks; FSDP's and DeepSpeed's
-    shards count as what they are shards of. Flat shards that say nothing (DeepSpeed's and Megatron-LM's distributed
-    optimizers) are known by their shape: a model has at least one matrix.
+    shards count as what they are shards of. Flat shards without that information (DeepSpeed's and Megatron-LM's
+    distributed optimizers) are known by their shape: a model has at least one matrix.
     """
     total = 0
     has_matrix = False
@@ -34,7 +34,7 @@ def count_parameters(parameters: Iterable[Any]) -> int | None:
 
 
 def _whole_size(parameter: Any) -> int | None:
-    """Return what `parameter` counts for on this rank, or None if that cannot be told."""
+    """Return what `parameter` counts for on this rank, or None if that is unknown."""
     deepspeed = getattr(parameter, "ds_numel", None)
     if deepspeed is not None:
         return int(deepspeed)

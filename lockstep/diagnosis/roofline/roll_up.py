@@ -1,6 +1,6 @@
 """Operators of one rank as one finding for each cause, and none where the device is not what holds the step.
 
-A trace has dozens of operators below a roofline. One by one they bury what matters, and none of them is worth mending
+A trace has dozens of operators below a roofline. One by one they hide what matters, and none of them is worth fixing
 alone; together they show what a better use of the device would give back.
 """
 
@@ -19,7 +19,7 @@ def roll_up(findings: Iterable[Finding], *, window_ns: int, computing_ns: int) -
     """Return one finding for each cause, with the operators that hold most; those that lose nothing known come last.
 
     `computing_ns` is when the device computes in the window. Causes whose operators together lose a known time that is
-    not worth mending are left out.
+    not worth fixing are left out.
     """
     by_cause: dict[tuple[str, str], list[Finding]] = {}
     for each in findings:

@@ -1,1 +1,1 @@
-"""What a monitored job says of the model: fitted figures, their error band, and what a repair gives back."""
+"""From a monitored job to its model: fitted figures, their error band, and the gain of a repair."""

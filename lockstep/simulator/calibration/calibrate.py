@@ -108,7 +108,7 @@ def with_parameters(cluster: Cluster, parameters: Mapping[str, float]) -> Cluste
 
 
 def select_names(observations: Sequence[Observation], cluster: Cluster) -> tuple[str, ...]:
-    """Return the parameters that the fitted observations tell apart: forward selection by their mean error.
+    """Return the parameters that the fitted observations distinguish: forward selection by their mean error.
 
     One for every two fitted observations at most; each but the first takes a tenth of the error away at least. Levels
     of links count one by one.

@@ -1,8 +1,8 @@
 # ruff: noqa: N806  (names of arrays end in their shape: W steps)
 """The model of one run, fitted to a healthy window of its own steps.
 
-Few numbers: what the device gives of what the specification says (or its arithmetic and its memory apart, where a
-capture has told how operators divide), what each level of links gives, the floor of data and host, the spread between
+Few numbers: the share of the specification that the device reaches (or for its arithmetic and its memory each, where a
+capture has shown how operators divide), what each level of links gives, the floor of data and host, the spread between
 ranks, which a step waits for, and the rest that none of it explains. The first half of the window is fitted, the second
 held out: the error band is the ninth decile of its steps' errors. The rest makes the expected step that of the fitted
 half by construction, so it is the measure of how well the model explains the run, and a model that leaves too much
@@ -35,7 +35,7 @@ OVERRUN_MAX_RATIO = 0.15
 """Share of a step by which the fitted model may be too slow: its bubbles and its order are not the run's."""
 PEAK_MAX_RATIO = 1.25
 """A device that computes faster than this share of its peak is not the one of the specification."""
-_HIDDEN_RATIO = 0.005  # of a step: transfers that wait no longer than this are hidden, and tell no bandwidth
+_HIDDEN_RATIO = 0.005  # of a step: transfers that wait no longer than this are hidden, and show no bandwidth
 _BAND_QUANTILE = 0.9
 _BAND_MIN_RATIO = 0.01  # a window without noise still is one window
 _FREE = 1e9  # times the bandwidth of a level that costs nothing
@@ -70,7 +70,7 @@ class Setup:
         Raises
         ------
         LockstepError
-            The model cannot be spread as the specification says.
+            The model cannot be spread as specified.
         """
         degrees = {kind: getattr(spec.degrees, kind) for kind in ("tp", "cp", "ep", "dp", "pp")}
         return cls(
@@ -165,7 +165,7 @@ def fit(setup: Setup, window: Window, *, operators: OperatorTimes | None = None)
     ConfigError
         The window is too short, too noisy or drifts; the job is not the run's (ranks, degrees, a device beyond its
         peak); the operator times are not of this job; or the model leaves too much of a step unexplained. The message
-        is meant for whoever wrote the job down.
+        is meant for the author of the specification.
     """
     window.check()
     _check_shape(setup, window)
@@ -268,12 +268,12 @@ def _with_device(cluster: Cluster, arithmetic: float, memory: float, launch: flo
 
 
 def _split(setup: Setup, operators: OperatorTimes, compute_s: float) -> float:
-    """Return by how much arithmetic is faster than declared beside memory, so that the measured share comes out."""
+    """Return by how much arithmetic is faster than declared relative to memory, for the measured share to come out."""
     predicted_s = operators.matrix_seconds + operators.other_seconds
     if not 1 / _PLAUSIBLE_RATIO <= predicted_s / compute_s <= _PLAUSIBLE_RATIO:
         raise ConfigError(
             f"operator times of a capture: got {predicted_s:.3g} s a step,"
-            f" expected about the {compute_s:.3g} s that the records say"
+            f" expected about the {compute_s:.3g} s of the records"
         )
     measured, arithmetic = operators.matrix_seconds / operators.other_seconds, 1.0
     for _ in range(_SPLITS):
@@ -314,7 +314,7 @@ def _fit_level(setup: Setup, ratios: Mapping[int, float], level: int, exposed_s:
     if exposed_s <= hidden_s and step_at(1.0) - free_s <= hidden_s:
         return 1.0  # hidden here and there: as declared, for all that anybody knows
     if step_at(1 / _RATIO_SPAN) - free_s <= hidden_s:
-        return 1.0  # the job sends nothing that would tell
+        return 1.0  # the job sends nothing that would show it
     target_s = max(exposed_s, hidden_s)
     low, high, ratio = 1 / _RATIO_SPAN, _RATIO_SPAN, 1.0
     for _ in range(_TRIES):

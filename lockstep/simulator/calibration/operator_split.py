@@ -1,4 +1,4 @@
-"""How a job's computing divides between products of matrices and all else, as the model has it: what captures tell too.
+"""How a job's computing divides between matrix products and all else, by the model and by captures.
 
 Operators are placed as `chunks` places them, but stay apart. Which is which the device decides: what it is bound by
 with nothing but its peaks.

@@ -1,8 +1,8 @@
-"""What mending one thing would give back: a step with the fault as it was measured, and the step without it.
+"""The gain of one repair: a step with the fault as it was measured, and the step without it.
 
 The fault is put into the calibrated model of a healthy run, so what-ifs do not depend on when the model was fitted: a
 slow rank computes at the speed that its measured excess implies, a slow link carries the share that its measured
-transfers imply. So do all ranks of a job that computes more slowly as a whole; what all of them wait for beside
+transfers imply. So do all ranks of a job that computes more slowly as a whole; what all of them wait for apart from
 computing (data, host, collections) is the step's floor, longer by what was measured.
 """
 
@@ -25,9 +25,9 @@ class MeasuredFault:
     """What was measured of one thing that is slow.
 
     A rank: `excess_seconds` is what each of `ranks` does longer in a step. A link: `slowdown_ratio` is how much longer
-    transfers take, minus 1, among `ranks`; `is_uplink` says that the way out of the domain that holds all of them is
+    transfers take, minus 1, among `ranks`; `is_uplink` is true if the way out of the domain that holds all of them is
     meant (a node's), not the links among them. Computing and floor are those of all ranks, `ranks` is empty:
-    `excess_seconds` is what each of them computes longer in a step, or stands beside computing.
+    `excess_seconds` is what each of them computes longer in a step, or waits apart from computing.
     """
 
     kind: str

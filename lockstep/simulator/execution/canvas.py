@@ -54,7 +54,7 @@ class Canvas:
         """Draw `count` equal messages of a flow; return by message what leaves the sender, and what arrives.
 
         Messages leave one behind the other. What they take on the way occupies no link: it is an operation of its own,
-        which those of other messages do not wait for, unless it is short beside the message.
+        for which those of other messages do not wait, unless it is short compared with the message.
         """
         flow = self._flows[number]
         on_the_way_s = flow.latency_s
@@ -78,7 +78,7 @@ class Canvas:
     def communicate(self, calls: Calls, rank_class: int, key: object) -> int:
         """Draw the calls of a pass for a class's group; return the number of the first.
 
-        `key` tells the pass: the members of a group draw its calls once.
+        `key` identifies the pass: the members of a group draw its calls once.
         """
         group = self.board.group_of[calls.family][rank_class]
         place = (calls.family, group, key)

@@ -144,7 +144,7 @@ class _Together:
         self.first, self.last = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
 
     def draw(self, inside: list[Inside]) -> list[Bounds]:
-        """Draw the passes, tell what is inside them, and return by class the first and last of each."""
+        """Draw the passes, record what is inside them, and return by class the first and last of each."""
         for chunk, program in enumerate(self.members[0].programs):
             for direction, acts in ((FORWARD, program.forward), (BACKWARD, program.backward)):
                 of_kind, _, _ = self.drawing.chosen(self.members[0], direction, chunk)

@@ -1,7 +1,7 @@
 """Runs operations by events: one heap, links shared fairly, overlap felt by both sides.
 
 Rates are shares of undisturbed speed for computation, bytes a second for flows. What an operation still has to do is
-told for the moment `since` at which its rate last changed, in seconds or bytes; an event is void once its operation's
+as of the moment `since` at which its rate last changed, in seconds or bytes; an event is void once its operation's
 `version` has moved on.
 """
 
@@ -69,7 +69,7 @@ class ExecutionState:
         return np.array(self.start), np.array(self.end)
 
     def _drain(self) -> None:
-        # One loop without calls for what nobody disturbs: benchmarks/simulator_cost.py spends a third of its time here.
+        # One loop without calls for undisturbed operations: it takes a third of benchmarks/simulator_cost.py's time.
         events, versions, end, start, flow = self.events, self.version, self.end, self.start, self.flow
         waiting, first, successors, seconds = self.waiting, self.first, self.successors, self.latency
         undisturbed = not self.overlaps

@@ -1,6 +1,6 @@
 """Runs an execution graph: the longest path as far as it is true, events from there on.
 
-First everything is timed as if nobody disturbed anybody (`undisturbed`). That is the truth up to the first moment at
+First everything is timed as if nothing contended (`undisturbed`). That is the truth up to the first moment at
 which flows want more of a link than it has, or gradients travel while their rank computes; from there on events decide
 (`events`; `timeline.settled` holds how many operations were never asked again). Proteus stretches an operation as a
 whole where it overlaps in part; here the overlapped part is stretched.
@@ -55,7 +55,7 @@ def execute(graph: Graph, *, overlap_factor: float = 0.0, sharing: bool = True, 
         )
     if disturbed == NEVER:
         return Timeline(start, end, len(graph))
-    # What has ended by then is done; the rest is numbered anew and left to events.
+    # What has ended by then is done; the rest gets new numbers and is left to events.
     alive = np.flatnonzero(~((end <= disturbed) & (start < disturbed)))
     run = ExecutionState(_rest(graph, alive), overlap_factor, sharing=sharing)
     start[alive], end[alive] = run.resume(start[alive], end[alive], flow_end[alive], disturbed)

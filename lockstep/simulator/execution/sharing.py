@@ -15,7 +15,7 @@ _Use = tuple[int, float]
 class Shares:
     """Which flows are on the links now, and at what rate each of them goes, in bytes a second.
 
-    Flows are told by number, sets of them by the bits of an integer. The same few meet again for every bucket, so that
+    Flows are known by number, sets of them by the bits of an integer. The same few meet again for every bucket, so that
     what each gets is kept by the set of those that share links, directly or through others. `rates` is for reading.
     """
 
@@ -60,7 +60,7 @@ class Shares:
         return self._settle(left) if left else ()
 
     def _settle(self, fresh: int) -> list[int]:
-        """Share the links of all flows that are connected with these anew."""
+        """Share the links of all flows that are connected with these again."""
         found, near, here = 0, self._near, self._here
         while fresh:
             found |= fresh
@@ -115,7 +115,7 @@ def _fill(caps: Sequence[float], uses: Sequence[Sequence[_Use]], capacity: Seque
     for index, passed in enumerate(uses):
         for link, use in passed:
             users.setdefault(link, []).append((index, use))
-    # Links of one flow hold nobody back; of those that are passed alike, both ways mostly, the narrowest counts.
+    # Links of one flow hold no other back; of those that are passed alike, both ways mostly, the narrowest counts.
     left: dict[tuple[_Use, ...], float] = {}
     for link, those in users.items():
         if len(those) > 1:

@@ -1,6 +1,6 @@
-"""The timeline of a graph as if nobody disturbed anybody, and the first moment at which somebody does.
+"""The contention-free timeline of a graph, and the first moment at which there is contention.
 
-What begins before that moment is as the longest path says; the rest is left to events (`events`).
+What begins before that moment is as on the longest path; the rest is left to events (`events`).
 """
 
 import numpy as np

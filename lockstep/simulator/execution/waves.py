@@ -137,7 +137,7 @@ class _Waves:
         return int(shifts[repeats][0]) if repeats.any() else 0
 
     def _next(self) -> _Places:
-        """Return the wave that is next after what is finished, and count anew for how many the rest waits."""
+        """Return the wave that is next after what is finished, and count again for how many the rest waits."""
         source, successors, finished = self._sources(), self.graph.successors, self.finished
         over = finished[source]
         self._waiting = self.graph.indegree - np.bincount(successors[over], minlength=len(finished))

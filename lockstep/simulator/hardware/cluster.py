@@ -58,7 +58,7 @@ al. 2024, arXiv 2407.08608, figures 5 and 6)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """An accelerator: peaks, and the few numbers that say what operators get of them.
+    """An accelerator: peaks, and the few numbers for what operators get of them.
 
     An operator takes about the longest of its arithmetic and its memory traffic, each at its efficiency; the host needs
     `launch_s` to issue each, and goes ahead of the device. With a `tiling` products take the time of whole waves of
@@ -136,7 +136,7 @@ class Device:
 class Level:
     """Links of one kind: `fanout` children, each with an uplink of `link`.
 
-    `through` says that traffic to the levels above passes these links as well (PCIe does, NVLink does not). `lanes`
+    `through` is true if traffic to the levels above passes these links as well (PCIe does, NVLink does not). `lanes`
     is the number of equal parts of an uplink of which a group's member in the child can use one: a node's network
     cards. `measured` replaces bandwidth and launch by group size, for groups inside one domain of this level: the
     correction factors of a measured fabric, as bytes a second on the bus. Of several links the one that is through
@@ -274,7 +274,7 @@ def _level_usage(
     members = np.diff(starts, append=n_groups * size)
     group = starts // size
     child = child.ravel()[starts]
-    # Runs of (group, domain): members in the domain, to tell who is reached through the link.
+    # Runs of (group, domain): members in the domain, to know which are reached through the link.
     key = group * (cluster.size // child_size // level.fanout + 1) + child // level.fanout
     new = np.flatnonzero(np.diff(key, prepend=-1))
     in_domain = np.repeat(np.add.reduceat(members, new), np.diff(new, append=len(key)))

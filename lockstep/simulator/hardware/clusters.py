@@ -3,7 +3,7 @@
 The efficiencies of V100, A100 and H100 come from the operator times of tests/simulator/data/operators.csv, each with
 its source: `matrix_efficiency` is that of the largest product of each device, for training is a sustained load, under
 which clocks fall, with operands distributed as training's where a source states them; the tiling is what the shapes
-beside it show. Nothing here but the host's time is fitted to steps of training. Bandwidths are one direction's.
+in their table show. Nothing here but the host's time is fitted to steps of training. Bandwidths are one direction's.
 Latencies and bus bandwidths of NVLink are fits to published all-reduce times (vTrain's tables, messages of 16 MB and
 more); H100's and the networks' are what the maintainers of NCCL give; the others are data-sheet figures with no latency
 known.
@@ -36,8 +36,8 @@ _MEMORY_EFFICIENCY = 0.77
 could be checked was found; they are taken to be alike."""
 _LAUNCH_S = 88e-6
 """The host's time to issue an operator of a model: a kernel or a few, views of tensors, and Python around them, while
-PyTorch alone needs 21 us (LLMCompass). It is what the half `open` of vTrain's steps of one node says of Megatron-LM, by
-least mean error; other hosts are taken to be alike."""
+PyTorch alone needs 21 us (LLMCompass). It is the value for Megatron-LM by the half `open` of vTrain's one node, with
+the least mean error; other hosts are taken to be alike."""
 
 
 class _ProcessMemory(TypedDict):

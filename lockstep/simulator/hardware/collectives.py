@@ -1,4 +1,4 @@
-"""What a collective costs: one table of algorithms, each told by its launches, rounds and bytes on a link.
+"""What a collective costs: one table of algorithms, each with its launches, rounds and bytes on a link.
 
 A group of n ranks moves V bytes in `launches * (launch + sync) + rounds * step + ratio * V / bandwidth`. V is the
 whole tensor of the group: what every rank holds after an all-gather and an all-reduce, and before a reduce-scatter; the

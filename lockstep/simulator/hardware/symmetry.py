@@ -2,8 +2,8 @@
 
 Colour refinement finds the coarsest partition in which ranks of one class have the same program and speed and sit in
 groups of the same classes, groups of one class have members and links of the same classes, and links of one class
-have the same capacity and carry the same groups. Nothing that happens in a step can tell members of one class apart,
-so simulating the classes is simulating everybody (tests hold it against the partition that collapses nothing).
+have the same capacity and carry the same groups. Nothing that happens in a step distinguishes members of one class,
+so simulating the classes is simulating all ranks (tests hold it against the partition that collapses nothing).
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 
 _RECEIVES = np.uint64(1)
-"""What tells the receiver of a directed group from its sender."""
+"""What distinguishes the receiver of a directed group from its sender."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +55,7 @@ def no_collapse(n_ranks: int, families: Sequence[GroupSet], n_links: int) -> Par
 
 
 def collapse(rank_kinds: NDArray[np.int64], families: Sequence[GroupSet], capacity: NDArray[np.float64]) -> Partition:
-    """Return the coarsest partition that a step cannot tell from none.
+    """Return the coarsest partition that gives the same step as none.
 
     `rank_kinds` numbers program and speed of each rank; `capacity` is that of each link, in bytes a second. The last
     few answers are kept: what-ifs that change no group, link or speed have the same.

@@ -88,7 +88,7 @@ class Pass:
 class Script:
     """The acts of a pass: seconds at full speed, 0 of a feature, and number in `phases`, NOTHING where it computes.
 
-    `hides_s` is what is computed next to a feature. Arrays of shape (acts,). `counts` says how often each of `phases`
+    `hides_s` is what is computed next to a feature. Arrays of shape (acts,). `counts` is how often each of `phases`
     comes. Compared by identity.
     """
 

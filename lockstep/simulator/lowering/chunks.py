@@ -117,7 +117,7 @@ def compile_chunks(
     Raises
     ------
     ConfigError
-        A block has no mesh, or what is said of an operator cannot be.
+        A block has no mesh, or what is stated of an operator is impossible.
     """
     compiled: dict[object, Part] = {}
     chunks: list[Chunk] = []

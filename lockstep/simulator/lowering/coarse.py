@@ -94,7 +94,7 @@ def outline(script: Script, speeds: Sequence[float], features_s: Sequence[float]
     meeting = np.flatnonzero(script.feature >= 0)
     taken = np.where(script.feature >= 0, np.array([*features_s, 0.0])[script.feature], 0.0)
     hides = script.hides_s / speed[:, None]
-    # What a feature does not hide of the work beside it is done right behind it.
+    # What a feature does not hide of the work parallel to it is done right behind it.
     work = script.work_s / speed[:, None] + np.maximum(hides - taken, 0.0)
     if len(speeds) == 1 or not len(meeting):
         return _apart(work + taken, hides)

@@ -1,4 +1,4 @@
-"""Groups of ranks on the cluster's links: who shares what, and how fast a collective runs while nobody else does.
+"""Groups of ranks on the cluster's links: who shares what, and how fast a collective runs without contention.
 
 Every uplink is two links, out and in, with the same capacity. Collectives use both alike, sends one at each end. A
 link's class is twice the class of its uplink, plus OUT or IN.
@@ -86,7 +86,7 @@ class Fabric:
     def sends(self, pairs: Sequence[tuple[Mesh, Mesh]]) -> list[int]:
         """Return for each pair of meshes the family in which ranks of the first send to counterparts in the second.
 
-        Pairs share a family as long as nobody in it sends to two or is sent to by two.
+        Pairs share a family as long as no rank in it sends to two or is sent to by two.
         """
         shared: list[dict[Mesh, Mesh]] = []
         found = []

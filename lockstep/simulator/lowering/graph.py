@@ -39,7 +39,7 @@ class Graph:
 
     `seconds` is the work of a computation and the latency of a communication, `volume_bytes` what a flow then moves,
     `flow` the index in `flows` or -1. `owner` is the class of ranks of a computation, a number behind those of all
-    classes where several have it together, -1 for communication. `inside` tells the acts within operations that stand
+    classes where several have it together, -1 for communication. `inside` holds the acts within operations that stand
     for several. `bounds` gives by class the first and the last operation of each pass, arrays of shape (passes,).
     `rows` holds the first operation of each row: equal operations, drawn at once, in the order of their passes.
     """

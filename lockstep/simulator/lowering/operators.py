@@ -1,6 +1,6 @@
 """One operator of the tree on its mesh: what it computes on a rank, what it must be sent, what it leaves behind.
 
-Placements follow the data. An axis that the tree says nothing about splits the operator as it splits the tensor that
+Placements follow the data. An axis that the tree does not mention splits the operator as it splits the tensor that
 arrives, if it can; sums left by the operator before are completed. Backward mirrors forward: a tensor that was
 replicated for a split operator comes back as partial sums.
 """
@@ -40,7 +40,7 @@ class Placed:
     `before` are the transfers of its inputs, of which backward repeats `gathers_again`, `after` those of their
     gradients. It is a `product` with weights or not.
     `weights` is the number of parameters held where nothing is kept in parts; their gradients are partial sums along
-    `sums`, and `memory` says what is kept in parts. `again` is forward work that backward repeats by selective
+    `sums`, and `memory` states what is kept in parts. `again` is forward work that backward repeats by selective
     recomputation; `input_bytes` is what has to be kept to compute forward again. `workspace_bytes` exist while the
     operator runs: its own, and the gradients of its input and output; `dropped_bytes` are not kept, and there again
     while backward needs them.
@@ -167,7 +167,7 @@ def _gathers_again(op: Operator, recomputation: str, before: Iterable[Transfer])
 
 
 def _splits(op: Operator, stated: Stated, arriving: Placement, mesh: Mesh) -> dict[str, str]:
-    """Return by axis the dimension that it splits: what is said, else what the arriving tensor brings along."""
+    """Return by axis the dimension that it splits: what is stated, else what the arriving tensor brings along."""
     first: Read = op.reads[0]
     found = {}
     for axis in mesh.axes:

@@ -178,7 +178,7 @@ def _acts(
 
 
 def _blocking(feature: Feature, mesh: Mesh, fabric: Fabric) -> Iterator[Act]:
-    """Yield the phases of a feature; what goes on beside it does so beside the first."""
+    """Yield the phases of a feature; what runs in parallel does so with the first."""
     hides_s = feature.hides_s
     for phase in fabric.phases(feature.transfer, mesh):
         yield Blocking(phase, hides_s)

@@ -1,6 +1,6 @@
 """What a model asks of devices: operators with named dimensions, in modules that nest as the code's do.
 
-An operator's figures are those of one sample, unsplit. Its dimensions tell how it may be split: splitting `h` of a
+An operator's figures are those of one sample, unsplit. Its dimensions show how it may be split: splitting `h` of a
 linear layer, which is in its input and not in its output, leaves partial sums behind.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 BATCH = "b"
-"""The dimension that every operator has: samples, whose number is the strategy's to say."""
+"""The dimension that every operator has: samples, whose number the strategy sets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class Operator:
     """One layer, forward and backward. Compared by identity: one object stands for all its repetitions.
 
     `flops` are the forward pass's, `moved_elements` the activations that it reads and writes; backward takes
-    `backward_ratio` times both, or `backward_moves_ratio` times the latter where that is told. `dims` maps what can be
-    split to its size, but for the batch; `reads` and `writes` say which dimension lies at which position of the tensors
+    `backward_ratio` times both, or `backward_moves_ratio` times the latter where that is given. `dims` maps what can be
+    split to its size, but for the batch; `reads` and `writes` are the dimensions at each position of the tensors
     before and after. `weight_dims` are those that also split the weights; `shared_weights` are counted in another
     operator. `products` are the shapes in which the FLOPs come, none where nothing is known. `separate_share` and
-    `separate_backward_share` are the parts of the moved elements that kernels beside the products move, before or after
+    `separate_backward_share` are the parts of the moved elements that kernels near the products move, before or after
     them; `launches` counts kernels. A `narrow` one's products may take narrower factors than the activations. Of a
     `fused_attention` only `executed_share` of the FLOPs is computed: half with a causal mask; `key_sharers` heads of
     queries share one of keys and values. `stored_*` are elements

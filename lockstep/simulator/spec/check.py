@@ -31,7 +31,7 @@ _NAMED = 8
 
 
 class UnknownKeyError(MalformedError):
-    """A key that no value could mend."""
+    """A key that is wrong with any value."""
 
 
 def check(value: Any, field: Field, places: Places, path: Path = ()) -> Any:

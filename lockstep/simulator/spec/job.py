@@ -1,4 +1,4 @@
-"""A job as a file says it: model, strategy, cluster with its health, batch; and the same job with something changed.
+"""A job as specified by a file: model, strategy, cluster with its health, batch; and the same job with a change.
 
 `load_spec(text, name)` reads it; then `spec.forecast()`, `spec.changed("strategy.micro_batches", 16).forecast()`,
 `spec.healed("network/3").forecast()`.
@@ -33,7 +33,7 @@ from lockstep.simulator.strategy.tree import StrategyTree
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """A job. `document` is what the file says, as plain values; `checked` the same with every default filled in.
+    """A job. `document` is the content of the file, as plain values; `checked` the same with every default filled in.
 
     `cluster` has the calibrated numbers and the health. Only `load_spec` and the job's own methods make one.
     """
@@ -52,7 +52,7 @@ class JobSpec:
     calibration: Calibrated | None
 
     def tree(self) -> StrategyTree:
-        """Return a new strategy tree of the job, overrides told; the caller owns it.
+        """Return a new strategy tree of the job, overrides applied; the caller owns it.
 
         Raises
         ------
@@ -78,7 +78,7 @@ class JobSpec:
         Raises
         ------
         LockstepError
-            The job cannot be simulated; the message says why.
+            The job cannot be simulated; the message states why.
         """
         try:
             found = simulate(self.tree(), self.cluster, batch=self.batch, options=self.options)
@@ -94,7 +94,7 @@ class JobSpec:
             raise self._at_strategy(error) from error
 
     def _at_strategy(self, error: ConfigError) -> ConfigError:
-        """Return an error of a job that cannot be spread so, with the place of the strategy where a text said it."""
+        """Return an error of a job that cannot be spread so, with the place of the strategy if a text specified it."""
         is_placed = not self.places.values or str(error).startswith(self.places.name)
         return error if is_placed else ConfigError(f"strategy in {self.places.of(('strategy',))}: {error}")
 
@@ -113,9 +113,9 @@ class JobSpec:
         document = deepcopy(dict(self.document))
         for path, value in changes.items():
             try:
-                _put(document, path, json.loads(json.dumps(value)))  # as a file would say it: keys are texts
+                _put(document, path, json.loads(json.dumps(value)))  # as a file would have it: keys are texts
             except (TypeError, ValueError, RecursionError) as error:
-                raise ConfigError(f"value of {path}: got {value!r:.100}, expected what JSON can say: {error}") from None
+                raise ConfigError(f"value of {path}: got {value!r:.100}, expected a JSON value: {error}") from None
         return _build(document, Places(f"{self.name} as changed"), folder=self.folder, name=self.name, before=self)
 
     def sick(self) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ class JobSpec:
 
 
 def load_spec(text: str, name: str, *, folder: FilePath | None = None) -> JobSpec:
-    """Return the job that the YAML `text` says; `name` is used in messages, files are looked for in `folder` only.
+    """Return the job that the YAML `text` specifies; `name` is used in messages, files are looked for in `folder` only.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Checked values to the simulator's own: the model, the cluster, and the words that a strategy tree is told."""
+"""Checked values to the simulator's own: the model, the cluster, and the statements of a strategy tree."""
 
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -150,19 +150,19 @@ def _csv_number(text: str, column: str, where: str) -> float:
 
 
 def schedule_of(values: Mapping[str, Any]) -> Schedule:
-    """Return the schedule that the checked `values` say."""
+    """Return the schedule of the checked `values`."""
     return Schedule(micro_batches=values["micro_batches"], order=values["schedule"], max_ongoing=values["max_ongoing"])
 
 
 def apply_overrides(
     tree: StrategyTree, overrides: Sequence[Mapping[str, Any]], stages: Sequence[Mesh], places: Places
 ) -> None:
-    """Tell nodes of `tree` what each override says; `stages` are the meshes of the pipeline's stages.
+    """Apply each override to nodes of `tree`; `stages` are the meshes of the pipeline's stages.
 
     Raises
     ------
     MalformedError
-        No such node, or a word that it cannot be told.
+        No such node, or a statement that it does not accept.
     """
     for index, override in enumerate(overrides):
         path = ("strategy", "overrides", index)
@@ -186,7 +186,7 @@ def apply_overrides(
 
 
 def _check_words(override: Mapping[str, Any], nodes: Sequence[Node], places: Places, path: Path) -> None:
-    """Refuse dimensions that no operator at or below `nodes` has, and axes that no mesh has: both would say nothing."""
+    """Refuse dimensions that no operator at or below `nodes` has, and axes that no mesh has: they have no effect."""
     modules = (leaf.module for node in nodes for leaf in (node, *node.find("*")))
     dims = {dim for module in modules if isinstance(module, Operator) for dim in module.dims}
     known = (BATCH, *sorted(dims), REPLICATE)

@@ -25,7 +25,7 @@ _TYPES = {BOOLEAN: "boolean", INTEGER: "integer", NUMBER: "number"}
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON schema (draft 2020-12) of a specification. It cannot say what holds between fields."""
+    """Return the JSON schema (draft 2020-12) of a specification. It cannot express what holds between fields."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Lockstep simulation"}
     return {**head, **_schema(SPECIFICATION)}
 

@@ -13,7 +13,7 @@ def peak_bytes(passes: NDArray[np.int64], stored_bytes: Sequence[float]) -> floa
 
     `passes` are rows of `schedule.passes`, `stored_bytes` what one forward pass of each chunk leaves. A reference to it
     is held from the beginning of the forward to the end of the backward. Passes follow each other, so that their order
-    tells all, whatever time they take.
+    is all that matters, whatever time they take.
     """
     change = np.where(passes[:, 0] == FORWARD, 1.0, -1.0) * np.asarray(stored_bytes)[passes[:, 2]]
     return float(np.cumsum(change).max(initial=0.0))

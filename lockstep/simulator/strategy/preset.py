@@ -84,7 +84,7 @@ class Degrees:
 
 
 def preset(model: ModelSpec, degrees: Degrees, schedule: Schedule | None = None) -> StrategyTree:
-    """Return the tree of `model` by `degrees`; any node may be told otherwise afterwards.
+    """Return the tree of `model` by `degrees`; any node may be changed afterwards.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """The strategy tree: how a model's operators are split, where they run, and in which order (Proteus, section IV).
 
 The tree mirrors the model: an inner node for each module, a leaf for each operator. Four primitives set it, on any
-node: `split`, `map`, `schedule`, `recompute`. What a node does not say it has from its parent, and what no node above
-a leaf says about an axis the leaf takes from the data that reaches it (`resolve`, `operators.py`).
+node: `split`, `map`, `schedule`, `recompute`. What a node does not state it has from its parent, and what no node above
+a leaf states about an axis the leaf takes from the data that reaches it (`resolve`, `operators.py`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ _RECOMPUTE = (NONE, SELECTIVE, PER_OPERATOR, FULL)
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A module or an operator of the tree, with what was said about it.
+    """A module or an operator of the tree, with its statements.
 
     `splits` maps mesh axes to a dimension, or to None where the axis shall not split; `memory` maps items of
     MEMORY_ITEMS to the axes over which they are kept in parts.
@@ -53,7 +53,7 @@ class Node:
         """Split dimensions over mesh axes, as in `split(o="tp", b=("ep", "dp"))`; returns the node.
 
         On an inner node this holds for the leaves below that have the dimension. With an `item` of MEMORY_ITEMS the
-        keyword is `over`: the axes over which that item is kept in parts. `replicate="tp"` undoes what a parent says.
+        keyword is `over`: the axes over which that item is kept in parts. `replicate="tp"` undoes what a parent states.
 
         Raises
         ------
@@ -85,7 +85,7 @@ class Node:
         return self
 
     def recompute(self, what: str = FULL) -> "Node":
-        """Say what backward computes again instead of keeping it: "full", "per_operator", "selective" or "none".
+        """State what backward computes again instead of keeping it: "full", "per_operator", "selective" or "none".
 
         Returns the node.
         """
@@ -127,7 +127,7 @@ class Node:
             node = node.parent
 
     def stated(self) -> object:
-        """Return what was said below and at the node, as a value: equal for nodes that compile to the same."""
+        """Return what is stated below and at the node, as a value: equal for nodes that compile to the same."""
         splits, memory = self.splits, self.memory
         mine = (tuple(splits.items()) if splits else (), tuple(memory.items()) if memory else (), self.recomputation)
         return (mine, *map(Node.stated, self.children.values())) if self.children else mine
@@ -135,14 +135,14 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StrategyTree:
-    """A model and its root node; `root.children` are the model's blocks in order. Owned by whoever programs it."""
+    """A model and its root node; `root.children` are the model's blocks in order. Owned by its programmer."""
 
     model: ModelSpec
     root: Node
 
     @classmethod
     def of(cls, model: ModelSpec) -> "StrategyTree":
-        """Return the tree of `model` with nothing said."""
+        """Return the tree of `model` without any statement."""
         root = Node(model.name, Module(name=model.name, children=tuple(module for _, module in model.blocks)))
         for name, module in model.blocks:
             root.children[name] = _grow(name, module, root)
@@ -154,7 +154,7 @@ class StrategyTree:
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """All that the tree says of one leaf: by axis the dimension, by item the axes, and the recomputation."""
+    """All that the tree states of one leaf: by axis the dimension, by item the axes, and the recomputation."""
 
     splits: Mapping[str, str | None]
     memory: Mapping[str, frozenset[str]]
@@ -162,9 +162,9 @@ class Stated:
 
 
 def resolve(leaf: Node) -> Stated:
-    """Return what is said of `leaf`: its own words before its parent's, and those before the root's.
+    """Return what is stated of `leaf`: by itself before its parent, and by that before the root.
 
-    A parent's split of a dimension that the operator lacks says nothing here.
+    A parent's split of a dimension that the operator lacks has no effect here.
     """
     assert isinstance(leaf.module, Operator)
     dims = (BATCH, *leaf.module.dims, None)

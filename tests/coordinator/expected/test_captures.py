@@ -147,7 +147,7 @@ def test_a_run_of_another_shape_forgets_what_was_captured_of_it():
     """The model is fitted anew without; the same window with another specification keeps it."""
     expectation = Expectation(JOB)
     (order,) = see(expectation)
-    expectation.hear(replace(TRUTH, ranks=(0,)))
+    expectation.add_operators(replace(TRUTH, ranks=(0,)))
     assert expectation.refit("") == []  # the first answer is awaited
     assert expectation.take(answer(order))
     (again,) = expectation.refit("")

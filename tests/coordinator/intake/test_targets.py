@@ -18,9 +18,9 @@ def listed(targets, now_s=0.0):
 def test_a_target_is_where_the_exporter_says():
     """Address and scheme in the labels that Prometheus reads, ordered by node; a later word replaces an earlier one."""
     targets = Targets()
-    targets.hear(alive("n1", "n1.lan:9855", scheme="https"), 0.0)
-    targets.hear(alive("n0", "10.0.0.7:1"), 0.0)
-    targets.hear(alive("n0", "[fe80::1]:9855"), 1.0)
+    targets.receive(alive("n1", "n1.lan:9855", scheme="https"), 0.0)
+    targets.receive(alive("n0", "10.0.0.7:1"), 0.0)
+    targets.receive(alive("n0", "[fe80::1]:9855"), 1.0)
     assert targets.listed(1.0) == [
         {
             "targets": ["[fe80::1]:9855"],
@@ -36,12 +36,12 @@ def test_a_target_is_where_the_exporter_says():
 def test_who_is_gone_stays_for_an_hour():
     """A failing scrape is the alarm; a target that comes back is alive again, and its time begins anew."""
     targets = Targets()
-    targets.hear(alive(), 0.0)
-    targets.hear(alive(is_alive=False), 10.0)
-    targets.hear(alive(is_alive=False), 20.0)  # the last will is retained: it may be heard again
+    targets.receive(alive(), 0.0)
+    targets.receive(alive(is_alive=False), 10.0)
+    targets.receive(alive(is_alive=False), 20.0)  # the last will is retained: it may be heard again
     assert listed(targets, 30.0)["n0"]["labels"]["__meta_lockstep_alive"] == "false"
-    targets.hear(alive(), 40.0)
-    targets.hear(alive(is_alive=False), 50.0)
+    targets.receive(alive(), 40.0)
+    targets.receive(alive(is_alive=False), 50.0)
     assert listed(targets, 50.0 + GONE_KEPT_S)
     assert not listed(targets, 51.0 + GONE_KEPT_S)
 
@@ -52,16 +52,16 @@ def test_who_is_gone_stays_for_an_hour():
 def test_what_is_no_address_is_no_target(address):
     """One bad target makes Prometheus refuse all; exporters of before say nothing at all."""
     targets = Targets()
-    targets.hear(alive(address=address), 0.0)
-    targets.hear(alive("n1", scheme="ftp"), 0.0)
+    targets.receive(alive(address=address), 0.0)
+    targets.receive(alive("n1", scheme="ftp"), 0.0)
     assert targets.listed(0.0) == []
 
 
 def test_an_address_that_becomes_none_is_gone():
     """An exporter that was replaced by an older one can no longer be found by this list."""
     targets = Targets()
-    targets.hear(alive(), 0.0)
-    targets.hear(alive(address=""), 1.0)
+    targets.receive(alive(), 0.0)
+    targets.receive(alive(address=""), 1.0)
     assert listed(targets, 2.0)["n0"]["labels"]["__meta_lockstep_alive"] == "false"
 
 
@@ -69,24 +69,24 @@ def test_an_invented_node_gives_way_to_a_real_one():
     """Who sends heartbeats keeps its place; who sends none for a minute loses it to another node, and only then."""
     refusals = Refusals()
     targets = Targets(refusals, nodes_max=2)
-    targets.hear(alive("invented"), 0.0)
-    targets.hear(alive("n0"), 1.0)
-    targets.hear(alive("n1"), 2.0)
+    targets.receive(alive("invented"), 0.0)
+    targets.receive(alive("n0"), 1.0)
+    targets.receive(alive("n1"), 2.0)
     assert set(listed(targets, 2.0)) == {"invented", "n0"}
     assert refusals.counts["node"] == 1
     for now_s in range(10, 70, 10):
-        targets.hear(alive("n0"), float(now_s))
-        targets.hear(alive("n1"), float(now_s))
+        targets.receive(alive("n0"), float(now_s))
+        targets.receive(alive("n1"), float(now_s))
     assert set(listed(targets, 60.0)) == {"invented", "n0"}
-    targets.hear(alive("n1"), 61.0)
+    targets.receive(alive("n1"), 61.0)
     assert set(listed(targets, 61.0)) == {"n0", "n1"}
-    targets.hear(alive("n2"), 62.0)
+    targets.receive(alive("n2"), 62.0)
     assert set(listed(targets, 62.0)) == {"n0", "n1"}
 
 
 def test_a_node_that_was_never_seen_to_go_is_forgotten_too():
     """The broker's retained heartbeat of a machine that is no more comes with each restart of the coordinator."""
     targets = Targets()
-    targets.hear(alive(), 0.0)
+    targets.receive(alive(), 0.0)
     assert listed(targets, GONE_KEPT_S)
     assert not listed(targets, GONE_KEPT_S + 1)

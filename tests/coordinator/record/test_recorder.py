@@ -33,7 +33,7 @@ def make(directory, **more):
 
 def hear_steps(recorder, first, last):
     for step in range(first, last):
-        recorder.hear((MADE.batch(step, step + 1),), NOW + step)
+        recorder.receive((MADE.batch(step, step + 1),), NOW + step)
 
 
 def flush(recorder):
@@ -61,7 +61,7 @@ def test_what_was_heard_comes_back_as_it_came(tmp_path):
         (changed, NOW + 5, ""),
     ]
     for number, (what, now_s, run) in enumerate(heard):
-        recorder.hear(what, now_s, run)
+        recorder.receive(what, now_s, run)
         if number == 3:
             assert flush(recorder)
     assert flush(recorder)
@@ -82,10 +82,10 @@ def test_what_was_heard_comes_back_as_it_came(tmp_path):
 def test_a_later_part_alone_says_who_there_is(tmp_path):
     """With the first part gone, the head of the next one tells the thresholds and each node's announcement."""
     recorder = make(tmp_path)
-    recorder.hear(announce(0, 1, 2, 3), NOW)
+    recorder.receive(announce(0, 1, 2, 3), NOW)
     flush(recorder)
     hear_steps(recorder, 0, 2)
-    recorder.hear(announce(0, 1, 2, 3, heartbeat_s=NOW + 9), NOW + 9)
+    recorder.receive(announce(0, 1, 2, 3, heartbeat_s=NOW + 9), NOW + 9)
     flush(recorder)
     parts_of(tmp_path)[0].unlink()
     what = [entry.what for entry in read_parts(parts_of(tmp_path))]
@@ -97,7 +97,7 @@ def test_a_recording_is_a_step_log(tmp_path):
     """Whoever reads step logs can read it: rows by run, in order of arrival, columns that nobody sent as null."""
     recorder = make(tmp_path)
     hear_steps(recorder, 0, 12)
-    recorder.hear(ev.TickEvent(unix_s=NOW, cause_id="tick"), NOW + 20)
+    recorder.receive(ev.TickEvent(unix_s=NOW, cause_id="tick"), NOW + 20)
     flush(recorder)
     (log,) = steplog.read(tmp_path)
     assert (log.run, log.count) == ("job", 48)
@@ -122,7 +122,7 @@ def test_a_full_queue_costs_what_comes_last_and_is_counted(tmp_path):
     size = 10 * len(MADE.batch(0, 1).records)
     recorder = make(tmp_path, pending_max_bytes=size)
     hear_steps(recorder, 0, 15)
-    recorder.hear(announce(0, 1, 2, 3), NOW + 15)
+    recorder.receive(announce(0, 1, 2, 3), NOW + 15)
     assert recorder.counts() == {"written": 0, "dropped": 5 * 4}
     flush(recorder)
     hear_steps(recorder, 20, 25)
@@ -135,7 +135,7 @@ def test_a_full_queue_costs_what_comes_last_and_is_counted(tmp_path):
 def test_a_disk_that_fails_costs_nothing_while_memory_lasts(tmp_path, monkeypatch):
     """What could not be written is written later, in its order, told once."""
     recorder = make(tmp_path)
-    recorder.hear(announce(0, 1, 2, 3), NOW)
+    recorder.receive(announce(0, 1, 2, 3), NOW)
     hear_steps(recorder, 0, 2)
     full = monkeypatch.context()
     with full as patch:
@@ -174,7 +174,7 @@ def test_nothing_but_ticks_is_no_part(tmp_path):
     recorder = make(tmp_path)
     flush(recorder)
     for second in range(100):
-        recorder.hear(ev.TickEvent(unix_s=0.0, cause_id="tick"), NOW + second)
+        recorder.receive(ev.TickEvent(unix_s=0.0, cause_id="tick"), NOW + second)
     assert flush(recorder)
     assert len(parts_of(tmp_path)) == 1
 

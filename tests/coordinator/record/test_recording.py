@@ -210,7 +210,7 @@ def test_every_column_that_is_judged_is_recorded(tmp_path):
     batch = batch_of(generate(JOB).log(), np.arange(8), "node0", START_S)
     full = with_columns(batch, {name: np.full(8, value) for name, value in values.items()})
     tap = recorder(tmp_path)
-    tap.hear((full,), START_S)
+    tap.receive((full,), START_S)
     flush(tap)
     (kept,) = next(entry.what for entry in read_parts(parts_of(tmp_path)) if isinstance(entry.what, tuple))
     rows = []
