@@ -56,7 +56,7 @@ test-evidence: system-packages $(VENV)/.trackers
 	$(BIN)/pytest $(PATIENTLY) tests/dashboards/test_live.py -k slowdown_reads_the_same
 
 # Trains with DeepSpeed, megatron-core, torchtitan, Ray, Lightning, TRL and others over several ranks: five to fifteen
-# minutes, and 1.5 GB of packages. It is no part of `make test-all`; docs/frameworks.md says what ran.
+# minutes, and 1.5 GB of packages. It is no part of `make test-all`; docs/frameworks.md lists what ran.
 .PHONY: test-frameworks
 test-frameworks: system-packages $(VENV)/.frameworks
 	$(BIN)/python -m tests.run frameworks
@@ -142,7 +142,7 @@ bench-detect: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.detect_cost
 	$(BIN)/python -m benchmarks.announce_cost
 
-# Beside HolisticTraceAnalysis, which is installed into build/hta; with what loading, storing and localising cost. Three
+# Compares with HolisticTraceAnalysis, installed into build/hta; with what loading, storing and localising cost. Three
 # minutes; `python -m benchmarks.trace_bench --large` reads 1 GB too: up to ten minutes of CPU for the peer (`--peer-limit`),
 # and 6 GB of memory.
 bench-trace: $(VENV)/.dev
@@ -153,7 +153,7 @@ bench-trace: $(VENV)/.dev
 bench-metrics: system-packages $(VENV)/.dev
 	$(BIN)/python -m benchmarks.metrics_cost
 
-# Fails where findings on labelled traces are less than 0.9 right or found; docs/precision.md says what that means.
+# Fails where findings on labelled traces are less than 0.9 right or found; docs/precision.md explains what that means.
 .PHONY: precision
 precision: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.precision
@@ -207,7 +207,7 @@ accuracy-simulator: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.simulator_untuned
 	$(BIN)/python -m benchmarks.simulator_accuracy
 
-# The table of docs/accuracy.md with the acceptance beside it; `python -m benchmarks.accuracy --ranks 8 --seeds 2` for a
+# The table of docs/accuracy.md with the acceptance; `python -m benchmarks.accuracy --ranks 8 --seeds 2` for a
 # look, `python -m benchmarks.holdout` for runs of another author.
 accuracy: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.accuracy --processes 2 --check --write docs/accuracy.md

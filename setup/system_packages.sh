@@ -1,5 +1,5 @@
 #!/bin/sh
-# Install the Debian packages named as arguments that are missing: as root, with sudo, or by saying what to run.
+# Install the Debian packages named as arguments that are missing: as root, with sudo, or by printing what to run.
 # The tests start these servers themselves, on loopback ports of their own.
 set -eu
 missing=""

@@ -2,7 +2,7 @@
  * who does makes the next mark and drains them into the block. Part of _marks.c; _channel.h is what others see.
  *
  * A bounded queue of many producers and one consumer (Vyukov 2010, "Bounded MPMC queue", with turns that begin at 0, so
- * that zeroed memory is an empty queue). A producer that finds it full counts the mark as lost and goes on; nobody
+ * that zeroed memory is an empty queue). A producer that finds it full counts the mark as lost and goes on; no thread
  * waits. Rejected: a lock around the block, which a thread of the backend could hold while the training thread waits.
  *
  * Not here: Python. A thread that ends a collective after the interpreter did finds its channel alive and inert.
@@ -40,7 +40,7 @@ typedef struct {
     _Atomic uint64_t issues[ISSUE_SLOTS][2];
     _Alignas(64) uint64_t head; /* the consumer's, who holds the interpreter lock */
     _Alignas(64) _Atomic uint64_t tail;
-    Cell *cells; /* NULL: nobody but the buffer itself makes marks */
+    Cell *cells; /* NULL: only the buffer itself makes marks */
 } Channel;
 
 static _Atomic unsigned process_generation; /* forks between the first process and this one */

@@ -3,7 +3,7 @@
  * contracts/marks.py is the layout, mark_buffer.py the same in Python, for processes without this extension; a test
  * holds both to the same bytes. May live here: clocks, marks, blocks, pwrite. May not: what marks mean.
  *
- * Every call holds the GIL from its beginning to its end, pwrite included (descriptors.py says why), so no two calls
+ * Every call holds the GIL from begin to end, pwrite included (descriptors.py gives the reason), so no two calls
  * overlap, and no signal handler of the training runs inside one, but where it calls Python (`adopt`, `at_store`,
  * `at_boundary`, `device`). Marks that C++ makes without the GIL wait in a queue (_mark_queue.h) for the next call that
  * appends. Built for the stable ABI of Python 3.11.
@@ -1015,7 +1015,7 @@ static PyMethodDef methods[] = {
     METHOD(data_begin, METH_NOARGS, "Begin to wait for a batch."),
     METHOD(data_end, METH_NOARGS, "End it."),
     METHOD(batch, METH_FASTCALL, "Count the batch fetched last: samples, tokens, work; MISSING is not known."),
-    METHOD(batch_evaluated, METH_NOARGS, "Say that the batch fetched last is an evaluation's."),
+    METHOD(batch_evaluated, METH_NOARGS, "Mark the batch fetched last as an evaluation's."),
     METHOD(backward_begin, METH_NOARGS, "Begin a backward."),
     METHOD(backward_end, METH_NOARGS, "End it."),
     METHOD(optimizer_begin, METH_O, "Begin the step of an optimizer."),

@@ -1,4 +1,4 @@
-// Keeps a page fresh: the server says that something is new, and the parts marked data-live are taken from the page as
+// Keeps a page fresh: the server announces news, and the parts marked data-live are taken from the page as
 // it is now. The server makes all markup; here text is only ever set as text.
 "use strict";
 
@@ -18,7 +18,7 @@ const lockstep = {
 
   for (const part of document.querySelectorAll("[data-live]")) known.set(part.id, part.innerHTML);
 
-  function say(text, isLive) {
+  function show(text, isLive) {
     if (status.textContent !== text) status.textContent = text;
     status.classList.toggle("on", isLive);
   }
@@ -64,7 +64,7 @@ const lockstep = {
     isBusy = true;
     try {
       const answer = await fetch(location.pathname, { cache: "no-store", signal: AbortSignal.timeout(ANSWER_MS) });
-      if (answer.status === 404) { say("this run is not watched any more", false); isBusy = false; return; }
+      if (answer.status === 404) { show("this run is not watched any more", false); isBusy = false; return; }
       if (!answer.ok) throw new Error(answer.statusText);
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (parts(fresh) !== parts(document)) { location.reload(); return; } // a run that was not there, or another version
@@ -75,7 +75,7 @@ const lockstep = {
         known.set(part.id, other.innerHTML);
         replace(part, other);
       }
-    } catch { say("the coordinator does not answer", false); }
+    } catch { show("the coordinator does not answer", false); }
     last = performance.now();
     isBusy = false;
     for (const each of lockstep.listeners) each();
@@ -90,10 +90,10 @@ const lockstep = {
 
   function listen() {
     const source = new EventSource("/api/v1/events" + (lockstep.run ? `?run=${encodeURIComponent(lockstep.run)}` : ""));
-    source.addEventListener("open", () => say("live", true));
-    source.addEventListener("runs", () => { say("live", true); soon(); });
+    source.addEventListener("open", () => show("live", true));
+    source.addEventListener("runs", () => { show("live", true); soon(); });
     source.addEventListener("error", () => {
-      say(source.readyState === EventSource.CLOSED ? "not live: looking now and then" : "reconnecting", false);
+      show(source.readyState === EventSource.CLOSED ? "not live: looking now and then" : "reconnecting", false);
       if (source.readyState === EventSource.CLOSED) setTimeout(() => { refresh(); listen(); }, AWAY_MS);
     });
     addEventListener("pagehide", () => source.close(), { once: true });
@@ -103,6 +103,6 @@ const lockstep = {
   clocks(document);
   document.addEventListener("visibilitychange", soon);
   document.addEventListener("selectionchange", () => { chosenAt = performance.now(); });
-  setInterval(() => { clocks(document); soon(); }, TICK_MS); // of a hang, and of a lost broker, no event tells
+  setInterval(() => { clocks(document); soon(); }, TICK_MS); // a hang, or a lost broker, sends no event
   listen();
 })();

@@ -108,7 +108,7 @@
         series: [{ label: "time", value: (_, unix) => unix == null ? "-" : `${clock(unix, 0)} UTC` },
           ...each.lines.map(line => ({ label: line.label, stroke: colour(line.colour), width: line.width, dash: line.dash, paths: steps,
             value: (_, value) => value == null ? "" : each.text(value) }))],
-        hooks: { setScale: [(chart, key) => { if (key === "x") follow(chart); }], drawClear: [shade], setCursor: [tell] },
+        hooks: { setScale: [(chart, key) => { if (key === "x") follow(chart); }], drawClear: [shade], setCursor: [showValues] },
       }, [x, ...each.lines.map(line => columns(points, line.pick))], frame);
     });
     apply();
@@ -150,7 +150,7 @@
     paint.restore();
   }
 
-  function tell(chart) {
+  function showValues(chart) {
     const place = chart.cursor.idx, unix = place == null ? null : chart.data[0][place];
     const point = unix == null ? null : known.points.findLast(each => each.begin_unix_seconds <= unix);
     if (!point) { at.textContent = ""; return; }

@@ -67,7 +67,7 @@
 {{- default (printf "%s-broker-tls" (include "lockstep.fullname" .)) .Values.broker.tls.existingSecret -}}
 {{- end -}}
 
-{{/* Namespaces that need what a sidecar mounts, beside our own. JSON list in an object. */}}
+{{/* Namespaces that need what a sidecar mounts, in addition to our own. JSON list in an object. */}}
 {{- define "lockstep.sidecarNamespaces" -}}
 {{- $all := list (include "lockstep.namespace" .) -}}
 {{- if and .Values.exporter.enabled (eq .Values.exporter.mode "sidecar") -}}

@@ -300,7 +300,7 @@ broker_key_file: /etc/lockstep-broker-client/tls.key
 {{- end -}}
 {{- end -}}
 
-{{/* The kubelet asks a pod at its first address; at `::` the services hear no IPv4. */}}
+{{/* The kubelet asks a pod at its first address; at `::` the services receive no IPv4. */}}
 {{- define "lockstep.listenAddress" -}}
 {{- ternary "::" "0.0.0.0" .Values.ipv6 -}}
 {{- end -}}

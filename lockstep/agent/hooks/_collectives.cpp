@@ -58,7 +58,7 @@ struct Operator {
 
 std::array<Operator, kOperatorsMax> operators;
 
-/* A process group of this process, until Python says that it ends. */
+/* A process group of this process, until Python reports its end. */
 struct Group {
   const c10d::ProcessGroup* address;
   uint64_t site; /* call site without operator: group size, issue slot, domain */
@@ -203,7 +203,7 @@ void fail(const char* what) noexcept {
     py::gil_scoped_acquire lock;
     if (python != nullptr)
       ask("fail", what);
-  } catch (...) { /* there is nobody left to report to */
+  } catch (...) { /* nothing is left to report to */
   }
 }
 
@@ -310,7 +310,7 @@ c10::intrusive_ptr<c10d::Work> work_of(const torch::jit::Stack& stack) {
   return held_by<c10d::Work>(stack.back());
 }
 
-/* The future of a Work, none where its backend has none for this operator: which it says by an exception, once. */
+/* The future of a Work, none where its backend has none for this operator: which an exception shows, once. */
 c10::intrusive_ptr<c10::ivalue::Future> future_of(const Operator& what, const Issued& issued, const torch::jit::Stack& stack) {
   std::atomic<bool>& has_none = issued.session->has_no_future[what.mark];
   if (has_none.load(std::memory_order_relaxed))
@@ -446,7 +446,7 @@ void forget(uintptr_t address) {
   std::erase_if(here->pairs, [ended](const Pair& pair) { return pair.address == ended; });
 }
 
-/* A fork's child is inert until Python says otherwise. The tables of its parent may be locked for ever. */
+/* A fork's child is inert until Python sets it up. The tables of its parent may be locked for ever. */
 void forked() {
   mode.store(OFF);
   session.store(nullptr);
