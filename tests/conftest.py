@@ -10,7 +10,7 @@ from tests.support.users import shared_root
 
 __all__ = ["shared_root"]
 
-settings.register_profile("lockstep", deadline=None)  # seconds say what else the machine does, not what is right
+settings.register_profile("lockstep", deadline=None)  # seconds show what else the machine does, not what is right
 settings.load_profile("lockstep")
 
 

@@ -1,4 +1,4 @@
-"""`make test` and `make test-all`: every part runs, every test belongs to one, and the summary says what failed."""
+"""`make test` and `make test-all`: every part runs, every test belongs to one, and the summary states what failed."""
 
 import itertools
 import subprocess
@@ -43,7 +43,7 @@ def test_a_part_that_fails_keeps_no_other_from_running(monkeypatch, capsys):
 
 
 def test_what_a_young_clock_is_refused_for_runs_all_the_same(monkeypatch, capsys):
-    """Where the kernel makes no time namespace, the same tests run by the machine's own clock, and the summary says both."""
+    """Where the kernel makes no time namespace, the same tests run by the machine's own clock, and the summary names both."""
     assert (run.JUST_BOOTED.instead, run.JUST_BOOTED.marked) == (run.PURE, run.PURE.marked)
     playing(monkeypatch, young="exit(77)")
     (young,) = run.TIERS["quick"]
@@ -94,7 +94,7 @@ def test_the_live_tier_is_of_tests_that_are_there():
 
 
 def test_a_table_is_no_closing_line(monkeypatch, capsys):
-    """The summary says whether it was made; its rows stand above."""
+    """The summary shows whether it was made; its rows stand above."""
     monkeypatch.setitem(run.TIERS, "quick", (run.Part(name="table", module=("this.is.none",)),))
     assert run.main(["quick"]) == 1
     _, _, summary = capsys.readouterr().out.partition("Summary\n")
@@ -102,7 +102,7 @@ def test_a_table_is_no_closing_line(monkeypatch, capsys):
 
 
 def test_a_young_clock_is_young_or_nothing_runs():
-    """CLOCK_MONOTONIC begins at a minute, or the script says that the kernel refused and ran nothing."""
+    """CLOCK_MONOTONIC begins at a minute, or the script states that the kernel refused and ran nothing."""
     code = "import time; print(time.monotonic() < 600)"
     done = subprocess.run(
         ["sh", ROOT / "setup/just_booted.sh", sys.executable, "-c", code], capture_output=True, text=True, check=False

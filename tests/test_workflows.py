@@ -45,7 +45,7 @@ def test_what_ci_runs_is_in_the_makefile():
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_actions_are_pinned_and_rights_are_few(path):
-    """Others' actions by commit with the version in a comment; a job that may write says so itself."""
+    """Others' actions by commit with the version in a comment; a job that may write states that itself."""
     text = path.read_text()
     for used in re.findall(r"uses: (.*)", text):
         assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", used), used

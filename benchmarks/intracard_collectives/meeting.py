@@ -187,7 +187,7 @@ def _receive(mine: Seat, listener: socket.socket, memory: int, on_failure: ExitS
             listener.settimeout(mine.left_s(missing))
             connection = on_failure.enter_context(listener.accept()[0])
             connection.settimeout(mine.left_s(missing))
-            peer = _hear(mine, connection)
+            peer = _identify(mine, connection)
         except TimeoutError:
             continue  # `left_s` raises
         if peer is None:
@@ -207,7 +207,7 @@ def _answers(mine: Seat, sockets: dict[int, socket.socket]) -> dict[int, Peer]:
         missing = [other for other in sockets if other not in peers]
         try:
             connection.settimeout(mine.left_s(missing))
-            peer = _hear(mine, connection)
+            peer = _identify(mine, connection)
         except TimeoutError as error:
             raise PeerSilentError(missing, where=mine.where, timeout_s=mine.timeout_s) from error
         if peer is None:
@@ -224,7 +224,7 @@ def _introduce(mine: Seat, connection: socket.socket, memory: int) -> None:
         socket.send_fds(connection, [hello], [memory])
 
 
-def _hear(mine: Seat, connection: socket.socket) -> Peer | None:
+def _identify(mine: Seat, connection: socket.socket) -> Peer | None:
     """Return who is at the other end, or None for one that left before that was known, or is another user's."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     if _CREDENTIALS.unpack(credentials)[1] != os.geteuid():

@@ -73,7 +73,7 @@ def test_there_is_no_boundary_where_steps_are_not_numbered():
 
 
 def test_steps_that_differ_in_their_ends_have_no_boundary():
-    """Accumulation that changes from step to step: nothing says how many ends the next one has."""
+    """Accumulation that changes from step to step: nothing states how many ends the next one has."""
     marks = [(1, MarkKind.BEGIN, 0, 0, 0)]
     for at in range(10, 400, 10):
         marks += [(at, MarkKind.OPTIMIZER_BEGIN, 0, 1, 0), (at + 1, MarkKind.OPTIMIZER_END, 0, 0, 0)]

@@ -113,7 +113,7 @@ def test_distances_that_no_device_has(kind, distance_ns):
     st.integers(0, 1000),
 )
 def test_marks_that_no_agent_writes(marks, seed):
-    """Whatever a file says of a device, steps are numbered as they were, and nothing raises."""
+    """Whatever a file states of a device, steps are numbered as they were, and nothing raises."""
     random = Random(seed)
     blocks, position = [], 0
     for block in BLOCKS:

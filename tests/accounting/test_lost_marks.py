@@ -106,7 +106,7 @@ def test_what_is_complete_is_right_whatever_is_lost(seed, kind, lost, size):
 
 
 def test_an_irregular_job_has_no_number_after_a_gap():
-    """Where steps do not repeat, nothing says how many were lost: no record is built until the next attempt."""
+    """Where steps do not repeat, nothing states how many were lost: no record is built until the next attempt."""
     with PlayedTraining(block_count=2048) as training:
         job_of(training, "closure", 3).run(60)
         blocks = in_blocks_of(training.blocks(), 7)

@@ -97,7 +97,7 @@ def test_other_threads_are_ignored(scene):
 
 
 def test_an_inert_buffer_records_nothing(scene):
-    """Thread 0 is nobody."""
+    """Thread 0 is no one."""
     scene.marks.thread = 0
     scene.run(*DATA, *BACKWARD, *STEP)
     assert scene.records == []
@@ -127,7 +127,7 @@ def test_several_steps_of_one_optimizer_are_one_step_once_learnt(scene):
 
 
 def test_a_skipped_optimizer_ends_a_flagged_step(scene):
-    """A scaler that met an overflow calls no optimizer: the iteration is a step, and says so."""
+    """A scaler that met an overflow calls no optimizer: the iteration is a step, and is flagged as such."""
     scaler = object()
     enter, leave = ("scaler_begin", 2, scaler, OPTIMIZER), ("scaler_end", 5, scaler)
     inner = (("optimizer_begin", 1, OPTIMIZER), ("optimizer_end", 3))

@@ -1,4 +1,4 @@
-"""A builder's state in a file: whoever goes on from it builds the same records, and what is no state is refused."""
+"""A builder's state in a file: continuing from it builds the same records, and what is no state is refused."""
 
 import copy
 import json

@@ -74,7 +74,7 @@ def test_cpu_time_of_another_thread_is_not_measured(scene):
 
 
 def test_marks_and_collectives_cost_what_the_attempt_begins_with(scene):
-    """Nobody measures each mark; a step's cost is the number of its marks and collectives, and what was spent besides."""
+    """No one measures each mark; a step's cost is the number of its marks and collectives, and what was spent besides."""
     scene.marks.mark_cost_ns, scene.marks.collective_cost_ns = 1, 10
     scene.marks.begin()
     scene.run(*DATA, ("done", 0, scene.issue(1, "dp", 8)), ("spend", 0, 3), *BACKWARD, *STEP)
@@ -140,7 +140,7 @@ def test_what_nobody_waited_for_is_forgotten_at_the_end_of_the_step(scene):
 
 
 def test_bus_bytes_that_the_operator_does_not_show(scene):
-    """What a training says that a collective moved goes before what its operator makes of the payload."""
+    """What a training states that a collective moved goes before what its operator makes of the payload."""
     scene.run(*DATA)
     scene.run(("issue_bus", 0, scene.issue(1, "dp", 4), 99), *BACKWARD, *STEP)
     assert (scene.records[0]["dp_bytes"], scene.records[0]["dp_bus_bytes"]) == (4, 99)

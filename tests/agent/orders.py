@@ -49,7 +49,7 @@ def look_for_requests(agent) -> None:
 
 
 def make_order(request_id: int, **changes) -> CaptureRequest:
-    """Return an order, for ranks of one optimizer unless `boundaries` says otherwise."""
+    """Return an order, for ranks of one optimizer unless `boundaries` differs."""
     values = {
         "ranks": [0],
         "first_step": NEXT_STEP,

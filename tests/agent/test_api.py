@@ -1,4 +1,4 @@
-"""What a training says of itself, in a process without torch: the only account it has."""
+"""What a training reports of itself, in a process without torch: the only account it has."""
 
 import subprocess
 import sys

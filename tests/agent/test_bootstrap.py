@@ -63,7 +63,7 @@ def test_loader_environment_puts_our_folder_first_once():
 
 @pytest.mark.torch
 def test_training_with_a_late_import_is_watched(tmp_path):
-    """With RANK set and no change to the script, its steps are in the ring and its end is said."""
+    """With RANK set and no change to the script, its steps are in the ring and its end is reported."""
     done = run(TRAINING, tmp_path, RANK="0", LOCKSTEP_RUN="job")
     assert (done.stdout, done.stderr, done.returncode) == ("trained\n", "", 0)
     found = read_ring(tmp_path / "shm" / "job" / "0.ring")
@@ -72,7 +72,7 @@ def test_training_with_a_late_import_is_watched(tmp_path):
 
 @pytest.mark.torch
 def test_training_that_dies_is_not_finished(tmp_path):
-    """An exception that ends the script is what the ring shows, and the state says so."""
+    """An exception that ends the script is what the ring shows, and so does its state."""
     done = run(textwrap.dedent(TRAINING) + "\nraise SystemError('x')", tmp_path, RANK="0", LOCKSTEP_RUN="job")
     assert done.returncode == 1
     assert read_ring(tmp_path / "shm" / "job" / "0.ring").state == STATE_RAISED
@@ -191,7 +191,7 @@ def test_loader_imports_no_torch_and_little_else(tmp_path, variables):
 
 
 def test_failing_installation_leaves_the_import_alone(tmp_path):
-    """A torch that the hooks do not fit is imported as ever; one line says that the agent is not there."""
+    """A torch that the hooks do not fit is imported as ever; one line states that the agent is not there."""
     code = "import sys, torch\nprint(torch.ARRIVED, [f for f in sys.meta_path if 'lockstep' in type(f).__module__])"
     done = run(code, tmp_path, path=[fake_torch(tmp_path)], RANK="0")
     assert (done.stdout, done.returncode) == ("True []\n", 0)

@@ -1,4 +1,4 @@
-"""No exception of ours reaches the caller, and the first one is said once."""
+"""No exception of ours reaches the caller, and the first one is reported once."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Marks that are made without the interpreter lock: where they end up, and what becomes of them when nobody reads."""
+"""Marks that are made without the interpreter lock: where they end up, and what becomes of them when no one reads."""
 
 import os
 from threading import Barrier, Thread
@@ -76,7 +76,7 @@ def test_an_issue_is_counted_in_the_file_at_once(ring, channel):
 
 
 def test_a_full_queue_counts_what_is_lost(ring, channel):
-    """Nobody waits for room, and the count is in the ring behind the marks that found some."""
+    """No one waits for room, and the count is in the ring behind the marks that found some."""
     for ordinal in range(QUEUE_MARKS + 7):
         channel.note(DONE, ordinal)
     ring.buffer.data_begin()

@@ -24,7 +24,7 @@ def log():
 
 
 def test_collections_of_the_thread_are_noted(log):
-    """Each collection is an interval, in order; those of other threads are left out, and nothing is told twice."""
+    """Each collection is an interval, in order; those of other threads are left out, and nothing is reported twice."""
     gc.collect()
     gc.collect(0)
     thread = Thread(target=gc.collect)
@@ -45,7 +45,7 @@ def test_a_process_without_steps_keeps_no_more_than_so_many(log):
 
 
 def test_an_interval_whose_beginning_is_lost_is_left_out():
-    """An end without a beginning, after the log was full or was read in between, says nothing."""
+    """An end without a beginning, after the log was full or was read in between, shows nothing."""
     log = CollectionLog()
     log.events.extend([(5, 1, False, None), (7, 1, True, None), (9, 1, False, None), (11, 1, True, None)])
     assert [interval[:2] for interval in log.take(1)] == [(7, 9)]
@@ -64,7 +64,7 @@ def test_generations_are_noted(log):
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="collections of 3.14 work in slices, which have no generation")
 def test_automatic_collections_have_their_generation(log):
-    """Collections that allocations set off are distinguished as well; the collector's own account says how many."""
+    """Collections that allocations set off are distinguished as well; the collector's own account states how many."""
     before = [stats["collections"] for stats in gc.get_stats()]
     gc.enable()
     kept = [[] for _ in range(gc.get_threshold()[0] * 130)]
@@ -78,7 +78,7 @@ def test_automatic_collections_have_their_generation(log):
 
 
 def test_without_generations_the_last_ones_are_the_full_ones(log, monkeypatch):
-    """Where counts tell nothing (Python 3.14), the collector's own count of full collections does."""
+    """Where counts show nothing (Python 3.14), the collector's own count of full collections does."""
     monkeypatch.setattr(garbage, "_COUNTS_KNOWN", False)
     log.take(get_ident())
     gc.collect(0)

@@ -74,7 +74,7 @@ def test_device_mesh_dimensions(mesh_of):
 
 
 def test_mesh_without_names_is_not_guessed(mesh_of):
-    """Dimensions without names are dp, unless the degrees say what they are."""
+    """Dimensions without names are dp, unless the degrees define them."""
     with world(8, rank=3):
         mesh = mesh_of((4, 2))
         plain, configured = Book(), Book(LOCKSTEP_DEGREES="tp=2,pp=4")
@@ -102,7 +102,7 @@ def test_megatrons_model_parallel_group(tensor, pipeline, kind):
 
 
 def test_groups_without_a_description(capsys):
-    """A copy of a named group is of its kind, used or not; everybody is the world; degrees that do not fit are told once."""
+    """A copy of a named group is of its kind, used or not; everybody is the world; degrees that do not fit are reported once."""
     with world(8):
         stages = [dist.new_group([rank, rank + 4], group_desc="PIPELINE_MODEL_PARALLEL_GROUP") for rank in range(4)]
         copy = dist.new_group([0, 4])
@@ -186,7 +186,7 @@ def test_too_many_groups_are_told(capsys):
 
 
 def test_each_group_has_an_issue_slot_of_its_own():
-    """Slots are told with the groups; that of a group which ended is cleared before another one gets it."""
+    """Slots are reported with the groups; that of a group which ended is cleared before another one gets it."""
     book = Book()
     with world(4):
         first, second = dist.new_group([0, 1]), dist.new_group([0, 2])
@@ -202,7 +202,7 @@ def test_each_group_has_an_issue_slot_of_its_own():
 
 
 def test_sends_and_receives_have_slots_by_peer():
-    """Peers are told as ranks of the job, each direction once, and asking again changes nothing."""
+    """Peers are reported as ranks of the job, each direction once, and asking again changes nothing."""
     book = Book()
     with world(8, rank=4):
         pipeline = dist.new_group([2, 4, 6])

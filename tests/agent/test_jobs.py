@@ -1,4 +1,4 @@
-"""Real jobs of two ranks over gloo: what the records say of who holds whom back."""
+"""Real jobs of two ranks over gloo: what the records show of who holds whom back."""
 
 import os
 import statistics
@@ -89,7 +89,7 @@ def test_world_is_announced(rings):
 
 
 def test_both_ranks_count_the_same_issues(rings):
-    """Of a job that ended well, each rank has issued the same in the group: as many as its records say, and more."""
+    """Of a job that ended well, each rank has issued the same in the group: as many as in its records, and more."""
     counts = [ring.issues[0] for ring in rings]
     assert counts[0][0] == counts[1][0] >= sum(record["world_count"] for record in rings[0].records)
     for ring in rings:
@@ -148,7 +148,7 @@ def test_groups_are_announced_once_each(talks):
 
 
 def test_sends_and_receives_are_counted_by_peer(talks):
-    """What one rank sent to the other is what that one received from it, in slots that both tell."""
+    """What one rank sent to the other is what that one received from it, in slots that both report."""
     rings, _ = talks
     pipelines = [next(group for group in ring.groups if group["kind"] == "pp") for ring in rings]
     ((to, sent),), ((source, received),) = pipelines[1]["sends"], pipelines[0]["receives"]

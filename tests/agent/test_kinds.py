@@ -1,4 +1,4 @@
-"""What the descriptions of process groups mean, and what the ranks of those that say nothing tell."""
+"""What the descriptions of process groups mean, and what the ranks of those that have none show."""
 
 from math import prod
 

@@ -93,7 +93,7 @@ def test_a_step_is_stored_with_its_end(ring):
 
 
 def test_a_wait_is_stored_before_it_blocks(ring):
-    """Whoever hangs in a wait has stored that it began."""
+    """A rank that hangs in a wait has stored that it began."""
     ring.buffer.begin()
     ring.now += FLUSH_EVENT_NS
     ring.buffer.wait_begin()
@@ -205,7 +205,7 @@ def test_the_end_of_a_step_is_stored_although_a_wait_was_stored_just_before(ring
 
 
 def test_marks_of_other_threads(ring):
-    """Spans of other threads are dropped; what may belong to a backward there, or be said anywhere, is marked so."""
+    """Spans of other threads are dropped; what may belong to a backward there, or be reported anywhere, is marked so."""
     ring.buffer.begin()
 
     def other():

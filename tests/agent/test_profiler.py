@@ -71,7 +71,7 @@ class Training:
 
 @pytest.fixture
 def training(watched, monkeypatch):
-    # Steps of microseconds; starting a profiler beside other tests takes a second now and then.
+    # Steps of microseconds; starting a profiler during other tests takes a second now and then.
     monkeypatch.setattr(budget, "SLOWDOWN_FLOOR_NS", 60_000_000_000)
     made = Training(watched)
     made.steps(1)
@@ -98,7 +98,7 @@ def collections_of(trace):
 
 
 def test_order_becomes_a_trace(training):
-    """The next steps are captured into a plain JSON file with a mark per step, and the answer says so."""
+    """The next steps are captured into a plain JSON file with a mark per step, and the answer states that."""
     training.block.order(7, steps=3)
     training.steps(1)
     assert (training.answer.state, training.answer.first_step) == ("running", 2)
@@ -128,7 +128,7 @@ def test_the_trainings_standard_error_stays_its_own(training, capfd):
     assert capfd.readouterr().err == ""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         training.steps(1)
-    assert "profiler_start" in capfd.readouterr().err  # the training's own says what it always did
+    assert "profiler_start" in capfd.readouterr().err  # the training's own states what it always did
 
 
 def test_every_touched_step_is_flagged(training):
@@ -160,7 +160,7 @@ def test_order_for_a_past_step_begins_next(training):
 
 
 def test_order_for_others_is_not_ours(training):
-    """A rank that is not asked says nothing and does nothing."""
+    """A rank that is not asked shows nothing and does nothing."""
     training.block.order(10, ranks=[1, 2])
     training.steps(4)
     assert training.answer is None
@@ -238,7 +238,7 @@ def test_the_captures_own_log_listens_in_captures_only(training):
 
 
 def test_a_rank_without_a_boundary_refuses(training):
-    """Where the exporter does not number the rank's steps, nothing says when to begin."""
+    """Where the exporter does not number the rank's steps, nothing shows when to begin."""
     training.block.order(3, boundaries=[])
     training.steps(2)
     assert (training.answer.state, training.answer.reason) == ("refused", "the steps of this rank are not numbered")
@@ -422,7 +422,7 @@ def test_events_are_listed_only_where_the_trace_may_be_too_large(training, monke
 
 
 def test_failing_export_is_refused(training):
-    """Where the trace cannot be written, training goes on and the answer says why."""
+    """Where the trace cannot be written, training goes on and the answer states why."""
     training.block.order(3, steps=1)
     training.steps(1)
     training.trace(3).mkdir()

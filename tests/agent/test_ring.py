@@ -60,7 +60,7 @@ def ring(tmp_path):
 
 
 def test_new_ring_is_running_and_alive(ring):
-    """A ring that has its name already says who writes it, that it runs and when it last lived."""
+    """A ring that has its name already states who writes it, that it runs and when it last lived."""
     found = read_ring(ring.path)
     assert found.header == make_header()
     assert (found.blocks, found.state, found.failures) == ([], STATE_RUNNING, 0)

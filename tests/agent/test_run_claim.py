@@ -61,14 +61,14 @@ def test_a_name_of_another_user_is_not_taken(shared_root):
 
 
 def test_ranks_of_a_launcher_keep_their_name(environ):
-    """A restarted rank takes the name of its job, whoever still holds its ring: all ranks have the same one."""
+    """A restarted rank takes the name of its job, whichever process still holds its ring: all ranks have the same one."""
     assert claimed(environ) == "job"
     launched = {**environ, "RANK": "0", "WORLD_SIZE": "2"}
     assert in_other_process(lambda: claimed(launched)) == "job"
 
 
 def test_a_group_of_one_is_alone(environ):
-    """A process group of one process agrees with nobody either."""
+    """A process group of one process agrees with no one either."""
     assert claimed(environ) == "job"
     run, pid = in_other_process(lambda: (claimed(environ, group=(0, 1)), os.getpid()))
     assert run == f"job-{pid}"

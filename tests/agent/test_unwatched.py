@@ -77,7 +77,7 @@ def test_a_mark_counts_while_its_process_lives(marked, processes, root):
 
 
 def test_a_mark_of_a_process_that_ended_is_removed(marked, processes, root):
-    """Nobody holds it at two scans: between making and locking it there is a moment."""
+    """No one holds it at two scans: between making and locking it there is a moment."""
     in_child(marked)
     (path,) = unwatched_directory(root).iterdir()
     assert scanned(processes) == NONE
@@ -188,7 +188,7 @@ def test_training_that_cannot_be_watched_is_counted(root, processes, variables, 
 
 @pytest.mark.torch
 def test_hooks_that_do_not_fit_are_counted(root, processes, tmp_path):
-    """A torch that the hooks do not fit: whatever imports it counts, since nobody can see whether it trains."""
+    """A torch that the hooks do not fit: whatever imports it counts, since no one can see whether it trains."""
     package = tmp_path / "fake" / "torch"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()

@@ -159,7 +159,7 @@ def _matching_problems(node, left, right):
     cardinality = str(modifier.card)
     ones = [] if "OneToMany" in cardinality else [("right", right, node.rhs)]
     ones += [] if "ManyToOne" in cardinality else [("left", left, node.lhs)]
-    # Labels of an info series say what the matched labels already decide.
+    # Labels of an info series repeat what the matched labels already decide.
     missing += [
         f"{operator} on ({', '.join(sorted(named))}): several series of the {side} side by {sorted(labels.sure - named)}"
         for side, labels, side_node in ones
@@ -238,7 +238,7 @@ def template(text, expr):
 def order(text):
     """No list in an annotation stands in the order of a map, for it would change at each evaluation: sorted by a label.
 
-    Rates are told by size instead, the greatest first (`topk`, `sort_desc`), for two are hardly ever equal.
+    Rates are reported by size instead, the greatest first (`topk`, `sort_desc`), for two are hardly ever equal.
     """
     found = []
     for asked in re.finditer(

@@ -1,6 +1,6 @@
 """What the tests need to know of an expression: its selectors, its grouping labels and which function holds a selector.
 
-A tokenizer, no grammar: that the expression is valid is for promtool and Prometheus to say.
+A tokenizer, no grammar: that the expression is valid is checked by promtool and Prometheus.
 """
 
 import re
@@ -112,7 +112,7 @@ def labels_of_recording(expr: str) -> tuple[str, ...]:
 
 @lru_cache
 def labels_of_series(name: str) -> tuple[str, ...]:
-    """Return the labels that a scraped or recorded series has; fails on one that nobody knows."""
+    """Return the labels that a scraped or recorded series has; fails on one that no one knows."""
     metric, recorded = _catalogued(name), _recorded()
     if name in recorded:
         return recorded[name]

@@ -6,7 +6,7 @@ from tests.alerts.promql import parse, problems
 
 
 def test_selectors_matchers_ranges_and_functions_are_found():
-    """Metrics, matchers with braces in strings, ranges and enclosing functions are told apart from words and labels."""
+    """Metrics, matchers with braces in strings, ranges and enclosing functions are distinguished from words and labels."""
     found = parse('sum by (run, phase) (rate(lockstep_steps_total{run="a}",rank=~"1|2"}[5m])) > 2 and on (run) time()')
     assert found.grouping == ["run", "phase", "run"]
     (selector,) = found.selectors

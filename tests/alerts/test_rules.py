@@ -1,4 +1,4 @@
-"""The rule file: what Prometheus says of it, how things are called, and what every alert owes its reader."""
+"""The rule file: what Prometheus makes of it, how things are called, and what every alert owes its reader."""
 
 import ast
 import inspect
@@ -180,7 +180,7 @@ def test_few_alerts_page():
 
 
 def test_short_waiting_times_have_a_reason():
-    """Below five minutes of waiting, a reason stands beside the value."""
+    """Below five minutes of waiting, a reason accompanies the value."""
     body = ast.parse(inspect.getsource(policy.AlertPolicy)).body[0].body
     for statement, after in zip(body, [*body[1:], None], strict=True):
         if isinstance(statement, ast.AnnAssign) and statement.target.id.endswith("_for_seconds"):

@@ -67,7 +67,7 @@ def completed(document):
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_scenario(path, tmp_path):
-    """The alert fires, stays away, resolves and reads as the scenario says."""
+    """The alert fires, stays away, resolves and reads as the scenario states."""
     done = run_promtool(completed(yaml.safe_load(path.read_text())), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -43,7 +43,7 @@ def seconds(text):
 
 @by_name
 def test_a_row_is_of_the_rule_that_promtool_tests(name):
-    """Severity and waiting time are the rendered rule's; what it says of resolving a scenario shows."""
+    """Severity and waiting time are the rendered rule's; what it states on resolving a scenario shows."""
     row, rule = ROWS[name], RULES[name]
     assert row.severity == rule["labels"]["severity"]
     assert row.wait == rule["for"]

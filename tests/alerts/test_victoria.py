@@ -1,4 +1,4 @@
-"""The rules on VictoriaMetrics: vmalert reads them, and replayed over the synthetic run they say what Prometheus says.
+"""The rules on VictoriaMetrics: vmalert reads them, and replayed over the synthetic run they give what Prometheus gives.
 
 Debian's package `victoria-metrics` is no part of the others that tests need; where it is missing these are skipped. The
 live loop on it is in `tests/end_to_end/test_alert_loop_victoria.py`.
@@ -30,7 +30,7 @@ KEPT = ("slow_keep_seconds", "link_slow_keep_seconds", "expected_keep_seconds")
 
 @pytest.fixture(scope="module")
 def plain_rules(tmp_path_factory):
-    """Export the rules for a vmalert that knows no keep_firing_for, as the documentation says; the run has eight ranks."""
+    """Export the rules for a vmalert that knows no keep_firing_for, as the documentation states; the run has eight ranks."""
     folder = tmp_path_factory.mktemp("rules")
     settings = [*(f"{name}=0" for name in KEPT), "slow_device_for_seconds=0", "page_devices_lost=4"]
     flags = [part for setting in settings for part in ("--set", setting)]
@@ -44,7 +44,7 @@ def vmalert(*flags):
 
 
 def test_vmalert_reads_the_rules_but_for_what_is_kept(plain_rules, capsys):
-    """All of them without keep_firing_for; with it, a vmalert that does not know it says so and nothing else."""
+    """All of them without keep_firing_for; with it, a vmalert that does not know it reports that and nothing else."""
     done = vmalert(f"-rule={plain_rules}", "-dryRun")
     assert done.returncode == 0, done.stderr[-2000:]
     done = vmalert(f"-rule={rules.RENDERED}", "-dryRun")

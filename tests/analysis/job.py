@@ -26,7 +26,7 @@ SLEEP = "<built-in function sleep>"
 
 
 def about(rank: int) -> TraceAbout:
-    """Return what the trace of a rank says of itself."""
+    """Return what the trace of a rank states of itself."""
     return TraceAbout(
         vendor="nvidia",
         devices=("NVIDIA H100",),

@@ -87,7 +87,7 @@ class Samples(Dataset):
 
 
 class Layers(nn.Module):
-    """Three layers; forward or backward sleeps if `fault` says so."""
+    """Three layers; forward or backward sleeps if `fault` is on it."""
 
     def __init__(self, fault: str) -> None:
         super().__init__()

@@ -61,7 +61,7 @@ def test_nothing_to_use_is_an_error(tmp_path):
 
 
 def test_two_traces_of_one_rank_are_named(job):
-    """The first by name counts, the other is told with it."""
+    """The first by name counts, the other is reported with it."""
     write_columns(rank_columns(1), job / "9.parquet")
     found = analyse_paths([job], alone)
     assert found.paths[1] == str(job / "1.parquet")

@@ -29,7 +29,7 @@ def test_a_recording_becomes_a_summary_of_kilobytes():
 
 
 def test_a_file_that_is_no_trace_says_so(tmp_path):
-    """Whoever asked sees why there is nothing."""
+    """The one who asked sees why there is nothing."""
     path = tmp_path / "trace.json"
     path.write_text("{")
     summary = summarise(path, **NAMES)

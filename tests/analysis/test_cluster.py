@@ -70,7 +70,7 @@ def test_a_healthy_job_has_no_slow_rank():
 
 
 def test_the_order_of_the_ranks_does_not_matter():
-    """Whoever answers first: the same findings, the ranks in order."""
+    """Whichever worker answers first: the same findings, the ranks in order."""
     found = analyses(slept_ms={1: 40})
     one, other = analyse_cluster(found), analyse_cluster(found[::-1])
     assert one.findings == other.findings
@@ -84,7 +84,7 @@ def test_what_all_ranks_have_is_told_once():
 
 
 def test_one_rank_is_a_cluster_as_well():
-    """Nothing to compare with: no waiting is judged, and it says so."""
+    """Nothing to compare with: no waiting is judged, and the summary states that."""
     cluster = analyse_cluster(analyses()[:1])
     assert cluster.groups == ()
     assert "waiting in collectives" in {each.rule for each in cluster.not_judged}

@@ -1,4 +1,4 @@
-"""Ranks with devices of different types are not compared: each type by itself, and it says so."""
+"""Ranks with devices of different types are not compared: each type by itself, and the analysis states that."""
 
 from dataclasses import replace
 
@@ -50,7 +50,7 @@ def test_equal_devices_are_compared_as_ever():
 
 
 def test_a_type_of_its_own_is_no_outlier():
-    """The CPU's rank among three Ascend ones is held against expected ranges alone, and the note says so."""
+    """The CPU's rank among three Ascend ones is held against expected ranges alone, and the note states that."""
     found = analyses([("ascend", "")] * 3 + [("cpu", "")], slept_ms={3: 40})
     cluster = analyse_cluster(found)
     assert notes(cluster) == [
@@ -67,7 +67,7 @@ def test_a_type_of_its_own_is_no_outlier():
 
 
 def test_each_type_is_localised_by_itself():
-    """Inside its own type a sleeping rank is found, and the summary says in which."""
+    """Inside its own type a sleeping rank is found, and the summary names that type."""
     devices = [("nvidia", "H100"), ("nvidia", "A100")] * 4
     found = []
     for number in range(8):

@@ -88,7 +88,7 @@ def test_what_a_slow_rank_does_is_given_with_its_cause():
 
 @pytest.mark.parametrize(("ranks", "holding"), [((0,), False), ((0, 1), True), ((0, 1, 2), False)])
 def test_several_slow_ranks_share_the_blame(ranks, holding):
-    """Two of four cause 85 % together; a third one next to them says no more than chance."""
+    """Two of four cause 85 % together; a third one next to them shows no more than chance."""
     assert holds(finding(*ranks), [waiting(45, 40, 3, 12)]) is holding
 
 
@@ -140,13 +140,13 @@ def test_a_collective_of_several_groups_is_judged_in_each(first_ns, second_ns, h
 
 
 def test_trifles_are_left_out():
-    """Below 1 % of the window nothing is told, at 1 % it is."""
+    """Below 1 % of the window nothing is reported, at 1 % it is."""
     assert not holds(finding(1, lost_ns=9_999), [])
     assert holds(finding(1, lost_ns=10_000), [])
 
 
 def test_time_in_no_call_is_no_function():
-    """On all ranks alike it says that stacks were not recorded; the call trees judge it where ranks wait for it."""
+    """On all ranks alike it states that stacks were not recorded; the call trees judge it where ranks wait for it."""
     assert not holds(finding(1, subject=OUTSIDE), [waiting(5, 90, 3, 2)])
     assert not holds(finding(0, 1, 2, 3, subject=OUTSIDE), [])
     assert holds(finding(1, subject=OUTSIDE), [])

@@ -1,4 +1,4 @@
-"""What the agent noted in a trace and the node left beside it reaches the rules, on the node and in `analyze` alike."""
+"""What the agent noted in a trace and the node left next to it reaches the rules, on the node and in `analyze` alike."""
 
 import gzip
 import json

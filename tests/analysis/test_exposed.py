@@ -1,4 +1,4 @@
-"""What findings on communication may say to lose."""
+"""What findings on communication may claim as lost."""
 
 from dataclasses import replace
 
@@ -32,12 +32,12 @@ def _finding(cause="slow_link", *, lost_ns=20 * MS, bottleneck=COMMUNICATION, ra
 
 @pytest.mark.parametrize(("vendor", "exposed"), [("nvidia", 10 * MS), ("ascend", 10 * MS), ("cpu", None), ("", None)])
 def test_what_no_kernel_hides_is_exposed(vendor, exposed):
-    """40 ms of collectives of which 30 run beside kernels; without a device nothing is hidden for free."""
+    """40 ms of collectives of which 30 overlap kernels; without a device nothing is hidden for free."""
     assert exposed_ns(TraceAbout(vendor=vendor), BREAKDOWN) == exposed
 
 
 def test_a_finding_loses_at_most_what_is_exposed():
-    """On the rank where most is exposed, and the evidence says so; smaller losses and other findings stay."""
+    """On the rank where most is exposed, and the evidence states that; smaller losses and other findings stay."""
     (told,) = bounded([_finding()], {0: 3 * MS, 1: 10 * MS, 2: 90 * MS})
     assert told.lost_ns == 10 * MS
     assert "only 10.0 ms" in told.evidence[-1]

@@ -42,7 +42,7 @@ def recording(folder, mhz=None):
 
 @pytest.mark.parametrize(("mhz", "found"), [(None, False), (1800, False), (1750, False), (1440, True)])
 def test_from_trace_view(tmp_path, mhz, found):
-    """The healthy recording and one within 5 % have none; one that falls by 20 % is told with its clock."""
+    """The healthy recording and one within 5 % have none; one that falls by 20 % is reported with its clock."""
     recording(tmp_path / "rank_0" / "ASCEND_PROFILER_OUTPUT")
     recording(tmp_path / "rank_1" / "ASCEND_PROFILER_OUTPUT", mhz)
     summary = analysed(tmp_path)
@@ -54,7 +54,7 @@ def test_from_trace_view(tmp_path, mhz, found):
 
 
 def test_from_databases(tmp_path):
-    """The same from AICORE_FREQ, where the name of the device tells what it is rated at."""
+    """The same from AICORE_FREQ, where the name of the device gives its rated clock."""
     for rank, mhz in ((0, 1800), (1, 1440)):
         folder = tmp_path / f"rank_{rank}"
         folder.mkdir()

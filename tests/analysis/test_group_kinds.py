@@ -87,7 +87,7 @@ def test_a_group_made_twice_has_one_kind(analysis):
 
 
 def test_everybody(analysis):
-    """The only group of a job is data parallel; beside others the group of everybody is the world."""
+    """The only group of a job is data parallel; among others the group of everybody is the world."""
     alone = told(analysis, groups={"0": EVERYBODY})
     assert group_kinds(alone, [("0", EVERYBODY)])["0", EVERYBODY].kind == "dp"
     beside = told(analysis, groups={"0": EVERYBODY, "1": PAIR})
@@ -101,7 +101,7 @@ def test_a_group_without_ranks_has_none(analysis):
 
 
 def test_the_summary_has_it():
-    """`groups[].kind` of a job of four, whose group says nothing, and what its collectives may say."""
+    """`groups[].kind` of a job of four, whose group shows nothing, and what its collectives may show."""
     found = [analyse_rank(rank_columns(rank), rank=rank) for rank in RANKS]
     (group,) = summary_of(analyse_cluster(found), {}, [])["groups"]
     assert (group["kind"], group["kind_source"]) == ("dp", "the only group, and every rank is in it")

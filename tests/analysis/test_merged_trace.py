@@ -105,7 +105,7 @@ def test_clocks_are_laid_side_by_side(shared, begin_us):
 
 
 def test_a_finding_is_a_track_of_its_own(tmp_path):
-    """With a slice wherever its function runs on its ranks, and what the finding says as arguments."""
+    """With a slice wherever its function runs on its ranks, and what the finding states as arguments."""
     write_merged(tmp_path / "merged.json", _ranks(shared=True), [_FINDING])
     kinds = check(opened(tmp_path / "merged.json"))
     process = next(event["pid"] for event in kinds["M"] if event["args"].get("name") == FINDINGS_PROCESS)

@@ -1,4 +1,4 @@
-"""Network settings from the doctor's files and from what traces carry; insufficient evidence where neither tells."""
+"""Network settings from the doctor's files and from what traces carry; insufficient evidence where neither has them."""
 
 import json
 from dataclasses import replace
@@ -54,7 +54,7 @@ def refused(folder):
 
 
 def test_nothing_tells(tmp_path):
-    """Insufficient evidence, said once."""
+    """Insufficient evidence, reported once."""
     job(tmp_path)
     assert found(tmp_path) == []
     ((ranks, reason),) = refused(tmp_path)
@@ -62,7 +62,7 @@ def test_nothing_tells(tmp_path):
 
 
 def test_facts_of_the_ranks_host(tmp_path):
-    """The doctor's facts of one of two hosts: its ranks are judged, of the others it says that nothing is known."""
+    """The doctor's facts of one of two hosts: its ranks are judged, of the others it states that nothing is known."""
     job(tmp_path, ("node1.example", "node1.example", "node2", "node2"))
     (tmp_path / "node1.json").write_text(facts("node1", BAD))
     assert found(tmp_path) == [("NCCL_IB_DISABLE", [0, 1])]
@@ -82,7 +82,7 @@ def test_hosts_that_differ(tmp_path):
 
 
 def test_traces_without_a_host_take_the_nearest_facts(tmp_path):
-    """The only facts in the trace's folder, else above; of several nobody knows which."""
+    """The only facts in the trace's folder, else above; of several no one knows which."""
     folder = tmp_path / "node"
     folder.mkdir()
     job(folder, ("",) * 4)
@@ -96,7 +96,7 @@ def test_traces_without_a_host_take_the_nearest_facts(tmp_path):
 
 
 def test_verdicts_of_the_doctor(tmp_path, capsys, monkeypatch):
-    """`lockstep doctor --json` and `--facts` as they write them, beside the traces."""
+    """`lockstep doctor --json` and `--facts` as they write them, next to the traces."""
     monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
     main(["doctor", "--json"])
     told = capsys.readouterr().out
@@ -160,7 +160,7 @@ def test_reports_are_known_by_their_beginning(tmp_path, text, is_one):
     ids=["cut off", "version", "host", "environment", "too large", "deep"],
 )
 def test_broken_reports_are_passed_over_by_name(tmp_path, text):
-    """The traces beside them are analysed."""
+    """The traces next to them are analysed."""
     job(tmp_path)
     path = tmp_path / "doctor.json"
     path.write_text(text)

@@ -61,7 +61,7 @@ def test_the_sleeping_forward_is_on_top():
 
 
 def test_a_part_that_refuses_costs_nothing_else():
-    """Samples with readings that cannot be: patterns say so, all other parts are as without them."""
+    """Samples with readings that cannot be: patterns report that, all other parts are as without them."""
     columns = rank_columns(0)
     whole = analyse_rank(columns, rank=0)
     samples = Samples(start_ns=BASE_NS, period_ns=MS, values=np.full(300, -1.0), peak=1.0)
@@ -74,7 +74,7 @@ def test_a_part_that_refuses_costs_nothing_else():
 
 
 def test_evidence_of_the_node_reaches_its_rule():
-    """A throttled control group is a finding of this rank, and without samples the rule says that it has none."""
+    """A throttled control group is a finding of this rank, and without samples the rule states that it has none."""
     found = analyse_rank(rank_columns(1), rank=1, evidence=Evidence(host_samples=THROTTLED))
     assert [(each.cause, each.ranks) for each in found.findings if each.cause == "cpu_contention"] == [
         ("cpu_contention", (1,))
@@ -143,7 +143,7 @@ def test_traces_of_chance_are_analysed(seed):
 
 
 def test_the_vendors_links_are_judged():
-    """A rank's communication.json gives transmission times and what its links say, under the rank's number.
+    """A rank's communication.json gives transmission times and what its links give, under the rank's number.
 
     Contention needs to know when the rank computes.
     """

@@ -138,6 +138,6 @@ def test_predicted_gains_are_those_of_the_repaired_job(name):
 
 
 def test_a_fault_is_found_in_every_step():
-    """The finding says in how many steps the others waited for the rank."""
+    """The finding states in how many steps the others waited for the rank."""
     (found,) = offline(JOBS / "forward")
     assert found.steps == (STEPS, STEPS)

@@ -1,4 +1,4 @@
-"""Real recordings beside the checkout from end to end: sums everywhere, the right rank, function and cause."""
+"""Real recordings next to the checkout from end to end: sums everywhere, the right rank, function and cause."""
 
 from functools import cache, partial
 
@@ -48,7 +48,7 @@ def test_everything_sums_to_the_window(path):
 
 
 def test_the_slow_rank_its_function_and_its_cause():
-    """The recorded job of four: rank 2 is waited for because of its forward; nobody else is named, and it is named once."""
+    """The recorded job of four: rank 2 is waited for because of its forward; no one else is named, and it is named once."""
     found = summary(SHARED / "torch_cpu" / "slow_forward_rank2_with_stack")
     assert causes(found) == [("slow_function", [2])]
     function = found["findings"][0]
@@ -136,7 +136,7 @@ def test_recorded_clocks_are_healthy():
 
 
 def test_recorded_groups_and_settings():
-    """The only group of four is data parallel; Ascend's metadata tells which variables are not set, gloo's nothing."""
+    """The only group of four is data parallel; Ascend's metadata shows which variables are not set, gloo's nothing."""
     (group,) = summary(SHARED / "torch_cpu" / "healthy")["groups"]
     assert group["kind"] == "dp"
     assert "network_configuration" in {each["rule"] for each in summary(SHARED / "torch_cpu" / "healthy")["not_judged"]}

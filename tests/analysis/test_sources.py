@@ -59,7 +59,7 @@ def test_what_cannot_be_used_is_said(tmp_path):
     """No such path, an empty folder, a table without times: each by name, and nothing is raised."""
     (tmp_path / "empty").mkdir()
     found = find_sources([tmp_path / "none.json", tmp_path / "empty", TABLES / "operator_details.csv"])
-    assert names(found) == [("none.json", ABSENT)]  # opened, and refused, by whoever loads it
+    assert names(found) == [("none.json", ABSENT)]  # opened, and refused, where it is loaded
     assert [(each.path, "expected" in each.error) for each in found.skipped] == [
         (str(tmp_path / "empty"), True),
         (str(TABLES / "operator_details.csv"), True),
@@ -100,7 +100,7 @@ def test_a_rank_that_kept_its_tables_alone(tmp_path):
 
 
 def test_tables_without_a_row_are_refused(tmp_path):
-    """A header alone is no trace, and says so."""
+    """A header alone is no trace, and the error states that."""
     header = (TABLES / "kernel_details_arithmetic.csv").read_text().splitlines()[0]
     (tmp_path / "kernel_details.csv").write_text(header + "\n")
     (source,) = find_sources([tmp_path]).sources
@@ -116,7 +116,7 @@ def test_a_clusters_file_of_communication_is_kept_apart():
 
 
 def test_a_broken_table_beside_a_trace_is_passed_over(tmp_path):
-    """The trace counts, its kernels are missing, and why is said."""
+    """The trace counts, its kernels are missing, and why is reported."""
     output = tmp_path / "rank4_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
     output.mkdir(parents=True)
     trace = RANK / "ASCEND_PROFILER_OUTPUT" / "trace_view.json.gz"

@@ -78,7 +78,7 @@ def test_findings_groups_and_localisation_agree(summary):
 
 
 def test_a_rank_has_what_was_found_on_it(summary):
-    """Who reads the entry of one rank finds there what only a look at all ranks could tell too, each cause once."""
+    """Who reads the entry of one rank finds there what only a look at all ranks could show too, each cause once."""
     told = {(each["cause"], each["subject"], rank) for each in summary["findings"] for rank in each["ranks"]}
     by_rank = [(each["cause"], each["subject"], rank["rank"]) for rank in summary["ranks"] for each in rank["findings"]]
     assert sorted(by_rank) == sorted(told)

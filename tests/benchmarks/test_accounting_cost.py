@@ -1,4 +1,4 @@
-"""The benchmark of the accounting measures what it says."""
+"""The benchmark of the accounting measures what it claims to."""
 
 from benchmarks import accounting_cost
 from lockstep.contracts.records import RECORD_FIELDS, RECORD_STRUCT

@@ -1,4 +1,4 @@
-"""The table counts what it says, and the detector keeps what it has reached on a few of its scenarios."""
+"""The table counts what it claims to, and the detector keeps what it has reached on a few of its scenarios."""
 
 from dataclasses import replace
 
@@ -226,7 +226,7 @@ def test_three_sigma_cannot_speak_in_a_small_job():
 
 
 def test_the_relative_score_needs_a_quarter():
-    """A score of 0.75 lies beyond +33 %: 20 % are not told, 100 % are."""
+    """A score of 0.75 lies beyond +33 %: 20 % are not reported, 100 % are."""
     slow = Fault(cause="compute", ranks=(1,), ratio=0.2, begin=0)
     job = Scenario(name="t", degrees="dp=8", seed=1, steps=32, faults=(slow,))
     assert baselines.relative_score(generate(job)) == []

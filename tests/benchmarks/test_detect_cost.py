@@ -1,4 +1,4 @@
-"""What is measured is what it is said to be: whole steps, memory counted once, missed budgets told."""
+"""What is measured is what it is called: whole steps, memory counted once, missed budgets reported."""
 
 from types import SimpleNamespace
 
@@ -80,7 +80,7 @@ def test_a_missed_budget_is_told(monkeypatch, capsys):
 
 
 def test_steps_after_warm_up_are_measured(monkeypatch):
-    """As many as are said, with the last rows counted apart from the state."""
+    """As many as are reported, with the last rows counted apart from the state."""
     monkeypatch.setattr(detect_cost, "STEPS", 30)
     spent = measure(8, slow=1, all_columns=False)
     measured = 30 - detect_cost.WARM_UP_STEPS

@@ -149,7 +149,7 @@ def test_a_hang_ends_the_records_until_the_restart(name, records):
 
 
 def test_ranks_lie_as_they_are_told():
-    """A frozen counter says one index for ever, a mad clock is years ahead; everybody else goes on as before."""
+    """A frozen counter reports one index for ever, a mad clock is years ahead; everybody else goes on as before."""
     plan = replace(UNDISTURBED, frozen_rank=1, mad_clock_rank=2)
     log = generate(scenario("dp=4", steps=60, interruptions=plan)).log().columns
     step, start = ({rank: log[name][log["rank"] == rank] for rank in range(4)} for name in ("step", "start_ns"))

@@ -1,4 +1,4 @@
-"""The attacks of one user of a node on another: each is refused, as the table says."""
+"""The attacks of one user of a node on another: each is refused, as the table states."""
 
 import os
 import subprocess

@@ -100,7 +100,7 @@ def layers_by_stage(run):
 
 
 def test_deepspeed_fills_stages_in_order(runs):
-    """78 layers on 12 stages are 7 on each of 11 and one on the last, as BLOOM's chronicles say of that job."""
+    """78 layers on 12 stages are 7 on each of 11 and one on the last, as BLOOM's chronicles state for that job."""
     run = next(r for r in runs if r.set_name == "bigscience" and r.stages == 12 and len(r.tree.model.blocks) == 80)
     assert layers_by_stage(run) == [7] * 11 + [1]
     balanced = next(r for r in runs if r.set_name == "bigscience" and len(r.tree.model.blocks) == 72 and r.stages == 12)

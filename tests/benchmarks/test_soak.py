@@ -21,7 +21,7 @@ def column(rows, name):
 
 
 def test_the_parts_of_every_record_sum_to_its_step():
-    """What the nodes send is an exact account: own work and waits are the step, and nobody waits less than nothing."""
+    """What the nodes send is an exact account: own work and waits are the step, and no one waits less than nothing."""
     job = Job(PLAN)
     for step in (0, 19, 20, 39):
         rows = job.rows(step, 0, PLAN.nodes)
@@ -32,7 +32,7 @@ def test_the_parts_of_every_record_sum_to_its_step():
 
 
 def test_one_slow_rank_lengthens_everybodys_step():
-    """From the fault on its compute is a tenth longer, nobody waits as little as it does, and all steps grow alike."""
+    """From the fault on its compute is a tenth longer, no one waits as little as it does, and all steps grow alike."""
     job = Job(PLAN)
     before, after = (job.rows(step, 0, PLAN.nodes).reshape(-1, len(FIELDS)) for step in (19, 20))
     growth = column(after, "compute_ns") / column(before, "compute_ns")

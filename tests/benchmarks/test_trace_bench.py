@@ -1,4 +1,4 @@
-"""What is compared is what was done: parts add up, failures are told, missed targets are too."""
+"""What is compared is what was done: parts add up, failures are reported, missed targets are too."""
 
 import subprocess
 import sys
@@ -63,7 +63,7 @@ def test_parts_are_read_whatever_else_is_printed():
 
 
 def test_a_process_that_fails_keeps_what_it_did():
-    """Its last words say why."""
+    """Its last words state why."""
     line = '{"part": "imports", "cpu_s": 0.1, "peak_mb": 20.0}'
     cost = measured([sys.executable, "-c", f"print({line!r}); raise ValueError('no step')"])
     assert (len(cost.parts), cost.failure, cost.has_loaded) == (1, "ValueError: no step", False)
@@ -111,7 +111,7 @@ def test_a_peer_that_cannot_load_is_no_comparison(tmp_path, monkeypatch, capsys)
 
 
 def test_a_process_at_its_limit_is_ended_and_what_it_cost_is_known():
-    """What it had told is kept, the rest of its CPU time is a part without an end; memory is counted as well."""
+    """What it had reported is kept, the rest of its CPU time is a part without an end; memory is counted as well."""
     line = '{"part": "imports", "cpu_s": 0.01, "peak_mb": 1.0}'
     program = f"print({line!r}, flush=True); held = bytearray(60_000_000)\nwhile True: pass"
     cost = measured([sys.executable, "-c", program], limit_s=1)
@@ -129,7 +129,7 @@ def test_a_process_within_its_limit_is_measured_as_without():
 
 @pytest.mark.parametrize(("load_s", "status"), [(5.0, 0), (4.9, 1)])
 def test_a_peer_that_was_ended_is_compared_by_what_it_had_cost(load_s, status, tmp_path, monkeypatch, capsys):
-    """Its figures and ratios are told as lower bounds and held to the targets as they are."""
+    """Its figures and ratios are reported as lower bounds and held to the targets as they are."""
     peer = Cost([Part("imports", 1.0, 40.0), Part("not finished", load_s, 320.0)], "ended", is_bound=True)
     costs = {PEER: peer, PEER_WORK: _finished(0.1, 10.0), ALL_WORK: _finished(0.5, 80.0)}
     monkeypatch.setattr(trace_bench, "compare", lambda *_: costs)

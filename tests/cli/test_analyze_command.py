@@ -21,7 +21,7 @@ with LocalCluster(**options, threads_per_worker=1, local_directory=sys.argv[1]) 
     assert cluster.scheduler_address.startswith("tcp://127.0.0.1:")
     sys.exit(main(["analyze", "--json", "--scheduler", cluster.scheduler_address, *sys.argv[2:]]))
 """
-"""A scheduler and a worker on loopback, and the command beside them: what it sends goes over TCP."""
+"""A scheduler and a worker on loopback, and the command with them: what it sends goes over TCP."""
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_a_person_reads_where_and_what_to_do(job, capsys):
 
 
 def test_one_trace_shows_its_path(capsys):
-    """A recording alone: its path, and nobody to compare with."""
+    """A recording alone: its path, and no one to compare with."""
     assert main(["analyze", str(RECORDING)]) == 0
     said = capsys.readouterr().out
     assert "critical path:" in said
@@ -57,7 +57,7 @@ def test_one_trace_shows_its_path(capsys):
 
 
 def test_json_and_files_say_the_same(job, tmp_path, capsys):
-    """One object on standard output, the same in summary.json; a report and columns beside it; what was skipped."""
+    """One object on standard output, the same in summary.json; a report and columns next to it; what was skipped."""
     write(job, b"[]", "rank9.json")
     out = tmp_path / "new" / "out"
     assert main(["analyze", "--json", "--processes", "1", "--out", str(out), str(job)]) == 0
@@ -75,7 +75,7 @@ def test_json_and_files_say_the_same(job, tmp_path, capsys):
 
 
 def test_what_was_written_is_analysed_again(job, tmp_path, capsys):
-    """The stored columns of a run give the same findings; the run's own summary beside them is no trace."""
+    """The stored columns of a run give the same findings; the run's own summary next to them is no trace."""
     out = tmp_path / "out"
     main(["analyze", "--json", "--processes", "1", "--out", str(out), str(job)])
     first = json.loads(capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""`lockstep build-hooks`: what it leaves behind, and what it says where it cannot build."""
+"""`lockstep build-hooks`: what it leaves behind, and what it states where it cannot build."""
 
 import json
 import os

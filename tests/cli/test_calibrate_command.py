@@ -88,7 +88,7 @@ def test_measured_runs_give_back_what_made_them(tmp_path, capsys):
 
 
 def test_a_step_log_gives_the_step_of_the_run(tmp_path, capsys):
-    """The section fitted to a log of slower ranks makes the forecast their step, what stands beside it included."""
+    """The section fitted to a log of slower ranks makes the forecast their step, time outside it included."""
     (tmp_path / "spec.yaml").write_text(SPEC)
     measured_s = write_steps(tmp_path / "log.parquet")
     assert main(["calibrate", str(tmp_path / "spec.yaml"), "--steps", str(tmp_path / "log.parquet")]) == 0

@@ -16,7 +16,7 @@ def write(path, **changed):
 
 
 def test_this_node_is_judged(capsys):
-    """Every check has its line; the status says whether one warns."""
+    """Every check has its line; the status shows whether one warns."""
     end = main(["doctor"])
     said = capsys.readouterr().out
     assert "shared memory: " in said

@@ -52,7 +52,7 @@ def test_a_person_reads_the_suggestion(told):
 
 
 def test_a_trace_needs_a_link_that_it_cannot_tell(capsys):
-    """Where sizes are too alike the command says so; with latency and bandwidth given it answers."""
+    """Where sizes are too alike the command states that; with latency and bandwidth given it answers."""
     assert main(["fuse", str(RECORDING)]) == 2
     assert "cannot distinguish latency from bandwidth" in capsys.readouterr().err
     assert main(["fuse", str(RECORDING), "--latency", "1e-4", "--bandwidth", "1e8", "--json"]) == 0
@@ -63,7 +63,7 @@ def test_a_trace_needs_a_link_that_it_cannot_tell(capsys):
 
 
 def test_an_option_replaces_half_of_the_link(told):
-    """Latency as given, bandwidth as the list says."""
+    """Latency as given, bandwidth as the list states."""
     _, said = told(LIST, "--latency", "0", "--json")
     link = json.loads(said.out)["link"]
     assert (link["latency_seconds"], link["bytes_per_second"]) == (0.0, 1e9)

@@ -53,7 +53,7 @@ def test_mistakes_are_named(capsys, arguments, words):
 @pytest.mark.parametrize("flag", ["--exporter-port", "--coordinator-port"])
 @pytest.mark.parametrize("port", ["99999", "-1", "high"])
 def test_a_port_that_is_none_is_named_by_its_option(capsys, flag, port):
-    """Two services have an `http_port`: the option says which is meant."""
+    """Two services have an `http_port`: the option names the one that is meant."""
     with pytest.raises(SystemExit) as ended:
         main(["up", f"{flag}={port}"])
     assert ended.value.code == 2
@@ -71,7 +71,7 @@ def test_a_bad_file_is_named(tmp_path, capsys, content):
 
 @pytest.mark.parametrize("service", ["exporter", "coordinator"])
 def test_a_port_in_use_is_named(tmp_path, service):
-    """A service whose port is taken says which, and ends."""
+    """A service whose port is taken names the port, and ends."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -254,7 +254,7 @@ def test_run_needs_no_extra():
     [("up", "aiohttp", "all"), ("demo", "rich", "all"), ("exporter", "aiohttp", "all"), ("demo", "torch", "demo")],
 )
 def test_a_base_install_says_what_a_service_needs(command, package, extra):
-    """In a training image a command that needs an extra says so in one line."""
+    """In a training image a command that needs an extra names it in one line."""
     code = f"import sys; sys.modules['{package}'] = None; from lockstep.cli.main import main; sys.exit(main(['{command}']))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2

@@ -76,7 +76,7 @@ async def test_progress_cost_and_what_the_traces_say(site, capsys):
 
 
 async def test_ranks_that_deliver_nothing_are_a_failure(site, capsys):
-    """The reason of each is printed, and the status says it."""
+    """The reason of each is printed, and the exit status shows it."""
     end, _ = await asyncio.gather(
         asyncio.to_thread(main, command(site, "--ranks", "1")), answer(site, error="not a trace")
     )

@@ -1,4 +1,4 @@
-"""`lockstep replay`: JSON Lines of incidents, or one line that says what is wrong."""
+"""`lockstep replay`: JSON Lines of incidents, or one line that states what is wrong."""
 
 import asyncio
 import json
@@ -88,7 +88,7 @@ def test_a_bad_groups_file_is_named(file, tmp_path, capsys, content):
 
 
 def test_a_file_that_is_no_log_is_named(tmp_path, capsys):
-    """What cannot be read is said with its path."""
+    """What cannot be read is reported with its path."""
     path = tmp_path / "steps.parquet"
     path.write_text("no log")
     assert main(["replay", str(path)]) == 2
@@ -97,7 +97,7 @@ def test_a_file_that_is_no_log_is_named(tmp_path, capsys):
 
 @pytest.fixture
 def recording(tmp_path):
-    """Record the same job as a coordinator would; return the directory and what was told live."""
+    """Record the same job as a coordinator would; return the directory and what was reported live."""
     slow = Fault(cause="compute", ranks=(3,), ratio=0.1, begin=60)
     made = generate(Scenario(name="job", degrees="tp=2,dp=4", seed=2, steps=100, faults=(slow,)))
     start = Start(policy=Policy(), domains="", order="tp-cp-ep-dp-pp")
@@ -109,7 +109,7 @@ def recording(tmp_path):
 
 
 def test_a_recording_needs_no_flags(recording, capsys):
-    """The directory, and one part of it, tell what was told live; with degrees by hand the same ranks."""
+    """The directory, and one part of it, give what was reported live; with degrees by hand the same ranks."""
     directory, live = recording
     assert main(["replay", str(directory), "--json"]) == 0
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == live
@@ -137,7 +137,7 @@ def test_mistakes_with_a_recording_are_named(recording, capsys, arguments, words
 
 
 def test_leniently_the_rest_is_told(file, tmp_path, capsys):
-    """Rows that no log can hold, ranks that no domain has and steps told twice are counted; the slow rank is found."""
+    """Rows that no log can hold, ranks that no domain has and steps reported twice are counted; the slow rank is found."""
     table = pq.read_table(file)
     columns = {name: table.column(name).to_numpy().copy() for name in table.column_names}
     columns["compute_ns"] = columns["compute_ns"].astype(float)

@@ -46,7 +46,7 @@ def config(tmp_path):
 
 
 def test_a_hangup_reads_the_configuration_again(config):
-    """What can change does, what cannot is named, a wrong file is told and survived; the end is as always."""
+    """What can change does, what cannot is named, a wrong file is reported and survived; the end is as always."""
     service = Service(config)
     port = service.wait_for(r"coordinator on http://127\.0\.0\.1:(\d+)/").group(1)
     config.write_text(config.read_text().replace("broker_port: 1", "broker_port: 2") + "slow_floor_ratio: 0.1\n")

@@ -80,7 +80,7 @@ def test_a_person_reads_step_time_place_and_memory(path, capsys):
 
 
 def test_json_has_these_keys_and_no_others(path, capsys):
-    """What other programs read is a contract, and says what the library says."""
+    """What other programs read is a contract, and states what the library gives."""
     assert main(["simulate", str(path), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert set(told) == KEYS
@@ -94,7 +94,7 @@ def test_json_has_these_keys_and_no_others(path, capsys):
 
 
 def test_memory_that_does_not_suffice_is_said(path, capsys):
-    """A job that does not fit is told loudly, for people and programs."""
+    """A job that does not fit is reported loudly, for people and programs."""
     path.write_text(SPEC.replace("preset: HC2", "preset: HC2\n  device: {memory_bytes: 1e8}"))
     assert main(["simulate", str(path)]) == 0
     assert "OUT OF MEMORY" in capsys.readouterr().out

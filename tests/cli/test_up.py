@@ -1,4 +1,4 @@
-"""`lockstep up`: the services of one machine, told by flags."""
+"""`lockstep up`: the services of one machine, set by flags."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ UP = [sys.executable, "-m", "lockstep.cli.main", "up"]
 
 @pytest.mark.servers
 def test_with_a_token_file_things_can_be_changed(tmp_path):
-    """Who has the token may change a threshold; nobody else may."""
+    """Who has the token may change a threshold; no one else may."""
     (tmp_path / "token").write_text("word-of-many-letters\n")
     port = free_port()
     ports = [f"--coordinator-port={port}", "--exporter-port=0"]
@@ -60,7 +60,7 @@ def test_the_services_meet_without_a_port_of_a_broker(tmp_path):
 
 @pytest.mark.parametrize("words", [["up"], ["top"], ["profile", "job", "--ranks", "0"]], ids=lambda words: words[0])
 def test_one_name_for_one_thing(words):
-    """The token's file, and the coordinator's address where one is asked, are said alike everywhere."""
+    """The token's file, and the coordinator's address where one is asked, are reported alike everywhere."""
     assert build_parser().parse_args([*words, "--token-file", "token"]).token_file == "token"
     if words != ["up"]:
         build_parser().parse_args([*words, "--coordinator", "http://127.0.0.1:9856"])

@@ -71,7 +71,7 @@ def test_options_combine_and_commas_separate(path, capsys):
 
 
 def test_degrees_take_the_ranks_that_are_left(path, capsys):
-    """Where dp is not named it follows; again given, each is an alternative; what cannot be says why."""
+    """Where dp is not named it follows; again given, each is an alternative; what cannot be states why."""
     found = told(capsys, path, "--degrees", "tp=4", "--degrees", "tp=1,pp=2", "--degrees", "tp=1,dp=4,pp=4")
     sets = {each["name"]: each["set"] for each in found["alternatives"]}
     assert sets["tp=4"]["strategy.dp"] == 1
@@ -92,7 +92,7 @@ def test_a_field_of_another_model_needs_that_model(path, capsys):
 
 
 def test_a_search_lists_spreads(path, capsys):
-    """It finds spreads of the same ranks, and says when it did not try all."""
+    """It finds spreads of the same ranks, and states when it did not try all."""
     found = told(capsys, path, "--search")
     assert found["all_tried"] is True
     assert len(found["alternatives"]) == 5  # the best of each way to divide four ranks
@@ -147,7 +147,7 @@ def test_a_wrong_option_is_named(path, options, said, capsys):
 
 
 def test_a_healthy_job_needs_a_question(path, tmp_path, capsys):
-    """With nothing sick and nothing asked there is nothing to say."""
+    """With nothing sick and nothing asked there is nothing to print."""
     file = tmp_path / "healthy.yaml"
     file.write_text(SPEC[: SPEC.index("  health")])
     assert main(["whatif", str(file)]) == 2

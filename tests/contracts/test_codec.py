@@ -150,7 +150,7 @@ def test_progress_that_cannot_be_is_refused(issues, what):
 
 
 def test_a_tree_whose_parent_comes_later_is_refused():
-    """A call tree can only point backwards, so that nobody loops in it."""
+    """A call tree can only point backwards, so that no one loops in it."""
     bad = replace(SUMMARY, tree=[replace(SUMMARY.tree[0], parent=0)])
     with pytest.raises(MalformedError, match="parent"):
         codec.decode(topics.run_topic("r", topics.SUMMARY, "n"), codec.encode(bad))
@@ -167,7 +167,7 @@ def test_another_version_is_named_even_when_its_fields_differ():
 
 
 def test_a_refused_value_is_named_with_its_place():
-    """The message says what, where, got and expected, in the words of the field."""
+    """The message states what, where, got and expected, in the words of the field."""
     bad = replace(SILENT, ranks=[replace(RANK, attempt=(1 << 64) - 1)])
     with pytest.raises(
         MalformedError, match=r"ranks\[0\]\.attempt in .*announce/n: got 18446744073709551615, expected"

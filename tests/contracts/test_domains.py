@@ -108,7 +108,7 @@ def test_degrees_must_fill_the_world():
 
 
 def test_a_lone_world_group_is_data_parallel():
-    """A job whose only group holds every rank is data parallel; beside other groups it is the world."""
+    """A job whose only group holds every rank is data parallel; among other groups it is the world."""
     world = Domain("world", "default", (0, 1, 2, 3))
     assert [d.kind for d in from_groups([world, world], 4).domains] == ["dp"]
     tp = [Domain("tp", "a", (0, 1)), Domain("tp", "b", (2, 3))]

@@ -1,4 +1,4 @@
-"""What a rank runs on: round trip, and refusal of everything that no agent says."""
+"""What a rank runs on: round trip, and refusal of everything that no agent reports."""
 
 import contextlib
 
@@ -26,7 +26,7 @@ FACTS = RankFacts(
 
 @pytest.mark.parametrize("facts", [FACTS, RankFacts()])
 def test_facts_round_trip(facts):
-    """What is told comes back equal, what is not known as not known."""
+    """What is reported comes back equal, what is not known as not known."""
     assert facts_from_json(facts_to_json(facts), where="0.ring") == facts
 
 

@@ -23,7 +23,7 @@ RESERVED = {
     "quantile",
     "type",
 }
-# A gauge ends in its unit, or is a plain count or state of what the name says.
+# A gauge ends in its unit, or is a plain count or state of what the name states.
 UNITLESS = re.compile(
     r"_(info|up|step|fds|frames|incidents|messages|leader|peers|coordinators|series|ranks|processes|cores|load|blind|reporting|omitted|quarantined|state|fluctuating|connected|successful|alive|open|seconds|bytes|ratio|slow_ranks|flops_per_second)$"
 )
@@ -33,7 +33,7 @@ UNITLESS = re.compile(
 def test_naming(metric):
     """Prefix, snake case, _total on counters only, base units, help as a sentence, no label that others own.
 
-    What every service of Prometheus says of its process has the name that it has everywhere.
+    What every service of Prometheus exports of its process has the name that it has everywhere.
     """
     prefix = "process" if metric.source == "both" else "lockstep"
     assert re.fullmatch(rf"{prefix}(_[a-z0-9]+)+", metric.name)

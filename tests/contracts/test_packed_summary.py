@@ -59,7 +59,7 @@ def test_a_summary_comes_back_equal(summary):
 @settings(max_examples=100, deadline=None)
 @given(tree=_TREE, path=st.lists(st.tuples(_NAME, _NAME, _INT), max_size=9))
 def test_any_tree_comes_back_equal(tree, path):
-    """Whoever made it: self times need not be what totals leave, and names may repeat."""
+    """From any source: self times need not be what totals leave, and names may repeat."""
     summary = replace(EMPTY, tree=tree, path=path)
     data, _ = packed_bytes(summary)
     if len(data) <= limits.SUMMARY_WIRE_MAX_BYTES:

@@ -68,7 +68,7 @@ def test_peak_of_a_device(device, dtype, tflops):
 
 @pytest.mark.parametrize("row", PEAKS, ids=lambda row: row.pattern)
 def test_a_row_is_dense_and_has_a_source(row):
-    """Formats are known ones, none is faster than half its width allows, and the source is said."""
+    """Formats are known ones, none is faster than half its width allows, and the source is reported."""
     assert row.source
     assert re.compile(row.pattern)
     assert set(row.tflops) <= set(DTYPES)

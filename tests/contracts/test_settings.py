@@ -49,6 +49,6 @@ def test_booleans_from_text(text, value):
     ],
 )
 def test_mistakes_are_named(sources, message):
-    """A wrong key names the nearest known one; a wrong value says what was expected."""
+    """A wrong key names the nearest known one; a wrong value states what was expected."""
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
         build(**sources)

@@ -47,7 +47,7 @@ def announce(
 
 
 def finding(rank=2, *, kind=SLOW_RANK, cause="compute", onset=60, ratio=0.5, seconds=0.05, ranks=None, **more):
-    """Return a finding of a slow rank, or what `more` says."""
+    """Return a finding of a slow rank, changed by `more`."""
     values = {
         "scope": "rank",
         "domain": ("dp", "dp0"),

@@ -1,6 +1,6 @@
 """A coordinator without sockets: a step log arrives in batches of nodes, captures and diagnoses are answered in time.
 
-What it told is in `told`, the last form of each incident by id. Time is the log's.
+What it reported is in `reported`, the last form of each incident by id. Time is the log's.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Live:
     def __init__(self, *, tap=None, memories=None, policy=None, domains="", refuses=(), store=None):
         self.policy = policy or Policy()
         self.runs = Runs(CoordinatorConfig(domains=domains), self.policy, memories or {}, lambda: 0.0, tap)
-        self.told = {}
+        self.reported = {}
         self.instructions = []
         self.refuses = refuses
         self.attempt = 1
@@ -68,7 +68,7 @@ class Live:
                 self.instructions.append(instruction)
                 match instruction:
                     case ev.OpenIncident() | ev.UpdateIncident() | ev.CloseIncident():
-                        self.told[instruction.incident.id] = instruction.incident
+                        self.reported[instruction.incident.id] = instruction.incident
                     case ev.RequestCapture():
                         request = instruction.request
                         for rank in request.ranks:
@@ -164,25 +164,25 @@ class Live:
             batches = [batch_of(log, rows[node[rows] == name], f"node{name}", now_s) for name in names]
             for taken in [batches] if gathered else [[batch] for batch in batches]:
                 self.perform(self.runs.take_batches(taken, now_s), now_s)
-        self.told |= {
+        self.reported |= {
             each.id: each for run in self.runs.by_name.values() for each in run.machine.tracker.incidents.values()
         }
 
     def end(self):
-        """Write what a coordinator writes when it is told to end."""
+        """Write what a coordinator writes when it is asked to end."""
         self.effects.writer.remember(all_of_it=True)
         assert asyncio.run(self.effects.writer.flush())
 
     def followed_by(self, store, **more):
         """Return the next coordinator on the same store; what is on its way to this one will reach that one."""
         heir = Live(memories=store.load_runs(), store=store, **more)
-        heir._answers, heir._count, heir.told = self._answers, self._count, dict(self.told)
+        heir._answers, heir._count, heir.reported = self._answers, self._count, dict(self.reported)
         return heir
 
     def lines(self):
         """Return the incidents as replay prints them."""
         nodes = {name: run.membership.nodes for name, run in self.runs.by_name.items()}
-        return [to_line(each, nodes=nodes.get(each.run)) for each in self.told.values()]
+        return [to_line(each, nodes=nodes.get(each.run)) for each in self.reported.values()]
 
 
 def batch_of(log, rows, node, now_s):

@@ -56,7 +56,7 @@ async def test_incidents_are_listed_filtered_and_found(site):
 
 
 async def test_what_is_not_there_is_named(site):
-    """Unknown run, incident, path and filter: a JSON error that says which."""
+    """Unknown run, incident, path and filter: a JSON error that names it."""
     assert "'nobody'" in (await get(site, "/api/v1/runs/nobody", 404))["error"]
     assert "'x-1'" in (await get(site, "/api/v1/incidents/x-1", 404))["error"]
     assert "'half'" in (await get(site, "/api/v1/incidents?state=half", 400))["error"]
@@ -109,7 +109,7 @@ async def test_a_bad_profile_request_is_named(site, body, named):
 
 
 async def test_a_profile_is_asked_for_once(site):
-    """With one under way the second is a conflict that says so; a broken body and an unknown run are refused."""
+    """With one under way the second is a conflict that states that; a broken body and an unknown run are refused."""
     site.runs.by_name["job"].machine.captures.current = None
     status, answer = await post(site, {"ranks": [1, 3], "steps": 2})
     assert status == 202
@@ -158,7 +158,7 @@ async def test_answers_are_compressed_when_asked(site):
 
 
 async def test_scrapers_of_one_moment_share_a_text_made_off_the_event_loop(site, monkeypatch):
-    """Forty at once cost one rendering and one compression; what has changed since is rendered anew."""
+    """Forty at once cost one rendering and one compression; what has changed since is rendered again."""
     threads = []
 
     def record(*given):

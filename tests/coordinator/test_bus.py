@@ -123,7 +123,7 @@ async def test_a_frame_that_cannot_be_decoded_loses_its_records_and_blocks_nothi
 
 
 async def test_a_frame_must_hold_as_many_records_as_it_says():
-    """A header that says otherwise than its batch would make the ledger wrong: refused, and lost as it says."""
+    """A header that differs than its batch would make the ledger wrong: refused, and lost by its count."""
     ears = deaf()
     ears.bus._take(STEPS_TOPIC, frame(1, encode(BATCH), BATCH.count + 5))
     assert ears.got == []
@@ -246,7 +246,7 @@ async def test_requests_reach_their_node(broker):
 
 
 async def test_coordinators_know_of_each_other_and_of_their_end(broker):
-    """Heartbeats are retained, and the last one says that its coordinator is gone."""
+    """Heartbeats are retained, and the last one states that its coordinator is gone."""
     first = Ears(broker, "c1")
     async with listening(first):
         second = Ears(broker, "c2")

@@ -146,7 +146,7 @@ def test_the_host_of_an_incident_comes_with_it():
 
 
 def test_the_gain_is_the_models_where_there_is_one():
-    """One meaning, one series: a model goes before the advice's breakdown, and what neither can say is left out."""
+    """One meaning, one series: a model goes before the advice's breakdown, and what neither can give is left out."""
     said = Prediction(gain_ratio=0.4, faulty_step_seconds=0.5, repaired_step_seconds=0.3, error_band_ratio=0.05)
     told = (incident(1, advice=ADVICE, prediction=said), incident(2, advice=ADVICE), incident(3, advice=()))
     found = samples(rendered(snapshot(run_snapshot(incidents=told)), "text").decode())
@@ -202,7 +202,7 @@ def test_a_forgotten_run_leaves_no_series():
 
 
 def test_the_histogram_is_cumulative():
-    """Buckets count what is not longer; the sum tells what +Inf hides."""
+    """Buckets count what is not longer; the sum shows what +Inf hides."""
     found = samples(rendered(snapshot(run_snapshot()), "text").decode())
     name = "lockstep_run_step_duration_seconds"
     assert found[f"{name}_bucket", (("le", "0.1"), ("run", "job"))] == 2

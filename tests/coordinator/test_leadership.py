@@ -49,7 +49,7 @@ def test_a_successor_takes_a_higher_term():
 
 
 def test_a_silent_leader_is_no_leader():
-    """Should the broker forget the last will, silence says the same."""
+    """Should the broker forget the last will, silence states the same."""
     first, second = connected("a", 1), connected("b", 2)
     second.take(first.heartbeat(NOW), NOW)
     assert not second.update(NOW + SETTLE_S)
@@ -93,7 +93,7 @@ def test_a_leader_that_was_suspended_leads_under_a_term_of_its_own():
 
 
 def test_a_term_that_no_leader_can_have_is_left_out():
-    """Terms are unix seconds: one from a hundred years ahead is no leader's, whoever sends it, and moves nothing."""
+    """Terms are unix seconds: one from a hundred years ahead is no leader's, whichever client sends it, and moves nothing."""
     first, second = connected("a", 1), connected("b", 2)
     assert first.update(NOW + SETTLE_S)
     term = first.term

@@ -179,7 +179,7 @@ def test_what_somebody_copies_or_clicks_is_not_replaced(tab, server):
 
 
 def test_times_are_utc_and_the_readers_own(tab, server):
-    """Beside UTC stand the reader's clock and how long ago it was; both survive a refreshment, once."""
+    """Next to UTC are the reader's clock and how long ago it was; both survive a refreshment, once."""
     opened = server.do(lambda: next(iter(server.site.runs.by_name["job"].machine.tracker.incidents.values())))
     tab.call("Emulation.setTimezoneOverride", timezoneId="Asia/Kolkata")
     try:

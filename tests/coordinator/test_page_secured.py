@@ -95,7 +95,7 @@ def send(broker, begin_s, first, last):
 
 
 def knows(url, run):
-    """Whether the coordinator has heard of a run: a page that is asked for earlier is another one."""
+    """Whether the coordinator knows of a run: a page that is asked for earlier is another one."""
     told = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
     request = urllib.request.Request(f"{url}/api/v1/runs/{run}", headers={"Authorization": f"Basic {told}"})
     try:

@@ -432,7 +432,7 @@ def test_a_tap_hears_batches_as_they_are_taken():
 
 
 def test_only_news_must_not_overtake_batches():
-    """What nodes announce again and again says nothing new; a rank, an attempt, an end does."""
+    """What nodes announce again and again shows nothing new; a rank, an attempt, an end does."""
     watch = runs()
     two_nodes(watch)
     assert not watch.is_news(announce(0, 1, heartbeat_s=START_UNIX_S + 9))

@@ -1,4 +1,4 @@
-"""Other thresholds for runs that are there and for runs that come: what a recording has to hear of it."""
+"""Other thresholds for runs that are there and for runs that come: what a recording has to receive of it."""
 
 from coordinator.decide import events as ev
 from coordinator.runs import Runs
@@ -13,7 +13,7 @@ OTHER = apply(Policy(), {"excess.floor_ratio": 2.0, "detectors.fluctuation": Fal
 
 
 class Heard(list):
-    """A tap that keeps what it hears, with when and of which run."""
+    """A tap that keeps what it receives, with when and of which run."""
 
     def receive(self, what, now_s, run=""):
         self.append((what, now_s, run))
@@ -28,7 +28,7 @@ def told_with(tap=None):
 
 
 def test_a_change_is_heard_of_runs_that_are_there_and_of_those_that_come():
-    """Each run's thresholds are told at its beginning, and once more when they change; not with every announcement."""
+    """Each run's thresholds are reported at its beginning, and once more when they change; not with every announcement."""
     tap = Heard()
     watch = told_with(tap)
     two_nodes(watch)

@@ -49,7 +49,7 @@ async def play(wire, first, last, start_s):
 
 @pytest.mark.servers
 async def test_from_records_to_the_function_over_a_real_broker(mosquitto, tmp_path):
-    """Announce, steps, incident, request, summaries, diagnosis; all of it is there after a restart, and told once."""
+    """Announce, steps, incident, request, summaries, diagnosis; all of it is there after a restart, and reported once."""
     now = time.time()
     settings = {"broker_port": mosquitto, "state_directory": str(tmp_path)}
     async with wired(MqttBroker(BrokerConfig(broker_port=mosquitto))) as wire:
@@ -109,7 +109,7 @@ async def test_batches_wait_for_each_other_and_not_for_ever(monkeypatch):
 
 
 async def test_a_port_in_use_is_named():
-    """The error says which key, which port and where."""
+    """The error names which key, which port and where."""
     async with running() as first:
         with pytest.raises(ConfigError, match=f"http_port: got {first.http_port}"):
             async with running(http_port=first.http_port):

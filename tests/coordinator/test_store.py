@@ -51,7 +51,7 @@ def test_the_json_form_is_what_the_api_promises_and_comes_back_whole():
 
 @pytest.mark.parametrize("break_it", [lambda v: v.pop("domain"), lambda v: v.update(advice=[{"x": 1}])])
 def test_another_json_form_is_refused_by_name(break_it):
-    """What this version did not write is an error that says where."""
+    """What this version did not write is an error that states where."""
     value = to_json(incident())
     break_it(value)
     with pytest.raises(MalformedError, match="incident in somewhere"):
@@ -103,7 +103,7 @@ def test_what_belongs_together_is_written_together(tmp_path):
 
 
 def test_learnt_state_that_is_damaged_is_discarded_by_name(tmp_path, caplog):
-    """The run is still known; its detectors begin again, and the log says so."""
+    """The run is still known; its detectors begin again, and the log states that."""
     store = Store(str(tmp_path))
     store.keep([], {"job": RunMemory(incidents_total=4)})
     store._database.execute("INSERT INTO learnt VALUES ('job', ?)", (b"damaged",))
@@ -115,7 +115,7 @@ def test_learnt_state_that_is_damaged_is_discarded_by_name(tmp_path, caplog):
 
 
 def test_a_killed_writer_loses_nothing_it_had_written(tmp_path):
-    """What was kept is on disk before `close`: a reader beside the open writer sees it."""
+    """What was kept is on disk before `close`: a reader next to the open writer sees it."""
     store = Store(str(tmp_path))
     store.keep_incident(incident(1))
     beside = sqlite3.connect(tmp_path / FILE_NAME)

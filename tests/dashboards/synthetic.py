@@ -94,7 +94,7 @@ def _foreign():
 
 
 def _gpus():
-    """Yield (number, labels) of every GPU; the last stands in a machine of nobody's, and its exporter has no UUID."""
+    """Yield (number, labels) of every GPU; the last stands in a machine of no one's, and its exporter has no UUID."""
     for host in ("node1", "node2"):
         for gpu in range(RANKS // 2):
             own = {"job": "dcgm", "instance": f"{host}:9400", "Hostname": host, "gpu": gpu, "UUID": f"GPU-{host}-{gpu}"}
@@ -126,7 +126,7 @@ def _host(rank):
 
 
 def _targets(metric: Metric, labels):
-    """Return the targets that have a series; of what every process says, one of somebody else's as well."""
+    """Return the targets that have a series; of what every process exports, one of another process as well."""
     judged = {"job": "lockstep-coordinator", "instance": "head:9856"}
     measured = {"job": "lockstep-exporter", "instance": f"{_host(labels.get('rank', 0))}:9855"}
     others = {"job": "node", "instance": "node1:9100"}

@@ -150,7 +150,7 @@ def test_a_panel_explains_itself(name, panel):
 
 @each_panel
 def test_a_panel_does_not_lie_about_missing_data(name, panel):
-    """No stacking, no line over a gap, no 0 for what was not measured: a stat says "no data"."""
+    """No stacking, no line over a gap, no 0 for what was not measured: a stat shows "no data"."""
     custom = panel["fieldConfig"]["defaults"].get("custom", {})
     if panel["type"] == "timeseries":
         assert custom["stacking"] == {"mode": "none"}
@@ -235,7 +235,7 @@ def test_every_kind_of_fact_is_shown():
     shown = {re.sub(r"_bucket\Z", "", s.metric) for _, _, t in TARGETS for s in parse(expression(t)).selectors}
     judged = {name for name in BY_NAME if name.startswith(("lockstep_run_", "lockstep_suspect_", "lockstep_incident_"))}
     elsewhere = {
-        "lockstep_run_fluctuating",  # an input of the alerts; the state says it to a person
+        "lockstep_run_fluctuating",  # an input of the alerts; the state shows it to a person
         "lockstep_run_step",  # an index; its rate is the panel Steps
         "lockstep_run_suspects_omitted",  # in the alert's description
     }

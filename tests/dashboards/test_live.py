@@ -144,7 +144,7 @@ def test_variables_find_the_run_and_its_hosts(server):
     ],
 )
 def test_a_ranks_own_device_is_met(server, rank, shown):
-    """By UUID whatever its number, else by the number of its local rank, never by both; nobody's GPU is met at all.
+    """By UUID whatever its number, else by the number of its local rank, never by both; no one's GPU is met at all.
 
     On both hosts the devices were handed out from the last to the first, so the number of a local rank misleads.
     """
@@ -175,7 +175,7 @@ def test_a_coloured_number_is_there_while_all_is_well(server):
             (target,) = panel["targets"]
             found = server.get("/api/v1/query", query=fill(target["expr"], synthetic.RUN), time=moment)["result"]
             values[panel["title"]] = [float(each["value"][1]) for each in found]
-    # Of a rank that is no suspect nobody measures by how much it is slower.
+    # Of a rank that is no suspect no one measures by how much it is slower.
     assert values.pop("Slower than its peers") == []
     assert {title: len(found) for title, found in values.items() if len(found) != 1} == {}
     assert [values[title] for title in ("Runs held back", "Exporters without broker", "Slow ranks")] == [[0], [0], [0]]

@@ -43,7 +43,7 @@ def test_numbers_have_units(value, unit, text):
 
 
 def test_axes_leave_out_what_a_suffix_says():
-    """The title says tokens; the mark has room for the number."""
+    """The title names tokens; the mark has room for the number."""
     assert axis_label(20000, "suffix: tokens/s").strip() == "20 k"
     assert axis_label(0.5, "percentunit") == "50 %"
 
@@ -173,7 +173,7 @@ def test_short_cells_are_not_broken():
 
 
 def test_a_stat_says_the_word_for_its_value():
-    """What is mapped is said as the panel says it, in its colour; what is not is a number."""
+    """What is mapped is written as in the panel, in its colour; what is not is a number."""
     steps = [{"value": None, "color": "red"}, {"value": 1, "color": "green"}]
     options = {"0": {"text": "away"}, "1": {"text": "connected"}}
     defaults = {"thresholds": {"steps": steps}, "mappings": [{"type": "value", "options": options}]}
@@ -206,7 +206,7 @@ def test_a_state_without_a_colour_can_be_read():
 
 @pytest.mark.parametrize(("minutes", "half"), [(4, 26), (60, 16)])
 def test_no_moment_of_the_axis_is_cut(minutes, half):
-    """A label ends before the drawing does; seconds are said where minutes would repeat."""
+    """A label ends before the drawing does; seconds are reported where minutes would repeat."""
     window = TimeWindow(url=WINDOW.url, begin_s=0.0, end_s=minutes * 60.0)
     drawn = chart.bands([series()], window, (800, 200), lambda _: None)
     labels = re.findall(r'<text class="m" x="([\d.]+)" y="\d+">([\d:]+)<', drawn)

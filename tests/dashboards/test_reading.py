@@ -83,7 +83,7 @@ def test_what_is_counted_has_no_decimals():
 
 
 def test_what_was_counted_in_a_time_is_rounded():
-    """`increase` extrapolates to the ends of its window and says 3.01 of three."""
+    """`increase` extrapolates to the ends of its window and gives 3.01 of three."""
     found = [expr for _, expr, unit, _, _ in shown() if unit == "locale" and "increase(" in expr]
     assert found
     assert all(expr.startswith("round(") for expr in found)
@@ -98,7 +98,7 @@ def test_a_stat_does_not_count_what_a_comparison_left():
 
 
 def test_a_colour_means_the_same_in_every_cluster():
-    """Colours begin at a share, at the first of what should not be, or say whether something works."""
+    """Colours begin at a share, at the first of what should not be, or show whether something works."""
     coloured = [(panel["title"], unit, steps[1:]) for panel, _, unit, _, steps in shown() if len(steps) > 1]
     for title, unit, steps in coloured:
         if unit != "percentunit":

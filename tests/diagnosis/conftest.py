@@ -1,4 +1,4 @@
-"""The recordings beside the checkout are extra: where they are not, their tests do not exist."""
+"""The recordings next to the checkout are extra: where they are not, their tests do not exist."""
 
 from tests.trace.traces import SHARED_TRACES
 

@@ -5,7 +5,7 @@
 For each fault it records STEPS steps into FOLDER/FAULT.json and times steps before and after, without the profiler. It prints
 one JSON object: CPU seconds of the shortest step by fault, which do not grow while other processes have the core. Faults are
 work, not sleep: what a test must find is real. They take tens of milliseconds a step, longer than a scheduler's slice: another
-process on the core interrupts the faulty function then, and seldom what runs beside it.
+process on the core interrupts the faulty function then, and seldom what runs next to it.
 """
 
 import gc

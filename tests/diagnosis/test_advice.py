@@ -22,7 +22,7 @@ def _advise(cause, path=(), explained=0.03, operator=""):
     [(0.03, 0.1, 0.3), (0.2, 0.1, 1.0), (None, 0.1, None), (0.0, 0.1, None), (0.1, 0, None)],
 )
 def test_gain_is_the_share_of_the_step_that_goes(removed, step, expected):
-    """min(removed, step) / step, None where it cannot be told."""
+    """min(removed, step) / step, None where it cannot be reported."""
     assert gain_ratio(removed, step) == pytest.approx(expected)
 
 
@@ -55,7 +55,7 @@ def test_removing_the_function_gains_what_it_holds_and_the_machine_the_rest():
 
 
 def test_remedies_depend_on_what_stands_on_the_path():
-    """A loader without workers is told to get some, one with workers to get more."""
+    """A loader without workers is advised to get some, one with workers to get more."""
     alone = [advice.suggestion for advice in _advise("data", ["enumerate(DataLoader)#_SingleProcessDataLoaderIter"])]
     staffed = [
         advice.suggestion for advice in _advise("data", ["enumerate(DataLoader)#_MultiProcessingDataLoaderIter"])

@@ -23,7 +23,7 @@ def rank(number, *, standing_ms, waiting_ms, **host):
 
 
 def cost_ms(suspect, *peers):
-    """Return what contention costs the suspect a step, None where it is not told."""
+    """Return what contention costs the suspect a step, None where it is not reported."""
     found = contention_beyond_peers(suspect, peers)
     return found[0].lost_ns / STEPS / 1e6 if found else None
 
@@ -69,7 +69,7 @@ def test_a_limit_of_the_control_group_counts_beyond_that_of_the_peers():
 
 
 def test_the_captured_excess_is_what_the_peers_stand_longer():
-    """Steps are alike on all ranks: who stands 60 ms shorter in collectives worked 60 ms longer; nobody, without peers."""
+    """Steps are alike on all ranks: who stands 60 ms shorter in collectives worked 60 ms longer; no one, without peers."""
     suspect = rank(2, standing_ms=5, waiting_ms=0)
     peers = [rank(each, standing_ms=standing_ms, waiting_ms=0) for each, standing_ms in ((0, 60), (1, 65), (3, 80))]
     assert captured_excess_ns(suspect, peers) == pytest.approx(60e6)
@@ -79,7 +79,7 @@ def test_the_captured_excess_is_what_the_peers_stand_longer():
 
 
 def test_without_counts_there_is_no_answer():
-    """A suspect or peers of a node that does not count, and spans of no length, tell nothing."""
+    """A suspect or peers of a node that does not count, and spans of no length, show nothing."""
     crowded = rank(2, standing_ms=10, waiting_ms=80)
     idle = rank(0, standing_ms=90, waiting_ms=0)
     assert cost_ms(crowded) is None
@@ -91,7 +91,7 @@ def test_without_counts_there_is_no_answer():
 
 @pytest.mark.parametrize("wrong_ns", [-(1 << 62), 1 << 62])
 def test_counts_that_cannot_be_are_cut(wrong_ns):
-    """A node that tells more waiting than time, or less than none, gives a cost between nothing and the window."""
+    """A node that reports more waiting than time, or less than none, gives a cost between nothing and the window."""
     suspect = rank(2, standing_ms=10, waiting_ms=80)
     wrong = replace(suspect, host=replace(suspect.host, run_queue_wait_ns=wrong_ns, throttled_ns=wrong_ns))
     assert 0 <= (cost_ms(wrong, rank(0, standing_ms=90, waiting_ms=0)) or 0) <= STEP_MS

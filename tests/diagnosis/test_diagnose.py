@@ -70,7 +70,7 @@ def test_data_names_the_function_of_the_dataset():
 
 
 def test_data_with_workers_says_what_the_capture_cannot_see():
-    """The loader is named, with less confidence, and the evidence says where the time is."""
+    """The loader is named, with less confidence, and the evidence states where the time is."""
     wait = (WORKERS, 0, ("multiprocessing/queues.py(98): get", 30))
     found = _diagnose(_job(1, wait), _job(0, (WORKERS, 1)), cause="data")
     assert (found.function, found.confidence) == (WORKERS, "medium")
@@ -102,7 +102,7 @@ def test_automatic_collection_in_one_place_names_the_place_and_says_automatic():
 
 
 def test_automatic_collection_all_over_names_none():
-    """Collections scattered over functions have no single place, and the answer says so with count and time."""
+    """Collections scattered over functions have no single place, and the answer states that with count and time."""
     scattered = [(f"train.py({line}): f{line}", 1, ("Python GC", 10)) for line in range(3)]
     found = _diagnose(_job(3, *scattered), _job(0), cause="gc")
     assert found.function == "automatic garbage collection"
@@ -146,7 +146,7 @@ def test_excess_spread_over_the_loop_is_of_low_confidence():
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_without_a_suspect_there_is_advice_but_no_function(cause):
-    """No capture, an empty one and a broken one are insufficient evidence, and say why."""
+    """No capture, an empty one and a broken one are insufficient evidence, and state why."""
     for suspect, why in (
         (None, "no capture of the suspect arrived"),
         (summary(2), "its capture holds no host events"),

@@ -80,7 +80,7 @@ def test_other_causes_are_named_after_the_first():
 
 
 def test_advice_is_ordered_by_gain_and_given_once():
-    """The largest predicted gain is first, what cannot be predicted last, and nothing is said twice."""
+    """The largest predicted gain is first, what cannot be predicted last, and nothing is reported twice."""
     found = answer([slow(found_on_rank("gc", 150), found_on_rank("data_processing", 60, bottleneck="io"))], cause="gc")
     gains = [each.predicted_gain_ratio or 0.0 for each in found.advice]
     assert gains == sorted(gains, reverse=True)
@@ -109,7 +109,7 @@ def test_a_dearer_loader_goes_before_an_operator_that_crowding_prolongs():
 
 
 def test_the_first_suspect_that_could_be_read_is_compared():
-    """A suspect whose trace is broken does not hide the one beside it."""
+    """A suspect whose trace is broken does not hide the one next to it."""
     broken = replace(slow(), tree=[], error="cut off")
     assert answer([broken, replace(slow(), rank=3)]).function == "job.py(7): work"
 
@@ -122,7 +122,7 @@ def test_nothing_to_go_by_is_said(suspects):
 
 
 def test_a_slower_job_has_the_cause_that_its_ranks_share():
-    """Small messages on every rank: the cause of the whole job, with whom it was told by."""
+    """Small messages on every rank: the cause of the whole job, with the ranks that show it."""
     small = found_on_rank("small_packets", 60, bottleneck="communication")
     found = answer([rank(each, small) for each in range(4)], [], cause="link", scope="job")
     assert (found.root_cause, found.bottleneck) == ("small_packets", "communication")
@@ -137,7 +137,7 @@ def test_a_slower_job_is_not_explained_by_a_cause_of_one_rank():
 
 @pytest.mark.parametrize("data", [b"\x00", b"x\x9c" + b"\xff" * 50, b"\x93" * 10_000, b"a" * (64 << 10)])
 def test_hostile_patterns_leave_the_other_witnesses(data):
-    """Bytes that are no patterns are passed over: the causes are told as without them."""
+    """Bytes that are no patterns are passed over: the causes are reported as without them."""
     small = found_on_rank("small_packets", 60, bottleneck="communication")
     captured = [rank(each, patterns=data) for each in range(4)]
     assert answer(captured, [], scope="job").root_cause == ""

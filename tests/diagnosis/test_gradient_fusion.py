@@ -72,7 +72,7 @@ def test_ddp_gradients_on_a_device(columns):
 
 
 def test_the_plans_agree_with_the_trace(columns):
-    """Each sum by itself, as the trace had it, ends when the trace says, but for its gaps."""
+    """Each sum by itself, as the trace had it, ends when it does in the trace, but for its gaps."""
     found = gradients_of(columns, where="trace")
     plans = plans_of(found, found.link, bucket_bytes=25 * 2**20)
     ends = {plan.name: plan.end_s for plan in plans.plans}
@@ -82,7 +82,7 @@ def test_the_plans_agree_with_the_trace(columns):
 
 
 def test_gloo_gradients_of_a_recording():
-    """On a host backend: five all-reduces a step, whose sizes are too alike to tell latency from bandwidth."""
+    """On a host backend: five all-reduces a step, whose sizes are too alike to separate latency from bandwidth."""
     found = gradients_of(load_trace(RECORDING), where="recording")
     assert len(found.volume_bytes) == 5
     assert sum(found.volume_bytes) == pytest.approx(680e3, rel=0.01)
@@ -93,7 +93,7 @@ def test_gloo_gradients_of_a_recording():
 
 
 def test_a_trace_without_sizes_is_refused(tmp_path):
-    """No all-reduce, or none whose bytes are known: said, with what would help."""
+    """No all-reduce, or none whose bytes are known: reported, with what would help."""
     plain = load_trace(write(tmp_path, document([kernel("gemm", 0, 100, 1, 7), launch(0, 1)])))
     with pytest.raises(MalformedError, match="got 0 all-reduces"):
         gradients_of(plain, where="trace")
@@ -103,7 +103,7 @@ def test_a_trace_without_sizes_is_refused(tmp_path):
 
 
 def test_a_link_is_fitted_to_the_shortest_times():
-    """Waiting lengthens some of the sums; the shortest of each size tell latency and bandwidth."""
+    """Waiting lengthens some of the sums; the shortest of each size give latency and bandwidth."""
     rng = np.random.default_rng(7)
     sizes = np.repeat([1e5, 1e6, 1e7, 1e8], 5)
     waits = np.tile([0.0, *rng.uniform(1e-4, 1e-2, 4)], 4)
@@ -118,7 +118,7 @@ def test_a_link_is_fitted_to_the_shortest_times():
     ids=["nothing", "one size", "alike", "larger is quicker"],
 )
 def test_a_link_that_cannot_be_told(sizes, seconds):
-    """Sizes too alike, or larger messages that are quicker, tell no link: none is invented."""
+    """Sizes too alike, or larger messages that are quicker, identify no link: none is invented."""
     assert fit_link(sizes, seconds, "test") is None
 
 

@@ -58,5 +58,5 @@ def test_without_communication_nothing_is_judged():
 
 
 def test_the_limit_says_where_it_is_from():
-    """Nobody has to guess."""
+    """No one has to guess."""
     assert "Hermes" in OVERLAP_RATIO.source

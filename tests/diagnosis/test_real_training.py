@@ -82,7 +82,7 @@ def test_explicit_collection_is_named(job):
 
 
 def test_automatic_collection_is_named_where_it_is_started(job):
-    """Cycles made by the thousand start Python's own collector: the function that makes them, said to be automatic."""
+    """Cycles made by the thousand start Python's own collector: the function that makes them, named as automatic."""
     found = job("automatic_gc", "gc")
     assert _function(found) == "allocate"
     assert any("Python's own collections" in each for each in found.evidence)

@@ -187,5 +187,5 @@ def test_a_wrong_table_is_refused_by_name(text, said):
 
 
 def test_the_file_is_part_of_the_package():
-    """It is read from beside the module, wherever the package is installed."""
+    """It is read from next to the module, wherever the package is installed."""
     assert tomllib.loads(files("lockstep.diagnosis").joinpath(remedies.FILE).read_text("utf-8"))["version"] == 1

@@ -144,7 +144,7 @@ def test_a_capture_of_fewer_strangers_than_were_measured(standing_ms, waiting_ms
 
 
 def test_a_cause_of_unknown_cost_counts_only_where_no_peer_has_it():
-    """Nothing can be taken off what nobody measured."""
+    """Nothing can be taken off what no one measured."""
     suspect = rank(2, found_on_rank("environment", None))
     assert [each.cause for each in beyond([suspect], [rank(0)])] == ["environment"]
     assert beyond([suspect], [rank(0, found_on_rank("environment", None)), rank(1)]) == []
@@ -165,7 +165,7 @@ def test_a_job_has_the_causes_that_most_ranks_share():
 
 
 def test_a_job_has_no_cause_that_costs_next_to_nothing():
-    """Below 2 % of the step a cause slows nobody down."""
+    """Below 2 % of the step a cause slows no one down."""
     cheap = [rank(each, found_on_rank("gc", 3.9)) for each in range(4)]
     dear = [rank(each, found_on_rank("gc", 4.1)) for each in range(4)]
     assert causes_of_many(cheap, step_ns=STEP_NS) == []

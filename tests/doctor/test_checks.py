@@ -107,7 +107,7 @@ def test_a_healthy_node_has_nothing():
     ],
 )
 def test_each_check(name, changed, verdict, words):
-    """One wrong thing is one warning, which says what was found and what to do."""
+    """One wrong thing is one warning, which states what was found and what to do."""
     check = verdicts(**changed)[name]
     assert check.verdict == verdict
     assert words in check.found

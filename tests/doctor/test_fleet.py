@@ -10,14 +10,14 @@ def node(host, **changed):
 
 
 def test_nodes_that_agree():
-    """One line says so."""
+    """One line states that."""
     (check,) = compare([node("a"), node("b"), node("c")])
     assert check.verdict == OK
     assert "3 nodes" in check.found
 
 
 def test_the_odd_node_is_named():
-    """A version that can stop the job fails, another one warns; whoever lacks it is named too."""
+    """A version that can stop the job fails, another one warns; nodes that lack it are named too."""
     odd = node("odd", versions={"torch": "2.8", "numpy": "2.4"})
     checks = {check.name: check for check in compare([node("a"), node("b"), odd])}
     assert checks["version of torch"].verdict == FAIL
@@ -35,7 +35,7 @@ def test_settings_differ_and_interfaces_may():
 
 
 def test_sizes_differ_by_more_than_firmware():
-    """A node with half the memory is told; kilobytes that a kernel keeps are not."""
+    """A node with half the memory is reported; kilobytes that a kernel keeps are not."""
     gib = 2**30
     one = node("a", memory={"total_bytes": 512 * gib})
     other = node("b", memory={"total_bytes": 512 * gib - 4096})
@@ -45,6 +45,6 @@ def test_sizes_differ_by_more_than_firmware():
 
 
 def test_many_odd_nodes_are_counted():
-    """A list of a thousand names tells nobody anything."""
+    """A list of a thousand names is of no use."""
     nodes = [node(f"n{i}") for i in range(20)] + [node(f"x{i}", versions={}) for i in range(9)]
     assert all("and 4 more" in check.found for check in compare(nodes))

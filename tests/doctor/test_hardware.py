@@ -77,7 +77,7 @@ def checks(root):
 
 
 def test_a_node_without_any_of_it_is_well(tmp_path):
-    """No adapter, no device, no counter: each check says so, and none warns."""
+    """No adapter, no device, no counter: each check states that, and none warns."""
     assert read_hardware(tmp_path) == {
         "cpu_throttling": {},
         "memory_errors": {},

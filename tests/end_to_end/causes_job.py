@@ -36,7 +36,7 @@ REQUEST = struct.Struct("<qd")
 
 
 class Fault:
-    """What is wrong with this rank in this step; the loop tells when a step begins."""
+    """What is wrong with this rank in this step; the loop reports when a step begins."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.step = 0
@@ -174,7 +174,7 @@ def bind(fault: Fault, cores: set[int]) -> None:
 
 
 def train(folder: Path) -> None:
-    """Train until told to stop."""
+    """Train until asked to stop."""
     rank = int(os.environ["RANK"])
     fault = Fault(folder, rank)
     documents = Documents(fault)

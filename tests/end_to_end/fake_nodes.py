@@ -33,7 +33,7 @@ DOMAINS = {f"{kind}_{field}": value for kind in DOMAIN_KINDS for field, value in
 class FakeNodes:
     """Ranks that step together; `slow_rank` works longer and the others wait for it.
 
-    `whole` ones measure every quantity of a host, in every kind of domain, and say what they run on.
+    `whole` ones measure every quantity of a host, in every kind of domain, and report what they run on.
     """
 
     def __init__(self, roots: list[Path], run: str, ranks_per_node: int, *, whole: bool = False) -> None:
@@ -80,7 +80,7 @@ class FakeNodes:
 
     @contextlib.contextmanager
     def stepping(self) -> Iterator[None]:
-        """Step in a thread, at the pace that the steps' length says."""
+        """Step in a thread, at the pace of the steps' length."""
         stop = threading.Event()
 
         def go() -> None:

@@ -1,4 +1,4 @@
-"""A fault pages, a recovery resolves, a dead coordinator says so itself: on Prometheus."""
+"""A fault pages, a recovery resolves, a dead coordinator states that itself: on Prometheus."""
 
 import pytest
 

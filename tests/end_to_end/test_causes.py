@@ -1,7 +1,7 @@
 """Every cause on the host that a CPU can show, one after the other in one real job of four ranks: found, and named right.
 
 The parts are all real: trainers, agent, exporter with its host watch, broker, coordinator. A fault lasts until its
-incident says what is behind it; then it goes away, and the next one waits until the job is healthy again.
+incident states what is behind it; then it goes away, and the next one waits until the job is healthy again.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ SHAPES = {"profile.shapes": True}
 """Sizes of collectives and shapes of operators are recorded only where an operator asks for them."""
 
 STRANGERS, STRANGERS_MAX = 8, 30
-"""On one core, and one more for two tasks that run already: the rank must be worse off than its peers beside those."""
+"""On one core, and one more for two tasks that run already: the rank must be worse off than its peers next to those."""
 STRANGER = """
 import os
 os.setsid()
@@ -128,7 +128,7 @@ class Job:
 def services(directory: Path, settings: dict[str, str]):
     """Have the stack on all cores but the last, and its services in sessions of their own, as an init system has them.
 
-    Else summaries, at a low priority, hardly end beside strangers or while the rest of the session is busy.
+    Else summaries, at a low priority, hardly end next to other processes or while the rest of the session is busy.
     """
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores - {max(cores)} or cores)
@@ -191,7 +191,7 @@ def test_a_fault_of_one_rank_is_named(job, fault, rank, expected):
 def test_strangers_on_the_core_of_a_rank_are_named(job):
     """A rank waits for its core while strangers have it: that and not its loader, which waits with it, and for whom.
 
-    Its peers may run beside them as well, so one may join the incident.
+    Its peers may share their cores as well, so one may join the incident.
     """
     count = min(STRANGERS + round(os.getloadavg()[0] / 2), STRANGERS_MAX)
     with contextlib.ExitStack() as stack, job.fault("crowded_core", 2) as before:

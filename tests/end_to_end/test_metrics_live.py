@@ -61,7 +61,7 @@ ONCE_KNOWN = {
 
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory):
-    """Start both services beside ranks that step; yield their addresses."""
+    """Start both services with ranks that step; yield their addresses."""
     folder = tmp_path_factory.mktemp("live")
     root = folder / "shared"
     root.mkdir()
@@ -118,7 +118,7 @@ def families(text):
 
 
 def promised(source):
-    """Return what the catalogue says that eight ranks of one run have, findings aside."""
+    """Return what the catalogue states that eight ranks of one run have, findings aside."""
     kinds = len(DOMAIN_KINDS)
     of_each = {"kind": RANKS * kinds, "rank": RANKS, "run_kind": kinds, "run": 1, "service": 1}
     return {

@@ -8,7 +8,7 @@ from tests.support.stack import fault_begin, full_stack
 pytestmark = [pytest.mark.alone, pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(LIVE_LIMIT_S)]
 
 STRANGERS_CORES = 0.5
-"""Of all cores, while the job ran: beside these a rank is slow, and to name it is right."""
+"""Of all cores, while the job ran: with less than these a rank is slow, and to name it is right."""
 RANKS = 4
 FUNCTIONS = {"compute": "redundant_attention", "data": "read_document", "gc": "sweep_cache"}
 

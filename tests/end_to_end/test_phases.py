@@ -1,4 +1,4 @@
-"""A real job of two ranks over gloo, one of them slow in each phase, asleep and at work: the cause says which.
+"""A real job of two ranks over gloo, one of them slow in each phase, asleep and at work: the cause shows which.
 
 From the training process to the cause: agent, ring, the exporter's message, timeline, explanation. That such a rank is
 found is `test_causes.py`'s: how many steps that takes is up to the noise of the machine.

@@ -1,4 +1,4 @@
-"""A real job with a real fault, recorded while it was watched: the replay tells what the API told."""
+"""A real job with a real fault, recorded while it was watched: the replay reports what the API reported."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Fitted, broken, predicted, mended: what a repair gives back on a real job is what the model said it would."""
+"""Fitted, broken, predicted, repaired: a repair of a real job gains what the model predicted."""
 
 import sys
 

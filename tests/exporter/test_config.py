@@ -10,14 +10,14 @@ from lockstep.contracts.settings import build_config
 
 
 def test_the_defaults_are_a_valid_configuration():
-    """An exporter starts without being told anything."""
+    """An exporter starts without any setting."""
     config = ExporterConfig()
     config.validate()
     assert config.node_name
 
 
 def test_a_file_and_the_environment_build_a_configuration():
-    """Every field can be said by a file, the environment and a flag, the later one wins."""
+    """Every field can be set by a file, the environment and a flag, the later one wins."""
     config = build_config(
         ExporterConfig,
         file={"batch_seconds": 2, "node": "a"},

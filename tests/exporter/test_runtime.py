@@ -213,7 +213,7 @@ async def test_a_broker_that_is_down_for_a_while_loses_nothing(root, tmp_path, m
 
 @pytest.mark.servers
 async def test_what_does_not_fit_the_spool_is_counted_on_both_sides(root, tmp_path, make_ring, mosquitto: Mosquitto):
-    """Beyond the spool's limit the oldest steps go; metrics and a lost frame say how many, and the rest arrives."""
+    """Beyond the spool's limit the oldest steps go; metrics and a lost frame state how many, and the rest arrives."""
     ring = make_ring(block_count=1024)
     mosquitto.stop()
     config = make_config(root, tmp_path, broker_port=mosquitto.port, spool_max_bytes=64 << 10)

@@ -1,7 +1,7 @@
 """Runs the containers that the chart renders as processes of this machine: same command, arguments, environment and files.
 
 What a kubelet does is done here with directories: each volume is one, and a path inside a container is replaced by
-its directory wherever it is said: in arguments, environment and configuration. Service names become 127.0.0.1.
+its directory wherever it is reported: in arguments, environment and configuration. Service names become 127.0.0.1.
 """
 
 import base64

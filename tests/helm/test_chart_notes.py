@@ -1,4 +1,4 @@
-"""The notes of an install tell the real next step for the chosen mode; seen in a dry run."""
+"""The notes of an install name the real next step for the chosen mode; seen in a dry run."""
 
 import re
 

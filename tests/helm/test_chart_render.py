@@ -150,7 +150,7 @@ def test_a_timeout_beyond_the_interval_is_refused(service, monitor):
 
 
 def test_both_brokers_at_once_are_refused():
-    """And none at all: said at the install, not by exporters that never connect."""
+    """And none at all: reported at the install, not by exporters that never connect."""
     for broker in ({"external": {"host": "mqtt"}}, {"mosquitto": {"enabled": False}}):
         with pytest.raises(Exception, match=r"broker.*expected"):
             render({"broker": broker})
@@ -212,7 +212,7 @@ def test_images_by_registry_tag_and_digest():
 
 @pytest.mark.parametrize("mode", ["daemonset", "sidecar"])
 def test_an_exporter_tells_discovery_the_address_of_its_pod(mode):
-    """Its host name is unknown outside the pod; an address that is said in the values wins over the pod's."""
+    """Its host name is unknown outside the pod; an address that is reported in the values wins over the pod's."""
 
     def advertised(values):
         items = render(merged({"exporter": {"mode": mode}}, values))

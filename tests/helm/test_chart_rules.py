@@ -22,7 +22,7 @@ def generated(site: Site, policy: AlertPolicy) -> dict:
 
 
 def without_zero(spec: dict) -> dict:
-    """keep_firing_for of 0 says the same as none."""
+    """keep_firing_for of 0 states the same as none."""
     text = json.dumps(spec).replace(', "keep_firing_for": "0s"', "")
     return json.loads(text)
 

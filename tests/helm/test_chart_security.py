@@ -69,7 +69,7 @@ def test_who_writes_a_temporary_file_has_where_to():
 
 
 def test_a_quota_and_a_private_registry_are_met_by_every_container():
-    """Each says what it takes and comes from the registry, with the secret for it, in training pods too."""
+    """Each states what it takes and comes from the registry, with the secret for it, in training pods too."""
     items = render(ci_values(next(path for path in CI if path.stem == "hardened-values")))
     pods = [pod_of(item) for item in items if item["kind"] in WORKLOADS]
     pods.append(pod_of(join_pod(items)))

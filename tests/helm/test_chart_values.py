@@ -1,4 +1,4 @@
-"""values.yaml, its schema, the table in README.md and the services' own configuration say the same; what is wrong is refused."""
+"""values.yaml, its schema, the table in README.md and the services' own configuration state the same; what is wrong is refused."""
 
 import json
 from dataclasses import fields
@@ -80,7 +80,7 @@ def test_every_value_is_documented_and_has_a_schema():
 
 @pytest.mark.parametrize("path", FORMS)
 def test_values_hold_the_keys_and_defaults_of_the_code(path):
-    """What a service can be told can be said in values.yaml, or is given by the chart: nothing is forgotten."""
+    """Each setting of a service can be set in values.yaml, or is given by the chart: nothing is forgotten."""
     assert value_at(VALUES, path) == keys_of(path)
     assert keys_of(path).keys() | OWNED.get(path, set()) == {field.name for field in fields(FORMS[path])}
 
@@ -95,7 +95,7 @@ def test_the_coordinators_policy_is_the_catalogue():
 
 
 def test_defaults_and_every_file_of_ci_fit_the_schema():
-    """Nobody is refused who follows the examples."""
+    """No one is refused who follows the examples."""
     for values in [{}, *(ci_values(path) for path in CI)]:
         chart().validate_schema(values)
 

@@ -1,4 +1,4 @@
-"""The recipes of docs/security.md, executed: each node gets in as itself and as nobody else."""
+"""The recipes of docs/security.md, executed: each node gets in as itself and as no one else."""
 
 import pytest
 
@@ -46,6 +46,6 @@ async def test_a_password_is_of_no_use_for_another_node(tmp_path):
 
 
 def test_no_attempt_at_the_broker_succeeds(capsys):
-    """`make security`: what strangers, other nodes and other tenants try is refused, and counted where it says."""
+    """`make security`: what strangers, other nodes and other tenants try is refused, and counted where the page states."""
     assert attempts.main() == 0, capsys.readouterr().out
     capsys.readouterr()

@@ -83,7 +83,7 @@ def installed_broker(folder):
 
 @pytest.mark.servers
 async def test_the_broker_of_the_slurm_page(tmp_path, monkeypatch):
-    """A certificate for the broker's name, two names that get in with their password, and nobody without."""
+    """A certificate for the broker's name, two names that get in with their password, and no one without."""
     trusted = ssl.create_default_context(cafile=installed_broker(tmp_path))
     trusted.verify_flags |= ssl.VERIFY_X509_STRICT  # as Python 3.13 asks
     port, configuration = free_port(), tmp_path / "conf.d" / "lockstep.conf"

@@ -41,7 +41,7 @@ def test_an_image_is_not_root_and_has_no_moving_base(name):
 
 
 def test_only_what_is_copied_is_sent_to_the_builder():
-    """Each source of a COPY is let through; an environment beside it is not."""
+    """Each source of a COPY is let through; an environment next to it is not."""
     lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] not in ("", "#")]
     assert lines[0] == "*"
     through = [line[1:] for line in lines if line.startswith("!")]

@@ -1,4 +1,4 @@
-"""What the installation pages tell people to type: each command that can be is executed or taken by its own parser."""
+"""What the installation pages ask people to type: each command that can be is executed or taken by its own parser."""
 
 import contextlib
 import io
@@ -155,7 +155,7 @@ def test_the_versions_of_the_upgrade_page_are_those_of_the_code():
 
 
 def test_the_ports_are_the_same_everywhere():
-    """Code, chart, Prometheus's example, compose and the pages of the README: whoever learnt one knows all."""
+    """Code, chart, Prometheus's example, compose and the pages of the README: to know one is to know all."""
     for service, form in (("exporter", ExporterConfig), ("coordinator", CoordinatorConfig)):
         port = form().http_port
         assert yaml.safe_load((CHART / "values.yaml").read_text())[service]["port"] == port

@@ -141,7 +141,7 @@ def release(tmp_path_factory):
 @pytest.mark.smoke
 @pytest.mark.servers
 def test_a_job_is_monitored_through_what_the_chart_starts(release):
-    """Ranks that joined as the notes say are seen by the coordinator, over TLS and the access rules."""
+    """Ranks that joined as the notes describe are seen by the coordinator, over TLS and the access rules."""
 
     def seen():
         found = get_json(f"{release.url('coordinator')}/api/v1/runs/{RUN}")
@@ -156,7 +156,7 @@ def test_a_job_is_monitored_through_what_the_chart_starts(release):
 
 @pytest.mark.servers
 def test_discovery_names_the_address_of_the_pod(release):
-    """Prometheus reaches what the coordinator tells it: the pod's address, where a host name would lead nowhere."""
+    """Prometheus reaches what the coordinator names: the pod's address, where a host name would lead nowhere."""
     targets = wait_until(
         lambda: get_json(f"{release.url('coordinator')}/api/v1/targets"), 20, "an exporter's heartbeat"
     )
@@ -193,7 +193,7 @@ def test_helm_tests_hook_passes(release):
 
 @pytest.mark.servers
 async def test_the_broker_lets_nobody_else_in(release, tmp_path):
-    """No name, a wrong password, plain TCP; and an exporter's name hears nothing that only the coordinator may hear."""
+    """No name, a wrong password, plain TCP; and an exporter's name receives nothing that only the coordinator may read."""
     authority = str(release.node.folder(release.broker, "certs") / "ca.crt")
     secret = release.node.folder(release.broker, "secret")
     words = {name: (secret / f"{name}-password").read_text() for name in ("exporter", "coordinator")}
@@ -261,7 +261,7 @@ async def test_a_user_per_node(tmp_path):
 
 @pytest.mark.servers
 def test_https_and_a_password_as_the_web_configuration_says(tmp_path):
-    """The exporter with the rendered file: its metrics for who knows the password, over TLS, and for nobody else."""
+    """The exporter with the rendered file: its metrics for who knows the password, over TLS, and for no one else."""
     port = free_port()
     values = {
         "exporter": {"port": port, "extraEnv": [{"name": "LOCKSTEP_EXPORTER_HTTP_HOST", "value": LOOPBACK}]},

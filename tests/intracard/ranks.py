@@ -107,7 +107,7 @@ def reuse(group, seed):
 
 
 def killed(group, seed):
-    """After a thousand calls rank 2 is killed between two; the others say so."""
+    """After a thousand calls rank 2 is killed between two; the others report it."""
     reuse(group, seed)
     try:
         for call in range(100):

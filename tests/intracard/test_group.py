@@ -1,4 +1,4 @@
-"""What ranks are told when a group cannot go on. Ranks are threads here: each has its sockets and memory of its own."""
+"""What ranks are reported when a group cannot go on. Ranks are threads here: each has its sockets and memory of its own."""
 
 import os
 import socket
@@ -82,7 +82,7 @@ def test_who_left_is_named_and_the_group_is_closed(job):
 
 
 def test_who_is_silent_is_named_when_time_is_over(job):
-    """A rank that is there but does not come is named by those who waited as long as they were told to."""
+    """A rank that is there but does not come is named by those who waited as long as they had to."""
     gave_up = threading.Semaphore(0)
 
     def play(group):
@@ -96,7 +96,7 @@ def test_who_is_silent_is_named_when_time_is_over(job):
 
     *waited, _ = job(play, timeout_s=0.3)
     silent = [error for error in waited if isinstance(error, PeerSilentError)]
-    lost = [error for error in waited if isinstance(error, PeerLostError)]  # told by the first to give up
+    lost = [error for error in waited if isinstance(error, PeerLostError)]  # reported by the first to give up
     assert silent
     assert all(error.silent == (2,) and error.timeout_s == 0.3 for error in silent)
     assert [error.lost for error in lost] == [(2,)] * (2 - len(silent))
@@ -137,7 +137,7 @@ def test_different_calls_are_refused_by_all(job, calls):
     ],
 )
 def test_arguments_that_cannot_be_are_named(job, call, message):
-    """Each wrong argument is an error that says which."""
+    """Each wrong argument is an error that names it."""
     (error,) = job(call, ranks=1)
     assert isinstance(error, ConfigError)
     assert message in str(error)
@@ -164,7 +164,7 @@ def test_seats_that_cannot_be_are_named(tmp_path, changes, message):
 
 @pytest.mark.parametrize(("rank", "silent"), [(0, (1, 2)), (1, (0,)), (2, (0, 1))])
 def test_who_never_came_is_named(tmp_path, rank, silent):
-    """A rank that waits alone says whom it missed, and leaves no name behind."""
+    """A rank that waits alone names whom it missed, and leaves no name behind."""
     with pytest.raises(PeerSilentError) as error:
         Group.join("job", rank, 3, directory=tmp_path, slot_bytes=PAGE, timeout_s=0.05)
     assert error.value.silent == silent
@@ -238,6 +238,6 @@ def test_a_rank_that_waits_already_is_not_replaced(tmp_path):
 
 
 def socket_refuses(path):
-    """Whether no one listens at `path`; one who listens drops a caller that says nothing."""
+    """Whether no one listens at `path`; one who listens drops a caller that shows nothing."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
         return caller.connect_ex(str(path)) != 0

@@ -133,7 +133,7 @@ def test_schemas_are_as_documented(folder, name):
 
 
 def test_what_cannot_be_opened_is_named(tmp_path):
-    """The error says where, what was found, and what was expected; two traces of one rank are one too many."""
+    """The error states where, what was found, and what was expected; two traces of one rank are one too many."""
     with pytest.raises(MalformedError, match=r"traces in .*nowhere: got .*No such file.*, expected at least one trace"):
         lockstep.open_trace(tmp_path / "nowhere")
     for name in ("a.parquet", "b.parquet"):

@@ -87,7 +87,7 @@ async def site(monkeypatch):
 
 
 async def test_an_answer_is_compressed_for_who_asks(site):
-    """Encoded with its length and type right; who does not ask gets it plain; caches are told of both."""
+    """Encoded with its length and type right; who does not ask gets it plain; caches are reported of both."""
     headers, body = await site.get("/whole")
     assert (headers["Content-Encoding"], headers["Vary"]) == ("gzip", "Accept-Encoding")
     assert (headers["Content-Type"], int(headers["Content-Length"])) == ("application/json", len(body))

@@ -61,7 +61,7 @@ def test_what_cannot_be_read_is_left_out(proc: Path, tmp_path: Path):
 
 
 def test_this_process_is_read():
-    """The machine's own /proc has all of it, and reading goes on telling news."""
+    """The machine's own /proc has all of it, and reading goes on to show changes."""
     process = OwnProcess()
     first = {family.name: family.samples[0].value for family in process.read()}
     with Path(os.devnull).open():

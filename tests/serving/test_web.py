@@ -91,7 +91,7 @@ def basic(user, password):
 
 
 async def test_answers_that_refuse_who_asks_are_counted(file):
-    """By status, whoever answered: this configuration, or a handler that needs a token."""
+    """By status, whatever answered: this configuration, or a handler that needs a token."""
 
     async def forbid(_):
         raise web.HTTPForbidden

@@ -36,7 +36,7 @@ def test_a_whole_file_is_taken():
 
 
 def test_an_empty_file_is_open_and_plain():
-    """As with exporter-toolkit, what is not said is off."""
+    """As with exporter-toolkit, what is not set is off."""
     config = parse(None)
     assert (config.tls, dict(config.hash_of), dict(config.headers)) == (None, {}, {})
 

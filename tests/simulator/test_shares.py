@@ -25,7 +25,7 @@ def flows_and_moves(draw):
 @settings(deadline=None)
 @given(flows_and_moves())
 def test_rates_are_those_of_all_that_are_there(drawn):
-    """Whoever comes or goes, one several times: every flow on the links has its fair rate, and changes are all told."""
+    """Whatever flow comes or goes, one several times: every flow on the links has its fair rate, and changes are all reported."""
     flows, moves = drawn
     shares, here = Shares(flows, CAPACITY), []
     for number, comes in moves:

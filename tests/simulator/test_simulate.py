@@ -316,7 +316,7 @@ def test_levels_are_a_ring_where_a_group_has_one(degrees, nodes):
 
 
 def test_levels_need_equal_parts():
-    """A group with two ranks in one domain and one in the next cannot be divided, and is told."""
+    """A group with two ranks in one domain and one in the next cannot be divided, and is reported."""
     with pytest.raises(ConfigError, match=r"hierarchical all-reduce of .*domains of unequal parts"):
         forecast(SMALL, Degrees(tp=2, dp=3), hermes(1), batch=12, algorithms={ALL_REDUCE: HIERARCHICAL})
 
@@ -369,7 +369,7 @@ def test_an_own_tree_of_uneven_stages():
     ],
 )
 def test_jobs_that_do_not_fit_are_refused(degrees, batch, message):
-    """Too few devices and batches that do not divide are told with the numbers."""
+    """Too few devices and batches that do not divide are reported with the numbers."""
     with pytest.raises(ConfigError, match=message):
         forecast(SMALL, degrees, hc2(2), batch=batch)
 

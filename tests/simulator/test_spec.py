@@ -126,7 +126,7 @@ def test_there_are_examples():
     ],
 )
 def test_what_is_wrong_is_named(old, new, said):
-    """A bad field is told with line, column, what it was, what would do, and the nearest known name."""
+    """A bad field is reported with line, column, what it was, what would do, and the nearest known name."""
     with pytest.raises(LockstepError) as error:
         spec((old, new))
     assert said in str(error.value)
@@ -140,7 +140,7 @@ def test_what_is_wrong_is_named(old, new, said):
     ],
 )
 def test_a_job_that_cannot_be_spread_so_names_its_strategy(changes, said):
-    """What only the simulation finds out is told with the place in the text too."""
+    """What only the simulation finds out is reported with the place in the text too."""
     with pytest.raises(LockstepError) as error:
         spec(*changes).forecast()
     assert str(error.value).startswith("strategy in spec.yaml, line 5, column 3: ")
@@ -176,7 +176,7 @@ def test_numbers_as_people_write_them():
 
 
 def test_a_change_is_the_file_with_that_change():
-    """A changed job equals the one read from a file that says so, and leaves the first alone."""
+    """A changed job equals the one read from a file with that change, and leaves the first alone."""
     first = spec()
     changed = first.changed_by({"batch": 128, "strategy.micro_batches": 8, "strategy.algorithms.all_reduce": "tree"})
     text = (("batch: 64", "batch: 128"), ("micro_batches: 4", "micro_batches: 8\n  algorithms: {all_reduce: tree}"))
@@ -186,7 +186,7 @@ def test_a_change_is_the_file_with_that_change():
 
 
 def test_a_change_may_say_ranks_as_numbers():
-    """What a program says is what a file would say: keys become texts, so that healing finds them."""
+    """What a program sets is what a file would hold: keys become texts, so that healing finds them."""
     hurt = spec().healed().changed("cluster.health", {"ranks": {3: 0.5}})
     assert hurt.sick() == ("rank/3",)
     assert hurt.healed().changed("batch", 64).sick() == ()
@@ -203,7 +203,7 @@ def test_a_change_may_say_ranks_as_numbers():
     ],
 )
 def test_a_wrong_change_is_named(path, value, said):
-    """A change that no file could say is refused the same way."""
+    """A change that no file could hold is refused the same way."""
     with pytest.raises(LockstepError, match=said):
         spec().changed(path, value)
 
@@ -282,7 +282,7 @@ def test_overrides_tell_nodes_of_the_tree():
     ],
 )
 def test_a_wrong_override_is_named(override, said):
-    """Nodes that are not there and words that they cannot be told are refused by line."""
+    """Nodes that are not there and words that they cannot be reported are refused by line."""
     with pytest.raises(LockstepError) as error:
         spec(("  tp: 4", f"  overrides: [{override}]\n  tp: 4")).tree()
     assert said in str(error.value)

@@ -115,7 +115,7 @@ def test_t14_measured_memory_of_published_runs(half):
 
 
 def test_t14_published_runs_that_ran_fit():
-    """None of the published runs is said to be out of memory: they ran."""
+    """None of the published runs is forecast to be out of memory: they ran."""
     for row in read_published(COMMITTED / PUBLISHED)["A100"].rows:
         if len(row.tree.root.children) <= 64:
             found = simulate(row.tree, published_cluster(), batch=row.batch, options=row.options)

@@ -54,7 +54,7 @@ def test_other_batches_are_compared_by_token(spec):
 
 
 def test_out_of_memory_comes_last_and_what_cannot_be_after_it(spec):
-    """However fast, what does not fit is no answer; what cannot be is told with its reason."""
+    """However fast, what does not fit is no answer; what cannot be is reported with its reason."""
     peaks = [max(spec.changed("strategy.recompute", what).forecast().peak_memory_bytes) for what in ("full", "none")]
     small = spec.changed("cluster.device", {"memory_bytes": sum(peaks) / 2})
     changes = [

@@ -172,7 +172,7 @@ def live_loop(folder, server):
 
 
 def check_page(alert, rank):
-    """Fail unless a page says which run, which rank, why, what to do and where to look."""
+    """Fail unless a page names which run, which rank, why, what to do and where to look."""
     labels, notes = alert["labels"], alert["annotations"]
     own = {name: value for name, value in labels.items() if name != "alertgroup"}  # which vmalert adds
     assert own == {"alertname": SLOW, "run": RUN, "severity": "critical"}

@@ -1,4 +1,4 @@
-"""Debian's Chromium without a window, told what to do over a pipe (the DevTools protocol); ended by pid."""
+"""Debian's Chromium without a window, driven over a pipe (the DevTools protocol); ended by pid."""
 
 import base64
 import contextlib
@@ -38,7 +38,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 class Browser:
-    """One tab. `complaints` are what the console and the page said that is a warning or worse."""
+    """One tab. `complaints` are what the console and the page reported that is a warning or worse."""
 
     def __init__(self, write_fd, read_fd):
         self._write, self._read = write_fd, read_fd

@@ -11,7 +11,7 @@ BASE = 800 * MIB
 
 
 class ReportedRanks:
-    """Ranks whose memory is `sizes[rank](step)`; `advance` goes on, `reports` says what their node would send now."""
+    """Ranks whose memory is `sizes[rank](step)`; `advance` goes on, `reports` states what their node would send now."""
 
     def __init__(
         self,

@@ -138,7 +138,7 @@ class Mosquitto:
         return self._process.pid
 
     def kill(self) -> None:
-        """End it without a chance to say so; it may be started again."""
+        """End it without a chance to report it; it may be started again."""
         assert self._process is not None
         self._process.kill()
         self._process.wait(10)

@@ -73,7 +73,7 @@ def test_scheduled_steps_bound_the_window(load):
 
 
 def test_events_of_no_length_are_left_out(load):
-    """What the clock could not separate from its neighbours is nobody's caller."""
+    """What the clock could not separate from its neighbours is no one's caller."""
     tree = build_calls(load([event("main", 0, 100), event("nothing", 10, 0), event("f", 10, 10)]))
     assert tree.name == ["main", "f"]
 

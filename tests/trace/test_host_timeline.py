@@ -57,7 +57,7 @@ def test_what_ends_after_its_caller_is_cut_and_what_lasts_no_time_is_left_out():
 
 
 def test_of_equal_spans_the_frame_calls_the_operator_calls_the_runtime():
-    """The file's order says nothing."""
+    """The file's order shows nothing."""
     columns, (thread,) = _threads(
         [
             made("cudaLaunchKernel", RUNTIME, 1, 0, 10),
@@ -70,7 +70,7 @@ def test_of_equal_spans_the_frame_calls_the_operator_calls_the_runtime():
 
 
 def test_annotations_stay_out_but_the_loaders():
-    """They cross frames; the loader's is all that tells of it without stacks, and what runs inside counts as loader."""
+    """They cross frames; the loader's is all that shows it without stacks, and what runs inside counts as loader."""
     columns, (thread,) = _threads(
         [
             made(LOADER, ANNOTATION, 1, 0, 100),

@@ -25,7 +25,7 @@ from lockstep.trace import names
     ],
 )
 def test_names_lose_machine_and_instance_only(name, tidy):
-    """Two ranks' names of one call are equal, and what tells calls apart stays."""
+    """Two ranks' names of one call are equal, and what distinguishes calls stays."""
     assert names.tidy(name) == tidy.replace(" at 0x7f4fecba7000", "")
 
 

@@ -1,4 +1,4 @@
-"""Every recording beside the checkout: old and new Kineto, CPU and GPU, with and without stacks."""
+"""Every recording next to the checkout: old and new Kineto, CPU and GPU, with and without stacks."""
 
 import pytest
 

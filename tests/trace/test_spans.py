@@ -1,4 +1,4 @@
-"""Spans that nest are flattened as a plain reading of them says, and those that cross are cut."""
+"""Spans that nest are flattened as a plain reading gives them, and those that cross are cut."""
 
 import numpy as np
 import pytest

@@ -56,7 +56,7 @@ def test_a_span_without_length_is_no_step_and_decides_no_thread():
 
 
 def test_a_missing_mark_costs_the_steps_on_both_sides_of_it():
-    """Where 8 ended and 9 began nobody knows, so neither 7 to 9 nor anything else stands for them."""
+    """Where 8 ended and 9 began no one knows, so neither 7 to 9 nor anything else stands for them."""
     steps = find_steps(columns_of([_mark(6, 0), _mark(7, 100), _mark(9, 300), _mark(10, 400)]))
     assert _times(steps) == [(6, 0, 100), (9, 300, 400)]
     assert step_at(steps, np.array([-1, 0, 99, 100, 299, 300, 400])).tolist() == [
@@ -110,7 +110,7 @@ def test_optimizer_ends_bound_steps():
 
 
 def test_of_several_optimizers_the_one_that_steps_least_makes_the_loop():
-    """A generator that steps after each second step of its critic makes the step; one seen once says nothing."""
+    """A generator that steps after each second step of its critic makes the step; one seen once shows nothing."""
     ends = [("Critic", 100), ("Critic", 200), ("Generator", 250), ("Critic", 350), ("Critic", 450), ("Generator", 500)]
     columns = columns_of(
         [

@@ -221,7 +221,7 @@ def test_another_version_is_refused_as_that(stored):
 
 
 def test_a_column_twice_is_refused(stored):
-    """Names alone do not tell which of the two is meant."""
+    """Names alone do not show which of the two is meant."""
     file = pq.ParquetFile(stored)
     table, metadata = file.read(), file.metadata.metadata
     file.close()

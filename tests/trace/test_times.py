@@ -44,7 +44,7 @@ def test_times_beyond_the_limit_are_unknown_at_once():
 
 @pytest.mark.parametrize("other", [b"[5,6].000", b"1,3.4,.56", b"12345,789", b"1234/.789", b"12:45.789", b"+2345.789"])
 def test_texts_of_one_length_that_are_no_times_are_unknown(other):
-    """Commas, characters beside the digits and signs in the place of digits are seen among times of the same length."""
+    """Commas, characters next to the digits and signs in the place of digits are seen among times of the same length."""
     texts = [b"12345.001", other, b"99999.999"]
     start_ns, known = times.ns_of_texts(texts)
     expected = [times.ns_of_text(text) for text in texts]
@@ -80,7 +80,7 @@ def test_texts_of_all_kinds_are_times_or_none(text, ns):
 
 
 def test_epoch_times_with_decimals_are_recognised():
-    """A float64 that has lost digits is told from a whole number of the same size."""
+    """A float64 that has lost digits is distinguished from a whole number of the same size."""
     assert times.needs_decimals(np.array([1712195495406752.75]))
     assert not times.needs_decimals(np.array([1712195495406752.0, np.nan]))
 

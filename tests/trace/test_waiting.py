@@ -48,7 +48,7 @@ def test_work_beside_a_collective_is_no_waiting(tmp_path):
 
 
 def test_without_stacks_time_in_no_operator_is_waiting(tmp_path):
-    """No frame says where backward is: the thread waits where it is in no operator while a collective is under way."""
+    """No frame states where backward is: the thread waits where it is in no operator while a collective is under way."""
     events = [
         event("data", 0, 500 * _US, cat="user_annotation"),
         event("aten::mm", 500 * _US, 300 * _US, cat="cpu_op"),

@@ -100,7 +100,7 @@ def test_waiting_for_data_and_the_network_are_told_apart(ring):
     """The wait before a step is data, the network's run compute."""
     for index, record in enumerate(ring.records):
         assert record["compute_ns"] >= 30_000_000
-        if index != 3:  # the wait begins anew after an evaluation, in the next step
+        if index != 3:  # the wait begins again after an evaluation, in the next step
             assert record["data_ns"] >= 10_000_000
     assert ring.records[1]["backward_ns"] == MISSING
 

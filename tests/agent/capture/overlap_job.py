@@ -112,7 +112,7 @@ def profiler_on_another_thread(job):
 
 def emitted_ranges(job):
     """Emit ranges for an external profiler, which takes the same session."""
-    with contextlib.suppress(RuntimeError), torch.autograd.profiler.emit_itt():  # torch without ITT says so
+    with contextlib.suppress(RuntimeError), torch.autograd.profiler.emit_itt():  # torch without ITT raises it
         job.order(steps=1)
         job.step()
         job.step()

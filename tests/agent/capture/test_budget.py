@@ -23,7 +23,7 @@ def test_short_steps_fit():
 
 
 def test_memory_that_is_short_is_named():
-    """One step that could take more than is left is refused with both figures; what nothing tells is no obstacle."""
+    """One step that could take more than is left is refused with both figures; what nothing shows is no obstacle."""
     made = budget(SECOND_NS)
     needed = module.STACK_EVENTS_PER_S * module.EVENT_BYTES + module.FREE_MARGIN_BYTES
     assert made.obstacle(needed) == ""

@@ -22,7 +22,7 @@ def test_host_without_groups(tmp_path):
 
 
 def test_nothing_known(tmp_path):
-    """Where nothing tells, nothing is said."""
+    """Where nothing shows, nothing is reported."""
     assert available_bytes(tmp_path, tmp_path) is None
 
 
@@ -69,5 +69,5 @@ def test_first_version(tmp_path):
 
 
 def test_this_machine_has_memory_left():
-    """The real files of this machine say something plausible."""
+    """The real files of this machine hold something plausible."""
     assert 1 << 20 < available_bytes() < 1 << 50

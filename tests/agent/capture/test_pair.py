@@ -87,7 +87,7 @@ def test_both_requests_are_carried_out(captured):
 
 
 def test_only_the_asked_rank_is_disturbed(captured):
-    """Its captured steps and the one after each capture are flagged; the other rank said and did nothing."""
+    """Its captured steps and the one after each capture are flagged; the other rank printed and did nothing."""
     answers, rings, directory = captured
     flagged = [record["step"] for record in rings[1].records if record["flags"] & Flag.PROFILED]
     expected = [each.first_step + more for each in answers for more in range(STEPS + 1)]
@@ -98,7 +98,7 @@ def test_only_the_asked_rank_is_disturbed(captured):
 
 
 def test_traces_tell_rank_and_waiting(captured):
-    """Each trace says whose it is and is read to a summary of its steps, the collective among them."""
+    """Each trace names its rank and is read to a summary of its steps, the collective among them."""
     _, rings, directory = captured
     for request_id in (1, 2):
         path = incoming_directory(directory) / trace_name(request_id, 1)

@@ -33,7 +33,7 @@ def scenes(tmp_path_factory):
     ],
 )
 def test_scene(scenes, scene, expected):
-    """The user's profiler is whole, ours keeps its whole steps or says why it has none."""
+    """The user's profiler is whole, ours keeps its whole steps or states why it has none."""
     said = scenes[scene]
     assert (said["state"], said["reason"], said["steps"], said["theirs"]) == expected
 
@@ -88,7 +88,7 @@ def test_ours_that_cannot_end_is_given_up():
 
 
 def test_patience_has_an_end(monkeypatch):
-    """A thread that waits for a training thread that never comes by is told to stop."""
+    """A thread that waits for a training thread that never comes by is asked to stop."""
     monkeypatch.setattr("lockstep.agent.capture.session.PATIENCE_S", 0.01)
     session = ProfilerSession()
     assert session.claim(lambda _why: None)

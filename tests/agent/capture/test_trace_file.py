@@ -46,7 +46,7 @@ def test_no_events_of_ours(tmp_path):
 
 @pytest.mark.parametrize("cut", [1, 5, 25, 40])
 def test_cut_off_trace_is_refused(tmp_path, cut):
-    """Torch does not say when a disk is full; the end of the file does."""
+    """Torch does not report when a disk is full; the end of the file does."""
     path = tmp_path / "x.json"
     path.write_text(DOCUMENTS[0][:-cut])
     with pytest.raises(LocalError, match=r"trace end: got .*expected a closed object"):

@@ -150,7 +150,7 @@ def test_slow_rank_waits_least():
 
 
 def test_reducer_hides_all_but_its_last_bucket(scene):
-    """DDP's wait is what is left after the last issue; how long the buckets were in flight nobody tells."""
+    """DDP's wait is what is left after the last issue; how long the buckets were in flight is unknown."""
     for _ in range(3):
         ddp_step(scene)
     scene.finish()
@@ -161,7 +161,7 @@ def test_reducer_hides_all_but_its_last_bucket(scene):
 
 
 def test_synchronous_collective_on_the_training_stream(scene):
-    """Events before and behind it tell all: the wait for others, and the time in flight."""
+    """Events before and behind it show all: the wait for others, and the time in flight."""
     for _ in range(3):
         scene.data(MS)
         scene.forward(MS, 20 * MS)
@@ -636,7 +636,7 @@ def test_error_that_no_later_call_returns_costs_one_step(scene, monkeypatch, cap
 
 
 def test_calls_that_keep_failing_end(scene, monkeypatch, capsys):
-    """A device that records events and never says when they were is asked a few times, and then no more."""
+    """A device that records events and never shows when they were is asked a few times, and then no more."""
     asked = []
 
     def fail(*_arguments):

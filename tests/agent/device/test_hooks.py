@@ -106,7 +106,7 @@ def test_steps_collectives_and_collections_of_a_device(watched, group):
 
 
 def test_without_a_timeline_waits_on_a_device_are_missing(watched, group):
-    """Nothing is made up of host times where nobody can see the device."""
+    """Nothing is made up of host times where no one can see the device."""
     train(2, lambda: dist.all_reduce(torch.ones(16, device="meta")))
     record = ring_of(watched).records[1]
     (kind,) = [kind for kind in DOMAIN_KINDS if record[f"{kind}_count"] != MISSING]

@@ -151,7 +151,7 @@ def test_events_take_their_options_by_these_names():
 
 
 def test_check_of_a_device_names_its_absence():
-    """Where there is no CUDA device the check says that it checked nothing, with an exit code of its own."""
+    """Where there is no CUDA device the check states that it checked nothing, with an exit code of its own."""
     command = [sys.executable, "-m", "benchmarks.device_check"]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, capture_output=True, text=True, timeout=150, env=environment, check=False)

@@ -1,4 +1,4 @@
-"""What the records of a rank say of a signal, against the script's ledger: a cell of the matrix, or a contradiction.
+"""What the records of a rank show of a signal, against the script's ledger: a cell of the matrix, or a contradiction.
 
 A contradiction is a text: the records claim something else than what happened, and no matrix declares that.
 """
@@ -11,11 +11,11 @@ from tests.agent.frameworks.jobs import Rank
 from tests.agent.frameworks.matrix import ABSENT, LEARNT, NOT_SEEN, SEEN, Cell
 
 Observation = Cell | str
-"""A cell, or a text that says how records and ledger contradict each other."""
+"""A cell, or a text that shows how records and ledger contradict each other."""
 
 
 def observe(signal: str, rank: Rank) -> Observation:
-    """Return what the records of a rank say of a signal."""
+    """Return what the records of a rank show of a signal."""
     return _OBSERVERS[signal](rank)
 
 

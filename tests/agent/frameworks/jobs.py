@@ -33,7 +33,7 @@ class Rank:
     def steady(self) -> list[tuple[dict[str, int], int]]:
         """Each record with the iteration it is of, from the second iteration on or where the iteration is learnt.
 
-        What came before the first backward is in nobody's record.
+        What came before the first backward is in no one's record.
         """
         first = REPEATS if self.offset else 1
         return [(self.ring.records[self.offset + index], index) for index in range(first, self.ledger["steps"])]

@@ -51,7 +51,7 @@ def test_agent_did_well(job):
 @pytest.mark.parametrize("signal", SIGNALS)
 @pytest.mark.parametrize("name", NAMES)
 def test_cell(job, name, signal):
-    """The records say of a signal what the matrix declares; on some ranks, as a checkpoint, it may not happen."""
+    """The records show of a signal what the matrix declares; on some ranks, as a checkpoint, it may not happen."""
     observed = {observe(signal, rank) for rank in job.ranks}
     assert (observed - {ABSENT} or {ABSENT}) == {FRAMEWORKS[name].cell(signal)}
 
@@ -67,6 +67,6 @@ def test_agent_compiles_nothing_more(job):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_versions_are_those_of_the_page(job):
-    """What was run is what docs/frameworks.md says was run."""
+    """What was run is what docs/frameworks.md lists as run."""
     for library, version in job.ranks[0].ledger["versions"].items():
         assert version.partition("+")[0] == VERSIONS[library]

@@ -105,7 +105,7 @@ def test_replay_of_a_graph_without_collectives_leaves_waits_as_they_are(watched_
 
 
 def test_graph_that_another_thread_captured_hides_any_wait(watched_graphs):
-    """What another thread dispatched in its capture nobody saw: no wait is known in a step that replays it."""
+    """What another thread dispatched in its capture no one saw: no wait is known in a step that replays it."""
     train(1)
     train(1, reduce_)
     graph = Graph()
@@ -117,7 +117,7 @@ def test_graph_that_another_thread_captured_hides_any_wait(watched_graphs):
 
 
 def test_replay_of_another_thread_is_not_the_trainings(watched_graphs):
-    """A thread that replays beside the training leaves its step alone."""
+    """A thread that replays next to the training leaves its step alone."""
     train(1)
     graph = Graph()
     train(1, lambda: capture(graph, 2))

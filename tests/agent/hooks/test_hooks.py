@@ -46,7 +46,7 @@ def train(loader, model=None, optimizer=None, after_batch=lambda: None):
 
 
 def test_each_step_is_one_exact_record(watched):
-    """Six batches are six records whose parts sum to the step, with batch sizes and warm-up told."""
+    """Six batches are six records whose parts sum to the step, with batch sizes and warm-up recorded."""
     train(make_loader())
     records = watched.ring().records
     assert [record["step"] for record in records] == list(range(6))
@@ -279,7 +279,7 @@ def test_gan_becomes_one_step(watched):
 
 
 def test_checkpoint_is_flagged(watched, tmp_path):
-    """A step in which something is saved says so, whatever thread saves it, and the next one does not."""
+    """A step in which something is saved is flagged, whatever thread saves it, and the next one does not."""
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     train(make_loader(batches=2), model, optimizer)
@@ -294,7 +294,7 @@ def test_checkpoint_is_flagged(watched, tmp_path):
 
 
 def test_skipped_optimizer_is_flagged(watched):
-    """A gradient scaler that meets an overflow ends a step without an optimizer, which says so."""
+    """A gradient scaler that meets an overflow ends a step without an optimizer, which is flagged."""
     weight = torch.ones(4, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
@@ -307,7 +307,7 @@ def test_skipped_optimizer_is_flagged(watched):
 
 
 def test_failing_hook_leaves_training_as_it_was(watched, capsys, monkeypatch):
-    """A hook that raises costs the agent, not training: same losses bit for bit, and the ring says what happened."""
+    """A hook that raises costs the agent, not training: same losses bit for bit, and the ring states what happened."""
     expected = train(make_loader())
     steps = watched.ring().step_count
 

@@ -90,7 +90,7 @@ def test_a_thread_that_does_not_train_is_not_recorded(recording):
 
 
 def test_a_failing_answer_stops_the_agent_and_not_the_training(recording, monkeypatch, capfd):
-    """The collective is carried out, the failure is said once, and C++ asks no more."""
+    """The collective is carried out, the failure is reported once, and C++ asks no more."""
     calls = []
 
     def fail(_group):

@@ -73,7 +73,7 @@ def watch(rank_environment, monkeypatch):
 
 
 def test_tokens_times_parameters_without_any_setting(watch):
-    """Six FLOPs per parameter and token stand in each record, and the ring says what the rank runs on."""
+    """Six FLOPs per parameter and token stand in each record, and the ring states what the rank runs on."""
     losses, ring, facts = watch()
     assert losses == train(dtype=torch.bfloat16)
     for record in ring.records[1:]:  # the first batch was fetched before anything trained

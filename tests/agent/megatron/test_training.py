@@ -128,7 +128,7 @@ def test_distributed_optimizer(distributed_optimizer):
 
 
 def test_optimizer_stepped_for_each_group(zero):
-    """Three calls of one optimizer's step are one training step, and a group nobody described is the world it holds."""
+    """Three calls of one optimizer's step are one training step, and a group no one described is the world it holds."""
     check_steps(zero)
     layer = 64 * 64 * FLOAT_BYTES
     for ring in zero:

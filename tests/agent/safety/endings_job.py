@@ -144,7 +144,7 @@ def close_stderr(training):
 
 
 def raising_stderr(training):
-    """Let the agent fail, and what it says so to raise."""
+    """Let the agent fail, and its report of that raise."""
 
     class Tee:
         def write(self, _text):

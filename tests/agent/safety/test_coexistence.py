@@ -1,4 +1,4 @@
-"""What training code does to torch and to Python beside the agent, which takes none of it away."""
+"""What training code does to torch and to Python in the presence of the agent, which takes none of it away."""
 
 import copy
 import gc

@@ -50,7 +50,7 @@ def test_every_ending_is_told(endings):
 
 @pytest.mark.parametrize("ending", STATUS)
 def test_ending_is_the_trainings_own(endings, ending):
-    """Status and last line on stderr are those without the agent; the ring says finished only where all went well."""
+    """Status and last line on stderr are those without the agent; the ring's state is finished only where all went well."""
     root, found = endings
     bare, watched = found[ending]
     status, state = STATUS[ending]

@@ -28,7 +28,7 @@ CONTAINED = ("throughput/batch.py:", "throughput/parameters.py:", "throughput/pr
 
 
 def test_failure_in_any_function_leaves_training_as_it_was(tmp_path):
-    """Each function that a hook ends at fails in turn: same losses and parameters, one line, and the ring says failed.
+    """Each function that a hook ends at fails in turn: same losses and parameters, one line, and the ring's state is failed.
 
     Where it read an object of the training's, the agent goes on without that figure.
     """

@@ -60,7 +60,7 @@ def code(text):
 
 @pytest.mark.parametrize("flag", ["-S", "-I", "-E"])
 def test_isolated_interpreters_are_left_alone(tmp_path, flag):
-    """Nothing of ours is loaded where Python was told to load nothing from outside, and nothing is said."""
+    """Nothing of ours is loaded where Python is set to load nothing from outside, and nothing is reported."""
     done = run([flag, *code(LOADED)], watched_environment(tmp_path))
     assert (done.stdout, done.stderr, done.returncode) == ("False\n", "", 0)
 
@@ -74,7 +74,7 @@ def test_isolated_interpreters_can_install_by_hand(tmp_path):
 
 
 def test_strict_interpreter_starts_without_a_warning(tmp_path):
-    """With every warning an error and the development mode on, loading and installing say nothing."""
+    """With every warning an error and the development mode on, loading and installing show nothing."""
     done = run(["-X", "dev", "-W", "error", *code(LOADED)], watched_environment(tmp_path))
     assert (done.stdout, done.stderr) == ("True\n", "")
 

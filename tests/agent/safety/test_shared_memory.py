@@ -137,7 +137,7 @@ CLOSED = {
 @pytest.mark.torch
 @pytest.mark.parametrize(("case", "reason"), [(FULL, "OSError"), (CLOSED, "Error")])
 def test_full_or_read_only_memory_costs_the_agent_only(tmp_path, case, reason):
-    """Training is not killed by SIGBUS nor by an error: one line says why there is no agent."""
+    """Training is not killed by SIGBUS nor by an error: one line states why there is no agent."""
     allowed = may_make_namespaces()
     setup, training = case[allowed]
     if allowed:

@@ -76,7 +76,7 @@ def count(batch, **environment):
     ],
 )
 def test_usual_shapes_are_understood(batch, expected):
-    """Tensors, pairs, mappings, objects and what lies inside them; never a guess where the shape does not tell."""
+    """Tensors, pairs, mappings, objects and what lies inside them; never a guess where the shape does not show it."""
     assert count(batch) == (expected, [])
 
 
@@ -97,7 +97,7 @@ def test_usual_shapes_are_understood(batch, expected):
     ],
 )
 def test_packed_sequences(neighbours, expected):
-    """Work is the sum of squared lengths where boundaries tell them, cheaply and in host memory; else it is not known."""
+    """Work is the sum of squared lengths where boundaries show them, cheaply and in host memory; else it is not known."""
     assert count({"input_ids": ROW, **neighbours}) == (expected, [])
 
 
@@ -200,7 +200,7 @@ MASK = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]])
     ],
 )
 def test_configured_quantities(environment, batch, expected):
-    """A path, a number per step or `off` takes the place of what the shape says; nothing is read from a device."""
+    """A path, a number per step or `off` takes the place of what the shape shows; nothing is read from a device."""
     assert count(batch, **environment) == (expected, [])
 
 
@@ -211,7 +211,7 @@ def test_a_number_per_step_counts_once_a_step():
 
 
 def test_a_path_that_leads_nowhere_is_named_once():
-    """The line says what was asked for and what the batch holds, once."""
+    """The line states what was asked for and what the batch holds, once."""
     lines = []
     counter = BatchCounter(read_options({"LOCKSTEP_TOKENS": "0.mask"}), torch.Tensor, INTEGERS, lines.append)
     assert counter.count({"input_ids": IDS, "labels": LABELS}, 0) == (4, MISSING, 1024)

@@ -27,7 +27,7 @@ class Told:
 def make_torch(*, cuda="", hip=None, npu="", precision="ieee", uuid=UUID):
     """Return a stand-in with the parts of torch's interface that are asked, for a process on such a device.
 
-    `uuid` is what the properties of the current device say; None where this torch does not tell it.
+    `uuid` is what the properties of the current device have; None where this torch does not report it.
     """
     matmul = SimpleNamespace(fp32_precision=precision)
     properties = SimpleNamespace() if uuid is None else SimpleNamespace(uuid=Told(uuid))

@@ -61,7 +61,7 @@ def test_six_per_parameter_and_token():
 
 
 def test_configured_parameters_go_before_seen_ones():
-    """A mixture of experts says how many of its parameters work on a token."""
+    """A mixture of experts states how many of its parameters work on a token."""
     flops = make(parameters="1e9")
     flops.meet(make_optimizer(10))
     assert flops.factor == ("token", 6e9)
@@ -140,7 +140,7 @@ def test_an_iteration_of_several_optimizers_is_measured_as_a_whole():
 
 
 def test_compiled_training_is_not_measured(capsys):
-    """Where torch.compile hides operators the parameters' rule is taken, and one line says so."""
+    """Where torch.compile hides operators the parameters' rule is taken, and one line states that."""
     flops = make(compilations=1, model_flops="measure", parameters="1000")
     assert run_steps(flops, MEASURED_END + 1)[-1] == ("token", 6000)
     assert "torch.compile hides operators" in capsys.readouterr().err

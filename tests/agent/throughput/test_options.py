@@ -44,7 +44,7 @@ def test_forms_that_are_taken(variable, text, expected):
     ],
 )
 def test_a_value_that_makes_no_sense_is_named_and_left(capsys, variable, text, expected):
-    """One line says what, got and expected, once however often the settings are read; the default is taken."""
+    """One line states what, got and expected, once however often the settings are read; the default is taken."""
     environment = {variable: text, "LOCKSTEP_SAMPLES": "labels"}
     assert (
         read_options(environment)

@@ -37,7 +37,7 @@ def test_each_parameter_counts_once():
 
 
 def test_flat_shards_are_not_taken_for_a_model():
-    """One-dimensional parameters alone, as DeepSpeed's and Megatron's distributed optimizers hold, tell nothing."""
+    """One-dimensional parameters alone, as DeepSpeed's and Megatron's distributed optimizers hold, show nothing."""
     assert count_parameters([torch.zeros(100), torch.zeros(7)]) is None
     assert count_parameters([]) is None
 

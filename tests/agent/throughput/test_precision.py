@@ -45,7 +45,7 @@ def test_the_commonest_format_counts():
 
 
 def test_what_has_no_products_has_no_format():
-    """Losses without a graph, without products, and things that are no tensors tell nothing."""
+    """Losses without a graph, without products, and things that are no tensors show nothing."""
     assert product_dtype([torch.ones(1), torch.ones(1, requires_grad=True).exp(), None]) == ""
 
 

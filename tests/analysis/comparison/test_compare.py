@@ -88,7 +88,7 @@ def test_a_slower_loader_is_named():
 
 
 def test_the_way_back_is_an_improvement():
-    """What was mended is shown, and fails no gate."""
+    """What was fixed is shown, and fails no gate."""
     changes = compare(run_of(Job(seed=1, operator_factor=1.4)), run_of(Job(seed=2)))
     assert regressions(changes) == []
     assert ComparedQuantity(QuantityKind.KERNEL, "gemm_backward") in {
@@ -128,7 +128,7 @@ def _shifted(samples):
 
 
 def test_one_odd_step_hides_no_regression():
-    """The first step after a pause is ten times as long; the others say enough."""
+    """The first step after a pause is ten times as long; the others are enough."""
     before, after = (_with_odd_step(run_of(job)) for job in (Job(seed=1), Job(seed=2, operator_factor=1.5)))
     changed = {each.quantity for each in regressions(compare(before, after))}
     assert ComparedQuantity(QuantityKind.STEP, "step") in changed

@@ -178,7 +178,7 @@ def advice(suggestion, how, gain):
 
 
 def groups(ranks, slow=SLOW):
-    """Return a data-parallel group that waits for the slow rank, and tensor-parallel pairs that wait for nobody."""
+    """Return a data-parallel group that waits for the slow rank, and tensor-parallel pairs that wait for no one."""
     members = list(range(ranks))
     blame = {str(number): 0.92 if number == slow else 0.08 / (ranks - 1) for number in members[:64]}
     found = [

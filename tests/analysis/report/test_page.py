@@ -1,4 +1,4 @@
-"""The page says what the summary says: who, what, why, how much, and what is missing."""
+"""The page states what the summary states: who, what, why, how much, and what is missing."""
 
 import re
 
@@ -67,12 +67,12 @@ class TestHeadline:
         ],
     )
     def test_says_how_many(self, ranks, said):
-        """One rank, some and all are told apart."""
+        """One rank, some and all are distinguished."""
         summary = made.summary() | {"findings": [made.finding(ranks=ranks)]}
         assert headline(page(summary)).startswith(said)
 
     def test_says_that_nothing_was_found(self):
-        """No finding is said as such, and so is a folder without a trace."""
+        """No finding is reported as such, and so is a folder without a trace."""
         assert headline(page(made.summary() | {"findings": []})) == "Nothing was found that holds the job back."
         assert headline(page({})) == "No trace was analysed."
 
@@ -107,7 +107,7 @@ class TestFindings:
         assert "2 like findings on other ranks" in card.text
 
     def test_an_unknown_cause_has_its_own_name(self):
-        """A cause that the table of remedies lacks is told by its key."""
+        """A cause that the table of remedies lacks is shown by its key."""
         assert "1. Solar flare" in section(page({"findings": [made.finding("solar_flare")]}), "findings").text
 
 
@@ -137,7 +137,7 @@ class TestBreakdown:
             assert reached == pytest.approx(100 * rank["window_ns"] / longest, abs=1e-3)
 
     def test_a_sum_that_is_not_the_window_is_said(self):
-        """What no class covers is a part of its own, and the page says so."""
+        """What no class covers is a part of its own, and the page states that."""
         summary = made.summary(2, slow=1)
         summary["ranks"][0]["breakdown"]["free_ns"] -= 20_000_000
         part = section(page(summary), "breakdown").text
@@ -145,7 +145,7 @@ class TestBreakdown:
         assert "not in any class" in part
 
     def test_a_rank_without_one_is_counted(self):
-        """Missing is said, never drawn as nothing."""
+        """Missing is reported, never drawn as nothing."""
         summary = made.summary(3, slow=1)
         summary["ranks"][2]["breakdown"] = None
         part = section(page(summary), "breakdown")
@@ -154,7 +154,7 @@ class TestBreakdown:
 
 
 def test_the_critical_path_covers_the_window_and_says_what_was_guessed():
-    """The bars' shares sum to one, and the share guessed by alignment is told with the rank that has most of it."""
+    """The bars' shares sum to one, and the share guessed by alignment is reported with the rank that has most of it."""
     part = section(page(made.summary()), "critical-path")
     assert "1.2% to 3.1% (rank 5)" in part.text
     bars = part.find("ul", **{"class": "bars"})[0].find("rect")
@@ -171,7 +171,7 @@ def test_waiting_names_the_straggler():
 
 
 def test_rooflines_have_roofs_points_and_figures():
-    """Every operator has a mark per shown rank that says its figures; the named rank's differ in shape."""
+    """Every operator has a mark per shown rank with its figures; the named rank's differ in shape."""
     part = section(page(made.summary()), "rooflines")
     titles = [each.text for each in part.find("title")]
     assert sum("aten::mm, rank 5" in each for each in titles) == 1
@@ -237,7 +237,7 @@ def test_ranks_without_parts_leave_out_their_sections():
 
 
 def test_ten_thousand_ranks_stay_readable():
-    """The page stays below 5 MB, shows the named ranks and the ones that differ most, and says so."""
+    """The page stays below 5 MB, shows the named ranks and the ones that differ most, and states that."""
     one = made.summary(40, slow=5)
     ranks = [
         one["ranks"][5 if number == 7000 else number % 40 if number % 40 != 5 else 6] | {"rank": number}

@@ -107,7 +107,7 @@ def test_device_streams_follow_host_threads(tmp_path):
 
 
 def test_a_lane_of_many_events_keeps_the_longest(tmp_path, monkeypatch):
-    """What is left out is counted, and said on the page."""
+    """What is left out is counted, and stated on the page."""
     monkeypatch.setattr(module, "SLICES_MAX", 7 * 10)
     write_columns(
         columns_of([event("work", start_ns=1000 * at, duration_ns=10 + at) for at in range(50)]), tmp_path / "0.parquet"
@@ -120,7 +120,7 @@ def test_a_lane_of_many_events_keeps_the_longest(tmp_path, monkeypatch):
 
 
 def test_traces_that_went_away_leave_the_report_without_pictures():
-    """The findings stand; the section says why it is empty."""
+    """The findings stand; the section states why it is empty."""
     assert pictures_of({0: Source(path=Path("/nowhere/rank0.json"))}, []) is None
     page = read(render(made.summary()))
     assert "made without" in page.find("section", id="timeline")[0].text

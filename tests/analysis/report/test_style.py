@@ -1,4 +1,4 @@
-"""Classes are told apart by people who see red and green, or blue and yellow, alike."""
+"""Classes are distinguished by people who see red and green, or blue and yellow, alike."""
 
 import itertools
 import re

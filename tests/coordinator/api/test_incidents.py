@@ -113,7 +113,7 @@ async def test_evidence_that_comes_after_the_end_is_shown():
 
 
 async def test_nothing_hostile_stands_in_a_report():
-    """Whatever the bus said of a run."""
+    """Whatever the bus delivered on a run."""
     async with Site() as site:
         bad = "<script>alert(1)</script>"
         site.store.keep([incident(1, state="closed", closed_step=9, function=bad, evidence=(bad,), root_cause=bad)], {})

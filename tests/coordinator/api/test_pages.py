@@ -40,7 +40,7 @@ async def test_browsers_are_held_to_this_server(site):
 
 
 async def test_runs_that_are_not_there_or_have_not_begun(site):
-    """A page that says so, its name escaped; a run before its first step has a page without figures."""
+    """A page that states it, its name escaped; a run before its first step has a page without figures."""
     page = await get(site, "/runs/%3Cb%3E", 404)
     assert "No run &#x27;&lt;b&gt;&#x27; is watched now" in page
     site.runs.take(announce(0, run="young"), NOW)
@@ -61,7 +61,7 @@ async def test_open_incidents_say_where_their_ranks_run(site):
 
 
 async def test_a_run_that_is_gone_leaves_its_incidents(site):
-    """Whoever was paged at night finds them in the morning."""
+    """An engineer who was paged at night finds them in the morning."""
     (found,) = site.runs.by_name["job"].machine.tracker.incidents.values()
     site.store.keep_incident(replace(found, run="gone", id="gone-1", state=CLOSED, closed_step=50, closed_unix_ns=1))
     page = await get(site, "/runs/gone", 404)

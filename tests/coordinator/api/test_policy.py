@@ -80,7 +80,7 @@ async def test_a_detector_is_switched_off_and_on_while_a_run_goes_on(site):
 
 
 async def test_a_run_out_of_scope_is_judged_in_silence(site):
-    """Nothing of it is told; the list of runs says so."""
+    """Nothing of it is reported; the list of runs states that."""
     await ask(site, "PATCH", POLICY, {"scope.runs": ["prod-*"]})
     assert play(site.runs, FAULTY, 0, 60) == []
     (shown,) = (await get(site, "/api/v1/runs"))["runs"]
@@ -115,7 +115,7 @@ async def test_one_run_has_thresholds_of_its_own_until_they_are_reset(site):
     ],
 )
 async def test_a_wrong_change_is_refused_whole(site, body, named):
-    """What, where, got and expected are told; nothing of it is in force, kept or counted."""
+    """What, where, got and expected are reported; nothing of it is in force, kept or counted."""
     status, answer = await ask(site, "PATCH", POLICY, body)
     assert status == 400
     assert named in answer["error"]

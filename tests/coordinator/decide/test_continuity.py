@@ -1,4 +1,4 @@
-"""A coordinator that is ended or killed and started again tells what one would have told that ran all the time."""
+"""A coordinator that is ended or killed and started again reports what one that ran all the time would have."""
 
 from dataclasses import replace
 
@@ -64,7 +64,7 @@ def broken(scenario, directory, *shares, killed):
 
 @pytest.mark.parametrize("share", [0.3, 0.45, 0.6])
 def test_a_restart_neither_loses_nor_repeats(tmp_path, share):
-    """Before the fault, within it, and at its end: one incident, told once, with the words in which it was first told."""
+    """Before the fault, within it, and at its end: one incident, reported once, with the words in which it was first reported."""
     lines, whole = broken(JOB, tmp_path, share, killed=False), unbroken(JOB)
     assert_same(lines, whole, lost_ratio=0.1)
     if share > 0.4:
@@ -94,7 +94,7 @@ def test_without_its_past_such_a_rank_is_taken_for_normal(tmp_path):
 
 
 def test_what_was_learnt_of_another_attempt_is_not_taken(tmp_path, caplog):
-    """Training began anew while the coordinator was away: it says so, learns anew, and the incident is still there."""
+    """Training began again while the coordinator was away: the evidence states that, it learns again, and the incident is still there."""
     made = generate(replace(JOB, faults=(replace(SLOW, end=None),)))
     log = made.log(run="night")
     store = Store(str(tmp_path))

@@ -88,7 +88,7 @@ def test_a_rank_that_is_announced_and_runs_is_waited_for_in_vain():
 
 
 def test_a_node_that_comes_back_late_with_old_endings_ends_nothing():
-    """Announcements are retained: they say the same again at each connection."""
+    """Announcements are retained: they state the same again at each connection."""
     job, end = crashed()
     job.take(restarted(end, 0, 1, 2), RESTARTED_S)
     job.take(restarted(end, 0, 1, 2, 3), RESTARTED_S + 5)

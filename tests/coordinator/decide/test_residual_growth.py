@@ -1,4 +1,4 @@
-"""A run that is slower as a whole while one of its ranks is slow: both are told, and each costs its own."""
+"""A run that is slower as a whole while one of its ranks is slow: both are reported, and each costs its own."""
 
 from dataclasses import replace
 
@@ -111,7 +111,7 @@ def test_a_job_that_turns_slow_beside_a_slow_rank_is_told():
 
 
 def test_a_slow_rank_does_not_end_the_incident_of_its_job():
-    """A job slower since long goes on being told when one of its ranks turns slow besides."""
+    """A job slower since long goes on being reported when one of its ranks turns slow besides."""
     book = Book()
     book.take(range(62, 90), slower(0.09))
     book.take(range(90, 130), slower(0.09), replace(RANK, onset_step=89))

@@ -30,7 +30,7 @@ def test_one_healthy_peer_of_each_domain_that_does_the_same_work(incident):
 
 
 def test_ranks_in_trouble_and_ranks_that_are_gone_are_no_peers(incident):
-    """Whoever is slow by another incident, or never came, gives nothing to compare with; the next one is taken."""
+    """A rank that is slow by another incident, or never came, gives nothing to compare with; the next one is taken."""
     chosen = select(incident, TOPOLOGY, set(range(8)) - {3}, {0, 1}, POLICY)
     assert chosen.peers == (2,)
 
@@ -43,7 +43,7 @@ def test_a_slow_node_is_told_by_two_of_its_ranks(incident):
 
 
 def test_a_job_is_told_by_ranks_of_every_stage(incident):
-    """Nobody is healthy then: stages are covered in turn, up to the limit."""
+    """No one is healthy then: stages are covered in turn, up to the limit."""
     job = replace(incident, kind=FLUCTUATION, scope="job", ranks=())
     chosen = select(job, TOPOLOGY, set(range(8)), set(), replace(POLICY, job_ranks=3))
     assert (chosen.suspects, chosen.peers) == ((0, 4, 1), ())

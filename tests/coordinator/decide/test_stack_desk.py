@@ -37,7 +37,7 @@ def take(story, message):
 
 
 def test_stacks_are_asked_for_when_a_hang_opens():
-    """Of all ranks, once; when the last one has come the incident says where its late rank stands."""
+    """Of all ranks, once; when the last one has come the incident states where its late rank stands."""
     story, (order,) = hung()
     assert order.ranks == (0, 1, 2, 3)
     for rank in (0, 1, 3):
@@ -111,7 +111,7 @@ def test_of_many_ranks_the_late_ones_and_others_evenly_are_asked():
 
 
 def test_ten_thousand_ranks_are_a_thousand_messages_and_a_few_lines():
-    """One leaf holds thousands: they are sampled, and the incident says of how many; the late rank is among them."""
+    """One leaf holds thousands: they are sampled, and the incident states of how many; the late rank is among them."""
     desk, world_size, late = StackDesk(), 10_240, 9_999
     story = stepping()
     story.wait(6)

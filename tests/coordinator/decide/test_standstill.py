@@ -1,4 +1,4 @@
-"""Runs that make no steps, as event lists: what is told of them, when, and what is not."""
+"""Runs that make no steps, as event lists: what is reported of them, when, and what is not."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ SHAPE = {"topology": from_degrees({"dp": 4}, 4), "ranks": (0, 1, 2, 3)}
 
 
 class Story:
-    """A machine that is asked at each tick, as runs do, and told `hang` when it wants to know."""
+    """A machine that is asked at each tick, as runs do, and given `hang` when it wants to know."""
 
     def __init__(self, policy=POLICY, memory=None):
         self.machine = RunMachine("job", policy, memory)
@@ -114,7 +114,7 @@ def test_pauses_seen_before_are_no_hang():
 
 
 def test_a_hang_is_no_pause_to_get_used_to():
-    """After ten minutes of hanging, the next hang is told when a run may be lost, not after fifteen minutes."""
+    """After ten minutes of hanging, the next hang is reported when a run may be lost, not after fifteen minutes."""
     story = stepping()
     story.wait(600)
     story.judge(70, step_seconds=600.0)
@@ -125,7 +125,7 @@ def test_a_hang_is_no_pause_to_get_used_to():
 
 
 def test_ranks_that_say_they_save_have_more_time():
-    """Who is late because it writes a checkpoint is told only when a run would be lost."""
+    """Who is late because it writes a checkpoint is reported only when a run would be lost."""
     story = stepping()
     story.hang = replace(LATE, is_pause=True)
     assert story.wait(RUN.lost_seconds) == []
@@ -148,13 +148,13 @@ def test_a_verdict_that_names_nobody_waits_for_a_better_one():
     story.hang = LINK
     (updated,) = story.wait(1)
     assert (updated.incident.cause, updated.incident.evidence[0]) == ("link", "the link")
-    story.hang = NOBODY  # the nodes say nothing any more: what was known is not forgotten
+    story.hang = NOBODY  # the nodes show nothing any more: what was known is not forgotten
     assert story.wait(5) == []
     assert story.incident.ranks == (0, 1)
 
 
 def test_a_run_that_has_not_stepped_yet_has_a_minute_and_needs_a_name():
-    """Loading and compiling are silent: without a step only ranks that wait for others tell of a hang."""
+    """Loading and compiling are silent: without a step only ranks that wait for others show a hang."""
     story = Story()
     story.hang = NOBODY
     assert story.wait(600) == []
@@ -229,7 +229,7 @@ def test_a_rank_without_an_agent_does_not_make_a_hang():
 
 
 def test_the_end_of_a_run_and_a_new_attempt_close_it():
-    """Neither of them leaves a hang open, and a run that ended well is never told to hang."""
+    """Neither of them leaves a hang open, and a run that ended well never counts as hanging."""
     story = stepping()
     story.wait(6)
     story.feed(ev.RestartedEvent)
@@ -250,7 +250,7 @@ def test_a_run_that_is_forgotten_leaves_nothing_open():
 
 
 def test_a_hang_ends_a_capture_and_keeps_the_other_incidents():
-    """The steps that were to be captured do not come; the slow rank's incident stays open beside the hang."""
+    """The steps that were to be captured do not come; the slow rank's incident stays open during the hang."""
     story = Story()
     story.judge(60)
     story.judge(62, finding())
@@ -263,7 +263,7 @@ def test_a_hang_ends_a_capture_and_keeps_the_other_incidents():
 
 
 def test_a_restart_of_the_coordinator_goes_on_with_the_hang():
-    """The incident is kept, grows from its own beginning, is not told again, and closes with the next step."""
+    """The incident is kept, grows from its own beginning, is not reported again, and closes with the next step."""
     before = stepping()
     before.wait(20)
     memory = before.machine.memory()
@@ -278,7 +278,7 @@ def test_a_restart_of_the_coordinator_goes_on_with_the_hang():
 
 
 def test_a_verdict_that_nobody_asked_for_is_ignored():
-    """A run that steps does not hang, whatever is said of it."""
+    """A run that steps does not hang, whatever is reported of it."""
     story = stepping()
     assert story.feed(ev.StandstillEvent, hang=LATE) == []
     assert story.state == "healthy"

@@ -43,7 +43,7 @@ def test_an_open_incident_closes_by_the_steps_in_force():
 
 
 def test_a_switch_forbids_captures_from_the_next_incident_on():
-    """The one under way is left to end; the next incident is diagnosed without one, and says why."""
+    """The one under way is left to end; the next incident is diagnosed without one, and states why."""
     story = warm()
     changed(story, profile__enabled=False)
     given = story.judge(3, finding(onset=1))
@@ -52,7 +52,7 @@ def test_a_switch_forbids_captures_from_the_next_incident_on():
 
 
 def test_an_explanation_is_kept_with_its_incident():
-    """It is told on, and stays through later changes of the incident."""
+    """It is reported on, and stays through later changes of the incident."""
     story = warm()
     story.judge(3, finding(onset=1))
     (told,) = story.feed(ev.ExplainedEvent, incident_id=story.incident.id, explanation={"rule": "x"})
@@ -67,7 +67,7 @@ def test_an_explanation_of_a_closed_incident_is_dropped():
 
 
 def test_a_hang_that_nobody_may_look_for_any_more_is_closed():
-    """Its detector is switched off, or its run is out of scope; switched on again, a run still blocked is told again."""
+    """Its detector is switched off, or its run is out of scope; switched on again, a run still blocked is reported again."""
     for switch in ({"detectors__hang": False}, {"scope__runs": ("prod-*",)}):
         story = warm()
         story.now += 100.0

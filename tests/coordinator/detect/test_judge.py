@@ -34,7 +34,7 @@ def named(judgements, kind="slow_rank"):
 @pytest.mark.parametrize("phase", ["forward", "backward", "optimizer"])
 @pytest.mark.parametrize(("asleep", "cause"), [(False, "compute"), (True, "off_cpu")])
 def test_the_third_slow_step_names_the_phase_and_whether_the_thread_slept(phase, asleep, cause):
-    """A rank that computes more is told from one that sleeps, in words and numbers, in every phase of compute."""
+    """A rank that computes more is distinguished from one that sleeps, in words and numbers, in every phase of compute."""
     scenario = Scenario(degrees="tp=2,dp=4").with_fault(phase, 3, seconds=0.06, begin=60, asleep=asleep)
     step, finding = first_finding(judge_all(scenario))
     assert (step, finding.ranks, finding.cause, finding.confidence) == (62, (3,), cause, "high")
@@ -48,7 +48,7 @@ def test_the_third_slow_step_names_the_phase_and_whether_the_thread_slept(phase,
 
 
 def test_an_uneven_batch_lengthens_forward_and_backward_alike():
-    """What a work figure explains is taken off both: a sleep in the optimizer is told in a job of uneven batches."""
+    """What a work figure explains is taken off both: a sleep in the optimizer is reported in a job of uneven batches."""
     work_r = np.random.default_rng(5).normal(1.0, 0.1, 8)
     recording = generate(Scenario(degrees="dp=8").with_fault("optimizer", 3, seconds=0.06, begin=60, asleep=True))
     judge = Judge(np.arange(8), recording.topology, POLICY)
@@ -77,7 +77,7 @@ def test_an_uneven_batch_lengthens_forward_and_backward_alike():
 
 @pytest.mark.parametrize("part", ["compute", "data", "gc", "host"])
 def test_the_third_slow_step_names_rank_cause_and_onset(part):
-    """A fault of any part is told at its third step, with rank, cause, onset, domain and the numbers behind it."""
+    """A fault of any part is reported at its third step, with rank, cause, onset, domain and the numbers behind it."""
     judgements = judge_all(Scenario(degrees="dp=8").with_fault(part, 3, seconds=0.06, begin=60))
     step, finding = first_finding(judgements)
     assert (step, finding.ranks, finding.cause, finding.onset_step) == (62, (3,), part, 60)
@@ -100,7 +100,7 @@ def test_two_slow_ranks_with_their_own_causes():
 
 @pytest.mark.parametrize(("degrees", "slow"), [("dp=8", (0, 2, 4, 6)), ("dp=2", (1,))])
 def test_half_of_a_domain_and_a_domain_of_two(degrees, slow):
-    """Half of the peers may be slow, and two ranks are enough to tell which one is."""
+    """Half of the peers may be slow, and two ranks are enough to show which one is."""
     judgements = judge_all(Scenario(degrees=degrees).with_fault("compute", *slow, seconds=0.05, begin=60))
     assert named(judgements) == set(slow)
 
@@ -138,7 +138,7 @@ def test_profiled_steps_and_the_one_after_are_not_judged():
 
 
 def test_a_rank_that_flags_every_step_does_not_stop_the_others():
-    """After half of its recent steps were flagged, a rank's flags excuse nobody any more."""
+    """After half of its recent steps were flagged, a rank's flags excuse no one any more."""
 
     def flag_all(recording):
         recording.flags[:, 0] = 2
@@ -150,7 +150,7 @@ def test_a_rank_that_flags_every_step_does_not_stop_the_others():
 
 
 def test_a_slow_tensor_group_is_a_group_finding():
-    """Nobody's own work grew: the cause is communication and the scope the group."""
+    """No one's own work grew: the cause is communication and the scope the group."""
     judgements = judge_all(Scenario(degrees="tp=2,dp=4").with_fault("tp", 2, 3, seconds=0.03, begin=60))
     _, finding = first_finding(judgements, "slow_link")
     assert (finding.ranks, finding.cause, finding.scope, finding.domain[0]) == ((2, 3), "link", "group", "tp")
@@ -203,7 +203,7 @@ def test_a_slower_run_waits_two_steps_at_most(monkeypatch):
 
 
 def test_blind_ranks_are_counted():
-    """A job whose agent measured no wait cannot be judged by own work, and says how many ranks that concerns."""
+    """A job whose agent measured no wait cannot be judged by own work, and states how many ranks that concerns."""
     recording = generate(Scenario(degrees="dp=4", steps=40))
     rows = list(recording.rows())
     judge = Judge(np.arange(4), recording.topology, POLICY)

@@ -43,7 +43,7 @@ def found_after(scenario, before, after):
     ids=["rank", "link", "run"],
 )
 def test_a_lower_threshold_tells_what_a_higher_one_kept_silent(scenario, threshold, kind):
-    """Silent up to the change, told after it, without another warm-up; and silent for good without a change."""
+    """Silent up to the change, reported after it, without another warm-up; and silent for good without a change."""
     high = {threshold: 5.0}
     before, after = found_after(scenario, high, {})
     assert kind not in before

@@ -1,4 +1,4 @@
-"""What is told and what is left out."""
+"""What is reported and what is left out."""
 
 from dataclasses import replace
 

@@ -109,7 +109,7 @@ def test_codes_are_new_numbers_and_named_by_the_table():
 
 
 def test_a_host_of_a_suspect_is_no_peer():
-    """Ranks beside the suspect share what its host shows."""
+    """Ranks on the suspect's host share what its host shows."""
     device = {"hosts": frozenset({"n0"})}
     devices = [
         Machine(ranks=(0,), is_suspect=True, local_rank=0, uuid="GPU-0", **device),

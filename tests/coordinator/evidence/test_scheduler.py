@@ -37,7 +37,7 @@ class Reader:
 
 
 class Watch:
-    """Two nodes of which rank 2 is slow, a scheduler, and its tasks, which run when the test says so."""
+    """Two nodes of which rank 2 is slow, a scheduler, and its tasks, which run when the test lets them."""
 
     def __init__(self, *answers):
         self.now_s = NOW + 43

@@ -144,7 +144,7 @@ def test_captures_that_failed_or_that_the_records_contradict_leave_the_model_as_
 
 
 def test_a_run_of_another_shape_forgets_what_was_captured_of_it():
-    """The model is fitted anew without; the same window with another specification keeps it."""
+    """The model is fitted again without; the same window with another specification keeps it."""
     expectation = Expectation(JOB)
     (order,) = see(expectation)
     expectation.add_operators(replace(TRUTH, ranks=(0,)))

@@ -132,7 +132,7 @@ def test_a_steady_fault_is_predicted_once(watch):
 
 
 def test_snapshot_and_api_show_the_same(watch):
-    """What is exported is what the API says."""
+    """What is exported is what the API gives."""
     shown = watch.runs.snapshot_of(watch.run)
     assert shown.expected_state == "known"
     assert shown.expected_step_seconds == watch.expectation.model.expected_step_seconds
@@ -201,7 +201,7 @@ def test_steps_with_a_finding_teach_nothing():
 
 
 def test_a_window_that_drifts_waits_for_a_better_one():
-    """The reason says so meanwhile; half of the window is seen again."""
+    """The reason states that meanwhile; half of the window is seen again."""
     expectation = Expectation(TEXT)
     for number, row in enumerate(ROWS[:WINDOW_STEPS]):
         assert expectation.see(row, judged(row.step, step_seconds=1 + number / 40), TOPOLOGY, "") == []
@@ -384,7 +384,7 @@ def test_predictions_outlive_store_and_recording():
 
 
 def test_a_run_that_returns_smaller_is_expected_anew():
-    """The model of four ranks says nothing of two."""
+    """The model of four ranks shows nothing of two."""
     made = Watch()
     two_nodes(made.runs)
     made.play(FAULTY, 0, 90)

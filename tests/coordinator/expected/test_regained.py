@@ -31,7 +31,7 @@ SLOWER = incident(
 
 
 class Slower(Watch):
-    """A run that all four ranks of slow down; what the records say is told as the coordinator's effects tell it."""
+    """A run that all four ranks of slow down; the gain by the records is reported as the coordinator's effects do."""
 
     def __init__(self, part, *, seconds=0.15, text=None):
         super().__init__(text=text)
@@ -50,7 +50,7 @@ class Slower(Watch):
 
     @property
     def gain(self):
-        """What mending it really gives back."""
+        """What its repair really gives back."""
         step_s = np.median(self.recording.duration, axis=1)
         return 1 - np.median(step_s[40:BEGIN]) / np.median(step_s[BEGIN:])
 
@@ -136,7 +136,7 @@ def test_a_whole_network_promises_what_its_transfers_take_longer():
 
 
 def test_a_model_that_comes_later_is_asked_of_what_the_records_told():
-    """And where the model does not know, as of a network, records tell on."""
+    """And where the model does not know, as of a network, records still give it."""
     expectation = Expectation(TEXT)
     (order,) = see(expectation)
     network = replace(SLOWER, id="job-2", cause="link")

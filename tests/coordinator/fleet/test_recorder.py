@@ -67,7 +67,7 @@ class Fleet:
 
 
 def test_node_and_device_are_kept_and_reported_in_the_next_run():
-    """The second run on the node says so; so does a coordinator that was restarted in between."""
+    """The second run on the node shows that; so does a coordinator that was restarted in between."""
     fleet = Fleet(runs=("one", "two"))
     fleet.note("one")
     assert fleet.incident("one").history == ()

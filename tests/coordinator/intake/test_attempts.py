@@ -26,7 +26,7 @@ def record(rank, step, end_ns, **more):
 
 
 def told(rank, second, step, first, lie):
-    """Return what a rank says of a step: its index and its end, as a liar bends them."""
+    """Return what a rank reports of a step: its index and its end, as a liar bends them."""
     end_ns = START_NS + second * NS + rank * 10**6
     match lie:
         case "frozen":
@@ -158,7 +158,7 @@ def test_a_redelivered_step_is_counted_by_what_became_of_it():
 
 
 def test_a_rank_that_leaps_does_not_cost_a_restart_a_step():
-    """The second window goes to the ranks that restart, whoever held it before."""
+    """The second window goes to the ranks that restart, whichever ranks held it before."""
     made = running()
     made.ingest_all([record(3, 10**9, START_NS + 900 * NS)], 1.0)
     made.ingest_all(restarted(skip=(3,)), 2.0)
@@ -183,7 +183,7 @@ def test_who_reports_first_does_not_say_where_a_run_begins():
 
 
 def test_a_clock_that_lies_by_years_does_not_date_the_step():
-    """A step ended when most ranks say so."""
+    """A step ended when most ranks report it."""
     made = StepTimeline(POLICY)
     made.know([0, 1, 2])
     made.ingest_all([record(rank, 1, START_NS + NS + (rank == 1) * 10**17) for rank in range(3)], 0.0)

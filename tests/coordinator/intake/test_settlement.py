@@ -1,4 +1,4 @@
-"""Every record given to a timeline is handed out, counted as rejected or pending, and its batch's receipt says which."""
+"""Every record given to a timeline is handed out, counted as rejected or pending, and its batch's receipt shows which."""
 
 import numpy as np
 import pytest

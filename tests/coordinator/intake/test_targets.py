@@ -34,11 +34,11 @@ def test_a_target_is_where_the_exporter_says():
 
 
 def test_who_is_gone_stays_for_an_hour():
-    """A failing scrape is the alarm; a target that comes back is alive again, and its time begins anew."""
+    """A failing scrape is the alarm; a target that comes back is alive again, and its time begins again."""
     targets = Targets()
     targets.receive(alive(), 0.0)
     targets.receive(alive(is_alive=False), 10.0)
-    targets.receive(alive(is_alive=False), 20.0)  # the last will is retained: it may be heard again
+    targets.receive(alive(is_alive=False), 20.0)  # the last will is retained: it may come again
     assert listed(targets, 30.0)["n0"]["labels"]["__meta_lockstep_alive"] == "false"
     targets.receive(alive(), 40.0)
     targets.receive(alive(is_alive=False), 50.0)
@@ -50,7 +50,7 @@ def test_who_is_gone_stays_for_an_hour():
     "address", ["", "n0", "n0:", ":9855", "http://n0:9855", "n0:9855/x", "n 0:1", "n0:123456", "a\n:1"]
 )
 def test_what_is_no_address_is_no_target(address):
-    """One bad target makes Prometheus refuse all; exporters of before say nothing at all."""
+    """One bad target makes Prometheus refuse all; exporters of before show nothing at all."""
     targets = Targets()
     targets.receive(alive(address=address), 0.0)
     targets.receive(alive("n1", scheme="ftp"), 0.0)

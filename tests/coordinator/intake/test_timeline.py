@@ -132,7 +132,7 @@ def test_a_rank_that_runs_ahead_silences_nobody():
 
 
 def test_where_few_ranks_report_the_others_are_waited_for_longer():
-    """When most of the nodes are not heard of for a minute, the rest is judged without them."""
+    """When most of the nodes report nothing for a minute, the rest is judged without them."""
     made = timeline(grace_seconds=5.0)
     made.ingest(RECORDING.batch(0, 1), 0.0)
     made.ingest(RECORDING.batch(1, 2, ranks=[0]), 1.0)
@@ -359,7 +359,7 @@ def test_nodes_of_eight_ranks_are_laid_out_wherever_they_stand(absent):
 
 
 def test_ranks_beyond_gaps_are_found():
-    """Ranks need not be 0 to R - 1: those announced are told from those between them."""
+    """Ranks need not be 0 to R - 1: those announced are distinguished from those between them."""
     made = StepTimeline(TimelinePolicy())
     made.know([1, 3])
     made.ingest(RECORDING.batch(0, 1), 0.0)

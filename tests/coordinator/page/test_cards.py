@@ -72,7 +72,7 @@ def test_a_card_says_what_is_known():
 
 
 def test_a_card_says_where_and_when():
-    """The host, and the clock's time of what steps alone would not tell; no host where none is known."""
+    """The host, and the clock's time of what steps alone would not show; no host where none is known."""
     told = incident(opened_unix_ns=1_790_000_000 * 10**9)
     text = card(told, CoordinatorConfig(), with_run=False, host="node-17")
     assert "<dt>Host</dt><dd>node-17</dd>" in text
@@ -159,7 +159,7 @@ def test_a_hang_shows_where_its_ranks_stand():
 
 
 def test_nothing_hostile_stands_in_a_page():
-    """Names of runs, nodes, functions, domains and what captures say: text, whatever they hold."""
+    """Names of runs, nodes, functions, domains and texts of captures: text, whatever they hold."""
     bad = incident(1, **dict.fromkeys(("id", "run", "cause", "function", "operator", "root_cause"), HOSTILE))
     bad = replace(bad, evidence=(HOSTILE,), domain=(HOSTILE, HOSTILE), scope="group")
     run = run_snapshot(HOSTILE, incidents=(bad,), state=HOSTILE)

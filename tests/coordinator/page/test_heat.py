@@ -1,4 +1,4 @@
-"""The map's figures: levels, scale, marks, and who is told to be worst."""
+"""The map's figures: levels, scale, marks, and which rank is shown as worst."""
 
 import base64
 
@@ -45,7 +45,7 @@ def test_cells_are_the_ranks_own_work_and_waiting():
 
 
 def test_rows_stand_by_domain():
-    """Grouped by dp: ranks of one domain are neighbours, and each group says who is in it."""
+    """Grouped by dp: ranks of one domain are neighbours, and each group states who is in it."""
     answer = heat_map(scene(), (), "dp")
     assert [group["ranks"] for group in answer["groups"]] == ["0, 2 ... 6", "1, 3 ... 7"]
     assert answer["rows"]["ranks"] == ["0", "2", "4", "6", "1", "3", "5", "7"]
@@ -63,7 +63,7 @@ def test_noise_does_not_look_like_a_fault():
 
 @pytest.mark.parametrize(("onset", "column"), [(3, -1), (12, 4), (8, 0)])
 def test_incidents_are_marked_at_their_onset(onset, column):
-    """On their ranks, in the column of the step; before the first one shown, so they say."""
+    """On their ranks, in the column of the step; before the first one shown, they state that."""
     (mark,) = heat_map(scene(), [incident(1, ranks=(1, 5), onset_step=onset)], "dp")["incidents"]
     assert (mark["column"], mark["rows"]) == (column, [[4, 4], [6, 6]])
 

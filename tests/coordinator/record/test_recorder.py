@@ -80,7 +80,7 @@ def test_what_was_heard_comes_back_as_it_came(tmp_path):
 
 
 def test_a_later_part_alone_says_who_there_is(tmp_path):
-    """With the first part gone, the head of the next one tells the thresholds and each node's announcement."""
+    """With the first part gone, the head of the next one has the thresholds and each node's announcement."""
     recorder = make(tmp_path)
     recorder.receive(announce(0, 1, 2, 3), NOW)
     flush(recorder)
@@ -94,7 +94,7 @@ def test_a_later_part_alone_says_who_there_is(tmp_path):
 
 
 def test_a_recording_is_a_step_log(tmp_path):
-    """Whoever reads step logs can read it: rows by run, in order of arrival, columns that nobody sent as null."""
+    """Any reader of step logs can read it: rows by run, in order of arrival, columns that no one sent as null."""
     recorder = make(tmp_path)
     hear_steps(recorder, 0, 12)
     recorder.receive(ev.TickEvent(unix_s=NOW, cause_id="tick"), NOW + 20)
@@ -133,7 +133,7 @@ def test_a_full_queue_costs_what_comes_last_and_is_counted(tmp_path):
 
 
 def test_a_disk_that_fails_costs_nothing_while_memory_lasts(tmp_path, monkeypatch):
-    """What could not be written is written later, in its order, told once."""
+    """What could not be written is written later, in its order, reported once."""
     recorder = make(tmp_path)
     recorder.receive(announce(0, 1, 2, 3), NOW)
     hear_steps(recorder, 0, 2)
@@ -201,7 +201,7 @@ def test_a_directory_that_is_a_file_is_named(tmp_path):
 
 
 async def test_parts_are_written_when_due_and_at_the_end(tmp_path):
-    """Many rows make a part at once, few after `part_seconds`, and the rest when it is told to stop."""
+    """Many rows make a part at once, few after `part_seconds`, and the rest when it is asked to stop."""
     recorder = make(tmp_path, part_rows=20, part_seconds=0.05)
     task = asyncio.create_task(recorder.keep_writing())
     hear_steps(recorder, 0, 6)

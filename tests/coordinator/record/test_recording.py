@@ -1,4 +1,4 @@
-"""What a coordinator recorded gives the incidents that it told live: each line, each id, whatever happened on the way."""
+"""What a coordinator recorded gives the incidents that it reported live: each line, each id, whatever happened on the way."""
 
 import asyncio
 from dataclasses import asdict, replace
@@ -151,7 +151,7 @@ def test_a_run_that_begins_under_other_thresholds_is_judged_by_them(tmp_path):
 
 
 def test_lost_parts_cost_what_they_held(tmp_path):
-    """With parts missing in the middle or at the beginning the rest is still told: the rank is found."""
+    """With parts missing in the middle or at the beginning the rest is still reported: the rank is found."""
     made = generate(replace(JOB, faults=(replace(SLOW, end=None),)))
     log = made.log(run="night")
     tap = recorder(tmp_path)
@@ -226,7 +226,7 @@ def test_every_column_that_is_judged_is_recorded(tmp_path):
 
 @pytest.mark.parametrize("damage", ["truncated", "journal", "column"])
 def test_a_damaged_part_is_named(tmp_path, damage):
-    """A part that is cut short or was changed by another program is refused with its path, not half told."""
+    """A part that is cut short or was changed by another program is refused with its path, not half replayed."""
     tap = recorder(tmp_path)
     Live(tap=tap).play(generate(replace(JOB, steps=20)).log(), generate(replace(JOB, steps=20)).topology)
     flush(tap)

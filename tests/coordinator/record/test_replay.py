@@ -49,7 +49,7 @@ def test_a_slow_rank_is_told_with_all_that_a_reader_needs():
 
 
 def test_the_order_of_rows_does_not_matter(tmp_path):
-    """A log whose rows were shuffled, read from its file, tells the same."""
+    """A log whose rows were shuffled, read from its file, reports the same."""
     log = generate_job(job()).log()
     shuffled = np.random.default_rng(2).permutation(log.count)
     steplog.write(StepLog(log.run, {name: values[shuffled] for name, values in log.columns.items()}), tmp_path / "log")
@@ -75,7 +75,7 @@ def test_records_of_a_job_of_one_group_call_it_world(degrees):
 
 
 def test_restarts_and_pauses_are_no_incidents_and_lose_no_step():
-    """A rollback after minutes, checkpoints and evaluations: every step of both attempts is judged, nothing is told."""
+    """A rollback after minutes, checkpoints and evaluations: every step of both attempts is judged, nothing is reported."""
     restarted = job(faults=(), steps=200, interruptions=Interruptions(restart_at=120, missing=0.0, late=0.0))
     recording = generate_job(restarted)
     told = replay(recording.log(), recording.topology, POLICY)

@@ -1,4 +1,4 @@
-"""Step logs of runs that stand still: told by the live state machine, through the ticks of the log's own time."""
+"""Step logs of runs that stand still: reported by the live state machine, through the ticks of the log's own time."""
 
 from dataclasses import replace
 
@@ -68,7 +68,7 @@ def test_a_silence_that_explains_nothing_is_no_incident():
 
 
 def test_lost_records_are_no_late_ranks():
-    """Where records get lost now and then, one that lacks before a silence names nobody."""
+    """Where records get lost now and then, one that lacks before a silence names no one."""
     log = log_of()
     lost = (log.columns["step"] == 30) & (log.columns["rank"] == 2)
     assert told(silent(rows(log, ~lost), after=50, seconds=60, lacking=(5,))) == []

@@ -225,7 +225,7 @@ def test_a_log_that_lacks_the_waits_of_a_kind_is_refused(tmp_path):
 
 
 def test_a_row_received_long_before_its_step_is_refused(tmp_path):
-    """Strictly it is named; leniently its end tells when it came, for from such a receipt ages would be waited through."""
+    """Strictly it is named; leniently its end shows when it came, for from such a receipt ages would be waited through."""
     received = columns()["start_ns"] + 2 * 10**8
     received[4] = 5
     path = foreign(tmp_path / "log.parquet", received_ns=received)
@@ -240,7 +240,7 @@ def test_a_row_received_long_before_its_step_is_refused(tmp_path):
 
 @pytest.mark.parametrize("hours", [-5, 5])
 def test_a_clock_that_is_hours_off_does_not_move_its_rows(tmp_path, hours):
-    """Without receipts a rank's rows come when the others' do, whatever its clock says."""
+    """Without receipts a rank's rows come when the others' do, whatever its clock shows."""
     start = columns()["start_ns"].copy()
     start[columns()["rank"] == 1] += hours * 3600 * 10**9
     (log,) = steplog.read(foreign(tmp_path / "log.parquet", start_ns=start))

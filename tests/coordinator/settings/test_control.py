@@ -40,7 +40,7 @@ def test_the_later_layer_wins_and_says_where_it_comes_from():
 
 
 def test_null_takes_a_change_back():
-    """What lies below is in force again, and only what is different is told."""
+    """What lies below is in force again, and only what is different is reported."""
     made = control()
     put(made, {"excess.floor_ratio": 0.1, "detectors.slow_link": False})
     (change,) = put(made, {"excess.floor_ratio": None, "run.recover_steps": None})
@@ -100,7 +100,7 @@ def test_kept_changes_are_checked_again(caplog):
 
 
 def test_reconfiguring_applies_what_it_can_and_names_the_rest():
-    """Ports stay, degrees and thresholds change, what was said over HTTP goes before both."""
+    """Ports stay, degrees and thresholds change, what was reported over HTTP goes before both."""
     made = control(http_port=1234)
     put(made, {"run.recover_steps": 30})
     new = settings("new", http_port=5678, domains="dp=8", slow_floor_ratio=0.1, recover_steps=20)

@@ -80,12 +80,12 @@ async def test_a_wrong_file_changes_nothing(files, name, text, named):
     assert named in str(caught.value)
     assert (site.control.policy(), site.control.config) == before
     assert not site.control.reload_ok
-    await site.reloader.on_signal()  # told in the log; no one waits for an answer
+    await site.reloader.on_signal()  # reported in the log; no one waits for an answer
     site.store.close()
 
 
 def test_the_example_of_a_policy_file_is_valid():
-    """It changes what it says and no more."""
+    """It changes its own keys and no more."""
     config = CoordinatorConfig(policy_file=str(Path(__file__).parents[3] / "examples" / "policy.yaml"))
     config.validate()
     assert (config.policy().excess.floor_ratio, config.policy().run.recover_steps) == (0.03, 20)

@@ -37,7 +37,7 @@ def test_there_is_room_for_so_many():
 
 
 def test_files_are_read_from_their_own_folder(tmp_path):
-    """Names and patterns lead to files beside the file that names them."""
+    """Names and patterns lead to files next to the file that names them."""
     (tmp_path / "gpt.yaml").write_text(SPEC)
     file = tmp_path / "simulation.yaml"
     file.write_text("big-*: gpt.yaml\n")

@@ -1,4 +1,4 @@
-"""Collectives by hand: ranks that arrive and leave when a test says."""
+"""Collectives by hand: ranks that arrive and leave when a test defines."""
 
 import numpy as np
 

@@ -40,7 +40,7 @@ def test_bandwidth_against_what_is_expected(expected, found):
 
 
 def test_a_group_is_compared_with_those_that_do_the_same():
-    """Three groups of equal work: the one at half the speed is told; two groups alone are not compared."""
+    """Three groups of equal work: the one at half the speed is reported; two groups alone are not compared."""
     groups = [("a", (0, 1)), ("b", (2, 3)), ("c", (4, 5))]
     parts = []
     for at, group in enumerate(groups):

@@ -1,4 +1,4 @@
-"""Transfers over links as the vendor tells them."""
+"""Transfers over links as the vendor reports them."""
 
 import json
 
@@ -143,7 +143,7 @@ def operator(elapse_ms, transit_ms, size_mb) -> dict:
 
 @pytest.mark.parametrize(("computed_ms", "during"), [((0, 80), False), ((0, 105), True), ((90, 200), True)])
 def test_transfers_end_with_their_collectives(tmp_path, computed_ms, during):
-    """121 ms of which the last 32.6 move data: what computes while the collective waits is not beside the transfer."""
+    """121 ms of which the last 32.6 move data: what computes while the collective waits does not overlap the transfer."""
     path = tmp_path / "communication.json"
     path.write_text(json.dumps({"step1": {"collective": {"hcom_allReduce__170_1_1@42": operator(121.0, 32.6, 622)}}}))
     communication = load_communication(path)

@@ -39,7 +39,7 @@ def test_order_matches_equal_captures():
 
 
 def test_a_capture_that_begins_later_is_shifted():
-    """Sizes tell where the shorter capture lies in the longer one."""
+    """Sizes show where the shorter capture lies in the longer one."""
     long = rank_of(0, spans(6), sizes=[1, 2, 3, 4, 5, 6], numbers=NO * 6, shared=False)
     short = rank_of(1, spans(3), sizes=[3, 4, 5], numbers=NO * 3, shared=False)
     table = match_collectives([long, short])

@@ -23,7 +23,7 @@ from lockstep.diagnosis.finding import NotJudged
     ],
 )
 def test_known_settings(name, value, wrong):
-    """Values that disable a path or are out of range are told; good ones and foreign variables are not."""
+    """Values that disable a path or are out of range are reported; good ones and foreign variables are not."""
     found = find_settings({0: {name: value}, 1: {name: value}})
     assert [(each.cause, each.subject, each.ranks) for each in found] == (
         [("network_configuration", name, (0, 1))] if wrong else []
@@ -56,7 +56,7 @@ def test_what_is_not_listed_is_not_held_to_be_unset():
 
 
 def test_libraries_of_different_versions():
-    """The minority is named, with or without variables; ranks that do not say are left out."""
+    """The minority is named, with or without variables; ranks that do not report it are left out."""
     versions = {0: {"NCCL": "2.21.5"}, 1: {"NCCL": "2.21.5"}, 2: {"NCCL": "2.20.3"}, 3: {}}
     for environments in ({}, {0: {}}):
         (finding,) = find_settings(environments, versions=versions)

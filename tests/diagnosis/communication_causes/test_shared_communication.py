@@ -1,4 +1,4 @@
-"""Communication of real recordings beside the checkout."""
+"""Communication of real recordings next to the checkout."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def test_the_slow_rank_has_the_shortest_collectives(shared):
 
 
 def test_the_healthy_recording_has_no_finding():
-    """The same job on two busy cores: R_wait is high, and nobody is to blame; its buckets are few a step."""
+    """The same job on two busy cores: R_wait is high, and no one is to blame; its buckets are few a step."""
     found, window_ns = traces("healthy")
     causes = judge_communication(found, window_ns, steps=5)
     assert causes.findings == ()
@@ -66,7 +66,7 @@ def test_generic_kernels_of_rocm_are_named_by_their_operators():
 
 
 def test_two_ranks_of_a_pipeline_on_ascend():
-    """24 collectives match by group and number, links reach 18 GB/s, and nobody is waited for."""
+    """24 collectives match by group and number, links reach 18 GB/s, and no one is waited for."""
     parts, rates = [], []
     for rank in (0, 1):
         path = ASCEND / f"test_rank_{rank}" / "ASCEND_PROFILER_OUTPUT" / "communication.json"

@@ -86,7 +86,7 @@ def test_clocks_that_are_not_shared_do_not_matter():
 
 
 def test_the_vendor_knows_the_transmission():
-    """Transit times count before what can be told from durations."""
+    """Transit times count before what can be inferred from durations."""
     table = match_collectives(job(steps([0, 1, 2, 3]), 9 * MS, transit=[5 * MS] * 5))
     assert transmission_ns(table) / MS == pytest.approx(5)
 
@@ -169,7 +169,7 @@ def test_a_group_without_name_is_judged_with_less_confidence():
 
 @pytest.mark.parametrize("parts", [[], [rank_of(0, [(0, 5)] * 9)], job(steps([0, 9], count=2), 4 * MS)])
 def test_too_little_is_not_judged(parts):
-    """No rank, one rank, two collectives: each says so."""
+    """No rank, one rank, two collectives: each states that."""
     assert isinstance(judge_waiting(match_collectives(parts), WINDOW_NS), NotJudged)
 
 

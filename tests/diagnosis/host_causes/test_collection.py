@@ -58,7 +58,7 @@ def test_collections_that_the_code_asks_for_are_named_so():
 
 
 def test_notes_without_collections_are_an_answer():
-    """Nobody collected: that is not the same as nobody looked."""
+    """No one collected: that is not the same as no one looked."""
     seen = view([span("aten::mm", 0, 5)], 100)
     assert judge_collections(seen, noted=[]) == []
     assert isinstance(judge_collections(seen), NotJudged)
@@ -75,7 +75,7 @@ def _gap(*, between=()):
 
 
 def test_a_long_silence_of_device_and_host_is_a_guess():
-    """Hermes' advisor calls it conjectured: low confidence, and it says why."""
+    """Hermes' advisor calls it conjectured: low confidence, and it states why."""
     (finding,) = judge_collections(view(_gap(), 400 * MS))
     assert (finding.confidence, finding.lost_ns) == (LOW, 299_900_000)
     assert any("no collection was recorded" in each for each in finding.evidence)

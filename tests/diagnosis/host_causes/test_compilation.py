@@ -60,7 +60,7 @@ def test_frames_of_the_compilers_are_recognised():
 
 
 def test_compiling_behind_the_devices_work_costs_nothing():
-    """Only exposed time counts, and a hundredth of the window is not told."""
+    """Only exposed time counts, and a hundredth of the window is not reported."""
     assert judge_compilation(view([span("dynamo", 0, 50), kernel("gemm", 0, 50)], 100)) == []
     assert judge_compilation(view([span("dynamo", 0, 0.9)], 100)) == []
     assert judge_compilation(view([span("dynamo", 0, 1)], 100)) != []
@@ -95,7 +95,7 @@ def test_shapes_that_change_without_compiling_are_no_finding():
 
 
 def test_compiling_with_equal_shapes_is_first_use():
-    """The answer says that shapes were looked at."""
+    """The answer states that shapes were looked at."""
     (finding,) = judge_compilation(_steps_with([4, 4, 4, 4], compiling=(0,)))
     assert (finding.cause, finding.confidence) == (COMPILATION, HIGH)
     assert any("no operator's shapes keep changing" in each for each in finding.evidence)

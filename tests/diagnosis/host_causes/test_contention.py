@@ -29,7 +29,7 @@ def test_limit_of_waiting(wait, named):
 
 
 def test_a_throttled_group_is_told_as_such():
-    """Nobody else is to blame: the container's limit is."""
+    """No one else is to blame: the container's limit is."""
     (finding,) = _judge(run_queue_wait_ns=0, throttled_ns=SECOND)
     assert finding.confidence == HIGH
     assert "throttled 10.0 %" in finding.evidence[0]

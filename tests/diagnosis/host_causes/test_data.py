@@ -70,7 +70,7 @@ def test_calls_that_do_not_read(name):
 
 
 def test_without_frames_a_loader_on_the_training_thread_is_processing_of_medium_confidence():
-    """Operators inside it are processing; that reading cannot be seen is said."""
+    """Operators inside it are processing; that reading cannot be seen is reported."""
     events = [loader(0, 40 * MS), span("aten::div", 5 * MS, 10 * MS)]
     finding = _one(judge_loader(view(events, 100 * MS)))
     assert (finding.cause, finding.confidence) == (PROCESSING, MEDIUM)
@@ -94,7 +94,7 @@ def test_limits_of_the_loader(loader_ms, step_ms, count, named):
 
 
 def test_workers_that_keep_the_thread_waiting_cannot_be_looked_into():
-    """Reading and processing are in other processes: the answer is of low confidence and says so."""
+    """Reading and processing are in other processes: the answer is of low confidence and states that."""
     events = [loader(0, 40 * MS, WORKERS), frame("<built-in method poll of select.poll object at 0x1>", 0, 39 * MS)]
     finding = _one(judge_loader(view(events, 100 * MS)))
     assert (finding.cause, finding.confidence) == (PROCESSING, LOW)
@@ -172,7 +172,7 @@ def test_the_first_queue_that_is_not_empty_names_the_stage(device, host, data, c
 
 
 def test_queues_without_samples_are_not_judged():
-    """Nothing was measured, so nothing is said."""
+    """Nothing was measured, so nothing is reported."""
     none = np.array([], np.int64)
     queues = QueueSamples(device=none, host=none, data=none)
     assert isinstance(judge_queues(view([span("aten::mm", 0, 5)], 10), queues), NotJudged)
@@ -192,5 +192,5 @@ def test_copies_from_the_device_are_not_fetching():
 
 
 def test_without_a_device_nothing_is_fetched():
-    """The rule says that it does not apply."""
+    """The rule states that it does not apply."""
     assert isinstance(judge_fetching(view([span("aten::mm", 0, 5)], 10)), NotJudged)

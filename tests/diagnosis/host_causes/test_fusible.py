@@ -36,7 +36,7 @@ def test_the_longest_sequence_holds_most_and_its_parts_are_not_told_again():
     [("ab", "ab"), ("abcabcabca", "abc"), ("abab", "ab"), ("aaaaa", "aa"), ("aab", "aab"), ("abcab", "abcab")],
 )
 def test_what_a_sequence_repeats_is_its_unit(text, unit):
-    """Ten kernels of a loop over three are told as those three; a sequence that comes back once is no loop."""
+    """Ten kernels of a loop over three are reported as those three; a sequence that comes back once is no loop."""
     assert FusibleSequence(tuple(text), 5, 1, 1, 1).unit == tuple(unit)
 
 

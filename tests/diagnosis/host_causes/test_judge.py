@@ -10,7 +10,7 @@ MS = 1000
 
 
 def test_all_rules_answer_and_the_costliest_finding_goes_first():
-    """Each rule either finds, finds nothing, or says why it cannot tell."""
+    """Each rule either finds, finds nothing, or states why it cannot judge."""
     events = [*steps(2, 50 * MS), loader(0, 20 * MS), span("dynamo", 30 * MS, 30 * MS), span("aten::mm", 70 * MS, 1)]
     answer = judge_host(
         view(events, 100 * MS),
@@ -22,7 +22,7 @@ def test_all_rules_answer_and_the_costliest_finding_goes_first():
 
 
 def test_a_healthy_window_has_no_findings():
-    """A device that works all the time is nobody's victim."""
+    """A device that works all the time is no one's victim."""
     events = [call("cudaLaunchKernel", 0, 5, correlation=1), kernel("gemm", 0, 100 * MS, correlation=1), loader(0, 90)]
     assert (
         judge_host(view(events, 100 * MS), noted=[], samples=HostSamples(span_ns=1, run_queue_wait_ns=0)).findings == ()

@@ -1,4 +1,4 @@
-"""The rules on the recordings beside the checkout: what must be named there, and what must not."""
+"""The rules on the recordings next to the checkout: what must be named there, and what must not."""
 
 from functools import cache
 

@@ -101,7 +101,7 @@ def test_one_call_that_holds_a_window_without_steps_is_no_steps():
 
 
 def test_a_copy_and_the_wait_for_it_are_one_loss():
-    """Both stand in one operator: mending it ends both."""
+    """Both stand in one operator: fixing it ends both."""
     events = [
         span("aten::to", 0, 60),
         call("cudaMemcpyAsync", 5, 10, correlation=5),
@@ -122,7 +122,7 @@ def test_no_more_than_a_millisecond_after_a_call_is_charged_to_it():
 
 
 def test_copies_that_return_after_the_device_has_done_them_wait():
-    """A copy to pageable memory blocks without a call that says so; an asynchronous one does not."""
+    """A copy to pageable memory blocks without a call that is a wait; an asynchronous one does not."""
     blocking = [
         call("cudaMemcpyAsync", 0, 50, correlation=5),
         copy("Memcpy DtoH", 10, 5, correlation=5),

@@ -31,7 +31,7 @@ def test_steps_are_those_that_begin_in_the_window():
 
 
 def test_a_loss_of_one_step_is_none_of_the_others():
-    """Start-up holds the first of four steps; the 2 us that others lose are no part of it. Unmarked steps say nothing."""
+    """Start-up holds the first of four steps; the 2 us that others lose are no part of it. Unmarked steps show nothing."""
     events = [*steps(4, 100), span("aten::mm", 0, 350)]
     seen = view(events, 400)
     begun = merged(np.array([10_000, 110_000]), np.array([90_000, 112_000]))
@@ -47,7 +47,7 @@ def test_without_marks_the_window_counts_as_one_step():
 
 
 def test_time_of_the_host_is_exposed_where_the_device_is_idle():
-    """What runs beside the device's work costs nothing; without a device everything does."""
+    """What overlaps the device's work costs nothing; without a device everything does."""
     seen = view([span("aten::mm", 0, 10), kernel("gemm", 4, 3)], 10)
     assert seen.exposed(seen.spans(seen.host)).measure_ns() == 7000
     alone = view([span("aten::mm", 0, 10)], 10)
@@ -55,7 +55,7 @@ def test_time_of_the_host_is_exposed_where_the_device_is_idle():
 
 
 def test_the_rank_is_the_traces_own():
-    """A trace that does not say its rank gives findings without ranks."""
+    """A trace that does not name its rank gives findings without ranks."""
     assert view([frame("f", 0, 1)], 10).ranks == ()
     assert view([frame("f", 0, 1)], 10, about=TraceAbout(rank=3)).ranks == (3,)
 

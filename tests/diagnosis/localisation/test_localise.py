@@ -112,7 +112,7 @@ def test_roles_are_compared_among_themselves():
 
 
 def test_kernels_of_one_stage_are_not_held_against_it():
-    """Nobody told of roles, but kernels that others do not run are another role's; host functions are not."""
+    """Roles are unknown, but kernels that others do not run are another role's; host functions are not."""
     values = healthy(200, np.random.default_rng(3))
     values[GEMM, 0, :150] = 0
     values[GEMM, 1:, :150] = np.nan
@@ -181,7 +181,7 @@ def test_slow_on_all_is_unexpected_only_where_a_device_is_fed():
     ],
 )
 def test_causes_by_class(kind, bottleneck, cause):
-    """Patterns tell the class of a cause; other rules tell more."""
+    """Patterns give the class of a cause; other rules give more."""
     (found,) = findings_of(localise(gather(summaries(kind, a=0.1, b=0.1, c=0.25, d=0.1))))
     assert (found.bottleneck, found.cause, found.ranks) == (bottleneck, cause, (2,))
 
@@ -201,7 +201,7 @@ def test_the_group_names_the_link_and_who_comes_late():
 
 
 def test_one_worker_has_no_peers():
-    """Nothing to compare with is said, unless the expected range says enough."""
+    """Nothing to compare with is reported, unless the expected range is enough."""
     alone = localise(
         gather(
             {0: PatternSummary(window_ns=1, patterns=(Pattern(function="k", kind=FunctionClass.COMPUTE, beta=0.9),))}

@@ -81,6 +81,6 @@ def test_nobody_and_nothing():
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(values, windows, what):
-    """Ours to avoid, so said at once."""
+    """Ours to avoid, so reported at once."""
     with pytest.raises(LocalError, match=what):
         PatternMatrix([GEMM], np.arange(2), np.ones(windows, np.int64), values)

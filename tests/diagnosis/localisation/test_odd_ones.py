@@ -47,14 +47,14 @@ def test_without_samples_the_one_that_waits_least_came_last():
 
 
 def test_a_group_without_an_odd_one_has_none():
-    """A slow switch is nobody's."""
+    """A slow switch is no one's."""
     for measured in (True, False):
         values, flagged = job(3, measured=measured)
         assert len(odd_ones(values, flagged, GROUPS).worker) == 0
 
 
 def test_half_of_a_group_is_not_odd():
-    """Two camps: nobody can say which is right."""
+    """Two camps: nothing shows which is right."""
     values, flagged = job(3)
     values[1, np.flatnonzero(flagged)[::2]] = 0.9
     assert len(odd_ones(values, flagged, GROUPS).worker) == 0
@@ -69,7 +69,7 @@ def test_scattered_workers_are_no_group():
 
 
 def test_pairs_and_workers_without_group_are_passed_over():
-    """Of two nobody is the odd one; pipeline ends may be in no group."""
+    """Of two no one is the odd one; pipeline ends may be in no group."""
     values, flagged = job(3)
     values[1, 19] = 0.9
     pairs = {"pp": np.arange(WORKERS) // 2, "none": np.full(WORKERS, NO_GROUP)}

@@ -62,7 +62,7 @@ def test_peers_are_a_hundred_different_workers_always_the_same():
 
 
 def test_equation_11():
-    """A lone slow worker is unlike; below 1 % of the window nobody is anything."""
+    """A lone slow worker is unlike; below 1 % of the window no one is anything."""
     values = np.tile(np.array([[0.005], [0.8], [0.1]], np.float32), (1, 200))
     values[:, 7] = 0.02, 0.8, 0.1
     values[:, 8] = 0.009, 0.1, 0.9

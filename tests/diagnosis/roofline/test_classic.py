@@ -171,7 +171,7 @@ def test_findings_name_the_heavy_operators_with_numbers():
 
 
 def test_an_unknown_device_has_points_and_no_verdict():
-    """What was achieved is told; whether it is much is not."""
+    """What was achieved is reported; whether it is much is not."""
     rooflines = operator_rooflines(columns_of(gemm(400_000)), device="Some GPU")
     assert isinstance(rooflines, Rooflines)
     assert rooflines.points[0].flops_per_second == pytest.approx(343.6e12, rel=1e-3)
@@ -181,7 +181,7 @@ def test_an_unknown_device_has_points_and_no_verdict():
 
 
 def test_a_trace_without_device_or_shapes_is_not_judged():
-    """Both say why."""
+    """Both state why."""
     nothing = operator_rooflines(columns_of([made("aten::mm")]))
     assert isinstance(nothing, NotJudged)
     assert judge_rooflines(nothing, 0) is nothing

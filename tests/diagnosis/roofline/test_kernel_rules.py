@@ -114,7 +114,7 @@ def test_counted_work_decides_a_bound(kernels):
 
 
 def test_bandwidths_need_a_peak():
-    """GB/s alone say nothing; with the component's peak they are a utilisation."""
+    """GB/s alone show nothing; with the component's peak they are a utilisation."""
     rows = made(("Add", "AI_VECTOR_CORE", 100), counters={"aiv_main_mem_read_bw(GB/s)": [700.0]})
     assert np.isnan(component_table_of(rows).utilisation[:, 4]).all()
     table = component_table_of(rows, {"MTE-GM": 1000.0})
@@ -122,7 +122,7 @@ def test_bandwidths_need_a_peak():
 
 
 def test_without_counters_the_answer_names_the_right_capture(kernels):
-    """Nothing, only counts, only busy queues: each says which group of counters is missing."""
+    """Nothing, only counts, only busy queues: each names which group of counters is missing."""
     bare = made(("Add", "AI_VECTOR_CORE", 100))
     counted = made(("MatMul", "AI_CORE", 100), counters={"aic_mac_fp16_ratio": [0.3]})
     busy = made(("MatMul", "AI_CORE", 100), counters={"aic_mac_ratio": [0.9]})
@@ -190,7 +190,7 @@ def test_a_rank_that_clocks_down():
 
 
 def test_a_job_that_clocks_down_as_a_whole_needs_the_rated_clock():
-    """All ranks alike look healthy to each other; the rated clock tells."""
+    """All ranks alike look healthy to each other; the rated clock shows it."""
     ranks = {0: samples((0, 1620)), 1: samples((0, 1620))}
     assert find_frequency_drop(ranks, dict.fromkeys(ranks, (0, 1000))) == []
     assert [each.ranks for each in find_frequency_drop(ranks, dict.fromkeys(ranks, (0, 1000)), rated_mhz=1800)] == [

@@ -30,7 +30,7 @@ def test_formats_of_every_writer(text, number, size):
 
 
 def test_operands_keep_their_positions():
-    """A scalar stays between tensors, and a list of tensors, whose format nobody writes, is none."""
+    """A scalar stays between tensors, and a list of tensors, whose format no one writes, is none."""
     text = json.dumps(
         [[[192], [], [512, 64], [[3]]], ["float", "Scalar", "c10::Half", "TensorList"], ["", "1", "", ""]]
     )

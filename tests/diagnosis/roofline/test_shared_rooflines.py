@@ -1,4 +1,4 @@
-"""Rooflines of real recordings beside the checkout."""
+"""Rooflines of real recordings next to the checkout."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A process with a rank's ring whose agent has taken the signal of stacks; prints "ready" and does what its argument says.
+"""A process with a rank's ring whose agent has taken the signal of stacks; prints "ready" and does what its argument asks.
 
 sleep: sleeps in a named function. native: waits in C with the interpreter lock held. without_lock: waits in C without it.
 fork: sleeps after a child has been forked, which prints whether it still handles the signal. handler: the training's own handler for the signal, registered before.

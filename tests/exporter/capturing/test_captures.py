@@ -86,7 +86,7 @@ def test_a_request_delivered_twice_is_one_request(captures: Captures):
 
 
 def test_another_request_under_the_same_id_is_refused(captures: Captures):
-    """Its answers could not be told from those of the first."""
+    """Its answers would look like those of the first."""
     captures.judge(REQUEST, RANKS, 0, NOW_S)
     verdict = captures.judge(replace(REQUEST, steps=4), RANKS, 1, NOW_S)
     assert (verdict.order, verdict.is_outdated) == (None, True)
@@ -95,7 +95,7 @@ def test_another_request_under_the_same_id_is_refused(captures: Captures):
 
 
 def test_a_request_of_a_term_that_is_over_is_refused(captures: Captures):
-    """A leader that was replaced gets an answer that says so; one of the same term is as good as the first."""
+    """A leader that was replaced gets an answer that states that; one of the same term is as good as the first."""
     captures.judge(replace(REQUEST, term=3), None, 0, NOW_S)
     assert captures.term == 3
     verdict = captures.judge(replace(REQUEST, request_id=6, term=2), RANKS, 0, NOW_S)

@@ -74,7 +74,7 @@ async def test_without_py_spy_nothing_is_read(monkeypatch):
 
 
 async def test_the_process_is_not_stopped(py_spy):
-    """It is called with the flag that says so."""
+    """It is called with the flag for that."""
     arguments = py_spy(f"print({json.dumps([THREAD])!r})")
     (thread,) = await read_by_py_spy(17, limit_s=60)
     assert thread.frames[0][2] == "stuck"

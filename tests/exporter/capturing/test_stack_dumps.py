@@ -1,4 +1,4 @@
-"""Stacks of real processes: whoever holds the ring and has the pipe open is asked, and no one else."""
+"""Stacks of real processes: the process that holds the ring and has the pipe open is asked, and no other."""
 
 import contextlib
 import os

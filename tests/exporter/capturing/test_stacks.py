@@ -99,7 +99,7 @@ async def test_a_rank_whose_training_has_the_signal_says_so(node, tmp_path):
 
 
 async def test_what_a_process_writes_is_refused_unless_it_is_a_dump(node, tmp_path):
-    """Another process of the same user writes into the pipe at the same time: the answer says so, and it is counted."""
+    """Another process of the same user writes into the pipe at the same time: the answer states that, and it is counted."""
     with job(tmp_path / "run", "sleep") as process:
         node.rings.scan(1)
         process.send_signal(signal.SIGSTOP)  # nothing but the line below is in the pipe

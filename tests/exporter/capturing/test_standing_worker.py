@@ -27,7 +27,7 @@ def standing(body: str, **more: int) -> StandingWorker:
 
 
 async def test_answers_come_in_order_with_what_was_complained():
-    """Output as it is, new lines and all; a failed job says why and leaves the process as it was."""
+    """Output as it is, new lines and all; a failed job states why and leaves the process as it was."""
     made = standing("print('oh', file=sys.stderr); return b'a\\n' * job[3] if job[3] else sys.exit('none')")
     try:
         answers = [await made.ask(["p", "r", "n", count, 1, 2]) for count in (2, 0, 1)]
@@ -80,7 +80,7 @@ def test_an_end_that_was_cancelled_is_completed_by_the_next(ticks: int):
 
 
 async def test_output_beyond_the_limit_is_refused_before_it_is_read():
-    """A worker that says so much is none of ours."""
+    """A worker that prints so much is none of ours."""
     made = standing("return b'x' * 5000", output_max_bytes=1000)
     with pytest.raises(MalformedError, match="expected an answer"):
         await made.ask(["p", "r", "n", 0, 1, 2])

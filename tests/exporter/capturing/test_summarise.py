@@ -48,7 +48,7 @@ def write_trace(directory: Path, content: bytes, request: int = 5, rank: int = 1
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended, whoever has yet to ask for its status."""
+    """Whether a process has ended, even if its parent has yet to ask for its status."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -129,7 +129,7 @@ async def test_what_the_node_counted_goes_with_the_summary(root: Path):
     ],
 )
 async def test_a_worker_that_fails_gives_a_summary_with_the_error(root: Path, script: str, reason: str):
-    """Whatever becomes of the worker, the asker gets one summary that says why there is none, and it is counted."""
+    """Whatever becomes of the worker, the asker gets one summary that states why there is none, and it is counted."""
     job = write_trace(root / "run", b"x")
     limit_s = 2.0 if "within 2 s" in reason else 30.0
     (summary,) = await summarise(root, [job], counts := Counts(), worker=worker(script), summarise_seconds=limit_s)
@@ -193,7 +193,7 @@ async def test_a_worker_that_cannot_be_started_costs_each_trace_its_summary(root
 
 
 async def test_a_trace_that_is_not_there_is_an_error_without_a_worker(root: Path):
-    """A rank that says done without a trace is answered by the supervisor."""
+    """A rank that reports done without a trace is answered by the supervisor."""
     job = TraceJob("run", root / "run", 1, 5, 2)
     (summary,) = await summarise(root, [job], counts := Counts(), worker=("/nowhere/at/all",))
     assert "5-1.json" in summary.error
@@ -235,7 +235,7 @@ async def test_the_real_worker_summarises_a_trace(root: Path):
 
 
 class Sampled(HostWatch):
-    """A watch whose samples say that the training thread had half of its core, in and around the trace."""
+    """A watch whose samples state that the training thread had half of its core, in and around the trace."""
 
     def samples(self, *_: Any) -> NodeSamples:
         return NodeSamples(resources={"cpu": ResourceSeries(start_ns=0, period_ns=10_000, ratios=[0.5] * 200)})

@@ -119,7 +119,7 @@ def test_only_traces_are_deleted(run: Path, tmp_path: Path):
 
 
 def test_samples_go_with_their_trace(run: Path):
-    """They lie beside it; nothing is left of either when the trace has to go. A node that saw nothing leaves none."""
+    """They lie next to it; nothing is left of either when the trace has to go. A node that saw nothing leaves none."""
     older, newer = (make_trace(traces_directory(run), request) for request in (1, 2))
     series = ResourceSeries(start_ns=5, period_ns=2, ratios=[0.5, 1.0])
     for trace in (older, newer):

@@ -391,7 +391,7 @@ def test_a_failed_agent_is_down(node: Node, make_ring):
 
 
 def test_failures_of_an_agent_are_counted_over_its_attempts(node: Node, make_ring):
-    """What its word says grows within an attempt, and begins at 0 in the next; the counter never falls."""
+    """The count in its word grows within an attempt, and begins at 0 in the next; the counter never falls."""
     failures = key("lockstep_agent_failures_total", run="run-a", rank="0")
     ring = make_ring(attempt=1)
     assert node.samples()[failures] == 0

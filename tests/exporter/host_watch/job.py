@@ -15,7 +15,7 @@ CAPTURE_S = 0.5
 
 
 def main(directory: Path, core: int) -> None:
-    """Say that the ring is there, then work for a minute."""
+    """Print that the ring is there, then work for a minute."""
     os.sched_setaffinity(0, {core})
     header = RingHeader(
         rank=0, local_rank=0, world_size=1, pid=1, attempt=1, clock_offset_ns=0, hostname="h", block_count=64

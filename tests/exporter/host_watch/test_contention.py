@@ -91,7 +91,7 @@ def observe(rings: Rings) -> HostSpan:
 
 
 def test_the_rank_is_known_by_its_lock(rings: Rings, trainer: subprocess.Popen[str]):
-    """Not by what its ring says of its number, which is of its own PID namespace; no one is left when it has ended."""
+    """Not by what its ring has as its number, which is of its own PID namespace; no one is left when it has ended."""
     (found,) = find_targets(rings.runs.values())
     assert (found.key, found.pid, found.claimed_pid) == (("run-a", 0), trainer.pid, None)
     ended(trainer)
@@ -99,7 +99,7 @@ def test_the_rank_is_known_by_its_lock(rings: Rings, trainer: subprocess.Popen[s
 
 
 def test_a_hog_on_its_core_is_measured(rings: Rings, core: int):
-    """The trainer waits for its CPU while the hog runs, and whose the core was is said in cores and by name."""
+    """The trainer waits for its CPU while the hog runs, and whose the core was is reported in cores and by name."""
     hog = started_by_none_of_us("-c", HOG, str(core))
     try:
         span = observe(rings)

@@ -179,7 +179,7 @@ def test_what_cannot_be_read_is_absent(node: FakeNode):
 
 
 def test_a_claimed_process_is_believed_if_it_has_the_ring_open(node: FakeNode, tmp_path):
-    """A ring that names somebody else's process tells nothing."""
+    """A ring that names somebody else's process shows nothing."""
     ring = tmp_path / "0.ring"
     ring.write_text("")
     node.process(10)

@@ -50,7 +50,7 @@ def test_a_round_is_bounded(node: FakeNode, monkeypatch: pytest.MonkeyPatch):
     ],
 )
 def test_a_thread_is_on_a_cpu_and_waits_for_one(node: FakeNode, text: str, expected: tuple[int | None, int | None]):
-    """The first two figures; a measured zero stays 0, and a kernel that does not count, and writes zeros, says nothing."""
+    """The first two figures; a measured zero stays 0, and a kernel that does not count, and writes zeros, shows nothing."""
     node.write("42/task/43/schedstat", text)
     assert proc.thread_times_ns(42, 43, str(node.proc)) == expected
     assert proc.thread_times_ns(42, 44, str(node.proc)) == (None, None)

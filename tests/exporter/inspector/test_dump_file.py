@@ -81,7 +81,7 @@ def test_a_line_without_end_is_given_up(path: Path):
 
 
 def test_a_file_that_was_truncated_or_replaced_is_read_from_its_start(path: Path):
-    """A process of the same number opened it anew."""
+    """A process of the same number opened it again."""
     file = DumpFile(path, os.geteuid())
     append(path, b"before\n")
     file.read()

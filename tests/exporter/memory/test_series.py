@@ -55,7 +55,7 @@ def test_evaluations_that_fill_a_segment_hide_no_leak(phase: int):
 
 
 def test_a_slow_leak_is_found_in_a_longer_window():
-    """100 KiB a step are 3 MiB in the shortest window, which says nothing, and 205 MiB in the third."""
+    """100 KiB a step are 3 MiB in the shortest window, which shows nothing, and 205 MiB in the third."""
     found = grown(lambda step: leak(step, onset=0, per_step=0.1 * MIB), 4000)
     assert found is not None
     assert found[1].bytes_per_step == pytest.approx(0.1 * MIB, rel=0.01)

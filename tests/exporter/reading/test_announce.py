@@ -52,7 +52,7 @@ def test_short_ranges_that_name_millions_of_ranks_are_refused_before_they_are_ma
 
 
 def test_a_group_of_several_ranks_is_announced_once():
-    """Every rank of a node knows its groups; the node says each once."""
+    """Every rank of a node knows its groups; the node announces each once."""
     group = GroupInfo(kind="dp", name="dp0", ranks=[[0, 4, 1]])
     other = GroupInfo(kind="tp", name="tp0", ranks=[[0, 2, 1]])
     assert merge_groups([[group, other], [group]]) == [group, other]

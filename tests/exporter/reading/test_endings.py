@@ -85,7 +85,7 @@ ENDS = {
 
 @pytest.mark.parametrize(("code", "expected"), ENDS.items(), ids=ENDS)
 def test_a_process_whose_parent_has_not_waited_yet(family, code, expected):
-    """Its line in /proc says how it ended."""
+    """Its line in /proc shows how it ended."""
     before_ns = time.time_ns()
     one, watch = family(code), EndWatch()
     watch.watch("a", one.child)
@@ -131,7 +131,7 @@ def test_processes_that_have_ended_when_one_looks_have_one_time(family):
 
 
 def test_a_process_that_was_waited_for(family):
-    """From Linux 6.15 on its pidfd says how it ended, before that no one does."""
+    """From Linux 6.15 on its pidfd shows how it ended, before that no one does."""
     one, watch = family("sys.exit(4)", waits=True), EndWatch()
     watch.watch("a", one.child)
     one.release()
@@ -142,7 +142,7 @@ def test_a_process_that_was_waited_for(family):
 
 
 def test_a_pid_that_another_process_has_by_now_is_not_taken_for_it(family, tmp_path):
-    """What /proc says is believed only of the process that was watched."""
+    """What /proc shows is believed only of the process that was watched."""
     one = family("sys.exit(6)", waits=True)
     line = (f"{one.child} (a b) c) S " + " ".join(["7"] * 60)).encode()
     (tmp_path / str(one.child)).mkdir()

@@ -121,7 +121,7 @@ def test_a_process_that_lives_is_what_its_agent_says(rank, line, expected):
 
 @pytest.mark.parametrize(("line", "expected"), ENDS.items(), ids=ENDS)
 def test_a_process_that_has_ended(rank, line, expected):
-    """Its exit code or signal; an exception that the agent has seen says more."""
+    """Its exit code or signal; an exception that the agent has seen shows more."""
     before_ns = time.time_ns()
     assert rank.look()[0] == RUNNING
     rank.does(line)
@@ -131,7 +131,7 @@ def test_a_process_that_has_ended(rank, line, expected):
 
 
 def test_the_exception_is_named_with_its_place_and_without_its_message(rank):
-    """Type and frame; what it says may be data."""
+    """Type and frame; its message may be data."""
     rank.does("raised()")
     _, ending = rank.look()
     assert (ending.exception, ending.frame) == ("KeyError", "<string>(15): raised")
@@ -157,7 +157,7 @@ def test_an_exporter_that_starts_later_finds_the_process_gone(rank):
 
 
 def test_an_ending_is_announced_once_and_stays(rank):
-    """A rank that has ended has one ending, whoever looks how often."""
+    """A rank that has ended has one ending, however often it is read."""
     rank.look()
     rank.does("os._exit(3)")
     first = rank.until_over()

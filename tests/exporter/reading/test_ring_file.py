@@ -79,7 +79,7 @@ def test_a_reader_goes_on_where_another_stopped(ring: MarkRing, reader: RingFile
     ],
 )
 def test_a_malformed_answer_is_reported_once(ring: MarkRing, reader: RingFile, value: Any):
-    """An answer that is none is an error beside what else was read."""
+    """An answer that is none is an error next to what else was read."""
     ring.answer(value)
     look = reader.look()
     assert (look.answer, len(look.errors)) == (None, 1)

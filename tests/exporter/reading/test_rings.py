@@ -119,7 +119,7 @@ def test_a_ring_cut_under_us_stops_that_rank_only(rings: Rings, make_ring, count
 
 
 def test_impossible_records_are_dropped_and_counted(rings: Rings, make_ring, counts):
-    """A step that ends before it began is refused, those beside it are taken."""
+    """A step that ends before it began is refused, those around it are taken."""
     ring = make_ring()
     ring.write(record(0))
     ring.marks([(MS, MarkKind.STEP_END, 0, 0, MISSING)])
@@ -232,7 +232,7 @@ def test_only_ranks_that_give_a_sign_of_life_are_shown(rings: Rings, make_ring):
 
 
 def test_a_failed_agent_is_shown_while_its_run_lives(rings: Rings, make_ring):
-    """An agent that took itself out is silent by nature: it is shown until nobody of its run lives."""
+    """An agent that took itself out is silent by nature: it is shown until no one of its run lives."""
     failed, alive = make_ring(rank=0), make_ring(rank=1)
     failed.state(layout.STATE_FAILED)
     failed.beat(NOW_NS - 2 * STALE_NS)
@@ -314,7 +314,7 @@ def test_answers_and_groups_are_taken_with_the_records(rings: Rings, make_ring, 
 
 
 def test_facts_are_announced_and_belong_to_their_attempt(rings: Rings, make_ring, counts):
-    """What a rank runs on is in its announcement until a new attempt tells its own; malformed facts are counted."""
+    """What a rank runs on is in its announcement until a new attempt reports its own; malformed facts are counted."""
     ring = make_ring(attempt=1)
     tick(rings)
     run = rings.runs["run-a"]
@@ -366,7 +366,7 @@ def test_a_word_of_one_ring_costs_the_others_nothing(rings: Rings, make_ring, wo
     good.write(record(0))
     assert steps_of(tick(rings), 1) == [0]
     run = rings.runs["run-a"]
-    for now_ns in (0, 10**18):  # the second: long without a record, so it says where its ranks stand
+    for now_ns in (0, 10**18):  # the second: long without a record, so it states where its ranks stand
         watch(run, now_ns)
         message = announcement(run, "node-1")
         assert decode(topics.run_topic("run-a", topics.ANNOUNCE, "node-1"), encode(message)) == message
@@ -384,7 +384,7 @@ def test_flags_that_no_message_holds_are_no_flags(rings: Rings, make_ring, count
 
 
 class SurpriseError(Exception):
-    """What nobody expects."""
+    """What no one expects."""
 
 
 def surprise(rank: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -1,4 +1,4 @@
-"""A node whose ranks make no steps tells where each of them stands, by the agent's own ring and by forged ones."""
+"""A node whose ranks make no steps reports where each of them stands, by the agent's own ring and by forged ones."""
 
 import os
 import signal
@@ -125,7 +125,7 @@ def test_slow_steps_are_given_five_of_them(node: Node, ring: MarkRing):
 
 
 def test_steps_without_numbers_are_no_silence(node: Node, ring: MarkRing):
-    """A rank that steps and cannot be numbered is not silent; when it stops, its last known step is not told."""
+    """A rank that steps and cannot be numbered is not silent; when it stops, its last known step is not reported."""
     ring.lose(record(0))
     ring.maker.blocks([(7, MarkKind.OPTIMIZER_END, 0, 0, 0)] * 3)
     for _ in range(20):
@@ -138,7 +138,7 @@ def test_steps_without_numbers_are_no_silence(node: Node, ring: MarkRing):
 
 
 def test_a_run_that_ended_is_not_silent(root: Path, node: Node):
-    """Ranks that finished, or took their agents out, are not waited for; one that runs makes the node tell of all."""
+    """Ranks that finished, or took their agents out, are not waited for; one that runs makes the node report all."""
     rings = [MarkRing(root / "run-a", header(rank), now_ns=NOW_NS) for rank in (0, 1)]
     rings[0].state(layout.STATE_FINISHED)
     rings[1].state(layout.STATE_FAILED)

@@ -70,7 +70,7 @@ def test_totals_never_fall_however_large_the_figures():
 
 
 def test_a_step_as_long_as_a_bound_falls_into_its_bucket():
-    """Buckets include their upper bound, as Prometheus's `le` says; what is longer than all goes to +Inf."""
+    """Buckets include their upper bound, as Prometheus's `le` demands; what is longer than all goes to +Inf."""
     histogram = NodeStepHistogram()
     for bound in STEP_BUCKETS_SECONDS:
         histogram.add(table(record(0, step_ns=round(bound * 1e9))))

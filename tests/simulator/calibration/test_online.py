@@ -137,7 +137,7 @@ def test_what_steps_stand_beside_computing_is_given_back_whole():
 
 
 def test_the_gain_of_mending_a_link_is_that_of_the_real_job():
-    """A node's way out at a fifth: told as the node's uplink and as the group that crosses it."""
+    """A node's way out at a fifth: given as the node's uplink and as the group that crosses it."""
     real = truth(links=(1.0, 0.05))
     model = fit(DECLARED, measure(real))
     sick_s = real.forecast(real.cluster.with_link(1, 0, 0.2)).step_seconds
@@ -185,7 +185,7 @@ def test_what_the_model_does_not_know_has_no_gain(model, fault):
     ],
 )
 def test_what_cannot_be_fitted_is_refused_with_its_reason(changed, named):
-    """Too short, too noisy, drifting, of another job: the message says which, and what was expected."""
+    """Too short, too noisy, drifting, of another job: the message names which, and what was expected."""
     with pytest.raises(ConfigError, match=named):
         fit(DECLARED, measure(truth(), **changed))
 

@@ -115,7 +115,7 @@ def test_a_capture_without_operators_tells_nothing(more):
 
 
 def test_operator_times_that_the_records_contradict_are_refused():
-    """Another job's capture, or threads that only launch: not near what the records say is computed."""
+    """Another job's capture, or threads that only launch: not near what is computed by the records."""
     window, own = measure(REAL), split_of(REAL)
     for scale in (0.2, 4.0):
         told = OperatorTimes(matrix_seconds=scale * own.matrix_seconds, other_seconds=scale * own.other_seconds)

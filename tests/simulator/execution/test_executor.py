@@ -29,7 +29,7 @@ def test_t4_a_flow_that_leaves_frees_its_part():
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0.1, 5), st.floats(0.1, 5)), min_size=1, max_size=8))
 def test_t4_fair_sharing_matches_brute_force(jobs):
-    """Flows that arrive one by one on a link end when a processor-sharing queue, stepped by hand, says."""
+    """Flows that arrive one by one on a link end as in a processor-sharing queue stepped by hand."""
     arrivals = [sum(gap for gap, _ in jobs[: index + 1]) for index in range(len(jobs))]
     operations = [*computations(*arrivals), *features(*[(flow(0), work) for _, work in jobs])]
     # Each arrival is a computation of a rank of its own, so that they do not wait for each other.
@@ -51,7 +51,7 @@ def test_t4_fair_sharing_matches_brute_force(jobs):
 
 
 def test_overlap_stretches_the_part_that_overlaps():
-    """A gradient of 2 s beside a computation of 10 s, gamma 0.5: both run at 2/3 for 3 s, and 11 s pass."""
+    """A gradient of 2 s during a computation of 10 s, gamma 0.5: both run at 2/3 for 3 s, and 11 s pass."""
     operations = [*computations(10.0), (GRADIENT, 2.0, flow(0))]
     timeline = execute(graph(operations), overlap_factor=0.5)
     assert timeline.end.tolist() == pytest.approx([11.0, 3.0])

@@ -21,7 +21,7 @@ capacities = st.lists(st.sampled_from([1.0, 2.0, 3.0, 10.0]), min_size=LINKS, ma
 
 @given(flows, capacities)
 def test_rates_are_max_min_fair(running, capacity):
-    """No link is overfull, and every flow is held back: by its cap, or by a full link on which nobody is faster."""
+    """No link is overfull, and every flow is held back: by its cap, or by a full link on which no one is faster."""
     rates = fair_rates(running, capacity)
     load = [0.0] * LINKS
     for rate, one in zip(rates, running, strict=True):

@@ -51,7 +51,7 @@ def test_mixed_groups_count_members_below_and_beyond():
 
 
 def test_sick_links_lose_capacity_and_heal():
-    """Health scales one uplink; health 1 is as if nothing had been said."""
+    """Health scales one uplink; health 1 is as if nothing had been set."""
     whole = hc2(2)
     sick = whole.with_link(1, 1, 0.25)
     assert (sick.links().capacity / whole.links().capacity).tolist() == [1.0] * 16 + [1.0, 0.25]

@@ -60,7 +60,7 @@ def test_t3_all_reduce_is_reduce_scatter_and_all_gather(n, volume, link):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_t3_one_rank_costs_nothing(kind):
-    """Nobody to talk to is nothing to pay, launch included."""
+    """No one to talk to is nothing to pay, launch included."""
     link = Link(bytes_per_second=1.0, launch_s=1.0, sync_s=1.0, step_s=1.0)
     assert all(collective_seconds(kind, name, 1, 1e9, link) == 0 for name in algorithms(kind) if name != "hierarchical")
 

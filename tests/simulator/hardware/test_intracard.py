@@ -27,7 +27,7 @@ GB = 1e9
     ],
 )
 def test_t11_equations_3_and_4(megabytes, ring, csc, ratio):
-    """The ring reaches 41 and CSC 69.6 GB/s at 8 MB, as published, and what the equations say elsewhere."""
+    """The ring reaches 41 and CSC 69.6 GB/s at 8 MB, as published, and what the equations give elsewhere."""
     volume = megabytes * 1e6
     assert ring_bandwidth(volume) / GB == pytest.approx(ring, abs=5e-4)
     assert csc_bandwidth(volume) / GB == pytest.approx(csc, abs=5e-4)

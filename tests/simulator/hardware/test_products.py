@@ -112,7 +112,7 @@ def test_shipped_efficiencies_are_those_of_the_largest_products(device: Device):
 
 @pytest.mark.parametrize("device", SHIPPED)
 def test_shipped_tilings_show_the_measured_dependence_on_shape(device: Device):
-    """Beside a common factor, the devices' clocks, products of all shapes are met to 6 % on average."""
+    """Apart from a common factor, the devices' clocks, products of all shapes are met to 6 % on average."""
     _, _, ratios = measured_products(device, rows_of(device))
     assert len(ratios) >= 5
     assert np.abs(ratios / np.median(ratios) - 1).mean() <= 0.06

@@ -52,14 +52,14 @@ def test_ranks_apart_only_by_where_they_sit():
 
 
 def test_no_groups_no_ties():
-    """Without any family only programs tell ranks apart."""
+    """Without any family only programs distinguish ranks."""
     found = collapse(np.array([0, 0, 1, 1]), [], np.array([1.0, 2.0, 1.0]))
     assert found.ranks.tolist() == [0, 0, 1, 1]
     assert found.links.tolist() == [0, 1, 0]
 
 
 def test_the_way_back_passes_the_links_the_other_way():
-    """Whoever sends back to the stage before passes the links that brought the message, outwards where it came in."""
+    """A rank that sends back to the stage before passes the links that brought the message, outwards where it came in."""
     stages = [Mesh.grid({"tp": 2, "dp": 4, "pp": 2}).at("pp", stage) for stage in range(2)]
     fabric = Fabric(hc2(2), {}, stages)
     there, back = (fabric.families[fabric.sends([pair])[0]] for pair in (stages, stages[::-1]))

@@ -1,4 +1,4 @@
-"""Passes as few operations: everything a forecast tells is what drawing act by act tells."""
+"""Passes as few operations: everything in a forecast is as when drawn act by act."""
 
 import pytest
 from hypothesis import given, settings
@@ -35,7 +35,7 @@ def told(tree, cluster, **options):
 
 
 def agree(tree, cluster, **options):
-    """Assert that both drawings tell the same; return how many operations each needs."""
+    """Assert that both drawings give the same; return how many operations each needs."""
     (coarse, few), (fine, many) = (told(tree, cluster, **options, coarse=coarse) for coarse in (True, False))
     # Differences of times, which rounding of the step reaches.
     assert coarse == pytest.approx(fine, rel=1e-9, abs=1e-9 * fine["step"])
@@ -106,7 +106,7 @@ def test_sick_tensor_parallel_groups_need_few_operations(hurt, collapsing):
 
 
 def test_expert_groups_are_drawn_exactly():
-    """All-to-all among the ranks of two nodes, beside tensor parallel groups with a slow rank."""
+    """All-to-all among the ranks of two nodes, next to tensor parallel groups with a slow rank."""
     cluster = hc2(2).with_device(overlap_factor=0.3).with_rank(3, 0.6).with_link(0, 1, 0.5)
     for degrees in (Degrees(tp=2, ep=2, dp=4, pp=2), Degrees(tp=4, ep=4, dp=4)):
         agree(preset(EXPERTS, degrees, Schedule(micro_batches=4)), cluster)
@@ -118,7 +118,7 @@ ACTS = st.lists(st.one_of(st.sampled_from([0.0, 0.5, 1.0, 2.5]), st.sampled_from
 @settings(deadline=None)
 @given(ACTS, st.lists(st.sampled_from([0.5, 0.8, 1.0]), min_size=1, max_size=3), st.lists(st.floats(0, 5), min_size=3))
 def test_an_outline_is_its_acts(acts, speeds, entered):
-    """Heads, the middle and tails end when stepping through the acts by hand does, and tell when each act begins."""
+    """Heads, the middle and tails end when stepping through the acts by hand does, and show when each act begins."""
     phases = {name: Phase("all_reduce", number, 1.0) for number, name in enumerate("ab")}
     script = Script.of([Blocking(phases[act]) if act in phases else Compute(act) for act in acts])
     takes = {phases["a"]: 0.25, phases["b"]: 3.0}

@@ -20,7 +20,7 @@ def planned(of, cluster, samples=4.0, bucket_bytes=1e6, **algorithms):
 
 
 def test_health_and_speed_leave_the_plan_as_it_is():
-    """The same strategy, built anew, on a sick cluster of the same shape has the same plan."""
+    """The same strategy, built again, on a sick cluster of the same shape has the same plan."""
     first = planned(tree(), hc2(2))
     assert planned(tree(), hc2(2).with_link(0, 3, 0.5).with_rank(1, 0.5)) is first
 
@@ -45,7 +45,7 @@ def test_whatever_a_plan_depends_on_makes_another():
 
 
 def test_a_tree_told_otherwise_is_planned_again():
-    """What is said of a tree between two forecasts counts, and the kept plan tells what a fresh one tells."""
+    """What is stated of a tree between two forecasts counts, and the kept plan gives what a fresh one gives."""
     cluster, told = hc2(2).with_link(0, 3, 0.5), tree()
     before = simulate(told, cluster, batch=64)
     told["layer2"].recompute("full")

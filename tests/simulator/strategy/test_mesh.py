@@ -40,7 +40,7 @@ def test_a_stage_is_a_position_along_pp():
 
 
 def test_an_axis_that_is_not_there_is_named():
-    """Asking for an axis that the mesh lacks tells those it has."""
+    """Asking for an axis that the mesh lacks names those it has."""
     with pytest.raises(ConfigError, match=r"got 'ep', expected one of \['tp'\]"):
         Mesh.grid({"tp": 2}).axis("ep")
     with pytest.raises(ConfigError, match="expected at least 1"):

@@ -236,7 +236,7 @@ def test_what_is_recomputed_comes_before_its_own_backward(node, sums):
 
 
 def test_a_word_on_a_leaf_goes_before_its_parents():
-    """What a leaf says holds against the block, the block against the root; what no one says comes with the data."""
+    """What a leaf states holds against the block, the block against the root; what none states comes with the data."""
     tree = preset(MODEL, Degrees(tp=2, dp=2))
     tree["layer1"].split(b="tp", replicate="dp")
     tree["layer1.fc1"].split(o="dp")

@@ -1,4 +1,4 @@
-"""Where the Ascend recordings are: those of the repository, and the larger ones beside the checkout."""
+"""Where the Ascend recordings are: those of the repository, and the larger ones next to the checkout."""
 
 from pathlib import Path
 

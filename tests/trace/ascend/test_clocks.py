@@ -32,7 +32,7 @@ def load(tmp_path, *rows):
 
 
 def test_the_healthy_recording_keeps_its_clock():
-    """Its two rows, at the capture's beginning and end, say the same: one change, at the exact ns of its text."""
+    """Its two rows, at the capture's beginning and end, state the same: one change, at the exact ns of its text."""
     about = load_trace_view(OUTPUT / "trace_view.json.gz").about
     assert about.clocks == (CoreClock(device=ABSENT, time_ns=(1_736_405_443_756_311_100,), mhz=(1800.0,)),)
 
@@ -116,7 +116,7 @@ def test_older_databases_have_no_die_and_some_no_table(tmp_path):
 
 
 def test_stored_columns_keep_it(tmp_path):
-    """What a trace says about itself comes back equal, clocks too."""
+    """What a trace states about itself comes back equal, clocks too."""
     columns = load(tmp_path, counter(1, 1800), counter(5, 1440))
     write_columns(columns, tmp_path / "0.parquet")
     assert read_columns(tmp_path / "0.parquet").about == columns.about

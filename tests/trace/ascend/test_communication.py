@@ -31,7 +31,7 @@ def test_a_ranks_file():
 
 
 def test_bandwidths_are_those_that_the_vendor_computed():
-    """Size over time is what the file says as bandwidth, for every link of size and time that digits allow."""
+    """Size over time is what the file gives as bandwidth, for every link of size and time that digits allow."""
     found = load_communication(TABLES / "communication.json")
     said = json.loads((TABLES / "communication.json").read_text())
     vendor = {
@@ -136,7 +136,7 @@ def test_deep_entries_are_refused(tmp_path):
 
 
 def test_links_of_no_pair_are_dropped(tmp_path):
-    """A link between no ranks says nothing."""
+    """A link between no ranks shows nothing."""
     path = tmp_path / "communication_matrix.json"
     path.write_text(json.dumps({"step1": {"p2p": {"a@1": {"0-1": {"Transit Size(MB)": 1}, "x": {}}}}}))
     found = load_matrix(path)

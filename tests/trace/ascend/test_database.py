@@ -224,7 +224,7 @@ def test_limits_on_rows_sizes_and_strings(tmp_path, monkeypatch):
 
 
 def test_nothing_is_written_and_no_journal_is_read(tmp_path):
-    """The folder is the same afterwards, and a file beside it that looks like a journal is not replayed."""
+    """The folder is the same afterwards, and a file next to it that looks like a journal is not replayed."""
     path = make(tmp_path / "a ?#%20.db")
     journal = path.with_name(path.name + "-wal")
     journal.write_bytes(b"\x37\x7f\x06\x82" + b"x" * 5000)

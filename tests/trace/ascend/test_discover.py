@@ -114,7 +114,7 @@ def test_what_is_missing_or_too_much_is_refused_by_name(tmp_path, monkeypatch):
 
 
 def test_settings_of_another_form_are_left_out(tmp_path):
-    """Types that nobody expects cost what they say, nothing else."""
+    """Types that no one expects cost their own bytes, nothing else."""
     shutil.copytree(RANK, tmp_path / "a")
     (tmp_path / "a" / "profiler_info_0.json").write_text(json.dumps({"rank_id": "x", "config": [], "cann_version": 3}))
     groups = {"g": {"global_ranks": [0, "x"]}, "h": {"global_ranks": [0, 1]}, "i": 3}

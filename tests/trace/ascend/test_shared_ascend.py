@@ -1,4 +1,4 @@
-"""The Ascend recordings beside the checkout: both ranks with the vendor's own step times, and every other file."""
+"""The Ascend recordings next to the checkout: both ranks with the vendor's own step times, and every other file."""
 
 import pytest
 

@@ -36,7 +36,7 @@ def test_each_step_is_its_own_account(tmp_path):
     """Times of a step come from its tasks alone; parts of the window sum to it; receiving is the bubble."""
     rows = [
         "1,a,AI_CORE,1000.0,10",
-        "1,b,AI_CORE,1005.0,10",  # beside a, on another stream
+        "1,b,AI_CORE,1005.0,10",  # parallel to a, on another stream
         "1,hcom_allReduce__1_0,HCCL,1010.0,20",
         "1,hcom_receive__1_1,HCCL,1040.0,5",
         "2,a,AI_CORE,1100.0,7",
@@ -71,7 +71,7 @@ def test_no_kernels_are_no_steps(tmp_path):
 
 
 def test_cluster_file():
-    """Ranks and stages are told apart, and a stage's times are its ranks' longest."""
+    """Ranks and stages are distinguished, and a stage's times are its ranks' longest."""
     found = load_step_times(CLUSTER / "cluster_step_trace_time.csv")
     assert len(found) == 18
     assert found.ranks[:2] == ((0,), (1,))

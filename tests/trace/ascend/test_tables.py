@@ -54,7 +54,7 @@ def test_rows_that_are_cut_are_dropped_and_counted(tmp_path):
     ],
 )
 def test_a_wrong_header_is_refused_by_name(tmp_path, load, text, missing):
-    """The error says which column is missing in which file."""
+    """The error names which column is missing in which file."""
     path = _write(tmp_path, text)
     with pytest.raises(MalformedError, match=r"header in .*expected a column") as caught:
         load(path)

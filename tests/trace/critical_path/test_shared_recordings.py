@@ -1,4 +1,4 @@
-"""Steps, breakdown and path of every recording beside the checkout, and what is known about some of them."""
+"""Steps, breakdown and path of every recording next to the checkout, and what is known about some of them."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def test_a_device_that_is_always_busy_is_the_path():
 
 
 def test_a_host_that_cannot_keep_up_is_the_path():
-    """86.5 % operators and calls, 13.5 % in which the thread shows nothing: Python, for 2.2 % of it beside the device."""
+    """86.5 % operators and calls, 13.5 % in which the thread shows nothing: Python, for 2.2 % of it parallel to the device."""
     found = _ratios(_path(_prepared("hta/nccl_data.json.gz"), 1))
     assert found[PathClass.HOST] == pytest.approx(0.865, abs=0.002)
     assert found[PathClass.IDLE] == pytest.approx(0.113, abs=0.002)

@@ -1,4 +1,4 @@
-"""Each case is a small trace of which anybody can say what it waited for."""
+"""Each case is a small trace of which anyone can see what it waited for."""
 
 import pytest
 from hypothesis import given, settings
@@ -110,7 +110,7 @@ def _stream_wait(on_correlation, correlation, start_us):
 
 
 def test_recorded_waits_go_before_guesses():
-    """Where the trace says what waited for what, it is no guess, however long before it ended."""
+    """Where the trace states what waited for what, it is no guess, however long before it ended."""
     later = _kernel("c", 500, 10, 7)
     events = [*_TWO_STREAMS[:5], _stream_wait(3, 4, 18), _kernel("b", 300, 10, 5), _launch(7, 25), later]
     assert _path(events, 12, 510) == [
@@ -123,7 +123,7 @@ def test_recorded_waits_go_before_guesses():
 
 
 def test_of_what_ends_together_a_recorded_wait_goes_first_then_the_stream():
-    """An op begins when its stream, the stream it waited for and its launch are all done: the record says most."""
+    """An op begins when its stream, the stream it waited for and its launch are all done: the record shows most."""
     other = made("nccl", KERNEL, 9, 20 * US, 80 * US, WorkKind.COMMUNICATION, 20, correlation=3)
     events = [
         _launch(1, 0),
@@ -262,7 +262,7 @@ def test_a_host_collective_behind_work_is_not_on_the_path():
 
 
 def test_a_trace_of_the_device_alone_is_walked_on_the_device():
-    """Nothing says what the first work waited for."""
+    """Nothing states what the first work waited for."""
     events = [_kernel("a", 10, 10), _kernel("b", 25, 10)]
     assert _path(events, 0, 40) == [
         (0, 10, "gap", "a", Why.STREAM),
@@ -289,7 +289,7 @@ def test_a_window_cuts_what_runs_at_its_ends():
 
 
 def test_a_host_that_shows_nothing_is_not_idle_while_the_device_works():
-    """Without stacks nothing tells what the thread does; the device does, on two streams at once, each moment once."""
+    """Without stacks nothing shows what the thread does; the device does, on two streams at once, each moment once."""
     events = [
         _host("aten::mm", 0, 10),
         _launch(1, 5),
@@ -309,7 +309,7 @@ def test_a_host_that_shows_nothing_is_not_idle_while_the_device_works():
 
 
 def test_work_that_is_launched_and_waits_beside_other_streams_is_no_gap():
-    """No record says for what it waits: meanwhile the device is busy."""
+    """No record shows for what it waits: meanwhile the device is busy."""
     events = [_launch(1, 0), _launch(2, 6), _kernel("a", 5, 95, 1), _kernel("b", 200, 20, 2, stream=8)]
     assert _path(events, 0, 220) == [
         (0, 5, "host", "cudaLaunchKernel", Why.THREAD),
@@ -362,7 +362,7 @@ def _made(kind, start_us, duration_us, number):
 @settings(max_examples=150)
 @given(_EVENTS, st.integers(-50, 900), st.integers(0, 600))
 def test_any_trace_is_covered(rows, start_us, length_us):
-    """Whatever the trace says, impossible things included: the walk ends, and every moment is in exactly one segment."""
+    """Whatever the trace holds, impossible things included: the walk ends, and every moment is in exactly one segment."""
     columns = columns_of([_made(*row) for row in rows])
     _covers(PathFinder(prepare(columns)).find(start_us * US, (start_us + length_us) * US))
 

@@ -1,4 +1,4 @@
-"""HTA's figures, and ours beside them."""
+"""HTA's figures, and ours next to them."""
 
 import json
 from pathlib import Path

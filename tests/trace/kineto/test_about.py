@@ -62,7 +62,7 @@ def test_variables_that_a_program_gave_the_profiler(tmp_path, key):
 
 
 def test_a_document_that_says_nothing_leaves_nothing_known(tmp_path):
-    """Without keys beside the events nothing is guessed but that it is a CPU's."""
+    """Without keys next to the events nothing is guessed but that it is a CPU's."""
     assert _about(tmp_path, {"x": 1}, base_ns=None) == TraceAbout(vendor="cpu")
 
 
@@ -82,7 +82,7 @@ def test_a_document_that_says_nothing_leaves_nothing_known(tmp_path):
     ],
 )
 def test_the_vendor_is_that_of_devices_tools_or_calls(tmp_path, keys, events, vendor):
-    """The first of what says it: devices by name, versions of the profiler's library, names of calls."""
+    """The first of the sources: devices by name, versions of the profiler's library, names of calls."""
     assert _about(tmp_path, {"x": 1, **keys}, events=events).vendor == vendor
 
 
@@ -111,7 +111,7 @@ def test_clocks_are_shared_where_times_are_of_day(tmp_path, base_ns, start_ns, s
     ],
 )
 def test_parts_of_another_form_are_left_out(tmp_path, keys):
-    """What is said in a way that nobody understands is not said, and costs no event."""
+    """What is stated in a way that cannot be read is unknown, and costs no event."""
     assert _about(tmp_path, keys, base_ns=None) == TraceAbout(vendor="cpu")
 
 

@@ -33,7 +33,7 @@ from tests.trace.traces import document, event, write
     ],
 )
 def test_categories_have_todays_names(category, today):
-    """Every name that libkineto or a fork of it ever wrote has one of today's; what nobody knows stays."""
+    """Every name that libkineto or a fork of it ever wrote has one of today's; what no one knows stays."""
     assert categories.today(category) == today
 
 

@@ -58,7 +58,7 @@ def test_memory_stays_that_of_a_block(tmp_path, layout):
     base_ns=st.sampled_from([None, BASE_NS]),
 )
 def test_times_are_exact_to_the_ns(tmp_path, times, base_ns):
-    """Start and duration are what the file says, for times since the base."""
+    """Start and duration are what the file states, for times since the base."""
     columns = load_trace(write(tmp_path, document([event("f", *each) for each in times], base_ns=base_ns)))
     assert _times(columns) == [(start + (base_ns or 0), duration) for start, duration in times]
 
@@ -91,7 +91,7 @@ def test_times_as_text_are_read(tmp_path):
 
 
 def test_one_event_of_another_form_changes_no_id_of_the_others(tmp_path):
-    """Ids written as text stay text beside an event that is read leniently, or its thread would be two."""
+    """Ids written as text stay text next to an event that is read leniently, or its thread would be two."""
     lenient = {"ph": "X", "name": "n", "ts": "1.5", "dur": "2.5", "pid": "7", "tid": "9"}
     content = document([event(tid="9", pid="7"), lenient, {"ph": "X", "name": 3}])
     columns = load_trace(write(tmp_path, content))
@@ -115,14 +115,14 @@ def test_numbers_that_are_none_cost_no_trace(tmp_path):
 
 
 def test_unknown_phases_and_categories_are_no_error(tmp_path):
-    """Only complete events become rows; a category that nobody knows is a category."""
+    """Only complete events become rows; a category that no one knows is a category."""
     other = [{"ph": "?", "name": "x"}, {"ph": "s", "id": 3, "ts": 1}, {"name": "no phase"}]
     columns = load_trace(write(tmp_path, document([*other, event("f", cat="from the future")])))
     assert (len(columns), columns.event_count, columns.categories) == (1, 4, ["from the future"])
 
 
 def test_former_category_names_are_translated(tmp_path):
-    """The operators of old traces are operators, beside new ones too."""
+    """The operators of old traces are operators, next to new ones too."""
     columns = load_trace(write(tmp_path, document([event(cat="Operator"), event(cat="x"), event(cat="cpu_op")])))
     assert [columns.categories[code] for code in columns.category] == ["cpu_op", "x", "cpu_op"]
 

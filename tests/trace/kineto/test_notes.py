@@ -1,4 +1,4 @@
-"""The agent's notes at the end of a trace, whoever wrote the file."""
+"""The agent's notes at the end of a trace, whatever wrote the file."""
 
 import gzip
 import json
@@ -141,7 +141,7 @@ def test_depths_of_the_loader_are_read(tmp_path: Path):
     ],
 )
 def test_a_loader_that_makes_no_sense_is_none(tmp_path: Path, noted: Any):
-    """The collections beside it still count."""
+    """The collections next to it still count."""
     notes = read_notes(make_trace(tmp_path / "t.json", facts([[100, 150, 2]], loader=noted)))
     assert notes is not None
     assert (len(notes.collections), notes.loader) == (1, None)

@@ -102,7 +102,7 @@ def test_noise_below_one_per_cent_is_no_usage():
 
 
 def test_two_bursts_around_a_wait_tell_the_wait():
-    """No stretch without the wait holds 80 %: the active mean and the gap's share say what the mean hides."""
+    """No stretch without the wait holds 80 %: the active mean and the gap's share show what the mean hides."""
     values = np.concatenate((np.full(80, 0.9), np.zeros(800), np.full(120, 0.9)))
     usage, found = of_all(values)
     got = uses(usage, found)

@@ -1,4 +1,4 @@
-"""Every recording beside the checkout: the account of beta, the size on the wire, and the slow rank of four."""
+"""Every recording next to the checkout: the account of beta, the size on the wire, and the slow rank of four."""
 
 import pytest
 

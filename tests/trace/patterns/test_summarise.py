@@ -257,7 +257,7 @@ def test_windows_that_cannot_be_are_refused():
 
 
 def test_samples_on_the_clock_of_the_trace_that_cannot_be_are_named():
-    """The error says which resource."""
+    """The error names which resource."""
     samples = {Resource.SM: Samples(start_ns=0, period_ns=0, values=np.ones(1), peak=1.0)}
     with pytest.raises(MalformedError, match="samples of sm"):
         patterns_of([frame("m", 1000, 2000), kernel("k", 1000, 1500)], samples=samples)

@@ -70,7 +70,7 @@ class Ledger:
         time.sleep(PAUSE_S)
 
     def write(self, **libraries):
-        """Leave the ledger where the script's first argument says."""
+        """Leave the ledger at the path of the script's first argument."""
         facts = {name: value for name, value in vars(self).items() if not name.startswith("_")}
         versions = {name: module.__version__ for name, module in {"torch": torch, **libraries}.items()}
         Path(sys.argv[1]).write_text(json.dumps({**facts, "versions": versions}))
@@ -83,7 +83,7 @@ def graphs():
 
 
 class Tokens(Dataset):
-    """Random token sequences and a target each, loaded as slowly as the ledger's pause says."""
+    """Random token sequences and a target each, loaded as slowly as the ledger's pause asks."""
 
     def __init__(self, ledger, batches):
         self.ledger = ledger

@@ -1,6 +1,6 @@
 """Two ranks in the manner of DeepSpeed's ZeRO stage 2: one optimizer stepped once for each of its parameter groups.
 
-Gradients are reduced by hooks during backward, over a group that nobody described. Knows nothing of the agent.
+Gradients are reduced by hooks during backward, over a group that no one described. Knows nothing of the agent.
 """
 
 import os

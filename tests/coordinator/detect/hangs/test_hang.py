@@ -1,4 +1,4 @@
-"""Who has not arrived: small jobs that stand still, each told by what its ranks have issued."""
+"""Who has not arrived: small jobs that stand still, each found by what its ranks have issued."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ NOBODY = np.full(64, -1)
 
 
 class Job:
-    """Ranks that issue operations at times of their own; the last one is their last sign of life unless told."""
+    """Ranks that issue operations at times of their own; the last one is their last sign of life unless given."""
 
     def __init__(self, topology: Topology, *, known=None):
         self.topology = topology
@@ -130,7 +130,7 @@ def test_all_ranks_of_a_replica_are_late_together():
 
 
 def test_a_whole_group_that_arrived_and_never_ends_is_the_link():
-    """All four members have issued the same, nothing was heard of them after: the group's network."""
+    """All four members have issued the same, and reported nothing after: the group's network."""
     job = grid({"tp": 2, "dp": 4}, 8)
     job.issue("dp", *range(8), count=5)
     job.goes_on(*range(8), at=0.5)
@@ -142,7 +142,7 @@ def test_a_whole_group_that_arrived_and_never_ends_is_the_link():
 
 
 def test_ranks_that_stand_still_outside_of_collectives_are_no_link():
-    """All wait for a file system: counts are equal, and something was heard of everybody after the last one."""
+    """All wait for a file system: counts are equal, and every rank has reported something after the last one."""
     job = grid({"dp": 4}, 4)
     job.issue("dp", *range(4), count=5)
     job.goes_on(*range(4), at=1.0)
@@ -150,7 +150,7 @@ def test_ranks_that_stand_still_outside_of_collectives_are_no_link():
 
 
 def test_stages_may_send_and_receive_different_numbers():
-    """A healthy pipeline of unequal counts blames nobody; a stage that does not send is late for the next one only."""
+    """A healthy pipeline of unequal counts blames no one; a stage that does not send is late for the next one only."""
     job = grid({"pp": 4}, 4)
     for source, target in ((0, 1), (1, 2), (2, 3)):
         for _ in range(3):
@@ -166,7 +166,7 @@ def test_stages_may_send_and_receive_different_numbers():
 
 
 def test_a_buffered_send_is_no_waiting_and_a_blocked_one_is():
-    """A sender that went on waits for nobody; one of which nothing was heard since waits for its receiver."""
+    """A sender that went on waits for no one; one that has reported nothing since waits for its receiver."""
     job = grid({"pp": 2}, 2)
     job.send("pp", 0, 1, at=1.0)
     job.goes_on(0, 1, at=2.0)
@@ -196,7 +196,7 @@ def test_collectives_in_different_orders_are_told_as_a_circle():
 
 
 def test_a_rank_of_which_nothing_is_known_is_named_when_all_others_arrived():
-    """A node that is gone tells nothing: the others wait in a group that it is a member of."""
+    """A node that is gone shows nothing: the others wait in a group that it is a member of."""
     job = Job(from_degrees({"dp": 4}, 4), known=(0, 1, 2))
     job.issue("dp", 0, 1, 2, count=6, at=1.0)
     hang = job.verdict()
@@ -214,7 +214,7 @@ def test_a_rank_without_an_agent_does_not_excuse_the_late_one():
 
 
 def test_saving_and_ended_ranks_are_told():
-    """What the late rank says itself is evidence: it saves a checkpoint, or its training is over."""
+    """What the late rank reports itself is evidence: it saves a checkpoint, or its training is over."""
     job = grid({"dp": 2}, 2)
     job.issue("dp", 1, at=1.0)
     job.flags[0] = int(Flag.CHECKPOINT)
@@ -286,7 +286,7 @@ def test_a_lying_rank_cannot_break_the_verdict(column):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_one_late_rank_is_found_in_any_grid(seed):
-    """Ranks run one program until they meet somebody who waits: whoever stops by itself is named, nobody else."""
+    """Ranks run one program until they meet one that waits: a rank that stops by itself is named, no one else."""
     rng = np.random.default_rng(seed)
     degrees = {"tp": int(rng.integers(1, 4)), "cp": int(rng.integers(1, 3)), "dp": int(rng.integers(2, 5))}
     world = degrees["tp"] * degrees["cp"] * degrees["dp"]

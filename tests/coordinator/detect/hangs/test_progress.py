@@ -26,7 +26,7 @@ S = 10**9
 
 
 def silent(*ranks, issued=10, at=50.0, heard=None, node="n0", groups=GROUPS, state="running", alive=True):
-    """Return what a node says whose ranks have issued so many collectives in their group, the last one at `at`."""
+    """Return the report of a node whose ranks have issued so many collectives in their group, the last one at `at`."""
     last_ns = int(START_UNIX_S * S) + round(at * S)
     counts = [IssueCount(group=0, operation="collective", peer=-1, issued=issued, last_unix_ns=last_ns)]
     progress = RankProgress(last_step=39, flags=0, issues=counts, is_alive=alive)
@@ -183,7 +183,7 @@ def test_ranks_that_record_further_steps_do_not_hang():
 
 
 def test_progress_is_kept_in_a_recording():
-    """What a silent node said comes back from a journal as it was."""
+    """What a silent node reported comes back from a journal as it was."""
     told = silent(0, 1)
     row = JournalWriter().write(Entry(1, 5, told))
     assert read_entry(row, where="x").what == told

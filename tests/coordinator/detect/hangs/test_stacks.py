@@ -162,7 +162,7 @@ def test_a_rank_in_a_collective_of_ddp_waits_there():
 
 
 def test_a_line_that_is_too_long_keeps_its_innermost_frame():
-    """What the ranks are in says more than what led there."""
+    """What the ranks are in counts more than what led there."""
     deep = tuple((f"/srv/{'m' * 60}{number}.py", number, "f" * 30) for number in range(4))
     (line,) = tree_text(merge({0: deep}))
     assert line.startswith("rank 0: ... > ")

@@ -76,7 +76,7 @@ class Job:
         )
 
     def run(self, begin=0, end=None):
-        """Judge steps; return {what was said: first step}."""
+        """Judge steps; return {what was reported: first step}."""
         for step in range(begin, self.steps if end is None else end):
             self.test.step(self.row(step), step)
             for slow in self.now(step):
@@ -111,7 +111,7 @@ LINKS = ("link tp", "link pp", "link dp", "link ep", "network of all")
     ("name", "ranks"), [*((name, ranks) for name in LINKS for ranks in (8, 128)), ("nic of a node", 128)]
 )
 def test_half_bandwidth_is_found_in_its_group_its_node_or_the_job(name, ranks):
-    """Soon, with its onset, and nothing else is said."""
+    """Soon, with its onset, and nothing else is reported."""
     scenario = short(name, ranks)
     job = Job(scenario)
     said = job.run()
@@ -172,7 +172,7 @@ def test_healthy_jobs_have_no_slow_links(name, jitter):
 
 
 def test_what_is_found_does_not_depend_on_the_time_scale():
-    """A job a thousand times as fast says the same at the same steps."""
+    """A job a thousand times as fast states the same at the same steps."""
     scenario = short("nic of a node", 128)
     slow, fast = Job(scenario), Job(scenario, seconds=1e-3)
     assert [(key, step) for key, (step, _) in slow.run().items()] == [(k, step) for k, (step, _) in fast.run().items()]
@@ -180,7 +180,7 @@ def test_what_is_found_does_not_depend_on_the_time_scale():
 
 
 def test_a_node_that_recovers_is_a_node_to_the_end():
-    """Alarms of its groups end one by one, and none of them is told as a link of its own."""
+    """Alarms of its groups end one by one, and none of them is reported as a link of its own."""
     scenario = short("nic of a node", 128, after=60)
     (fault,) = scenario.faults
     scenario = replace(scenario, faults=(replace(fault, end=fault.begin + 30),))
@@ -190,7 +190,7 @@ def test_a_node_that_recovers_is_a_node_to_the_end():
 
 
 def test_groups_that_are_about_to_alarm_are_waited_for():
-    """Eight lanes over the same two nodes are one finding, told once, although one lane alarms a step later."""
+    """Eight lanes over the same two nodes are one finding, reported once, although one lane alarms a step later."""
     scenario = short("link dp", 8)
     begin = scenario.faults[0].begin
     fault = Fault(cause="link", ranks=tuple(range(16)), ratio=1.0, wanted="group", kinds=("dp",), begin=begin)
@@ -250,7 +250,7 @@ def test_the_memory_of_other_groups_is_left_alone():
 
 
 def test_thresholds_may_change_while_a_run_goes_on():
-    """What was too little to tell is told, and what was told is too little."""
+    """What was too little to report is reported, and what was reported is too little."""
     job = Job(short("link tp", 8, after=30))
     begin = job.steps - 30
     job.test.adopt(replace(POLICY.link, effect_ratio=3.0), POLICY.excess)

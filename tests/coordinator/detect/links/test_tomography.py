@@ -125,7 +125,7 @@ def test_a_job_takes_the_place_of_what_was_told_before():
 
 
 def test_unrelated_groups_stay_apart():
-    """A slow tensor group beside a slow node is a second thing."""
+    """A slow tensor group next to a slow node is a second thing."""
     job = Job("tp=4,pp=4,dp=8")
     tensor = job.groups("tp", rank=100)
     verdicts = job.explain(tensor + job.groups("pp", "dp", node=1))
@@ -133,7 +133,7 @@ def test_unrelated_groups_stay_apart():
 
 
 def test_without_hosts_no_node_is_named():
-    """Groups are still told, each by itself, and the job still is."""
+    """Groups are still reported, each by itself, and the job still is."""
     job = Job("tp=8,pp=4,dp=8", hosts=False)
     slow = job.groups("pp", "dp", node=3)
     assert {verdict.scope for verdict in job.explain(slow)} == {"group"}

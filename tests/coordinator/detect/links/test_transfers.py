@@ -11,7 +11,7 @@ SHARE = 1 / 16
 
 
 def row(waits, *, moved=None, present=None):
-    """Return a row that holds these waits, all else unknown; who waits nowhere is not there unless said so."""
+    """Return a row that holds these waits, all else unknown; who waits nowhere is not there unless given."""
     ranks = np.arange(len(next(iter(waits.values()))))
     unknown = np.full(len(ranks), np.nan)
     here = ~np.isnan(next(iter(waits.values()))) if present is None else present

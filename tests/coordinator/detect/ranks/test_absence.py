@@ -12,7 +12,7 @@ def values(*missing):
 
 
 def test_steps_in_a_row_are_counted_for_each_rank():
-    """Who comes back begins anew; a step in which all are there forgets everybody."""
+    """Who comes back begins again; a step in which all are there forgets everybody."""
     absence = Absence()
     assert absence.take(values()) is None
     assert absence.take(values(2, 5)).tolist() == [2, 5]

@@ -23,7 +23,7 @@ def test_alarms_are_found_by_series_in_whatever_order_they_came():
 
 
 def test_an_alarm_ends_after_so_many_quiet_steps_in_a_row():
-    """A loud step in between begins the count anew, and moves the level; quiet ones do not."""
+    """A loud step in between begins the count again, and moves the level; quiet ones do not."""
     alarms = raised(2, 5)
     nothing = np.zeros(2, dtype=np.float32)
     for quiet in ([True, True], [True, False], [True, True]):

@@ -37,7 +37,7 @@ def test_the_part_that_grew_is_the_cause(part):
 @pytest.mark.parametrize("phase", ["forward", "backward", "optimizer"])
 @pytest.mark.parametrize("asleep", [False, True])
 def test_the_phase_of_compute_that_grew_is_named(phase, asleep):
-    """A rank that computes more is told from one that sleeps, and in either which phase of compute holds the excess."""
+    """A rank that computes more is distinguished from one that sleeps, and in either which phase of compute holds the excess."""
     scenario = Scenario().with_fault(phase, 3, seconds=0.05, begin=60, asleep=asleep)
     explained = explain(list(generate(scenario).rows())[60:63], slow(3), Groups([0] * 8), {})[3]
     assert (explained.cause, explained.confidence) == ("off_cpu" if asleep else "compute", "high")

@@ -26,7 +26,7 @@ def noise(steps=120, series=8, sigma=0.004, seed=0):
 
 
 def test_a_lasting_excess_alarms_on_its_third_step():
-    """Five percent above twelve sigma of noise is told at the third step, with its onset and size."""
+    """Five percent above twelve sigma of noise is reported at the third step, with its onset and size."""
     values = noise()
     values[60:, 3] += 0.05
     test, first = run(values)
@@ -43,7 +43,7 @@ def test_a_stall_of_one_or_two_steps_never_alarms(length):
 
 
 def test_a_family_may_have_a_threshold_of_its_own():
-    """It counts for that family's series alone, until others are adopted; the least of all says who is looked at."""
+    """It counts for that family's series alone, until others are adopted; the least of all states who is looked at."""
     test = ExcessTest([np.zeros(8, dtype=np.intp), np.zeros(8, dtype=np.intp)], POLICY)
     test.adopt(POLICY, alarm_sigmas=[(test.families[1], 15.0)])
     values = noise(series=16)
@@ -97,7 +97,7 @@ def test_missing_values_change_nothing():
 
 @pytest.mark.parametrize("lost", [[61], [61, 62], [59, 61], [60]])
 def test_a_missing_value_is_no_evidence(lost):
-    """Beside values that are missing, a stall of one or two steps and a step a little high are what they are."""
+    """Among missing values, a stall of one or two steps and a step a little high are what they are."""
     for stalled in (1, 2):
         values = noise()
         values[60 : 60 + stalled, 0] += 0.75
@@ -132,14 +132,14 @@ def test_pools_keep_their_own_noise():
 
 
 def test_nothing_is_said_before_noise_is_known():
-    """In a noisy job, where few differences say little, there is no alarm inside the warm-up, whatever happens."""
+    """In a noisy job, where few differences show little, there is no alarm inside the warm-up, whatever happens."""
     values = noise(steps=POLICY.warm_up_steps, sigma=0.1)
     values[:, 0] += 5.0
     assert run(values)[1] == [None] * 8
 
 
 def test_a_quiet_job_is_judged_from_its_first_steps():
-    """Five percent from the very first step is told in five steps, as soon as differences show how quiet the job is."""
+    """Five percent from the very first step is reported in five steps, as soon as differences show how quiet the job is."""
     values = noise(seed=4)
     values[:, 3] += 0.05
     _, first = run(values)

@@ -94,7 +94,7 @@ def test_step_time_names_nobody():
 
 
 def test_waiting_in_one_domain_points_at_a_whole_replica():
-    """Ranks of the culprit's tensor group wait as little as it does in data parallelism; own work tells them apart."""
+    """Ranks of the culprit's tensor group wait as little as it does in data parallelism; own work distinguishes them."""
     recording = generate(Scenario(degrees="tp=4,dp=4").with_fault("compute", 5, seconds=0.04, begin=60))
     least = recording.waits["dp"][70:].mean(axis=0)
     assert set(np.argsort(least)[:4].tolist()) == {4, 5, 6, 7}
@@ -285,7 +285,7 @@ def test_one_long_step_of_a_stage_does_not_become_its_past():
 
 @pytest.mark.parametrize("lie", ["nothing", "hours"])
 def test_a_rank_that_lies_about_its_work_hides_nobody(lie):
-    """Of two ranks that share a batch one tells nonsense from the first step on: a slow rank elsewhere is still found."""
+    """Of two ranks that share a batch one reports nonsense from the first step on: a slow rank elsewhere is still found."""
     recording = generate(Scenario(degrees="tp=2,dp=4", steps=140).with_fault("compute", 5, seconds=0.03, begin=80))
     own = recording.self_seconds.copy()
     own[:, 2] = 1e-9 if lie == "nothing" else 1e4

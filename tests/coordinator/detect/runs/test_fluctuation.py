@@ -111,7 +111,7 @@ def test_healthy_noise_of_seven_percent_is_never_sure():
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("healthy-*.csv")), ids=lambda path: path.stem)
 def test_recordings_of_shared_cores_are_never_sure(path):
-    """Four processes on two cores stumble for seconds: never told at once, and nothing lasts for half a minute."""
+    """Four processes on two cores stumble for seconds: never reported at once, and nothing lasts for half a minute."""
     values = np.genfromtxt(path, delimiter=",", skip_header=1)[:, 0] / 1e6
     test, longest, since = FluctuationTest(POLICY), 0.0, 0.0
     for step, value in enumerate(values):
@@ -227,7 +227,7 @@ def test_a_drift_is_told_before_it_is_large():
 
 
 def test_what_comes_and_goes_is_told_each_time():
-    """15 steps slow, 25 not, as under heat: five episodes, each told and ended, from the level of before."""
+    """15 steps slow, 25 not, as under heat: five episodes, each reported and ended, from the level of before."""
     since = np.arange(300) - 100
     test, alarms = feed(steps(300) * (1 + 0.08 * ((since >= 0) & (since % 40 < 15))))
     assert [alarm[1] for alarm in alarms] == [100, 140, 180, 220, 260]
@@ -249,7 +249,7 @@ def test_it_ends_when_the_run_is_fast_again():
 
 
 def test_an_improvement_becomes_the_level():
-    """Ten percent faster from one step on is the new normal: what then is 8 % slower is told, though it is no record."""
+    """Ten percent faster from one step on is the new normal: what then is 8 % slower is reported, though it is no record."""
     values = steps(300)
     values[100:] *= 0.9
     values[200:] *= 1.08
@@ -282,7 +282,7 @@ def test_what_a_ramp_does_not_explain_is_a_slowdown():
 
 
 def test_batches_that_differ_each_step_do_not_hide_a_slowdown():
-    """Work with a spread of 15 % a step is taken off by the slope that the run showed: +8 % is told as ever."""
+    """Work with a spread of 15 % a step is taken off by the slope that the run showed: +8 % is reported as ever."""
     rng = np.random.default_rng(5)
     work = TOKENS * np.exp(0.15 * rng.normal(size=300))
     values = steps(300) * (work / TOKENS) ** 0.8
@@ -312,7 +312,7 @@ def test_the_published_trigger_is_reported_only_beyond_noise():
 
 
 def test_the_published_trigger_is_a_floor_that_is_always_on():
-    """What the test itself would need more for, by a policy that hears nothing else, is told by the published rule."""
+    """What the test itself would need more for, by a policy that allows nothing else, is found by the published rule."""
     values = steps()
     values[100:] *= 1.15
     deaf = FluctuationTest(FluctuationPolicy(least_share=100.0))
@@ -322,7 +322,7 @@ def test_the_published_trigger_is_a_floor_that_is_always_on():
 
 @pytest.mark.parametrize("at", [10, 60, 99, 101, 104, 120])
 def test_a_restart_of_the_coordinator_changes_nothing(at):
-    """Taken down before, in and after a fault's first steps, it says what it would have said."""
+    """Taken down before, in and after a fault's first steps, it reports what it would have reported."""
     work = np.where(np.arange(160) >= 70, 1.2, 1.0) * TOKENS
     values = steps(160) * (work / TOKENS)
     values[100:] *= 1.08
@@ -367,7 +367,7 @@ def test_steps_of_no_length_are_left_out():
 
 
 def test_a_run_that_starts_again_may_be_slower_for_a_while():
-    """Ten steps after a restart say nothing, and a slowdown that outlives them is told three steps later."""
+    """Ten steps after a restart show nothing, and a slowdown that outlives them is reported three steps later."""
     values = steps()
     values[100:108] *= 1.08
     test, _ = feed(values[:100])

@@ -86,7 +86,7 @@ def test_numbers_hold_what_the_words_say():
 
 
 def test_what_another_rank_does_longer_in_each_step_is_no_link():
-    """A loader that jitters on all ranks: most of the step's growth is waiting for whoever is longest."""
+    """A loader that jitters on all ranks: most of the step's growth is waiting for the longest rank."""
     now = grown(data=0.02, wait=0.2)
     assert explain_run(BEFORE, now, POLICY).cause == "link"
     found = explain_run(BEFORE, now, POLICY, longest_growth={"data": 0.21, "self": 0.21})

@@ -96,7 +96,7 @@ def test_the_same_ranks_that_collect_together_are_in_step(ranks):
 
 
 def test_collections_are_counted_since_they_are_a_fault():
-    """What was seen before a finding that has ended is not told again with the next one."""
+    """What was seen before a finding that has ended is not reported again with the next one."""
     gc = np.zeros((80, 8), dtype=np.float32)
     for step in (*range(10, 16), 60, 62, 64):
         gc[step, step % 8] = 0.3
