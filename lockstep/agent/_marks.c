@@ -81,6 +81,7 @@ typedef struct {
     unsigned long long key; /* makes identities of addresses */
     uint64_t backward_ends, optimizer_ends, step_ends; /* until now; those of the header are until its first mark */
     uint64_t backward_depth, ends_at_backward;
+    uint64_t elsewhere_ns; /* when a thread of its own last began or ended an optimizer's step that is yet to be noted */
     Block block;
     long long offset;
     unsigned long block_count;
@@ -106,6 +107,8 @@ typedef struct {
     unsigned short collective_cost_ns;
     uint32_t met[MET_MAX];
     unsigned met_next;
+    uint32_t elsewhere;           /* identity of the optimizer that a thread of its own steps, or stepped last */
+    unsigned stepping_elsewhere;  /* steps of optimizers under way there */
 } MarkBuffer;
 
 /* CRC-32 as zlib has it. A full block is summed four bytes a turn (slicing, Kounavis and Berry 2008); the few marks of a
@@ -197,8 +200,8 @@ static void store(MarkBuffer *self)
 
 /* Appending. 1: appended, 0: not this thread's to append, -1: an exception is set. */
 
-enum policy { OWN, ADOPTING, ANY };
-#define WORKS_FOR_BACKWARD 2
+enum policy { OWN, ADOPTING, STEPPING, ANY };
+enum { WORKS_FOR_BACKWARD = 2, STEPS_ELSEWHERE };
 
 static inline int admit(MarkBuffer *self, enum policy policy, uint16_t *kind)
 {
@@ -210,7 +213,7 @@ static inline int admit(MarkBuffer *self, enum policy policy, uint16_t *kind)
     }
     if (policy == OWN || self->adopt == NULL)
         return 0;
-    PyObject *answer = PyObject_CallNoArgs(self->adopt);
+    PyObject *answer = PyObject_CallFunctionObjArgs(self->adopt, policy == STEPPING ? Py_True : Py_False, NULL);
     if (answer == NULL)
         return -1;
     const long adopted = PyLong_AsLong(answer); /* -1 and an exception for what is none */
@@ -359,16 +362,11 @@ static int pass_boundary(MarkBuffer *self, unsigned sort, uint64_t ends, int set
     return call(self->at_boundary);
 }
 
-static int append_end(
-    MarkBuffer *self, enum policy policy, uint16_t kind, uint32_t subject, uint64_t *ends, unsigned sort)
+/* On the training thread. */
+static int append_end_at(
+    MarkBuffer *self, uint64_t now, uint16_t kind, uint32_t subject, uint64_t *ends, unsigned sort)
 {
-    uint64_t now, cpu_ns;
-    const int admitted = admit(self, policy, &kind);
-    if (admitted != 1)
-        return admitted < 0 ? -1 : 0;
-    drain_if_any(self);
-    if (read_clock(self->clock, CLOCK_MONOTONIC, &now) < 0)
-        return -1;
+    uint64_t cpu_ns;
     if (read_clock(self->cpu_clock, CLOCK_THREAD_CPUTIME_ID, &cpu_ns) < 0)
         return -1;
     note_compiled(self, now);
@@ -382,6 +380,59 @@ static int append_end(
     if (self->device != NULL && call_device(self, kind, kind == BACKWARD_END, 0) < 0)
         return -1;
     return pass_boundary(self, sort, *ends, self->backward_depth == 0);
+}
+
+static int append_end(
+    MarkBuffer *self, enum policy policy, uint16_t kind, uint32_t subject, uint64_t *ends, unsigned sort)
+{
+    uint64_t now;
+    const int admitted = admit(self, policy, &kind);
+    if (admitted != 1)
+        return admitted < 0 ? -1 : 0;
+    drain_if_any(self);
+    if (read_clock(self->clock, CLOCK_MONOTONIC, &now) < 0)
+        return -1;
+    return append_end_at(self, now, kind, subject, ends, sort);
+}
+
+/* An optimizer that a thread of its own steps (offloaded to the host): the training thread notes its step where it goes
+ * on, at the next batch, backward, or end of the attempt, with the time when it ended; when it began, if it still runs:
+ * then it overlaps with the next step, and when it ends depends on chance. */
+
+static int begin_elsewhere(MarkBuffer *self, uint32_t optimizer)
+{
+    self->elsewhere = optimizer;
+    self->stepping_elsewhere++;
+    return read_clock(self->clock, CLOCK_MONOTONIC, &self->elsewhere_ns) < 0 ? -1 : 0;
+}
+
+static PyObject *end_elsewhere(MarkBuffer *self)
+{
+    self->stepping_elsewhere--;
+    if (self->elsewhere_ns != 0 && read_clock(self->clock, CLOCK_MONOTONIC, &self->elsewhere_ns) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static int note_elsewhere(MarkBuffer *self)
+{
+    if (self->elsewhere_ns == 0 || self->backward_depth != 0 || PyThread_get_thread_ident() != self->thread)
+        return 1;
+    drain_if_any(self);
+    const Header *header = &self->block.header;
+    const uint64_t last_ns = header->count != 0 ? self->block.marks[header->count - 1].time_ns
+                                                : self->due_ns - FLUSH_INTERVAL_NS; /* of the last store */
+    const uint64_t ended_ns = self->elsewhere_ns > last_ns ? self->elsewhere_ns : last_ns;
+    self->elsewhere_ns = 0;
+    put(self, ended_ns, OPTIMIZER_BEGIN, 0, self->elsewhere, 0);
+    if (self->device != NULL && call_device(self, OPTIMIZER_BEGIN, 0, 0) < 0)
+        return -1;
+    return append_end_at(self, ended_ns, OPTIMIZER_END, 0, &self->optimizer_ends, OPTIMIZERS);
+}
+
+static int is_elsewhere(MarkBuffer *self)
+{
+    return self->stepping_elsewhere != 0 && PyThread_get_thread_ident() != self->thread;
 }
 
 /* What a store leaves to be done in Python: readers ask for signs of life, and write requests. */
@@ -433,7 +484,6 @@ static uint32_t identity(MarkBuffer *self, PyObject *object)
         return noted(self, append(self, POLICY, KIND, 0, 0, 0, NULL), KIND); \
     }
 
-EVENT_MARK(data_begin, OWN, DATA_BEGIN)
 EVENT_MARK(data_end, OWN, DATA_END)
 EVENT_MARK(closure_begin, OWN, CLOSURE_BEGIN)
 EVENT_MARK(closure_end, OWN, CLOSURE_END)
@@ -448,8 +498,17 @@ static PyObject *batch_evaluated(MarkBuffer *self, PyObject *unused)
     return none(self, appended);
 }
 
+static PyObject *data_begin(MarkBuffer *self, PyObject *unused)
+{
+    if (note_elsewhere(self) < 0)
+        return NULL;
+    return noted(self, append(self, OWN, DATA_BEGIN, 0, 0, 0, NULL), DATA_BEGIN);
+}
+
 static PyObject *backward_begin(MarkBuffer *self, PyObject *unused)
 {
+    if (note_elsewhere(self) < 0)
+        return NULL;
     const int appended = append(self, ADOPTING, BACKWARD_BEGIN, 0, 0, 0, NULL);
     if (appended > 0 && self->backward_depth++ == 0)
         self->ends_at_backward = self->optimizer_ends;
@@ -478,6 +537,8 @@ static PyObject *backward_end(MarkBuffer *self, PyObject *unused)
 
 static PyObject *optimizer_end(MarkBuffer *self, PyObject *unused)
 {
+    if (is_elsewhere(self))
+        return end_elsewhere(self);
     return none(self, append_end(self, OWN, OPTIMIZER_END, 0, &self->optimizer_ends, OPTIMIZERS));
 }
 
@@ -511,7 +572,8 @@ static PyObject *take_thread(MarkBuffer *self, uint16_t kind, uint16_t detail, u
         || read_clock(self->cpu_clock, CLOCK_THREAD_CPUTIME_ID, &cpu_ns) < 0)
         return NULL;
     set_thread(self, PyThread_get_thread_ident());
-    self->backward_depth = 0;
+    self->backward_depth = self->elsewhere_ns = 0;
+    self->stepping_elsewhere = 0;
     put(self, now, kind, detail, subject, (int64_t)cpu_ns);
     Py_RETURN_NONE;
 }
@@ -537,6 +599,8 @@ static PyObject *store_words(MarkBuffer *self, PyObject *unused)
 
 static PyObject *finish(MarkBuffer *self, PyObject *unused)
 {
+    if (note_elsewhere(self) < 0)
+        return NULL;
     const int appended = append(self, ANY, FINISH, 0, 0, 0, NULL);
     if (appended > 0)
         store(self);
@@ -546,10 +610,13 @@ static PyObject *finish(MarkBuffer *self, PyObject *unused)
 
 /* Methods with one argument. */
 
-/* Begin the step of an optimizer or a scaler. Autograd's own thread may do that, for the backward that it works for. */
-static int begin_optimizer(MarkBuffer *self, uint16_t kind, uint32_t subject, int64_t argument)
+/* Begin the step of an optimizer or a scaler. Autograd's own thread may do that, for the backward that it works for, and
+ * a thread of the training's that does nothing else. `optimizer` is what steps, also where a scaler does. */
+static int begin_optimizer(MarkBuffer *self, uint16_t kind, uint32_t subject, int64_t argument, uint32_t optimizer)
 {
-    const int admitted = admit(self, ADOPTING, &kind);
+    const int admitted = admit(self, STEPPING, &kind);
+    if (admitted == STEPS_ELSEWHERE)
+        return begin_elsewhere(self, optimizer);
     if (admitted == WORKS_FOR_BACKWARD) {
         uint64_t now;
         drain_if_any(self); /* before it is counted, as in append_end */
@@ -564,7 +631,8 @@ static int begin_optimizer(MarkBuffer *self, uint16_t kind, uint32_t subject, in
 
 static PyObject *optimizer_begin(MarkBuffer *self, PyObject *optimizer)
 {
-    return noted(self, begin_optimizer(self, OPTIMIZER_BEGIN, identity(self, optimizer), 0), OPTIMIZER_BEGIN);
+    const uint32_t number = identity(self, optimizer);
+    return noted(self, begin_optimizer(self, OPTIMIZER_BEGIN, number, 0, number), OPTIMIZER_BEGIN);
 }
 
 /* Show an optimizer that was not met before, as far as that is remembered, to `meet`. */
@@ -574,7 +642,7 @@ static int meet_optimizer(MarkBuffer *self, PyObject *optimizer)
     for (unsigned index = 0; index < MET_MAX; index++)
         if (self->met[index] == met)
             return 1;
-    if (PyThread_get_thread_ident() != self->thread)
+    if (PyThread_get_thread_ident() != self->thread && !(is_elsewhere(self) && met == self->elsewhere))
         return 1;
     self->met[self->met_next++ % MET_MAX] = met;
     PyObject *answer = PyObject_CallFunctionObjArgs(self->meet, optimizer, NULL);
@@ -584,6 +652,8 @@ static int meet_optimizer(MarkBuffer *self, PyObject *optimizer)
 
 static PyObject *scaler_end(MarkBuffer *self, PyObject *scaler)
 {
+    if (is_elsewhere(self))
+        return end_elsewhere(self);
     return none(self, append_end(self, OWN, SCALER_END, identity(self, scaler), &self->optimizer_ends, OPTIMIZERS));
 }
 
@@ -642,7 +712,7 @@ static PyObject *scaler_begin(MarkBuffer *self, PyObject *const *given, Py_ssize
     if (!has_arguments("scaler_begin", count, 2))
         return NULL;
     const uint32_t scaler = identity(self, given[0]), optimizer = identity(self, given[1]);
-    return noted(self, begin_optimizer(self, SCALER_BEGIN, scaler, (int64_t)optimizer), SCALER_BEGIN);
+    return noted(self, begin_optimizer(self, SCALER_BEGIN, scaler, (int64_t)optimizer, optimizer), SCALER_BEGIN);
 }
 
 /* torch's hooks of optimizers: (optimizer, arguments, named arguments). */

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 VACANT = (1 << 64) - 1
 """`MarkBuffer.thread` once the training thread has ended: no thread's id, and 0 is none either."""
-WORKS_FOR_BACKWARD = 2
+WORKS_FOR_BACKWARD, STEPS_ELSEWHERE = 2, 3
+"""What `Agent.adopt` answers besides yes and no."""
 _NO_FILE = -1
 _LAST_CALLBACKS_MS = 10_000
 _MARK_COST_NS = {True: 200, False: 900}
@@ -95,7 +96,7 @@ class Agent:
         self.is_in_flight: Callable[[], bool] = _never
         """Whether the end of a collective is still to be noted in C++ (hooks/native_kernel.py)."""
         self._dormant = True
-        self._first_ends = self._last_ends = self._failed_stores = 0
+        self._first_ends = self._first_backwards = self._last_ends = self._failed_stores = 0
         self._removals: list[Callable[[], None]] = []
         try:
             for hook in hooks:
@@ -128,17 +129,20 @@ class Agent:
         marks = self.marks
         return marks.thread not in (0, VACANT) and marks.backward_depth > 0 and self.in_graph_task()
 
-    def adopt(self) -> int:
+    def adopt(self, steps: bool = False) -> int:  # noqa: FBT001, FBT002  (as the mark buffer calls it)
         """Whether the calling thread, which trains, is the training thread from now on.
 
         The first thread that trains wakes the agent. Another one takes its place as long as it has ended no step of an
         optimizer, since a collective or a backward can come from a thread that only sets the job up, and once it has
-        ended. Autograd's own threads never do: they work for the thread that called backward.
+        ended. Autograd's own threads never do: they work for the thread that called backward. Nor does one that
+        `steps` an optimizer behind a backward of the training thread: it works for that one's step.
         """
         if self._dormant:
             return self.wake()
         if self.in_graph_task():
             return WORKS_FOR_BACKWARD if self.works_for_backward() else 0
+        if steps and self.marks.thread not in (0, VACANT) and self.marks.backward_ends != self._first_backwards:
+            return STEPS_ELSEWHERE
         if not self._may_change_thread():
             return 0
         if self.capture is not None:
@@ -147,7 +151,7 @@ class Agent:
         self.marks.change_thread()
         if self.ring is not None:
             self.ring.set_thread(get_ident())
-        self._first_ends = self._ends()
+        self._first_ends, self._first_backwards = self._ends(), self.marks.backward_ends
         return 1
 
     def _may_change_thread(self) -> bool:
@@ -190,7 +194,8 @@ class Agent:
         marks = self.marks
         self._drop_device()  # the ordinals of another attempt are not this one's
         marks.open(ring.file, BLOCKS_OFFSET, ring.block_count, ISSUES_OFFSET, FLAGS_OFFSET)
-        self._first_ends, self._last_ends, self._failed_stores = 0, 0, marks.failures
+        self._first_ends, self._first_backwards, self._last_ends = 0, 0, 0
+        self._failed_stores = marks.failures
         self._stacks.begin(ring.path.parent, self._place[0], trusted_uids(os.environ))
         self.settling.stacks = self._stacks.fact
         self.settling.begin(ring)

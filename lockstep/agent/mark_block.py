@@ -35,6 +35,7 @@ _FLUSH_INTERVAL_NS, _FLUSH_EVENT_NS = marks.FLUSH_INTERVAL_NS, marks.FLUSH_EVENT
 _BLOCK_BYTES, _VERSION = marks.BLOCK_BYTES, marks.MARKS_VERSION
 
 # struct packs plain integers in half the time that members of an enum take
+_DATA_BEGIN = int(MarkKind.DATA_BEGIN)
 _BACKWARD_END, _COMPILED = int(MarkKind.BACKWARD_END), int(MarkKind.COMPILED)
 _GC_BEGIN, _GC_END = int(MarkKind.GC_BEGIN), int(MarkKind.GC_END)
 
@@ -51,7 +52,7 @@ DeviceCallback = Callable[[int, int, int, int], Any]
 _MET_MAX = 8
 
 
-def _no_thread() -> int:
+def _no_thread(_steps: bool) -> int:
     return 0
 
 
@@ -64,8 +65,8 @@ class MarkBlockWriter:
 
     `file` is open for writing and stays the caller's; the ring of `block_count` slots begins at byte `offset`, the
     issue words of contracts/ring.py at `issues_offset`, -1 for none. `key` hides addresses behind identities.
-    `adopt()` is asked when a thread that is not the training thread trains: 1 if it now is the one, 2 if it works for
-    a backward of the training thread, else 0. `at_store()` is called on the training thread, behind a mark, once a
+    `adopt(steps)` is asked when a thread that is not the training thread trains, or `steps` an optimizer: 1 if it now
+    is the one, 2 if it works for a backward of the training thread, 3 if it steps the optimizer for it, else 0. `at_store()` is called on the training thread, behind a mark, once a
     block was stored and `poll_interval_ns` are over since it was called last; `at_boundary()` behind the end whose
     number is `boundary_at`, of the sort `boundary_ends`, and at the next `settling` ends of steps outside a backward.
     `device`, where it is not None, is called after the marks of data, backwards, optimizers, scalers, closures, named
@@ -84,7 +85,7 @@ class MarkBlockWriter:
         issues_offset: int = -1,
         flags_offset: int = -1,
         key: int = 0,
-        adopt: Callable[[], int] | None = None,
+        adopt: Callable[[bool], int] | None = None,
         at_store: Callable[[], None] | None = None,
         at_boundary: Callable[[], None] | None = None,
         clock: Callable[[], int] | None = None,
@@ -145,6 +146,7 @@ class MarkBlockWriter:
         self._sequence = self._position = self._issued = 0
         self.backward_ends = self.optimizer_ends = self.step_ends = 0
         self.backward_depth = self._ends_at_backward = 0
+        self.elsewhere_ns = self._elsewhere = self._stepping_elsewhere = 0
         self._graphs_noted = -1
         self._ends = (0, 0, 0)
         """Ends of backwards, optimizers and steps before the block's first mark."""
@@ -154,6 +156,8 @@ class MarkBlockWriter:
         buffer, block, clock, kind = self, self._block, self._clock, int(kind)
 
         def mark() -> None:
+            if buffer.elsewhere_ns and kind == _DATA_BEGIN:
+                buffer.note_elsewhere()
             if get_ident() != buffer.thread:
                 return
             at = buffer._at
@@ -297,6 +301,8 @@ class MarkBlockWriter:
             self._store(self._last_time())
 
     def _last_time(self) -> int:
+        if self._at == FIRST:
+            return self._due_ns - _FLUSH_INTERVAL_NS  # of the last store
         return int(marks.MARK_STRUCT.unpack_from(self._block, self._at - STEP)[0])
 
     def _event(self, now: int) -> None:

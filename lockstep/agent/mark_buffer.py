@@ -28,7 +28,7 @@ _MODEL_FLOPS = int(MarkKind.MODEL_FLOPS)
 # fmt: on
 
 _EVALUATION = int(Flag.EVALUATION)
-_WORKS_FOR_BACKWARD = 2
+_WORKS_FOR_BACKWARD, _STEPS_ELSEWHERE = 2, 3
 BACKWARDS, OPTIMIZERS, STEPS = 1, 2, 3
 """`MarkBuffer.boundary_ends`."""
 
@@ -51,11 +51,14 @@ class MarkBuffer(CollectiveMarks):
         self.thread = get_ident()
         if self.garbage is not None:
             self.garbage.take(self.thread)  # collections before this belong to no step
-        self.backward_depth = 0
+        self.backward_depth = self.elsewhere_ns = 0
+        self._stepping_elsewhere = 0
         self._put(now, kind, detail, subject, cpu_ns)
 
     def finish(self) -> None:
         """Note that the attempt ended well, and be inert."""
+        if self.elsewhere_ns:
+            self.note_elsewhere()
         self._append(_FINISH)
         self.flush()
         self.thread = 0
@@ -72,7 +75,9 @@ class MarkBuffer(CollectiveMarks):
 
     def backward_begin(self) -> None:
         """Begin a backward."""
-        if get_ident() != self.thread and self._adopt() != 1:
+        if self.elsewhere_ns:
+            self.note_elsewhere()
+        if get_ident() != self.thread and self._adopt(False) != 1:
             return
         now = self._clock()
         if not self.backward_depth:
@@ -116,7 +121,7 @@ class MarkBuffer(CollectiveMarks):
 
     def optimizer_begin(self, optimizer: object) -> None:
         """Begin the step of an optimizer, which may contain those of others."""
-        if self._admit_optimizer():
+        if self._admit_optimizer(optimizer):
             now = self._clock()
             at = self._at
             identity = (id(optimizer) ^ self._key) >> _IDENTITY_SHIFT & ORDINAL_MASK
@@ -129,11 +134,18 @@ class MarkBuffer(CollectiveMarks):
             if self._wants_poll:
                 self._poll()
 
-    def _admit_optimizer(self) -> bool:
-        """Whether the step of an optimizer is the training thread's; autograd's own may step one for its backward."""
+    def _admit_optimizer(self, optimizer: object) -> bool:
+        """Whether the step of `optimizer` is the training thread's.
+
+        Autograd's own thread may step one for its backward, and a thread of the training's that does nothing else.
+        """
         if get_ident() == self.thread:
             return True
-        answer = self._adopt()
+        answer = self._adopt(True)
+        if answer == _STEPS_ELSEWHERE:
+            self._elsewhere = self._identity(optimizer)
+            self._stepping_elsewhere += 1
+            self.elsewhere_ns = self._clock()
         if answer == _WORKS_FOR_BACKWARD:
             self.optimizer_ends += 1
             self._append(_FUSED_STEP)
@@ -142,8 +154,11 @@ class MarkBuffer(CollectiveMarks):
     def optimizer_end(self) -> None:
         """End it."""
         if get_ident() != self.thread:
+            self._end_elsewhere()
             return
-        now = self._clock()
+        self._end_optimizer(self._clock())
+
+    def _end_optimizer(self, now: int) -> None:
         self._note_held(now)
         self.optimizer_ends += 1
         self._put_end(now, _OPTIMIZER_END)
@@ -165,13 +180,15 @@ class MarkBuffer(CollectiveMarks):
     def _meet_optimizer(self, optimizer: object, meet: Callable[[Any], None]) -> None:
         """Show an optimizer that was not met before, as far as that is remembered, to `meet`."""
         identity = self._identity(optimizer)
-        if identity not in self._met and get_ident() == self.thread:
+        if identity in self._met:
+            return
+        if get_ident() == self.thread or (self._stepping_elsewhere and identity == self._elsewhere):
             self._met.append(identity)
             meet(optimizer)
 
     def scaler_begin(self, scaler: object, optimizer: object) -> None:
         """Begin the step of a gradient scaler, which skips that of its optimizer when gradients overflowed."""
-        if self._admit_optimizer():
+        if self._admit_optimizer(optimizer):
             identity = self._identity(scaler)
             self._put(self._clock(), _SCALER_BEGIN, 0, identity, self._identity(optimizer))
             if self.device is not None:
@@ -180,6 +197,7 @@ class MarkBuffer(CollectiveMarks):
     def scaler_end(self, scaler: object) -> None:
         """End it."""
         if get_ident() != self.thread:
+            self._end_elsewhere()
             return
         now = self._clock()
         self._note_held(now)
@@ -187,12 +205,32 @@ class MarkBuffer(CollectiveMarks):
         self._put_end(now, _SCALER_END, self._identity(scaler))
         self._pass_boundary(OPTIMIZERS, self.optimizer_ends)
 
+    # An optimizer that a thread of its own steps (offloaded to the host): the training thread notes its step where it
+    # goes on, at the next batch, backward, or end of the attempt, with the time when it ended; when it began, if it
+    # still runs: then it overlaps with the next step, and when it ends depends on chance.
+
+    def _end_elsewhere(self) -> None:
+        if self._stepping_elsewhere:
+            self._stepping_elsewhere -= 1
+            if self.elsewhere_ns:
+                self.elsewhere_ns = self._clock()
+
+    def note_elsewhere(self) -> None:
+        """Note the step of an optimizer elsewhere, on the training thread and outside of a backward."""
+        if get_ident() != self.thread or self.backward_depth:
+            return
+        ended_ns, self.elsewhere_ns = max(self.elsewhere_ns, self._last_time()), 0
+        self._put(ended_ns, _OPTIMIZER_BEGIN, 0, self._elsewhere, 0)
+        if self.device is not None:
+            self._note_device(self.device, _OPTIMIZER_BEGIN)
+        self._end_optimizer(ended_ns)
+
     def _identity(self, value: object) -> int:
         return (id(value) ^ self._key) >> _IDENTITY_SHIFT & ORDINAL_MASK
 
     def phase_begin(self, phase: int) -> None:
         """Begin a phase that the training names: 0 data, 1 forward, 2 backward, 3 optimizer."""
-        if get_ident() == self.thread or self._adopt() == 1:
+        if get_ident() == self.thread or self._adopt(False) == 1:
             self._put(self._clock(), _PHASE_BEGIN, phase, 0, 0)
 
     def phase_end(self, phase: int) -> None:
@@ -201,12 +239,12 @@ class MarkBuffer(CollectiveMarks):
 
     def begin_explicit(self) -> None:
         """From now on steps end at `step_end` only."""
-        if get_ident() == self.thread or self._adopt() == 1:
+        if get_ident() == self.thread or self._adopt(False) == 1:
             self._put(self._clock(), _EXPLICIT, 0, 0, 0)
 
     def step_end(self) -> None:
         """End the step."""
-        if get_ident() != self.thread and self._adopt() != 1:
+        if get_ident() != self.thread and self._adopt(False) != 1:
             return
         now = self._clock()
         self._note_held(now)
@@ -241,7 +279,7 @@ class MarkBuffer(CollectiveMarks):
 
     def annotate(self, quantity: int, value: int) -> None:
         """Add to a quantity of the step: its index in ANNOTATED, and the value."""
-        if get_ident() == self.thread or self._adopt() == 1:
+        if get_ident() == self.thread or self._adopt(False) == 1:
             self._put(self._clock(), _ANNOTATION, quantity, 0, value)
 
     def flag(self, flags: int) -> None:

@@ -4,6 +4,7 @@ Called at ends of optimizers' steps and of steps that the training names, outsid
 in most trainings, and where it is not (two optimizers), what is done here comes a little early.
 """
 
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.throughput.facts import collect
@@ -70,8 +71,8 @@ class Settling:
             self.note_flops()
 
     def note_flops(self) -> None:
-        """Leave a mark of the model's FLOPs if they have changed."""
-        if self.flops is None:
+        """Leave a mark of the model's FLOPs if they have changed; on another thread it is left for the next end."""
+        if self.flops is None or self._marks.thread != get_ident():
             return
         unit, flops = self.flops.factor
         noted = (FLOPS_UNITS.index(unit), flops_argument(flops))

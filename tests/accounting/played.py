@@ -22,7 +22,7 @@ class PlayedTraining:
         directory = self._stack.enter_context(tempfile.TemporaryDirectory())
         self.tick_ns = tick_ns
         self.adoption = 0
-        self.ring = Ring(directory, writer, block_count=block_count, adopt=lambda: self.adoption)
+        self.ring = Ring(directory, writer, block_count=block_count, adopt=lambda _steps: self.adoption)
         self._stack.callback(self.ring.close)
         self.buffer = self.ring.buffer
         self.graphs = 0

@@ -38,7 +38,7 @@ class Scene:
         )
         self.marks.begin()
 
-    def _adopt(self):
+    def _adopt(self, _steps):
         self.adoptions += 1
         return self.adopts
 

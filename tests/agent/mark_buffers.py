@@ -54,6 +54,21 @@ class Ring:
             self.file, 0, block_count, issues_offset=block_count * BLOCK_BYTES, adopt=adopt, **clocks
         )
 
+    def call(self, method, *arguments):
+        """Call a method of the buffer; one behind "elsewhere" on another thread."""
+        if method == "elsewhere":
+            return self._call_elsewhere(*arguments)
+        return getattr(self.buffer, method)(*arguments)
+
+    def _call_elsewhere(self, method, *arguments):
+        own = self.buffer.thread
+        if own:
+            self.buffer.thread = own + 1  # the calling thread is another one for a moment
+        result = getattr(self.buffer, method)(*arguments)
+        if own:
+            self.buffer.thread = own
+        return result
+
     def _clock(self):
         self.reads.append("clock")
         return self.now

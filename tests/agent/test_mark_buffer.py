@@ -43,6 +43,12 @@ CALLS = st.one_of(
     st.tuples(st.just("annotate"), st.integers(0, 3), INT64),
     st.tuples(st.sampled_from(("flag", "compiled", "spend")), INT64),
 )
+ELSEWHERE = st.one_of(
+    st.tuples(st.sampled_from(("optimizer_begin", "scaler_end")), THING),
+    st.tuples(st.just("scaler_begin"), THING, THING),
+    st.sampled_from(("optimizer_end", "data_begin", "backward_begin", "backward_end")).map(lambda name: (name,)),
+)
+CALLS |= ELSEWHERE.map(lambda call: ("elsewhere", *call))
 TIMED = st.lists(st.tuples(st.sampled_from((0, 1, 700, FLUSH_EVENT_NS, FLUSH_INTERVAL_NS)), CALLS), max_size=150)
 
 
@@ -60,11 +66,11 @@ def test_both_writers_write_the_same_bytes(calls, last):
     found = []
     with TemporaryDirectory() as directory:
         for name in WRITERS:
-            ring = Ring(directory, name)
+            ring = Ring(directory, name, adopt=lambda steps: 3 * steps)
             results = []
             for passed_ns, (method, *arguments) in [(0, ("begin",)), *calls, (0, last)]:
                 ring.now += passed_ns
-                results.append(getattr(ring.buffer, method)(*arguments))
+                results.append(ring.call(method, *arguments))
             found.append((ring.bytes(), results, ring.reads, ring.buffer.failures, ring.buffer.thread))
             ring.close()
     assert found[0] == found[1]
@@ -321,7 +327,7 @@ def test_a_thread_that_trains_is_adopted(name, tmp_path):
     """The owner of the buffer decides whether a thread that trains is the training thread from now on."""
     answers = [False, True]
 
-    def adopt():
+    def adopt(_steps):
         adopted = answers.pop(0)
         if adopted:
             ring.buffer.thread = get_ident()
@@ -343,7 +349,7 @@ def test_a_thread_that_trains_is_adopted(name, tmp_path):
 def test_what_a_signal_handler_raises_in_adopt_passes(name, tmp_path):
     """An exception of the training that arrives while adopt runs is not swallowed."""
 
-    def adopt():
+    def adopt(_steps):
         raise KeyboardInterrupt
 
     ring = Ring(tmp_path, name, adopt=adopt)

@@ -1,11 +1,13 @@
 """Which thread is the training thread, on real torch: the one that trains, not one that works for its backward."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event, Thread, get_ident
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.checkpoint import CheckpointFunction
 
 from lockstep.agent.agent import VACANT
@@ -251,3 +253,90 @@ def test_backward_of_a_warm_up_that_overlaps_the_first_step(watched):
     records = watched.ring().records
     assert len(records) == 3
     assert watched.agent.marks.thread == get_ident()
+
+
+def train_with(submit, steps, batches=None):
+    """Run a loop whose optimizer `submit(step)` runs on a thread of its own choice."""
+    weight = torch.ones(64, 64, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.01)
+    for _ in range(steps):
+        if batches is not None:
+            next(batches)
+        (weight @ weight).sum().backward()
+        submit(optimizer.step)
+
+
+def check_steps_of(watched, expected):
+    assert watched.agent.marks.thread == get_ident()
+    watched.agent.finish()
+    records = watched.ring().records
+    assert len(records) == expected
+    check(records)
+    assert all(0 < record["cpu_ns"] for record in records)
+
+
+@pytest.mark.parametrize("has_batches", [False, True])
+@pytest.mark.parametrize("lives_on", [False, True])
+def test_optimizer_on_a_thread_of_its_own_ends_the_step(watched, lives_on, has_batches):
+    """Frameworks that offload step the optimizer on a pool's thread, or a new one each time; the loop is the training."""
+    batches = iter(torch.utils.data.DataLoader(torch.ones(20, 4))) if has_batches else None
+    with ThreadPoolExecutor(1) as pool:
+        train_with((lambda step: pool.submit(step).result()) if lives_on else run_in_thread, 6, batches)
+        check_steps_of(watched, 6)
+
+
+@pytest.mark.parametrize("has_batches", [False, True])
+def test_optimizer_that_overlaps_with_the_next_step_ends_one_each(watched, has_batches):
+    """The next forward and backward run while the optimizer does; a step ends for each of its steps all the same."""
+    batches = iter(torch.utils.data.DataLoader(torch.ones(20, 4))) if has_batches else None
+    began, go_on, pending = Event(), Event(), []
+
+    def overlap(*_):
+        began.set()
+        assert go_on.wait(60)
+        go_on.clear()
+
+    handle = register_optimizer_step_pre_hook(overlap)
+    with ThreadPoolExecutor(1) as pool:
+
+        def submit(step):
+            if pending:
+                go_on.set()
+                pending.pop().result()
+            pending.append(pool.submit(step))
+            assert began.wait(60)
+            began.clear()
+
+        train_with(submit, 12, batches)
+        go_on.set()
+    handle.remove()
+    check_steps_of(watched, 12)
+
+
+def test_scaled_optimizers_on_a_thread_of_their_own_end_one_step(watched):
+    """So does a scaler with its optimizer inside, and several optimizers one after the other."""
+    weight = torch.ones(8, requires_grad=True)
+    optimizers = [torch.optim.SGD([weight], lr=0.01) for _ in range(2)]
+    scaler = torch.amp.GradScaler("cpu")
+
+    def step():
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        scaler.update()
+
+    for _ in range(4):
+        scaler.scale(weight.sum()).backward()
+        run_in_thread(step)
+    check_steps_of(watched, 4)
+
+
+def test_backward_on_a_thread_of_its_own_is_the_training(watched):
+    """Where the loop's thread steps the optimizer and another one runs the backwards, theirs is the training thread."""
+    weight = torch.ones(8, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.01)
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(4):
+            pool.submit(lambda: weight.sum().backward()).result()
+            optimizer.step()
+        assert watched.ring().step_count >= 2
+        check(watched.ring().records)
