@@ -34,6 +34,7 @@ from lockstep.agent.run_claim import claim_run
 from lockstep.agent.settling import Settling
 from lockstep.agent.shared_directory import check_root, trusted_uids
 from lockstep.agent.stacks import StackDumps
+from lockstep.agent.stepless import StepWatch
 from lockstep.agent.thread_exit import ThreadExit
 from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.ring import BLOCKS_OFFSET, ISSUES_OFFSET, STATE_FAILED, STATE_FINISHED, STATE_RAISED
@@ -88,6 +89,7 @@ class Agent:
         """Returns torch.compile's counters once they are there (hooks/compilation.py)."""
         self._thread_exit = ThreadExit(self._vacate)
         self._stacks = StackDumps()
+        self._step_watch = StepWatch(self.marks, os.environ)
         self._device_memory = DeviceMemoryCounters()
         self.ring: RingWriter | None = None
         self.groups = ProcessGroups(self._store_groups, clear=self.marks.clear_issues, at_first_use=self._check_rank)
@@ -196,6 +198,7 @@ class Agent:
         marks.open(ring.file, BLOCKS_OFFSET, ring.block_count, ISSUES_OFFSET, FLAGS_OFFSET)
         self._first_ends, self._first_backwards, self._last_ends = 0, 0, 0
         self._failed_stores = marks.failures
+        self._step_watch.begin()
         self._stacks.begin(ring.path.parent, self._place[0], trusted_uids(os.environ))
         self.settling.stacks = self._stacks.fact
         self.settling.begin(ring)
@@ -256,6 +259,7 @@ class Agent:
             marks.store_words()
         self._failed_stores, self._last_ends = failed_stores, ends
         self._stacks.look(now_ns)
+        self._step_watch.look(now_ns, has_stepped=has_stepped)
         self._device_memory.poll(now_ns, ring.set_device_memory)
         capture.poll(now_ns)
         self.settling.repeat(now_ns)

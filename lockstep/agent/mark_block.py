@@ -52,7 +52,7 @@ DeviceCallback = Callable[[int, int, int, int], Any]
 _MET_MAX = 8
 
 
-def _no_thread(_steps: bool) -> int:
+def _no_thread(_steps: bool) -> int:  # noqa: FBT001  (as `adopt` is called)
     return 0
 
 
@@ -66,8 +66,9 @@ class MarkBlockWriter:
     `file` is open for writing and stays the caller's; the ring of `block_count` slots begins at byte `offset`, the
     issue words of contracts/ring.py at `issues_offset`, -1 for none. `key` hides addresses behind identities.
     `adopt(steps)` is asked when a thread that is not the training thread trains, or `steps` an optimizer: 1 if it now
-    is the one, 2 if it works for a backward of the training thread, 3 if it steps the optimizer for it, else 0. `at_store()` is called on the training thread, behind a mark, once a
-    block was stored and `poll_interval_ns` are over since it was called last; `at_boundary()` behind the end whose
+    is the one, 2 if it works for a backward of the training thread, 3 if it steps the optimizer for it, else 0.
+    `at_store()` is called on the training thread, behind a mark, once a block was stored and `poll_interval_ns` are
+    over since it was called last; `at_boundary()` behind the end whose
     number is `boundary_at`, of the sort `boundary_ends`, and at the next `settling` ends of steps outside a backward.
     `device`, where it is not None, is called after the marks of data, backwards, optimizers, scalers, closures, named
     ends of steps, issues and waits, on the thread that made them; with a detail of 1 after the end of a backward that
@@ -172,6 +173,9 @@ class MarkBlockWriter:
                 buffer._poll()
 
         return mark
+
+    def note_elsewhere(self) -> None:
+        """Note the step of an optimizer elsewhere: MarkBuffer's."""
 
     def _note_device(self, device: DeviceCallback, kind: int, detail: int = 0, subject: int = 0) -> None:
         """Let the device queue an event behind the mark that was appended last."""

@@ -22,8 +22,9 @@ from lockstep.contracts.unwatched import UnwatchedReason, pack_mark
 _MODE = 0o640
 _OPEN_MODE = 0o644
 """Where the directory is open to all: no group is the exporter's and the training user's there."""
-_marked: set[int] = set()
-"""Pid of this process once it has its mark; a forked child inherits it and is another process."""
+_NO_FILE = -1
+_marked: dict[int, int] = {}
+"""Pid of this process once it has its mark, and the descriptor; a forked child inherits it and is another process."""
 
 
 def report(error: OSError | LockstepError, environ: Mapping[str, str]) -> None:
@@ -38,22 +39,32 @@ def mark(reason: UnwatchedReason, text: str, environ: Mapping[str, str]) -> None
     if os.getpid() in _marked:
         return
     _marked.clear()
-    _marked.add(os.getpid())
+    _marked[os.getpid()] = _NO_FILE
     root = Path(environ.get(ROOT_VARIABLE) or DEFAULT_ROOT)
     with suppress(OSError, LockstepError):
         trusted = trusted_uids(environ)
         for path in (root, root / EXPORTER_NAME, unwatched_directory(root)):
             check_directory(path, trusted, what="directory of marks")
-        _write(unwatched_directory(root) / f"{os.getpid()}-{time.monotonic_ns()}", pack_mark(reason, text))
+        path = unwatched_directory(root) / f"{os.getpid()}-{time.monotonic_ns()}"
+        _marked[os.getpid()] = _write(path, pack_mark(reason, text))
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Make the file and keep it open, for the lock; the process's end gives both back."""
+def withdraw() -> None:
+    """Give the mark of this process up: it is watched after all. The exporter removes the file."""
+    file = _marked.pop(os.getpid(), _NO_FILE)
+    if file != _NO_FILE:
+        with suppress(OSError):
+            os.close(file)
+
+
+def _write(path: Path, content: bytes) -> int:
+    """Make the file and keep it open, for the lock; the process's end gives both back. Return the descriptor."""
     file = move_high(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE))
     hold(file)
     is_open = path.parent.stat().st_mode & stat.S_IWOTH
     os.fchmod(file, _OPEN_MODE if is_open else _MODE)  # whatever the umask took
     os.write(file, content)  # an empty mark, for want of space, counts as malformed
+    return file
 
 
 def _reason(error: OSError | LockstepError) -> UnwatchedReason:

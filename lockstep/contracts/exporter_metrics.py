@@ -101,7 +101,8 @@ OWN: tuple[Metric, ...] = (
         "gauge",
         "Processes of this node that train and are not watched: no usable rank or run name (identity), a shared "
         "directory of another user (refused), no space or rights for a ring (ring), a torch that the hooks do not fit "
-        "(hooks: whatever imports it counts), or a failure of the agent (failure). Each prints why to its stderr.",
+        "(hooks: whatever imports it counts), a failure of the agent (failure), or backwards for five minutes that no "
+        "optimizer's step follows (steps). Each prints why to its stderr.",
         "reason",
         values=UNWATCHED_REASONS,
         level="default",

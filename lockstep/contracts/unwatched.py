@@ -4,10 +4,10 @@ from typing import Literal, get_args
 
 from lockstep.contracts.errors import MalformedError
 
-UnwatchedReason = Literal["identity", "refused", "ring", "hooks", "failure"]
+UnwatchedReason = Literal["identity", "refused", "ring", "hooks", "failure", "steps"]
 UNWATCHED_REASONS: tuple[UnwatchedReason, ...] = get_args(UnwatchedReason)
 """No usable rank or run name; a directory refused for its owner; no ring for want of space or rights; hooks that do not
-fit this torch; a failure of the agent."""
+fit this torch; a failure of the agent; backwards that no end of a step follows."""
 MARK_MAX_BYTES = 1024
 MARKS_MAX = 256
 """Marks that an exporter looks at: four times the ranks that it follows of one run."""

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,8 @@ def marked(root, monkeypatch):
     yield mark
     unwatched._marked.clear()
     for file in opened:
-        os.close(file)
+        with suppress(OSError):  # withdrawn
+            os.close(file)
 
 
 def in_child(function):
@@ -74,6 +76,16 @@ def test_a_mark_counts_while_its_process_lives(marked, processes, root):
     marked("identity")
     unwatched.mark("ring", "again", {"LOCKSTEP_DIR": str(root)})
     assert in_child(lambda: scanned(processes)) == {**NONE, "identity": 1}
+
+
+def test_a_mark_that_is_withdrawn_counts_no_more(marked, processes, root):
+    """Nor does it keep this process from another one."""
+    environ = {"LOCKSTEP_DIR": str(root)}
+    unwatched._marked.clear()
+    unwatched.mark("steps", "none", environ)
+    unwatched.withdraw()
+    marked("ring")
+    assert in_child(lambda: scanned(processes)) == {**NONE, "ring": 1}
 
 
 def test_a_mark_of_a_process_that_ended_is_removed(marked, processes, root):

@@ -70,6 +70,7 @@ node in `lockstep_exporter_unwatched_processes` as long as it lives:
 | `ring` | no space, no such directory, no right to write |
 | `hooks` | this torch lacks what the hooks need; any process that imports torch counts, because no one can see whether it trains |
 | `failure` | the agent stopped after a failure of its own, or because another process took its ring |
+| `steps` | backwards have run for five minutes, and no optimizer stepped: parameters are updated by hand, or by what is no `torch.optim.Optimizer`. Call `lockstep.step_end()` where a step ends; the count goes back with the first one |
 
 Without an exporter there is the line only. Python started with `-I`, `-E` or `-S`, and workers whose environment drops
 `PYTHONPATH`, do not load the agent and are not counted: call `lockstep.install()` there.
