@@ -39,7 +39,7 @@ class StepWatch:
         self._since_ns = self._backwards = 0
 
     def look(self, now_ns: int, *, has_stepped: bool) -> None:
-        """Notice that no step ends, or that one does; `has_stepped` says whether one ended since the last call."""
+        """Notice that no step ends, or that one does; `has_stepped` is true if one ended since the last call."""
         if has_stepped or not self._since_ns:
             self._since_ns, self._backwards = now_ns, self._marks.backward_ends
             if self._is_stepless and has_stepped:

@@ -8,7 +8,7 @@ def _process(name: str, type_: Type, help_: str, level: Level = "default") -> Me
 
 
 PROCESS: tuple[Metric, ...] = (  # texts as in every client library: Prometheus shows one for all its targets
-    _process("virtual_memory_bytes", "gauge", "Virtual memory size in bytes."),
+    _process("virtual_memory_bytes", "gauge", "Virtual memory size in bytes.", "full"),
     _process("resident_memory_bytes", "gauge", "Resident memory size in bytes.", "minimal"),
     _process("start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds."),
     _process("cpu_seconds_total", "counter", "Total user and system CPU time spent in seconds.", "minimal"),

@@ -1,4 +1,4 @@
-"""A training whose steps no hook sees says so, once, and how to help it."""
+"""A training whose steps no hook sees reports it once, with what to call."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ def reasons(directory):
 
 
 def test_steps_by_hand_are_reported_once(impatient, watched, capsys):
-    """The line and the mark say what is missing and what to call."""
+    """The line and the mark name what is missing and what to call."""
     watched.agent.marks.poll_interval_ns = 0
     backwards(30 * stepless.BACKWARDS_MIN)
     assert capsys.readouterr().err.count("call lockstep.step_end()") == 1

@@ -55,8 +55,9 @@ a new one. Groups that are created again with another rank or size do the same.
 the same on all nodes and another one for the next job or step, so jobs that share a node do not meet.
 
 A process without a launcher takes `NAME-PID` where another living process has the name already, or another user: eight trainings on
-one device each are eight runs. **Jobs of several ranks without a launcher's name** (Lightning, `multiprocessing`, Accelerate) are all
-called `default`: give each a name where two of them share a node, or the ranks of the later one replace those of the earlier one.
+one device each are eight runs, of which an exporter follows 16. **Jobs of several ranks without a launcher's name** (Lightning,
+`multiprocessing`, Accelerate) are all called `default`: give each a name where two of them share a node, or the ranks of the later one
+replace those of the earlier one.
 
 ## What is not watched
 
