@@ -16,14 +16,14 @@ import pytest
 from tests.support.servers import running, wait_until
 from tests.support.stack import LOCKSTEP, full_stack
 
-pytestmark = [pytest.mark.alone, pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.alone, pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(900)]
 
 JOB = Path(__file__).parent / "causes_job.py"
 RUN = "causes"
 TOKEN = "causes-token"
 RANKS = 4
 HEALTHY_STEP = 60
-START_SECONDS, DETECT_SECONDS, EXPLAIN_SECONDS, SETTLE_SECONDS = 150, 120, 180, 240
+START_SECONDS, DETECT_SECONDS, EXPLAIN_SECONDS, SETTLE_SECONDS = 150, 180, 180, 240
 POLICY = {
     "profile.cooldown_seconds": 0.0,
     "profile.per_day": 1000,
