@@ -2,7 +2,7 @@
 
 Prints recall and precision of (function, worker) pairs, means over seeds, as a Markdown table; of healthy jobs the
 share of patterns that is flagged. `--write FILE` puts the table between the marks in FILE. Returns 1 where the robust
-rule misses what `reference/detection.md`, section 7, reached.
+rule misses its aims (`is_good`).
 """
 
 import argparse

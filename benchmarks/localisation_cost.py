@@ -4,8 +4,8 @@
 20 functions of every worker, each rule in a process of its own: CPU seconds of one core without making the patterns,
 and the process's peak memory, of which the patterns are 12 bytes a function and worker. `jobs` draws patterns like a
 job's, with a throttled tenth and spreads of 3 to 15 %; `uniform` spreads them evenly, which no job does. `loop` is what
-equations 8 to 10 cost without leaving any pair out, measured on 1 % of the workers. Budgets: DESIGN.md, section 5, and
-for the robust rule 1 s. Returns 1 where one is missed at a million workers by `jobs`.
+equations 8 to 10 cost without leaving any pair out, measured on 1 % of the workers. Budgets: `BUDGET_S` and
+`BUDGET_MB`. Returns 1 where one is missed at a million workers by `jobs`.
 """
 
 import argparse

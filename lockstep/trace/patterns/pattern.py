@@ -5,7 +5,7 @@ from enum import StrEnum
 
 BETA_MIN = 1e-4
 """Functions below this share of the window are left out: 1 % is what may be abnormal (equation 11), a hundredth of it
-shows a healthy worker's level, and on real traces 99 % of all beta remains (reference/traces.md, section 5)."""
+shows a healthy worker's level, and on real traces 99 % of all beta remains (measured)."""
 
 OUTSIDE = "(no recorded call)"
 """The function of time in which the training thread is in no recorded call and nothing of higher priority runs: Python

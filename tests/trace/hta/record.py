@@ -1,4 +1,4 @@
-"""Records what HolisticTraceAnalysis finds in the recordings, for `test_hta.py` to compare with.
+"""Records what HolisticTraceAnalysis finds in the recordings, for `comparison.py` to compare with.
 
     python -m venv venv && venv/bin/pip install HolisticTraceAnalysis==0.5.0 "pandas<3"
     venv/bin/python tests/trace/hta/record.py ../shared/data/traces tests/trace/hta/expected.json
