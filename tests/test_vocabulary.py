@@ -94,6 +94,30 @@ def test_no_identifier_is_an_everyday_word(path):
     assert everyday_names(path.read_text()) == LEFT.get(str(path.relative_to(ROOT)), set())
 
 
+NUMBERS = frozenset("zero one two three four five six seven eight nine ten half quarter third hundred thousand".split())  # noqa: SIM905
+
+
+def constants_without_meaning(text: str) -> list[str]:
+    """Return a source text's constants that are named by a letter, or by their number; type variables may be."""
+    nodes = (node for node in ast.parse(text).body if isinstance(node, ast.Assign | ast.AnnAssign))
+    nodes = (
+        node for node in nodes if not (isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "TypeVar")
+    )
+    targets = (target for node in nodes for target in (node.targets if isinstance(node, ast.Assign) else [node.target]))
+    names = (target.id for target in targets if isinstance(target, ast.Name) and target.id.isupper())
+    return [
+        name for name in names if len(name.strip("_")) == 1 or NUMBERS.issuperset(name.strip("_").lower().split("_"))
+    ]
+
+
+@pytest.mark.parametrize("folder", PYTHON)
+def test_no_constant_is_named_by_a_letter_or_a_number(folder):
+    """`_TWO = 2` means nothing, and is wrong once it is 3."""
+    found = {str(path): constants_without_meaning(path.read_text()) for path in sorted((ROOT / folder).rglob("*.py"))}
+    assert {name: names for name, names in found.items() if names} == {}
+    assert constants_without_meaning("_TWO = 2\nT = TypeVar('T')\n_P: str = 'p'\nTWO_WAYS = 2\n") == ["_TWO", "_P"]
+
+
 @pytest.mark.parametrize("package", PYTHON)
 def test_no_text_of_a_package_has_an_everyday_word(package):
     """In comments, docstrings and messages."""

@@ -17,7 +17,7 @@ _QUIET_S = 120.0
 _QUIET_LOOKS = 10
 _SETTLE_S = (1.0, 2.0)
 """Between a recovery and the next fault, by chance: the watch looks once a second."""
-_C = "lockstep_coordinator"
+_PREFIX = "lockstep_coordinator"
 _COME_AGAIN = ("duplicate", "gap", "ahead")
 
 
@@ -90,16 +90,16 @@ class Chaos:
         settled = [each.scrape() for each in self._world.coordinators]
         return (
             all(page is not None and not total(page, "lockstep_exporter_spool_bytes") for page in spooled)
-            and all(page is not None and not total(page, f"{_C}_unsettled_frames") for page in settled)
+            and all(page is not None and not total(page, f"{_PREFIX}_unsettled_frames") for page in settled)
             and self._has_judged(self._world.job_step())
         )
 
     def _counted(self) -> tuple[int, int, int]:
         """Return messages that came again, records lost or refused, and records that came twice, so far."""
-        again = sum(self._watch.total(f"{_C}_frames_total", f'"{verdict}"') for verdict in _COME_AGAIN)
-        refused = self._watch.total(f"{_C}_records_rejected_total")
-        twice = self._watch.total(f"{_C}_records_rejected_total", '"duplicate"')
-        lost = self._watch.total(f"{_C}_records_lost_total") + refused - twice
+        again = sum(self._watch.total(f"{_PREFIX}_frames_total", f'"{verdict}"') for verdict in _COME_AGAIN)
+        refused = self._watch.total(f"{_PREFIX}_records_rejected_total")
+        twice = self._watch.total(f"{_PREFIX}_records_rejected_total", '"duplicate"')
+        lost = self._watch.total(f"{_PREFIX}_records_lost_total") + refused - twice
         return int(again), int(lost), int(twice)
 
 

@@ -34,7 +34,7 @@ class Demand:
 
 
 _FROM_START = Demand(p50=None, p95=None)
-_HALF = Demand(recall=0.95)
+_MANY_AT_FAULT = Demand(recall=0.95)
 _LINK = Demand(recall=0.99)
 _PART = Demand(p50=None, p95=None, within=10)
 _SMALL = Demand(recall=0.99, p50=None, p95=None, within=8, smallest=128)
@@ -48,10 +48,10 @@ DEMANDS: dict[str, Demand] = {
     "20 % from the start, wide silicon": _FROM_START,
     "16 from the start": _FROM_START,
     "3 % from the start": Demand(recall=0.99, p50=None, p95=None, smallest=128),
-    "half of a domain": _HALF,
-    "half of a tensor group": _HALF,
-    "domain of two": _HALF,
-    "two slow nodes": _HALF,
+    "half of a domain": _MANY_AT_FAULT,
+    "half of a tensor group": _MANY_AT_FAULT,
+    "domain of two": _MANY_AT_FAULT,
+    "two slow nodes": _MANY_AT_FAULT,
     "drift": Demand(p50=None, p95=28),  # 3.5 % of 15 % in 120 steps
     "data jitter of all": Demand(p95=8),
     "compute jitter of all": Demand(p95=8),

@@ -19,7 +19,7 @@ FLAT_CPU_MAX, FLAT_MEMORY_MAX = 1.15, 1.05
 BEHIND_STEPS_MAX = 6
 """Steps that the judged one may be behind the job's: a second of batching, of gathering, of the page that is read."""
 _SECONDS_MIN = 6
-_C = "lockstep_coordinator"
+_PREFIX = "lockstep_coordinator"
 
 
 class Second(NamedTuple):
@@ -90,15 +90,15 @@ def _delivery_checks(soaked: Soaked) -> list[Check]:
     records, samples = soaked.fleet.records, soaked.samples
     expected = soaked.plan.ranks * soaked.plan.steps
     stored = soaked.stored
-    lost = total(samples, f"{_C}_records_lost_total")
-    rejected = total(samples, f"{_C}_records_rejected_total")
+    lost = total(samples, f"{_PREFIX}_records_lost_total")
+    rejected = total(samples, f"{_PREFIX}_records_rejected_total")
     frames = {
-        verdict: int(total(samples, f"{_C}_frames_total", f'"{verdict}"'))
+        verdict: int(total(samples, f"{_PREFIX}_frames_total", f'"{verdict}"'))
         for verdict in ("taken", "duplicate", "gap", "refused")
     }
     checks = [
         equal("records sent by the nodes", records, expected),
-        equal("records judged (metric)", int(total(samples, f"{_C}_records_judged_total")), records),
+        equal("records judged (metric)", int(total(samples, f"{_PREFIX}_records_judged_total")), records),
         equal("records lost, all reasons (metric)", int(lost), 0),
         equal("records rejected, all reasons (metric)", int(rejected), 0),
         Check(
@@ -203,10 +203,12 @@ def ladder_head() -> str:
 def ladder_line(soaked: Soaked) -> str:
     """Return a soak in one line: where it breaks, one of these figures shows it."""
     own, broker, samples = cores(soaked.seconds, "coordinator"), cores(soaked.seconds, "broker"), soaked.samples
-    gaps = total(samples, f"{_C}_frames_total", '"gap"')
-    lost = total(samples, f"{_C}_records_lost_total")
-    rejected = total(samples, f"{_C}_records_rejected_total")
-    detect_s = total(samples, f"{_C}_detection_time_seconds_total") / (total(samples, f"{_C}_detections_total") or 1)
+    gaps = total(samples, f"{_PREFIX}_frames_total", '"gap"')
+    lost = total(samples, f"{_PREFIX}_records_lost_total")
+    rejected = total(samples, f"{_PREFIX}_records_rejected_total")
+    detect_s = total(samples, f"{_PREFIX}_detection_time_seconds_total") / (
+        total(samples, f"{_PREFIX}_detections_total") or 1
+    )
     cells = (
         f"{soaked.plan.nodes:,}",
         "yes" if keeps_up(soaked) else "no",

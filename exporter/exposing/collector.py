@@ -21,7 +21,7 @@ from lockstep.contracts.records import COMPUTE_PHASES, DOMAIN_KINDS, RECORD_INDE
 from lockstep.contracts.version import VERSION
 
 _NS = 1e-9
-_P = "lockstep_exporter_"
+_PREFIX = "lockstep_exporter_"
 
 _TOTALS: dict[str, tuple[int, float]] = {
     "lockstep_gc_collections_total": (RECORD_INDEX["gc_count"], 1.0),
@@ -78,35 +78,35 @@ _MEMORY_BY_PART: dict[str, Callable[[RankMemoryView], Mapping[str, float]]] = {
     "lockstep_memory_growth_bytes_per_step": lambda memory: memory.growth,
 }
 _OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int] | None]] = {
-    _P + "records_lost_total": lambda node: node.lost,
-    _P + "blocks_lost_total": lambda node: node.lost_blocks,
-    _P + "steps_incomplete_total": lambda node: node.incomplete_steps,
-    _P + "marks_malformed_total": lambda node: node.malformed_marks,
-    _P + "unnumbered_ranks": lambda node: node.ranks_unnumbered,
-    _P + "inputs_rejected_total": lambda node: node.rejected,
-    _P + "inputs_dropped_total": lambda node: node.dropped,
-    _P + "rings_quarantined": lambda node: node.rings_quarantined,
-    _P + "ranks_omitted": lambda node: node.ranks_omitted,
-    _P + "http_refusals_total": lambda node: node.http_refusals,
-    _P + "unwatched_processes": lambda node: node.unwatched,
-    _P + "inspector_lines_total": lambda node: node.inspector.lines,
-    _P + "inspector_dropped_bytes_total": lambda node: node.inspector.dropped_bytes,
-    _P + "inspector_lost_operations_total": lambda node: node.inspector.lost_operations,
-    _P + "neighbour_readings_total": lambda node: node.neighbours.readings,
-    _P + "neighbour_series": lambda node: node.neighbours.series_count,
-    _P + "mqtt_connected": lambda node: node.delivery.connected,
-    _P + "messages_published_total": lambda node: node.delivery.published,
-    _P + "messages_resent_total": lambda node: node.delivery.resent,
-    _P + "spool_bytes": lambda node: node.delivery.spool_bytes,
-    _P + "spool_messages": lambda node: node.delivery.spool_messages,
-    _P + "spool_fill_ratio": lambda node: node.delivery.spool_bytes / node.delivery.spool_limit_bytes,
-    _P + "coordinators": lambda node: node.delivery.coordinators,
-    _P + "last_acknowledgement_timestamp_seconds": lambda node: _seconds(node.delivery.acknowledged_unix_ns),
-    _P + "profiles_total": lambda node: node.profiles,
-    _P + "profile_cost_seconds_total": lambda node: node.profile_cost_ns * _NS,
-    _P + "tick_duration_seconds": lambda node: node.tick_duration_ns * _NS,
-    _P + "host_watch_time_seconds_total": lambda node: node.load.cost_ns * _NS,
-    _P + "training_delay_seconds_total": lambda node: node.load.delay_ns * _NS,
+    _PREFIX + "records_lost_total": lambda node: node.lost,
+    _PREFIX + "blocks_lost_total": lambda node: node.lost_blocks,
+    _PREFIX + "steps_incomplete_total": lambda node: node.incomplete_steps,
+    _PREFIX + "marks_malformed_total": lambda node: node.malformed_marks,
+    _PREFIX + "unnumbered_ranks": lambda node: node.ranks_unnumbered,
+    _PREFIX + "inputs_rejected_total": lambda node: node.rejected,
+    _PREFIX + "inputs_dropped_total": lambda node: node.dropped,
+    _PREFIX + "rings_quarantined": lambda node: node.rings_quarantined,
+    _PREFIX + "ranks_omitted": lambda node: node.ranks_omitted,
+    _PREFIX + "http_refusals_total": lambda node: node.http_refusals,
+    _PREFIX + "unwatched_processes": lambda node: node.unwatched,
+    _PREFIX + "inspector_lines_total": lambda node: node.inspector.lines,
+    _PREFIX + "inspector_dropped_bytes_total": lambda node: node.inspector.dropped_bytes,
+    _PREFIX + "inspector_lost_operations_total": lambda node: node.inspector.lost_operations,
+    _PREFIX + "neighbour_readings_total": lambda node: node.neighbours.readings,
+    _PREFIX + "neighbour_series": lambda node: node.neighbours.series_count,
+    _PREFIX + "mqtt_connected": lambda node: node.delivery.connected,
+    _PREFIX + "messages_published_total": lambda node: node.delivery.published,
+    _PREFIX + "messages_resent_total": lambda node: node.delivery.resent,
+    _PREFIX + "spool_bytes": lambda node: node.delivery.spool_bytes,
+    _PREFIX + "spool_messages": lambda node: node.delivery.spool_messages,
+    _PREFIX + "spool_fill_ratio": lambda node: node.delivery.spool_bytes / node.delivery.spool_limit_bytes,
+    _PREFIX + "coordinators": lambda node: node.delivery.coordinators,
+    _PREFIX + "last_acknowledgement_timestamp_seconds": lambda node: _seconds(node.delivery.acknowledged_unix_ns),
+    _PREFIX + "profiles_total": lambda node: node.profiles,
+    _PREFIX + "profile_cost_seconds_total": lambda node: node.profile_cost_ns * _NS,
+    _PREFIX + "tick_duration_seconds": lambda node: node.tick_duration_ns * _NS,
+    _PREFIX + "host_watch_time_seconds_total": lambda node: node.load.cost_ns * _NS,
+    _PREFIX + "training_delay_seconds_total": lambda node: node.load.delay_ns * _NS,
     "lockstep_node_cpu_pressure_seconds_total": lambda node: _seconds(node.load.pressure_ns),
     "lockstep_node_load": lambda node: node.load.load,
 }
@@ -151,7 +151,7 @@ class _Choice(NamedTuple):
 def _fill(family: Family, name: str, node: NodeSnapshot, choice: _Choice) -> None:
     if name in _OF_NODE:
         _fill_node(family, _OF_NODE[name](node))
-    elif name == _P + "build_info":
+    elif name == _PREFIX + "build_info":
         family.add_metric([VERSION], 1)
     elif name == "lockstep_step_duration_seconds":
         _fill_histogram(family, node)

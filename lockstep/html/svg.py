@@ -11,7 +11,7 @@ from lockstep.html.scales import Axis
 
 _TICK_BELOW = 16
 _TITLE_BELOW = 33
-_HALF = 5
+_MARK_RADIUS_PX = 5
 
 
 def percent(ratio: float) -> str:
@@ -46,7 +46,7 @@ def mark(across: float, down: float, *, kind: str, title: str, is_flagged: bool)
     """Return a point: a circle, and a diamond in the colour of warnings where it is flagged."""
     titles = tag("title", title)
     if not is_flagged:
-        return tag("circle", titles, cx=percent(across), cy=down, r=_HALF, class_=f"mark {kind}")
+        return tag("circle", titles, cx=percent(across), cy=down, r=_MARK_RADIUS_PX, class_=f"mark {kind}")
     shape = tag("path", titles, d="M0-8L8 0L0 8L-8 0Z", class_="mark flagged")
     return tag("svg", shape, x=percent(across), y=down, width=1, height=1, overflow="visible")
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.floating]
     Places = NDArray[np.intp]
 
-_THREE = 3
+_NETWORK_SIZE = 3  # values, which `median_of_three` orders without sorting
 _WIDE = 256  # members from which selecting one place is quicker than sorting
 
 REFERENCE_QUANTILE = 0.3
@@ -49,7 +49,7 @@ def median_of_three(a_N: "Floats", b_N: "Floats", c_N: "Floats") -> "Floats":
 def middle(values_KN: "Floats") -> "Floats":
     """Return the lower median along the first axis, NaN left out, NaN where all are."""
     has_unknown = has_nan(values_KN)
-    if len(values_KN) == _THREE and not has_unknown:
+    if len(values_KN) == _NETWORK_SIZE and not has_unknown:
         return median_of_three(*values_KN)
     ordered_KN = np.sort(values_KN, axis=0)
     if not has_unknown:

@@ -12,7 +12,8 @@ from lockstep.diagnosis.remedies import table
 
 SYMPTOMS = frozenset({"waiting_for_straggler", "late_arrival"})
 """Causes that mean that others wait for a rank, not why it is late."""
-_HALF = 0.5
+_COMPARABLE_RATIO = 0.5  # of the weight of the first reason: a lighter one does not replace it
+_MINORITY_RATIO = 0.5  # of the ranks: a finding on more of them names no rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +146,7 @@ def headline(findings: Sequence[Found]) -> Found | None:
         return top
     late = set(top.ranks)
     reasons = (each for each in findings if each.cause not in SYMPTOMS and late & set(each.ranks))
-    return next((each for each in reasons if _weight(each) >= _HALF * _weight(top)), top)
+    return next((each for each in reasons if _weight(each) >= _COMPARABLE_RATIO * _weight(top)), top)
 
 
 def _weight(found: Found) -> float:
@@ -154,7 +155,7 @@ def _weight(found: Found) -> float:
 
 def named_ranks(findings: Iterable[Found], count: int) -> list[int]:
     """Return the ranks that findings name, in the findings' order; who names more than half of `count` names no one."""
-    specific = [each for each in findings if len(each.worst) <= max(count * _HALF, 1)]
+    specific = [each for each in findings if len(each.worst) <= max(count * _MINORITY_RATIO, 1)]
     return list(dict.fromkeys(number for each in specific for number in each.worst))
 
 

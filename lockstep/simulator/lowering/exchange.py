@@ -30,7 +30,7 @@ _MERGE_BYTES = 8 * _SINGLE_BYTES
 difference, which read 2, 1 and 2 elements and write one each. The sums of exponentials, one of a head, do not count."""
 _ADD_BYTES = 2 * _SINGLE_BYTES
 """A sum in place reads and writes it, and reads what is added."""
-_HALF = 0.5
+_COUNTED_KEYS_RATIO = 0.5  # of another part, for a rank with both halves of a causal sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _merged(placed: Placed, sizes: _Sizes, n: int, device: Device) -> tuple[list
     sent = 2 * _SINGLE_BYTES * k  # gradients of keys and values put into one buffer
     first_bytes = (_SINGLE_BYTES + add) * (e + k) + sent  # filled with zeros, added to
     # Half of the keys of another part count: that half is added to, then put next to the other.
-    other_bytes = add * e + (_HALF * add + 2 * _SINGLE_BYTES) * k + sent
+    other_bytes = add * e + (_COUNTED_KEYS_RATIO * add + 2 * _SINGLE_BYTES) * k + sent
     backward: list[Segment] = [
         Work(device.memory_seconds(2 * lined_up)),
         Feature(gathered, backward_s / n),

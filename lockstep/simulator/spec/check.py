@@ -188,9 +188,9 @@ def expected_of(field: Field) -> str:
         return " | ".join(field.choices)
     if field.kind in (INTEGER, NUMBER):
         bounds = _bounds(field)
-        return f"{_A[field.kind]}{bounds}{f' ({field.unit})' if field.unit else ''}"
+        return f"{_KIND_TEXTS[field.kind]}{bounds}{f' ({field.unit})' if field.unit else ''}"
     named = " | ".join(field.or_name)
-    return f"{named} | {_A[field.kind]}" if named else _A[field.kind]
+    return f"{named} | {_KIND_TEXTS[field.kind]}" if named else _KIND_TEXTS[field.kind]
 
 
 def _bounds(field: Field) -> str:
@@ -207,7 +207,7 @@ def _described(value: Any) -> str:
     return "null" if value is None else repr(value)
 
 
-_A = {
+_KIND_TEXTS = {
     SECTION: "a mapping",
     VARIANTS: f"a mapping with {TYPE}",
     MAP: "a mapping",
