@@ -20,6 +20,7 @@ import stat
 from pathlib import Path
 
 from lockstep.contracts.errors import ConfigError, MalformedError
+from lockstep.contracts.filesystems import is_on_disk
 from lockstep.contracts.ownership import ROOT_UID, visible_uid
 from lockstep.contracts.paths import (
     EXPORTER_NAME,
@@ -60,6 +61,8 @@ def prepare_root(root: Path) -> None:
             if is_name(path.name):
                 remove_gone(root / path.name)
         _prepare_open(root, status)
+        if is_on_disk(root):
+            _log.warning("root %s is not in memory: marks are written back to it; use a tmpfs, such as /dev/shm", root)
     except OSError as error:
         raise ConfigError(f"root: got {root}, expected a directory that can be used: {error}") from error
 

@@ -89,6 +89,7 @@ _OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int] | None]] 
     _PREFIX + "ranks_omitted": lambda node: node.ranks_omitted,
     _PREFIX + "http_refusals_total": lambda node: node.http_refusals,
     _PREFIX + "unwatched_processes": lambda node: node.unwatched,
+    _PREFIX + "root_on_disk": lambda node: node.root_on_disk,
     _PREFIX + "inspector_lines_total": lambda node: node.inspector.lines,
     _PREFIX + "inspector_dropped_bytes_total": lambda node: node.inspector.dropped_bytes,
     _PREFIX + "inspector_lost_operations_total": lambda node: node.inspector.lost_operations,

@@ -101,6 +101,7 @@ class NodeSnapshot:
     dropped: Mapping[str, int]
     http_refusals: Mapping[str, int]
     unwatched: Mapping[str, int]
+    root_on_disk: bool | None
     inspector: InspectorStatus = _NO_INSPECTOR
     neighbours: NeighbourStatus = _NO_NEIGHBOURS
     process: ProcessFamilies = ()
@@ -147,6 +148,7 @@ def take_snapshot(
         dropped=dropped,
         http_refusals=http_refusals,
         unwatched=unwatched,
+        root_on_disk=rings.is_on_disk,
         inspector=inspector,
         neighbours=neighbours,
         process=process,

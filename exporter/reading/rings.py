@@ -29,6 +29,7 @@ from exporter.reading.tracks import ENDED, RankTrack, RunTrack
 from lockstep.contracts.capture import CaptureResult
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.facts import facts_from_json
+from lockstep.contracts.filesystems import is_on_disk
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
 from lockstep.contracts.messages import RUNNING, TORN
 from lockstep.contracts.paths import rank_of_ring, ring_path
@@ -70,6 +71,7 @@ class Rings:
         self.runs: dict[str, RunTrack] = {}
         self.omitted = 0
         self.quarantined = 0
+        self.is_on_disk = is_on_disk(root)
         self.isolation = FaultIsolation((_RING,))
         self._limit = LogLimit(_log)
         self._now_s = 0.0

@@ -108,6 +108,13 @@ OWN: tuple[Metric, ...] = (
         level="default",
     ),
     exporter_metric(
+        "lockstep_exporter_root_on_disk",
+        "gauge",
+        "1 where the shared directory lies on the file system of a disk or network, 0 where in memory: what ranks mark "
+        "is written back from there, and a rank waits for a slow disk. Missing where that cannot be read.",
+        level="default",
+    ),
+    exporter_metric(
         "lockstep_exporter_neighbour_readings_total",
         "counter",
         "Readings of other exporters' pages on this node, for evidence: answered, or why a page could not be used, or "

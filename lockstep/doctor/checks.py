@@ -9,6 +9,7 @@ from typing import Any
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.launchers import SINGLE_PROCESS, read_place
 from lockstep.doctor.hardware_checks import HARDWARE_CHECKS
+from lockstep.doctor.shared_directory import check_shared_directory, check_unwatched
 from lockstep.doctor.verdict import FAIL, OK, UNKNOWN, WARN, Check
 
 SHM_MIN_BYTES = 1 << 30
@@ -329,6 +330,8 @@ CHECKS: tuple[Callable[[Facts], Check], ...] = (
     check_affinity,
     check_threads,
     check_shared_memory,
+    check_shared_directory,
+    check_unwatched,
     check_quota,
     check_swap,
     check_open_files,

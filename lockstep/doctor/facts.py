@@ -22,6 +22,7 @@ from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.launchers import VARIABLES
 from lockstep.doctor.files import text_of
 from lockstep.doctor.hardware import read_hardware
+from lockstep.doctor.shared_directory import read_shared_directory
 
 FACTS_VERSION = 1
 PACKAGES = (
@@ -70,6 +71,7 @@ def read_facts(
         "affinity": {str(pid): _affinity(root, pid) for pid in (chosen or [os.getpid()])},
         "loader_workers": {str(pid): _children(root, pid) for pid in chosen},
         "shared_memory": _space(root / "dev/shm"),
+        "shared_directory": read_shared_directory(variables, root / "proc/self/mountinfo"),
         "memory": _memory(root),
         "limits": _limits(),
         "cgroup": _cgroup(root),

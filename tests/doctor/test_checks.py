@@ -20,6 +20,7 @@ HEALTHY = {
     "cgroup": {"quota_cpus": 16.0, "nr_periods": 1000, "nr_throttled": 0, "throttled_usec": 0},
     "versions": {"torch": "2.13.0"},
     "mark_extension": True,
+    "shared_directory": {"path": "/dev/shm/lockstep", "filesystem": "tmpfs", "unwatched": []},
     "hardware": {"cpu_throttling": {}, "memory_errors": {}, "infiniband": [], "nvidia": [], "nvlink": []},
     "collective_kernels": {
         "builds": [{"directory": "/hooks/a", "torch": "2.13.0", "python": "cpython-311", "source": "ab"}],
@@ -41,6 +42,20 @@ def test_a_healthy_node_has_nothing():
 @pytest.mark.parametrize(
     ("name", "changed", "verdict", "words"),
     [
+        (
+            "shared directory",
+            {"shared_directory": {"path": "/scratch/x", "filesystem": "xfs", "unwatched": []}},
+            WARN,
+            "/scratch/x on xfs",
+        ),
+        ("shared directory", {"shared_directory": {"path": "/x", "filesystem": ""}}, UNKNOWN, "not known"),
+        (
+            "unwatched processes",
+            {"shared_directory": {"unwatched": [{"reason": "steps", "text": "call it"}] * 6}},
+            WARN,
+            "steps: call it; and 2 more",
+        ),
+        ("unwatched processes", {"shared_directory": {}}, UNKNOWN, "older version"),
         ("collective kernels", {}, OK, "C++, built for torch 2.13.0 in /hooks/a"),
         (
             "collective kernels",

@@ -2,10 +2,16 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
+from lockstep.contracts.paths import unwatched_directory
+from lockstep.contracts.unwatched import pack_mark
 from lockstep.doctor.facts import read_facts
+
+HOLDER = "import fcntl, sys; file = open(sys.argv[1], 'r+'); fcntl.lockf(file, fcntl.LOCK_EX); print('held', flush=True); input()"
 
 
 @pytest.fixture
@@ -78,3 +84,24 @@ def test_lists_of_cpus_that_are_none(root, text):
     """Text that is no list is not known rather than zero."""
     (root / "proc/42/status").write_text(f"Cpus_allowed_list:\t{text}\n")
     assert read_facts(root=root, environment={}, pids=[42])["affinity"] == {"42": None}
+
+
+def test_the_shared_directory_is_read(root, tmp_path):
+    """Its file system, and only those marks that a living process holds."""
+    (root / "proc/self/mountinfo").write_text("21 1 8:1 / / rw - ext4 /dev/sda1 rw\n")
+    directory = unwatched_directory(tmp_path / "shm")
+    directory.mkdir(parents=True)
+    (directory / "dead").write_bytes(pack_mark("ring", "no space"))
+    held = directory / "held"
+    held.write_bytes(pack_mark("steps", "no step"))
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(held)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout.readline() == "held\n"
+    facts = read_facts(root=root, environment={"LOCKSTEP_DIR": str(tmp_path / "shm")})["shared_directory"]
+    holder.communicate("\n")
+    assert facts == {
+        "path": str(tmp_path / "shm"),
+        "filesystem": "ext4",
+        "unwatched": [{"reason": "steps", "text": "no step"}],
+    }

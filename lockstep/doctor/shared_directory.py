@@ -1,0 +1,83 @@
+"""The directory that agents and exporter of a node share: what it lies on, and who trains there unwatched."""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.filesystems import MEMORY_FILESYSTEMS, MOUNTINFO, filesystem_of
+from lockstep.contracts.locks import lock_holder
+from lockstep.contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, unwatched_directory
+from lockstep.contracts.unwatched import MARK_MAX_BYTES, MARKS_MAX, unpack_mark
+from lockstep.doctor.files import text_of
+from lockstep.doctor.verdict import OK, UNKNOWN, WARN, Check
+
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_SHOWN_MAX = 4
+
+
+def read_shared_directory(environment: Mapping[str, str], mountinfo: Path = MOUNTINFO) -> dict[str, Any]:
+    """Return its path, the type of its file system, and reason and text of each process that trains unwatched."""
+    root = Path(environment.get(ROOT_VARIABLE) or DEFAULT_ROOT)
+    return {
+        "path": str(root),
+        "filesystem": filesystem_of(root, text_of(mountinfo)),
+        "unwatched": list(_unwatched(unwatched_directory(root))),
+    }
+
+
+def _unwatched(directory: Path) -> list[dict[str, str]]:
+    found = []
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in islice(entries, MARKS_MAX):
+            with suppress(OSError, MalformedError):
+                mark = _held_mark(Path(entry.path))
+                if mark is not None:
+                    found.append({"reason": mark[0], "text": mark[1]})
+    return found
+
+
+def _held_mark(path: Path) -> tuple[str, str] | None:
+    file = os.open(path, _FLAGS)
+    try:
+        return None if lock_holder(file) is None else unpack_mark(os.pread(file, MARK_MAX_BYTES, 0), where=str(path))
+    finally:
+        os.close(file)
+
+
+def check_shared_directory(facts: Mapping[str, Any]) -> Check:
+    """Whether rings lie in memory: on a disk the kernel writes each of their pages back, again and again."""
+    name = "shared directory"
+    values = facts.get("shared_directory")
+    if not isinstance(values, Mapping) or not values.get("filesystem"):
+        return Check(name=name, verdict=UNKNOWN, found="its file system is not known")
+    found = f"{values.get('path')} on {values['filesystem']}"
+    if values["filesystem"] in MEMORY_FILESYSTEMS:
+        return Check(name=name, verdict=OK, found=found)
+    return Check(
+        name=name,
+        verdict=WARN,
+        found=f"{found}: the kernel writes what each rank marks back to it, and a full or slow disk holds ranks up",
+        advice=f"mount a tmpfs there, or set {ROOT_VARIABLE} and the exporter's root to a directory in /dev/shm",
+    )
+
+
+def check_unwatched(facts: Mapping[str, Any]) -> Check:
+    """Whether processes of the node train and are not watched."""
+    name = "unwatched processes"
+    values = facts.get("shared_directory")
+    listed = values.get("unwatched") if isinstance(values, Mapping) else None
+    if not isinstance(listed, list):
+        return Check(name=name, verdict=UNKNOWN, found="not in these facts, which an older version wrote")
+    marks = [mark for mark in listed if isinstance(mark, Mapping)]
+    shown = [f"{mark.get('reason')}: {mark.get('text')}" for mark in marks[:_SHOWN_MAX]]
+    more = [f"and {len(marks) - _SHOWN_MAX} more"] if len(marks) > _SHOWN_MAX else []
+    return Check(
+        name=name,
+        verdict=WARN if marks else OK,
+        found="; ".join(shown + more) or "none, as far as an exporter has run here",
+        advice='see "What is not watched" in the page on launchers' if marks else "",
+    )
