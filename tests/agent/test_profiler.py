@@ -1,5 +1,6 @@
 """Profiles on request: from a control block to a trace, with training going on."""
 
+import cProfile
 import gc
 import json
 import os
@@ -326,6 +327,53 @@ def test_orders_follow_each_other(training):
     assert (training.answer.request_id, training.answer.state) == (2, "done")
     assert training.trace(1).exists()
     assert training.flags.count(Flag.PROFILED) == 4
+
+
+def _python(calls):
+    def profile(_frame, event, _argument):
+        calls.append(event)
+
+    sys.setprofile(profile)
+    return lambda: sys.setprofile(None)
+
+
+def _c_profile(calls):
+    profile = cProfile.Profile()
+    profile.enable()
+
+    def end():
+        profile.disable()
+        calls.extend(entry.code for entry in profile.getstats() if "steps" in str(entry.code))
+
+    return end
+
+
+@pytest.mark.parametrize("begin", [_python, _c_profile])
+@pytest.mark.parametrize("ends_early", [False, True])
+def test_python_profiler_that_the_user_begins_in_a_capture_goes_on(training, begin, ends_early):
+    """Torch's end takes whatever profiles Python away: ours ends at the next boundary, and the user's is put back."""
+    calls = []
+    training.block.order(1, steps=3, stacks=True)
+    training.steps(2)
+    assert training.watched.agent.capture.running
+    end = begin(calls)
+    theirs = sys.getprofile()
+    try:
+        if ends_early:
+            end()
+            theirs = None
+        training.steps(1)
+        assert sys.getprofile() is theirs
+        assert (training.answer.state, training.answer.reason) == ("done", "the training began to profile Python")
+        calls.clear()
+        training.steps(2)
+    finally:
+        sys.setprofile(None)
+        end()
+    assert bool(calls) != ends_early or begin is _c_profile
+    training.block.order(2, steps=1, stacks=True)
+    training.steps(3)
+    assert (training.answer.request_id, training.answer.state, training.answer.reason) == (2, "done", "")
 
 
 @pytest.mark.parametrize("setter", [sys.setprofile, threading.setprofile])

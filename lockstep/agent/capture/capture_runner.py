@@ -266,6 +266,8 @@ class CaptureRunner:
             why = self._budget.exhausted(recording.captured_ns, recording.last_ns, available_bytes())
             if SESSION.wanted:
                 why = "another thread starts a profiler of its own"
+            if recording.is_displaced:
+                why = "the training began to profile Python"
         if why or next_step > self._last_step:
             self._end(recording, why)
         return _PROFILED

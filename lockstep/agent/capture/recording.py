@@ -17,6 +17,7 @@ from typing import Any
 
 from lockstep.agent.capture.kineto_log import silent_kineto
 from lockstep.agent.capture.loader_watch import LOADER_WATCH
+from lockstep.agent.capture.python_profiler import PythonProfiler
 from lockstep.agent.capture.trace_file import base_ns, extend, microseconds
 from lockstep.contracts.capture import CaptureRequest
 from lockstep.contracts.errors import LocalError
@@ -52,6 +53,7 @@ class Recording:
         self.costs_ns: dict[str, int] = {}
         self._collections: list[tuple[int, int, int | None]] = []
         self._loader: dict[str, Any] | None = None
+        self._python: PythonProfiler | None = None
         self._event_bytes = FULL_EVENT_FILE_BYTES if order.shapes or order.memory else EVENT_FILE_BYTES
         self._profile, self._has_collections = _make_profile(order)
 
@@ -68,6 +70,8 @@ class Recording:
             self._profile.prepare_trace()  # the first one of a process sets the level of the log itself
         with silent_kineto():
             self._profile.start_trace()
+        if self.order.stacks:
+            self._python = PythonProfiler()
         LOADER_WATCH.begin()
         self.costs_ns["start"] = monotonic_ns() - began
 
@@ -94,6 +98,11 @@ class Recording:
         return len(self.boundaries) - 1
 
     @property
+    def is_displaced(self) -> bool:
+        """Whether the training has begun to profile Python, which torch does for stacks."""
+        return self._python is not None and self._python.is_displaced
+
+    @property
     def captured_ns(self) -> int:
         """Length of the whole steps so far."""
         return self.boundaries[-1][1] - self.boundaries[0][1]
@@ -118,9 +127,12 @@ class Recording:
         """
         began, began_cpu_ns = monotonic_ns(), thread_time_ns()
         self._loader = LOADER_WATCH.end()
+        put_back = None if self._python is None else self._python.keep_theirs()
         try:
             with silent_kineto():
                 self._profile.stop()
+            if put_back is not None:
+                put_back()
             most_events = (thread_time_ns() - began_cpu_ns) // STOP_EVENT_NS
             if most_events * self._event_bytes > self.order.trace_max_bytes:
                 self.events = len(self._profile.profiler.kineto_results.events())
