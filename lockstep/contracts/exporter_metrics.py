@@ -112,7 +112,7 @@ OWN: tuple[Metric, ...] = (
         "gauge",
         "1 where the shared directory lies on the file system of a disk or network, 0 where in memory: what ranks mark "
         "is written back from there, and a rank waits for a slow disk. Missing where that cannot be read.",
-        level="default",
+        level="full",
     ),
     exporter_metric(
         "lockstep_exporter_neighbour_readings_total",
