@@ -195,8 +195,8 @@ def stalling(
     restart_every: int = 300,
     shapes: dict[int, str] = SHAPES,
 ) -> Scenario:
-    """Return a healthy job with a stall of some rank in a share of all steps, and a restart every so many."""
-    interruptions = replace(RESTARTED, restart_every=restart_every)
+    """Return a healthy job with a stall of some rank in a share of all steps, a restart every so many, and no loss."""
+    interruptions = replace(RESTARTED, restart_every=restart_every, missing=0.0, late=0.0)
     noise = Noise(stall_rate=share / ranks, stall_ratio=ratio)
     job = healthy(ranks, seed, name=name, shapes=shapes, noise=noise, interruptions=interruptions)
     return replace(job, steps=max(_STALLING_STEPS, 2 * restart_every))
