@@ -76,7 +76,7 @@ class Outliers(Learner):
         mean of exp(theta score), for a chain the largest eigenvalue of its matrix, is 1 at most (Asmussen 2003).
         """
         share = self._share
-        again = min(max(self._again_share, share / 2, 1e-3), 1 - 1e-3)
+        again = min(max(self._again_share, share, 1e-3), 1 - 1e-3)  # no less often after a long one
         expected = share * again ** (policy.row_min_steps - 1) * steps_between("run_rows", policy.false_page_steps)
         steps = policy.row_min_steps
         while expected > 1 and steps < _ROW_STEPS_MAX:
