@@ -72,6 +72,7 @@ FAULTS: dict[str, Make] = {
     **_named(slow, name="16 from the start", ratio=0.05, count=16, from_start=True),
     **_named(slow, name="16 slow 3 %", ratio=0.03, count=16),
     **_named(slow, name="10 %, wide silicon", ratio=0.10, noise=_WIDE),
+    **_named(slow, name="10 %, wide silicon, pairs", ratio=0.10, noise=_WIDE, shapes=PAIRS),
     **_named(slow, name="20 % from the start, wide silicon", ratio=0.20, from_start=True, noise=_WIDE),
     **_named(slow, name="transient", ratio=0.05, lasts=20),
     **_named(slow, name="thermal", ratio=0.05, on_steps=15, off_steps=25),

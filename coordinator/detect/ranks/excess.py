@@ -156,9 +156,24 @@ class ExcessTest:
         is_far = above > np.maximum(FAR_SIGMAS * self.gates.sigma_P[self._pools.of(series)], least)
         return dict(zip((series[is_far] - family.span.start).tolist(), above[is_far].tolist(), strict=True))
 
+    def static_of(self, family: Family) -> "Floats":
+        """Return what a family's series always were, ratio, without what noise makes of it."""
+        return self._static.static_of(np.arange(family.span.start, family.span.stop))
+
+    def changed(self, family: Family) -> "Places":
+        """Return a family's series that have been above what they always were for more than one bad step."""
+        series = self.sums.changed(self._bad_step)
+        own: Places = series[(series >= family.span.start) & (series < family.span.stop)] - family.span.start
+        return own
+
+    @property
+    def _bad_step(self) -> float:
+        """What one bad step makes of a sum, at most."""
+        return self.policy.clip_sigmas - self.policy.slack_sigmas
+
     def _find_high(self) -> None:
         """Note whose sum is beyond what one bad step makes of it."""
-        self._high = self.sums.above(self.policy.clip_sigmas - self.policy.slack_sigmas)
+        self._high = self.sums.above(self._bad_step)
 
     def warm_P(self) -> "Marks | None":
         """Return the pools whose noise is known well enough to judge by, None where all are.

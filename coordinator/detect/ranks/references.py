@@ -63,6 +63,29 @@ class References:
         return reference_P, quantile(replicas, above_R)
 
 
+def static_stand_in(
+    replicas: Groups,
+    rest_R: "Floats",
+    static: "Callable[[], Floats]",
+    changed: "NDArray[np.intp]",
+    whole_max: int,
+) -> "Floats":
+    """Return how much of what replicas share is a static difference of the ranks that stand for them now, shape (D,).
+
+    Of few ranks the lowest stands for its replica. Once it is among the `changed`, slower than it always was, another
+    one does, and brings with it what it always was slower by. `rest_R` is each rank's excess over its stage, `static`
+    returns what each always was, both in seconds; replicas of more than `whole_max` ranks have others as low.
+    """
+    stand_in_D = np.zeros(replicas.count, dtype=np.float32)
+    changed_D = (replicas.counts(changed) > 0) & (replicas.sizes_G <= whole_max)
+    if changed_D.any():
+        healthy_R = rest_R.copy()
+        healthy_R[changed] = np.nan
+        raised_D = replicas.reference(healthy_R) - replicas.reference(healthy_R - static())
+        np.copyto(stand_in_D, raised_D, where=changed_D & (raised_D > 0), casting="same_kind")
+    return stand_in_D
+
+
 def expert_places(place_R: "Sequence[int] | None", replicas: Groups | None) -> Groups | None:
     """Return the expert places of replicas, of ranks where there are none; None where a place has one member."""
     if place_R is None:

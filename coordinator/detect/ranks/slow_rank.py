@@ -21,7 +21,7 @@ from coordinator.detect.ranks.excess import ExcessTest
 from coordinator.detect.ranks.families import Family
 from coordinator.detect.ranks.groups import Groups, has_nan, mean_of, median_of, middle
 from coordinator.detect.ranks.part_tests import PartTests
-from coordinator.detect.ranks.references import References, expert_places
+from coordinator.detect.ranks.references import References, expert_places, static_stand_in
 from coordinator.detect.ranks.static_differences import FleetView, views_of_ranks
 from coordinator.detect.ranks.work import WorkCorrection
 from coordinator.settings.policy import RankPolicy, WorkPolicy
@@ -200,15 +200,24 @@ class SlowRankTest:
         rest, reference = self.stage_groups.broadcast(own_R, reference_P)
         rest -= reference
         if shared_D is not None:
+            groups = self.replica_groups
             own_D, shared_D = self._shared(own_R, shared_D)
+            changed = self._test.changed(self.ranks)
+            if len(changed):
+                own_D = own_D - static_stand_in(groups, own_R, self._static_R, changed, self._policy.whole_max)
             np.divide(own_D, np.float32(mean_of(reference_P)), out=excess_D)
-            rest, shared = self.replica_groups.broadcast(own_R, shared_D)
+            rest, shared = groups.broadcast(own_R, shared_D)
             rest -= shared
         elif self._places is not None:
             rest, shared = self._places.broadcast(own_R, self._places.reference(own_R))
             rest -= shared
         rest, scale = self.stage_groups.broadcast(own_R, self.scale_P.astype(np.float32))
         rest /= scale
+
+    def _static_R(self) -> "Floats":
+        """Return what each rank always was slower by, seconds."""
+        static_R: Floats = self._test.static_of(self.ranks) * self.stage_groups.spread(self.scale_P.astype(np.float32))
+        return static_R
 
     def _leave_out_idle(self, own_R: "Floats", reference_P: "Floats") -> bool:
         """Take out who does next to nothing: it lies, or has nothing to do in this job, and is no measure of others."""

@@ -116,6 +116,10 @@ class Sums:
             return self.series
         return self.series[(self._figures_C6[:, 0] > limit).nonzero()[0]]
 
+    def changed(self, limit: float) -> "Places":
+        """Return the series whose sum over what they always were is above a limit."""
+        return self.series[(self._figures_C6[:, 4] > limit).nonzero()[0]]
+
     def of(self, series: "Places") -> "Floats":
         """Return sum, steps since it left zero, their excess as it counts and all of it; shape (4, C), 0 at zero."""
         return self._of(series)[:4]

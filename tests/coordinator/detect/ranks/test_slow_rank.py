@@ -56,6 +56,31 @@ def test_twice_a_step_more_work_is_found_by_its_fourth_step(path, rank, begin):
     assert found[rank] <= begin + 3
 
 
+@pytest.mark.parametrize("factor", [0.1, 0.5])
+@pytest.mark.parametrize("pairs", [4, 16])
+def test_a_slow_rank_does_not_lay_its_peers_static_difference_to_their_replica(pairs, factor):
+    """Of two ranks the faster stands for both; once it is slow the other does, with what it always was slower by."""
+    ranks, found = 2 * pairs, []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        static = 0.014 * rng.standard_normal(ranks)
+        static[:2] = 0.028, 0.0
+        own = 0.4 * (1 + static + 0.004 * rng.standard_normal((160, ranks)))
+        own[90:, 1] *= 1 + factor
+        found.append(first_alarms(own, replicas=[rank // 2 for rank in range(ranks)]))
+    assert [sorted(each) for each in found] == [[1]] * 6
+    assert all(each[1] == 92 for each in found)
+
+
+def test_a_replica_that_turns_slow_as_a_whole_is_named_next_to_its_slower_rank():
+    """Both ranks of a replica, one of them by more: what they share is no static difference."""
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        own = 0.4 * (1 + 0.005 * rng.standard_normal(8) + 0.004 * rng.standard_normal((140, 8)))
+        own[90:, :2] *= np.array([1.06, 1.2])
+        assert sorted(first_alarms(own, replicas=[rank // 2 for rank in range(8)])) == [0, 1], seed
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("factor", [0.5, 3.0])
 @pytest.mark.parametrize("noise", [0.004, 0.01, 0.03])
