@@ -216,7 +216,7 @@ class SlowRankTest:
 
     def _static_R(self) -> "Floats":
         """Return what each rank always was slower by, seconds."""
-        static_R: Floats = self._test.static_of(self.ranks) * self.stage_groups.spread(self.scale_P.astype(np.float32))
+        static_R: Floats = self._test.static_of(self.ranks) * self.stage_groups.spread(self.scale_P).astype(np.float32)
         return static_R
 
     def _leave_out_idle(self, own_R: "Floats", reference_P: "Floats") -> bool:
