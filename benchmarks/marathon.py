@@ -9,7 +9,6 @@ left out, as in `make accuracy`.
 """
 
 import argparse
-import hashlib
 import json
 import sys
 import time
@@ -21,18 +20,12 @@ from pathlib import Path
 from benchmarks.accuracy import Task, measure
 from benchmarks.scenarios.catalogue import DEGRADED, HEALTHY
 from benchmarks.scenarios.report import BEGIN, END, with_marathon
+from benchmarks.scenarios.sources import digest_of_sources
 from benchmarks.scenarios.table import rate_bound
 
 _ROOT = Path(__file__).parents[1]
 STATE = _ROOT / "benchmarks" / "scenarios" / "marathon.json"
 PAGE = _ROOT / "docs" / "accuracy.md"
-_SOURCES = (
-    "coordinator/detect",
-    "coordinator/decide",
-    "coordinator/intake",
-    "coordinator/settings",
-    "benchmarks/scenarios",
-)
 _SIZES = ((8, 25), (128, 20), (1024, 4), (10_240, 1))
 """Numbers of ranks, and how many of fifty runs have so many: pages come from few ranks with few peers rather than from
 many, and a run of 10,240 ranks takes as long as a hundred of 8."""
@@ -59,14 +52,6 @@ class MarathonState:
     def total_pages(self) -> int:
         """Pages at all sizes."""
         return sum(self.pages.values())
-
-
-def digest_of_sources() -> str:
-    """Return what identifies the detector and the scenarios: a digest of their source files."""
-    digest = hashlib.sha256()
-    for path in sorted(path for folder in _SOURCES for path in (_ROOT / folder).rglob("*.py")):
-        digest.update(str(path.relative_to(_ROOT)).encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def load(path: Path, sources: str) -> MarathonState:

@@ -1,10 +1,12 @@
 """The published table: Markdown from the scores of a run, with what is needed to run it again."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from benchmarks.baselines import BASELINES
 from benchmarks.scenarios.acceptance import false_alarms
 from benchmarks.scenarios.catalogue import DEGRADED, FAULTS, HEALTHY
+from benchmarks.scenarios.sources import digest_of_sources
 from benchmarks.scenarios.table import OURS, Table, markdown, rate_bound
 from lockstep.contracts.version import VERSION
 
@@ -58,7 +60,8 @@ def report(table: Table, *, runs: Mapping[int, int], first_seed: int, missed: Se
     """
     alarms, steps = false_alarms(table)
     bound = rate_bound(alarms, steps) * 500_000
-    lines = [_HEAD, "## Provenance", "", f"Version {VERSION}. Seeds of each scenario:", ""]
+    made = f"Version {VERSION}, {datetime.now(UTC).date().isoformat()}, sources {digest_of_sources()}."
+    lines = [_HEAD, "## Provenance", "", f"{made} Seeds of each scenario:", ""]
     lines += [
         f"- {ranks:,} ranks: {first_seed} to {first_seed + count - 1}, {len(table.names(ranks))} scenarios"
         for ranks, count in runs.items()
