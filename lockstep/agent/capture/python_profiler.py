@@ -27,5 +27,6 @@ class PythonProfiler:
             return lambda: None
         lsprof = sys.modules.get("_lsprof")
         if lsprof is not None and isinstance(theirs, lsprof.Profiler):  # cProfile's, in C: it takes the place itself
-            return theirs.enable
+            enable: Callable[[], Any] = theirs.enable
+            return enable
         return lambda: sys.setprofile(theirs) if callable(theirs) else None
