@@ -34,6 +34,7 @@ from lockstep.contracts.capture import (
     result_to_json,
 )
 from lockstep.contracts.control_block import CONTROL_BYTES, ORDER_BYTES, ORDER_OFFSET, pack_control_header
+from lockstep.contracts.limits import RUNS_PER_NODE_MAX
 from lockstep.contracts.paths import control_path, exporter_directory, incoming_directory, ring_path, trace_name
 from tests.support.mark_ring import MarkRing, make_header
 from tests.support.users import OtherUserError, run_as
@@ -41,7 +42,7 @@ from tests.support.users import OtherUserError, run_as
 RUN = "pretrain"
 UNPRIVILEGED_UID = 61_003
 OWN_REQUEST, FORGED_REQUEST = 7, 666
-MANY_RUNS, MANY_LIVE_RUNS = 300, 6
+MANY_RUNS, MANY_LIVE_RUNS = 300, RUNS_PER_NODE_MAX + 2
 ATTEMPTS_OF_OWNER = 3
 _NONE = "-"
 

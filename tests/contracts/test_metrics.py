@@ -25,7 +25,7 @@ RESERVED = {
 }
 # A gauge ends in its unit, or is a plain count or state of what the name states.
 UNITLESS = re.compile(
-    r"_(info|up|step|fds|frames|incidents|messages|leader|peers|coordinators|series|ranks|processes|cores|load|blind|reporting|omitted|quarantined|state|fluctuating|connected|successful|alive|open|seconds|bytes|ratio|slow_ranks|flops_per_second)$"
+    r"_(info|up|step|fds|frames|incidents|messages|leader|peers|coordinators|series|ranks|processes|cores|load|blind|reporting|omitted|quarantined|on_disk|state|fluctuating|connected|successful|alive|open|seconds|bytes|ratio|slow_ranks|flops_per_second)$"
 )
 
 

@@ -195,7 +195,7 @@ def test_a_change_may_say_ranks_as_numbers():
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("batch", object(), "what JSON can say"),
+        ("batch", object(), "a JSON value"),
         ("strategy.tpp", 2, "expected 'tp'"),
         ("batch.x", 2, "batch"),
         ("batch", 3, "multiple of 8"),
