@@ -182,10 +182,16 @@ class Run:
         if learnt is not None and learnt.fingerprint == self.fingerprint:
             self.judge.recall(learnt.arrays)
             self.remembered = None
-            _log.info("run %s: goes on after step %d with what an earlier coordinator learnt", self.name, learnt.step)
+            _log.info(
+                "run %s: continues after step %d with the learnt state of an earlier coordinator",
+                self.name,
+                learnt.step,
+            )
         elif learnt is not None and len(ranks) >= self.membership.world_size:  # else the other nodes are still to come
             self.remembered = None
-            _log.warning("run %s: what was learnt is of other ranks, groups, nodes or attempts; discarded", self.name)
+            _log.warning(
+                "run %s: the learnt state belongs to other ranks, groups, nodes or attempts; discarded", self.name
+            )
 
     def memory(self, *, with_learnt: bool, with_series: bool = False) -> RunMemory:
         """Return what must outlive a restart of the coordinator; what was learnt, and the series, are large copies."""

@@ -308,7 +308,7 @@ class Coordinator:
         self._coalescer.flush()
         self._effects.perform(self._runs.tick(now_s))
         if self._leadership.update(now_s):
-            _log.info("this coordinator orders captures now, term %d", self._leadership.term)
+            _log.info("this coordinator is now the leader and requests captures, term %d", self._leadership.term)
             self._effects.take_over()
         self._devices.trim()
         self._fleet.on_tick(now_s)

@@ -127,7 +127,7 @@ class StateWriter:
         try:
             await asyncio.to_thread(self._store.keep_window, name, window)
         except sqlite3.Error as error:
-            _log.warning("state store: %s; the healthy window of run %s is not kept", error, name)
+            _log.warning("state store: %s; the healthy window of run %s is not stored", error, name)
 
     async def keep_writing(self) -> None:
         """Write what has gathered, for ever; ends by cancellation."""

@@ -123,7 +123,7 @@ class Store:
                 self._database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (run, json.dumps(memory.to_json())))
             for run, form in learnt.items():
                 if len(form) > LEARNT_MAX_BYTES:
-                    _log.warning("learnt state of run %s: %d bytes are too many to keep", run, len(form))
+                    _log.warning("learnt state of run %s: %d bytes are too many to store", run, len(form))
                     continue
                 self._database.execute("INSERT OR REPLACE INTO learnt VALUES (?, ?)", (run, form))
             self._database.executemany("INSERT OR REPLACE INTO series VALUES (?, ?)", series)

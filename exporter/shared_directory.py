@@ -135,7 +135,7 @@ def _prepare_open(root: Path, status: os.stat_result) -> None:
             else:
                 _share(path, _ROOT_MODE, status.st_gid)
         except OSError as error:
-            _log.warning("%s: got %s, expected a directory for all who train: %s", path, error, lost)
+            _log.warning("%s: got %s, expected a directory that all training users can write to: %s", path, error, lost)
 
 
 def _make(path: Path, mode: int) -> None:

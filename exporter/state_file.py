@@ -21,7 +21,7 @@ def load_state(path: Path, form: type[T]) -> T | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        _log.warning("%s cannot be read and is begun again: %s", path, error)
+        _log.warning("%s cannot be read and starts empty: %s", path, error)
         return None
 
 

@@ -91,7 +91,7 @@ class AttemptHistory:
         try:
             self.replace(run, [_from_json(run, each) for each in kept])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            _log.warning("attempts of run %s: got %r, expected what was kept; discarded", run, error)
+            _log.warning("attempts of run %s: got %r, expected the stored attempts; discarded", run, error)
 
     def replace(self, run: str, attempts: Iterable[Attempt]) -> None:
         """Replace the attempts of a run by the youngest of these."""

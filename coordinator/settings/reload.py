@@ -63,12 +63,12 @@ class Reloader:
                 done = self._control.reconfigure(settings, who=who, now_s=self._now_s())
             except ConfigError as error:
                 self._control.reload_failed()
-                _log.error("reload by %s: %s; the configuration from before stays", who, error)
+                _log.error("reload by %s: %s; the previous configuration stays in force", who, error)
                 raise
             self._apply()
         _log.info("reload by %s: applied %s", who, ", ".join(done.applied) or "nothing new")
         if done.needs_restart:
-            _log.warning("reload by %s: %s need a restart and stay", who, ", ".join(done.needs_restart))
+            _log.warning("reload by %s: %s need a restart and keep their values", who, ", ".join(done.needs_restart))
         return done
 
     async def on_signal(self) -> None:

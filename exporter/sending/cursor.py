@@ -54,7 +54,7 @@ def read_boot_id(path: Path) -> bytes:
     try:
         return uuid.UUID(path.read_text().strip()).bytes
     except (OSError, ValueError) as error:
-        _log.warning("%s cannot be read, so each start begins another stream: %s", path, error)
+        _log.warning("%s cannot be read, so every start begins a new stream: %s", path, error)
         return _UNKNOWN_BOOT
 
 

@@ -44,7 +44,7 @@ class DroppedMessages:
         values = array("Q")
         body = data[: -_CRC.size]
         if len(body) % _ENTRY_BYTES or data[len(body) :] != _CRC.pack(zlib.crc32(body)):
-            _log.warning("%s is damaged: what was dropped is counted as one range", self._path)
+            _log.warning("%s is damaged: dropped messages are counted as one range", self._path)
             return
         values.frombytes(body)
         count = len(values) // 2
@@ -59,7 +59,7 @@ class DroppedMessages:
             temporary.write_bytes(body + _CRC.pack(zlib.crc32(body)))
             os.replace(temporary, self._path)  # noqa: PTH105  (as in the rest of the spool)
         except OSError as error:
-            _log.warning("%s not saved, a restart would count what was dropped as one range: %s", self._path, error)
+            _log.warning("%s not saved, a restart would count dropped messages as one range: %s", self._path, error)
 
     def add(self, through: int, records: int) -> None:
         """Note a dropped message; `records` are those of all messages through it."""

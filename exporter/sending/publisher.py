@@ -273,7 +273,7 @@ class Publisher:
         self.spool.refuse(item.sequence)
         self._coordinators.rewind(item.sequence)
         self._counts.lost["refused"] += item.records
-        _log.warning("message %d on %s dropped, the broker does not take it: %s", item.sequence, item.topic, reason)
+        _log.warning("message %d on %s dropped, the broker refuses it: %s", item.sequence, item.topic, reason)
 
     async def _send_state(self, session: Session, topic: str) -> None:
         del self._changed[topic]
@@ -281,7 +281,7 @@ class Publisher:
             await _answered(session.publish(topic, self._retained[topic], retain=True))
         except (BrokerError, TimeoutError) as error:
             if isinstance(error, PublishRefusedError) and error.is_permanent:
-                _log.warning("%s; it would hold back everything else, and is left out", error)
+                _log.warning("%s; it is dropped, because it would block all later messages", error)
                 return
             self._changed[topic] = None
             raise

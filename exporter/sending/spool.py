@@ -157,7 +157,7 @@ class Spool:
         try:
             self._write(entry, records)
         except OSError as error:
-            _log.warning("spool %s does not take a message of %d bytes: %s", self._directory, len(entry), error)
+            _log.warning("spool %s refuses a message of %d bytes: %s", self._directory, len(entry), error)
             self._close_writer()
             self.lost_records += records
             self._unwritten_messages += 1
@@ -228,7 +228,7 @@ class Spool:
             return
         self.stream_id = secrets.randbelow(SEQUENCE_MAX) + 1
         if self.waiting_messages:
-            _log.warning("spool %s: %d messages go into another stream", self._directory, self.waiting_messages)
+            _log.warning("spool %s: %d messages move to a new stream", self._directory, self.waiting_messages)
 
     def _find_segments(self) -> tuple[list[int], bool]:
         """Index every segment.
@@ -241,7 +241,7 @@ class Spool:
             segment, is_damaged = self._scan(path)
             if is_damaged:
                 damaged_after.append(segment.last if segment is not None else last)
-                _log.warning("spool segment %s is damaged: what follows in it is lost", path.name)
+                _log.warning("spool segment %s is damaged: the rest of it is lost", path.name)
             if segment is None or not segment.ends:
                 ends_well = ends_well and not is_damaged
                 path.unlink()

@@ -77,7 +77,7 @@ def act(arguments: argparse.Namespace) -> int:
         return 0
     write_text(arguments.output, text, "--output")
     band = found["error_band_ratio"]
-    print(f"{arguments.output}: steps held out of the fit are met to +-{band:.1%}")
+    print(f"{arguments.output}: the forecast of steps held out of the fit is within +-{band:.1%}")
     return 0
 
 

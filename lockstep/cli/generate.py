@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     differing = differing_files(files)
     for path in differing:
         if check:
-            print(f"{path.relative_to(ROOT)} is not what its sources render; run make generate", file=sys.stderr)
+            print(f"{path.relative_to(ROOT)} differs from what its sources render; run make generate", file=sys.stderr)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(files[path])

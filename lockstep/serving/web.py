@@ -163,7 +163,7 @@ class Web:
                 self.is_current = True
             except ConfigError as error:
                 self.isolation.dropped[_RELOAD, REFUSED] += 1
-                _log.warning("%s; what was in force before stays", error)
+                _log.warning("%s; the previous one stays in force", error)
 
     def reload(self) -> None:
         """Read the file and the certificate again.
@@ -182,7 +182,7 @@ class Web:
             fresh.tls.load(self.context)
         self._config = fresh
         self._known.clear()
-        _log.info("web configuration %s is in force as it is now", self._file)
+        _log.info("web configuration %s is loaded and in force", self._file)
 
     def _read_times(self) -> tuple[int, ...]:
         """Return when each file changed last; 0 for one that is not there, as in the middle of a rotation."""

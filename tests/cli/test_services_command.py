@@ -55,7 +55,7 @@ def test_a_hangup_reads_the_configuration_again(config):
     service.wait_for(r"reload by SIGHUP: broker_port need a restart")
     config.write_text("slow_flor_ratio: 0.1\n")
     os.kill(service.process.pid, signal.SIGHUP)
-    service.wait_for(r"nearest known key is 'slow_floor_ratio'.*the configuration from before stays")
+    service.wait_for(r"nearest known key is 'slow_floor_ratio'.*the previous configuration stays in force")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
         assert "lockstep_coordinator_config_last_reload_successful 0.0" in response.read().decode()
     assert service.end() == 0
