@@ -10,6 +10,7 @@ Two clocks: the wall, which is what the user feels and what other work on the ma
 rank's process, gloo's threads included.
 """
 
+import gc
 import os
 import random
 import statistics
@@ -130,6 +131,8 @@ def _rank(rank: int, plan: JobPlan, answers: Any) -> None:
     if rank == 0:
         ratios = [_compare("wall time", walls), _compare("CPU time", processors)]
         answers.put((ratios, *reported))
+    del step  # its model holds the group, whose threads would live into the end of the interpreter and abort it
+    gc.collect()
     dist.destroy_process_group()
 
 

@@ -351,7 +351,7 @@ class Agent:
             if not self._has_in_flight():
                 break
             sleep(0.001)
-        if self.ring is not None:
+        if not self._dormant:  # also one that was taken out: its callbacks may be freed only now
             backend_threads.let_finish()
 
     def _has_in_flight(self) -> bool:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SITE_DIRECTORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")  # noqa: PTH100, PTH118, PTH120  (pathlib is not loaded yet)
 
 _agent: "Agent | None" = None
+_former: "Agent | None" = None
+"""The agent that was taken out last."""
 _asked = False
 
 
@@ -35,12 +37,13 @@ def install() -> bool:
 
 def uninstall() -> None:
     """Take the agent out of this process and report that the rank is finished. Never raises."""
-    global _agent, _asked
+    global _agent, _asked, _former  # noqa: PLW0603  (one agent per process)
     _forget_finder()
     agent, _agent, _asked = _agent, None, False
     if agent is not None:
         agent.finish()
         agent.remove()
+        _former = agent
 
 
 def current() -> "Agent | None":
@@ -138,13 +141,16 @@ def _install_agent(hooks: "Any") -> bool:
 
 
 def _disable_in_child() -> None:
+    global _former  # noqa: PLW0603  (the threads that it would wait for are not there)
+    _former = None
     if _agent is not None:
         _agent.forked()
 
 
 def _finish() -> None:
-    if _agent is not None:
-        _agent.end()
+    for agent in (_agent, _former):
+        if agent is not None:
+            agent.end()
 
 
 def _forget_finder() -> None:

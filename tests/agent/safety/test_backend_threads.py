@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from lockstep.agent.backend_threads import LIMIT_NS, let_finish
+from tests.agent.safety.processes import run, watched_environment
 
 MILLISECOND_NS = 10**6
 
@@ -105,3 +106,24 @@ def test_a_collective_in_flight_is_no_rest():
     assert let_finish(threads.states, threads.pause, threads.clock_ns, is_busy=lambda: next(flights, False))
     assert threads.pauses == 2 + 3
     assert not let_finish(threads.states, threads.pause, threads.clock_ns, limit_ns=5_000_000, is_busy=lambda: True)
+
+
+TAKEN_OUT = """
+import torch
+from lockstep.agent import backend_threads, bootstrap
+
+backend_threads.let_finish = lambda **_: print("waited", flush=True)
+bootstrap.install()
+torch.ones(1, requires_grad=True).sum().backward()
+assert bootstrap._agent.marks.thread
+bootstrap.uninstall()
+print("taken out", flush=True)
+"""
+
+
+@pytest.mark.torch
+def test_an_agent_that_was_taken_out_is_waited_for_as_well(tmp_path):
+    """Its last collective may have ended a moment ago: a thread of torch frees what the agent hung on its future."""
+    environ = watched_environment(tmp_path)
+    done = run(["-c", TAKEN_OUT], environ)
+    assert (done.returncode, done.stdout.split("\n")) == (0, ["taken out", "waited", ""]), done.stderr
