@@ -76,7 +76,9 @@ def static_stand_in(
     one does, and brings with it what it always was slower by. `rest_R` is each rank's excess over its stage, `static`
     returns what each always was, both in seconds; replicas of more than `whole_max` ranks have others as low.
     """
-    stand_in_D = np.zeros(replicas.count, dtype=np.float32)
+    stand_in_D: Floats = np.zeros(replicas.count, dtype=np.float32)
+    if not len(changed):
+        return stand_in_D
     changed_D = (replicas.counts(changed) > 0) & (replicas.sizes_G <= whole_max)
     if changed_D.any():
         healthy_R = rest_R.copy()

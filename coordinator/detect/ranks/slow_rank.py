@@ -202,8 +202,8 @@ class SlowRankTest:
         if shared_D is not None:
             groups = self.replica_groups
             own_D, shared_D = self._shared(own_R, shared_D)
-            changed = self._test.changed(self.ranks)
-            if len(changed):
+            if int(groups.sizes_G.min()) <= self._policy.whole_max:
+                changed = self._test.changed(self.ranks)
                 own_D = own_D - static_stand_in(groups, own_R, self._static_R, changed, self._policy.whole_max)
             np.divide(own_D, np.float32(mean_of(reference_P)), out=excess_D)
             rest, shared = groups.broadcast(own_R, shared_D)
