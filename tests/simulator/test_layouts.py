@@ -89,10 +89,11 @@ def test_degrees_that_do_not_fit_are_refused(degrees, named):
         Degrees(**degrees)
 
 
-def test_a_ring_hides_all_but_one_part_of_attention():
-    """Forward: all of cp 4 parts but one during the round of keys and values; backward: two rounds of as many bytes."""
+def test_a_ring_hides_its_transfers_behind_parts_of_attention():
+    """Forward: all of cp 4 parts but one during the round of keys and values; backward: all parts, during two rounds."""
     degrees = Degrees(cp=4, dp=2)
-    gathered, ring = (part(LLAMA, degrees, samples=2, context=ContextParallelism(exchange=e)) for e in ("gather", RING))
+    ring = part(LLAMA, degrees, samples=2, context=ContextParallelism(exchange=RING))
+    gathered = part(LLAMA, degrees, samples=2, context=ContextParallelism())
     # One sample, 4,096 tokens, 8 heads of keys and as many of values, 64 features of 2 bytes.
     volume_bytes = 4096 * 2 * 8 * 64 * 2
     (round_,) = {each for each in ring.forward if isinstance(each, Feature) and each.hides_s}
@@ -101,24 +102,25 @@ def test_a_ring_hides_all_but_one_part_of_attention():
     back = [each for each in ring.backward if isinstance(each, Feature) and each.hides_s]
     assert [each.transfer.kind for each in back] == ["all_gather", "reduce_scatter"] * 2
     assert {each.transfer.volume_bytes for each in back} == {volume_bytes}
-    for way in ("forward", "backward"):
-        total, hidden = (
-            sum(each.seconds for each in getattr(made, way) if isinstance(each, Work)) for made in (gathered, ring)
-        )
-        during = sum(each.hides_s for each in getattr(ring, way) if isinstance(each, Feature))
-        assert hidden + during == pytest.approx(total)
-    assert round_.hides_s > 0
+    # Attention's backward pass has 2.5 times the work of its forward pass, at the speed of its own.
+    attention = CLUSTER.device.attention
+    ratio = 2.5 * attention.forward / attention.backward
+    assert back[0].hides_s == pytest.approx(ratio * round_.hides_s * 4 / 3 / 2, rel=0.05)
 
 
-def test_a_ring_on_links_that_cost_nothing_changes_nothing():
-    """What is hidden is work that is done anyway."""
+def test_a_ring_costs_its_copies_where_links_cost_nothing():
+    """What is hidden is work that is done anyway; without bytes to copy a ring changes nothing."""
     free = replace(CLUSTER, levels=tuple(level.scaled(bandwidth=1e9, latency=0.0) for level in CLUSTER.levels))
     tree = preset(LLAMA, Degrees(cp=4, dp=2))
-    gathered, ring = (
-        simulate(tree, free, batch=2, options=Options(context=ContextParallelism(exchange=exchange))).step_seconds
-        for exchange in ("gather", RING)
-    )
-    assert ring == pytest.approx(gathered, rel=1e-6)
+
+    def step_s(exchange, **device):
+        cluster = free.with_device(launch_s=0.0, attention=None, **device)
+        options = Options(context=ContextParallelism(exchange=exchange))
+        return simulate(tree, cluster, batch=2, options=options).step_seconds
+
+    memory = {"memory_bytes_per_second": 1e18}
+    assert step_s(RING, **memory) == pytest.approx(step_s("gather", **memory), rel=1e-6)
+    assert step_s(RING) > step_s("gather")
 
 
 def test_contiguous_parts_of_a_causal_sequence_wait_for_the_last():

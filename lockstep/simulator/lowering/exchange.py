@@ -1,7 +1,16 @@
 """Attention of a context parallel rank: how its work and the exchange of keys and values follow each other.
 
-A ring hides its transfers behind the parts of attention. PyTorch's `context_parallel` (torch.distributed.tensor,
-`_templated_ring_attention`, with its default of gathering) is another thing, which `_merged` counts kernel by kernel:
+Both ways are counted kernel by kernel. A ring is Transformer Engine's (`context_parallel.py`, AttnFuncWithCPAndKVP2P,
+with Megatron-LM's order of tokens before samples, in which the halves of a part are contiguous already):
+
+- keys and values are put into one buffer, which is sent on while the rank computes with it;
+- what each part gives is scaled by its share of the sum of exponentials and added to the output at the activations'
+  width, in one compiled kernel a part, when all parts are there;
+- in backward keys and values are copied into the first buffer to send and go round again, one step ahead of their
+  gradients, so that there is a part of attention next to every step. What a part gives is added to the gradients of
+  queries, keys and values at the activations' width.
+
+PyTorch's `context_parallel` (torch.distributed.tensor, `_templated_ring_attention`, with its default of gathering):
 
 - keys and values have as many heads as queries, for which torchtitan repeats them (`repeat_kv`);
 - they are put into one buffer, which is gathered while the rank computes with its own part;
@@ -31,6 +40,8 @@ difference, which read 2, 1 and 2 elements and write one each. The sums of expon
 _ADD_BYTES = 2 * _SINGLE_BYTES
 """A sum in place reads and writes it, and reads what is added."""
 _COUNTED_KEYS_RATIO = 0.5  # of another part, for a rank with both halves of a causal sequence
+_COPIED, _ADDED = 2.0, 3.0
+"""Elements that a copy and a sum in place move; the scale of a compiled correction of the output moves none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,36 +64,44 @@ def exchanged(
     gather = next((each for each in placed.before if each.kind == ALL_GATHER and each.axes == _AXES), None)
     if gather is None or context.exchange not in (RING, MERGE):
         return None
-    if context.exchange == RING:
-        forward, backward = _round(placed, gather, mesh)
-    else:
-        local_bytes = gather.volume_bytes / mesh.degree("cp")
-        sizes = _Sizes(
-            output=placed.output.total_bytes / shards(placed.output.placement, mesh) / width,
-            keys=local_bytes * op.key_sharers / width,
-            keys_before=local_bytes / width,
-            width=width,
-        )
-        forward, backward = _merged(placed, sizes, mesh.degree("cp"), device)
+    local_bytes = gather.volume_bytes / mesh.degree("cp")
+    sizes = _Sizes(
+        output=placed.output.total_bytes / shards(placed.output.placement, mesh) / width,
+        keys=local_bytes * op.key_sharers / width,
+        keys_before=local_bytes / width,
+        width=width,
+    )
+    passes = _round if context.exchange == RING else _merged
+    forward, backward = passes(placed, sizes, mesh.degree("cp"), device)
     others: list[Segment] = [Feature(transfer) for transfer in placed.before if transfer != gather]
     left: list[Segment] = [Feature(transfer) for transfer in placed.after if transfer.axes != _AXES]
     return [*others, *forward], [*backward, *left]
 
 
-def _round(placed: Placed, gather: Transfer, mesh: Mesh) -> tuple[list[Segment], list[Segment]]:
-    """Let keys and values go round a ring while attention computes with those that are there, one part of the work."""
-    n = mesh.degree("cp")
-    back = (gather, Transfer(REDUCE_SCATTER, _AXES, gather.volume_bytes))
+def _round(placed: Placed, sizes: _Sizes, n: int, device: Device) -> tuple[list[Segment], list[Segment]]:
+    """Let keys and values go round a ring while attention computes with those that are there, one of `n` parts."""
+    e, k, width = sizes.output, sizes.keys_before, sizes.width
+    added = _COPIED + _ADDED * (n - 1)  # the first part is written, the others are added
+    # Of the keys of another part half count; the rank's own are the last in backward.
+    keys_added = _COUNTED_KEYS_RATIO * (_COPIED + _ADDED * (n - 2)) + _ADDED
     backward_s = placed.again_s + placed.backward_s
-    hides_s = backward_s * (n - 1) / n / len(back)
+    gathered, returned = (Transfer(kind, _AXES, n * width * k) for kind in (ALL_GATHER, REDUCE_SCATTER))
     return (
         [
-            Feature(gather, placed.forward_s * (n - 1) / n),
-            Work(placed.forward_s / n, host_s=placed.host_forward_s),
+            Work(device.memory_seconds(_COPIED * width * k)),
+            Feature(gathered, placed.forward_s * (n - 1) / n),
+            Work(
+                placed.forward_s / n + device.memory_seconds(added * width * e),
+                host_s=placed.host_forward_s * (2 * n - 1),
+            ),
         ],
         [
-            *(Feature(transfer, hides_s) for transfer in back),
-            Work(backward_s / n, host_s=placed.host_backward_s),
+            Work(device.memory_seconds(_COPIED * width * k)),
+            *(Feature(transfer, backward_s / 2) for transfer in (gathered, returned)),
+            Work(
+                device.memory_seconds(width * (added * e + keys_added * k)),
+                host_s=placed.host_backward_s * (2 * n - 1),
+            ),
         ],
     )
 

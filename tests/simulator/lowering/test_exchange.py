@@ -1,4 +1,4 @@
-"""PyTorch's context parallelism by hand: what is sent, what its copies and merges move, what hides the transfers."""
+"""Context parallelism of PyTorch and of Transformer Engine by hand: what is sent, what its copies and merges move, what hides the transfers."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.simulator.hardware.clusters import dgx_h100
 from lockstep.simulator.lowering.chunks import compile_chunks
-from lockstep.simulator.lowering.context import GATHER, MERGE, ContextParallelism
+from lockstep.simulator.lowering.context import GATHER, MERGE, RING, ContextParallelism
 from lockstep.simulator.lowering.segments import Feature, Work, work_seconds
 from lockstep.simulator.models.transformers import llama
 from lockstep.simulator.simulate import Options, simulate
@@ -34,9 +34,9 @@ def transfers(segments):
     return [each for each in segments if isinstance(each, Feature) and each.transfer.axes == {"cp"}]
 
 
-def moved_bytes(way):
-    """Return what merging moves of a layer's attention beyond what gathering at once does, in a pass."""
-    merged, gathered = (getattr(part(exchange), way) for exchange in (MERGE, GATHER))
+def moved_bytes(way, exchange=MERGE):
+    """Return what an exchange moves of a layer's attention beyond what gathering at once does, in a pass."""
+    merged, gathered = (getattr(part(each), way) for each in (exchange, GATHER))
     hidden_s = sum(each.hides_s for each in merged if isinstance(each, Feature))
     more_s = work_seconds(merged) + hidden_s - work_seconds(gathered)
     return more_s / LAYERS * CLUSTER.device.memory_bytes_per_second * CLUSTER.device.memory_efficiency
@@ -92,3 +92,18 @@ def test_one_rank_exchanges_nothing():
         for context in (ContextParallelism(exchange=MERGE), None)
     ]
     assert steps[0] == steps[1]
+
+
+def test_a_rings_forward_pass_moves_a_copy_of_keys_and_values_and_a_correction_of_each_part():
+    """The output is written from the first of 4 parts, then read, added to and written for 3."""
+    copied = COPY * OUTPUT
+    corrected = COPY * OUTPUT + 3 * (2 + 2 + 2) * OUTPUT
+    assert moved_bytes("forward", RING) == pytest.approx(copied + corrected)
+
+
+def test_a_rings_backward_pass_moves_the_sums_at_the_width_of_the_activations():
+    """Gradients of queries: one copy, 3 sums; of keys and values: half a copy, 2 halves of a sum, one whole sum."""
+    copied = COPY * OUTPUT
+    queries = (COPY + 3 * 6) * OUTPUT
+    keys = (COPY / 2 + 2 * 6 / 2 + 6) * OUTPUT
+    assert moved_bytes("backward", RING) == pytest.approx(copied + queries + keys)
