@@ -28,7 +28,8 @@ causal mask and 128 features a head on H100 reaches 191, 260, 298, 319, 333 and 
 class OperatorCost:
     """What an operator does on a rank in a forward pass, as split: FLOPs, bytes, shapes and format of its products.
 
-    The slowest rank of a context parallel group computes `causal_factor` times as much of fused attention.
+    The slowest rank of a context parallel group computes `causal_factor` times as much of fused attention, in so many
+    `attention_kernels`.
     `current_scaling` is that of FP8.
     """
 
@@ -41,6 +42,7 @@ class OperatorCost:
     input_elements: float = 0.0
     output_elements: float = 0.0
     causal_factor: float = 1.0
+    attention_kernels: float = 1.0
 
 
 def operator_seconds(op: Operator, work: OperatorCost, device: Device) -> tuple[float, float]:
@@ -89,7 +91,8 @@ def _fused_attention_seconds(op: Operator, work: OperatorCost, device: Device) -
     if device.attention is None:
         forward_s, backward_s = device.arithmetic_seconds(flops), device.arithmetic_seconds(backward_flops)
     else:
-        kernel, share = ATTENTION_KERNELS[device.attention_kernel], _sequence_share(op.dims["s"])
+        kernel = ATTENTION_KERNELS[device.attention_kernel]
+        share = _sequence_share(op.dims["s"] / work.attention_kernels)
         forward_s = flops / (device.attention.forward * kernel.forward * share)
         backward_s = backward_flops / (device.attention.backward * kernel.backward * share)
     moved_bytes = work.moved_bytes * (op.backward_ratio if op.backward_moves_ratio is None else op.backward_moves_ratio)

@@ -113,6 +113,7 @@ def place_operator(
         input_elements=arriving.total_bytes / precision.activation / shards(stored, mesh),
         output_elements=op.output_elements * samples / all_parts,
         causal_factor=context.causal_factor(parts.get("s", 1)) if context else 1.0,
+        attention_kernels=context.kernels(parts.get("s", 1)) if context else 1.0,
     )
     forward_s, backward_s = operator_seconds(op, work, device)
     again, kept_own, kept_input = _kept(op, stated.recomputation)

@@ -13,6 +13,8 @@ from lockstep.simulator.simulate import Options, simulate
 from lockstep.simulator.strategy.preset import Degrees, preset
 
 CLUSTER = dgx_h100(4)
+DEVICE = replace(CLUSTER.device, launch_s=0.0, attention=None)
+"""A host that takes no time, and attention that takes as long in parts as whole."""
 LAYERS = 2
 LLAMA = llama(layers=LAYERS, hidden=1024, heads=16, kv_heads=8, sequence=4096, ffn=2816, vocabulary=32000)
 RANKS = 4
@@ -22,9 +24,8 @@ COPY, SINGLE, MERGED, ADDED = 2 + 2, 2 + 4, (2 + 1 + 2 + 3) * 4, 2 + 4 + 4
 """Bytes of an element: a copy at half; a cast to single precision; three kernels that merge; a sum in place."""
 
 
-def part(exchange, **more):
-    """Return the one chunk of a sample on four ranks, on a device whose host takes no time."""
-    device = replace(CLUSTER.device, launch_s=0.0)
+def part(exchange, device=DEVICE, **more):
+    """Return the one chunk of a sample on four ranks."""
     context = ContextParallelism(exchange=exchange)
     (chunk,) = compile_chunks(preset(LLAMA, Degrees(cp=RANKS, dp=2, **more)), device, samples=2, context=context)
     return chunk.part
@@ -107,3 +108,12 @@ def test_a_rings_backward_pass_moves_the_sums_at_the_width_of_the_activations():
     queries = (COPY + 3 * 6) * OUTPUT
     keys = (COPY / 2 + 2 * 6 / 2 + 6) * OUTPUT
     assert moved_bytes("backward", RING) == pytest.approx(copied + queries + keys)
+
+
+def test_each_part_of_attention_is_as_slow_as_a_sequence_of_its_length():
+    """A sequence of 4,096 tokens in 4 parts runs at the speed of 1,024, all but the fourth part during the ring."""
+    device = replace(DEVICE, attention=CLUSTER.device.attention, memory_bytes_per_second=1e18)
+    (during_s,) = {each.hides_s for each in transfers(part(RING, device).forward)}
+    flops = 2 * 4096 * 4096 * 2 * 1024 / RANKS * 0.5
+    share = (1 + 350 / 8192) / (1 + 350 / 1024)
+    assert during_s == pytest.approx(0.75 * flops / (device.attention.forward * share), rel=1e-3)
