@@ -1,6 +1,6 @@
 """Attention of a context parallel rank: how its work and the exchange of keys and values follow each other.
 
-Both ways are counted kernel by kernel. A ring is Transformer Engine's (`context_parallel.py`, AttnFuncWithCPAndKVP2P,
+Both ways are counted kernel by kernel. A ring is Transformer Engine's (module `context_parallel`, AttnFuncWithCPAndKVP2P,
 with Megatron-LM's order of tokens before samples, in which the halves of a part are contiguous already):
 
 - keys and values are put into one buffer, which is sent on while the rank computes with it;
