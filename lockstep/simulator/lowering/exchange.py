@@ -1,7 +1,7 @@
 """Attention of a context parallel rank: how its work and the exchange of keys and values follow each other.
 
-Both ways are counted kernel by kernel. A ring is Transformer Engine's (module `context_parallel`, AttnFuncWithCPAndKVP2P,
-with Megatron-LM's order of tokens before samples, in which the halves of a part are contiguous already):
+Both ways are counted kernel by kernel. A ring is Transformer Engine's (AttnFuncWithCPAndKVP2P) with Megatron-LM's order
+of tokens before samples, in which the halves of a part are contiguous already:
 
 - keys and values are put into one buffer, which is sent on while the rank computes with it;
 - what each part gives is scaled by its share of the sum of exponentials and added to the output at the activations'

@@ -99,7 +99,7 @@ def place_operator(
         home = {axis: at for axis, at in arriving.placement.items() if at != PARTIAL}
         after += transfers(total_bytes, given, home, mesh)
         stored = stored or {**wanted, **home}
-    all_parts = _product(parts.values())
+    all_parts, stored_parts = _product(parts.values()), shards(stored, mesh)
     weights = op.weights / _weight_parts(op, split, mesh)
     sizes = {BATCH: samples, **op.dims}
     local = {dim: size / parts.get(dim, 1) for dim, size in sizes.items()}
@@ -110,7 +110,7 @@ def place_operator(
         shapes=tuple(_shape(product, local) for product in op.products),
         is_fp8=op.narrow and precision.product == _FP8_BYTES,
         current_scaling=precision.current_scaling,
-        input_elements=arriving.total_bytes / precision.activation / shards(stored, mesh),
+        input_elements=arriving.total_bytes / precision.activation / stored_parts,
         output_elements=op.output_elements * samples / all_parts,
         causal_factor=context.causal_factor(parts.get("s", 1)) if context else 1.0,
         attention_kernels=context.kernels(parts.get("s", 1)) if context else 1.0,
@@ -119,8 +119,8 @@ def place_operator(
     again, kept_own, kept_input = _kept(op, stated.recomputation)
     output = {axis: op.writes.index(dim) if dim in op.writes else PARTIAL for axis, dim in split.items()}
     leaving = PlacedTensor(total_bytes=op.output_elements * samples * precision.activation, placement=output)
-    gradients_bytes = arriving.total_bytes / shards(stored, mesh) + leaving.total_bytes / shards(output, mesh)
-    input_bytes = op.stored_input_bytes * samples / shards(stored, mesh)
+    gradients_bytes = arriving.total_bytes / stored_parts + leaving.total_bytes / shards(output, mesh)
+    input_bytes = op.stored_input_bytes * samples / stored_parts
     own_bytes = op.stored_own_bytes * samples / all_parts
     return Placed(
         before=tuple(before),
@@ -138,7 +138,7 @@ def place_operator(
         memory=stated.memory,
         stored_input_bytes=input_bytes * kept_input,
         stored_own_bytes=own_bytes * kept_own,
-        input_bytes=max(op.stored_input_bytes * samples, arriving.total_bytes) / shards(stored, mesh),
+        input_bytes=max(op.stored_input_bytes * samples, arriving.total_bytes) / stored_parts,
         workspace_bytes=op.workspace_bytes * samples / all_parts + gradients_bytes,
         dropped_bytes=input_bytes * (1 - kept_input) + own_bytes * (1 - kept_own),
         recomputed=stated.recomputation == FULL,
