@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.diagnosis.localisation import Function, PatternMatrix, Rule, localise
-from lockstep.diagnosis.localisation.printed import normalised, sample_peers
+from lockstep.diagnosis.localisation.paper_rule import normalised, sample_peers
 from lockstep.trace.patterns import FunctionClass
 
 FUNCTIONS = 20

@@ -18,7 +18,7 @@ from benchmarks.simulator_pace import EQUAL_SPEED, pace_lines, with_slow_ranks
 from lockstep.simulator.hardware import symmetry
 from lockstep.simulator.hardware.cluster import Cluster
 from lockstep.simulator.hardware.clusters import dgx_a100, hc2
-from lockstep.simulator.lowering import fabric, plan
+from lockstep.simulator.lowering import group_topology, plan
 from lockstep.simulator.models.model import FULL, ModelSpec
 from lockstep.simulator.models.transformers import gpt
 from lockstep.simulator.models.vision import vgg19
@@ -111,7 +111,7 @@ CASES = (
 
 def forecast_ms(case: Case) -> float:
     """Return what one forecast of `case` takes, in ms of processor time, which other processes do not add to."""
-    fabric.forget()
+    group_topology.forget()
     plan.forget()
     symmetry.forget()
     model = replace(case.model)  # the same, without what it has worked out before

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from benchmarks.intracard_collectives import csc, ring
 from benchmarks.intracard_collectives.errors import GroupClosedError, PeerLostError, PeerSilentError
-from benchmarks.intracard_collectives.meeting import meet, seat
 from benchmarks.intracard_collectives.mesh import LOOKS, GroupCall, SocketMesh
 from benchmarks.intracard_collectives.plan import Scattering
+from benchmarks.intracard_collectives.rendezvous import meet, seat
 from benchmarks.intracard_collectives.shared import Bytes
 from benchmarks.intracard_collectives.sums import kind_of
 from lockstep.contracts.errors import ConfigError

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from benchmarks.intracard_collectives.errors import MismatchError, PeerLostError, PeerSilentError
-from benchmarks.intracard_collectives.meeting import Peer
+from benchmarks.intracard_collectives.rendezvous import Peer
 from benchmarks.intracard_collectives.shared import SLOTS, Bytes
 from lockstep.contracts.errors import MalformedError
 

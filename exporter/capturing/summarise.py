@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from exporter.capturing.standing_worker import StandingWorker
+from exporter.capturing.persistent_worker import PersistentWorker
 from exporter.capturing.summarise_worker import SummaryRequest, failed_summary
 from exporter.capturing.traces import take_over_trace, trim_traces, write_samples
 from exporter.capturing.worker_share import Share
@@ -67,7 +67,7 @@ class Summariser:
         self._host_watch = host_watch
         share = Share(config.summarise_busy_ratio, config.summarise_burst_ratio, config.summarise_burst_seconds)
         limits = (config.summarise_memory_bytes, *share)
-        self._worker = StandingWorker((*worker, *map(str, limits)), SUMMARY_WIRE_MAX_BYTES)
+        self._worker = PersistentWorker((*worker, *map(str, limits)), SUMMARY_WIRE_MAX_BYTES)
         self._idle_s = idle_s
         self._jobs: asyncio.Queue[TraceJob | None] = asyncio.Queue(_JOBS_MAX)
         """None: no trace yet, but there will be."""

@@ -121,11 +121,11 @@ def _shares(job: CompiledStep, timeline: Timeline) -> tuple[Communication, float
     ranks = np.array([rank_class.ranks for rank_class in job.classes], dtype=np.float64)
     inside, hidden = np.zeros(len(ranks)), np.zeros(len(ranks))
     by_kind: dict[str, float] = {}
-    for acts in graph.inside:
-        hidden[acts.rank_class] += acts.hidden_s()
-        for flow, spent_s in zip(acts.flows, acts.features_s(), strict=True):
-            inside[acts.rank_class] += spent_s
-            by_kind[flow.kind] = by_kind.get(flow.kind, 0.0) + spent_s * float(ranks[acts.rank_class])
+    for ops in graph.inside:
+        hidden[ops.rank_class] += ops.hidden_s()
+        for flow, spent_s in zip(ops.flows, ops.features_s(), strict=True):
+            inside[ops.rank_class] += spent_s
+            by_kind[flow.kind] = by_kind.get(flow.kind, 0.0) + spent_s * float(ranks[ops.rank_class])
     total = inside.copy()
     exposed = inside - hidden
     computing = -exposed
@@ -137,7 +137,7 @@ def _shares(job: CompiledStep, timeline: Timeline) -> tuple[Communication, float
         seconds = np.bincount(members[chosen], spent[operations[chosen]], minlength=len(ranks))
         total += seconds
         by_kind[kind] = by_kind.get(kind, 0.0) + float(seconds @ ranks)
-    busy = _busy(timeline, graph, [acts for acts in graph.inside if acts.is_shared], len(ranks))
+    busy = _busy(timeline, graph, [ops for ops in graph.inside if ops.is_shared], len(ranks))
     computing += np.bincount(busy.place, busy.end - busy.start, minlength=len(ranks))
     moving = _Intervals(timeline.start[operations], timeline.end[operations], members)
     exposed += _uncovered(moving, busy, len(ranks))
@@ -163,10 +163,10 @@ def _busy(timeline: Timeline, graph: Graph, shared: Sequence[Inside], count: int
     """Return when each of `count` classes is busy, with features too within operations of a set of classes."""
     owned = np.flatnonzero((graph.queue == COMPUTE) & (graph.owner < count))
     found = [_Intervals(timeline.start[owned], timeline.end[owned], graph.owner[owned])]
-    for acts in shared:
-        start = timeline.start[acts.operations][:, None]
-        begin, end = ((start + offset).ravel() for offset in acts.busy_s)
-        found.append(_Intervals(begin, end, np.full(len(begin), acts.rank_class)))
+    for ops in shared:
+        start = timeline.start[ops.operations][:, None]
+        begin, end = ((start + offset).ravel() for offset in ops.busy_s)
+        found.append(_Intervals(begin, end, np.full(len(begin), ops.rank_class)))
     return _Intervals(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
@@ -213,9 +213,9 @@ def _link_bytes(graph: Graph) -> dict[int, float]:
     ).tolist()
     moved = {id(flow): volume for flow, volume in zip(graph.flows, volumes, strict=True)}
     flows = {id(flow): flow for flow in graph.flows}
-    for acts in graph.inside:
-        if acts.carries:
-            for flow, volume in zip(acts.flows, acts.carried_bytes(), strict=True):
+    for ops in graph.inside:
+        if ops.carries:
+            for flow, volume in zip(ops.flows, ops.carried_bytes(), strict=True):
                 flows[id(flow)] = flow
                 moved[id(flow)] = moved.get(id(flow), 0.0) + volume
     carried: dict[int, float] = {}

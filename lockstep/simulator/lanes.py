@@ -1,7 +1,7 @@
 """A simulated step as people look at it: for each class of equal ranks, what each of its queues does when.
 
 A class computes, waits for features (collectives that a pass needs), sums gradients during its work, and sends to its
-neighbours in the pipeline. Operations that stand for several acts are opened here into computation and collectives.
+neighbours in the pipeline. Operations that stand for several ops are opened here into computation and collectives.
 """
 
 from collections.abc import Iterator
@@ -117,16 +117,16 @@ def _collective(job: CompiledStep, timeline: Timeline, operation: int) -> Span:
 
 
 def _parts(rank_class: RankClass) -> int:
-    acts = sum(len(program.forward.acts) + len(program.backward.acts) for program in rank_class.programs)
-    return acts * len(rank_class.passes) // (2 * len(rank_class.programs))
+    ops = sum(len(program.forward.ops) + len(program.backward.ops) for program in rank_class.programs)
+    return ops * len(rank_class.passes) // (2 * len(rank_class.programs))
 
 
 def _passes(
     job: CompiledStep, timeline: Timeline, rank_class: RankClass, *, opens: bool
 ) -> tuple[list[Span], list[Span]]:
-    """Return what a class computes, and the collectives inside operations that stand for several acts."""
-    inside = [acts for acts in job.graph.inside if acts.rank_class == rank_class.number]
-    named = np.concatenate([np.empty(0, dtype=np.int64), *(acts.operations for acts in inside)])
+    """Return what a class computes, and the collectives inside operations that stand for several ops."""
+    inside = [ops for ops in job.graph.inside if ops.rank_class == rank_class.number]
+    named = np.concatenate([np.empty(0, dtype=np.int64), *(ops.operations for ops in inside)])
     owned = np.flatnonzero((job.graph.owner == rank_class.number) & (timeline.end > timeline.start))
     first, last = job.graph.bounds[rank_class.number]
     begins, ends = timeline.start[first], timeline.end[last]
@@ -141,21 +141,21 @@ def _passes(
         else:
             name, micro, chunk = _named(rank_class, index)
             computing.append(Span(name, start_s, end_s, micro, chunk))
-    for acts in inside:
-        for operation, index in zip(acts.operations.tolist(), acts.passes.tolist(), strict=True):
+    for ops in inside:
+        for operation, index in zip(ops.operations.tolist(), ops.passes.tolist(), strict=True):
             start_s, end_s = float(timeline.start[operation]), float(timeline.end[operation])
             name, micro, chunk = _named(rank_class, index)
             if not opens:
                 computing.append(Span(name, start_s, end_s, micro, chunk))
                 continue
-            for begin_s, seconds, feature, hides_s in _acts(acts):
+            for begin_s, seconds, feature, hides_s in _ops(ops):
                 begun_s = start_s + begin_s
                 if hides_s:
                     computing.append(Span(name, begun_s, begun_s + hides_s, micro, chunk))
                 if feature < 0:
                     computing.append(Span(name, begun_s, begun_s + seconds, micro, chunk))
                 else:
-                    kind, volume_bytes = acts.flows[feature].kind, acts.volumes_bytes[feature]
+                    kind, volume_bytes = ops.flows[feature].kind, ops.volumes_bytes[feature]
                     features.append(Span(kind, begun_s, begun_s + seconds, micro, chunk, volume_bytes))
     return sorted(computing, key=lambda span: span.start_s), features
 
@@ -166,8 +166,8 @@ def _named(rank_class: RankClass, index: int) -> tuple[str, int, int]:
     return (FORWARD_PASS if direction == FORWARD else BACKWARD_PASS), micro, chunk
 
 
-def _acts(inside: Inside) -> Iterator[tuple[float, float, int, float]]:
-    """Yield for each act when it begins after its operation, its seconds, its number among the features.
+def _ops(inside: Inside) -> Iterator[tuple[float, float, int, float]]:
+    """Yield for each op when it begins after its operation, its seconds, its number among the features.
 
     The last is how long the class computes next to it.
     """

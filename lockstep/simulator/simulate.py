@@ -1,7 +1,7 @@
 """The door: from a strategy tree on a cluster to a forecast of one step.
 
-The way: chunks of the model and their programs on the fabric (`plan`), classes of equal ranks (`symmetry`), the graph
-of all classes (`drawing`), its timeline (`executor`), and what the timeline means (`forecast`).
+The way: chunks of the model and their programs on the group topology (`plan`), classes of equal ranks (`symmetry`), the
+graph of all classes (`drawing`), its timeline (`executor`), and what the timeline means (`forecast`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.contracts.errors import ConfigError
-from lockstep.simulator.execution.drawing import build_graph
 from lockstep.simulator.execution.executor import execute
+from lockstep.simulator.execution.step_graph import build_graph
 from lockstep.simulator.forecast import CompiledStep, Forecast, forecast
 from lockstep.simulator.hardware.cluster import Cluster, Device
 from lockstep.simulator.hardware.symmetry import Partition, collapse, no_collapse
@@ -47,7 +47,7 @@ class Options:
     updated weights are gathered during the next step's first forward pass. `context` is how context parallel ranks
     exchange keys and values and divide tokens, gathered and in halves if None. Up to `slow_ranks_exact`
     slow ranks are simulated each by itself. The other switches are for comparisons: `sharing` of links, `collapsing` of
-    equal ranks, `coarse`, without which every pass is drawn act by act, and `events_only`, which leaves the longest
+    equal ranks, `coarse`, without which every pass is built op by op, and `events_only`, which leaves the longest
     path out.
     """
 
@@ -108,14 +108,14 @@ def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Op
         backward_prefetch=options.backward_prefetch,
         zero_copy=options.zero_copy,
     )
-    fabric = plan.fabric.on(cluster)
+    group_topology = plan.group_topology.on(cluster)
     own_speeds = _rank_speeds(plan.stages, cluster)
     speeds = own_speeds if (own_speeds < 1).sum() <= options.slow_ranks_exact else _lockstep_speeds(own_speeds, plan)
     kinds = _rank_kinds(plan.stages, speeds)
     partition = (
-        collapse(kinds, fabric.families, fabric.capacity)
+        collapse(kinds, group_topology.group_sets, group_topology.capacity)
         if options.collapsing
-        else no_collapse(len(kinds), fabric.families, len(fabric.capacity))
+        else no_collapse(len(kinds), group_topology.group_sets, len(group_topology.capacity))
     )
     classes = _classes(
         partition,
@@ -131,7 +131,7 @@ def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Op
     graph = build_graph(
         classes,
         plan.boundaries,
-        fabric.board(partition),
+        group_topology.link_model(partition),
         coarse=options.coarse,
         overlap_sends=chunks > 1 if options.overlap_sends is None else options.overlap_sends,
     )

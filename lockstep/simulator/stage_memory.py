@@ -83,6 +83,6 @@ def communicators(rank_class: RankClass) -> int:
     """Return how many groups of ranks one rank of the class communicates in; sends to both neighbours are one."""
     programs = rank_class.programs
     passes = (each for program in programs for each in (program.forward, program.backward, program.last))
-    families = {family for each in passes for family, _ in each.families}
-    families.update(phase.family for queued in rank_class.returns for phase in queued.phases)
-    return len(families) + rank_class.has_neighbours
+    group_sets = {group_set for each in passes for group_set, _ in each.group_sets}
+    group_sets.update(phase.group_set for queued in rank_class.returns for phase in queued.phases)
+    return len(group_sets) + rank_class.has_neighbours

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.intracard_collectives import Group, GroupClosedError, MismatchError, PeerLostError, PeerSilentError
-from benchmarks.intracard_collectives.meeting import MAGIC, VERSION
+from benchmarks.intracard_collectives.rendezvous import MAGIC, VERSION
 from lockstep.contracts.errors import ConfigError, ContractVersionError, LockstepError, MalformedError
 
 PAGE = 4096

@@ -6,8 +6,8 @@ import numpy as np
 
 from lockstep.simulator.hardware.cluster import Cluster, Device, Level
 from lockstep.simulator.hardware.collectives import Link
-from lockstep.simulator.lowering.board import Flow
 from lockstep.simulator.lowering.graph import COMPUTE, FEATURE, Graph
+from lockstep.simulator.lowering.link_model import Flow
 from lockstep.simulator.models.model import FULL, ModelSpec, Module, Operator, Read
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.tree import StrategyTree

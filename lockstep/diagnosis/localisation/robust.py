@@ -37,7 +37,7 @@ from lockstep.diagnosis.localisation.limits import (
     SPREAD_FLOOR_RATIO,
 )
 from lockstep.diagnosis.localisation.matrix import BETA, MU, SIGMA, Flags, Single
-from lockstep.diagnosis.localisation.printed import SEED, AbnormalWorkers, distance_from_expected
+from lockstep.diagnosis.localisation.paper_rule import SEED, AbnormalWorkers, distance_from_expected
 from lockstep.trace.patterns import FunctionClass
 
 SAMPLE_MAX = 1 << 16

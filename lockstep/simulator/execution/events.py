@@ -1,7 +1,7 @@
 """Runs operations by events: one heap, links shared fairly, overlap felt by both sides.
 
-Rates are shares of undisturbed speed for computation, bytes a second for flows. What an operation still has to do is
-as of the moment `since` at which its rate last changed, in seconds or bytes; an event is void once its operation's
+Rates are shares of contention-free speed for computation, bytes a second for flows. What an operation still has to do
+is as of the moment `since` at which its rate last changed, in seconds or bytes; an event is void once its operation's
 `version` has moved on.
 """
 
@@ -69,23 +69,24 @@ class ExecutionState:
         return np.array(self.start), np.array(self.end)
 
     def _drain(self) -> None:
-        # One loop without calls for undisturbed operations: it takes a third of benchmarks/simulator_cost.py's time.
+        # One loop without calls for operations without contention: it takes a third of benchmarks/simulator_cost.py's
+        # time.
         events, versions, end, start, flow = self.events, self.version, self.end, self.start, self.flow
         waiting, first, successors, seconds = self.waiting, self.first, self.successors, self.latency
-        undisturbed = not self.overlaps
+        contention_free = not self.overlaps
         while events:
             now, operation, version = heappop(events)
             if version != _ENDS and (version != versions[operation] or not self._leave(operation, now)):
                 continue
             end[operation] = now
-            if not undisturbed:
+            if not contention_free:
                 self._release(operation, now)
             for successor in successors[first[operation] : first[operation + 1]]:
                 waiting[successor] -= 1
                 if waiting[successor]:
                     continue
                 start[successor] = now
-                if undisturbed and flow[successor] < 0:
+                if contention_free and flow[successor] < 0:
                     heappush(events, (now + seconds[successor], successor, _ENDS))
                 else:
                     self._begin(successor, now)
@@ -98,7 +99,7 @@ class ExecutionState:
             self._move(operation, now, self.volume[operation])
 
     def _compute(self, operation: int, now: float, left_s: float) -> None:
-        """Put a computation to work that would take `left_s` undisturbed."""
+        """Put a computation to work that would take `left_s` without contention."""
         if not self.overlaps:
             heappush(self.events, (now + left_s, operation, _ENDS))
             return

@@ -6,7 +6,7 @@ holds it back, goes to the others (Proteus, section VI-C, assumes the equal part
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from lockstep.simulator.lowering.board import Flow
+from lockstep.simulator.lowering.link_model import Flow
 
 _Use = tuple[int, float]
 """A link, or a flow of a link, and the bytes that pass the link for every byte of the flow."""

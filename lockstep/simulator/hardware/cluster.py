@@ -136,11 +136,11 @@ class Device:
 class Level:
     """Links of one kind: `fanout` children, each with an uplink of `link`.
 
-    `through` is true if traffic to the levels above passes these links as well (PCIe does, NVLink does not). `lanes`
-    is the number of equal parts of an uplink of which a group's member in the child can use one: a node's network
-    cards. `measured` replaces bandwidth and launch by group size, for groups inside one domain of this level: the
-    correction factors of a measured fabric, as bytes a second on the bus. Of several links the one that is through
-    first counts: libraries change their protocol with the size of a message.
+    `through` is true if traffic to the levels above passes these links as well (PCIe does, NVLink does not). `lanes` is
+    the number of equal parts of an uplink of which a group's member in the child can use one: a node's network cards.
+    `measured` replaces bandwidth and launch by group size, for groups inside one domain of this level: the correction
+    factors of a measured fabric, as bytes a second on the bus. Of several links the one that is through first
+    counts: libraries change their protocol with the size of a message.
     """
 
     name: str
@@ -229,7 +229,7 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Which uplinks the groups of one family pass: arrays of shape (uses,), sorted by group.
+    """Which uplinks the groups of one group set pass: arrays of shape (uses,), sorted by group.
 
     `members` counts the group's members below the link, `beyond` those that they reach through it. `way` is BOTH_WAYS
     for collectives, which load both directions alike, OUT or IN for sends.

@@ -28,8 +28,8 @@ _RECEIVES = np.uint64(1)
 class GroupSet:
     """Groups that perform the same collectives: ranks by group, and the links that they pass. Compared by identity.
 
-    `groups` has shape (groups, members), each rank at most once. In a `directed` family the first member sends to the
-    second, a rank at most once each; in others members are alike.
+    `groups` has shape (groups, members), each rank at most once. In a `directed` group set the first member sends to
+    the second, a rank at most once each; in others members are alike.
     """
 
     groups: NDArray[np.int64]
@@ -39,9 +39,9 @@ class GroupSet:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Class of every rank, of every group by family, and of every uplink: arrays of class numbers from 0 on.
+    """Class of every rank, of every group by group set, and of every uplink: arrays of class numbers from 0 on.
 
-    Ranks and links that no family touches are in classes of their own kind and capacity.
+    Ranks and links that no group set touches are in classes of their own kind and capacity.
     """
 
     ranks: NDArray[np.int64]
@@ -49,19 +49,19 @@ class Partition:
     links: NDArray[np.int64]
 
 
-def no_collapse(n_ranks: int, families: Sequence[GroupSet], n_links: int) -> Partition:
+def no_collapse(n_ranks: int, group_sets: Sequence[GroupSet], n_links: int) -> Partition:
     """Return the partition in which everything is alone."""
-    return Partition(np.arange(n_ranks), tuple(np.arange(len(f.groups)) for f in families), np.arange(n_links))
+    return Partition(np.arange(n_ranks), tuple(np.arange(len(f.groups)) for f in group_sets), np.arange(n_links))
 
 
-def collapse(rank_kinds: NDArray[np.int64], families: Sequence[GroupSet], capacity: NDArray[np.float64]) -> Partition:
+def collapse(rank_kinds: NDArray[np.int64], group_sets: Sequence[GroupSet], capacity: NDArray[np.float64]) -> Partition:
     """Return the coarsest partition that gives the same step as none.
 
     `rank_kinds` numbers program and speed of each rank; `capacity` is that of each link, in bytes a second. The last
     few answers are kept: what-ifs that change no group, link or speed have the same.
     """
     kinds = np.ascontiguousarray(rank_kinds, dtype=np.int64)
-    return _collapse(kinds.tobytes(), tuple(families), np.ascontiguousarray(capacity, dtype=np.float64).tobytes())
+    return _collapse(kinds.tobytes(), tuple(group_sets), np.ascontiguousarray(capacity, dtype=np.float64).tobytes())
 
 
 def forget() -> None:
@@ -71,18 +71,18 @@ def forget() -> None:
 
 
 @lru_cache(maxsize=16)
-def _collapse(kinds: bytes, families: tuple[GroupSet, ...], capacities: bytes) -> Partition:
+def _collapse(kinds: bytes, group_sets: tuple[GroupSet, ...], capacities: bytes) -> Partition:
     rank_kinds, capacity = np.frombuffer(kinds, dtype=np.int64), np.frombuffer(capacities, dtype=np.float64)
     ranks = _mix(rank_kinds.astype(np.uint64))
     untouched = _mix(capacity.view(np.uint64))
-    if not families:
+    if not group_sets:
         return Partition(_numbers(ranks), (), _numbers(untouched))
-    uses = _uses(families)
+    uses = _uses(group_sets)
     links = untouched[uses.touched]  # mixed, as every hash that meets a factor must be
     classes = (0, 0)
     while True:
-        groups = _group_hashes(families, ranks, links, uses)
-        ranks = _rank_hashes(families, ranks, groups)
+        groups = _group_hashes(group_sets, ranks, links, uses)
+        ranks = _rank_hashes(group_sets, ranks, groups)
         links = _mix(links + uses.by_link(np.concatenate(groups)[uses.group] * uses.factor))
         found = (len(_distinct(ranks)), len(_distinct(links)))
         if found == classes:
@@ -93,24 +93,24 @@ def _collapse(kinds: bytes, families: tuple[GroupSet, ...], capacities: bytes) -
 
 
 class _Uses:
-    """The uses of links by all groups of all families, numbered through, and their sums by group and by link."""
+    """The uses of links by all groups of all group sets, numbered through, and their sums by group and by link."""
 
-    def __init__(self, families: Sequence[GroupSet]) -> None:
-        sizes = [len(family.groups) for family in families]
+    def __init__(self, group_sets: Sequence[GroupSet]) -> None:
+        sizes = [len(group_set.groups) for group_set in group_sets]
         offsets = np.cumsum(sizes) - sizes
-        self.group = np.concatenate([f.usage.group + offset for f, offset in zip(families, offsets, strict=True)])
-        passed = np.concatenate([family.usage.link for family in families])
+        self.group = np.concatenate([f.usage.group + offset for f, offset in zip(group_sets, offsets, strict=True)])
+        passed = np.concatenate([group_set.usage.link for group_set in group_sets])
         is_touched = np.zeros(int(passed.max()) + 1, dtype=bool)
         is_touched[passed] = True
         self.touched = np.flatnonzero(is_touched)
         self.link = (np.cumsum(is_touched) - 1)[passed]
         # Odd factors made of what a group does with a link: as good as mixing both, at a tenth of the cost.
-        self.factor = _mix(np.concatenate([_shape(family.usage) for family in families])) | np.uint64(1)
+        self.factor = _mix(np.concatenate([_shape(group_set.usage) for group_set in group_sets])) | np.uint64(1)
         self._bounds = np.cumsum(sizes)[:-1]
         self._group_starts = np.flatnonzero(_is_new(self.group))
 
     def by_group(self, values: _Hashes) -> list[_Hashes]:
-        """Return the sums of the uses of each group, by family; every group passes a link."""
+        """Return the sums of the uses of each group, by group set; every group passes a link."""
         return np.split(np.add.reduceat(values, self._group_starts), self._bounds)
 
     def by_link(self, values: _Hashes) -> _Hashes:
@@ -121,36 +121,36 @@ class _Uses:
 
 
 @lru_cache(maxsize=16)
-def _uses(families: tuple[GroupSet, ...]) -> _Uses:
+def _uses(group_sets: tuple[GroupSet, ...]) -> _Uses:
     """Return the uses of links, which health does not change."""
-    return _Uses(families)
+    return _Uses(group_sets)
 
 
-def _group_hashes(families: Sequence[GroupSet], ranks: _Hashes, links: _Hashes, uses: _Uses) -> list[_Hashes]:
+def _group_hashes(group_sets: Sequence[GroupSet], ranks: _Hashes, links: _Hashes, uses: _Uses) -> list[_Hashes]:
     """Return a hash of each group: of its members' and of its links' with the use it makes of them."""
     mixed = _mix(ranks)
     loads = uses.by_group(links[uses.link] * uses.factor)
     found = []
-    for index, (family, load) in enumerate(zip(families, loads, strict=True)):
-        if family.directed:
-            sender, receiver = family.groups.T
+    for index, (group_set, load) in enumerate(zip(group_sets, loads, strict=True)):
+        if group_set.directed:
+            sender, receiver = group_set.groups.T
             members = _mix(mixed)[sender] + _mix(mixed + _RECEIVES)[receiver]
         else:
-            members = mixed[family.groups].sum(axis=1, dtype=np.uint64)
+            members = mixed[group_set.groups].sum(axis=1, dtype=np.uint64)
         found.append(_mix(members + load + np.uint64(index)))
     return found
 
 
-def _rank_hashes(families: Sequence[GroupSet], ranks: _Hashes, groups: list[_Hashes]) -> _Hashes:
+def _rank_hashes(group_sets: Sequence[GroupSet], ranks: _Hashes, groups: list[_Hashes]) -> _Hashes:
     """Return new hashes of ranks: the old ones and those of their groups, with the place in a directed one."""
     ranks = ranks.copy()
-    for family, hashes in zip(families, groups, strict=True):
-        if family.directed:
-            sender, receiver = family.groups.T
+    for group_set, hashes in zip(group_sets, groups, strict=True):
+        if group_set.directed:
+            sender, receiver = group_set.groups.T
             ranks[sender] += _mix(hashes)
             ranks[receiver] += _mix(hashes + _RECEIVES)
         else:
-            ranks[family.groups.ravel()] += np.repeat(hashes, family.groups.shape[1])
+            ranks[group_set.groups.ravel()] += np.repeat(hashes, group_set.groups.shape[1])
     return _mix(ranks)
 
 

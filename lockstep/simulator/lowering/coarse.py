@@ -1,4 +1,4 @@
-"""Passes that nothing can disturb, drawn as a few operations instead of act by act, and what those stand for.
+"""Passes that nothing can disturb, built as a few operations instead of op by op, and what those stand for.
 
 Classes of ranks that meet in collectives of all of them form a set. Between two meetings the slowest decides, so that
 all from the first meeting of a pass to the last has one length, whenever each class comes: a pass is what a class does
@@ -12,20 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.simulator.lowering.acts import Script
-from lockstep.simulator.lowering.board import Board, Flow
+from lockstep.simulator.lowering.link_model import Flow, LinkModel
+from lockstep.simulator.lowering.ops import Script
 from lockstep.simulator.lowering.program import RankClass
 from lockstep.simulator.strategy.schedule import BACKWARD
 
 _Group = tuple[int, int]
-"""A family and a class of its groups."""
+"""A group set and a class of its groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """The acts of a class within operations that stand for several, one operation for each of `passes`.
+    """The ops of a class within operations that stand for several, one operation for each of `passes`.
 
-    Acts begin `begin_s` after their operation and last `seconds`, arrays of shape (acts,). Each computes, where
+    Ops begin `begin_s` after their operation and last `seconds`, arrays of shape (ops,). Each computes, where
     `feature` is -1, or is a feature: `flows[feature]`, which moves `volumes_bytes[feature]`, and of which there are
     `counts[feature]` in a pass; meanwhile the class computes for `hides_s`. The class is busy from
     `busy_s[0]` to `busy_s[1]`, arrays of shape (stretches,), and waits for its set in between. Of an operation that
@@ -47,13 +47,13 @@ class Inside:
     hides_s: NDArray[np.float64]
 
     def features_s(self) -> list[float]:
-        """Return by flow the seconds of all its acts in all passes."""
+        """Return by flow the seconds of all its ops in all passes."""
         n = len(self.operations)
         named = zip(self.flows, self.volumes_bytes, self.counts, strict=True)
         return [n * count * (flow.latency_s + volume / flow.alone) for flow, volume, count in named]
 
     def act_features_s(self) -> NDArray[np.float64]:
-        """Return the seconds of the feature of each act, 0 where it computes."""
+        """Return the seconds of the feature of each op, 0 where it computes."""
         times = zip(self.flows, self.volumes_bytes, strict=True)
         alone_s = [flow.latency_s + volume / flow.alone for flow, volume in times]
         return np.where(self.feature >= 0, np.array([*alone_s, 0.0])[self.feature], 0.0)
@@ -63,7 +63,7 @@ class Inside:
         return len(self.operations) * float(np.minimum(self.act_features_s(), self.hides_s).sum())
 
     def carried_bytes(self) -> list[float]:
-        """Return by flow the bytes that its acts move in all passes."""
+        """Return by flow the bytes that its ops move in all passes."""
         n = len(self.operations) * self.carries
         return [n * count * volume for volume, count in zip(self.volumes_bytes, self.counts, strict=True)]
 
@@ -73,7 +73,7 @@ class Outline:
     """A pass of a set: heads and tails by class, 0.0 for none, and between them what the set does together.
 
     `together_s` is None for a set that meets no one: its heads are whole passes. `begin_s`, `busy_s` are as in
-    `Inside`, by class, and speak of the acts `first` to `behind`.
+    `Inside`, by class, and speak of the ops `first` to `behind`.
     """
 
     head_s: list[float]
@@ -89,7 +89,7 @@ class Outline:
 
 def outline(script: Script, speeds: Sequence[float], features_s: Sequence[float]) -> Outline:
     """Return the pass of classes of these `speeds`, whose features take `features_s`, by number in the script."""
-    # Arrays of shape (classes of the set, acts), and over the meetings or what lies between them.
+    # Arrays of shape (classes of the set, ops), and over the meetings or what lies between them.
     speed = np.array(speeds)
     meeting = np.flatnonzero(script.feature >= 0)
     taken = np.where(script.feature >= 0, np.array([*features_s, 0.0])[script.feature], 0.0)
@@ -160,28 +160,30 @@ def coarse_passes(rank_class: RankClass) -> int:
     return len(passes)
 
 
-def undisturbed_sets(classes: Sequence[RankClass], sending: Iterable[int], board: Board) -> list[tuple[int, ...]]:
-    """Return the sets of classes whose passes can be drawn as a whole; a class is in one of them or in none.
+def contention_free_sets(
+    classes: Sequence[RankClass], sending: Iterable[int], link_model: LinkModel
+) -> list[tuple[int, ...]]:
+    """Return the sets of classes whose passes can be built as a whole; a class is in one of them or in none.
 
     All features of a set are of groups of all its classes, and pass links that no one else uses meanwhile: no sends,
-    which are of the families `sending`, and no group but those that one of the set is in. Such a group has its turn
+    which are of the group sets `sending`, and no group but those that one of the set is in. Such a group has its turn
     before or after the feature, and where it is in the queue of gradients, after all passes up to the first sum.
     """
-    sends = {(family, group) for family in sending for group in board.group_of[family].values()}
-    passed = {link for group in sends for link in board.links_of(*group)}
-    families = {stage: _families(one) for stage, one in {each.stage: each for each in classes}.items()}
+    sends = {(group_set, group) for group_set in sending for group in link_model.group_of[group_set].values()}
+    passed = {link for group in sends for link in link_model.links_of(*group)}
+    group_sets = {stage: _group_sets(one) for stage, one in {each.stage: each for each in classes}.items()}
     visitors: dict[int, set[_Group]] = {}
     members: dict[_Group, tuple[int, ...]] = {}
     features: list[set[_Group]] = []
     for rank_class in classes:
         mine: set[_Group] = set()
-        for family, blocking in families[rank_class.stage]:
-            group = (family, board.group_of[family][rank_class.number])
+        for group_set, blocking in group_sets[rank_class.stage]:
+            group = (group_set, link_model.group_of[group_set][rank_class.number])
             if blocking:
                 mine.add(group)
             if group not in members:
-                members[group] = board.members(*group)
-                for link in board.links_of(*group):
+                members[group] = link_model.members(*group)
+                for link in link_model.links_of(*group):
                     visitors.setdefault(link, set()).add(group)
         features.append(mine)
     found = []
@@ -190,7 +192,7 @@ def undisturbed_sets(classes: Sequence[RankClass], sending: Iterable[int], board
         members_of_set = together.pop()
         if together or number != members_of_set[0]:
             continue
-        links = {link for group in mine for link in board.links_of(*group)}
+        links = {link for group in mine for link in link_model.links_of(*group)}
         if (
             all(features[other] == mine for other in members_of_set)
             and not links & passed
@@ -200,8 +202,8 @@ def undisturbed_sets(classes: Sequence[RankClass], sending: Iterable[int], board
     return found
 
 
-def _families(rank_class: RankClass) -> set[tuple[int, bool]]:
-    """Return the families that a class takes part in, and whether its passes wait for them."""
+def _group_sets(rank_class: RankClass) -> set[tuple[int, bool]]:
+    """Return the group sets that a class takes part in, and whether its passes wait for them."""
     passes = (each for program in rank_class.programs for each in (program.forward, program.last))
-    returns = {(phase.family, False) for queued in rank_class.returns for phase in queued.phases}
-    return returns.union(*(each.families for each in passes))
+    returns = {(phase.group_set, False) for queued in rank_class.returns for phase in queued.phases}
+    return returns.union(*(each.group_sets for each in passes))

@@ -1,4 +1,4 @@
-"""The execution graph: every act of every class of ranks as an operation, and what must end before it begins.
+"""The execution graph: every op of every class of ranks as an operation, and what must end before it begins.
 
 An operation lies in a queue of each of its ranks and starts when all that precede it have ended; a queue's order is
 made of edges too, so the executor knows no queues.
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.simulator.lowering.board import Flow
 from lockstep.simulator.lowering.coarse import Inside
+from lockstep.simulator.lowering.link_model import Flow
 
 COMPUTE = 0
 FEATURE = 1
@@ -24,7 +24,7 @@ Bounds = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Where the data goes from a chunk (stage, own number) to the next, by the families of sends in both directions."""
+    """Where the data goes from a chunk (stage, own number) to the next, by the group sets of sends both ways."""
 
     before: tuple[int, int]
     after: tuple[int, int]
@@ -39,9 +39,9 @@ class Graph:
 
     `seconds` is the work of a computation and the latency of a communication, `volume_bytes` what a flow then moves,
     `flow` the index in `flows` or -1. `owner` is the class of ranks of a computation, a number behind those of all
-    classes where several have it together, -1 for communication. `inside` holds the acts within operations that stand
+    classes where several have it together, -1 for communication. `inside` holds the ops within operations that stand
     for several. `bounds` gives by class the first and the last operation of each pass, arrays of shape (passes,).
-    `rows` holds the first operation of each row: equal operations, drawn at once, in the order of their passes.
+    `rows` holds the first operation of each row: equal operations, built at once, in the order of their passes.
     """
 
     queue: NDArray[np.int8]

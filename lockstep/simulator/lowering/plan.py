@@ -12,11 +12,11 @@ import numpy as np
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.hardware.cluster import Cluster, Device
-from lockstep.simulator.lowering.acts import Queued
 from lockstep.simulator.lowering.chunks import Chunk, compile_chunks
 from lockstep.simulator.lowering.context import ContextParallelism
-from lockstep.simulator.lowering.fabric import Fabric
 from lockstep.simulator.lowering.graph import Boundary
+from lockstep.simulator.lowering.group_topology import GroupTopology
+from lockstep.simulator.lowering.ops import Queued
 from lockstep.simulator.lowering.program import Program, compile_program, compile_returns
 from lockstep.simulator.models.model import Precision
 from lockstep.simulator.strategy.mesh import Mesh
@@ -36,7 +36,7 @@ class Plan:
     stages: Mapping[Mesh, Sequence[int]]
     returns: Mapping[Mesh, tuple[Queued, ...]]
     boundaries: Sequence[Boundary]
-    fabric: Fabric
+    group_topology: GroupTopology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,9 @@ def lockstep_axes(plan: Plan, own: Sequence[int]) -> frozenset[str]:
     programs = [plan.programs[index] for index in own]
     passes = [each for program in programs for each in (program.forward, program.backward)]
     met = [
-        frozenset[str]().union(*(plan.fabric.axes_of(family) for family, is_blocking in each.families if is_blocking))
+        frozenset[str]().union(
+            *(plan.group_topology.axes_of(group_set) for group_set, is_blocking in each.group_sets if is_blocking)
+        )
         for each in passes
     ]
     return frozenset.intersection(*met)
@@ -147,13 +149,13 @@ def _compiled(asked: _Asked) -> Plan:
         zero_copy=asked.zero_copy,
     )
     stages = _stages(chunks, asked.cluster)
-    fabric = Fabric(asked.cluster, dict(asked.algorithms), stages)
+    group_topology = GroupTopology(asked.cluster, dict(asked.algorithms), stages)
     made: dict[object, Program] = {}
     for chunk in chunks:
         key = (chunk.mesh.axes, tuple(chunk.contents))
         made[key] = made.get(key) or compile_program(
             chunk,
-            fabric,
+            group_topology,
             bucket_bytes=asked.bucket_bytes,
             copied_gather_bytes_per_second=asked.copied_gather_bytes_per_second,
             backward_prefetch=asked.backward_prefetch,
@@ -162,9 +164,9 @@ def _compiled(asked: _Asked) -> Plan:
         chunks=chunks,
         programs=[made[chunk.mesh.axes, tuple(chunk.contents)] for chunk in chunks],
         stages=stages,
-        returns={mesh: compile_returns(_returns(own, chunks), mesh, fabric) for mesh, own in stages.items()},
-        boundaries=_boundaries(chunks, stages, fabric),
-        fabric=fabric,
+        returns={mesh: compile_returns(_returns(own, chunks), mesh, group_topology) for mesh, own in stages.items()},
+        boundaries=_boundaries(chunks, stages, group_topology),
+        group_topology=group_topology,
     )
 
 
@@ -187,11 +189,13 @@ def _returns(own: Sequence[int], chunks: Sequence[Chunk]) -> list[Transfer]:
     return [transfer for index in own for transfer in chunks[index].part.returns]
 
 
-def _boundaries(chunks: Sequence[Chunk], stages: Mapping[Mesh, list[int]], fabric: Fabric) -> list[Boundary]:
+def _boundaries(
+    chunks: Sequence[Chunk], stages: Mapping[Mesh, list[int]], group_topology: GroupTopology
+) -> list[Boundary]:
     place = {index: (stage, number) for stage, own in enumerate(stages.values()) for number, index in enumerate(own)}
     ways = [(here.mesh, there.mesh) for here, there in pairwise(chunks)]
-    forward = fabric.sends(ways)
-    backward = fabric.sends([(there, here) for here, there in ways])
+    forward = group_topology.sends(ways)
+    backward = group_topology.sends([(there, here) for here, there in ways])
     return [
         Boundary(place[index], place[index + 1], forward[index], backward[index], chunks[index + 1].received_bytes)
         for index in range(len(ways))

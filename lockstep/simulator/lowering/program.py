@@ -1,4 +1,4 @@
-"""What one pipeline stage does in a pass, with its transfers as phases on the fabric and its gradients in buckets."""
+"""What one pipeline stage does in a pass, with its transfers as phases on its groups and its gradients in buckets."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.simulator.lowering.acts import Act, Await, Blocking, Compute, Pass, Queued
 from lockstep.simulator.lowering.chunks import Chunk
-from lockstep.simulator.lowering.fabric import Fabric
+from lockstep.simulator.lowering.group_topology import GroupTopology
+from lockstep.simulator.lowering.ops import Await, Blocking, Compute, Op, Pass, Queued
 from lockstep.simulator.lowering.segments import Feature, Gathered, Segment, Summed, Work
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.placement import PARTIAL, Placement, Transfer, transfers
@@ -80,11 +80,11 @@ class _Gathers:
     issued: int = 0
     waited: int = 0
 
-    def acts(self, mesh: Mesh, fabric: Fabric) -> Iterator[Act]:
+    def ops(self, mesh: Mesh, group_topology: GroupTopology) -> Iterator[Op]:
         """Yield the gathers to issue where the next weights are needed, and the wait for these."""
         last = min(self.waited + 1 + self.ahead, len(self.gathers))
         for ticket in range(self.issued, last):
-            yield Queued(tuple(fabric.phases(self.gathers[ticket].transfer, mesh)), ticket)
+            yield Queued(tuple(group_topology.phases(self.gathers[ticket].transfer, mesh)), ticket)
         self.issued = max(self.issued, last)
         yield Await(self.waited)
         self.waited += 1
@@ -92,7 +92,7 @@ class _Gathers:
 
 def compile_program(
     chunk: Chunk,
-    fabric: Fabric,
+    group_topology: GroupTopology,
     *,
     bucket_bytes: float,
     copied_gather_bytes_per_second: float | None = None,
@@ -104,15 +104,15 @@ def compile_program(
     rate; else they are gathered one unit ahead, in backward only with `backward_prefetch`.
     """
     part = chunk.part
-    made: dict[object, list[Act]] = {}
+    made: dict[object, list[Op]] = {}
     forward, backward = part.forward, part.backward
     ahead = 1 if backward_prefetch else 0
     if copied_gather_bytes_per_second is not None:
         forward, backward = (list(_waited_for(each, copied_gather_bytes_per_second)) for each in (forward, backward))
     return Program(
-        Pass(tuple(_acts(forward, chunk.mesh, fabric, bucket_bytes, made, last=False, ahead=1))),
-        Pass(tuple(_acts(backward, chunk.mesh, fabric, bucket_bytes, made, last=False, ahead=ahead))),
-        Pass(tuple(_acts(backward, chunk.mesh, fabric, bucket_bytes, made, last=True, ahead=ahead))),
+        Pass(tuple(_ops(forward, chunk.mesh, group_topology, bucket_bytes, made, last=False, ahead=1))),
+        Pass(tuple(_ops(backward, chunk.mesh, group_topology, bucket_bytes, made, last=False, ahead=ahead))),
+        Pass(tuple(_ops(backward, chunk.mesh, group_topology, bucket_bytes, made, last=True, ahead=ahead))),
     )
 
 
@@ -126,28 +126,28 @@ def _waited_for(segments: list[Segment], copied_bytes_per_second: float) -> Iter
             yield segment
 
 
-def compile_returns(returns: list[Transfer], mesh: Mesh, fabric: Fabric) -> tuple[Queued, ...]:
+def compile_returns(returns: list[Transfer], mesh: Mesh, group_topology: GroupTopology) -> tuple[Queued, ...]:
     """Return the gathers of updated weights, all of one kind and group in one."""
     volume: dict[tuple[str, frozenset[str]], float] = {}
     for transfer in returns:
         key = (transfer.kind, transfer.axes)
         volume[key] = volume.get(key, 0.0) + transfer.volume_bytes
-    return tuple(Queued(tuple(fabric.phases(Transfer(*key, total), mesh))) for key, total in volume.items())
+    return tuple(Queued(tuple(group_topology.phases(Transfer(*key, total), mesh))) for key, total in volume.items())
 
 
-def _acts(
+def _ops(
     segments: list[Segment],
     mesh: Mesh,
-    fabric: Fabric,
+    group_topology: GroupTopology,
     bucket_bytes: float,
-    made: dict[object, list[Act]],
+    made: dict[object, list[Op]],
     *,
     last: bool,
     ahead: int,
-) -> Iterator[Act]:
-    """Yield the acts of a pass; work is one act up to the next segment that it must end for.
+) -> Iterator[Op]:
+    """Yield the ops of a pass; work is one op up to the next segment that it must end for.
 
-    Weights are gathered so many units `ahead` of their use. `made` keeps acts by segment and by bucket: equal blocks
+    Weights are gathered so many units `ahead` of their use. `made` keeps ops by segment and by bucket: equal blocks
     have the same.
     """
     buckets = _Buckets(bucket_bytes)
@@ -157,37 +157,37 @@ def _acts(
         if isinstance(segment, Work):
             pending_s += segment.seconds
             continue
-        acts: list[Act] = []
+        ops: list[Op] = []
         if isinstance(segment, Feature):
-            acts = made.get(id(segment)) or made.setdefault(id(segment), list(_blocking(segment, mesh, fabric)))
+            ops = made.get(id(segment)) or made.setdefault(id(segment), list(_blocking(segment, mesh, group_topology)))
         elif isinstance(segment, Summed):
             if last or segment.every_pass:
                 pending_s += segment.copy_s
                 for bucket in buckets.add(segment):
-                    acts += made.get(bucket) or made.setdefault(bucket, [_sum(bucket, mesh, fabric)])
+                    ops += made.get(bucket) or made.setdefault(bucket, [_sum(bucket, mesh, group_topology)])
         else:
-            acts, copy_s = list(gathers.acts(mesh, fabric)), segment.copy_s
-        if acts and pending_s:
+            ops, copy_s = list(gathers.ops(mesh, group_topology)), segment.copy_s
+        if ops and pending_s:
             yield Compute(pending_s)
             pending_s = 0.0
-        yield from acts
+        yield from ops
         pending_s, copy_s = pending_s + copy_s, 0.0
     if pending_s:
         yield Compute(pending_s)
-    yield from (_sum(bucket, mesh, fabric) for bucket in buckets.rest())
+    yield from (_sum(bucket, mesh, group_topology) for bucket in buckets.rest())
 
 
-def _blocking(feature: Feature, mesh: Mesh, fabric: Fabric) -> Iterator[Act]:
+def _blocking(feature: Feature, mesh: Mesh, group_topology: GroupTopology) -> Iterator[Op]:
     """Yield the phases of a feature; what runs in parallel does so with the first."""
     hides_s = feature.hides_s
-    for phase in fabric.phases(feature.transfer, mesh):
+    for phase in group_topology.phases(feature.transfer, mesh):
         yield Blocking(phase, hides_s)
         hides_s = 0.0
 
 
-def _sum(bucket: tuple[frozenset[str], frozenset[str], float], mesh: Mesh, fabric: Fabric) -> Queued:
+def _sum(bucket: tuple[frozenset[str], frozenset[str], float], mesh: Mesh, group_topology: GroupTopology) -> Queued:
     sums, kept, total_bytes = bucket
     have: Placement = dict.fromkeys(sums, PARTIAL)
     want: Placement = dict.fromkeys(kept, 0)
-    found = [phase for t in transfers(total_bytes, have, want, mesh) for phase in fabric.phases(t, mesh)]
+    found = [phase for t in transfers(total_bytes, have, want, mesh) for phase in group_topology.phases(t, mesh)]
     return Queued(tuple(found))

@@ -241,7 +241,7 @@ def _near_node(root: Node, pattern: str) -> str:
 def check_size(model: ModelSpec, schedule: Schedule, sick: int, places: Places) -> None:
     """Refuse what would take minutes and gigabytes to simulate: blocks times micro-batches times different ranks."""
     blocks = len(model.blocks)
-    acts = blocks * schedule.micro_batches * (1 + sick)
-    if blocks > BLOCKS_MAX + 2 or acts > _ACTS_MAX:
+    ops = blocks * schedule.micro_batches * (1 + sick)
+    if blocks > BLOCKS_MAX + 2 or ops > _ACTS_MAX:
         got = f"{blocks} blocks x {schedule.micro_batches} micro-batches x {1 + sick} kinds of ranks"
         raise places.refuse(("strategy", "micro_batches"), got=got, expected=f"a product of at most {_ACTS_MAX}")

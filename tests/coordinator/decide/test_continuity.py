@@ -104,7 +104,7 @@ def test_what_was_learnt_of_another_attempt_is_not_taken(tmp_path, caplog):
     heir = live.followed_by(store)
     heir.attempt = 2
     heir.play(log, made.topology, first=0.6)
-    assert "of other ranks, groups, nodes or attempts; discarded" in caplog.text
+    assert "other ranks, groups, nodes or attempts; discarded" in caplog.text
     assert heir.runs.by_name["night"].remembered is None
     assert [line["id"] for line in heir.lines()] == [line["id"] for line in live.lines()]
     store.close()

@@ -7,7 +7,7 @@ import pytest
 from lockstep.contracts.errors import LocalError
 from lockstep.diagnosis.localisation import far_peers
 from lockstep.diagnosis.localisation.far_peers import count_far
-from lockstep.diagnosis.localisation.printed import normalised, sample_peers
+from lockstep.diagnosis.localisation.paper_rule import normalised, sample_peers
 
 LIMIT = np.float32(0.4)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.capturing.standing_worker import StandingWorker
+from exporter.capturing.persistent_worker import PersistentWorker
 from exporter.config import ExporterConfig
 from exporter.counts import Counts
 from exporter.exposing.collector import NodeCollector
@@ -140,7 +140,7 @@ async def test_a_capture_brings_what_its_rank_met(
 ):
     """From the answer of a real process to the summary on the bus: looks before and after it bracket the capture."""
     exporter = Exporter(replace(config, broker_port=mosquitto.port))
-    exporter._summariser._worker = StandingWorker(("/bin/false",), 1)  # the real one would wait for the hog
+    exporter._summariser._worker = PersistentWorker(("/bin/false",), 1)  # the real one would wait for the hog
     hog = started_by_none_of_us("-c", HOG, str(core))
     try:
         async with coordinating(mosquitto.port) as coordinator, running(exporter):

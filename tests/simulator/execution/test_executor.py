@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.contracts.errors import ConfigError
+from lockstep.simulator.execution.contention_free import longest_path
 from lockstep.simulator.execution.executor import execute
-from lockstep.simulator.execution.undisturbed import longest_path
-from lockstep.simulator.execution.waves import start_by_wave
+from lockstep.simulator.execution.topological_levels import start_by_level
 from lockstep.simulator.lowering.graph import FEATURE, GRADIENT
 from tests.simulator.jobs import chain, computations, features, flow, graph
 
@@ -109,7 +109,7 @@ def test_t5_undisturbed_is_the_longest_path(drawn):
     for events_only in (False, True):
         assert execute(of, sharing=False, events_only=events_only).end == pytest.approx(expected)
     spent = of.seconds + of.volume_bytes
-    assert start_by_wave(of, spent) + spent == pytest.approx(expected)
+    assert start_by_level(of, spent) + spent == pytest.approx(expected)
     assert longest_path(of)[1] == pytest.approx(expected)
 
 

@@ -6,7 +6,7 @@ import pytest
 from lockstep.simulator.hardware.cluster import IN, OUT, Cluster
 from lockstep.simulator.hardware.clusters import dgx_a100, hc2
 from lockstep.simulator.hardware.symmetry import collapse
-from lockstep.simulator.lowering.fabric import Fabric
+from lockstep.simulator.lowering.group_topology import GroupTopology
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.placement import Transfer
 
@@ -15,14 +15,14 @@ def partition(cluster: Cluster, sizes: dict[str, int], *axes: str):
     """Return the classes of a pipeline with collectives along `axes` and sends both ways."""
     mesh = Mesh.grid(sizes)
     stages = [mesh.at("pp", stage) for stage in range(sizes["pp"])]
-    fabric = Fabric(cluster, {}, stages)
+    group_topology = GroupTopology(cluster, {}, stages)
     for axis in axes:
-        fabric.phases(Transfer("all_reduce", frozenset([axis]), 1.0), stages[0])
+        group_topology.phases(Transfer("all_reduce", frozenset([axis]), 1.0), stages[0])
     pairs = list(pairwise(stages))
-    fabric.sends(pairs)
-    fabric.sends([(there, here) for here, there in pairs])
+    group_topology.sends(pairs)
+    group_topology.sends([(there, here) for here, there in pairs])
     kinds = np.repeat(np.arange(sizes["pp"]), len(stages[0]))
-    return collapse(kinds, fabric.families, fabric.capacity)
+    return collapse(kinds, group_topology.group_sets, group_topology.capacity)
 
 
 @pytest.mark.parametrize("sizes", [{"tp": 8, "dp": 4, "pp": 2}, {"tp": 8, "dp": 192, "pp": 8}])
@@ -61,12 +61,12 @@ def test_no_groups_no_ties():
 def test_the_way_back_passes_the_links_the_other_way():
     """A rank that sends back to the stage before passes the links that brought the message, outwards where it came in."""
     stages = [Mesh.grid({"tp": 2, "dp": 4, "pp": 2}).at("pp", stage) for stage in range(2)]
-    fabric = Fabric(hc2(2), {}, stages)
-    there, back = (fabric.families[fabric.sends([pair])[0]] for pair in (stages, stages[::-1]))
+    group_topology = GroupTopology(hc2(2), {}, stages)
+    there, back = (group_topology.group_sets[group_topology.sends([pair])[0]] for pair in (stages, stages[::-1]))
     assert back.groups.tolist() == there.groups[:, ::-1].tolist()
     links = hc2(2).links()
-    for family in (there, back):
-        for group, link, way in zip(family.usage.group, family.usage.link, family.usage.way, strict=True):
+    for group_set in (there, back):
+        for group, link, way in zip(group_set.usage.group, group_set.usage.link, group_set.usage.way, strict=True):
             below = link - links.offsets[1]  # only cards are passed: NVLink does not lead out of a node
-            assert way == (OUT if family.groups[group, 0] // 8 == below else IN)
-        assert len(family.usage.link) == 2 * len(family.groups)
+            assert way == (OUT if group_set.groups[group, 0] // 8 == below else IN)
+        assert len(group_set.usage.link) == 2 * len(group_set.groups)

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.simulator.hardware.clusters import dgx_a100, hc1, hc2
-from lockstep.simulator.lowering.acts import Blocking, Compute, Script
-from lockstep.simulator.lowering.board import Phase
 from lockstep.simulator.lowering.coarse import outline
+from lockstep.simulator.lowering.link_model import Phase
+from lockstep.simulator.lowering.ops import Blocking, Compute, Script
 from lockstep.simulator.models.transformers import gpt, moe
 from lockstep.simulator.simulate import Options, simulate
 from lockstep.simulator.strategy.preset import Degrees, preset
@@ -117,20 +117,20 @@ ACTS = st.lists(st.one_of(st.sampled_from([0.0, 0.5, 1.0, 2.5]), st.sampled_from
 
 @settings(deadline=None)
 @given(ACTS, st.lists(st.sampled_from([0.5, 0.8, 1.0]), min_size=1, max_size=3), st.lists(st.floats(0, 5), min_size=3))
-def test_an_outline_is_its_acts(acts, speeds, entered):
+def test_an_outline_is_its_acts(ops, speeds, entered):
     """Heads, the middle and tails end when stepping through the acts by hand does, and show when each act begins."""
     phases = {name: Phase("all_reduce", number, 1.0) for number, name in enumerate("ab")}
-    script = Script.of([Blocking(phases[act]) if act in phases else Compute(act) for act in acts])
+    script = Script.of([Blocking(phases[op]) if op in phases else Compute(op) for op in ops])
     takes = {phases["a"]: 0.25, phases["b"]: 3.0}
     found = outline(script, speeds, [takes[phase] for phase in script.phases])
     entered = entered[: len(speeds)]
     now, begun = list(entered), [[] for _ in speeds]
-    for act in acts:
-        if act in phases:
+    for op in ops:
+        if op in phases:
             now = [max(now)] * len(speeds)
         for index, speed in enumerate(speeds):
             begun[index].append(now[index])
-            now[index] += takes[phases[act]] if act in phases else act / speed
+            now[index] += takes[phases[op]] if op in phases else op / speed
     ends = [enter + head_s for enter, head_s in zip(entered, found.head_s, strict=True)]
     if found.together_s is not None:
         start_s = max(ends)

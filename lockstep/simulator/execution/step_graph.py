@@ -1,4 +1,4 @@
-"""Draws the graph of a step: passes that nothing can disturb as few operations each (`coarse`), others act by act."""
+"""Builds the graph of a step: passes that nothing can disturb as few operations each (`coarse`), others op by op."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -7,12 +7,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.simulator.execution.canvas import Canvas
+from lockstep.simulator.execution.graph_builder import GraphBuilder
 from lockstep.simulator.hardware.collectives import SEND
-from lockstep.simulator.lowering.acts import NOTHING, Compute, Pass, PassTemplate, Queued
-from lockstep.simulator.lowering.board import Board, Phase
-from lockstep.simulator.lowering.coarse import Inside, Outline, coarse_passes, outline, undisturbed_sets
+from lockstep.simulator.lowering.coarse import Inside, Outline, coarse_passes, contention_free_sets, outline
 from lockstep.simulator.lowering.graph import SENDING, Boundary, Bounds, Graph
+from lockstep.simulator.lowering.link_model import LinkModel, Phase
+from lockstep.simulator.lowering.ops import NOTHING, Compute, Pass, PassTemplate, Queued
 from lockstep.simulator.lowering.program import RankClass
 from lockstep.simulator.strategy.schedule import BACKWARD, FORWARD
 
@@ -25,35 +25,35 @@ _outline = lru_cache(maxsize=512)(outline)
 def build_graph(
     classes: Sequence[RankClass],
     boundaries: Sequence[Boundary],
-    board: Board,
+    link_model: LinkModel,
     *,
     coarse: bool = True,
     overlap_sends: bool = True,
 ) -> Graph:
-    """Return the graph of a step of all classes, `classes[i].number` being i; without `coarse`, act by act.
+    """Return the graph of a step of all classes, `classes[i].number` being i; without `coarse`, op by op.
 
     Without `overlap_sends` a stage begins no pass before the message of the one before has been sent.
     """
-    drawing = _Drawing(classes, Canvas(board))
+    step_graph = _StepGraph(classes, GraphBuilder(link_model))
     sending = {way for each in boundaries for way in (each.forward_family, each.backward_family)}
-    sets = undisturbed_sets(classes, sending, board) if coarse else []
+    sets = contention_free_sets(classes, sending, link_model) if coarse else []
     begun: dict[int, Bounds] = {}
     inside: list[Inside] = []
     for index, members in enumerate(sets):
-        together = _Together(drawing, [classes[number] for number in members], len(classes) + index)
+        together = _Together(step_graph, [classes[number] for number in members], len(classes) + index)
         begun.update(zip(members, together.draw(inside), strict=True))
-    bounds = [_Walk(drawing, rank_class).draw(begun.get(rank_class.number)) for rank_class in classes]
+    bounds = [_Walk(step_graph, rank_class).draw(begun.get(rank_class.number)) for rank_class in classes]
     for boundary in boundaries:
-        drawing.draw_sends(boundary, bounds, overlap=overlap_sends)
-    return drawing.canvas.finish(inside, bounds)
+        step_graph.draw_sends(boundary, bounds, overlap=overlap_sends)
+    return step_graph.builder.finish(inside, bounds)
 
 
-class _Drawing:
-    """The canvas, and what classes that are alike have in common."""
+class _StepGraph:
+    """The builder, and what classes that are alike have in common."""
 
-    def __init__(self, classes: Sequence[RankClass], canvas: Canvas) -> None:
+    def __init__(self, classes: Sequence[RankClass], builder: GraphBuilder) -> None:
         self.classes = classes
-        self.canvas = canvas
+        self.builder = builder
         self._updates: dict[tuple[tuple[Queued, ...], float], PassTemplate] = {}
         self._coarse: dict[int, int] = {}
         self._chosen: dict[tuple[int, int, int], tuple[_Places, _Places, _Places]] = {}
@@ -75,16 +75,18 @@ class _Drawing:
         if not overlap_s:
             yield from rank_class.returns
             return
-        board = self.canvas.board
+        link_model = self.builder.link_model
         for queued in rank_class.returns:
             phases = []
             for phase in queued.phases:
-                group = board.group_of[phase.family][rank_class.number]
-                seconds = board.flow(phase.family, group, phase.kind, phase.volume_bytes).seconds(phase.volume_bytes)
+                group = link_model.group_of[phase.group_set][rank_class.number]
+                seconds = link_model.flow(phase.group_set, group, phase.kind, phase.volume_bytes).seconds(
+                    phase.volume_bytes
+                )
                 shown = max(0.0, 1 - overlap_s / seconds)
                 overlap_s = max(0.0, overlap_s - seconds)
                 if shown:
-                    phases.append(Phase(phase.kind, phase.family, phase.volume_bytes * shown))
+                    phases.append(Phase(phase.kind, phase.group_set, phase.volume_bytes * shown))
             if phases:
                 yield Queued(tuple(phases), queued.ticket)
 
@@ -109,57 +111,57 @@ class _Drawing:
 
         Without `overlap` the sender's next pass waits for the message.
         """
-        canvas = self.canvas
+        builder = self.builder
         ways = (
             (FORWARD, boundary.forward_family, boundary.before, boundary.after),
             (BACKWARD, boundary.backward_family, boundary.after, boundary.before),
         )
-        for direction, family, source, target in ways:
-            for sender, group in canvas.board.group_of[family].items():
+        for direction, group_set, source, target in ways:
+            for sender, group in builder.link_model.group_of[group_set].items():
                 if self.classes[sender].stage != source[0]:
                     continue
-                receiver = canvas.board.members(family, group)[1]
+                receiver = builder.link_model.members(group_set, group)[1]
                 sent, micro, _ = self.chosen(self.classes[sender], direction, source[1])
-                number = canvas.flow_number(family, group, SEND, boundary.message_bytes)
-                drawn, arriving = canvas.send(SENDING, number, boundary.message_bytes, len(sent))
+                number = builder.flow_number(group_set, group, SEND, boundary.message_bytes)
+                drawn, arriving = builder.send(SENDING, number, boundary.message_bytes, len(sent))
                 _, _, taken = self.chosen(self.classes[receiver], direction, target[1])
                 begins, ends = bounds[sender]
-                canvas.runs.append((ends[sent], drawn))
+                builder.runs.append((ends[sent], drawn))
                 if not overlap:
                     followed = sent[sent < len(begins) - 1]
-                    canvas.runs.append((drawn[: len(followed)], begins[followed + 1]))
-                canvas.runs.append((arriving, bounds[receiver][0][taken[micro]]))
+                    builder.runs.append((drawn[: len(followed)], begins[followed + 1]))
+                builder.runs.append((arriving, bounds[receiver][0][taken[micro]]))
 
 
 class _Together:
-    """Draws the first passes of a set of classes, in which nothing can disturb them; `owner` is the set's number."""
+    """Builds the first passes of a set of classes, in which nothing can disturb them; `owner` is the set's number."""
 
-    def __init__(self, drawing: _Drawing, members: Sequence[RankClass], owner: int) -> None:
-        self.drawing = drawing
-        self.canvas = drawing.canvas
+    def __init__(self, step_graph: _StepGraph, members: Sequence[RankClass], owner: int) -> None:
+        self.step_graph = step_graph
+        self.builder = step_graph.builder
         self.members = members
         self.owner = owner
-        self.count = drawing.coarse_passes(members[0])
+        self.count = step_graph.coarse_passes(members[0])
         shape = (len(members), self.count)
         self.first, self.last = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
 
     def draw(self, inside: list[Inside]) -> list[Bounds]:
         """Draw the passes, record what is inside them, and return by class the first and last of each."""
         for chunk, program in enumerate(self.members[0].programs):
-            for direction, acts in ((FORWARD, program.forward), (BACKWARD, program.backward)):
-                of_kind, _, _ = self.drawing.chosen(self.members[0], direction, chunk)
+            for direction, ops in ((FORWARD, program.forward), (BACKWARD, program.backward)):
+                of_kind, _, _ = self.step_graph.chosen(self.members[0], direction, chunk)
                 of_kind = of_kind[: of_kind.searchsorted(self.count)]
                 if len(of_kind):
-                    inside += self._draw_kind(acts, of_kind)
+                    inside += self._draw_kind(ops, of_kind)
         for first, last in zip(self.first, self.last, strict=True):
-            self.canvas.runs.append((last[:-1], first[1:]))
+            self.builder.runs.append((last[:-1], first[1:]))
         return list(zip(self.first, self.last, strict=True))
 
-    def _draw_kind(self, acts: Pass, passes: _Places) -> Iterator[Inside]:
+    def _draw_kind(self, ops: Pass, passes: _Places) -> Iterator[Inside]:
         """Draw all passes of one chunk and direction."""
-        script, board, one = acts.script, self.canvas.board, self.members[0].number
+        script, link_model, one = ops.script, self.builder.link_model, self.members[0].number
         flows = tuple(
-            board.flow(phase.family, board.group_of[phase.family][one], phase.kind, phase.volume_bytes)
+            link_model.flow(phase.group_set, link_model.group_of[phase.group_set][one], phase.kind, phase.volume_bytes)
             for phase in script.phases
         )
         features_s = tuple(f.seconds(p.volume_bytes) for f, p in zip(flows, script.phases, strict=True))
@@ -167,7 +169,7 @@ class _Together:
         drawn = _outline(script, tuple(member.speed for member in self.members), features_s)
         shared = None
         if drawn.together_s is not None:
-            shared = self.canvas.add(drawn.together_s, self.owner, len(passes))
+            shared = self.builder.add(drawn.together_s, self.owner, len(passes))
         for index, member in enumerate(self.members):
             whole = self._draw_member(drawn, index, passes, shared)
             if script.phases:
@@ -188,27 +190,27 @@ class _Together:
                 )
 
     def _draw_member(self, drawn: Outline, index: int, passes: _Places, shared: _Places | None) -> _Places:
-        """Draw what one class does by itself before and after `shared`; return the operations of several acts."""
+        """Draw what one class does by itself before and after `shared`; return the operations of several ops."""
         number = self.members[index].number
         row = [] if shared is None else [shared]
         if shared is None or drawn.head_s[index]:
-            row.insert(0, self.canvas.add(drawn.head_s[index], number, len(passes)))
+            row.insert(0, self.builder.add(drawn.head_s[index], number, len(passes)))
         if drawn.tail_s[index]:
-            row.append(self.canvas.add(drawn.tail_s[index], number, len(passes)))
+            row.append(self.builder.add(drawn.tail_s[index], number, len(passes)))
         self.first[index, passes], self.last[index, passes] = row[0], row[-1]
-        self.canvas.runs += pairwise(row)
+        self.builder.runs += pairwise(row)
         return row[0] if shared is None else shared
 
 
 class _Walk:
-    """Draws the passes of one class in order, act by act.
+    """Builds the passes of one class in order, op by op.
 
     `before` and `queued` are the last operations of the pass and of the queue, `waits` what the next must wait for.
     """
 
-    def __init__(self, drawing: _Drawing, rank_class: RankClass) -> None:
-        self.drawing = drawing
-        self.canvas = drawing.canvas
+    def __init__(self, step_graph: _StepGraph, rank_class: RankClass) -> None:
+        self.step_graph = step_graph
+        self.builder = step_graph.builder
         self.rank_class = rank_class
         self.before = self.queued = NOTHING
         self.waits: list[int] = []
@@ -225,34 +227,34 @@ class _Walk:
         final = int(passes[:, 1].max())
         for index, (direction, micro, chunk) in enumerate(passes[coarse:].tolist(), coarse):
             program = self.rank_class.programs[chunk]
-            acts = program.forward if direction == FORWARD else program.last if micro == final else program.backward
-            first[index], last[index] = self._draw(acts.pattern, (direction, micro, chunk))
+            ops = program.forward if direction == FORWARD else program.last if micro == final else program.backward
+            first[index], last[index] = self._draw(ops.pattern, (direction, micro, chunk))
         if self.queued != NOTHING:
             self.waits.append(self.queued)
-        self._draw(self.drawing.update(self.rank_class), _RETURNS)
+        self._draw(self.step_graph.update(self.rank_class), _RETURNS)
         return first, last
 
     def _draw(self, pattern: PassTemplate, key: object) -> tuple[int, int]:
         """Draw one pass behind the one before; return its first and last operation."""
-        canvas, rank_class = self.canvas, self.rank_class
+        builder, rank_class = self.builder, self.rank_class
         drawn = np.empty(pattern.count, dtype=np.int64)
-        begin = canvas.add_each(pattern.work_s / rank_class.speed, rank_class.number)
+        begin = builder.add_each(pattern.work_s / rank_class.speed, rank_class.number)
         drawn[pattern.computing] = np.arange(begin, begin + len(pattern.work_s))
         for calls in pattern.calls:
-            begin = canvas.communicate(calls, rank_class.number, key)
+            begin = builder.communicate(calls, rank_class.number, key)
             drawn[calls.places] = np.arange(begin, begin + len(calls.places))
         source, target = pattern.edges
-        canvas.runs.append((drawn[source], drawn[target]))
+        builder.runs.append((drawn[source], drawn[target]))
         first, last = int(drawn[pattern.first]), int(drawn[pattern.last])
         for wait in self.waits:
-            canvas.edges += (wait, first)
+            builder.edges += (wait, first)
         self.waits = drawn[pattern.awaited].tolist()
         if self.before != NOTHING:
             for entering in drawn[pattern.entering].tolist():
-                canvas.edges += (self.before, entering)
+                builder.edges += (self.before, entering)
         self.before = last
         if pattern.first_queued != NOTHING:
             if self.queued != NOTHING:
-                canvas.edges += (self.queued, int(drawn[pattern.first_queued]))
+                builder.edges += (self.queued, int(drawn[pattern.first_queued]))
             self.queued = int(drawn[pattern.last_queued])
         return first, last

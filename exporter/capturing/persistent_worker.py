@@ -27,7 +27,7 @@ class Answer(NamedTuple):
     complaint: str
 
 
-class StandingWorker:
+class PersistentWorker:
     """Belongs to the event loop. `command` starts the process, which leads a process group of its own."""
 
     def __init__(self, command: tuple[str, ...], output_max_bytes: int) -> None:

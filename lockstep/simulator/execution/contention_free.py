@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.contracts.errors import ConfigError
-from lockstep.simulator.execution.waves import start_by_wave
+from lockstep.simulator.execution.topological_levels import start_by_level
 from lockstep.simulator.lowering.graph import COMPUTE, GRADIENT, Graph
 
 NEVER = float("inf")
-_WAVES_FROM = 20_000
-"""Operations from which on numpy's cost for each wave is less than Python's for each operation."""
+_LEVELS_FROM = 20_000
+"""Operations from which on numpy's cost for each level is less than Python's for each operation."""
 _ROUNDING = 1e-9
 """By which share of its capacity the sum of what a link carries may be wrong."""
 _Times = NDArray[np.float64]
@@ -24,7 +24,7 @@ def longest_path(graph: Graph) -> tuple[_Times, _Times, _Times]:
     moving = np.where(graph.flow >= 0, graph.volume_bytes / alone[graph.flow], graph.seconds)
     after = np.where(graph.flow >= 0, graph.seconds, 0.0)
     spent = moving + after
-    start = start_by_wave(graph, spent) if len(graph) > _WAVES_FROM else _one_by_one(graph, spent)
+    start = start_by_level(graph, spent) if len(graph) > _LEVELS_FROM else _one_by_one(graph, spent)
     return start, start + spent, start + moving
 
 

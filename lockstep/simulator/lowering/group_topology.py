@@ -21,7 +21,7 @@ from lockstep.simulator.hardware.collectives import (
     Link,
 )
 from lockstep.simulator.hardware.symmetry import GroupSet, Partition
-from lockstep.simulator.lowering.board import Board, Phase
+from lockstep.simulator.lowering.link_model import LinkModel, Phase
 from lockstep.simulator.strategy.mesh import Mesh, MeshAxis
 from lockstep.simulator.strategy.placement import Transfer
 
@@ -32,26 +32,26 @@ OUTER = "outer"
 _NO_DEVICE = Device(name="", flops_per_second=1.0, memory_bytes_per_second=1.0, memory_bytes=1.0)
 
 
-class Fabric:
-    """The families of groups that a job uses on a cluster. Grows while the job is compiled, then makes a board.
+class GroupTopology:
+    """The group sets of groups that a job uses on a cluster. Grows while the job is compiled, then makes a link model.
 
-    Meshes of one shape share their families, so that stages that are alike cost what one costs.
+    Meshes of one shape share their group sets, so that stages that are alike cost what one costs.
     """
 
     def __init__(self, cluster: Cluster, algorithms: Mapping[str, str], meshes: Iterable[Mesh]) -> None:
         self.cluster = cluster
         self._meshes = list(meshes)
-        self.families: list[GroupSet] = []
+        self.group_sets: list[GroupSet] = []
         self._links = cluster.links()
         self._algorithms = algorithms
         self._index: dict[object, int] = {}
         self._axes: dict[int, frozenset[str]] = {}
         self._phases: dict[tuple[Transfer, tuple[MeshAxis, ...]], list[Phase]] = {}
 
-    def on(self, cluster: Cluster) -> "Fabric":
-        """Return the same families on a cluster of the same shape, whose links have other health."""
-        other = Fabric(cluster, self._algorithms, self._meshes)
-        other.families = list(self.families)
+    def on(self, cluster: Cluster) -> "GroupTopology":
+        """Return the same group sets on a cluster of the same shape, whose links have other health."""
+        other = GroupTopology(cluster, self._algorithms, self._meshes)
+        other.group_sets = list(self.group_sets)
         return other
 
     @property
@@ -59,9 +59,9 @@ class Fabric:
         """Capacity of every uplink in either direction, bytes a second."""
         return self._links.capacity
 
-    def axes_of(self, family: int) -> frozenset[str]:
-        """Return the mesh axes along which a family's groups run; none of a family of sends."""
-        return self._axes.get(family, frozenset())
+    def axes_of(self, group_set: int) -> frozenset[str]:
+        """Return the mesh axes along which a group set's groups run; none of a group set of sends."""
+        return self._axes.get(group_set, frozenset())
 
     def phases(self, transfer: Transfer, mesh: Mesh) -> list[Phase]:
         """Return the collectives that perform `transfer` one after the other, by the algorithm of its kind."""
@@ -75,18 +75,18 @@ class Fabric:
             # Groups of one rank pass no link, and none of those may be entered.
             n_inner, n_outer = (self._made(mesh, transfer.axes, part).groups.shape[1] for part in (INNER, OUTER))
             if n_inner > 1 and n_outer > 1:
-                inner, outer = (self._family(mesh, transfer.axes, part) for part in (INNER, OUTER))
+                inner, outer = (self._group_set(mesh, transfer.axes, part) for part in (INNER, OUTER))
                 return [
                     Phase(REDUCE_SCATTER, inner, transfer.volume_bytes),
                     Phase(ALL_REDUCE, outer, transfer.volume_bytes / n_inner),
                     Phase(ALL_GATHER, inner, transfer.volume_bytes),
                 ]
-        return [Phase(transfer.kind, self._family(mesh, transfer.axes, WHOLE), transfer.volume_bytes)]
+        return [Phase(transfer.kind, self._group_set(mesh, transfer.axes, WHOLE), transfer.volume_bytes)]
 
     def sends(self, pairs: Sequence[tuple[Mesh, Mesh]]) -> list[int]:
-        """Return for each pair of meshes the family in which ranks of the first send to counterparts in the second.
+        """Return for each pair of meshes the group set in which ranks of the first send to counterparts in the second.
 
-        Pairs share a family as long as no rank in it sends to two or is sent to by two.
+        Pairs share a group set as long as no rank in it sends to two or is sent to by two.
         """
         shared: list[dict[Mesh, Mesh]] = []
         found = []
@@ -104,26 +104,26 @@ class Fabric:
             shared[number][sender] = receiver
             found.append(number)
         shape = self.cluster.shape
-        self.families += [_sending(shape, tuple(ways), tuple(ways.values())) for ways in shared]
-        return [number + len(self.families) - len(shared) for number in found]
+        self.group_sets += [_sending(shape, tuple(ways), tuple(ways.values())) for ways in shared]
+        return [number + len(self.group_sets) - len(shared) for number in found]
 
-    def _family(self, mesh: Mesh, axes: frozenset[str], part: str) -> int:
-        """Return the number of a family, entered where it is not yet."""
+    def _group_set(self, mesh: Mesh, axes: frozenset[str], part: str) -> int:
+        """Return the number of a group set, entered where it is not yet."""
         key = (mesh.axes, axes, part)
         if key not in self._index:
-            self._index[key] = len(self.families)
-            self._axes[len(self.families)] = axes
-            self.families.append(self._made(mesh, axes, part))
+            self._index[key] = len(self.group_sets)
+            self._axes[len(self.group_sets)] = axes
+            self.group_sets.append(self._made(mesh, axes, part))
         return self._index[key]
 
     def _made(self, mesh: Mesh, axes: frozenset[str], part: str) -> GroupSet:
-        """Return a family, not entered."""
+        """Return a group set, not entered."""
         alike = tuple(other for other in self._meshes if other.axes == mesh.axes)
         return _collective(self.cluster.shape, alike, axes, part)
 
-    def board(self, partition: Partition) -> Board:
-        """Return the classes of `partition` on the links; no family may be added afterwards."""
-        return Board(self.cluster, self._algorithms, self.families, partition, self.capacity)
+    def link_model(self, partition: Partition) -> LinkModel:
+        """Return the classes of `partition` on the links; no group set may be added afterwards."""
+        return LinkModel(self.cluster, self._algorithms, self.group_sets, partition, self.capacity)
 
 
 def forget() -> None:
@@ -137,7 +137,7 @@ def _bare(shape: tuple[tuple[int, bool], ...]) -> Cluster:
     return Cluster(name="", device=_NO_DEVICE, levels=tuple(levels))
 
 
-# What-ifs ask for the same groups again and again; a family of ten thousand ranks takes about a megabyte.
+# What-ifs ask for the same groups again and again; a group set of ten thousand ranks takes about a megabyte.
 @lru_cache(maxsize=32)
 def _collective(
     shape: tuple[tuple[int, bool], ...], meshes: tuple[Mesh, ...], axes: frozenset[str], part: str

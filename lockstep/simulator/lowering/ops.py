@@ -1,4 +1,4 @@
-"""What a class of ranks does in a pass, one act after the other, and all that drawing needs to know of a pass."""
+"""What a class of ranks does in a pass, one op after the other, and all that building needs to know of a pass."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.simulator.lowering.board import Phase
+from lockstep.simulator.lowering.link_model import Phase
 
 NOTHING = -1
 _Places = NDArray[np.int64]
@@ -43,52 +43,52 @@ class Await:
     ticket: int
 
 
-Act = Compute | Blocking | Queued | Await
+Op = Compute | Blocking | Queued | Await
 
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """The acts of a pass in order. What is made of them is made once, however many ranks and alternatives ask."""
+    """The ops of a pass in order. What is made of them is made once, however many ranks and alternatives ask."""
 
-    acts: tuple[Act, ...]
+    ops: tuple[Op, ...]
 
     @cached_property
     def script(self) -> "Script":
-        """The pass as an outline needs it; none of its acts may be queued."""
-        return Script.of(self.acts)
+        """The pass as an outline needs it; none of its ops may be queued."""
+        return Script.of(self.ops)
 
     @cached_property
     def pattern(self) -> "PassTemplate":
         """The pass as operations and edges."""
-        return PassTemplate.of(self.acts)
+        return PassTemplate.of(self.ops)
 
     @cached_property
     def is_queuing(self) -> bool:
         """Whether something of the pass goes into the gradient queue."""
-        return any(isinstance(act, Queued) for act in self.acts)
+        return any(isinstance(op, Queued) for op in self.ops)
 
     @cached_property
     def work_s(self) -> float:
         """The seconds that the pass computes at full speed."""
         return sum(
-            act.seconds if isinstance(act, Compute) else act.hides_s
-            for act in self.acts
-            if isinstance(act, Compute | Blocking)
+            op.seconds if isinstance(op, Compute) else op.hides_s
+            for op in self.ops
+            if isinstance(op, Compute | Blocking)
         )
 
     @cached_property
-    def families(self) -> frozenset[tuple[int, bool]]:
-        """The families of groups that the pass takes part in, and whether it waits for them."""
-        found = {(act.phase.family, True) for act in self.acts if isinstance(act, Blocking)}
-        queued = {(phase.family, False) for act in self.acts if isinstance(act, Queued) for phase in act.phases}
+    def group_sets(self) -> frozenset[tuple[int, bool]]:
+        """The group sets of groups that the pass takes part in, and whether it waits for them."""
+        found = {(op.phase.group_set, True) for op in self.ops if isinstance(op, Blocking)}
+        queued = {(phase.group_set, False) for op in self.ops if isinstance(op, Queued) for phase in op.phases}
         return frozenset(found | queued)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Script:
-    """The acts of a pass: seconds at full speed, 0 of a feature, and number in `phases`, NOTHING where it computes.
+    """The ops of a pass: seconds at full speed, 0 of a feature, and number in `phases`, NOTHING where it computes.
 
-    `hides_s` is what is computed next to a feature. Arrays of shape (acts,). `counts` is how often each of `phases`
+    `hides_s` is what is computed next to a feature. Arrays of shape (ops,). `counts` is how often each of `phases`
     comes. Compared by identity.
     """
 
@@ -99,17 +99,17 @@ class Script:
     counts: tuple[int, ...]
 
     @classmethod
-    def of(cls, acts: Sequence[Act]) -> "Script":
-        """Return the script of acts of which none is queued."""
+    def of(cls, ops: Sequence[Op]) -> "Script":
+        """Return the script of ops of which none is queued."""
         numbers: dict[Phase, int] = {}
         feature, work = [], []
-        for act in acts:
-            feature.append(numbers.setdefault(act.phase, len(numbers)) if isinstance(act, Blocking) else NOTHING)
-            work.append(act.seconds if isinstance(act, Compute) else 0.0)
+        for op in ops:
+            feature.append(numbers.setdefault(op.phase, len(numbers)) if isinstance(op, Blocking) else NOTHING)
+            work.append(op.seconds if isinstance(op, Compute) else 0.0)
         return cls(
             work_s=np.array(work, dtype=np.float64),
             feature=np.array(feature, dtype=np.int64),
-            hides_s=np.array([act.hides_s if isinstance(act, Blocking) else 0.0 for act in acts], dtype=np.float64),
+            hides_s=np.array([op.hides_s if isinstance(op, Blocking) else 0.0 for op in ops], dtype=np.float64),
             phases=tuple(numbers),
             counts=tuple(feature.count(number) for number in numbers.values()),
         )
@@ -117,30 +117,30 @@ class Script:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls:
-    """The communications of a pass in groups of one family, at `places`.
+    """The communications of a pass in groups of one group set, at `places`.
 
     `kinds` are those that differ, whether they block and the phase; `which` is the number among them of each.
     """
 
-    family: int
+    group_set: int
     places: _Places
     kinds: tuple[tuple[bool, Phase], ...]
     which: _Places
 
     @classmethod
-    def of(cls, family: int, places: Sequence[int], calls: Sequence[tuple[bool, Phase]]) -> "Calls":
+    def of(cls, group_set: int, places: Sequence[int], calls: Sequence[tuple[bool, Phase]]) -> "Calls":
         """Return what is called at `places`."""
         numbers: dict[tuple[bool, Phase], int] = {}
         which = [numbers.setdefault(call, len(numbers)) for call in calls]
-        return cls(family, np.array(places), tuple(numbers), np.array(which))
+        return cls(group_set, np.array(places), tuple(numbers), np.array(which))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTemplate:
-    """A pass act by act: operations by place, and the edges between them, as pairs of places.
+    """A pass op by op: operations by place, and the edges between them, as pairs of places.
 
     Of the `count` operations those at `computing` have `work_s` at full speed each; the others are in `calls`, by
-    family. `entering` wait for the end of the pass
+    group set. `entering` wait for the end of the pass
     before, `first_queued` for the last in the queue before. The pass begins with `first` and ends with `last`;
     whatever comes next also waits for `awaited`, and for `last_queued` in the queue. NOTHING where there is none.
     """
@@ -158,18 +158,18 @@ class PassTemplate:
     awaited: list[int]
 
     @classmethod
-    def of(cls, acts: Sequence[Act]) -> "PassTemplate":
-        """Return the pattern of a pass; one without blocking acts has a computation of 0 s that passes the data on."""
+    def of(cls, ops: Sequence[Op]) -> "PassTemplate":
+        """Return the pattern of a pass; one without blocking ops has a computation of 0 s that passes the data on."""
         draft = _Draft()
-        for act in acts:
-            draft.add(act)
+        for op in ops:
+            draft.add(op)
         if draft.first == NOTHING:
             draft.add(Compute(0.0))
         return draft.pattern()
 
 
 class _Draft:
-    """A pattern as its acts come by."""
+    """A pattern as its ops come by."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[bool, Phase] | float] = []
@@ -179,23 +179,23 @@ class _Draft:
         self.tickets: dict[int, int] = {}
         self.first = self.last = self.first_queued = self.queued = NOTHING
 
-    def add(self, act: Act) -> None:
-        if isinstance(act, Compute):
-            self._follow(act.seconds)
-        elif isinstance(act, Blocking):
-            if act.hides_s:
-                self._follow((True, replace(act.phase, is_start=True)))
+    def add(self, op: Op) -> None:
+        if isinstance(op, Compute):
+            self._follow(op.seconds)
+        elif isinstance(op, Blocking):
+            if op.hides_s:
+                self._follow((True, replace(op.phase, is_start=True)))
                 start = self.last
-            self._follow((True, act.phase))
-            if act.hides_s:
-                self._go_on(act.hides_s, start)
-        elif isinstance(act, Await):
-            self.awaited.append(self.tickets[act.ticket])
+            self._follow((True, op.phase))
+            if op.hides_s:
+                self._go_on(op.hides_s, start)
+        elif isinstance(op, Await):
+            self.awaited.append(self.tickets[op.ticket])
         else:
-            for index, phase in enumerate(act.phases):
+            for index, phase in enumerate(op.phases):
                 self._enqueue(phase, is_first=index == 0)
-            if act.ticket is not None:
-                self.tickets[act.ticket] = self.queued
+            if op.ticket is not None:
+                self.tickets[op.ticket] = self.queued
 
     def _follow(self, call: tuple[bool, Phase] | float) -> None:
         """Put an operation behind the one before and what it waits for."""
@@ -238,7 +238,7 @@ class _Draft:
                 computing.append(place)
                 work_s.append(call)
             else:
-                places, calls = by_family.setdefault(call[1].family, ([], []))
+                places, calls = by_family.setdefault(call[1].group_set, ([], []))
                 places.append(place)
                 calls.append(call)
         edges = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
@@ -246,7 +246,7 @@ class _Draft:
             count=len(self.calls),
             computing=np.array(computing, dtype=np.int64),
             work_s=np.array(work_s, dtype=np.float64),
-            calls=[Calls.of(family, *called) for family, called in by_family.items()],
+            calls=[Calls.of(group_set, *called) for group_set, called in by_family.items()],
             edges=(edges[:, 0], edges[:, 1]),
             entering=self.entering,
             first=self.first,

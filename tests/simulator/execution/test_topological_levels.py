@@ -1,13 +1,13 @@
-"""Leaps over waves that repeat: what they guess is proved, and where it is wrong nothing of it stays."""
+"""Extrapolation over levels that repeat: what they guess is proved, and where it is wrong nothing of it stays."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.simulator.execution import waves
-from lockstep.simulator.execution.undisturbed import longest_path
-from lockstep.simulator.execution.waves import start_by_wave
+from lockstep.simulator.execution import topological_levels
+from lockstep.simulator.execution.contention_free import longest_path
+from lockstep.simulator.execution.topological_levels import start_by_level
 from lockstep.simulator.simulate import Options, compile_job
 from lockstep.simulator.strategy.schedule import Schedule
 from tests.simulator.jobs import flat, uniform
@@ -21,9 +21,9 @@ def pipeline(stages, micro_batches, *, virtual=1, order="1f1b"):
 
 def leaps_of(graph, spent):
     """Return how many leaps are made, and whether their outcome is proved."""
-    run = waves._Waves(graph, spent, leaping=True)
+    run = topological_levels._Levels(graph, spent, extrapolates=True)
     run.run()
-    return run.leaps, run.is_proved()
+    return run.extrapolations, run.is_proved()
 
 
 def by_row(graph, values):
@@ -52,17 +52,17 @@ def test_leaps_change_nothing(name, values, late):
     spent = by_row(graph, values)
     for place, seconds in late:
         spent[int(place * len(spent))] += seconds
-    whole = start_by_wave(graph, spent, leaping=False)
-    assert start_by_wave(graph, spent) == pytest.approx(whole, rel=1e-11, abs=1e-11 * whole.max())
+    whole = start_by_level(graph, spent, extrapolates=False)
+    assert start_by_level(graph, spent) == pytest.approx(whole, rel=1e-11, abs=1e-11 * whole.max())
 
 
 @pytest.mark.parametrize("name", ["1F1B", "two stages"])
 def test_a_steady_pipeline_is_leapt_over(name):
-    """Most waves of a pipeline with many micro-batches are guessed, rightly."""
+    """Most levels of a pipeline with many micro-batches are guessed, rightly."""
     graph = GRAPHS[name]
     _, end, _ = longest_path(graph)
     spent = end - longest_path(graph)[0]
-    run = waves._Waves(graph, spent, leaping=True)
+    run = topological_levels._Levels(graph, spent, extrapolates=True)
     n_waves = 0
     advance = run._advance
 
@@ -73,7 +73,7 @@ def test_a_steady_pipeline_is_leapt_over(name):
 
     run._advance = count
     run.run()
-    assert (run.leaps, run.is_proved()) == (1, True)
+    assert (run.extrapolations, run.is_proved()) == (1, True)
     assert n_waves < len(graph) / 4
 
 
@@ -84,14 +84,14 @@ def test_a_wrong_guess_is_found_out():
     late = int(graph.rows[np.argmax(np.diff(graph.rows))]) + 110
     spent[late] = 50.0
     assert leaps_of(graph, spent) == (1, False)
-    whole = start_by_wave(graph, spent, leaping=False)
-    assert start_by_wave(graph, spent).tolist() == whole.tolist()
+    whole = start_by_level(graph, spent, extrapolates=False)
+    assert start_by_level(graph, spent).tolist() == whole.tolist()
 
 
 def test_the_proof_refuses_what_begins_too_late():
     """A timeline with slack is no longest path, nor is one that begins before what it waits for has ended."""
     graph = GRAPHS["two stages"]
-    run = waves._Waves(graph, by_row(graph, [1.0]), leaping=False)
+    run = topological_levels._Levels(graph, by_row(graph, [1.0]), extrapolates=False)
     run.run()
     assert run.is_proved()
     for shift in (0.5, -0.5):

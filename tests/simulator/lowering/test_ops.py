@@ -5,56 +5,56 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.simulator.lowering.acts import NOTHING, Await, Blocking, Compute, PassTemplate, Queued
-from lockstep.simulator.lowering.board import Phase
+from lockstep.simulator.lowering.link_model import Phase
+from lockstep.simulator.lowering.ops import NOTHING, Await, Blocking, Compute, PassTemplate, Queued
 
-PHASES = {name: Phase("all_reduce", family, 1.0) for family, name in enumerate("abc")}
+PHASES = {name: Phase("all_reduce", group_set, 1.0) for group_set, name in enumerate("abc")}
 TAKES = {PHASES["a"]: 0.25, PHASES["b"]: 3.0, PHASES["c"]: 1.0}
 
 
 @st.composite
 def passes(draw):
     """Return the acts of a pass; what is awaited was queued before."""
-    acts, tickets = [], 0
+    ops, tickets = [], 0
     for kind in draw(st.lists(st.sampled_from(["compute", "block", "queue", "ask", "await"]), max_size=12)):
         phases = tuple(PHASES[name] for name in draw(st.lists(st.sampled_from("abc"), min_size=1, max_size=2)))
         if kind == "compute":
-            acts.append(Compute(draw(st.sampled_from([0.0, 0.5, 2.0]))))
+            ops.append(Compute(draw(st.sampled_from([0.0, 0.5, 2.0]))))
         elif kind == "block":
-            acts.append(Blocking(phases[0]))
+            ops.append(Blocking(phases[0]))
         elif kind == "queue":
-            acts.append(Queued(phases))
+            ops.append(Queued(phases))
         elif kind == "ask":
-            acts.append(Queued(phases, ticket=tickets))
+            ops.append(Queued(phases, ticket=tickets))
             tickets += 1
         elif tickets:
-            acts.append(Await(draw(st.integers(0, tickets - 1))))
-    return acts
+            ops.append(Await(draw(st.integers(0, tickets - 1))))
+    return ops
 
 
-def by_hand(acts, now, queue_free):
+def by_hand(ops, now, queue_free):
     """Return when the pass ends and the queue is free, and what the next must wait for."""
     waits, ended = 0.0, {}
-    for act in acts:
-        if isinstance(act, Queued):
-            for phase in act.phases:
+    for op in ops:
+        if isinstance(op, Queued):
+            for phase in op.phases:
                 queue_free = max(queue_free, now) + TAKES[phase]
-            ended[act.ticket] = queue_free
-        elif isinstance(act, Await):
-            waits = max(waits, ended[act.ticket])
+            ended[op.ticket] = queue_free
+        elif isinstance(op, Await):
+            waits = max(waits, ended[op.ticket])
         else:
-            now = max(now, waits) + (act.seconds if isinstance(act, Compute) else TAKES[act.phase])
+            now = max(now, waits) + (op.seconds if isinstance(op, Compute) else TAKES[op.phase])
             waits = 0.0
-    if not any(isinstance(act, Compute | Blocking) for act in acts):
+    if not any(isinstance(op, Compute | Blocking) for op in ops):
         now, waits = max(now, waits), 0.0
     return now, queue_free, waits
 
 
 @settings(deadline=None)
 @given(passes(), st.sampled_from([0.0, 1.0]), st.sampled_from([0.0, 5.0]))
-def test_a_pattern_is_its_acts(acts, now, queue_free):
+def test_a_pattern_is_its_acts(ops, now, queue_free):
     """Ends of the pass and of its queue, and what is still awaited, are those of stepping through the acts."""
-    pattern = PassTemplate.of(acts)
+    pattern = PassTemplate.of(ops)
     spent = np.zeros(pattern.count)
     spent[pattern.computing] = pattern.work_s
     for calls in pattern.calls:
@@ -69,15 +69,15 @@ def test_a_pattern_is_its_acts(acts, now, queue_free):
     end = start + spent
     free = end[pattern.last_queued] if pattern.last_queued != NOTHING else queue_free
     waits = end[pattern.awaited].max(initial=0.0)
-    assert (end[pattern.last], free, waits) == pytest.approx(by_hand(acts, now, queue_free))
+    assert (end[pattern.last], free, waits) == pytest.approx(by_hand(ops, now, queue_free))
     assert pattern.first in pattern.entering
 
 
 def test_equal_calls_of_a_family_are_told_in_order():
     """Features and gradients of one family keep their places, and whether the pass waits for them."""
-    acts = [Blocking(PHASES["a"]), Queued((PHASES["a"], PHASES["b"])), Compute(1.0), Blocking(PHASES["a"])]
-    found = {calls.family: calls for calls in PassTemplate.of(acts).calls}
-    assert {family: calls.places.tolist() for family, calls in found.items()} == {0: [0, 1, 4], 1: [2]}
+    ops = [Blocking(PHASES["a"]), Queued((PHASES["a"], PHASES["b"])), Compute(1.0), Blocking(PHASES["a"])]
+    found = {calls.group_set: calls for calls in PassTemplate.of(ops).calls}
+    assert {group_set: calls.places.tolist() for group_set, calls in found.items()} == {0: [0, 1, 4], 1: [2]}
     assert [found[0].kinds[which] for which in found[0].which] == [
         (is_blocking, PHASES["a"]) for is_blocking in (True, False, True)
     ]

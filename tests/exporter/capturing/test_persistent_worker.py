@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.capturing.standing_worker import StandingWorker
+from exporter.capturing.persistent_worker import PersistentWorker
 from lockstep.contracts.errors import MalformedError
 from tests.exporter.capturing.test_summarise import is_gone
 from tests.exporter.conftest import until
@@ -22,8 +22,8 @@ sys.exit(serve(work))
 """
 
 
-def standing(body: str, **more: int) -> StandingWorker:
-    return StandingWorker((sys.executable, "-c", SERVE.format(body=body)), more.get("output_max_bytes", 1 << 16))
+def standing(body: str, **more: int) -> PersistentWorker:
+    return PersistentWorker((sys.executable, "-c", SERVE.format(body=body)), more.get("output_max_bytes", 1 << 16))
 
 
 async def test_answers_come_in_order_with_what_was_complained():

@@ -20,13 +20,13 @@ _WAYS = {BOTH_WAYS: (OUT, IN), OUT: (OUT,), IN: (IN,)}
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A collective in the groups of one family (an index of `Fabric.families`); `volume_bytes` as in `collectives`.
+    """A collective in the groups of a set (an index of `GroupTopology.group_sets`); `volume_bytes` as in `collectives`.
 
     One that `is_start` is only the meeting of the group, after which it begins.
     """
 
     kind: str
-    family: int
+    group_set: int
     volume_bytes: float
     is_start: bool = False
 
@@ -53,18 +53,18 @@ class Flow:
         return self.latency_s + self.ratio * volume_bytes / self.alone
 
 
-class Board:
-    """Flows by family, class of groups and kind of collective, made once each.
+class LinkModel:
+    """Flows by group set, class of groups and kind of collective, made once each.
 
-    `capacity` is that of one link of each class, in bytes a second. `group_of` maps by family the class of ranks (in a
-    directed one: of senders) to its class of groups.
+    `capacity` is that of one link of each class, in bytes a second. `group_of` maps by group set the class of ranks (in
+    a directed one: of senders) to its class of groups.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         algorithms: Mapping[str, str],
-        families: Sequence[GroupSet],
+        group_sets: Sequence[GroupSet],
         partition: Partition,
         capacity: NDArray[np.float64],
     ) -> None:
@@ -74,44 +74,44 @@ class Board:
         self.capacity: list[float] = np.repeat(capacity[representative], 2).tolist()
         self._algorithms = algorithms
         self._flows: dict[tuple[int, int, str], list[Flow]] = {}
-        self._sizes = [family.groups.shape[1] for family in families]
+        self._sizes = [group_set.groups.shape[1] for group_set in group_sets]
         self._members: list[list[tuple[int, ...]]] = []
         self._rows: list[list[list[_Row]]] = []
         self._carried: list[dict[tuple[int, int, int], int]] = []
         self._passed: list[list[set[int]]] = []
         self.group_of: list[dict[int, int]] = []
-        for family, classes in zip(families, partition.groups, strict=True):
+        for group_set, classes in zip(group_sets, partition.groups, strict=True):
             _, first = np.unique(classes, return_index=True)
-            members = _members(family, partition.ranks[family.groups[first]])
-            rows = _rows(family, first, partition.links)
-            joined = (row[:1] if family.directed else row for row in members)
+            members = _members(group_set, partition.ranks[group_set.groups[first]])
+            rows = _rows(group_set, first, partition.links)
+            joined = (row[:1] if group_set.directed else row for row in members)
             self.group_of.append({rank: group for group, row in enumerate(joined) for rank in row})
             self._members.append(members)
             self._rows.append(rows)
             self._passed.append([{2 * row[0] + way for row in own for way in _WAYS[row[4]]} for own in rows])
-            self._carried.append(_carried(family, classes, partition.links, representative))
+            self._carried.append(_carried(group_set, classes, partition.links, representative))
 
-    def members(self, family: int, group: int) -> tuple[int, ...]:
-        """Return the classes of a group's ranks, in a directed family sender and receiver."""
-        return self._members[family][group]
+    def members(self, group_set: int, group: int) -> tuple[int, ...]:
+        """Return the classes of a group's ranks, in a directed group set sender and receiver."""
+        return self._members[group_set][group]
 
-    def links_of(self, family: int, group: int) -> set[int]:
+    def links_of(self, group_set: int, group: int) -> set[int]:
         """Return the classes of links that a class of groups passes."""
-        return self._passed[family][group]
+        return self._passed[group_set][group]
 
-    def flow(self, family: int, group: int, kind: str, volume_bytes: float = 0.0) -> Flow:
+    def flow(self, group_set: int, group: int, kind: str, volume_bytes: float = 0.0) -> Flow:
         """Return the flow of `kind` in the class `group` of `family` that is through with the volume first."""
-        key = (family, group, kind)
+        key = (group_set, group, kind)
         flows = self._flows.get(key)
         if flows is None:
-            level = self.cluster.levels[max((row[1] for row in self._rows[family][group]), default=0)]
-            links = level.measured.get(self._sizes[family], (level.link,))
+            level = self.cluster.levels[max((row[1] for row in self._rows[group_set][group]), default=0)]
+            links = level.measured.get(self._sizes[group_set], (level.link,))
             flows = self._flows[key] = [self._make(key, link) for link in links]
         return flows[0] if len(flows) == 1 else min(flows, key=lambda flow: flow.seconds(volume_bytes))
 
     def _make(self, key: tuple[int, int, str], link: Link) -> Flow:
-        family, group, kind = key
-        rows, n = self._rows[family][group], self._sizes[family]
+        group_set, group, kind = key
+        rows, n = self._rows[group_set][group], self._sizes[group_set]
         algorithm = self._algorithms.get(kind, RING)
         cost = collective_cost(kind, RING if algorithm == HIERARCHICAL else algorithm, n)
         # Everybody to everybody: links see what crosses them.
@@ -120,7 +120,7 @@ class Board:
         level = levels[max((row[1] for row in rows), default=0)]
         loads = [cost.ratio * (members * beyond / (n - 1) if spread else 1.0) for _, _, members, beyond, _ in rows]
         ratio = max(loads, default=0.0)
-        carried = self._carried[family]
+        carried = self._carried[group_set]
         loaded: dict[int, float] = {}
         cap = alone = float("inf")
         for (number, height, members, _, way), load in zip(rows, loads, strict=True):
@@ -134,21 +134,21 @@ class Board:
         for number, use in loaded.items():
             alone = min(alone, self.capacity[number] / use)
         uses = tuple(sorted(loaded.items()))
-        return Flow(kind, cost.latency_s(link), ratio, cap, min(cap, alone), uses, self._members[family][group])
+        return Flow(kind, cost.latency_s(link), ratio, cap, min(cap, alone), uses, self._members[group_set][group])
 
 
-def _members(family: GroupSet, classes: NDArray[np.int64]) -> list[tuple[int, ...]]:
+def _members(group_set: GroupSet, classes: NDArray[np.int64]) -> list[tuple[int, ...]]:
     """Return the classes of ranks in one group of each class, given those of all its members."""
     rows = classes.tolist()
-    return [tuple(row) if family.directed else tuple(sorted(set(row))) for row in rows]
+    return [tuple(row) if group_set.directed else tuple(sorted(set(row))) for row in rows]
 
 
-def _rows(family: GroupSet, first: NDArray[np.int64], links: NDArray[np.int64]) -> list[list[_Row]]:
+def _rows(group_set: GroupSet, first: NDArray[np.int64], links: NDArray[np.int64]) -> list[list[_Row]]:
     """Return the uses of links that one group of each class makes, the group at `first`.
 
     Rows that differ in nothing count once: a group of two hundred nodes passes two hundred equal links.
     """
-    usage = family.usage
+    usage = group_set.usage
     begin, end = (np.searchsorted(usage.group, first, side=side) for side in ("left", "right"))
     counts = end - begin
     bounds = np.cumsum(counts)
@@ -160,10 +160,10 @@ def _rows(family: GroupSet, first: NDArray[np.int64], links: NDArray[np.int64]) 
 
 
 def _carried(
-    family: GroupSet, groups: NDArray[np.int64], links: NDArray[np.int64], representative: NDArray[np.int64]
+    group_set: GroupSet, groups: NDArray[np.int64], links: NDArray[np.int64], representative: NDArray[np.int64]
 ) -> dict[tuple[int, int, int], int]:
     """Return how many groups of a class one uplink of a class carries, by (class of groups, class of links, way)."""
-    usage = family.usage
+    usage = group_set.usage
     classes = links[usage.link]
     chosen = representative[classes] == usage.link
     shape = (int(groups.max()) + 1, len(representative), BOTH_WAYS + 1)

@@ -1,9 +1,9 @@
-"""The longest path through a large graph: all operations that are ready at once, wave by wave.
+"""The longest path through a large graph: all operations that are ready at once, level by level.
 
 Pipelines repeat. Once the last operations of every row under way begin the same time after those some places before,
-that time is taken for the period, and as many more are guessed as every row still has: waves that need not be gone
+that time is taken for the period, and as many more are guessed as every row still has: levels that need not be gone
 through. In the end it is proved that each operation begins when the last that it waits for ends, which is true of the
-longest path and of nothing else; where a guess was wrong, every wave is gone through.
+longest path and of nothing else; where a guess was wrong, every level is gone through.
 """
 
 import numpy as np
@@ -14,50 +14,50 @@ from lockstep.simulator.lowering.graph import Graph
 
 _FIRST_LOOK = 64
 _NEXT_LOOK = 1.2
-"""After how many waves to look for a period, and each time for how many more; a look costs as much as ten waves."""
+"""After how many levels to look for a period, and each time for how many more; a look costs as much as ten levels."""
 _ALIKE = 12
 """Operations of each row that must repeat to be taken for a period; the proof, not this, makes the result right."""
 _WORTH = 32
-"""Places from which on a leap, with its proof, costs less than the waves that it leaves out."""
+"""Places from which on a leap, with its proof, costs less than the levels that it leaves out."""
 _SAME = 1e-14
 """By which share of the path times may differ and be the same: rounding of a few sums."""
 _Places = NDArray[np.int64]
 _Times = NDArray[np.float64]
 
 
-def start_by_wave(graph: Graph, spent: _Times, *, leaping: bool = True) -> _Times:
+def start_by_level(graph: Graph, spent: _Times, *, extrapolates: bool = True) -> _Times:
     """Return when each operation starts that takes `spent` seconds, arrays of shape (operations,).
 
-    Without `leaping` no wave is left out, for comparison.
+    Without `extrapolates` no level is left out, for comparison.
 
     Raises
     ------
     ConfigError
         Operations wait for each other in a circle.
     """
-    waves = _Waves(graph, spent, leaping=leaping)
-    waves.run()
-    if waves.leaps and not waves.is_proved():
-        waves = _Waves(graph, spent, leaping=False)
-        waves.run()
-    left = len(graph) - int(np.count_nonzero(waves.finished))
+    levels = _Levels(graph, spent, extrapolates=extrapolates)
+    levels.run()
+    if levels.extrapolations and not levels.is_proved():
+        levels = _Levels(graph, spent, extrapolates=False)
+        levels.run()
+    left = len(graph) - int(np.count_nonzero(levels.finished))
     if left:
         raise ConfigError(f"order of the passes: got {left} operations that wait for each other")
-    return waves.start
+    return levels.start
 
 
-class _Waves:
-    """The state between two waves: what is finished, and of the rest how many it waits for and when it starts at least.
+class _Levels:
+    """The state between two levels: what is finished; for how many the rest waits, and when it starts at the earliest.
 
-    `leaps` counts the guesses that were made.
+    `extrapolations` counts the guesses that were made.
     """
 
-    def __init__(self, graph: Graph, spent: _Times, *, leaping: bool) -> None:
+    def __init__(self, graph: Graph, spent: _Times, *, extrapolates: bool) -> None:
         self.graph = graph
         self.spent = spent
         self.start: _Times = np.zeros(len(graph))
         self.finished = np.zeros(len(graph), dtype=bool)
-        self.leaps = 0
+        self.extrapolations = 0
         self._waiting = graph.indegree.copy()
         self._n_edges = np.diff(graph.first_successor)
         self._numbers = np.arange(len(graph.successors))
@@ -65,17 +65,17 @@ class _Waves:
         lengths = np.diff(graph.rows, append=len(graph))
         self._first = graph.rows[lengths > _WORTH]
         self._length = lengths[lengths > _WORTH]
-        self._leaping = leaping and len(self._first) > 0
+        self._extrapolates = extrapolates and len(self._first) > 0
 
     def run(self) -> None:
-        """Go through all waves."""
+        """Go through all levels."""
         ready = np.flatnonzero(self._waiting == 0)
-        wave, look = 0, _FIRST_LOOK
+        level, look = 0, _FIRST_LOOK
         while len(ready):
-            wave += 1
-            if self._leaping and wave == look:
+            level += 1
+            if self._extrapolates and level == look:
                 look = int(look * _NEXT_LOOK)
-                if self._leap():
+                if self._extrapolate():
                     ready = self._next()
             ready = self._advance(ready)
 
@@ -87,7 +87,7 @@ class _Waves:
         return bool(self.finished.all() and np.abs(due - self.start).max() <= _SAME * ends.max())
 
     def _advance(self, ready: _Places) -> _Places:
-        """Finish a wave; return the next."""
+        """Finish a level; return the next."""
         self.finished[ready] = True
         n_edges = self._n_edges[ready]
         ends = n_edges.cumsum()
@@ -102,7 +102,7 @@ class _Waves:
         chosen: _Places = found[mark[found] == numbers]
         return chosen
 
-    def _leap(self) -> bool:
+    def _extrapolate(self) -> bool:
         """Finish as many operations of each row under way as none of them lacks, if all rows have found one period."""
         rows = zip(self._first.tolist(), self._length.tolist(), strict=True)
         done = np.array([np.count_nonzero(self.finished[first : first + length]) for first, length in rows])
@@ -125,7 +125,7 @@ class _Waves:
         for place, start in zip((last[:, 0] + 1).tolist(), guess, strict=True):
             self.start[place : place + count] = start[:count]
             self.finished[place : place + count] = True
-        self.leaps += 1
+        self.extrapolations += 1
         return True
 
     def _shift(self, last: int, done: int) -> int:
@@ -137,7 +137,7 @@ class _Waves:
         return int(shifts[repeats][0]) if repeats.any() else 0
 
     def _next(self) -> _Places:
-        """Return the wave that is next after what is finished, and count again for how many the rest waits."""
+        """Return the level that is next after what is finished, and count again for how many the rest waits."""
         source, successors, finished = self._sources(), self.graph.successors, self.finished
         over = finished[source]
         self._waiting = self.graph.indegree - np.bincount(successors[over], minlength=len(finished))

@@ -1,30 +1,30 @@
-"""What a graph is drawn on: operations and edges as they come, arrays of all of them at the end."""
+"""What a graph is built on: operations and edges as they come, arrays of all of them at the end."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.simulator.lowering.acts import Calls
-from lockstep.simulator.lowering.board import Board, Flow
 from lockstep.simulator.lowering.coarse import Inside
 from lockstep.simulator.lowering.graph import COMPUTE, FEATURE, GRADIENT, Bounds, Graph
+from lockstep.simulator.lowering.link_model import Flow, LinkModel
+from lockstep.simulator.lowering.ops import Calls
 
 _NOTHING = -1
 _SHORT_LATENCY_RATIO = 0.1
 """Of a message's transfer: shorter latencies stay with it. Two operations for each message would cost large pipelines a
 fifth of their time (benchmarks/simulator_cost.py)."""
 _Row = tuple[int, int, float, float, int, int]
-"""Operations drawn at once: count, queue, seconds, bytes, flow, owner; several in an array of shape (rows, 6)."""
+"""Operations built at once: count, queue, seconds, bytes, flow, owner; several in an array of shape (rows, 6)."""
 _Rows = NDArray[np.float64]
 
 
-class Canvas:
-    """Operations are numbered as they are drawn; groups of several classes have theirs drawn once, by who comes first.
+class GraphBuilder:
+    """Operations are numbered as they are built; groups of several classes have theirs built once, by who comes first.
 
     `edges` holds source and target in turn, `runs` arrays of both.
     """
 
-    def __init__(self, board: Board) -> None:
-        self.board = board
+    def __init__(self, link_model: LinkModel) -> None:
+        self.link_model = link_model
         self.edges: list[int] = []
         self.runs: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         self._total = 0
@@ -67,10 +67,10 @@ class Canvas:
         self.runs += [(drawn[:-1], drawn[1:]), (drawn, arriving)]
         return drawn, arriving
 
-    def flow_number(self, family: int, group: int, kind: str, volume_bytes: float) -> int:
+    def flow_number(self, group_set: int, group: int, kind: str, volume_bytes: float) -> int:
         """Return the number of a flow in the graph."""
-        flow = self.board.flow(family, group, kind, volume_bytes)
-        if id(flow) not in self._numbers:  # the board makes each flow once and keeps it
+        flow = self.link_model.flow(group_set, group, kind, volume_bytes)
+        if id(flow) not in self._numbers:  # the link model makes each flow once and keeps it
             self._numbers[id(flow)] = len(self._flows)
             self._flows.append(flow)
         return self._numbers[id(flow)]
@@ -80,8 +80,8 @@ class Canvas:
 
         `key` identifies the pass: the members of a group draw its calls once.
         """
-        group = self.board.group_of[calls.family][rank_class]
-        place = (calls.family, group, key)
+        group = self.link_model.group_of[calls.group_set][rank_class]
+        place = (calls.group_set, group, key)
         if place not in self._shared:
             self._shared[place] = self._total
             rows = self._rows_of(calls, group)
@@ -94,7 +94,7 @@ class Canvas:
         if key not in self._called:
             kinds: list[_Row] = []
             for is_blocking, phase in calls.kinds:
-                number = self.flow_number(calls.family, group, phase.kind, phase.volume_bytes)
+                number = self.flow_number(calls.group_set, group, phase.kind, phase.volume_bytes)
                 flow, queue = self._flows[number], FEATURE if is_blocking else GRADIENT
                 moves = 0.0 if phase.is_start else 1.0
                 moved_bytes = flow.ratio * phase.volume_bytes * moves
@@ -109,7 +109,7 @@ class Canvas:
         return np.arange(first, self._total)
 
     def finish(self, inside: list[Inside], bounds: list[Bounds]) -> Graph:
-        """Return the graph of all that was drawn."""
+        """Return the graph of all that was built."""
         drawn = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
         source = np.concatenate([drawn[:, 0], *(run[0] for run in self.runs)])
         target = np.concatenate([drawn[:, 1], *(run[1] for run in self.runs)])
@@ -127,7 +127,7 @@ class Canvas:
             first_successor=np.concatenate(([0], np.cumsum(np.bincount(source, minlength=self._total)))),
             successors=target[order],
             indegree=np.bincount(target, minlength=self._total),
-            capacity=self.board.capacity,
+            capacity=self.link_model.capacity,
             inside=inside,
             bounds=bounds,
             rows=np.cumsum(count) - count,
