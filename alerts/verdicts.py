@@ -8,7 +8,7 @@ One group, evaluated in order: a silent alert reaches Alertmanager before the al
 and the tickets on a slow device end there before the page that keeps them back.
 """
 
-from alerts import causes, follow_ups, losses, memory, stops, symptoms
+from alerts import causes, follow_ups, losses, memory_alerts, stops, symptoms
 from alerts.policy import AlertPolicy, Site
 from alerts.recording import LONG_WINDOW
 from alerts.rule import Alert, RuleGroup
@@ -29,7 +29,7 @@ def group(site: Site, policy: AlertPolicy) -> RuleGroup:
             *symptoms.alerts(site, policy),
             *causes.alerts(site, policy),
             losses.alert(site, policy),
-            memory.alert(site, policy),
+            memory_alerts.alert(site, policy),
             follow_ups.function_found(site, policy),
         ),
     )

@@ -34,7 +34,7 @@ import lockstep
 from lockstep.accounting.block_reader import BlockReader
 from lockstep.accounting.step_builder import StepBuilder
 from lockstep.agent import bootstrap
-from lockstep.agent.device.streams import TorchStream
+from lockstep.agent.device.device_streams import TorchStream
 from lockstep.contracts.marks import BLOCK_BYTES
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, RECORD_STRUCT
 from lockstep.contracts.ring import BLOCKS_OFFSET

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from time import monotonic_ns, thread_time_ns
 
 from benchmarks.mark_cost import buffer_of
+from lockstep.agent.device.device_streams import Stamp
 from lockstep.agent.device.event_queue import EventQueue
-from lockstep.agent.device.streams import Stamp
 from lockstep.agent.mark_buffer import MarkBuffer
 from lockstep.agent.mark_writer import C_EXTENSION, PURE_PYTHON, mark_buffer_type
 from lockstep.contracts.marks import MARK_BYTES, pack_call_site

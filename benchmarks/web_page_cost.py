@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from coordinator.api.events import BROADCAST, digest
+from coordinator.api.event_stream import BROADCAST, digest
 from coordinator.api.heatmap import HEAT_MAPS
 from coordinator.api.pages import PAGES
 from coordinator.intake.timeline import StepRow

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from coordinator.api import (
     discovery,
-    events,
+    event_stream,
     fleet,
     heatmap,
     incidents,
@@ -61,7 +61,7 @@ def routes() -> list[web.RouteDef]:
         web.get("/api/v1/runs/{run}/spec", specification.show),
         web.put("/api/v1/runs/{run}/spec", specification.put),
         web.delete("/api/v1/runs/{run}/spec", specification.reset),
-        web.get("/api/v1/events", events.listen),
+        web.get("/api/v1/events", event_stream.listen),
         web.get("/api/v1/fleet", fleet.show),
         web.get("/api/v1/targets", discovery.list_targets),
         web.get("/api/v1/streams", streams.show),
@@ -85,7 +85,7 @@ def make_app(services: Services) -> web.Application:
     app[EXPOSITIONS], app[trace.TRACES] = Kept(EXPOSITIONS_MAX), Kept(trace.KEPT_MAX)
     app[series.SERIES] = Kept(series.KEPT_MAX)
     Compression().protect(app)
-    events.install(app)
+    event_stream.install(app)
     app.on_response_prepare.append(_harden)
     return app
 

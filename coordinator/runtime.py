@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from coordinator.api.events import BROADCAST
+from coordinator.api.event_stream import BROADCAST
 from coordinator.api.services import Services
 from coordinator.app import make_app
 from coordinator.bus import Bus

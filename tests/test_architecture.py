@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -196,7 +197,7 @@ def test_imports_follow_the_arrows(path):
         ("lockstep/simulator/simulate.py", "pandas"),
         ("lockstep/simulator/models/model.py", "lockstep.simulator.hardware.cluster"),
         ("lockstep/simulator/lowering/plan.py", "lockstep.simulator.execution.executor"),
-        ("lockstep/simulator/execution/events.py", "lockstep.simulator.forecast"),
+        ("lockstep/simulator/execution/event_simulation.py", "lockstep.simulator.forecast"),
         ("lockstep/trackers/forwarder.py", "coordinator.record.step_series"),
         ("lockstep/agent/hooks/api.py", "lockstep.trackers.forwarder"),
         ("exporter/reading/rings.py", "exporter.sending.publisher"),
@@ -297,6 +298,12 @@ def public_classes() -> dict[str, list[str]]:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(module_of(path))
     return found
+
+
+def test_no_module_name_stands_four_times():
+    """A name that many modules share finds none of them; packages' own `__init__.py` aside."""
+    names = Counter(path.name for path in source_files())
+    assert {name: count for name, count in names.items() if count > 3 and name != "__init__.py"} == {}
 
 
 def test_no_public_class_name_stands_twice():

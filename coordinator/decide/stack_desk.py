@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coordinator.detect.hangs.stacks import explain_hang
+from coordinator.detect.hangs.hang_stacks import explain_hang
 
 if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident

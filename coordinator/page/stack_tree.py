@@ -30,7 +30,7 @@ class TreeRow:
 
 
 def read_rows(lines: Sequence[str]) -> list[TreeRow]:
-    """Return the rows of a tree as `detect/hangs/stacks.py` writes it; what is no line of one is left out."""
+    """Return the rows of a tree as `detect/hangs/hang_stacks.py` writes it; what is no line of one is left out."""
     rows = []
     for line in lines:
         found = _LINE.match(line)

@@ -3,9 +3,9 @@
 from dashboards.builders import DashboardSpec, datasource_variable, run_variables, variable
 from dashboards.panels import AT_RUN, coordinator_variable
 from dashboards.queries import RUN
-from dashboards.run.breakdown import BANDWIDTH_AND_DEVICE, BREAKDOWN
 from dashboards.run.culprits import CULPRITS
 from dashboards.run.health import HEALTH
+from dashboards.run.step_breakdown import BANDWIDTH_AND_DEVICE, BREAKDOWN
 from dashboards.run.watching import WATCHING
 from dashboards.shared import MARKS
 

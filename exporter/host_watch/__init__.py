@@ -11,7 +11,7 @@
 Only the standard library. What this node does not let us read is absent, never 0.
 """
 
-from exporter.host_watch.reading import Target
+from exporter.host_watch.host_reading import Target
 from exporter.host_watch.sampler import ResourceSampler
 from exporter.host_watch.targets import find_targets
 from exporter.host_watch.watch import HostTotals, HostWatch, NodeLoad

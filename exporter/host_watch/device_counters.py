@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from exporter.host_watch.host_reading import Key, Target
 from exporter.host_watch.nvml import NvmlDevices
-from exporter.host_watch.reading import Key, Target
 
 SM, MEMORY, NVLINK = "sm", "memory", "nvlink"
 

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from exporter.host_watch.host_reading import HostReading, Key, RankReading, own_since
 from exporter.host_watch.proc import Process
-from exporter.host_watch.reading import HostReading, Key, RankReading, own_since
 
 BUSIEST_MAX = 3
 _LEAST_CORES = 0.01  # the resolution of the CPU's ticks in a second

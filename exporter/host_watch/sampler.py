@@ -15,9 +15,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from exporter.host_watch.device_counters import MEMORY, NVLINK, SM, DeviceCounters
+from exporter.host_watch.host_reading import Key, Target
 from exporter.host_watch.nvml import NvmlDevices, open_nvml
 from exporter.host_watch.proc import thread_times_ns
-from exporter.host_watch.reading import Key, Target
 from lockstep.contracts.node_samples import ResourceSeries
 
 PERIOD_NS = 20_000_000

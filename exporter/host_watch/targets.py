@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from exporter.host_watch.reading import Target
+from exporter.host_watch.host_reading import Target
 from exporter.reading.tracks import RunTrack
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import FINISHED

@@ -12,8 +12,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from exporter.host_watch.host_reading import HostReading, Key, Target, read_node
 from exporter.host_watch.intervals import BUSIEST_MAX, Interval, compare, covering
-from exporter.host_watch.reading import HostReading, Key, Target, read_node
 from exporter.host_watch.sampler import ResourceSampler
 from lockstep.contracts.messages import HostSpan
 from lockstep.contracts.node_samples import NodeSamples

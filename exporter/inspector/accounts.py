@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
-from exporter.host_watch.reading import Key
+from exporter.host_watch.host_reading import Key
 from exporter.inspector.domain_times import Membership
 from exporter.inspector.lines import InspectedOperation
 from lockstep.contracts.inspector_metrics import OTHER_OPERATION, PLACES_MAX

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from exporter.counts import Counts
-from exporter.host_watch.reading import Key
+from exporter.host_watch.host_reading import Key
 from exporter.inspector.accounts import InspectorAccounts, InspectorView
 from exporter.inspector.domain_times import Membership
 from exporter.inspector.dump_file import DumpFile

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from exporter.host_watch.host_reading import Key, Target
 from exporter.host_watch.proc import has_open
-from exporter.host_watch.reading import Key, Target
 from exporter.kernel_files import CGROUPS, PROC
 from exporter.memory.reading import MemoryHeadroom, anonymous_bytes, headroom, workers_bytes
 from exporter.memory.series import MemorySeries

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from exporter.host_watch.reading import Key
+from exporter.host_watch.host_reading import Key
 from exporter.inspector import OPERATION_VALUES, InspectorView
 from exporter.neighbours.kept import Labels
 from lockstep.contracts.neighbour_series import INSPECTOR_METRICS

@@ -33,7 +33,7 @@ from lockstep.agent.ring import FLAGS_OFFSET, RingWriter
 from lockstep.agent.run_claim import claim_run
 from lockstep.agent.settling import Settling
 from lockstep.agent.shared_directory import check_root, trusted_uids
-from lockstep.agent.stacks import StackDumps
+from lockstep.agent.stack_dumps import StackDumps
 from lockstep.agent.stepless import StepWatch
 from lockstep.agent.thread_exit import ThreadExit
 from lockstep.contracts.errors import LockstepError

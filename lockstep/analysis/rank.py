@@ -25,9 +25,9 @@ from lockstep.diagnosis.host_causes import judge_host, view_host
 from lockstep.diagnosis.roofline.classic import Rooflines, by_operator
 from lockstep.diagnosis.roofline.component_rules import shares
 from lockstep.diagnosis.roofline.components import classify
-from lockstep.diagnosis.roofline.judge import judge_operators
 from lockstep.diagnosis.roofline.kernel_counters import KernelCounters, component_table_of, kernel_counters_of
 from lockstep.diagnosis.roofline.roll_up import roll_up
+from lockstep.diagnosis.roofline.roofline_judge import judge_operators
 from lockstep.trace.ascend.communication import AscendCommunication
 from lockstep.trace.columns import TraceAbout, TraceColumns
 from lockstep.trace.critical_path.path import PathShare, ranked

@@ -10,7 +10,7 @@ from typing import Any
 from lockstep.contracts.errors import ConfigError, MalformedError
 from lockstep.doctor.checks import check_all
 from lockstep.doctor.facts import FACTS_VERSION, read_facts
-from lockstep.doctor.fleet import compare
+from lockstep.doctor.fleet_facts import compare
 from lockstep.doctor.verdict import FAIL, OK, ORDER, WARN, Check
 
 _FILE_MAX_BYTES = 1 << 20

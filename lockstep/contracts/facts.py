@@ -21,9 +21,9 @@ class RankFacts:
     the model FLOPs of a step come from: configured, parameters, measured or none, `mark_writer` what the agent's writer
     of marks is written in (`agent/mark_writer.py`), `collective_kernels` what its kernels in front of collectives are
     written in, `C++` or `Python`, and `collective_kernels_reason` why not in C++ (`agent/hooks/native.py`). `stacks` is
-    the signal at which the process writes its stacks, else why it does not (`agent/stacks.py`). `flight_recorder` is
-    the beginning of the paths into which torch's Flight Recorder writes its dumps, `flight_recorder_pipe` that of the
-    named pipes by which it is asked for one; both as the training has set them.
+    the signal at which the process writes its stacks, else why it does not (`agent/stack_dumps.py`). `flight_recorder`
+    is the beginning of the paths into which torch's Flight Recorder writes its dumps, `flight_recorder_pipe` that of
+    the named pipes by which it is asked for one; both as the training has set them.
     """
 
     device: Name = ""

@@ -7,7 +7,7 @@ from lockstep.diagnosis.communication_causes import thresholds as communication_
 from lockstep.diagnosis.finding import COMMUNICATION, COMPUTE
 from lockstep.diagnosis.host_causes import thresholds as host_limits
 from lockstep.diagnosis.remedies import FRAMEWORKS, Cause, Table, TableRow, table
-from lockstep.diagnosis.roofline import thresholds as operator_limits
+from lockstep.diagnosis.roofline import roofline_limits as operator_limits
 from lockstep.diagnosis.threshold import Threshold
 
 _LIMITS_BY_BOTTLENECK: dict[str, ModuleType] = {COMPUTE: operator_limits, COMMUNICATION: communication_limits}

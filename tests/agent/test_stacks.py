@@ -7,7 +7,7 @@ import textwrap
 PRELUDE = """
 import faulthandler, os, re, signal, sys, time
 from pathlib import Path
-from lockstep.agent.stacks import LOOK_INTERVAL_NS, StackDumps
+from lockstep.agent.stack_dumps import LOOK_INTERVAL_NS, StackDumps
 directory = Path(sys.argv[1])
 pipe = directory / "3.stacks"
 def is_caught():

@@ -15,7 +15,7 @@ from rich.console import Console
 from coordinator.settings.config import CoordinatorConfig
 from exporter.config import ExporterConfig
 from lockstep.cli.demo import session
-from lockstep.cli.demo.verdict import agent_seconds, agent_share, judge
+from lockstep.cli.demo.demo_verdict import agent_seconds, agent_share, judge
 from lockstep.cli.demo.view import DemoView, draw_verdict, print_verdict
 from tests.support.servers import free_port
 

@@ -1,6 +1,6 @@
 """What differs between nodes."""
 
-from lockstep.doctor.fleet import compare
+from lockstep.doctor.fleet_facts import compare
 from lockstep.doctor.verdict import FAIL, OK, WARN
 from tests.doctor.test_checks import HEALTHY
 

@@ -4,7 +4,7 @@
 Pure: progress in, verdict out; whether a run hangs at all, and since when, the state machine decides. In this order:
 
 0. Ranks whose process is gone never arrive. A job of which nothing is left does not hang: it has ended badly.
-1. Ranks that are waited for and wait for no one (`waiting.py`) have not arrived.
+1. Ranks that are waited for and wait for no one (`waiting_ranks.py`) have not arrived.
 2. Ranks wait, and everybody who is known has arrived: somebody has not of whom nothing is known.
 3. Ranks wait for each other in a circle. Those that went on after their last issue have not arrived (receives are often
    posted long before they are waited for); if there is none, collectives were issued in different orders.
@@ -15,7 +15,7 @@ Without progress (a step log, agents without collectives) the last steps show wh
 the same, so how far that is to be believed depends on how many are lost. Where all ranks have ended the same step, a
 hang, a job that was killed and a long pause look alike, and nothing is reported.
 
-Shapes: W ranks of the world, indexed by rank; E as in `waiting.py`.
+Shapes: W ranks of the world, indexed by rank; E as in `waiting_ranks.py`.
 """
 
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.detect.findings import LINK, UNKNOWN
-from coordinator.detect.hangs.waiting import Progress, Waiting, find_waiting
+from coordinator.detect.hangs.waiting_ranks import Progress, Waiting, find_waiting
 from lockstep.contracts.records import Flag
 
 if TYPE_CHECKING:

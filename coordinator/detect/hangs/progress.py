@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.detect.hangs.hang import who_is_late
-from coordinator.detect.hangs.waiting import ISSUE_FIELDS, Progress
+from coordinator.detect.hangs.waiting_ranks import ISSUE_FIELDS, Progress
 from coordinator.intake.groups import NO_GROUP
 from lockstep.contracts.messages import FINISHED, OPERATIONS, UNWATCHED
 

@@ -1,6 +1,6 @@
 """The device of the training thread: events behind its marks, so that what hides behind device work costs nothing.
 
-    streams.py      events: the only place that talks to a device library
+    device_streams.py      events: the only place that talks to a device library
     graphs.py       CUDA graphs: no event in a capture, no wait seen in a replay
     event_queue.py  events queued behind marks, and read as marks when the device has passed them
 
@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lockstep.agent.device.streams import find_stream
+from lockstep.agent.device.device_streams import find_stream
 
 if TYPE_CHECKING:
     from lockstep.agent.device.event_queue import EventQueue

@@ -25,7 +25,7 @@ from lockstep.agent.boundary import came_by_signal, describe, warn
 from lockstep.contracts.marks import DOMAIN_MASK, DOMAIN_SHIFT, MarkKind
 
 if TYPE_CHECKING:
-    from lockstep.agent.device.streams import Stamp, Stream
+    from lockstep.agent.device.device_streams import Stamp, Stream
     from lockstep.agent.mark_buffer import MarkBuffer
 
 BEHIND_SEGMENTS = 8

@@ -1,7 +1,7 @@
 """When CUDA graphs are captured and replayed: the methods of `torch.cuda.CUDAGraph`, which all of torch goes through.
 
 `torch.cuda.graph`, `make_graphed_callables` and torch.compile's graph trees call them. A capture begun by the CUDA
-library's own calls is seen on the current stream alone (device/streams.py), and a replay by them is not seen.
+library's own calls is seen on the current stream alone (device/device_streams.py), and a replay by them is not seen.
 """
 
 from collections.abc import Callable

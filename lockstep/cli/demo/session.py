@@ -15,7 +15,7 @@ import aiohttp
 from rich.console import Console
 
 from lockstep.agent.bootstrap import loader_environment
-from lockstep.cli.demo.verdict import EXPECTED, DemoVerdict, agent_seconds, agent_share, judge
+from lockstep.cli.demo.demo_verdict import EXPECTED, DemoVerdict, agent_seconds, agent_share, judge
 from lockstep.cli.demo.view import DemoView, draw_verdict, print_verdict
 from lockstep.cli.services_command import first_leaf
 from lockstep.cli.up import LOOPBACK, Up

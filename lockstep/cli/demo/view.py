@@ -12,7 +12,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.cli.demo.verdict import EXPECTED, DemoVerdict
+from lockstep.cli.demo.demo_verdict import EXPECTED, DemoVerdict
 from lockstep.html.units import counted, format_step
 
 _BAR_CELLS = 32

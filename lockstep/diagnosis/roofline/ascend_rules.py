@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from lockstep.diagnosis.finding import COMPUTE, Finding, NotJudged
 from lockstep.diagnosis.roofline.kernel_counters import BLOCKS, KernelCounters, is_aicpu
 from lockstep.diagnosis.roofline.operands import ascend_operands
-from lockstep.diagnosis.roofline.thresholds import (
+from lockstep.diagnosis.roofline.roofline_limits import (
     ATTENTION_AXIS,
     FREQUENCY_DROP,
     IDLE_MHZ,

@@ -17,7 +17,7 @@ from lockstep.diagnosis.roofline.devices import Roof, roof_of
 from lockstep.diagnosis.roofline.formulas import has_formula, work_of
 from lockstep.diagnosis.roofline.launches import launched_groups
 from lockstep.diagnosis.roofline.operands import parse_operands
-from lockstep.diagnosis.roofline.thresholds import PLAUSIBLE, UTILISATION
+from lockstep.diagnosis.roofline.roofline_limits import PLAUSIBLE, UTILISATION
 from lockstep.trace.columns import ABSENT, TraceColumns
 
 RULE = "classic roofline"

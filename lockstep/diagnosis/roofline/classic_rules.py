@@ -11,7 +11,7 @@ from lockstep.diagnosis.roofline.classic import (
     by_operator,
 )
 from lockstep.diagnosis.roofline.formulas import ELEMENTWISE
-from lockstep.diagnosis.roofline.thresholds import FINDINGS, OPERATOR_SHARE, UTILISATION
+from lockstep.diagnosis.roofline.roofline_limits import FINDINGS, OPERATOR_SHARE, UTILISATION
 from lockstep.diagnosis.verdict import HIGH, MEDIUM
 
 _SHAPES_CHARS = 120

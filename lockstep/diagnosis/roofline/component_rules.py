@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lockstep.diagnosis.finding import COMPUTE, Finding, NotJudged
 from lockstep.diagnosis.roofline.components import Bound, ComponentTable, Verdicts, classify
 from lockstep.diagnosis.roofline.kernel_counters import KernelCounters
-from lockstep.diagnosis.roofline.thresholds import FINDINGS, OPERATOR_SHARE, TASK_NS, TIME_RATIO
+from lockstep.diagnosis.roofline.roofline_limits import FINDINGS, OPERATOR_SHARE, TASK_NS, TIME_RATIO
 
 RULE = "component roofline"
 

@@ -21,7 +21,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.diagnosis.roofline.thresholds import TIME_RATIO, UTILISATION, VECTOR_UTILISATION
+from lockstep.diagnosis.roofline.roofline_limits import TIME_RATIO, UTILISATION, VECTOR_UTILISATION
 
 Ratios = NDArray[np.float64]
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.diagnosis.roofline.components import COMPONENTS, CUBE, VECTOR, ComponentTable, Ratios
-from lockstep.diagnosis.roofline.thresholds import PLAUSIBLE
+from lockstep.diagnosis.roofline.roofline_limits import PLAUSIBLE
 from lockstep.trace.ascend.kernels import Kernels
 
 _TIME_RATIOS = {

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from lockstep.diagnosis.roofline.classic import Rooflines, by_operator
 from lockstep.diagnosis.roofline.devices import Roof
-from lockstep.diagnosis.roofline.thresholds import UTILISATION
+from lockstep.diagnosis.roofline.roofline_limits import UTILISATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from lockstep.diagnosis.finding import Finding, NotJudged
-from lockstep.diagnosis.roofline.thresholds import DEVICE_BOUND, WORTH_FIXING
+from lockstep.diagnosis.roofline.roofline_limits import DEVICE_BOUND, WORTH_FIXING
 
 RULE = "operators"
 _NAMED = 3

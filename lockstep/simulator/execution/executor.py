@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.simulator.execution.contention_free import NEVER, first_crowding, first_overlap, longest_path
-from lockstep.simulator.execution.events import ExecutionState
+from lockstep.simulator.execution.event_simulation import ExecutionState
 from lockstep.simulator.lowering.graph import Graph
 
 _Times = NDArray[np.float64]

@@ -16,11 +16,11 @@ import numpy as np
 from lockstep.trace import names
 from lockstep.trace.columns import ANNOTATION, Mask, TraceColumns, WorkKind
 from lockstep.trace.intervals import Intervals, Times, merged, without
+from lockstep.trace.patterns.call_stacks import ROOT, Nested, nest, own_time
 from lockstep.trace.patterns.exposure import Covered, exposed, pieces
 from lockstep.trace.patterns.functions import Function, device_functions, short
 from lockstep.trace.patterns.pattern import OUTSIDE, STACK_MAX, FunctionClass
 from lockstep.trace.patterns.samples import Numbers
-from lockstep.trace.patterns.stacks import ROOT, Nested, nest, own_time
 from lockstep.trace.spans import in_order
 from lockstep.trace.waiting import waits
 

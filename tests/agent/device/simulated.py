@@ -6,7 +6,7 @@ The host queues work, events and waits and goes on; a stream begins a piece when
 from collections import deque
 from contextlib import contextmanager
 
-from lockstep.agent.device.streams import Stamp
+from lockstep.agent.device.device_streams import Stamp
 from lockstep.contracts.records import DOMAIN_KINDS
 from tests.agent.rings import unaccounted_ns
 
@@ -78,7 +78,7 @@ class Device:
         yield
         self.current = former
 
-    # The protocol of lockstep.agent.device.streams.Stream.
+    # The protocol of lockstep.agent.device.device_streams.Stream.
 
     def usable(self):
         return not self.capturing

@@ -12,8 +12,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader
 
 from lockstep.agent import device
+from lockstep.agent.device.device_streams import Stamp
 from lockstep.agent.device.event_queue import EventQueue
-from lockstep.agent.device.streams import Stamp
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING
 from lockstep.contracts.ring import STATE_FINISHED
 from tests.agent.rings import unaccounted_ns

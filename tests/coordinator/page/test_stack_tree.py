@@ -2,7 +2,7 @@
 
 import re
 
-from coordinator.detect.hangs.stacks import merge, tree_text
+from coordinator.detect.hangs.hang_stacks import merge, tree_text
 from coordinator.page.stack_tree import draw_stacks, read_rows
 
 MAIN, LATE, WAITS = ("/srv/train.py", 120, "main"), ("/srv/train.py", 88, "load"), ("/srv/torch.py", 3, "all_reduce")

@@ -16,7 +16,7 @@ from lockstep.diagnosis.roofline.components import (
     ideal_performance,
     utilisation,
 )
-from lockstep.diagnosis.roofline.thresholds import TIME_RATIO, UTILISATION, VECTOR_UTILISATION
+from lockstep.diagnosis.roofline.roofline_limits import TIME_RATIO, UTILISATION, VECTOR_UTILISATION
 
 UNKNOWN = float("nan")
 

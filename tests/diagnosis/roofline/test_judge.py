@@ -1,6 +1,6 @@
 """All rules on operators together."""
 
-from lockstep.diagnosis.roofline.judge import judge_operators
+from lockstep.diagnosis.roofline.roofline_judge import judge_operators
 from tests.diagnosis.roofline.test_classic import H100, gemm
 from tests.diagnosis.roofline.test_kernel_rules import made as kernels_of
 from tests.trace.made import columns_of

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lockstep.agent.ring import RingWriter
 from lockstep.agent.shared_directory import trusted_uids
-from lockstep.agent.stacks import StackDumps
+from lockstep.agent.stack_dumps import StackDumps
 from lockstep.contracts.ring import RingHeader
 from tests.support.users import GROUP, become
 

@@ -12,7 +12,7 @@ from exporter.capturing.summarise import Summariser, TraceJob
 from exporter.config import ExporterConfig
 from exporter.counts import Counts
 from exporter.host_watch import HostWatch
-from exporter.host_watch.reading import Target
+from exporter.host_watch.host_reading import Target
 from exporter.shared_directory import prepare_run
 from lockstep.contracts.messages import HostSpan
 from lockstep.contracts.node_samples import NodeSamples, ResourceSeries

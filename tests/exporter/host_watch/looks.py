@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from exporter.host_watch.host_reading import HostReading, RankReading, Target
 from exporter.host_watch.intervals import Interval
-from exporter.host_watch.reading import HostReading, RankReading, Target
 from exporter.host_watch.watch import HostSample
 from tests.exporter.host_watch.conftest import S
 

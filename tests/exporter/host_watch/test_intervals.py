@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
+from exporter.host_watch.host_reading import HostReading, Target, read_node
 from exporter.host_watch.intervals import Interval, compare, covering
-from exporter.host_watch.reading import HostReading, Target, read_node
 from tests.exporter.host_watch.conftest import TICK_NS, FakeNode
 
 

@@ -3,8 +3,8 @@
 import ctypes
 
 from exporter.host_watch.device_counters import MEMORY, NVLINK, SM
+from exporter.host_watch.host_reading import Target
 from exporter.host_watch.nvml import FieldValue, ProcessInfo, open_nvml
-from exporter.host_watch.reading import Target
 from exporter.host_watch.sampler import ResourceSampler
 from tests.exporter.host_watch.nvml_library import NvmlLibrary
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.host_watch.reading import Target
+from exporter.host_watch.host_reading import Target
 from exporter.host_watch.sampler import CPU, MEMORY, NIC, ResourceSampler, memory_bytes, network_bytes, network_peak
 
 MS = 1_000_000

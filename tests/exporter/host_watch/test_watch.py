@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from exporter.host_watch.reading import HostReading, Target
+from exporter.host_watch.host_reading import HostReading, Target
 from exporter.host_watch.watch import CAPTURE_NS, COST_RATIO, NEAR_NS, QUIET_NS, HostSample, HostTotals, HostWatch
 from tests.exporter.host_watch.conftest import MS, S
 from tests.exporter.host_watch.looks import KEY, TARGET, interval, look

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.host_watch.reading import Target
+from exporter.host_watch.host_reading import Target
 from exporter.memory.memory_watch import REPORT_NS, TARGETS_NS, MemoryWatch
 from exporter.reading.attempt_steps import AttemptSteps
 from exporter.reading.heartbeats import run_heartbeat

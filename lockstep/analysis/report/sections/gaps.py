@@ -6,7 +6,7 @@ from lockstep.analysis.report import reading
 from lockstep.analysis.report.view import ReportView
 from lockstep.diagnosis.communication_causes.thresholds import WAIT_RATIO
 from lockstep.diagnosis.parallelism import OVERLAP_RATIO
-from lockstep.diagnosis.roofline.thresholds import UTILISATION
+from lockstep.diagnosis.roofline.roofline_limits import UTILISATION
 from lockstep.html.markup import Html, code, left_out, section, soft, table, tag
 from lockstep.html.units import counted, format_ranks
 

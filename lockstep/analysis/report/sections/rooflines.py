@@ -9,7 +9,7 @@ from typing import Any
 from lockstep.analysis.report import reading
 from lockstep.analysis.report.parts import Rank
 from lockstep.analysis.report.view import ReportView
-from lockstep.diagnosis.roofline.thresholds import UTILISATION
+from lockstep.diagnosis.roofline.roofline_limits import UTILISATION
 from lockstep.html.bars import Stack, stacked
 from lockstep.html.markup import Html, cell, code, cut, folded, left_out, section, soft, table, tag
 from lockstep.html.scales import decades, shares

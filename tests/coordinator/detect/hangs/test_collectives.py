@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from coordinator.detect.hangs.collectives import compare_issued
-from coordinator.detect.hangs.stacks import MISMATCH, explain_hang
+from coordinator.detect.hangs.collective_progress import compare_issued
+from coordinator.detect.hangs.hang_stacks import MISMATCH, explain_hang
 from exporter.capturing.flight_dumps import FlightDump
 from lockstep.contracts.messages import RankStacks, RecordedCollective
 from tests.coordinator.detect.hangs.test_stacks import BACKWARD, stacks

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coordinator.detect.hangs.hang import who_is_late
-from coordinator.detect.hangs.waiting import ISSUE_FIELDS, Progress
+from coordinator.detect.hangs.waiting_ranks import ISSUE_FIELDS, Progress
 from lockstep.contracts.domains import Domain, Topology, from_degrees, from_groups
 from lockstep.contracts.messages import COLLECTIVE, OPERATIONS, RECEIVE, SEND
 from lockstep.contracts.records import Flag

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from coordinator.detect.hangs.hang_stacks import TREE_LINES_MAX, explain_hang, merge, place_of, tree_text
 from coordinator.detect.hangs.ranks_text import ranks_text
-from coordinator.detect.hangs.stacks import TREE_LINES_MAX, explain_hang, merge, place_of, tree_text
 from lockstep.contracts.messages import RankStacks, ThreadStack
 
 SITE = "/usr/lib/python3.11/site-packages"

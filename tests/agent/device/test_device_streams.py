@@ -12,8 +12,8 @@ import torch
 
 from lockstep.agent import device
 from lockstep.agent.device import make_event_queue
+from lockstep.agent.device.device_streams import NPU_VARIABLE, TorchStream, find_stream
 from lockstep.agent.device.graphs import Graphs
-from lockstep.agent.device.streams import NPU_VARIABLE, TorchStream, find_stream
 from tests.agent.device.marked import MarkedScene
 
 

@@ -6,8 +6,8 @@ import json
 import aiohttp
 import pytest
 
-from coordinator.api import events
-from coordinator.api.events import BROADCAST, LISTENERS_MAX, Broadcast
+from coordinator.api import event_stream
+from coordinator.api.event_stream import BROADCAST, LISTENERS_MAX, Broadcast
 from coordinator.api.services import ApiError
 from tests.coordinator.conftest import running, until
 from tests.coordinator.test_runs import play
@@ -68,7 +68,7 @@ async def test_a_slow_listener_costs_one_event():
 
 async def test_silence_is_kept_alive(monkeypatch):
     """A comment where nothing is new, so that no one between takes the connection for dead."""
-    monkeypatch.setattr(events, "_KEEPALIVE_S", 0.01)
+    monkeypatch.setattr(event_stream, "_KEEPALIVE_S", 0.01)
     async with Site() as site, site.client.get(PATH) as response:
         await next_event(response)
         assert await asyncio.wait_for(response.content.readuntil(b"\n\n"), 10) == b": still here\n\n"
@@ -86,7 +86,7 @@ async def test_the_end_of_the_coordinator_ends_every_stream():
 
 async def test_a_failed_look_is_counted_and_the_next_one_comes(monkeypatch):
     """A bug in what is known of one run must not leave every page without events for good."""
-    monkeypatch.setattr(events, "_PERIOD_S", 0.01)
+    monkeypatch.setattr(event_stream, "_PERIOD_S", 0.01)
     known = [[], ValueError("a bug"), [{"run": "job", "step": 1}]]
 
     def look():

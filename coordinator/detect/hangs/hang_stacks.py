@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.detect.findings import LINK, UNKNOWN
-from coordinator.detect.hangs.collectives import compare_issued
+from coordinator.detect.hangs.collective_progress import compare_issued
 from coordinator.detect.hangs.ranks_text import ranks_text
 from lockstep.contracts.messages import RankStacks, StackFrame
 from lockstep.contracts.stacks import is_own_file

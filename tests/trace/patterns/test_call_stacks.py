@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lockstep.trace.patterns import stacks
-from lockstep.trace.patterns.stacks import ROOT, nest, own_time
+from lockstep.trace.patterns import call_stacks as stacks
+from lockstep.trace.patterns.call_stacks import ROOT, nest, own_time
 
 
 def _events(*rows):
