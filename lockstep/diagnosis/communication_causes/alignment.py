@@ -4,8 +4,12 @@ All ranks leave a collective at about the same time, so between two ranks the en
 their clocks differ (0 for a shared clock). Collectives of one kind and size keep their order; those of different ones
 may swap places, and either trace may lack some: so each kind and size is laid side by side by itself, on the aligned
 clock, and of an uneven all-to-all, in which ranks have sizes of their own, what is left over by kind alone.
+
+Ranks leave a collective with a root, such as a broadcast, at times of their own, up to a step apart. These are laid
+side by side in order, between the others.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple
@@ -13,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.diagnosis.communication_causes.collectives import ROOTED
 from lockstep.simulator.hardware.collectives import ALL_TO_ALL
 
 SHIFT_MAX = 64
@@ -71,6 +76,8 @@ def clock_difference_ns(one: Side, other: Side) -> int | None:
     scatter clearly least is right; else none at all between captures of equal length, else the only one that fits.
     """
     is_even = len(one.signatures) == len(other.signatures)
+    if len(_met(one)) and len(_met(other)):
+        one, other = _only(one, _met(one)), _only(other, _met(other))
     one, other = (Side(each.signatures[:_LOOKED_AT], each.ends_ns[:_LOOKED_AT]) for each in (one, other))
     found: dict[int, _Fit] = {}
     for shift, apart_ns in _likely_shifts(one, other):
@@ -135,11 +142,46 @@ def _least(one: Side, other: Side) -> float:
 def _pairs(one: Side, other: Side, apart_ns: int) -> dict[int, int]:
     """Return for places of `other` those of `one`, given by how much the clock of `one` is ahead."""
     moved = other._replace(ends_ns=other.ends_ns + apart_ns)
-    found = _laid_side_by_side(one, moved, range(len(one.signatures)), range(len(other.signatures)), _whole)
+    found = _laid_side_by_side(one, moved, _met(one), _met(other), _whole)
     taken = set(found.values())
     mine = [at for at, (kind, _) in enumerate(one.signatures) if kind == ALL_TO_ALL and at not in taken]
     theirs = [at for at, (kind, _) in enumerate(other.signatures) if kind == ALL_TO_ALL and at not in found]
-    return found | _laid_side_by_side(one, moved, mine, theirs, _kind)
+    found |= _laid_side_by_side(one, moved, mine, theirs, _kind)
+    return found | _laid_between(one, moved, found)
+
+
+def _met(side: Side) -> list[int]:
+    """Return the places of collectives that all ranks leave together."""
+    return [at for at, (kind, _) in enumerate(side.signatures) if kind not in ROOTED]
+
+
+def _only(side: Side, places: Sequence[int]) -> Side:
+    return Side([side.signatures[at] for at in places], side.ends_ns[list(places)])
+
+
+def _laid_between(one: Side, other: Side, met: dict[int, int]) -> dict[int, int]:
+    """Return for rooted collectives of `other` those of `one` that lie between the same of `met`, in order.
+
+    By their ends where nothing was met.
+    """
+    mine, theirs = (sorted(set(range(len(side.signatures))).difference(_met(side))) for side in (one, other))
+    if not met:
+        return _laid_side_by_side(one, other, mine, theirs, _whole)
+    ours = _by_interval(one, mine, sorted(met.values()))
+    found: dict[int, int] = {}
+    for interval, places in _by_interval(other, theirs, sorted(met)).items():
+        if interval in ours:
+            pairs = _in_order(one.ends_ns, np.array(ours[interval]), other.ends_ns, np.array(places))
+            found.update((theirs_at, ours_at) for ours_at, theirs_at in pairs)
+    return found
+
+
+def _by_interval(side: Side, places: Iterable[int], met: Sequence[int]) -> dict[tuple[Signature, int], list[int]]:
+    """Return places by kind and size and by how many of `met` lie before them."""
+    found: dict[tuple[Signature, int], list[int]] = defaultdict(list)
+    for place in places:
+        found[side.signatures[place], bisect_left(met, place)].append(place)
+    return found
 
 
 def _whole(signature: Signature) -> Hashable:

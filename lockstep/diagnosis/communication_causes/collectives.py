@@ -26,6 +26,8 @@ from lockstep.simulator.hardware.collectives import (
 from lockstep.trace.columns import ABSENT, CollectiveArguments, TraceColumns, WorkKind
 
 BROADCAST, REDUCE, GATHER, SCATTER, BARRIER, OTHER = ("broadcast", "reduce", "gather", "scatter", "barrier", "other")
+ROOTED = frozenset((BROADCAST, REDUCE, GATHER, SCATTER))
+"""Kinds that ranks leave at times of their own: a root that only sends does not wait for those that receive."""
 _KINDS = (  # the first that the name holds, letters only
     ("allreduce", ALL_REDUCE),
     ("reducescatter", REDUCE_SCATTER),

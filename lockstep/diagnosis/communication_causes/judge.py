@@ -17,7 +17,8 @@ from lockstep.diagnosis.communication_causes.links import (
 from lockstep.diagnosis.communication_causes.matching import CollectiveTable, match_collectives
 from lockstep.diagnosis.communication_causes.messages import find_misaligned, find_small_messages
 from lockstep.diagnosis.communication_causes.settings import find_settings
-from lockstep.diagnosis.communication_causes.waiting import judge_transmission, judge_waiting
+from lockstep.diagnosis.communication_causes.transmission import judge_transmission
+from lockstep.diagnosis.communication_causes.waiting import judge_waiting
 from lockstep.diagnosis.finding import Finding, NotJudged
 from lockstep.trace.columns import TraceColumns
 

@@ -10,14 +10,16 @@ shortest one. With one clock for all ranks, that is the rank that starts last, a
 Shape suffixes: S collectives of one group, R ranks.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.diagnosis.communication_causes.collectives import Group
+from lockstep.diagnosis.communication_causes.awaited import awaited_first, waited_once_ns
+from lockstep.diagnosis.communication_causes.collectives import ROOTED, Group
 from lockstep.diagnosis.communication_causes.matching import CollectiveTable
 from lockstep.diagnosis.communication_causes.repetition import Repetition, repetition
 from lockstep.diagnosis.communication_causes.thresholds import BLAME_SHARE, COLLECTIVES, WAIT_RATIO, WORTH_RATIO
@@ -27,7 +29,7 @@ from lockstep.trace.columns import ABSENT
 from lockstep.trace.intervals import Intervals, merged, without
 from lockstep.trace.patterns.exposure import Covered
 
-SLOW_RANK, SLOW_LINK = ("waiting_for_straggler", "slow_link")
+SLOW_RANK = "waiting_for_straggler"
 RULE = "waiting in collectives"
 _BLAME_RANKS = 4  # of the recordings that the share to blame is from
 
@@ -50,7 +52,7 @@ def wait_ratio(time_SR: Times) -> float:
     Of one collective it is equation 2; of several, equation 1 summed over them on both sides.
     """
     count_S = np.asarray((~np.isnan(time_SR)).sum(axis=1))
-    slowest_S = _greatest(time_SR)
+    slowest_S = greatest(time_SR)
     total = float((slowest_S * count_S)[count_S > 0].sum())
     return 1 - float(np.nansum(time_SR)) / total if total > 0 else 0.0
 
@@ -70,7 +72,7 @@ def _waited_ns(table: CollectiveTable, begin_ns: NDArray[np.int64]) -> Times:
     if not table.clock_is_shared:
         return np.asarray(lasting - _least(lasting)[:, None])
     begin = _known(_since_first(table, begin_ns), table)
-    return np.minimum(_greatest(begin)[:, None] - begin, lasting)
+    return np.minimum(greatest(begin)[:, None] - begin, lasting)
 
 
 def transmission_ns(table: CollectiveTable) -> Times:
@@ -82,8 +84,8 @@ def transmission_ns(table: CollectiveTable) -> Times:
     found = _least(duration)
     if table.clock_is_shared:
         start = _known(_since_first(table, table.start_ns), table)
-        found = np.minimum(_greatest(start + duration) - _greatest(start), _greatest(duration))
-    vendor = _greatest(np.where(table.transit_ns > 0, table.transit_ns, np.nan))
+        found = np.minimum(greatest(start + duration) - greatest(start), greatest(duration))
+    vendor = greatest(np.where(table.transit_ns > 0, table.transit_ns, np.nan))
     return np.where(np.isnan(vendor), found, vendor)
 
 
@@ -97,7 +99,7 @@ def _since_first(table: CollectiveTable, begin_ns: NDArray[np.int64]) -> NDArray
     return np.asarray(begin_ns - began.min(axis=1, initial=np.iinfo(np.int64).max)[:, None])
 
 
-def _greatest(values_SR: Times) -> Times:
+def greatest(values_SR: Times) -> Times:
     """Return the largest known value of each row, NaN where none is."""
     return np.asarray(np.fmax.reduce(values_SR, axis=1, initial=np.nan))
 
@@ -145,12 +147,12 @@ class GroupWaiting:
 
     `compute_ratio`, `elapsed_ratio` and `transit_ratio` are R_wait on the compute before the sync (what a rank spent in
     other groups' collectives is none), on the collectives' durations and on the vendor's transmission times (NaN where
-    it gives none). `last` is how often a rank was the one that all others waited for, `caused_ns` what they waited
-    then, summed over ranks and collectives, `once_ns` the most of it in one collective, and `repeated` in how many
-    steps most of it was for this rank. `waited_ns` is the time in which a rank waited, `lost_ns` the time that every
-    other rank lost to this one: in which it waited for it and its device had nothing to compute. Collectives that run
-    side by side count once in both. `transmits_ns`, of shape (n_collectives, n_ranks), is what each collective takes
-    without waiting, NaN where a rank is not in it.
+    it gives none). `awaited` is in how many collectives the others waited for a rank (`awaited_first`), `caused_ns`
+    what they waited then, summed over ranks and collectives, `once_ns` the most of it in one collective, and `repeated`
+    in how many steps most of it was for this rank. `waited_ns` is the time in which a rank waited, `lost_ns` the time
+    that every other rank lost to this one: in which it waited for it and its device had nothing to compute. Collectives
+    that run side by side count once in both. `transmits_ns`, of shape (n_collectives, n_ranks), is what each collective
+    takes without waiting, NaN where a rank is not in it.
     """
 
     group: Group
@@ -163,7 +165,7 @@ class GroupWaiting:
     caused_ns: Times
     once_ns: Times
     lost_ns: Times
-    last: NDArray[np.int64]
+    awaited: NDArray[np.int64]
     repeated: Repetition
     duration_ns: Times
     transmits_ns: Times
@@ -182,10 +184,31 @@ def group_waiting(
     transmits = np.where(table.present, table.duration_ns, np.nan) - _waited_ns(table, table.start_ns)
     found = []
     for group in dict.fromkeys(table.groups):
-        rows = table.rows_of(group)
+        rows = _comparable_rows(table, group)
         computed_before = computed_before_ns(table, rows, _elsewhere(table, rows, computing))
         found.append(_group_waiting(table, rows, waited[rows], transmits[rows], computed_before, busy, steps))
     return sorted(found, key=lambda each: -float(np.nansum(each.waited_ns)))
+
+
+def transmission_by_rank_ns(waiting: Iterable[GroupWaiting]) -> dict[int, int]:
+    """Return what the matched collectives of each rank take without waiting for other ranks, over all its groups."""
+    found: Counter[int] = Counter()
+    for each in waiting:
+        totals_ns = np.nansum(np.maximum(each.transmits_ns, 0), axis=0)
+        found.update(dict(zip(each.ranks, totals_ns.astype(np.int64).tolist(), strict=True)))
+    return dict(found)
+
+
+def _comparable_rows(table: CollectiveTable, group: Group) -> NDArray[np.int64]:
+    """Return the rows of a group in which its waiting shows: without one clock, those that all leave together.
+
+    A group that has no others keeps its rooted ones.
+    """
+    rows = table.rows_of(group)
+    if table.clock_is_shared:
+        return rows
+    met = rows[[table.kinds[row] not in ROOTED for row in rows.tolist()]]
+    return met if len(met) else rows
 
 
 def _group_waiting(  # noqa: PLR0917  (all of one group)
@@ -202,20 +225,22 @@ def _group_waiting(  # noqa: PLR0917  (all of one group)
     members = np.flatnonzero(present.any(axis=0))
     waited = waited[:, members]
     arrived_ns = table.arrived_ns[rows][:, members]
-    last = np.where(np.isnan(waited), np.inf, waited).argmin(axis=1)
+    awaited = np.where(np.isnan(waited), np.inf, waited).argmin(axis=1)
+    if table.clock_is_shared:
+        awaited = awaited_first(awaited, waited, arrived_ns, (table.start_ns + table.duration_ns)[rows][:, members])
     caused, once = np.zeros((2, len(members)))
-    np.add.at(caused, last, np.nansum(waited, axis=1))
-    np.maximum.at(once, last, np.nansum(waited, axis=1))
+    np.add.at(caused, awaited, np.nansum(waited, axis=1))
+    np.maximum.at(once, awaited, np.nansum(waited, axis=1))
     marked = next((at for at, member in enumerate(members.tolist()) if table.ranks[member] in steps), 0)
     of_rank = present[:, members[marked]]
     repeated = repetition(
         arrived_ns[of_rank, marked],
-        last[of_rank],
-        waited[of_rank],
+        awaited[of_rank],
+        waited_once_ns(arrived_ns, waited)[of_rank],
         step_starts_ns_T=steps.get(table.ranks[members[marked]], _NO_STEPS),
     )
     mine = [busy[member] for member in members.tolist()]
-    lost = [_lost_to(arrived_ns[last == at], waited[last == at], at, mine) for at in range(len(members))]
+    lost = [_lost_to(arrived_ns[awaited == at], waited[awaited == at], at, mine) for at in range(len(members))]
     duration = np.where(present, table.duration_ns[rows], np.nan)[:, members]
     transit = np.where(table.transit_ns[rows] > 0, table.transit_ns[rows], np.nan)[:, members]
     size = int(table.size[rows[0]])
@@ -230,7 +255,7 @@ def _group_waiting(  # noqa: PLR0917  (all of one group)
         caused_ns=caused,
         once_ns=once,
         lost_ns=np.array(lost),
-        last=np.bincount(last, minlength=len(members)),
+        awaited=np.bincount(awaited, minlength=len(members)),
         repeated=repeated,
         duration_ns=np.nansum(duration, axis=0),
         transmits_ns=transmits[:, members],
@@ -312,14 +337,14 @@ def _judged(waiting: GroupWaiting, window_ns: int, *, hides: bool) -> Finding | 
         bottleneck=COMMUNICATION,
         cause=SLOW_RANK,
         ranks=(rank,),
-        subject=name,
+        subject=f"group {name}",
         evidence=(
             (
                 f"in group {name} of {len(waiting.ranks)} ranks R_wait is {ratio:.3f} over the compute before "
                 f"{waiting.collectives} collectives (threshold {WAIT_RATIO.value})"
             ),
             (
-                f"rank {rank} arrives last in {int(waiting.last[at])} of them and causes {share:.0%} of all waiting; "
+                f"the others wait for rank {rank} in {int(waiting.awaited[at])} of them, {share:.0%} of all waiting; "
                 f"its collectives take {waiting.duration_ns[at] / 1e6:.3f} ms in total, those of the others "
                 f"{np.delete(waiting.duration_ns, at).mean() / 1e6:.3f} ms on average"
             ),
@@ -332,55 +357,3 @@ def _judged(waiting: GroupWaiting, window_ns: int, *, hides: bool) -> Finding | 
         steps=(blamed, repeated.steps) if repeated.steps else None,
         confidence=LOW if is_single or is_chance else MEDIUM if doubts else HIGH,
     )
-
-
-def judge_transmission(table: CollectiveTable, window_ns: int) -> list[Finding] | NotJudged:
-    """Return the ranks whose own transmission, by the vendor's account, is the one that others wait for.
-
-    Hermes' second synchronisation: T is the time that a device transmits (transit), so the slowest one is to blame.
-    """
-    rule = "waiting for transmission"
-    if not len(table) or not (table.transit_ns > 0).any():
-        return NotJudged(rule=rule, reason="the traces do not distinguish transmission from waiting")
-    groups = ((group, table.transit_ns[table.rows_of(group)]) for group in dict.fromkeys(table.groups))
-    judged = (_slow_transmission(group, transit, table.ranks, window_ns) for group, transit in groups)
-    return [finding for finding in judged if finding is not None]
-
-
-def _slow_transmission(
-    group: Group, transit_ns: NDArray[np.int64], ranks: tuple[int, ...], window_ns: int
-) -> Finding | None:
-    transit = np.where(transit_ns > 0, transit_ns, np.nan)
-    transit = transit[np.asarray((~np.isnan(transit)).sum(axis=1)) > 1]
-    ratio = wait_ratio(transit)
-    if len(transit) < COLLECTIVES.value or ratio < WAIT_RATIO.value:
-        return None
-    last = np.nanargmax(transit, axis=1)
-    slowest = np.bincount(last, minlength=len(ranks))
-    at = int(slowest.argmax())
-    lost_ns = int((_greatest(transit) - _second(transit))[last == at].sum())
-    if slowest[at] < BLAME_SHARE.value * len(transit) or lost_ns < WORTH_RATIO.value * window_ns:
-        return None
-    name = group[0] or "unnamed"
-    mean_ms = float(np.nanmean(transit[:, at])) / 1e6
-    return Finding(
-        bottleneck=COMMUNICATION,
-        cause=SLOW_LINK,
-        ranks=(ranks[at],),
-        subject=name,
-        evidence=(
-            (
-                f"in group {name} R_wait is {ratio:.3f} over the transmission of {len(transit)} collectives "
-                f"(threshold {WAIT_RATIO.value})"
-            ),
-            f"rank {ranks[at]} transmits longest in {slowest[at]} of them, {mean_ms:.3f} ms on average",
-        ),
-        lost_ns=lost_ns,
-    )
-
-
-def _second(values_SR: Times) -> Times:
-    """Return the second largest known value of each row."""
-    filled = np.where(np.isnan(values_SR), -np.inf, values_SR)
-    second: Times = np.partition(filled, -2, axis=1)[:, -2]
-    return second

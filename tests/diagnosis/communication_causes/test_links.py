@@ -165,7 +165,7 @@ def test_a_vendors_file_as_transfers_and_collectives(tmp_path):
     assert (waiting.group, waiting.ranks) == (("42", (0, 1)), (0, 1))
     assert waiting.elapsed_ratio == pytest.approx(0.357, abs=1e-3)
     assert waiting.transit_ratio == pytest.approx(0)
-    assert waiting.last.tolist() == [1, 0]
+    assert waiting.awaited.tolist() == [1, 0]
     assert transmission_ns(table) / MS == pytest.approx(transit_ms)
     moved = link_transfers_of(communication, 1)
     assert (moved.links, moved.bytes.tolist(), moved.packet_count.tolist()) == (["HCCS"], [622 * MS], [1])

@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 
 from lockstep.diagnosis.communication_causes.matching import match_collectives
+from lockstep.diagnosis.communication_causes.transmission import judge_transmission
 from lockstep.diagnosis.communication_causes.waiting import (
     blame_limit,
     computed_before_ns,
     group_waiting,
-    judge_transmission,
     judge_waiting,
     transmission_ns,
     wait_ratio,
     waited_ns,
 )
 from lockstep.diagnosis.finding import NotJudged
+from lockstep.trace.columns import ABSENT
 from lockstep.trace.intervals import Intervals
 from tests.diagnosis.communication_causes.made import DP, MS, WALL_NS, job, rank_of
 
@@ -103,13 +104,13 @@ def test_the_straggler_has_the_shortest_collective():
     """Rank 2 computes 60 ms longer: it is named, with what all others waited."""
     table = match_collectives(job(steps([0, 5, 60, 2]), 4 * MS))
     (finding,) = judge_waiting(table, WINDOW_NS)
-    assert (finding.cause, finding.ranks, finding.subject) == ("waiting_for_straggler", (2,), "dp")
+    assert (finding.cause, finding.ranks, finding.subject) == ("waiting_for_straggler", (2,), "group dp")
     assert finding.lost_ns == 5 * 55 * MS
     assert finding.confidence == "high"
-    assert "arrives last in 5 of them" in finding.evidence[1]
+    assert "the others wait for rank 2 in 5 of them" in finding.evidence[1]
     (waiting,) = group_waiting(table)
     assert waiting.duration_ns.argmin() == 2
-    assert waiting.last.tolist() == [0, 0, 5, 0]
+    assert waiting.awaited.tolist() == [0, 0, 5, 0]
 
 
 def test_collectives_side_by_side_count_once():
@@ -227,11 +228,64 @@ def _two_by_two(compute_ms, *, tensor_ms=(4, 4)):
     )
 
 
+def _broadcast_and_sum(late, *, async_ms=None, steps=5, **more):
+    """Return four ranks of which rank 1 comes `late` ms late to a broadcast; rank 2 leaves it early, then all sum.
+
+    With `async_ms` the sum is called at these times after the step begins, whatever the broadcast does.
+    """
+    spans, kinds = [[] for _ in range(4)], ["broadcast", "all_reduce"] * steps
+    for step in range(steps):
+        begin = 200 * step
+        arrives = [0, late, 0, 0]
+        leaves = [late + 1, late + 1, 1, late + 1]
+        calls = async_ms or [leave + wait for leave, wait in zip(leaves, (1.5, 1, 1, 1.2), strict=True)]
+        end = max(calls) + 4
+        for rank in range(4):
+            spans[rank].append((round((begin + arrives[rank]) * MS), round((leaves[rank] - arrives[rank]) * MS)))
+            spans[rank].append((round((begin + calls[rank]) * MS), round((end - calls[rank]) * MS)))
+    return match_collectives([rank_of(rank, spans[rank], kinds=kinds, **more) for rank in range(4)])
+
+
+def test_who_stood_in_a_broadcast_is_not_late_by_itself():
+    """Ranks 0 and 3 wait for rank 1 in the broadcast, rank 2 for them in the sum: all of it is for rank 1."""
+    table = _broadcast_and_sum(60)
+    (finding,) = judge_waiting(table, WINDOW_NS)
+    assert (finding.ranks, finding.confidence) == ((1,), "high")
+    assert finding.lost_ns == pytest.approx(5 * 60 * MS, rel=0.01)
+    assert group_waiting(table)[0].awaited.tolist() == [0, 10, 0, 0]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_broadcast_that_one_rank_leaves_early_keeps_its_partners(shared):
+    """Without numbers rank 2's broadcasts, which end a step's length before the others', stay between the same sums."""
+    table = _broadcast_and_sum(150, numbers=[ABSENT] * 10, shared=shared)
+    assert (len(table), table.present.all()) == (10, True)
+    assert table.kinds == ["broadcast", "all_reduce"] * 5
+
+
+def test_who_leaves_a_broadcast_early_did_not_come_last():
+    """Without one clock only durations count, and the shortest broadcast is that of a rank that waited for no one."""
+    found = judge_waiting(_broadcast_and_sum(60, shared=False), WINDOW_NS)
+    assert [each.ranks for each in found] != [(2,)]
+
+
+def test_a_collective_called_before_the_other_ended_is_late_by_itself():
+    """Rank 0 calls the sum, which rank 2 waits for, while it stands in the broadcast: that was no reason."""
+    table = _broadcast_and_sum(60, async_ms=[50, 1, 1, 1])
+    assert group_waiting(table)[0].awaited.tolist() == [5, 5, 0, 0]
+
+
+def test_two_ranks_that_are_late_one_after_the_other_are_both_waited_for():
+    """Rank 1 is late to the broadcast by 20 ms, rank 3 to the sum by 60 of its own."""
+    table = _broadcast_and_sum(20, async_ms=[22, 22, 2, 82])
+    assert group_waiting(table)[0].awaited.tolist() == [0, 5, 0, 5]
+
+
 def test_who_waits_elsewhere_first_is_no_slow_rank():
     """Rank 2 comes late to rank 0 because it waited for rank 3: only rank 3 is named, in both of its groups."""
     table = _two_by_two([40, 40, 40, 60])
     found = judge_waiting(table, 400 * MS)
-    assert {(finding.ranks, finding.subject) for finding in found} == {((3,), "tp1"), ((3,), "dp1")}
+    assert {(finding.ranks, finding.subject) for finding in found} == {((3,), "group tp1"), ((3,), "group dp1")}
     ratios = {each.group[0]: each.compute_ratio for each in group_waiting(table)}
     assert ratios["dp0"] == pytest.approx(0)
     assert ratios["dp1"] == pytest.approx(1 - 52 / 62)
