@@ -29,18 +29,19 @@ from lockstep.diagnosis.communication_causes.bandwidth import judge_bandwidth
 from lockstep.diagnosis.communication_causes.collectives import Group, grouped_by_role
 from lockstep.diagnosis.communication_causes.contention import find_contention
 from lockstep.diagnosis.communication_causes.matching import match_collectives
+from lockstep.diagnosis.communication_causes.transmission import judge_transmission
 from lockstep.diagnosis.communication_causes.waiting import (
     SLOW_RANK,
     GroupWaiting,
     group_waiting,
-    judge_transmission,
     judge_waiting,
+    transmission_by_rank_ns,
 )
 from lockstep.diagnosis.finding import Finding, NotJudged
 from lockstep.diagnosis.localisation import NO_GROUP, Localisation, findings_of, gather, localise
 from lockstep.diagnosis.localisation.limits import GROUP_MEMBERS
 from lockstep.diagnosis.neighbour_fusion import with_fusion_gain
-from lockstep.diagnosis.parallelism import find_poor_overlap
+from lockstep.diagnosis.parallelism import POOR_OVERLAP, find_poor_overlap
 from lockstep.diagnosis.remedies import ASCEND, PYTORCH
 from lockstep.diagnosis.roofline.ascend_rules import find_frequency_drop, slowest_clock
 from lockstep.diagnosis.roofline.devices import rated_mhz
@@ -83,8 +84,8 @@ def analyse_cluster(
     windows_ns = _windows_ns(ranks)
     stages = pipeline_stages(ranks, degrees)
     together = _Together(ranks, stages)
-    together.parallelism()
     together.communication()
+    together.parallelism()
     together.network(network_evidence(ranks, reports, paths or {}))
     together.frequency()
     together.stragglers()
@@ -140,14 +141,20 @@ class _Together:
         return [*(Refusal(rule=each.rule, reason=each.reason, ranks=()) for each in of_all), *self.noted]
 
     def parallelism(self) -> None:
-        """Judge whether components of the ranks work at once."""
-        known = {each.rank: each.breakdown for each in self._ranks if each.breakdown is not None and each.length_ns > 0}
+        """Judge whether components of the ranks work at once; has to come after `communication`."""
+        judged = [each for each in self._ranks if each.length_ns > 0]
+        on_devices = [each for each in judged if exposed_ns(each.about, each.breakdown) is not None]
+        if judged and not on_devices:
+            reason = "no device: the collectives of host backends take the cores that compute"
+            self.refused.append(NotJudged(rule=POOR_OVERLAP, reason=reason))
+            return
+        known = {each.rank: each.breakdown for each in on_devices}
         parts = [
             (each.collectives, each.window_ns, next(iter(each.about.devices), ""))
-            for each in self._ranks
+            for each in on_devices
             if each.collectives is not None
         ]
-        self._ask(lambda: with_fusion_gain(find_poor_overlap(known), parts))
+        self._ask(lambda: with_fusion_gain(find_poor_overlap(known, transmission_by_rank_ns(self.groups)), parts))
 
     def communication(self) -> None:
         """Lay the ranks' collectives side by side and judge them; the vendor's count where it records transmissions."""

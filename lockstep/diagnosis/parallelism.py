@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from statistics import median
+from types import MappingProxyType
 
 from lockstep.diagnosis.evidence import ms
 from lockstep.diagnosis.finding import PARALLEL, Finding, NotJudged
@@ -22,21 +23,31 @@ WORTH_RATIO = Threshold(0.05, "ratio", "detection's floor: a step that is 5 % lo
 """Share of the step that hiding one behind the other could give back at most."""
 
 
-def find_poor_overlap(by_rank: Mapping[int, Breakdown]) -> list[Finding] | NotJudged:
+def find_poor_overlap(
+    by_rank: Mapping[int, Breakdown], transmission_ns: Mapping[int, int] = MappingProxyType({})
+) -> list[Finding] | NotJudged:
     """Return whether computation and communication of the captured ranks take turns.
 
-    What could be hidden is the shorter of what each does alone, on the rank where that is least: elsewhere part of the
-    communication is waiting for other ranks, which no overlap takes away.
+    What could be hidden is the shorter of what each does alone, on the rank where that is least. No overlap hides
+    waiting for other ranks: `transmission_ns` is what a rank's collectives take without it, by rank, where the ranks'
+    collectives were matched.
     """
     judged = {rank: each for rank, each in by_rank.items() if each.window_ns > 0}
     if not any(each.communication_active_ns for each in judged.values()):
         return NotJudged(rule=POOR_OVERLAP, reason=f"no communication in the windows of {len(by_rank)} ranks")
     ratio = median(each.compute_communication_overlap_ratio for each in judged.values())
-    rank, least = min(judged.items(), key=lambda item: _hideable_ratio(item[1]))
-    if ratio >= OVERLAP_RATIO.value or _hideable_ratio(least) < WORTH_RATIO.value:
+    hideable_ns = {
+        rank: min(each.compute_ns, each.communication_ns, transmission_ns.get(rank, each.communication_ns))
+        for rank, each in judged.items()
+    }
+    rank = min(judged, key=lambda each: hideable_ns[each] / judged[each].window_ns)
+    least, gain_ratio = judged[rank], hideable_ns[rank] / judged[rank].window_ns
+    if ratio >= OVERLAP_RATIO.value or gain_ratio < WORTH_RATIO.value:
         return []
     overlapping = f"computation overlaps communication for {ratio:.1%} of the step"
     alone = f"on rank {rank} computation alone takes {ms(least.compute_ns)}"
+    known_ns = transmission_ns.get(rank)
+    waiting = "" if known_ns is None else f"; its collectives take {ms(known_ns)} without waiting for other ranks"
     return [
         Finding(
             bottleneck=PARALLEL,
@@ -44,18 +55,10 @@ def find_poor_overlap(by_rank: Mapping[int, Breakdown]) -> list[Finding] | NotJu
             ranks=tuple(sorted(judged)),
             evidence=(
                 f"{overlapping} (median of {len(judged)} ranks), limit {OVERLAP_RATIO.value:.0%}",
-                f"{alone} and communication alone {ms(least.communication_ns)} of {ms(least.window_ns)}",
+                f"{alone} and communication alone {ms(least.communication_ns)} of {ms(least.window_ns)}{waiting}",
             ),
-            lost_ns=_hideable_ns(least),
-            predicted_gain_ratio=_hideable_ratio(least),
+            lost_ns=hideable_ns[rank],
+            predicted_gain_ratio=gain_ratio,
             confidence=MEDIUM,
         )
     ]
-
-
-def _hideable_ns(breakdown: Breakdown) -> int:
-    return min(breakdown.compute_ns, breakdown.communication_ns)
-
-
-def _hideable_ratio(breakdown: Breakdown) -> float:
-    return _hideable_ns(breakdown) / breakdown.window_ns
