@@ -33,13 +33,21 @@ class CallTree:
     name: list[str] = field(default_factory=list)
     kind: list[str] = field(default_factory=list)
     total_ns: list[int] = field(default_factory=list)
-    self_ns: list[int] = field(default_factory=list)
     count: list[int] = field(default_factory=list)
     until_ns: list[list[int]] = field(default_factory=list)
     begins_ns: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.parent)
+
+    @property
+    def self_ns(self) -> list[int]:
+        """Return what each node takes beyond its children."""
+        found = self.total_ns.copy()
+        for parent, total_ns in zip(self.parent, self.total_ns, strict=True):
+            if parent != ROOT:
+                found[parent] -= total_ns
+        return found
 
     def step_lengths_ns(self) -> list[int]:
         """Return how long each step of `step_totals_ns` is, from its mark to the next."""
@@ -68,7 +76,8 @@ class Call:
 class TreeBuilder:
     """Fills a tree from spans that come in order of start, the longer first where they start together.
 
-    Half the cost of a summary is spent here: spans are plain tuples, the loop has few calls (benchmarks/trace_cost.py).
+    Half the cost of a summary is spent here: spans are plain tuples, and `add` has what `_enter` does with a span that
+    its caller holds (benchmarks/trace_cost.py).
     """
 
     def __init__(self, tree: CallTree) -> None:
@@ -80,11 +89,25 @@ class TreeBuilder:
 
     def add(self, spans: Iterable[tuple[int, int, Call]]) -> None:
         """Take all spans of the thread: (start, end, call), ns, start < end."""
-        deferred, enter = self._deferred, self._enter
+        deferred, stack, nodes = self._deferred, self._stack, self._nodes
+        total_ns, count = self.tree.total_ns, self.tree.count
         for start_ns, end_ns, call in spans:
             while deferred and deferred[0][0] <= start_ns:
                 self._enter_deferred()
-            enter(start_ns, end_ns, call)
+            while stack and stack[-1][0] <= start_ns:
+                stack.pop()
+            parent = ROOT
+            if stack:
+                until_ns, parent, _ = stack[-1]
+                if end_ns > until_ns or len(stack) == DEPTH_MAX:
+                    self._enter(start_ns, end_ns, call)
+                    continue
+            node = nodes.get((parent, call))
+            if node is None:
+                node = self._add_node(parent, call)
+            total_ns[node] += end_ns - start_ns
+            count[node] += 1
+            stack.append((end_ns, node, call))
         while deferred:
             self._enter_deferred()
 
@@ -114,13 +137,9 @@ class TreeBuilder:
         parent = stack[-1][1] if stack else ROOT
         node = self._nodes.get((parent, call))
         if node is None:
-            node = self._nodes[parent, call] = self._add_node(parent, call)
-        duration_ns = end_ns - start_ns
-        tree.total_ns[node] += duration_ns
-        tree.self_ns[node] += duration_ns
+            node = self._add_node(parent, call)
+        tree.total_ns[node] += end_ns - start_ns
         tree.count[node] += 1
-        if stack:
-            tree.self_ns[parent] -= duration_ns
         stack.append((end_ns, node, call))
 
     def _add_node(self, parent: int, call: Call) -> int:
@@ -129,9 +148,9 @@ class TreeBuilder:
         tree.name.append(call.name)
         tree.kind.append(call.kind)
         tree.total_ns.append(0)
-        tree.self_ns.append(0)
         tree.count.append(0)
-        return len(tree) - 1
+        node = self._nodes[parent, call] = len(tree) - 1
+        return node
 
     def _defer(self, end_ns: int, call: Call) -> None:
         """Let an annotation begin where the outermost frame ends inside which it was entered."""
@@ -145,6 +164,3 @@ class TreeBuilder:
         while stack and stack[-1][2].is_annotation and stack[-1][0] < end_ns:
             cut_end_ns, node, _ = stack.pop()
             tree.total_ns[node] -= cut_end_ns - start_ns
-            tree.self_ns[node] -= cut_end_ns - start_ns
-            if stack:
-                tree.self_ns[stack[-1][1]] += cut_end_ns - start_ns
