@@ -104,4 +104,5 @@ def _finding(rank: int, diagnosis: Diagnosis, steps: int, lost_ns: float) -> Fin
         lost_ns=round(min(lost_ns, held_ns)),
         steps=(steps, steps),
         confidence=MEDIUM,
+        context=tuple(diagnosis.path),
     )

@@ -83,6 +83,7 @@ def _with_cause(symptom: Finding, diagnosis: Diagnosis, ranks: Mapping[int, Rank
         evidence=(*diagnosis.evidence, *operator, *symptom.evidence[:_WAITING_SENTENCES]),
         lost_ns=lost_ns,
         confidence=min(diagnosis.confidence, symptom.confidence, key=_CONFIDENCES.index),
+        context=(*symptom.context, *diagnosis.path),
     )
 
 

@@ -1,6 +1,9 @@
 """The summary of an analysis for people: where the time goes by rank, and what to do."""
 
+from statistics import median
 from typing import Any
+
+from lockstep.diagnosis.frames import readable
 
 _RANKS_SHOWN = 32
 _FINDINGS_SHOWN = 20
@@ -12,7 +15,28 @@ _NS_PER_MS = 1e6
 
 def text_of(summary: dict[str, Any]) -> str:
     """Return the lines of a summary."""
-    return "\n".join([*_table(summary["ranks"]), "", *_findings(summary["findings"]), "", *_refused(summary)])
+    ranks, findings = summary["ranks"], summary["findings"]
+    parts = [[_headline(ranks, findings)], _table(ranks), _findings(findings, ranks), _refused(summary)]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def _headline(ranks: list[dict[str, Any]], findings: list[dict[str, Any]]) -> str:
+    """Return how much was read, and how much found."""
+    steps = max((each["steps"]["count"] for each in ranks if _has_steps(each)), default=0)
+    length_ns = median(each["window_ns"] for each in ranks) if ranks else 0
+    of_steps = (
+        f"{_count(steps, 'step')} of {_ms(length_ns / steps)}" if steps else f"{_ms(length_ns)} without marked steps"
+    )
+    found = _count(len(findings), "finding") if findings else "no findings"
+    return f"{_count(len(ranks), 'rank')}, {of_steps}: {found}"
+
+
+def _has_steps(rank: dict[str, Any]) -> bool:
+    return bool(rank["steps"]["source"] != "whole" and rank["steps"]["count"])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _table(ranks: list[dict[str, Any]]) -> list[str]:
@@ -34,18 +58,17 @@ def _table(ranks: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _findings(findings: list[dict[str, Any]]) -> list[str]:
-    if not findings:
-        return ["no findings"]
+def _findings(findings: list[dict[str, Any]], ranks: list[dict[str, Any]]) -> list[str]:
+    by_rank = {each["rank"]: each for each in ranks}
     lines = []
     for number, each in enumerate(findings[:_FINDINGS_SHOWN], 1):
-        ranks = ",".join(map(str, each["ranks"][:8])) + (",..." if len(each["ranks"]) > 8 else "")  # noqa: PLR2004
-        subject = f": {_short(each['subject'])}" if each["subject"] else ""
-        lost = f", {_ms(each['lost_ns'])} lost" if each["lost_ns"] else ""
+        named = ",".join(map(str, each["ranks"][:8])) + (",..." if len(each["ranks"]) > 8 else "")  # noqa: PLR2004
+        subject = f": {_short(readable(each['subject']))}" if each["subject"] else ""
         plural = "s" if len(each["ranks"]) > 1 else ""
+        cost = _cost(each, [by_rank[rank] for rank in each["ranks"] if rank in by_rank])
         lines.append(
-            f"{number}. {each['bottleneck']}: {each['cause'].replace('_', ' ')} on rank{plural} {ranks}{subject} "
-            f"({each['confidence']} confidence{lost})"
+            f"{number}. {each['bottleneck']}: {each['cause'].replace('_', ' ')} on rank{plural} {named}{subject} "
+            f"({cost}{each['confidence']} confidence)"
         )
         lines += [f"   {sentence}" for sentence in each["evidence"]]
         for advice in each["advice"]:
@@ -57,16 +80,25 @@ def _findings(findings: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def _cost(finding: dict[str, Any], ranks: list[dict[str, Any]]) -> str:
+    """Return what a finding costs, a step where steps are marked."""
+    if not finding["lost_ns"]:
+        return ""
+    steps = min((each["steps"]["count"] for each in ranks if _has_steps(each)), default=0)
+    return f"{_ms(finding['lost_ns'] / steps)} a step, " if steps else f"{_ms(finding['lost_ns'])}, "
+
+
 def _refused(summary: dict[str, Any]) -> list[str]:
     rules = list(dict.fromkeys(each["rule"] for each in summary["not_judged"]))
-    return [f"not judged, insufficient evidence: {', '.join(rules)} (--json states why)"] if rules else []
+    named = ", ".join(rule.replace("_", " ") for rule in rules)
+    return [f"not judged for lack of evidence: {named} (--json states why)"] if rules else []
 
 
 def _short(name: str) -> str:
     return name if len(name) <= _NAME_CHARS else name[: _NAME_CHARS - 3] + "..."
 
 
-def _ms(ns: int) -> str:
+def _ms(ns: float) -> str:
     return f"{ns / _NS_PER_MS:.1f} ms"
 
 

@@ -7,6 +7,7 @@ the rest.
 """
 
 from lockstep.diagnosis.advice_table import EXCESS, EXPLAINED, REMEDIES, REST, Remedy
+from lockstep.diagnosis.frames import readable
 from lockstep.diagnosis.verdict import Advice
 
 
@@ -32,7 +33,7 @@ def advise(
             continue
         found.append(
             Advice(
-                suggestion=remedy.suggestion.format(function=function, operator=operator or "the operator"),
+                suggestion=remedy.suggestion.format(function=readable(function), operator=operator or "the operator"),
                 how=remedy.how,
                 predicted_gain_ratio=gain_ratio(removed_seconds.get(remedy.removes), step_seconds),
                 source=remedy.source,

@@ -169,6 +169,7 @@ def _verdict(case: _Case, tree: ExcessTree, place: _Place) -> Diagnosis:
     else:
         shown = [answer, *operations[-1:]]
         sentences = [evidence.compared(tree, index, case.suspect, case.peers) for index in shown]
+    sentences += evidence.called_from([tree.nodes[index].name for index in walked[: walked.index(answer) + 1]])
     sentences.append(evidence.share(held_ns, case.excess_ns, case.suspect))
     scattered = _is_scattered(case, tree, last)
     if scattered:
@@ -282,7 +283,8 @@ def _from_collectives(case: _Case) -> Diagnosis:
 def _unexplained(case: _Case, tree: ExcessTree, walked: list[int]) -> Diagnosis:
     held_ns = tree.explained_ns
     sentences = [
-        f"the captured call trees differ by {evidence.ms(held_ns)} a step, measured were {evidence.ms(case.excess_ns)}",
+        f"rank {case.suspect.rank} works {evidence.ms(held_ns)} a step longer in its captured calls; "
+        f"{evidence.ms(case.excess_ns)} were measured",
         evidence.spread(tree, walked[-1] if walked else ROOT),
         *evidence.waited_for(case.suspect, case.peers),
     ]

@@ -1,16 +1,18 @@
 """Sentences with numbers and units, in the words of an operator."""
 
+from collections.abc import Sequence
 from statistics import median
 
 from lockstep.contracts.messages import TraceSummary
 from lockstep.diagnosis.excess import ExcessTree
-from lockstep.diagnosis.frames import short_name
+from lockstep.diagnosis.frames import is_frame_name, is_user_name, readable, short_name
 from lockstep.trace.names import GC_KIND
 from lockstep.trace.tree import ROOT
 from lockstep.trace.waiting import WAIT_NAME
 
 COLLECT = "<built-in function collect>"
 _NAMED_RANKS = 4  # more peers than this are counted instead of listed
+_CALLERS_MAX = 4
 _LONGER_RATIO = 1.5  # a capture of a few steps differs by less from what was measured
 _WAIT_RATIO = 0.8  # a suspect that waits less than this share of its peers' waiting is waited for
 
@@ -51,6 +53,14 @@ def spread(tree: ExcessTree, index: int) -> str:
     parts = [part for part, child in zip(parts, callees, strict=True) if tree.held_ns[child] > 0]
     where = short_name(tree.nodes[index].name) if index != ROOT else "the step"
     return f"no single callee of {where} accounts for the excess; the largest: {', '.join(parts) or 'none'}"
+
+
+def called_from(path: Sequence[str]) -> list[str]:
+    """Return the callers of a path's last function, outermost first: the user's own, and what somebody annotated."""
+    callers = [name for name in path[:-1] if is_user_name(name) or not (is_frame_name(name) or name.startswith("<"))]
+    shown = [readable(name) for name in callers[-_CALLERS_MAX:]]
+    more = "... > " if len(callers) > len(shown) else ""
+    return [f"called from {more}{' > '.join(shown)}"] if shown else []
 
 
 def collections(suspect: TraceSummary, peers: list[TraceSummary]) -> str:

@@ -39,7 +39,12 @@ def is_own(name: str) -> bool:
 
 def is_frame(node: CallNode) -> bool:
     """Whether `node` is a Python function with a file and a line."""
-    return node.kind == PYTHON_KIND and _FRAME.match(node.name) is not None
+    return node.kind == PYTHON_KIND and is_frame_name(node.name)
+
+
+def is_frame_name(name: str) -> bool:
+    """Whether a name is that of a Python function with a file and a line."""
+    return _FRAME.match(name) is not None
 
 
 def is_user_frame(node: CallNode) -> bool:
@@ -59,6 +64,12 @@ def is_user_name(name: str) -> bool:
 def is_operation(node: CallNode) -> bool:
     """Whether `node` is work that no Python line of its own does: an operator or a builtin."""
     return node.kind == OPERATOR_KIND or node.name.startswith(_BUILTIN_PREFIX)
+
+
+def readable(name: str) -> str:
+    """Return a frame as its function with file and line, any other name as it is."""
+    match = _FRAME.match(name)
+    return f"{match['function']} ({match['file']}:{match['line']})" if match else name
 
 
 def short_name(name: str) -> str:

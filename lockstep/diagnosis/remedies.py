@@ -15,6 +15,7 @@ from typing import Any
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.metrics import CAUSES as INCIDENT_CAUSES
 from lockstep.diagnosis.finding import BOTTLENECKS, Finding
+from lockstep.diagnosis.frames import readable
 from lockstep.diagnosis.verdict import Advice
 
 VERSION = 1
@@ -31,6 +32,8 @@ FUSED = "fused"
 """The remedy removes what fusing collectives with the operators next to them saves (`neighbour_fusion`)."""
 UNKNOWN = "unknown"
 """How much it removes is not known from the capture."""
+_FUSED_LEAST_RATIO = 0.005
+"""Share of the window that fusing must save to be advised: less is printed as 0 %."""
 _REMOVES = (EXPLAINED, EXCESS, REST, FUSED, UNKNOWN)
 _PLACES = {"function", "operator"}
 
@@ -147,9 +150,10 @@ def advise_finding(finding: Finding, window_ns: int, *, framework: str = PYTORCH
 
     Predicted gain = min(lost, window) / window, for remedies that remove what the finding lost; what fusing saves for
     those that fuse, never more; None for the others, where the loss is not known and where it occurs once in several
-    steps. A finding of a cause that the table does not know comes back without advice.
+    steps. Fusing is advised only where it saves `_FUSED_LEAST_RATIO`. A finding of a cause that the table does not know
+    comes back without advice.
     """
-    subject = finding.subject
+    subject, named = finding.subject, readable(finding.subject)
     lost_ns = finding.lost_ns or 0
     is_known = lost_ns > 0 and window_ns > 0 and not finding.is_once
     gain_ratio = min(lost_ns, window_ns) / window_ns if is_known else None
@@ -158,13 +162,15 @@ def advise_finding(finding: Finding, window_ns: int, *, framework: str = PYTORCH
         gains[FUSED] = min(gain_ratio, finding.fused_ns / window_ns)
     advice = [
         Advice(
-            suggestion=row.suggestion.format(function=subject or "the rank", operator=subject or "the operator"),
+            suggestion=row.suggestion.format(function=named or "the rank", operator=named or "the operator"),
             how=row.how_in(framework),
             predicted_gain_ratio=gains.get(row.removes),
             source=row.source,
         )
         for row in table().remedies
-        if finding.cause in row.causes and row.applies([subject, *finding.context])
+        if finding.cause in row.causes
+        and row.applies([subject, *finding.context])
+        and (row.removes != FUSED or (finding.fused_ns or 0) >= _FUSED_LEAST_RATIO * window_ns)
     ]
     advice.sort(key=lambda each: -(each.predicted_gain_ratio or 0.0))
     best = advice[0].predicted_gain_ratio if advice else None

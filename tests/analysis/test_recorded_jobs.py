@@ -137,6 +137,33 @@ def test_predicted_gains_are_those_of_the_repaired_job(name):
     assert found.predicted_gain_ratio == pytest.approx(gained_ratio, abs=GAIN_POINTS)
 
 
+@pytest.mark.parametrize("name", ["loader", "loader_stacks"])
+def test_advice_knows_the_callers(name):
+    """The dataset's own function is named, and the loader that calls it decides the advice: it has no workers."""
+    (found,) = offline(JOBS / name)
+    for advice in (found.advice, online(JOBS / name, "data").advice):
+        suggestions = [each.suggestion for each in advice]
+        assert suggestions[0].startswith("Load batches in worker processes")
+        assert not any("CPU binding of the loader's processes" in each for each in suggestions)
+
+
+def test_evidence_has_the_callers():
+    """Outermost first, with file and line; frames of libraries are left out."""
+    expected = (
+        "called from ... > record (tests/analysis/recorded_job.py:132) > train_step (tests/analysis/recorded_job.py:98)"
+        f" > data > {LOADER_NAME}"
+    )
+    assert expected in offline(JOBS / "loader_stacks")[0].evidence
+    assert expected in online(JOBS / "loader_stacks", "data").evidence
+
+
+def test_host_backends_have_no_poor_overlap():
+    """Their collectives take the cores that compute: hiding one behind the other would gain nothing for free."""
+    found = analyse_paths([JOBS / "healthy"], partial(run_here, processes=1)).cluster
+    assert found.findings == ()
+    assert "poor_overlap" in {each.rule for each in found.not_judged}
+
+
 def test_a_fault_is_found_in_every_step():
     """The finding states in how many steps the others waited for the rank."""
     (found,) = offline(JOBS / "forward")

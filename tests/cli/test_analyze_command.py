@@ -8,6 +8,7 @@ from io import StringIO
 import pytest
 
 from lockstep.cli.main import EXTRA_PACKAGES, main
+from lockstep.diagnosis.frames import readable
 from lockstep.trace.store import write_columns
 from tests.analysis.job import FORWARD, RANKS, SLEEP, rank_columns
 from tests.trace.traces import RECORDING, write
@@ -39,9 +40,10 @@ def test_a_person_reads_where_and_what_to_do(job, capsys):
     assert main(["analyze", "--processes", "1", str(job)]) == 0
     said = capsys.readouterr()
     lines = said.out.splitlines()
-    assert "compute" in lines[0]
-    assert [line.split()[0] for line in lines[1:5]] == ["0", "1", "2", "3"]
-    straggler = f". cpu: slow function on rank 2: {FORWARD} (high confidence, 199.9 ms lost)"
+    assert lines[0] == "4 ranks, 5 steps of 100.0 ms: 2 findings"
+    assert "compute" in lines[2]
+    assert [line.split()[0] for line in lines[3:7]] == ["0", "1", "2", "3"]
+    straggler = f". cpu: slow function on rank 2: {readable(FORWARD)} (40.0 ms a step, high confidence)"
     assert any(line.endswith(straggler) for line in lines)
     assert any(line.startswith("   -> ") and "(up to 40% of the step)" in line for line in lines)
     assert f"most of it in {SLEEP}" in said.out
