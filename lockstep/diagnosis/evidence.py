@@ -5,7 +5,7 @@ from statistics import median
 
 from lockstep.contracts.messages import TraceSummary
 from lockstep.diagnosis.excess import ExcessTree
-from lockstep.diagnosis.frames import is_frame_name, is_user_name, readable, short_name
+from lockstep.diagnosis.frames import is_frame_name, is_own, is_user_name, readable, short_name
 from lockstep.trace.names import GC_KIND
 from lockstep.trace.tree import ROOT
 from lockstep.trace.waiting import WAIT_NAME
@@ -57,7 +57,8 @@ def spread(tree: ExcessTree, index: int) -> str:
 
 def called_from(path: Sequence[str]) -> list[str]:
     """Return the callers of a path's last function, outermost first: the user's own, and what somebody annotated."""
-    callers = [name for name in path[:-1] if is_user_name(name) or not (is_frame_name(name) or name.startswith("<"))]
+    callers = [name for name in path[:-1] if not is_own(name)]
+    callers = [each for each in callers if is_user_name(each) or not (is_frame_name(each) or each.startswith("<"))]
     shown = [readable(name) for name in callers[-_CALLERS_MAX:]]
     more = "... > " if len(callers) > len(shown) else ""
     return [f"called from {more}{' > '.join(shown)}"] if shown else []

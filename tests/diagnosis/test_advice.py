@@ -50,7 +50,7 @@ def test_advice_is_ordered_by_gain(cause):
 def test_removing_the_function_gains_what_it_holds_and_the_machine_the_rest():
     """The gain of each remedy follows from what it removes."""
     gains = {advice.suggestion: advice.predicted_gain_ratio for advice in _advise("compute")}
-    assert gains["Remove, cache or shorten what train.py(60): forward does on this rank only"] == pytest.approx(0.3)
+    assert gains["Remove, cache or shorten what forward (train.py:60) does on this rank only"] == pytest.approx(0.3)
     assert gains["If the code is the same everywhere, suspect the machine"] == pytest.approx(0.1)
 
 

@@ -39,6 +39,7 @@ def test_the_deepest_user_function_that_holds_the_excess_is_named():
     assert found.evidence == [
         "redundant takes 31.0 ms a step on rank 2, 0.0 ms on rank 1",
         "aten::mm takes 30.0 ms a step on rank 2, 0.0 ms on rank 1",
+        "called from main (train.py:1) > nn.Module: Block",
         "the capture has 31.0 ms a step more there than on its peers; rank 2 was measured 30.0 ms a step slower",
         "rank 2 waits 10.0 ms a step for collectives, rank 1 40.0 ms: the others wait for it",
     ]

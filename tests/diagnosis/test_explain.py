@@ -165,7 +165,7 @@ def test_a_repair_of_cause_and_excess_is_given_once_with_the_trainings_own_line(
     collecting = found_on_rank("gc", 170, subject="<built-in function collect>")
     found = answer([made(2, 170, 0, collecting)], [made(0, 0, 170), made(1, 0, 170)], cause="gc")
     collects = [each.suggestion for each in found.advice if "gc.collect()" in each.suggestion]
-    assert collects == ["Remove gc.collect() from the step: job.py(9): sweep calls it"]
+    assert collects == ["Remove gc.collect() from the step: sweep (job.py:9) calls it"]
 
 
 def stepped(summary, own_ms):
