@@ -282,9 +282,9 @@ def _from_collectives(case: _Case) -> Diagnosis:
 
 def _unexplained(case: _Case, tree: ExcessTree, walked: list[int]) -> Diagnosis:
     held_ns = tree.explained_ns
+    longer = f"rank {case.suspect.rank} works {evidence.ms(held_ns)} a step longer in its captured calls"
     sentences = [
-        f"rank {case.suspect.rank} works {evidence.ms(held_ns)} a step longer in its captured calls; "
-        f"{evidence.ms(case.excess_ns)} were measured",
+        f"{longer}; {evidence.ms(case.excess_ns)} were measured",
         evidence.spread(tree, walked[-1] if walked else ROOT),
         *evidence.waited_for(case.suspect, case.peers),
     ]
