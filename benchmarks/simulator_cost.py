@@ -111,9 +111,9 @@ CASES = (
 
 def forecast_ms(case: Case) -> float:
     """Return what one forecast of `case` takes, in ms of processor time, which other processes do not add to."""
-    group_topology.forget()
-    plan.forget()
-    symmetry.forget()
+    group_topology.clear_cache()
+    plan.clear_cache()
+    symmetry.clear_cache()
     model = replace(case.model)  # the same, without what it has worked out before
     cluster = with_slow_ranks(case.cluster(case.nodes), case.slow_ranks, speeds=case.speeds)
     begin = time.process_time()

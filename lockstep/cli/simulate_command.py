@@ -73,9 +73,9 @@ def read_spec(path: Path) -> "JobSpec":
 def _write_timeline(spec: "JobSpec", trace: Path | None, picture: Path | None) -> None:
     from lockstep.cli.simulation.chrome import chrome_trace  # noqa: PLC0415
     from lockstep.cli.simulation.picture import timeline_picture  # noqa: PLC0415
-    from lockstep.simulator.lanes import timeline_of  # noqa: PLC0415
+    from lockstep.simulator.step_timeline import simulated_timeline  # noqa: PLC0415
 
-    rows, step_s = timeline_of(spec)
+    rows, step_s = simulated_timeline(spec)
     if trace is not None:
         write_text(trace, chrome_trace(rows, spec.name) + "\n", "--trace")
     if picture is not None:

@@ -11,7 +11,7 @@ from lockstep.simulator.execution.executor import Timeline
 from lockstep.simulator.hardware.cluster import Device
 from lockstep.simulator.hardware.symmetry import Partition
 from lockstep.simulator.lowering.chunks import Part
-from lockstep.simulator.lowering.coarse import Inside
+from lockstep.simulator.lowering.fused_passes import OpExpansion
 from lockstep.simulator.lowering.graph import COMPUTE, Graph
 from lockstep.simulator.lowering.program import RankClass
 from lockstep.simulator.stage_memory import StageMemory, stage_memory
@@ -119,15 +119,15 @@ def _shares(job: CompiledStep, timeline: Timeline) -> tuple[Communication, float
     """Return communication and seconds of computation of the mean rank."""
     graph = job.graph
     ranks = np.array([rank_class.ranks for rank_class in job.classes], dtype=np.float64)
-    inside, hidden = np.zeros(len(ranks)), np.zeros(len(ranks))
+    in_expansions, hidden = np.zeros(len(ranks)), np.zeros(len(ranks))
     by_kind: dict[str, float] = {}
-    for ops in graph.inside:
+    for ops in graph.expansions:
         hidden[ops.rank_class] += ops.hidden_s()
         for flow, spent_s in zip(ops.flows, ops.features_s(), strict=True):
-            inside[ops.rank_class] += spent_s
+            in_expansions[ops.rank_class] += spent_s
             by_kind[flow.kind] = by_kind.get(flow.kind, 0.0) + spent_s * float(ranks[ops.rank_class])
-    total = inside.copy()
-    exposed = inside - hidden
+    total = in_expansions.copy()
+    exposed = in_expansions - hidden
     computing = -exposed
     operations, members = _memberships(graph)
     spent = timeline.end - timeline.start
@@ -137,7 +137,7 @@ def _shares(job: CompiledStep, timeline: Timeline) -> tuple[Communication, float
         seconds = np.bincount(members[chosen], spent[operations[chosen]], minlength=len(ranks))
         total += seconds
         by_kind[kind] = by_kind.get(kind, 0.0) + float(seconds @ ranks)
-    busy = _busy(timeline, graph, [ops for ops in graph.inside if ops.is_shared], len(ranks))
+    busy = _busy(timeline, graph, [ops for ops in graph.expansions if ops.is_shared], len(ranks))
     computing += np.bincount(busy.place, busy.end - busy.start, minlength=len(ranks))
     moving = _Intervals(timeline.start[operations], timeline.end[operations], members)
     exposed += _uncovered(moving, busy, len(ranks))
@@ -159,8 +159,8 @@ class _Intervals(NamedTuple):
     place: NDArray[np.int64]
 
 
-def _busy(timeline: Timeline, graph: Graph, shared: Sequence[Inside], count: int) -> _Intervals:
-    """Return when each of `count` classes is busy, with features too within operations of a set of classes."""
+def _busy(timeline: Timeline, graph: Graph, shared: Sequence[OpExpansion], count: int) -> _Intervals:
+    """Return when each of `count` classes is busy, with features too within fused operations of a lockstep set."""
     owned = np.flatnonzero((graph.queue == COMPUTE) & (graph.owner < count))
     found = [_Intervals(timeline.start[owned], timeline.end[owned], graph.owner[owned])]
     for ops in shared:
@@ -213,7 +213,7 @@ def _link_bytes(graph: Graph) -> dict[int, float]:
     ).tolist()
     moved = {id(flow): volume for flow, volume in zip(graph.flows, volumes, strict=True)}
     flows = {id(flow): flow for flow in graph.flows}
-    for ops in graph.inside:
+    for ops in graph.expansions:
         if ops.carries:
             for flow, volume in zip(ops.flows, ops.carried_bytes(), strict=True):
                 flows[id(flow)] = flow

@@ -47,7 +47,7 @@ class Options:
     updated weights are gathered during the next step's first forward pass. `context` is how context parallel ranks
     exchange keys and values and divide tokens, gathered and in halves if None. Up to `slow_ranks_exact`
     slow ranks are simulated each by itself. The other switches are for comparisons: `sharing` of links, `collapsing` of
-    equal ranks, `coarse`, without which every pass is built op by op, and `events_only`, which leaves the longest
+    equal ranks, `fuse_passes`, without which every pass is built op by op, and `events_only`, which leaves the longest
     path out.
     """
 
@@ -67,7 +67,7 @@ class Options:
     slow_ranks_exact: int = SLOW_RANKS_EXACT
     collapsing: bool = True
     events_only: bool = False
-    coarse: bool = True
+    fuse_passes: bool = True
 
 
 def simulate(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Options | None = None) -> Forecast:
@@ -132,7 +132,7 @@ def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Op
         classes,
         plan.boundaries,
         group_topology.link_model(partition),
-        coarse=options.coarse,
+        fuse_passes=options.fuse_passes,
         overlap_sends=chunks > 1 if options.overlap_sends is None else options.overlap_sends,
     )
     return CompiledStep(

@@ -10,8 +10,8 @@ import pytest
 from lockstep.cli.main import main
 from lockstep.cli.simulation.chrome import chrome_trace
 from lockstep.cli.simulation.picture import ROWS_MAX, timeline_picture
-from lockstep.simulator.lanes import timeline_of
 from lockstep.simulator.spec import load_spec
+from lockstep.simulator.step_timeline import simulated_timeline
 from lockstep.trace.columns import WorkKind
 from lockstep.trace.kineto.load import load_trace
 from tests.support.browser import chromium
@@ -133,7 +133,7 @@ def test_the_trace_is_read_again(path, tmp_path, capsys):
     assert main(["simulate", str(path), "--trace", str(trace)]) == 0
     capsys.readouterr()
     columns = load_trace(trace)
-    rows, step_s = timeline_of(load_spec(SPEC, "x"))
+    rows, step_s = simulated_timeline(load_spec(SPEC, "x"))
     assert [row.ranks for row in rows] == [7, 1, 7, 1]
     assert columns.dropped_count == 0
     assert len(columns) == sum(len(lane.spans) for row in rows for lane in row.lanes)
@@ -150,7 +150,7 @@ def test_the_trace_is_read_again(path, tmp_path, capsys):
 
 def test_threads_of_the_trace_never_overlap():
     """Complete events of a thread follow each other to the last thousandth, as viewers need them."""
-    rows, _ = timeline_of(load_spec(SPEC.replace("pp: 2, micro_batches: 4", "dp: 2"), "x"))
+    rows, _ = simulated_timeline(load_spec(SPEC.replace("pp: 2, micro_batches: 4", "dp: 2"), "x"))
     ends = {}
     events = json.loads(chrome_trace(rows, "x"))["traceEvents"]
     named = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
@@ -170,7 +170,7 @@ def test_the_picture_is_well_formed_and_bounded(path, tmp_path, capsys):
     root = ET.fromstring(file.read_text())
     texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
     assert any(text and text.startswith("a & <small> job: one step of") for text in texts)
-    rows, step_s = timeline_of(load_spec(SPEC, "x"))
+    rows, step_s = simulated_timeline(load_spec(SPEC, "x"))
     many = timeline_picture(rows * 20, step_s, "x" * 10_000)
     assert f"{80 - ROWS_MAX} more classes of ranks" in many
     assert len(many) < 400_000
@@ -180,7 +180,7 @@ def test_the_picture_is_well_formed_and_bounded(path, tmp_path, capsys):
 def test_the_picture_reads_in_both_schemes(tmp_path):
     """In a browser no text lies on another or on a mark, nothing lies outside, and the back follows the scheme."""
     file = Path(tmp_path, "picture.svg")
-    rows, step_s = timeline_of(load_spec(SPEC, "x"))
+    rows, step_s = simulated_timeline(load_spec(SPEC, "x"))
     file.write_text(timeline_picture(rows * 10, step_s, "a name of " + "many words " * 30))
     backs = []
     with chromium() as browser:

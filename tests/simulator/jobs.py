@@ -70,7 +70,7 @@ def graph(operations, edges=(), capacity=(1.0,)):
         successors=target[np.argsort(source, kind="stable")],
         indegree=np.bincount(target, minlength=count),
         capacity=list(capacity),
-        inside=[],
+        expansions=[],
         bounds=[],
         rows=np.arange(count),
     )

@@ -105,12 +105,12 @@ def test_the_longest_path_changes_nothing(degrees):
     assert quick.step_seconds == pytest.approx(slow.step_seconds, rel=1e-9)
 
 
-def test_coarse_passes_are_exact():
+def test_fused_passes_are_exact():
     """A pass drawn as one operation takes what its acts take: the same job with and without the right to draw it so."""
     tree = preset(SMALL, Degrees(tp=8, pp=2), Schedule(micro_batches=8))
-    coarse, fine = (simulate(tree, dgx_a100(2), batch=32, options=Options(coarse=each)) for each in (True, False))
-    assert fine.operations > 5 * coarse.operations
-    assert fine.step_seconds == pytest.approx(coarse.step_seconds, rel=1e-9)
+    fused, fine = (simulate(tree, dgx_a100(2), batch=32, options=Options(fuse_passes=each)) for each in (True, False))
+    assert fine.operations > 5 * fused.operations
+    assert fine.step_seconds == pytest.approx(fused.step_seconds, rel=1e-9)
 
 
 @pytest.mark.parametrize("degrees", STRATEGIES, ids=str)
@@ -226,8 +226,8 @@ def test_transfers_go_on_beside_products(speed):
     tree = preset(model, Degrees(tp=8, sequence_parallel=True), Schedule(micro_batches=2))
     cluster = dgx_a100().with_rank(3, speed)
     plain, beside, drawn = (
-        simulate(tree, cluster, batch=8, options=Options(overlap_tensor=overlap, coarse=coarse))
-        for overlap, coarse in ((False, True), (True, True), (True, False))
+        simulate(tree, cluster, batch=8, options=Options(overlap_tensor=overlap, fuse_passes=fuse_passes))
+        for overlap, fuse_passes in ((False, True), (True, True), (True, False))
     )
     hidden_s = plain.step_seconds - beside.step_seconds
     assert hidden_s > 0.3 * plain.communication_seconds.exposed

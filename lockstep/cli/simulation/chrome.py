@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from lockstep.simulator.lanes import QUEUES, Lane, Row, Span
 from lockstep.simulator.lowering.graph import COMPUTE
+from lockstep.simulator.step_timeline import QUEUES, Lane, Row, Span
 
 _US = 1e6
 _THOUSANDTHS = 3  # of a microsecond: what the format's readers keep

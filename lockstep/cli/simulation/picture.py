@@ -11,7 +11,7 @@ from lockstep.cli.simulation.chrome import title_of
 from lockstep.html.markup import Html, cut, tag
 from lockstep.html.scales import times
 from lockstep.html.units import format_ns
-from lockstep.simulator.lanes import BACKWARD_PASS, FORWARD_PASS, UPDATE, Lane, Row, Span
+from lockstep.simulator.step_timeline import BACKWARD_PASS, FORWARD_PASS, UPDATE, Lane, Row, Span
 
 ROWS_MAX = 24
 """Classes drawn: more would be a wall; the trace has all."""

@@ -48,7 +48,7 @@ def _one_by_one(graph: Graph, spent: _Times) -> _Times:
     return np.array(start)
 
 
-def first_crowding(graph: Graph, start: _Times, flow_end: _Times) -> float:
+def first_link_contention(graph: Graph, start: _Times, flow_end: _Times) -> float:
     """Return the first moment at which flows would pass more through a link than it carries.
 
     Up to then fair sharing gives each what it has alone: flows that fill a link alone leave nothing for a second, and
@@ -78,7 +78,7 @@ def first_crowding(graph: Graph, start: _Times, flow_end: _Times) -> float:
     return float(time[order][crowded].min(initial=NEVER))
 
 
-def first_overlap(graph: Graph, start: _Times, end: _Times) -> float:
+def first_compute_overlap(graph: Graph, start: _Times, end: _Times) -> float:
     """Return the first moment at which a class of ranks computes while gradients of it travel."""
     computing = graph.queue == COMPUTE
     first = NEVER

@@ -11,7 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.simulator.execution.contention_free import NEVER, first_crowding, first_overlap, longest_path
+from lockstep.simulator.execution.contention_free import (
+    NEVER,
+    first_compute_overlap,
+    first_link_contention,
+    longest_path,
+)
 from lockstep.simulator.execution.event_simulation import ExecutionState
 from lockstep.simulator.lowering.graph import Graph
 
@@ -50,8 +55,8 @@ def execute(graph: Graph, *, overlap_factor: float = 0.0, sharing: bool = True, 
     disturbed = 0.0
     if not events_only:
         disturbed = min(
-            first_crowding(graph, start, flow_end) if sharing else NEVER,
-            first_overlap(graph, start, end) if overlap_factor else NEVER,
+            first_link_contention(graph, start, flow_end) if sharing else NEVER,
+            first_compute_overlap(graph, start, end) if overlap_factor else NEVER,
         )
     if disturbed == NEVER:
         return Timeline(start, end, len(graph))

@@ -3,12 +3,12 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.simulator.lowering.coarse import Inside
+from lockstep.simulator.lowering.fused_passes import OpExpansion
 from lockstep.simulator.lowering.graph import COMPUTE, FEATURE, GRADIENT, Bounds, Graph
 from lockstep.simulator.lowering.link_model import Flow, LinkModel
 from lockstep.simulator.lowering.ops import Calls
 
-_NOTHING = -1
+NO_OPERATION = -1
 _SHORT_LATENCY_RATIO = 0.1
 """Of a message's transfer: shorter latencies stay with it. Two operations for each message would cost large pipelines a
 fifth of their time (benchmarks/simulator_cost.py)."""
@@ -35,15 +35,15 @@ class GraphBuilder:
         self._called: dict[tuple[int, int], tuple[Calls, _Rows]] = {}
 
     def add(self, seconds: float, owner: int, count: int = 1) -> NDArray[np.int64]:
-        """Draw `count` equal computations; return their numbers."""
-        return self._draw((count, COMPUTE, seconds, 0.0, _NOTHING, owner))
+        """Add `count` equal computations; return their numbers."""
+        return self._add_rows((count, COMPUTE, seconds, 0.0, NO_OPERATION, owner))
 
     def add_each(self, seconds: NDArray[np.float64], owner: int) -> int:
-        """Draw a computation of each of `seconds`; return the number of the first."""
+        """Add a computation of each of `seconds`; return the number of the first."""
         first = self._total
         self._total += len(seconds)
         rows = np.empty((len(seconds), 6))
-        rows[:] = (1, COMPUTE, 0.0, 0.0, _NOTHING, owner)
+        rows[:] = (1, COMPUTE, 0.0, 0.0, NO_OPERATION, owner)
         rows[:, 2] = seconds
         self._rows.append(rows)
         return first
@@ -51,7 +51,7 @@ class GraphBuilder:
     def send(
         self, queue: int, number: int, volume_bytes: float, count: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Draw `count` equal messages of a flow; return by message what leaves the sender, and what arrives.
+        """Add `count` equal messages of a flow; return by message what leaves the sender, and what arrives.
 
         Messages leave one behind the other. What they take on the way occupies no link: it is an operation of its own,
         for which those of other messages do not wait, unless it is short compared with the message.
@@ -59,13 +59,13 @@ class GraphBuilder:
         flow = self._flows[number]
         on_the_way_s = flow.latency_s
         if on_the_way_s <= _SHORT_LATENCY_RATIO * volume_bytes / flow.cap:
-            drawn = self._draw((count, queue, on_the_way_s, volume_bytes, number, _NOTHING))
-            self.runs.append((drawn[:-1], drawn[1:]))
-            return drawn, drawn
-        drawn = self._draw((count, queue, 0.0, volume_bytes, number, _NOTHING))
-        arriving = self._draw((count, queue, on_the_way_s, 0.0, number, _NOTHING))
-        self.runs += [(drawn[:-1], drawn[1:]), (drawn, arriving)]
-        return drawn, arriving
+            messages = self._add_rows((count, queue, on_the_way_s, volume_bytes, number, NO_OPERATION))
+            self.runs.append((messages[:-1], messages[1:]))
+            return messages, messages
+        leaving = self._add_rows((count, queue, 0.0, volume_bytes, number, NO_OPERATION))
+        arriving = self._add_rows((count, queue, on_the_way_s, 0.0, number, NO_OPERATION))
+        self.runs += [(leaving[:-1], leaving[1:]), (leaving, arriving)]
+        return leaving, arriving
 
     def flow_number(self, group_set: int, group: int, kind: str, volume_bytes: float) -> int:
         """Return the number of a flow in the graph."""
@@ -76,9 +76,9 @@ class GraphBuilder:
         return self._numbers[id(flow)]
 
     def communicate(self, calls: Calls, rank_class: int, key: object) -> int:
-        """Draw the calls of a pass for a class's group; return the number of the first.
+        """Add the calls of a pass for a class's group; return the number of the first.
 
-        `key` identifies the pass: the members of a group draw its calls once.
+        `key` identifies the pass: the members of a group add its calls once.
         """
         group = self.link_model.group_of[calls.group_set][rank_class]
         place = (calls.group_set, group, key)
@@ -96,23 +96,23 @@ class GraphBuilder:
             for is_blocking, phase in calls.kinds:
                 number = self.flow_number(calls.group_set, group, phase.kind, phase.volume_bytes)
                 flow, queue = self._flows[number], FEATURE if is_blocking else GRADIENT
-                moves = 0.0 if phase.is_start else 1.0
+                moves = 0.0 if phase.is_rendezvous else 1.0
                 moved_bytes = flow.ratio * phase.volume_bytes * moves
-                kinds.append((1, queue, flow.latency_s * moves, moved_bytes, number, _NOTHING))
+                kinds.append((1, queue, flow.latency_s * moves, moved_bytes, number, NO_OPERATION))
             self._called[key] = (calls, np.array(kinds, dtype=np.float64)[calls.which])
         return self._called[key][1]
 
-    def _draw(self, row: _Row) -> NDArray[np.int64]:
+    def _add_rows(self, row: _Row) -> NDArray[np.int64]:
         first = self._total
         self._total += row[0]
         self._rows.append(np.array([row], dtype=np.float64))
         return np.arange(first, self._total)
 
-    def finish(self, inside: list[Inside], bounds: list[Bounds]) -> Graph:
+    def finish(self, expansions: list[OpExpansion], bounds: list[Bounds]) -> Graph:
         """Return the graph of all that was built."""
-        drawn = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
-        source = np.concatenate([drawn[:, 0], *(run[0] for run in self.runs)])
-        target = np.concatenate([drawn[:, 1], *(run[1] for run in self.runs)])
+        edges = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
+        source = np.concatenate([edges[:, 0], *(run[0] for run in self.runs)])
+        target = np.concatenate([edges[:, 1], *(run[1] for run in self.runs)])
         rows = np.concatenate(self._rows)
         count = rows[:, 0].astype(np.int64)
         operations = np.repeat(rows, count, axis=0)
@@ -128,7 +128,7 @@ class GraphBuilder:
             successors=target[order],
             indegree=np.bincount(target, minlength=self._total),
             capacity=self.link_model.capacity,
-            inside=inside,
+            expansions=expansions,
             bounds=bounds,
             rows=np.cumsum(count) - count,
         )

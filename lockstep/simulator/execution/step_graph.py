@@ -1,4 +1,4 @@
-"""Builds the graph of a step: passes that nothing can disturb as few operations each (`coarse`), others op by op."""
+"""Builds the graph of a step: passes without contention as few fused operations each, others op by op."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -9,17 +9,23 @@ from numpy.typing import NDArray
 
 from lockstep.simulator.execution.graph_builder import GraphBuilder
 from lockstep.simulator.hardware.collectives import SEND
-from lockstep.simulator.lowering.coarse import Inside, Outline, coarse_passes, contention_free_sets, outline
+from lockstep.simulator.lowering.fused_passes import (
+    OpExpansion,
+    PassSummary,
+    fusable_passes,
+    lockstep_sets,
+    summarise_pass,
+)
 from lockstep.simulator.lowering.graph import SENDING, Boundary, Bounds, Graph
 from lockstep.simulator.lowering.link_model import LinkModel, Phase
-from lockstep.simulator.lowering.ops import NOTHING, Compute, Pass, PassTemplate, Queued
+from lockstep.simulator.lowering.ops import NO_OPERATION, Compute, Pass, PassTemplate, Queued
 from lockstep.simulator.lowering.program import RankClass
 from lockstep.simulator.strategy.schedule import BACKWARD, FORWARD
 
-_Places = NDArray[np.int64]
+_Indices = NDArray[np.int64]
 _RETURNS = "returns"
-_outline = lru_cache(maxsize=512)(outline)
-"""Sets of equal speeds share their outlines, and alternatives their scripts, which plans keep."""
+_summarise_pass = lru_cache(maxsize=512)(summarise_pass)
+"""Lockstep sets of equal speeds share their summaries, and alternatives their op lists, which plans keep."""
 
 
 def build_graph(
@@ -27,25 +33,25 @@ def build_graph(
     boundaries: Sequence[Boundary],
     link_model: LinkModel,
     *,
-    coarse: bool = True,
+    fuse_passes: bool = True,
     overlap_sends: bool = True,
 ) -> Graph:
-    """Return the graph of a step of all classes, `classes[i].number` being i; without `coarse`, op by op.
+    """Return the graph of a step of all classes, `classes[i].number` being i; without `fuse_passes`, op by op.
 
     Without `overlap_sends` a stage begins no pass before the message of the one before has been sent.
     """
     step_graph = _StepGraph(classes, GraphBuilder(link_model))
-    sending = {way for each in boundaries for way in (each.forward_family, each.backward_family)}
-    sets = contention_free_sets(classes, sending, link_model) if coarse else []
-    begun: dict[int, Bounds] = {}
-    inside: list[Inside] = []
+    sending = {way for each in boundaries for way in (each.forward_group_set, each.backward_group_set)}
+    sets = lockstep_sets(classes, sending, link_model) if fuse_passes else []
+    fused: dict[int, Bounds] = {}
+    expansions: list[OpExpansion] = []
     for index, members in enumerate(sets):
-        together = _Together(step_graph, [classes[number] for number in members], len(classes) + index)
-        begun.update(zip(members, together.draw(inside), strict=True))
-    bounds = [_Walk(step_graph, rank_class).draw(begun.get(rank_class.number)) for rank_class in classes]
+        together = _LockstepSetBuilder(step_graph, [classes[number] for number in members], len(classes) + index)
+        fused.update(zip(members, together.build(expansions), strict=True))
+    bounds = [_PassBuilder(step_graph, rank_class).build(fused.get(rank_class.number)) for rank_class in classes]
     for boundary in boundaries:
-        step_graph.draw_sends(boundary, bounds, overlap=overlap_sends)
-    return step_graph.builder.finish(inside, bounds)
+        step_graph.add_sends(boundary, bounds, overlap=overlap_sends)
+    return step_graph.builder.finish(expansions, bounds)
 
 
 class _StepGraph:
@@ -55,15 +61,15 @@ class _StepGraph:
         self.classes = classes
         self.builder = builder
         self._updates: dict[tuple[tuple[Queued, ...], float], PassTemplate] = {}
-        self._coarse: dict[int, int] = {}
-        self._chosen: dict[tuple[int, int, int], tuple[_Places, _Places, _Places]] = {}
+        self._fusable: dict[int, int] = {}
+        self._chosen: dict[tuple[int, int, int], tuple[_Indices, _Indices, _Indices]] = {}
 
     def update(self, rank_class: RankClass) -> PassTemplate:
         """Return the optimizer's step, with the weights that return afterwards, as a pass."""
         returns = tuple(self._returns(rank_class))
         key = (returns, rank_class.update_s)
         if key not in self._updates:
-            self._updates[key] = PassTemplate.of([Compute(rank_class.update_s), *returns])
+            self._updates[key] = PassTemplate.from_ops([Compute(rank_class.update_s), *returns])
         return self._updates[key]
 
     def _returns(self, rank_class: RankClass) -> Iterator[Queued]:
@@ -90,13 +96,13 @@ class _StepGraph:
             if phases:
                 yield Queued(tuple(phases), queued.ticket)
 
-    def coarse_passes(self, rank_class: RankClass) -> int:
+    def fusable_passes(self, rank_class: RankClass) -> int:
         """Return how many passes of a class nothing can disturb; classes of a stage have the same."""
-        if rank_class.stage not in self._coarse:
-            self._coarse[rank_class.stage] = coarse_passes(rank_class)
-        return self._coarse[rank_class.stage]
+        if rank_class.stage not in self._fusable:
+            self._fusable[rank_class.stage] = fusable_passes(rank_class)
+        return self._fusable[rank_class.stage]
 
-    def chosen(self, rank_class: RankClass, direction: int, chunk: int) -> tuple[_Places, _Places, _Places]:
+    def chosen(self, rank_class: RankClass, direction: int, chunk: int) -> tuple[_Indices, _Indices, _Indices]:
         """Return the passes of one chunk and direction in order, the micro-batch of each, and them by micro-batch."""
         key = (rank_class.stage, direction, chunk)
         if key not in self._chosen:
@@ -106,15 +112,15 @@ class _StepGraph:
             self._chosen[key] = (found, micro, found[np.argsort(micro)])
         return self._chosen[key]
 
-    def draw_sends(self, boundary: Boundary, bounds: list[Bounds], *, overlap: bool) -> None:
-        """Draw the messages of one boundary in both directions, each channel in the order of its sender.
+    def add_sends(self, boundary: Boundary, bounds: list[Bounds], *, overlap: bool) -> None:
+        """Add the messages of one boundary in both directions, each channel in the order of its sender.
 
         Without `overlap` the sender's next pass waits for the message.
         """
         builder = self.builder
         ways = (
-            (FORWARD, boundary.forward_family, boundary.before, boundary.after),
-            (BACKWARD, boundary.backward_family, boundary.after, boundary.before),
+            (FORWARD, boundary.forward_group_set, boundary.before, boundary.after),
+            (BACKWARD, boundary.backward_group_set, boundary.after, boundary.before),
         )
         for direction, group_set, source, target in ways:
             for sender, group in builder.link_model.group_of[group_set].items():
@@ -123,86 +129,86 @@ class _StepGraph:
                 receiver = builder.link_model.members(group_set, group)[1]
                 sent, micro, _ = self.chosen(self.classes[sender], direction, source[1])
                 number = builder.flow_number(group_set, group, SEND, boundary.message_bytes)
-                drawn, arriving = builder.send(SENDING, number, boundary.message_bytes, len(sent))
+                sends, arrivals = builder.send(SENDING, number, boundary.message_bytes, len(sent))
                 _, _, taken = self.chosen(self.classes[receiver], direction, target[1])
                 begins, ends = bounds[sender]
-                builder.runs.append((ends[sent], drawn))
+                builder.runs.append((ends[sent], sends))
                 if not overlap:
                     followed = sent[sent < len(begins) - 1]
-                    builder.runs.append((drawn[: len(followed)], begins[followed + 1]))
-                builder.runs.append((arriving, bounds[receiver][0][taken[micro]]))
+                    builder.runs.append((sends[: len(followed)], begins[followed + 1]))
+                builder.runs.append((arrivals, bounds[receiver][0][taken[micro]]))
 
 
-class _Together:
-    """Builds the first passes of a set of classes, in which nothing can disturb them; `owner` is the set's number."""
+class _LockstepSetBuilder:
+    """Builds the fused passes of a lockstep set, those without contention; `owner` is the set's number."""
 
     def __init__(self, step_graph: _StepGraph, members: Sequence[RankClass], owner: int) -> None:
         self.step_graph = step_graph
         self.builder = step_graph.builder
         self.members = members
         self.owner = owner
-        self.count = step_graph.coarse_passes(members[0])
+        self.count = step_graph.fusable_passes(members[0])
         shape = (len(members), self.count)
         self.first, self.last = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
 
-    def draw(self, inside: list[Inside]) -> list[Bounds]:
-        """Draw the passes, record what is inside them, and return by class the first and last of each."""
+    def build(self, expansions: list[OpExpansion]) -> list[Bounds]:
+        """Add the passes, record what they expand to, and return by class the first and last operation of each."""
         for chunk, program in enumerate(self.members[0].programs):
             for direction, ops in ((FORWARD, program.forward), (BACKWARD, program.backward)):
-                of_kind, _, _ = self.step_graph.chosen(self.members[0], direction, chunk)
-                of_kind = of_kind[: of_kind.searchsorted(self.count)]
-                if len(of_kind):
-                    inside += self._draw_kind(ops, of_kind)
+                chosen_passes, _, _ = self.step_graph.chosen(self.members[0], direction, chunk)
+                chosen_passes = chosen_passes[: chosen_passes.searchsorted(self.count)]
+                if len(chosen_passes):
+                    expansions += self._add_passes(ops, chosen_passes)
         for first, last in zip(self.first, self.last, strict=True):
             self.builder.runs.append((last[:-1], first[1:]))
         return list(zip(self.first, self.last, strict=True))
 
-    def _draw_kind(self, ops: Pass, passes: _Places) -> Iterator[Inside]:
-        """Draw all passes of one chunk and direction."""
-        script, link_model, one = ops.script, self.builder.link_model, self.members[0].number
+    def _add_passes(self, ops: Pass, passes: _Indices) -> Iterator[OpExpansion]:
+        """Add all passes of one chunk and direction."""
+        op_list, link_model, one = ops.op_list, self.builder.link_model, self.members[0].number
         flows = tuple(
             link_model.flow(phase.group_set, link_model.group_of[phase.group_set][one], phase.kind, phase.volume_bytes)
-            for phase in script.phases
+            for phase in op_list.phases
         )
-        features_s = tuple(f.seconds(p.volume_bytes) for f, p in zip(flows, script.phases, strict=True))
-        volumes_bytes = tuple(f.ratio * p.volume_bytes for f, p in zip(flows, script.phases, strict=True))
-        drawn = _outline(script, tuple(member.speed for member in self.members), features_s)
+        features_s = tuple(f.seconds(p.volume_bytes) for f, p in zip(flows, op_list.phases, strict=True))
+        volumes_bytes = tuple(f.ratio * p.volume_bytes for f, p in zip(flows, op_list.phases, strict=True))
+        summary = _summarise_pass(op_list, tuple(member.speed for member in self.members), features_s)
         shared = None
-        if drawn.together_s is not None:
-            shared = self.builder.add(drawn.together_s, self.owner, len(passes))
+        if summary.shared_s is not None:
+            shared = self.builder.add(summary.shared_s, self.owner, len(passes))
         for index, member in enumerate(self.members):
-            whole = self._draw_member(drawn, index, passes, shared)
-            if script.phases:
-                yield Inside(
+            whole = self._add_member(summary, index, passes, shared)
+            if op_list.phases:
+                yield OpExpansion(
                     rank_class=member.number,
                     passes=passes,
                     operations=whole,
-                    begin_s=drawn.begin_s[index],
-                    seconds=drawn.seconds[index],
-                    feature=script.feature[drawn.first : drawn.behind],
+                    begin_s=summary.begin_s[index],
+                    seconds=summary.seconds[index],
+                    feature=op_list.feature[summary.first : summary.end],
                     flows=flows,
                     volumes_bytes=volumes_bytes,
-                    counts=script.counts,
-                    busy_s=drawn.busy_s[index],
+                    counts=op_list.counts,
+                    busy_s=summary.busy_s[index],
                     is_shared=shared is not None,
                     carries=index == 0,
-                    hides_s=drawn.hides_s[index],
+                    hides_s=summary.hides_s[index],
                 )
 
-    def _draw_member(self, drawn: Outline, index: int, passes: _Places, shared: _Places | None) -> _Places:
-        """Draw what one class does by itself before and after `shared`; return the operations of several ops."""
+    def _add_member(self, summary: PassSummary, index: int, passes: _Indices, shared: _Indices | None) -> _Indices:
+        """Add what one class does by itself before and after `shared`; return the fused operations."""
         number = self.members[index].number
         row = [] if shared is None else [shared]
-        if shared is None or drawn.head_s[index]:
-            row.insert(0, self.builder.add(drawn.head_s[index], number, len(passes)))
-        if drawn.tail_s[index]:
-            row.append(self.builder.add(drawn.tail_s[index], number, len(passes)))
+        if shared is None or summary.head_s[index]:
+            row.insert(0, self.builder.add(summary.head_s[index], number, len(passes)))
+        if summary.tail_s[index]:
+            row.append(self.builder.add(summary.tail_s[index], number, len(passes)))
         self.first[index, passes], self.last[index, passes] = row[0], row[-1]
         self.builder.runs += pairwise(row)
         return row[0] if shared is None else shared
 
 
-class _Walk:
+class _PassBuilder:
     """Builds the passes of one class in order, op by op.
 
     `before` and `queued` are the last operations of the pass and of the queue, `waits` what the next must wait for.
@@ -212,49 +218,49 @@ class _Walk:
         self.step_graph = step_graph
         self.builder = step_graph.builder
         self.rank_class = rank_class
-        self.before = self.queued = NOTHING
+        self.before = self.queued = NO_OPERATION
         self.waits: list[int] = []
 
-    def draw(self, begun: Bounds | None) -> Bounds:
-        """Draw the passes that are not `begun`; return the first and last operation of every pass."""
+    def build(self, fused: Bounds | None) -> Bounds:
+        """Add the passes that are not `fused`; return the first and last operation of every pass."""
         passes = self.rank_class.passes
         first, last = np.empty(len(passes), dtype=np.int64), np.empty(len(passes), dtype=np.int64)
-        coarse = 0
-        if begun is not None and len(begun[0]):
-            coarse = len(begun[0])
-            first[:coarse], last[:coarse] = begun
-            self.before = int(last[coarse - 1])
+        n_fused = 0
+        if fused is not None and len(fused[0]):
+            n_fused = len(fused[0])
+            first[:n_fused], last[:n_fused] = fused
+            self.before = int(last[n_fused - 1])
         final = int(passes[:, 1].max())
-        for index, (direction, micro, chunk) in enumerate(passes[coarse:].tolist(), coarse):
+        for index, (direction, micro, chunk) in enumerate(passes[n_fused:].tolist(), n_fused):
             program = self.rank_class.programs[chunk]
             ops = program.forward if direction == FORWARD else program.last if micro == final else program.backward
-            first[index], last[index] = self._draw(ops.pattern, (direction, micro, chunk))
-        if self.queued != NOTHING:
+            first[index], last[index] = self._build_pass(ops.template, (direction, micro, chunk))
+        if self.queued != NO_OPERATION:
             self.waits.append(self.queued)
-        self._draw(self.step_graph.update(self.rank_class), _RETURNS)
+        self._build_pass(self.step_graph.update(self.rank_class), _RETURNS)
         return first, last
 
-    def _draw(self, pattern: PassTemplate, key: object) -> tuple[int, int]:
-        """Draw one pass behind the one before; return its first and last operation."""
+    def _build_pass(self, template: PassTemplate, key: object) -> tuple[int, int]:
+        """Add one pass after the previous one; return its first and last operation."""
         builder, rank_class = self.builder, self.rank_class
-        drawn = np.empty(pattern.count, dtype=np.int64)
-        begin = builder.add_each(pattern.work_s / rank_class.speed, rank_class.number)
-        drawn[pattern.computing] = np.arange(begin, begin + len(pattern.work_s))
-        for calls in pattern.calls:
+        operations = np.empty(template.count, dtype=np.int64)
+        begin = builder.add_each(template.work_s / rank_class.speed, rank_class.number)
+        operations[template.computing] = np.arange(begin, begin + len(template.work_s))
+        for calls in template.calls:
             begin = builder.communicate(calls, rank_class.number, key)
-            drawn[calls.places] = np.arange(begin, begin + len(calls.places))
-        source, target = pattern.edges
-        builder.runs.append((drawn[source], drawn[target]))
-        first, last = int(drawn[pattern.first]), int(drawn[pattern.last])
+            operations[calls.indices] = np.arange(begin, begin + len(calls.indices))
+        source, target = template.edges
+        builder.runs.append((operations[source], operations[target]))
+        first, last = int(operations[template.first]), int(operations[template.last])
         for wait in self.waits:
             builder.edges += (wait, first)
-        self.waits = drawn[pattern.awaited].tolist()
-        if self.before != NOTHING:
-            for entering in drawn[pattern.entering].tolist():
+        self.waits = operations[template.awaited].tolist()
+        if self.before != NO_OPERATION:
+            for entering in operations[template.entering].tolist():
                 builder.edges += (self.before, entering)
         self.before = last
-        if pattern.first_queued != NOTHING:
-            if self.queued != NOTHING:
-                builder.edges += (self.queued, int(drawn[pattern.first_queued]))
-            self.queued = int(drawn[pattern.last_queued])
+        if template.first_queued != NO_OPERATION:
+            if self.queued != NO_OPERATION:
+                builder.edges += (self.queued, int(operations[template.first_queued]))
+            self.queued = int(operations[template.last_queued])
         return first, last

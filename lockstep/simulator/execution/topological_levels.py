@@ -21,7 +21,7 @@ _WORTH = 32
 """Places from which on a leap, with its proof, costs less than the levels that it leaves out."""
 _SAME = 1e-14
 """By which share of the path times may differ and be the same: rounding of a few sums."""
-_Places = NDArray[np.int64]
+_Indices = NDArray[np.int64]
 _Times = NDArray[np.float64]
 
 
@@ -86,7 +86,7 @@ class _Levels:
         np.maximum.at(due, self.graph.successors, ends[self._sources()])
         return bool(self.finished.all() and np.abs(due - self.start).max() <= _SAME * ends.max())
 
-    def _advance(self, ready: _Places) -> _Places:
+    def _advance(self, ready: _Indices) -> _Indices:
         """Finish a level; return the next."""
         self.finished[ready] = True
         n_edges = self._n_edges[ready]
@@ -99,7 +99,7 @@ class _Levels:
         found = targets[self._waiting[targets] == 0]
         mark, numbers = self._mark, self._numbers[: len(found)]
         mark[found] = numbers  # of an operation that is there twice, the last stays
-        chosen: _Places = found[mark[found] == numbers]
+        chosen: _Indices = found[mark[found] == numbers]
         return chosen
 
     def _extrapolate(self) -> bool:
@@ -136,7 +136,7 @@ class _Levels:
         repeats = np.ptp(apart_s, axis=1) <= _SAME * self.start[last]
         return int(shifts[repeats][0]) if repeats.any() else 0
 
-    def _next(self) -> _Places:
+    def _next(self) -> _Indices:
         """Return the level that is next after what is finished, and count again for how many the rest waits."""
         source, successors, finished = self._sources(), self.graph.successors, self.finished
         over = finished[source]
@@ -146,5 +146,5 @@ class _Levels:
         np.maximum.at(self.start, successors[edge], self.start[source[edge]] + self.spent[source[edge]])
         return np.flatnonzero(~finished & (self._waiting == 0))
 
-    def _sources(self) -> _Places:
+    def _sources(self) -> _Indices:
         return np.repeat(np.arange(len(self.graph)), self._n_edges)

@@ -64,7 +64,7 @@ def collapse(rank_kinds: NDArray[np.int64], group_sets: Sequence[GroupSet], capa
     return _collapse(kinds.tobytes(), tuple(group_sets), np.ascontiguousarray(capacity, dtype=np.float64).tobytes())
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Drop the partitions that are kept from one forecast to the next, as a new process has none."""
     _collapse.cache_clear()
     _uses.cache_clear()

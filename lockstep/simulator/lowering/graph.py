@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.simulator.lowering.coarse import Inside
+from lockstep.simulator.lowering.fused_passes import OpExpansion
 from lockstep.simulator.lowering.link_model import Flow
 
 COMPUTE = 0
@@ -28,8 +28,8 @@ class Boundary:
 
     before: tuple[int, int]
     after: tuple[int, int]
-    forward_family: int
-    backward_family: int
+    forward_group_set: int
+    backward_group_set: int
     message_bytes: float
 
 
@@ -39,9 +39,9 @@ class Graph:
 
     `seconds` is the work of a computation and the latency of a communication, `volume_bytes` what a flow then moves,
     `flow` the index in `flows` or -1. `owner` is the class of ranks of a computation, a number behind those of all
-    classes where several have it together, -1 for communication. `inside` holds the ops within operations that stand
-    for several. `bounds` gives by class the first and the last operation of each pass, arrays of shape (passes,).
-    `rows` holds the first operation of each row: equal operations, built at once, in the order of their passes.
+    classes where several have it together, -1 for communication. `expansions` holds the ops of fused operations.
+    `bounds` gives by class the first and the last operation of each pass, arrays of shape (passes,). `rows` holds the
+    first operation of each row: equal operations, built at once, in the order of their passes.
     """
 
     queue: NDArray[np.int8]
@@ -54,7 +54,7 @@ class Graph:
     successors: NDArray[np.int64]
     indegree: NDArray[np.int64]
     capacity: list[float]
-    inside: list[Inside]
+    expansions: list[OpExpansion]
     bounds: list[Bounds]
     rows: NDArray[np.int64]
 

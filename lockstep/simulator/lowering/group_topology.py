@@ -25,7 +25,7 @@ from lockstep.simulator.lowering.link_model import LinkModel, Phase
 from lockstep.simulator.strategy.mesh import Mesh, MeshAxis
 from lockstep.simulator.strategy.placement import Transfer
 
-WHOLE = "whole"
+FULL_GROUP = "whole"
 INNER = "inner"
 OUTER = "outer"
 
@@ -73,7 +73,9 @@ class GroupTopology:
     def _divide(self, transfer: Transfer, mesh: Mesh) -> list[Phase]:
         if transfer.kind == ALL_REDUCE and self._algorithms.get(ALL_REDUCE) == HIERARCHICAL:
             # Groups of one rank pass no link, and none of those may be entered.
-            n_inner, n_outer = (self._made(mesh, transfer.axes, part).groups.shape[1] for part in (INNER, OUTER))
+            n_inner, n_outer = (
+                self._build_group_set(mesh, transfer.axes, part).groups.shape[1] for part in (INNER, OUTER)
+            )
             if n_inner > 1 and n_outer > 1:
                 inner, outer = (self._group_set(mesh, transfer.axes, part) for part in (INNER, OUTER))
                 return [
@@ -81,7 +83,7 @@ class GroupTopology:
                     Phase(ALL_REDUCE, outer, transfer.volume_bytes / n_inner),
                     Phase(ALL_GATHER, inner, transfer.volume_bytes),
                 ]
-        return [Phase(transfer.kind, self._group_set(mesh, transfer.axes, WHOLE), transfer.volume_bytes)]
+        return [Phase(transfer.kind, self._group_set(mesh, transfer.axes, FULL_GROUP), transfer.volume_bytes)]
 
     def sends(self, pairs: Sequence[tuple[Mesh, Mesh]]) -> list[int]:
         """Return for each pair of meshes the group set in which ranks of the first send to counterparts in the second.
@@ -113,10 +115,10 @@ class GroupTopology:
         if key not in self._index:
             self._index[key] = len(self.group_sets)
             self._axes[len(self.group_sets)] = axes
-            self.group_sets.append(self._made(mesh, axes, part))
+            self.group_sets.append(self._build_group_set(mesh, axes, part))
         return self._index[key]
 
-    def _made(self, mesh: Mesh, axes: frozenset[str], part: str) -> GroupSet:
+    def _build_group_set(self, mesh: Mesh, axes: frozenset[str], part: str) -> GroupSet:
         """Return a group set, not entered."""
         alike = tuple(other for other in self._meshes if other.axes == mesh.axes)
         return _collective(self.cluster.shape, alike, axes, part)
@@ -126,7 +128,7 @@ class GroupTopology:
         return LinkModel(self.cluster, self._algorithms, self.group_sets, partition, self.capacity)
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Drop the groups that are kept from one forecast to the next, as a new process has none."""
     _collective.cache_clear()
     _sending.cache_clear()
@@ -144,7 +146,7 @@ def _collective(
 ) -> GroupSet:
     cluster = _bare(shape)
     groups = np.concatenate([mesh.groups(axes) for mesh in meshes])
-    if part != WHOLE:
+    if part != FULL_GROUP:
         groups = _divided(groups, part, cluster.levels[0].fanout)
     return GroupSet(groups, link_usage(cluster, cluster.links(), groups), directed=False)
 

@@ -22,13 +22,13 @@ _WAYS = {BOTH_WAYS: (OUT, IN), OUT: (OUT,), IN: (IN,)}
 class Phase:
     """A collective in the groups of a set (an index of `GroupTopology.group_sets`); `volume_bytes` as in `collectives`.
 
-    One that `is_start` is only the meeting of the group, after which it begins.
+    One that `is_rendezvous` is only the rendezvous of the group, after which it begins.
     """
 
     kind: str
     group_set: int
     volume_bytes: float
-    is_start: bool = False
+    is_rendezvous: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class LinkModel:
         return self._passed[group_set][group]
 
     def flow(self, group_set: int, group: int, kind: str, volume_bytes: float = 0.0) -> Flow:
-        """Return the flow of `kind` in the class `group` of `family` that is through with the volume first."""
+        """Return the flow of `kind` in the class `group` of `group_set` that is through with the volume first."""
         key = (group_set, group, kind)
         flows = self._flows.get(key)
         if flows is None:

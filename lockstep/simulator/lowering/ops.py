@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from lockstep.simulator.lowering.link_model import Phase
 
-NOTHING = -1
-_Places = NDArray[np.int64]
+NO_OPERATION = -1
+_Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,14 @@ class Pass:
     ops: tuple[Op, ...]
 
     @cached_property
-    def script(self) -> "Script":
-        """The pass as an outline needs it; none of its ops may be queued."""
-        return Script.of(self.ops)
+    def op_list(self) -> "OpList":
+        """The pass as its summary needs it; none of its ops may be queued."""
+        return OpList.from_ops(self.ops)
 
     @cached_property
-    def pattern(self) -> "PassTemplate":
+    def template(self) -> "PassTemplate":
         """The pass as operations and edges."""
-        return PassTemplate.of(self.ops)
+        return PassTemplate.from_ops(self.ops)
 
     @cached_property
     def is_queuing(self) -> bool:
@@ -85,8 +85,8 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Script:
-    """The ops of a pass: seconds at full speed, 0 of a feature, and number in `phases`, NOTHING where it computes.
+class OpList:
+    """The ops of a pass: seconds at full speed, 0 of a feature, and number in `phases`, NO_OPERATION where it computes.
 
     `hides_s` is what is computed next to a feature. Arrays of shape (ops,). `counts` is how often each of `phases`
     comes. Compared by identity.
@@ -99,12 +99,12 @@ class Script:
     counts: tuple[int, ...]
 
     @classmethod
-    def of(cls, ops: Sequence[Op]) -> "Script":
-        """Return the script of ops of which none is queued."""
+    def from_ops(cls, ops: Sequence[Op]) -> "OpList":
+        """Return the list of ops of which none is queued."""
         numbers: dict[Phase, int] = {}
         feature, work = [], []
         for op in ops:
-            feature.append(numbers.setdefault(op.phase, len(numbers)) if isinstance(op, Blocking) else NOTHING)
+            feature.append(numbers.setdefault(op.phase, len(numbers)) if isinstance(op, Blocking) else NO_OPERATION)
             work.append(op.seconds if isinstance(op, Compute) else 0.0)
         return cls(
             work_s=np.array(work, dtype=np.float64),
@@ -117,39 +117,39 @@ class Script:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls:
-    """The communications of a pass in groups of one group set, at `places`.
+    """The communications of a pass in groups of one group set, at `indices`.
 
     `kinds` are those that differ, whether they block and the phase; `which` is the number among them of each.
     """
 
     group_set: int
-    places: _Places
+    indices: _Indices
     kinds: tuple[tuple[bool, Phase], ...]
-    which: _Places
+    which: _Indices
 
     @classmethod
-    def of(cls, group_set: int, places: Sequence[int], calls: Sequence[tuple[bool, Phase]]) -> "Calls":
-        """Return what is called at `places`."""
+    def from_calls(cls, group_set: int, indices: Sequence[int], calls: Sequence[tuple[bool, Phase]]) -> "Calls":
+        """Return what is called at `indices`."""
         numbers: dict[tuple[bool, Phase], int] = {}
         which = [numbers.setdefault(call, len(numbers)) for call in calls]
-        return cls(group_set, np.array(places), tuple(numbers), np.array(which))
+        return cls(group_set, np.array(indices), tuple(numbers), np.array(which))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTemplate:
-    """A pass op by op: operations by place, and the edges between them, as pairs of places.
+    """A pass op by op: operations by index, and the edges between them, as pairs of indices.
 
-    Of the `count` operations those at `computing` have `work_s` at full speed each; the others are in `calls`, by
-    group set. `entering` wait for the end of the pass
-    before, `first_queued` for the last in the queue before. The pass begins with `first` and ends with `last`;
-    whatever comes next also waits for `awaited`, and for `last_queued` in the queue. NOTHING where there is none.
+    Of the `count` operations those at `computing` have `work_s` at full speed each; the others are in `calls`, by group
+    set. `entering` wait for the end of the pass before, `first_queued` for the last in the queue before. The pass
+    begins with `first` and ends with `last`; whatever comes next also waits for `awaited`, and for `last_queued` in the
+    queue. NO_OPERATION where there is none.
     """
 
     count: int
-    computing: _Places
+    computing: _Indices
     work_s: NDArray[np.float64]
     calls: list[Calls]
-    edges: tuple[_Places, _Places]
+    edges: tuple[_Indices, _Indices]
     entering: list[int]
     first: int
     last: int
@@ -158,18 +158,18 @@ class PassTemplate:
     awaited: list[int]
 
     @classmethod
-    def of(cls, ops: Sequence[Op]) -> "PassTemplate":
-        """Return the pattern of a pass; one without blocking ops has a computation of 0 s that passes the data on."""
-        draft = _Draft()
+    def from_ops(cls, ops: Sequence[Op]) -> "PassTemplate":
+        """Return the template of a pass; one without blocking ops has a computation of 0 s that passes the data on."""
+        builder = _TemplateBuilder()
         for op in ops:
-            draft.add(op)
-        if draft.first == NOTHING:
-            draft.add(Compute(0.0))
-        return draft.pattern()
+            builder.add(op)
+        if builder.first == NO_OPERATION:
+            builder.add(Compute(0.0))
+        return builder.template()
 
 
-class _Draft:
-    """A pattern as its ops come by."""
+class _TemplateBuilder:
+    """Builds a template op by op."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[bool, Phase] | float] = []
@@ -177,18 +177,18 @@ class _Draft:
         self.entering: list[int] = []
         self.awaited: list[int] = []
         self.tickets: dict[int, int] = {}
-        self.first = self.last = self.first_queued = self.queued = NOTHING
+        self.first = self.last = self.first_queued = self.queued = NO_OPERATION
 
     def add(self, op: Op) -> None:
         if isinstance(op, Compute):
-            self._follow(op.seconds)
+            self._append(op.seconds)
         elif isinstance(op, Blocking):
             if op.hides_s:
-                self._follow((True, replace(op.phase, is_start=True)))
+                self._append((True, replace(op.phase, is_rendezvous=True)))
                 start = self.last
-            self._follow((True, op.phase))
+            self._append((True, op.phase))
             if op.hides_s:
-                self._go_on(op.hides_s, start)
+                self._overlap(op.hides_s, start)
         elif isinstance(op, Await):
             self.awaited.append(self.tickets[op.ticket])
         else:
@@ -197,56 +197,56 @@ class _Draft:
             if op.ticket is not None:
                 self.tickets[op.ticket] = self.queued
 
-    def _follow(self, call: tuple[bool, Phase] | float) -> None:
-        """Put an operation behind the one before and what it waits for."""
-        place = len(self.calls)
+    def _append(self, call: tuple[bool, Phase] | float) -> None:
+        """Put an operation after the previous one and what it waits for."""
+        index = len(self.calls)
         self.calls.append(call)
-        self.edges += ((awaited, place) for awaited in self.awaited)
+        self.edges += ((awaited, index) for awaited in self.awaited)
         self.awaited.clear()
-        if self.first == NOTHING:
-            self.first = place
-            self.entering.append(place)
+        if self.first == NO_OPERATION:
+            self.first = index
+            self.entering.append(index)
         else:
-            self.edges.append((self.last, place))
-        self.last = place
+            self.edges.append((self.last, index))
+        self.last = index
 
-    def _go_on(self, seconds: float, start: int) -> None:
-        """Put a computation next to a communication: behind the meeting `start`, and before what follows."""
-        place = len(self.calls)
+    def _overlap(self, seconds: float, start: int) -> None:
+        """Put a computation next to a communication: after the rendezvous `start`, and before what follows."""
+        index = len(self.calls)
         self.calls.append(seconds)
-        self.edges.append((start, place))
-        self.awaited.append(place)
+        self.edges.append((start, index))
+        self.awaited.append(index)
 
     def _enqueue(self, phase: Phase, *, is_first: bool) -> None:
-        place = len(self.calls)
+        index = len(self.calls)
         self.calls.append((False, phase))
-        if self.queued != NOTHING:
-            self.edges.append((self.queued, place))
+        if self.queued != NO_OPERATION:
+            self.edges.append((self.queued, index))
         else:
-            self.first_queued = place
-        if is_first and self.last != NOTHING:
-            self.edges.append((self.last, place))
+            self.first_queued = index
+        if is_first and self.last != NO_OPERATION:
+            self.edges.append((self.last, index))
         elif is_first:
-            self.entering.append(place)
-        self.queued = place
+            self.entering.append(index)
+        self.queued = index
 
-    def pattern(self) -> PassTemplate:
+    def template(self) -> PassTemplate:
         computing, work_s = [], []
-        by_family: dict[int, tuple[list[int], list[tuple[bool, Phase]]]] = {}
-        for place, call in enumerate(self.calls):
+        by_group_set: dict[int, tuple[list[int], list[tuple[bool, Phase]]]] = {}
+        for index, call in enumerate(self.calls):
             if isinstance(call, float):
-                computing.append(place)
+                computing.append(index)
                 work_s.append(call)
             else:
-                places, calls = by_family.setdefault(call[1].group_set, ([], []))
-                places.append(place)
+                indices, calls = by_group_set.setdefault(call[1].group_set, ([], []))
+                indices.append(index)
                 calls.append(call)
         edges = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
         return PassTemplate(
             count=len(self.calls),
             computing=np.array(computing, dtype=np.int64),
             work_s=np.array(work_s, dtype=np.float64),
-            calls=[Calls.of(group_set, *called) for group_set, called in by_family.items()],
+            calls=[Calls.from_calls(group_set, *called) for group_set, called in by_group_set.items()],
             edges=(edges[:, 0], edges[:, 1]),
             entering=self.entering,
             first=self.first,

@@ -28,7 +28,7 @@ from lockstep.simulator.strategy.tree import StrategyTree
 class Plan:
     """Chunks in the order of the data and their programs, meshes in order of appearance with the chunks of each.
 
-    Shared by all who ask for it: no one changes it. `fabric` is of the cluster that was asked for first.
+    Shared by all who ask for it: no one changes it. `group_topology` is of the cluster that was asked for first.
     """
 
     chunks: Sequence[Chunk]
@@ -40,7 +40,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _PlanInputs:
     """All that a plan depends on, as a value; modules count by identity, for which `kept` keeps them."""
 
     stated: object
@@ -94,7 +94,7 @@ def plan_of(
     """
     blocks = list(tree.root.children.values())
     return _compiled(
-        _Asked(
+        _PlanInputs(
             stated=tree.root.stated(),
             modules=tuple(id(block.module) for block in blocks),
             meshes=(tree.root.mesh, *(block.mesh for block in blocks)),
@@ -131,34 +131,34 @@ def lockstep_axes(plan: Plan, own: Sequence[int]) -> frozenset[str]:
     return frozenset.intersection(*met)
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Drop the plans that are kept from one forecast to the next, as a new process has none."""
     _compiled.cache_clear()
 
 
 @lru_cache(maxsize=64)
-def _compiled(asked: _Asked) -> Plan:
+def _compiled(inputs: _PlanInputs) -> Plan:
     chunks = compile_chunks(
-        asked.tree,
-        asked.device,
-        samples=asked.samples,
-        accumulates=asked.accumulates,
-        overlap_tensor=asked.overlap_tensor,
-        late_tensor_sums=asked.late_tensor_sums,
-        context=asked.context,
-        zero_copy=asked.zero_copy,
+        inputs.tree,
+        inputs.device,
+        samples=inputs.samples,
+        accumulates=inputs.accumulates,
+        overlap_tensor=inputs.overlap_tensor,
+        late_tensor_sums=inputs.late_tensor_sums,
+        context=inputs.context,
+        zero_copy=inputs.zero_copy,
     )
-    stages = _stages(chunks, asked.cluster)
-    group_topology = GroupTopology(asked.cluster, dict(asked.algorithms), stages)
+    stages = _stages(chunks, inputs.cluster)
+    group_topology = GroupTopology(inputs.cluster, dict(inputs.algorithms), stages)
     made: dict[object, Program] = {}
     for chunk in chunks:
         key = (chunk.mesh.axes, tuple(chunk.contents))
         made[key] = made.get(key) or compile_program(
             chunk,
             group_topology,
-            bucket_bytes=asked.bucket_bytes,
-            copied_gather_bytes_per_second=asked.copied_gather_bytes_per_second,
-            backward_prefetch=asked.backward_prefetch,
+            bucket_bytes=inputs.bucket_bytes,
+            copied_gather_bytes_per_second=inputs.copied_gather_bytes_per_second,
+            backward_prefetch=inputs.backward_prefetch,
         )
     return Plan(
         chunks=chunks,

@@ -66,7 +66,7 @@ class _Buckets:
             del self.waiting[key]
             yield (*key, total_bytes)
 
-    def rest(self) -> Iterator[tuple[frozenset[str], frozenset[str], float]]:
+    def flush(self) -> Iterator[tuple[frozenset[str], frozenset[str], float]]:
         for key, total_bytes in self.waiting.items():
             yield (*key, total_bytes)
 
@@ -98,7 +98,7 @@ def compile_program(
     copied_gather_bytes_per_second: float | None = None,
     backward_prefetch: bool = True,
 ) -> Program:
-    """Return the program of `chunk`, its groups entered in `fabric`; gradients go in buckets of `bucket_bytes`.
+    """Return the program of `chunk`, its groups entered in `group_topology`; gradients go in buckets of `bucket_bytes`.
 
     With `copied_gather_bytes_per_second` weights are gathered when they are needed, waited for, and copied at that
     rate; else they are gathered one unit ahead, in backward only with `backward_prefetch`.
@@ -174,7 +174,7 @@ def _ops(
         pending_s, copy_s = pending_s + copy_s, 0.0
     if pending_s:
         yield Compute(pending_s)
-    yield from (_sum(bucket, mesh, group_topology) for bucket in buckets.rest())
+    yield from (_sum(bucket, mesh, group_topology) for bucket in buckets.flush())
 
 
 def _blocking(feature: Feature, mesh: Mesh, group_topology: GroupTopology) -> Iterator[Op]:

@@ -52,7 +52,7 @@ def test_ranks_apart_only_by_where_they_sit():
 
 
 def test_no_groups_no_ties():
-    """Without any family only programs distinguish ranks."""
+    """Without any group set only programs distinguish ranks."""
     found = collapse(np.array([0, 0, 1, 1]), [], np.array([1.0, 2.0, 1.0]))
     assert found.ranks.tolist() == [0, 0, 1, 1]
     assert found.links.tolist() == [0, 1, 0]

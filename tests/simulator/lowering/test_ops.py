@@ -1,4 +1,4 @@
-"""A pass as a pattern of operations and edges lasts as long as its acts, done one after the other."""
+"""A pass as a template of operations and edges lasts as long as its ops, done one after the other."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.simulator.lowering.link_model import Phase
-from lockstep.simulator.lowering.ops import NOTHING, Await, Blocking, Compute, PassTemplate, Queued
+from lockstep.simulator.lowering.ops import NO_OPERATION, Await, Blocking, Compute, PassTemplate, Queued
 
 PHASES = {name: Phase("all_reduce", group_set, 1.0) for group_set, name in enumerate("abc")}
 TAKES = {PHASES["a"]: 0.25, PHASES["b"]: 3.0, PHASES["c"]: 1.0}
@@ -53,31 +53,31 @@ def by_hand(ops, now, queue_free):
 @settings(deadline=None)
 @given(passes(), st.sampled_from([0.0, 1.0]), st.sampled_from([0.0, 5.0]))
 def test_a_pattern_is_its_acts(ops, now, queue_free):
-    """Ends of the pass and of its queue, and what is still awaited, are those of stepping through the acts."""
-    pattern = PassTemplate.of(ops)
-    spent = np.zeros(pattern.count)
-    spent[pattern.computing] = pattern.work_s
-    for calls in pattern.calls:
-        spent[calls.places] = [TAKES[calls.kinds[which][1]] for which in calls.which]
-    start = np.zeros(pattern.count)
-    start[pattern.entering] = now
-    if pattern.first_queued != NOTHING:
-        start[pattern.first_queued] = max(start[pattern.first_queued], queue_free)
-    for target in range(pattern.count):  # places are in the order of the acts, which edges follow
-        before = pattern.edges[0][pattern.edges[1] == target]
+    """Ends of the pass and of its queue, and what is still awaited, are those of stepping through the ops."""
+    template = PassTemplate.from_ops(ops)
+    spent = np.zeros(template.count)
+    spent[template.computing] = template.work_s
+    for calls in template.calls:
+        spent[calls.indices] = [TAKES[calls.kinds[which][1]] for which in calls.which]
+    start = np.zeros(template.count)
+    start[template.entering] = now
+    if template.first_queued != NO_OPERATION:
+        start[template.first_queued] = max(start[template.first_queued], queue_free)
+    for target in range(template.count):  # indices are in the order of the ops, which edges follow
+        before = template.edges[0][template.edges[1] == target]
         start[target] = max([start[target], *(start + spent)[before]])
     end = start + spent
-    free = end[pattern.last_queued] if pattern.last_queued != NOTHING else queue_free
-    waits = end[pattern.awaited].max(initial=0.0)
-    assert (end[pattern.last], free, waits) == pytest.approx(by_hand(ops, now, queue_free))
-    assert pattern.first in pattern.entering
+    free = end[template.last_queued] if template.last_queued != NO_OPERATION else queue_free
+    waits = end[template.awaited].max(initial=0.0)
+    assert (end[template.last], free, waits) == pytest.approx(by_hand(ops, now, queue_free))
+    assert template.first in template.entering
 
 
-def test_equal_calls_of_a_family_are_told_in_order():
-    """Features and gradients of one family keep their places, and whether the pass waits for them."""
+def test_equal_calls_of_a_group_set_keep_their_order():
+    """Features and gradients of one group set keep their indices, and whether the pass waits for them."""
     ops = [Blocking(PHASES["a"]), Queued((PHASES["a"], PHASES["b"])), Compute(1.0), Blocking(PHASES["a"])]
-    found = {calls.group_set: calls for calls in PassTemplate.of(ops).calls}
-    assert {group_set: calls.places.tolist() for group_set, calls in found.items()} == {0: [0, 1, 4], 1: [2]}
+    found = {calls.group_set: calls for calls in PassTemplate.from_ops(ops).calls}
+    assert {group_set: calls.indices.tolist() for group_set, calls in found.items()} == {0: [0, 1, 4], 1: [2]}
     assert [found[0].kinds[which] for which in found[0].which] == [
         (is_blocking, PHASES["a"]) for is_blocking in (True, False, True)
     ]

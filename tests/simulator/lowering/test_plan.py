@@ -53,5 +53,5 @@ def test_a_tree_told_otherwise_is_planned_again():
     assert after.step_seconds > before.step_seconds
     simulate(told, hc2(2), batch=64, options=Options(bucket_bytes=None))
     kept = simulate(told, cluster, batch=64)
-    plan.forget()
+    plan.clear_cache()
     assert simulate(told, cluster, batch=64) == kept == after

@@ -11,7 +11,7 @@ import numpy as np
 
 from lockstep.simulator.execution.executor import Timeline, execute
 from lockstep.simulator.forecast import CompiledStep
-from lockstep.simulator.lowering.coarse import Inside
+from lockstep.simulator.lowering.fused_passes import OpExpansion
 from lockstep.simulator.lowering.graph import COMPUTE, FEATURE, GRADIENT, SENDING
 from lockstep.simulator.lowering.program import RankClass
 from lockstep.simulator.spec import JobSpec
@@ -58,7 +58,7 @@ class Row:
     lanes: list[Lane]
 
 
-def timeline_of(spec: JobSpec) -> tuple[list[Row], float]:
+def simulated_timeline(spec: JobSpec) -> tuple[list[Row], float]:
     """Return the rows of a step of `spec`, those of the first stage first, and the step's seconds.
 
     Raises
@@ -69,10 +69,10 @@ def timeline_of(spec: JobSpec) -> tuple[list[Row], float]:
     job = spec.compiled()
     overlap_factor = job.device.overlap_factor
     timeline = execute(job.graph, overlap_factor=overlap_factor, sharing=spec.options.sharing)
-    return rows_of(job, timeline), timeline.step_s
+    return timeline_rows(job, timeline), timeline.step_s
 
 
-def rows_of(job: CompiledStep, timeline: Timeline) -> list[Row]:
+def timeline_rows(job: CompiledStep, timeline: Timeline) -> list[Row]:
     """Return the rows of a compiled job and its timeline."""
     moved = _communication(job, timeline)
     opens = sum(_parts(rank_class) for rank_class in job.classes) <= _OPENED_MAX
@@ -125,8 +125,8 @@ def _passes(
     job: CompiledStep, timeline: Timeline, rank_class: RankClass, *, opens: bool
 ) -> tuple[list[Span], list[Span]]:
     """Return what a class computes, and the collectives inside operations that stand for several ops."""
-    inside = [ops for ops in job.graph.inside if ops.rank_class == rank_class.number]
-    named = np.concatenate([np.empty(0, dtype=np.int64), *(ops.operations for ops in inside)])
+    expansions = [ops for ops in job.graph.expansions if ops.rank_class == rank_class.number]
+    named = np.concatenate([np.empty(0, dtype=np.int64), *(ops.operations for ops in expansions)])
     owned = np.flatnonzero((job.graph.owner == rank_class.number) & (timeline.end > timeline.start))
     first, last = job.graph.bounds[rank_class.number]
     begins, ends = timeline.start[first], timeline.end[last]
@@ -141,7 +141,7 @@ def _passes(
         else:
             name, micro, chunk = _named(rank_class, index)
             computing.append(Span(name, start_s, end_s, micro, chunk))
-    for ops in inside:
+    for ops in expansions:
         for operation, index in zip(ops.operations.tolist(), ops.passes.tolist(), strict=True):
             start_s, end_s = float(timeline.start[operation]), float(timeline.end[operation])
             name, micro, chunk = _named(rank_class, index)
@@ -166,13 +166,13 @@ def _named(rank_class: RankClass, index: int) -> tuple[str, int, int]:
     return (FORWARD_PASS if direction == FORWARD else BACKWARD_PASS), micro, chunk
 
 
-def _ops(inside: Inside) -> Iterator[tuple[float, float, int, float]]:
+def _ops(expansions: OpExpansion) -> Iterator[tuple[float, float, int, float]]:
     """Yield for each op when it begins after its operation, its seconds, its number among the features.
 
     The last is how long the class computes next to it.
     """
-    seconds = np.where(inside.hides_s > 0, inside.act_features_s(), inside.seconds)
-    columns = (inside.begin_s, seconds, inside.feature, inside.hides_s)
+    seconds = np.where(expansions.hides_s > 0, expansions.op_features_s(), expansions.seconds)
+    columns = (expansions.begin_s, seconds, expansions.feature, expansions.hides_s)
     return zip(*(column.tolist() for column in columns), strict=True)
 
 

@@ -1,8 +1,8 @@
-"""Passes that nothing can disturb, built as a few operations instead of op by op, and what those stand for.
+"""Passes without contention, built as a few fused operations instead of op by op, and the ops these expand to.
 
-Classes of ranks that meet in collectives of all of them form a set. Between two meetings the slowest decides, so that
-all from the first meeting of a pass to the last has one length, whenever each class comes: a pass is what a class does
-before (its head), what the set does together, and what a class does after (its tail). A class by itself needs one
+Classes of ranks whose collectives involve all of them form a lockstep set. Between two rendezvous the slowest decides,
+so that all from the first rendezvous of a pass to the last has one length, whenever each class comes: a pass is what a
+class does before (its head), what the set shares, and what a class does after (its tail). A class by itself needs one
 operation. That is exact as long as no one else uses the links meanwhile.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.simulator.lowering.link_model import Flow, LinkModel
-from lockstep.simulator.lowering.ops import Script
+from lockstep.simulator.lowering.ops import OpList
 from lockstep.simulator.lowering.program import RankClass
 from lockstep.simulator.strategy.schedule import BACKWARD
 
@@ -22,8 +22,8 @@ _Group = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inside:
-    """The ops of a class within operations that stand for several, one operation for each of `passes`.
+class OpExpansion:
+    """The ops that the fused operations of a class stand for, one operation for each of `passes`.
 
     Ops begin `begin_s` after their operation and last `seconds`, arrays of shape (ops,). Each computes, where
     `feature` is -1, or is a feature: `flows[feature]`, which moves `volumes_bytes[feature]`, and of which there are
@@ -52,7 +52,7 @@ class Inside:
         named = zip(self.flows, self.volumes_bytes, self.counts, strict=True)
         return [n * count * (flow.latency_s + volume / flow.alone) for flow, volume, count in named]
 
-    def act_features_s(self) -> NDArray[np.float64]:
+    def op_features_s(self) -> NDArray[np.float64]:
         """Return the seconds of the feature of each op, 0 where it computes."""
         times = zip(self.flows, self.volumes_bytes, strict=True)
         alone_s = [flow.latency_s + volume / flow.alone for flow, volume in times]
@@ -60,7 +60,7 @@ class Inside:
 
     def hidden_s(self) -> float:
         """Return how long features go on during computation, in all passes."""
-        return len(self.operations) * float(np.minimum(self.act_features_s(), self.hides_s).sum())
+        return len(self.operations) * float(np.minimum(self.op_features_s(), self.hides_s).sum())
 
     def carried_bytes(self) -> list[float]:
         """Return by flow the bytes that its ops move in all passes."""
@@ -69,78 +69,78 @@ class Inside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outline:
-    """A pass of a set: heads and tails by class, 0.0 for none, and between them what the set does together.
+class PassSummary:
+    """A pass of a set: heads and tails by class, 0.0 for none, and between them what the set shares.
 
-    `together_s` is None for a set that meets no one: its heads are whole passes. `begin_s`, `busy_s` are as in
-    `Inside`, by class, and speak of the ops `first` to `behind`.
+    `shared_s` is None for a set without a rendezvous: its heads are whole passes. `begin_s`, `busy_s` are as in
+    `OpExpansion`, by class, and speak of the ops `first` to `end`.
     """
 
     head_s: list[float]
-    together_s: float | None
+    shared_s: float | None
     tail_s: list[float]
     first: int
-    behind: int
+    end: int
     begin_s: list[NDArray[np.float64]]
     seconds: list[NDArray[np.float64]]
     busy_s: list[tuple[NDArray[np.float64], NDArray[np.float64]]]
     hides_s: list[NDArray[np.float64]]
 
 
-def outline(script: Script, speeds: Sequence[float], features_s: Sequence[float]) -> Outline:
-    """Return the pass of classes of these `speeds`, whose features take `features_s`, by number in the script."""
-    # Arrays of shape (classes of the set, ops), and over the meetings or what lies between them.
+def summarise_pass(op_list: OpList, speeds: Sequence[float], features_s: Sequence[float]) -> PassSummary:
+    """Return the pass of classes of these `speeds`, whose features take `features_s`, by number in the op list."""
+    # Arrays of shape (classes of the set, ops), and over the rendezvous or what lies between them.
     speed = np.array(speeds)
-    meeting = np.flatnonzero(script.feature >= 0)
-    taken = np.where(script.feature >= 0, np.array([*features_s, 0.0])[script.feature], 0.0)
-    hides = script.hides_s / speed[:, None]
+    rendezvous = np.flatnonzero(op_list.feature >= 0)
+    taken = np.where(op_list.feature >= 0, np.array([*features_s, 0.0])[op_list.feature], 0.0)
+    hides = op_list.hides_s / speed[:, None]
     # What a feature does not hide of the work parallel to it is done right behind it.
-    work = script.work_s / speed[:, None] + np.maximum(hides - taken, 0.0)
-    if len(speeds) == 1 or not len(meeting):
+    work = op_list.work_s / speed[:, None] + np.maximum(hides - taken, 0.0)
+    if len(speeds) == 1 or not len(rendezvous):
         return _apart(work + taken, hides)
     done = np.cumsum(work, axis=1)
     # Equal speeds end together, so that the tail is one for all.
-    behind = work.shape[1] if (speed == speed[0]).all() else int(meeting[-1]) + 1
-    first = int(meeting[0])
-    met = (done - work)[:, meeting]
+    end = work.shape[1] if (speed == speed[0]).all() else int(rendezvous[-1]) + 1
+    first = int(rendezvous[0])
+    met = (done - work)[:, rendezvous]
     gap = np.diff(met, axis=1)
     longest = gap.max(axis=0)
-    leaves = np.cumsum(taken[meeting]) + np.concatenate(([0.0], np.cumsum(longest)))
-    begins = leaves - taken[meeting]
+    leaves = np.cumsum(taken[rendezvous]) + np.concatenate(([0.0], np.cumsum(longest)))
+    begins = leaves - taken[rendezvous]
     tail = done[:, -1] - met[:, -1]
-    is_whole = behind == work.shape[1]
-    together_s = float(leaves[-1] + (tail[0] if is_whole else 0.0))
-    since = np.searchsorted(meeting, np.arange(first, behind), side="right") - 1
+    is_whole = end == work.shape[1]
+    shared_s = float(leaves[-1] + (tail[0] if is_whole else 0.0))
+    since = np.searchsorted(rendezvous, np.arange(first, end), side="right") - 1
     begin_s, busy_s = [], []
     for own_work, own_done, own_met, own_gap in zip(work, done, met, gap, strict=True):
-        begin = leaves[since] + (own_done - own_work)[first:behind] - own_met[since]
-        begin[meeting - first] = begins
+        begin = leaves[since] + (own_done - own_work)[first:end] - own_met[since]
+        begin[rendezvous - first] = begins
         begin_s.append(begin)
         waits = own_gap < longest
         ends = (leaves[:-1] + own_gap)[waits]
-        busy_s.append((np.concatenate(([0.0], begins[1:][waits])), np.concatenate((ends, [together_s]))))
-    return Outline(
+        busy_s.append((np.concatenate(([0.0], begins[1:][waits])), np.concatenate((ends, [shared_s]))))
+    return PassSummary(
         head_s=(met[:, 0]).tolist(),
-        together_s=together_s,
+        shared_s=shared_s,
         tail_s=[0.0] * len(speeds) if is_whole else tail.tolist(),
         first=first,
-        behind=behind,
+        end=end,
         begin_s=begin_s,
-        seconds=list((work + taken)[:, first:behind]),
+        seconds=list((work + taken)[:, first:end]),
         busy_s=busy_s,
-        hides_s=list(hides[:, first:behind]),
+        hides_s=list(hides[:, first:end]),
     )
 
 
-def _apart(seconds: NDArray[np.float64], hides: NDArray[np.float64]) -> Outline:
+def _apart(seconds: NDArray[np.float64], hides: NDArray[np.float64]) -> PassSummary:
     done = np.cumsum(seconds, axis=1)
     heads = done[:, -1].tolist() if seconds.shape[1] else [0.0] * len(seconds)
-    return Outline(
+    return PassSummary(
         head_s=heads,
-        together_s=None,
+        shared_s=None,
         tail_s=[0.0] * len(heads),
         first=0,
-        behind=seconds.shape[1],
+        end=seconds.shape[1],
         begin_s=list(done - seconds),
         seconds=list(seconds),
         busy_s=[(np.array([0.0]), np.array([head_s])) for head_s in heads],
@@ -148,8 +148,8 @@ def _apart(seconds: NDArray[np.float64], hides: NDArray[np.float64]) -> Outline:
     )
 
 
-def coarse_passes(rank_class: RankClass) -> int:
-    """Return how many passes come before anything can disturb one: all up to the first sum of gradients."""
+def fusable_passes(rank_class: RankClass) -> int:
+    """Return how many passes come before contention is possible: all up to the first sum of gradients."""
     if any(program.queues_always for program in rank_class.programs):
         return 0
     passes = rank_class.passes
@@ -160,10 +160,8 @@ def coarse_passes(rank_class: RankClass) -> int:
     return len(passes)
 
 
-def contention_free_sets(
-    classes: Sequence[RankClass], sending: Iterable[int], link_model: LinkModel
-) -> list[tuple[int, ...]]:
-    """Return the sets of classes whose passes can be built as a whole; a class is in one of them or in none.
+def lockstep_sets(classes: Sequence[RankClass], sending: Iterable[int], link_model: LinkModel) -> list[tuple[int, ...]]:
+    """Return the sets of classes whose passes can be fused; a class is in one of them or in none.
 
     All features of a set are of groups of all its classes, and pass links that no one else uses meanwhile: no sends,
     which are of the group sets `sending`, and no group but those that one of the set is in. Such a group has its turn

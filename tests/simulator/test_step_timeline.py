@@ -2,9 +2,9 @@
 
 import pytest
 
-from lockstep.simulator import lanes
-from lockstep.simulator.lanes import timeline_of
+from lockstep.simulator import step_timeline
 from lockstep.simulator.spec import load_spec
+from lockstep.simulator.step_timeline import simulated_timeline
 
 HEAD = "model: {type: gpt, layers: 8, hidden: 512, heads: 8, sequence: 256, vocabulary: 1024}\nbatch: 32\n"
 JOBS = {
@@ -29,7 +29,7 @@ def lasting(row, queue):
 
 def test_the_rows_hold_what_the_forecast_counts(spec):
     """Weighed by their ranks, computation and communication of the rows are the forecast's."""
-    rows, step_s = timeline_of(spec)
+    rows, step_s = simulated_timeline(spec)
     found = spec.forecast()
     assert step_s == found.step_seconds
     ranks = sum(row.ranks for row in rows)
@@ -43,7 +43,7 @@ def test_the_rows_hold_what_the_forecast_counts(spec):
 
 def test_spans_of_a_lane_are_in_order(spec):
     """No span of a lane begins before the one before has ended, and none lies outside the step."""
-    rows, step_s = timeline_of(spec)
+    rows, step_s = simulated_timeline(spec)
     for lane in (lane for row in rows for lane in row.lanes):
         ends = [0.0, *(span.end_s for span in lane.spans)]
         assert all(span.start_s >= before - 1e-12 for span, before in zip(lane.spans, ends[:-1], strict=True))
@@ -52,7 +52,7 @@ def test_spans_of_a_lane_are_in_order(spec):
 
 def test_every_pass_is_there(spec):
     """Each row computes every micro-batch forward and backward in each of its chunks, and the optimizer last."""
-    rows, _ = timeline_of(spec)
+    rows, _ = simulated_timeline(spec)
     expected = {
         (name, micro, chunk)
         for name in ("forward", "backward")
@@ -67,7 +67,7 @@ def test_every_pass_is_there(spec):
 
 def test_sick_ranks_have_rows_of_their_own():
     """A slow rank is a row, named and slower; rows are in the order of stages and ranks."""
-    rows, _ = timeline_of(load_spec(HEAD + JOBS["sick"], "job"))
+    rows, _ = simulated_timeline(load_spec(HEAD + JOBS["sick"], "job"))
     slow = [row for row in rows if row.speed < 1]
     assert [(row.first_rank, row.ranks, row.speed) for row in slow] == [(3, 1, 0.5)]
     assert [(row.stage, row.first_rank) for row in rows] == sorted((row.stage, row.first_rank) for row in rows)
@@ -76,9 +76,9 @@ def test_sick_ranks_have_rows_of_their_own():
 def test_large_jobs_keep_their_passes_whole(monkeypatch):
     """Beyond a number of parts a pass is one span, as long as its parts are together."""
     spec = load_spec(HEAD + JOBS["whole nodes"], "job")
-    opened, _ = timeline_of(spec)
-    monkeypatch.setattr(lanes, "_OPENED_MAX", 10)
-    whole, _ = timeline_of(spec)
+    opened, _ = simulated_timeline(spec)
+    monkeypatch.setattr(step_timeline, "_OPENED_MAX", 10)
+    whole, _ = simulated_timeline(spec)
     for one, other in zip(opened, whole, strict=True):
         assert len(other.lanes[0].spans) < len(one.lanes[0].spans)
         ends = [max(span.end_s for span in row.lanes[0].spans) for row in (one, other)]

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.simulator.hardware.clusters import dgx_a100, hc1, hc2
-from lockstep.simulator.lowering.coarse import outline
+from lockstep.simulator.lowering.fused_passes import summarise_pass
 from lockstep.simulator.lowering.link_model import Phase
-from lockstep.simulator.lowering.ops import Blocking, Compute, Script
+from lockstep.simulator.lowering.ops import Blocking, Compute, OpList
 from lockstep.simulator.models.transformers import gpt, moe
 from lockstep.simulator.simulate import Options, simulate
 from lockstep.simulator.strategy.preset import Degrees, preset
@@ -36,9 +36,11 @@ def told(tree, cluster, **options):
 
 def agree(tree, cluster, **options):
     """Assert that both drawings give the same; return how many operations each needs."""
-    (coarse, few), (fine, many) = (told(tree, cluster, **options, coarse=coarse) for coarse in (True, False))
+    (fused, few), (fine, many) = (
+        told(tree, cluster, **options, fuse_passes=fuse_passes) for fuse_passes in (True, False)
+    )
     # Differences of times, which rounding of the step reaches.
-    assert coarse == pytest.approx(fine, rel=1e-9, abs=1e-9 * fine["step"])
+    assert fused == pytest.approx(fine, rel=1e-9, abs=1e-9 * fine["step"])
     return few, many
 
 
@@ -117,12 +119,12 @@ ACTS = st.lists(st.one_of(st.sampled_from([0.0, 0.5, 1.0, 2.5]), st.sampled_from
 
 @settings(deadline=None)
 @given(ACTS, st.lists(st.sampled_from([0.5, 0.8, 1.0]), min_size=1, max_size=3), st.lists(st.floats(0, 5), min_size=3))
-def test_an_outline_is_its_acts(ops, speeds, entered):
+def test_a_pass_summary_equals_its_ops(ops, speeds, entered):
     """Heads, the middle and tails end when stepping through the acts by hand does, and show when each act begins."""
     phases = {name: Phase("all_reduce", number, 1.0) for number, name in enumerate("ab")}
-    script = Script.of([Blocking(phases[op]) if op in phases else Compute(op) for op in ops])
+    op_list = OpList.from_ops([Blocking(phases[op]) if op in phases else Compute(op) for op in ops])
     takes = {phases["a"]: 0.25, phases["b"]: 3.0}
-    found = outline(script, speeds, [takes[phase] for phase in script.phases])
+    found = summarise_pass(op_list, speeds, [takes[phase] for phase in op_list.phases])
     entered = entered[: len(speeds)]
     now, begun = list(entered), [[] for _ in speeds]
     for op in ops:
@@ -132,11 +134,11 @@ def test_an_outline_is_its_acts(ops, speeds, entered):
             begun[index].append(now[index])
             now[index] += takes[phases[op]] if op in phases else op / speed
     ends = [enter + head_s for enter, head_s in zip(entered, found.head_s, strict=True)]
-    if found.together_s is not None:
+    if found.shared_s is not None:
         start_s = max(ends)
-        ends = [start_s + found.together_s + tail_s for tail_s in found.tail_s]
+        ends = [start_s + found.shared_s + tail_s for tail_s in found.tail_s]
         for index in range(len(speeds)):
-            assert start_s + found.begin_s[index] == pytest.approx(begun[index][found.first : found.behind])
+            assert start_s + found.begin_s[index] == pytest.approx(begun[index][found.first : found.end])
             busy_s = sum(end - begin for begin, end in zip(*found.busy_s[index], strict=True))
             assert busy_s == pytest.approx(found.seconds[index].sum())
     assert ends == pytest.approx(now)
