@@ -220,7 +220,7 @@ class Agent:
             ring.write_answer,
             trusted,
             self.marks,
-            is_in_flight=self._has_in_flight,
+            is_in_flight=self.has_in_flight,
         )
         self._place = (claimed.rank, claimed.world_size)
         note_rank(os.environ, claimed.world_size)
@@ -348,13 +348,13 @@ class Agent:
             with suppress(RuntimeError):  # its failure is the training's to handle
                 future.wait()
         for _ in range(_LAST_CALLBACKS_MS):  # waiting ends just before the callback runs
-            if not self._has_in_flight():
+            if not self.has_in_flight():
                 break
             sleep(0.001)
         if not self._dormant:  # also one that was taken out: its callbacks may be freed only now
             backend_threads.let_finish()
 
-    def _has_in_flight(self) -> bool:
+    def has_in_flight(self) -> bool:
         """Whether a collective is known not to be done."""
         return bool(self.marks.in_flight) or self.is_in_flight()
 
@@ -363,7 +363,7 @@ class Agent:
         self._stacks.end()
         self._disable()
         while self._removals:
-            self._removals.pop()()
+            self.guard(self._removals.pop())()
 
     def _store_groups(self, groups: list[dict[str, Any]]) -> None:
         if self.ring is not None:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 SITE_DIRECTORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")  # noqa: PTH100, PTH118, PTH120  (pathlib is not loaded yet)
 
 _agent: "Agent | None" = None
-_former: "Agent | None" = None
-"""The agent that was taken out last."""
+_former: "list[Agent]" = []
+"""Agents that were taken out: their collectives may still be in flight."""
 _asked = False
 
 
@@ -37,13 +37,13 @@ def install() -> bool:
 
 def uninstall() -> None:
     """Take the agent out of this process and report that the rank is finished. Never raises."""
-    global _agent, _asked, _former  # noqa: PLW0603  (one agent per process)
+    global _agent, _asked
     _forget_finder()
     agent, _agent, _asked = _agent, None, False
     if agent is not None:
-        agent.finish()
-        agent.remove()
-        _former = agent
+        agent.guard(agent.finish)()
+        agent.guard(agent.remove)()
+        _former[:] = [former for former in _former if former.has_in_flight()] + [agent]
 
 
 def current() -> "Agent | None":
@@ -141,16 +141,14 @@ def _install_agent(hooks: "Any") -> bool:
 
 
 def _disable_in_child() -> None:
-    global _former  # noqa: PLW0603  (the threads that it would wait for are not there)
-    _former = None
+    _former.clear()  # the threads that they would wait for are not there
     if _agent is not None:
         _agent.forked()
 
 
 def _finish() -> None:
-    for agent in (_agent, _former):
-        if agent is not None:
-            agent.end()
+    for agent in (*([] if _agent is None else [_agent]), *_former):
+        agent.end()
 
 
 def _forget_finder() -> None:

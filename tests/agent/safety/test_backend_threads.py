@@ -127,3 +127,35 @@ def test_an_agent_that_was_taken_out_is_waited_for_as_well(tmp_path):
     environ = watched_environment(tmp_path)
     done = run(["-c", TAKEN_OUT], environ)
     assert (done.returncode, done.stdout.split("\n")) == (0, ["taken out", "waited", ""]), done.stderr
+
+
+TAKEN_OUT_TWICE = """
+import torch
+from lockstep.agent import bootstrap
+
+class Future:
+    def wait(self):
+        print("waited", flush=True)
+        first.marks.in_flight.clear()
+
+def train():
+    bootstrap.install()
+    torch.ones(1, requires_grad=True).sum().backward()
+    agent = bootstrap._agent
+    assert agent.marks.thread
+    return agent
+
+first = train()
+first.marks.in_flight[0] = Future()
+bootstrap.uninstall()
+train()
+bootstrap.uninstall()
+print("taken out", flush=True)
+"""
+
+
+@pytest.mark.torch
+def test_every_agent_that_was_taken_out_is_waited_for(tmp_path):
+    """A collective in flight under the first one calls its buffer, whatever agents came after it."""
+    done = run(["-c", TAKEN_OUT_TWICE], watched_environment(tmp_path))
+    assert (done.returncode, done.stdout.split("\n")) == (0, ["taken out", "waited", ""]), done.stderr

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import multiprocessing
 
 from lockstep.agent import bootstrap
+from lockstep.agent.agent import Agent
 from lockstep.agent.lineage import OWNER_VARIABLE
 from lockstep.contracts.marks import BLOCK_MARKS
 from lockstep.contracts.records import Flag
@@ -149,6 +150,27 @@ def test_collector_may_be_off_or_frozen(watched):
     assert [record["gc_count"] for record in found[1:3]] == [0, 0]
     assert found[3]["gc_full_count"] == 1
     assert all(unaccounted_ns(record) == 0 for record in found)
+
+
+def test_an_agent_that_cannot_be_taken_out_whole_leaves_the_training_alone(rank_environment, monkeypatch, capsys):
+    """What fails then is named, everything else is taken off, and nothing is raised."""
+    taken_off = []
+
+    def stuck(_agent):
+        def remove():
+            raise AttributeError("someone replaced it")
+
+        return remove
+
+    agent = Agent(
+        [lambda _agent: lambda: taken_off.append("first"), stuck, lambda _agent: lambda: taken_off.append("last")]
+    )
+    monkeypatch.setattr(bootstrap, "_agent", agent)
+    monkeypatch.setattr(agent, "finish", stuck(agent))
+    bootstrap.uninstall()
+    assert bootstrap._agent is None
+    assert taken_off == ["last", "first"]
+    assert "someone replaced it" in capsys.readouterr().err
 
 
 def nested(depth, call):
