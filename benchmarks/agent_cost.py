@@ -38,7 +38,7 @@ from benchmarks.caches import TOUCHED_BYTES, touch
 from benchmarks.checks import Check, has_missed
 from benchmarks.cost_table import Cost, Row, table
 from benchmarks.placement import one_processor
-from benchmarks.thread_time import ReferenceMachine, empty
+from benchmarks.thread_time import ReferenceMachine
 from lockstep.agent.hooks import native
 from lockstep.agent.mark_writer import C_EXTENSION, mark_buffer_type
 
@@ -62,8 +62,7 @@ def measure_step(machine: ReferenceMachine, memory: bytearray, calls: int, cold_
         step = Steps(agent).step
         for _ in range(100):  # the first steps settle
             step()
-        cold_ns = machine.cold_ns(step, cold_calls, memory) - machine.cold_ns(empty, cold_calls, memory)
-        return Cost(machine.hot_ns(step, calls), cold_ns)
+        return Cost(machine.hot_ns(step, calls), machine.cold_beyond_empty_ns(step, cold_calls, memory))
 
 
 def measure_hooks(

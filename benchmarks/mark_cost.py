@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.caches import TOUCHED_BYTES
 from benchmarks.checks import Check, has_missed
-from benchmarks.thread_time import ReferenceMachine, empty
+from benchmarks.thread_time import ReferenceMachine
 from lockstep.agent.mark_buffer import MarkBuffer
 from lockstep.contracts.marks import BLOCK_BYTES, BLOCK_COUNT, pack_call_site
 from lockstep.contracts.ring import ISSUES_BYTES
@@ -120,7 +120,7 @@ def measure(
 ) -> Part:
     """Return the cost of an operation."""
     bytecodes = count_bytecodes(operation)
-    cold = machine.cold_ns(operation, cold_calls, memory) - machine.cold_ns(empty, cold_calls, memory)
+    cold = machine.cold_beyond_empty_ns(operation, cold_calls, memory)
     return Part(machine.hot_ns(operation, calls), max(cold, 0.0), bytecodes)
 
 

@@ -19,6 +19,7 @@ REFERENCE_MARKS = 20_000
 REFERENCE_NS = 1_600_000
 """What `_count_kinds` takes at best on the four-core machine that the figures of the documentation were measured on."""
 _ROUNDS = 15
+_COLD_ROUNDS = 7
 
 
 def thread_ns(work: Callable[[], object]) -> int:
@@ -54,6 +55,16 @@ class ReferenceMachine:
     def cold_ns(self, operation: Callable[[], Any], calls: int, memory: bytearray) -> float:
         """Return what a call takes with cold caches."""
         return cold_ns(operation, calls, memory, self.scaled)
+
+    def cold_beyond_empty_ns(self, operation: Callable[[], Any], calls: int, memory: bytearray) -> float:
+        """Return how much longer a call takes with cold caches than one that does nothing.
+
+        The two take turns, in rounds of which the median counts: what disturbs the machine for a second disturbs both.
+        """
+        each = max(calls // _COLD_ROUNDS, 4)
+        return statistics.median(
+            self.cold_ns(operation, each, memory) - self.cold_ns(empty, each, memory) for _ in range(_COLD_ROUNDS)
+        )
 
     def check(self) -> Check:
         """Return the line that shows how fast this machine was meanwhile."""

@@ -40,3 +40,21 @@ def test_each_cold_call_is_scaled(monkeypatch, slowness):
     taken = iter([slowness * cost for cost in (10, 20, 30, 40, 50, 60, 70)])
     monkeypatch.setattr(thread_time, "thread_ns", lambda _call: next(taken))
     assert machine(*[slowness] * 14).cold_ns(thread_time.empty, 7, bytearray(64)) == 20.0
+
+
+def test_a_disturbance_of_some_calls_does_not_decide_what_cold_caches_cost(monkeypatch):
+    """Calls and empty ones take turns: two disturbed rounds of seven, and a call that takes 30 more, show 30."""
+
+    def work():
+        raise AssertionError("only its time is asked for")
+
+    calls = 0
+
+    def time_of(call):
+        nonlocal calls
+        calls += 1
+        disturbed = 500 if 8 < calls <= 20 else 0
+        return 100 + disturbed * calls + (30 if call is work else 0)
+
+    monkeypatch.setattr(thread_time, "thread_ns", time_of)
+    assert machine(*[1] * 7 * 2 * 4 * 2).cold_beyond_empty_ns(work, 28, bytearray(64)) == 30.0
