@@ -230,7 +230,7 @@ system-packages:
 $(BIN)/python:
 	@sh setup/virtual_environment.sh $(VENV)
 
-EXTENSION_SOURCES := $(addprefix lockstep/agent/,_marks.c _mark_queue.h _channel.h _waiting.h) \
+EXTENSION_SOURCES := $(addprefix lockstep/agent/,_marks.c _mark_queue.h _channel.h _waiting.h _collective_kernel.h) \
 	$(addprefix lockstep/trace/kineto/,_scan.c _json.h _codes.h)
 
 $(VENV)/.demo: pyproject.toml setup.py $(EXTENSION_SOURCES) | $(BIN)/python

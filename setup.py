@@ -92,7 +92,8 @@ def extension(folder: str, name: str, headers: Sequence[str]) -> Extension:
 def main() -> None:
     """Run the build that setuptools was asked for."""
     own, others = packages_of(NAMESPACE), packages_of(*AT_THE_ROOT)
-    extensions = [extension("lockstep/agent", "_marks", ("_mark_queue.h", "_channel.h", "_waiting.h"))]
+    headers = ("_mark_queue.h", "_channel.h", "_waiting.h", "_collective_kernel.h")
+    extensions = [extension("lockstep/agent", "_marks", headers)]
     if Path("lockstep/trace").exists():  # the agent's own distribution reads no traces
         extensions.append(extension("lockstep/trace/kineto", "_scan", ("_json.h", "_codes.h")))
     setup(

@@ -838,31 +838,35 @@ static PyObject *batch(MarkBuffer *self, PyObject *const *given, Py_ssize_t coun
     return none(self, append(self, OWN, BATCH, 0, 0, samples, NULL));
 }
 
-static PyObject *issue_at(MarkBuffer *self, int64_t site, int64_t payload)
+#define NO_ANSWER (-2)
+#define FAILED (-1)
+
+/* The ordinal of a collective; NO_ANSWER: the buffer is inert, FAILED: an exception is set. */
+static int64_t issue_at(MarkBuffer *self, int64_t site, int64_t payload)
 {
     if (site < 0 || site > SITE_MAX || payload < 0 || payload > PAYLOAD_BYTES_MAX) {
         PyErr_Format(
             PyExc_ValueError, "issue: got call site %lld and %lld bytes, expected 0 to %lld and 0 to %lld",
             (long long)site, (long long)payload, (long long)SITE_MAX, (long long)PAYLOAD_BYTES_MAX);
-        return NULL;
+        return FAILED;
     }
     const uint16_t detail = (uint16_t)site;
     const int64_t argument = (int64_t)((uint64_t)payload << 24 | (uint64_t)site >> 16);
     uint64_t now;
     uint16_t kind = ISSUE;
     if (admit(self, ANY, &kind) <= 0)
-        Py_RETURN_NONE;
+        return NO_ANSWER;
     drain_if_any(self);
     if (read_clock(self->clock, CLOCK_MONOTONIC, &now) < 0)
-        return NULL;
+        return FAILED;
     const uint32_t ordinal = atomic_fetch_add_explicit(&self->channel->issued, 1, memory_order_relaxed);
     put(self, now, kind, detail, ordinal, argument);
     count_issue(self->channel, detail >> 9, now);
     if (self->device != NULL && call_device(self, ISSUE, detail, ordinal) < 0)
-        return NULL;
+        return FAILED;
     if (self->wants_poll && poll(self) < 0)
-        return NULL;
-    return PyLong_FromUnsignedLong(ordinal);
+        return FAILED;
+    return ordinal;
 }
 
 static PyObject *issue(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
@@ -872,81 +876,10 @@ static PyObject *issue(MarkBuffer *self, PyObject *const *given, Py_ssize_t coun
     const int64_t site = integer(given[0]), payload = integer(given[1]);
     if (PyErr_Occurred())
         return NULL;
-    return issue_at(self, site, payload);
-}
-
-/* Torch's boxed arguments of a collective, so that the kernels in Python run little bytecode. What needs a closer look is
- * theirs: NO_ANSWER, or NotImplemented, without an exception. */
-
-#define NO_ANSWER (-2)
-#define FAILED (-1)
-
-static int64_t nbytes(MarkBuffer *self, PyObject *tensors)
-{
-    if (PyList_CheckExact(tensors)) {
-        if (PyList_Size(tensors) != 1)
-            return NO_ANSWER;
-        tensors = PyList_GetItem(tensors, 0);
-        if (PyList_CheckExact(tensors))
-            return NO_ANSWER;
-    }
-    PyObject *value = PyObject_GetAttr(tensors, self->nbytes_name);
-    if (value == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_RuntimeError))
-            return FAILED;
-        PyErr_Clear(); /* a sparse tensor */
-        return NO_ANSWER;
-    }
-    const int64_t bytes = integer(value);
-    Py_DECREF(value);
-    return bytes > PAYLOAD_BYTES_MAX ? PAYLOAD_BYTES_MAX : bytes;
-}
-
-/* The call site of a group that was met before, without its operator. */
-static int64_t known_site(MarkBuffer *self, PyObject *unbox, PyObject *known, PyObject *boxed)
-{
-    int64_t site = FAILED;
-    PyObject *group = PyObject_CallFunctionObjArgs(unbox, boxed, NULL);
-    PyObject *key = group == NULL ? NULL : PyLong_FromVoidPtr(group);
-    PyObject *use = key == NULL ? NULL : PyObject_CallFunctionObjArgs(known, key, NULL);
-    if (use == Py_None)
-        site = NO_ANSWER;
-    else if (use != NULL) {
-        PyObject *value = PyObject_GetAttr(use, self->site_name);
-        site = value == NULL ? FAILED : integer(value);
-        Py_XDECREF(value);
-    }
-    Py_XDECREF(use);
-    Py_XDECREF(key);
-    Py_XDECREF(group);
-    return site;
-}
-
-static PyObject *issue_call(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
-{
-    PyObject *unbox, *known, *captures;
-    Py_ssize_t group_index, payload_index;
-    if (!has_arguments("issue_call", count, 3))
-        return NULL;
-    if (PyThread_get_thread_ident() != self->thread)
-        Py_RETURN_NOTIMPLEMENTED;
-    if (!PyArg_ParseTuple(
-            given[0], "OnOnO!:issue_call", &unbox, &group_index, &known, &payload_index, &PyDict_Type, &captures))
-        return NULL;
-    if (PyDict_Size(captures) != 0)
-        Py_RETURN_NOTIMPLEMENTED;
-    PyObject *boxed = PyTuple_GetItem(given[2], group_index); /* borrowed, as the next one */
-    PyObject *tensors = payload_index < 0 ? NULL : PyTuple_GetItem(given[2], payload_index);
-    if (boxed == NULL || (payload_index >= 0 && tensors == NULL))
-        return NULL;
-    const int64_t bits = integer(given[1]);
-    const int64_t site = PyErr_Occurred() ? FAILED : known_site(self, unbox, known, boxed);
-    const int64_t payload = site < 0 || tensors == NULL ? 0 : nbytes(self, tensors);
-    if (PyErr_Occurred())
-        return NULL;
-    if (site < 0 || payload < 0)
-        Py_RETURN_NOTIMPLEMENTED;
-    return issue_at(self, site | bits, payload);
+    const int64_t ordinal = issue_at(self, site, payload);
+    if (ordinal == NO_ANSWER)
+        Py_RETURN_NONE;
+    return ordinal == FAILED ? NULL : PyLong_FromLongLong(ordinal);
 }
 
 /* A collective in flight. What its future calls runs no bytecode: torch would swallow what a signal handler of the training
@@ -968,51 +901,67 @@ static PyObject *end_in_flight(PyObject *bound, PyObject *future)
 
 static PyMethodDef end_in_flight_method = {"end_in_flight", end_in_flight, METH_O, "Note that a collective is done."};
 
+/* 0, or -1 where an exception is set. */
+static int await_future(MarkBuffer *self, uint32_t ordinal, PyObject *future)
+{
+    PyObject *key = PyLong_FromUnsignedLongLong(self->attempt << ORDINAL_BITS | ordinal);
+    PyObject *bound = key == NULL ? NULL : PyTuple_Pack(2, (PyObject *)self, key);
+    PyObject *callback = bound == NULL ? NULL : PyCFunction_New(&end_in_flight_method, bound);
+    PyObject *answer = NULL;
+    if (callback != NULL && PyDict_SetItem(self->in_flight, key, future) == 0)
+        answer = PyObject_CallMethodObjArgs(future, self->add_callback_name, callback, NULL);
+    Py_XDECREF(callback);
+    Py_XDECREF(bound);
+    Py_XDECREF(key);
+    Py_XDECREF(answer);
+    return answer == NULL ? -1 : 0;
+}
+
+static int note_expected(MarkBuffer *self, uint32_t ordinal)
+{
+    const int appended = append(self, ANY, EXPECT, 0, ordinal, 0, NULL);
+    return appended < 0 || (self->wants_poll && poll(self) < 0) ? -1 : 0;
+}
+
+/* Whether the Work that a collective returned has a future, which notes its end; -1 where an exception is set. */
+static int await_work(MarkBuffer *self, PyObject *unbox, uint32_t ordinal, PyObject *work)
+{
+    if (PyTuple_CheckExact(work)) {
+        work = PyTuple_GetItem(work, PyTuple_Size(work) - 1);
+        if (work == NULL)
+            return -1;
+    }
+    PyObject *unboxed = PyObject_CallFunctionObjArgs(unbox, work, NULL);
+    PyObject *future = unboxed == NULL ? NULL : PyObject_CallMethodObjArgs(unboxed, self->get_future_name, NULL);
+    Py_XDECREF(unboxed);
+    if (future == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_RuntimeError))
+            return -1;
+        PyErr_Clear();
+        return note_expected(self, ordinal);
+    }
+    const int awaited = await_future(self, ordinal, future);
+    Py_DECREF(future);
+    return awaited < 0 ? -1 : 1;
+}
+
 static PyObject *note_end(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
 {
     if (!has_arguments("note_end", count, 2))
         return NULL;
     const int64_t ordinal = integer(given[0]);
-    if (PyErr_Occurred())
+    if (PyErr_Occurred() || await_future(self, (uint32_t)ordinal, given[1]) < 0)
         return NULL;
-    PyObject *key = PyLong_FromUnsignedLongLong(self->attempt << ORDINAL_BITS | (uint32_t)ordinal);
-    PyObject *bound = key == NULL ? NULL : PyTuple_Pack(2, (PyObject *)self, key);
-    PyObject *callback = bound == NULL ? NULL : PyCFunction_New(&end_in_flight_method, bound);
-    PyObject *answer = NULL;
-    if (callback != NULL && PyDict_SetItem(self->in_flight, key, given[1]) == 0)
-        answer = PyObject_CallMethodObjArgs(given[1], self->add_callback_name, callback, NULL);
-    Py_XDECREF(callback);
-    Py_XDECREF(bound);
-    Py_XDECREF(key);
-    return answer;
+    Py_RETURN_NONE;
 }
 
 static PyObject *note_work(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
 {
     if (!has_arguments("note_work", count, 3))
         return NULL;
-    PyObject *work = given[2];
-    if (PyTuple_CheckExact(work)) {
-        work = PyTuple_GetItem(work, PyTuple_Size(work) - 1);
-        if (work == NULL)
-            return NULL;
-    }
-    PyObject *unboxed = PyObject_CallFunctionObjArgs(given[0], work, NULL);
-    PyObject *future = unboxed == NULL ? NULL : PyObject_CallMethodObjArgs(unboxed, self->get_future_name, NULL);
-    Py_XDECREF(unboxed);
-    if (future == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_RuntimeError))
-            return NULL;
-        PyErr_Clear();
-        PyObject *expected = expect(self, given[1]);
-        Py_XDECREF(expected);
-        return expected == NULL ? NULL : PyBool_FromLong(0);
-    }
-    PyObject *arguments[] = {given[1], future};
-    PyObject *noted_end = note_end(self, arguments, 2);
-    Py_DECREF(future);
-    Py_XDECREF(noted_end);
-    return noted_end == NULL ? NULL : PyBool_FromLong(1);
+    const int64_t ordinal = integer(given[1]);
+    const int has_future = PyErr_Occurred() ? -1 : await_work(self, given[0], (uint32_t)ordinal, given[2]);
+    return has_future < 0 ? NULL : PyBool_FromLong(has_future);
 }
 
 static PyObject *device_mark(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
@@ -1101,8 +1050,6 @@ static PyMethodDef methods[] = {
     METHOD(begin_explicit, METH_NOARGS, "From now on steps end at step_end only."),
     METHOD(step_end, METH_NOARGS, "End the step."),
     METHOD(issue, METH_FASTCALL, "Note a collective: call site, payload bytes. Return its ordinal, None if inert."),
-    METHOD(issue_call, METH_FASTCALL, "Note a collective by its arguments (CollectiveCall), what the operator adds to"
-           " the call site, and the arguments. Return what issue does, or NotImplemented."),
     METHOD(issue_bus, METH_FASTCALL, "Note the bus bytes of a collective: ordinal, bytes."),
     METHOD(unmeasured, METH_FASTCALL, "Note collectives not dispatched: domain, count, payload bytes, bus bytes."),
     METHOD(clear_issues, METH_O, "Give an issue slot to another group: it counts from 0."),
@@ -1312,6 +1259,15 @@ static PyType_Spec specification = {
     .slots = slots,
 };
 
+static int is_buffer(PyObject *object, const char *who)
+{
+    if ((destructor)PyType_GetSlot(Py_TYPE(object), Py_tp_dealloc) == (destructor)deallocate)
+        return 1;
+    PyErr_Format(PyExc_TypeError, "%s: got a buffer of another type, expected a MarkBuffer of this module", who);
+    return 0;
+}
+
+#include "_collective_kernel.h"
 #include "_waiting.h"
 
 static int add_type(PyObject *module, const char *name, PyType_Spec *spec)
@@ -1332,6 +1288,8 @@ static int execute(PyObject *module)
         return -1;
     }
     if (add_type(module, "MarkBuffer", &specification) < 0)
+        return -1;
+    if (add_type(module, "CollectiveKernel", &kernel_specification) < 0)
         return -1;
     return add_type(module, "Waiting", &waiting_specification);
 }

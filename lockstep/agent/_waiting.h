@@ -60,11 +60,8 @@ static PyObject *waiting_make(PyTypeObject *type, PyObject *given, PyObject *nam
     if (!PyArg_ParseTupleAndKeywords(
             given, named, "OOOO:Waiting", names, &call, &buffer, &works_for_backward, &method_type))
         return NULL;
-    destructor buffer_dealloc = (destructor)PyType_GetSlot(Py_TYPE(buffer), Py_tp_dealloc);
-    if (buffer_dealloc != (destructor)deallocate) {
-        PyErr_SetString(PyExc_TypeError, "Waiting: got a buffer of another type, expected a MarkBuffer of this module");
+    if (!is_buffer(buffer, "Waiting"))
         return NULL;
-    }
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     Waiting *self = (Waiting *)allocate(type, 0); /* zeroed */
     if (self == NULL)

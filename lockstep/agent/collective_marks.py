@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any
 
 from lockstep.agent.descriptors import pwrite
 from lockstep.agent.mark_block import FIRST, MarkBlockWriter
@@ -26,19 +26,6 @@ _ORDINAL_BITS = ORDINAL_MASK.bit_length()
     )
 )  # struct packs plain integers in half the time
 # fmt: on
-
-
-class CollectiveCall(NamedTuple):
-    """How to read a collective's boxed arguments: what unboxes a group, where it is, what returns its GroupUse by id.
-
-    Then where the payload is, -1 without one, and the graphs whose capture is under way.
-    """
-
-    unbox: Callable[[Any], Any]
-    group_index: int
-    known: Callable[[int], Any]
-    payload_index: int
-    captures: dict[int, Any]
 
 
 class CollectiveMarks(MarkBlockWriter):
@@ -76,14 +63,6 @@ class CollectiveMarks(MarkBlockWriter):
         if self._wants_poll:
             self._poll()
         return ordinal
-
-    def issue_call(self, _call: CollectiveCall, _operator_bits: int, _arguments: tuple[Any, ...]) -> Any:
-        """Do as `issue` with a call's boxed arguments; NotImplemented where its group and payload need a closer look.
-
-        `operator_bits`: what the operator adds to its group's call site. The writer in C does this for one tensor, or a
-        list of one, of a group met before, on the training thread, while no graph is captured.
-        """
-        return NotImplemented
 
     def issue_bus(self, ordinal: int, bus_bytes: int) -> None:
         """Note the bus bytes of a collective whose operator does not show them."""

@@ -62,9 +62,8 @@ class ProcessGroups:
         self._environ = environ
         self._clear = clear
         self._at_first_use = at_first_use
-        self._uses: dict[int, GroupUse] = {}
-        self.known = self._uses.get
-        """Returns what `of` does, by the id of a group; None for one never met."""
+        self.known: dict[int, GroupUse] = {}
+        """What `of` returns, by the id of a group met before; only read elsewhere."""
         self._endings: dict[int, ref[Any]] = {}
         self._announced: dict[int, dict[str, Any]] = {}
         self._configured: dict[int, list[Domain]] = {}
@@ -73,12 +72,12 @@ class ProcessGroups:
     def clear(self) -> None:
         """Forget all groups: they are met again, for a ring that knows none."""
         self._free_slots = list(range(OTHER_SLOT - 1, -1, -1))
-        for known in (self._uses, self._endings, self._announced, self._configured):
+        for known in (self.known, self._endings, self._announced, self._configured):
             known.clear()
 
     def of(self, group: Any) -> GroupUse:
         """Return kind and size of a torch ProcessGroup. One look-up, except for a group never met."""
-        use = self._uses.get(id(group))
+        use = self.known.get(id(group))
         return self._meet(group) if use is None else use
 
     def _meet(self, group: Any) -> GroupUse:
@@ -96,7 +95,7 @@ class ProcessGroups:
         kind = group_kind(kinds, ranks, world_size, configured, _described_groups(dist))
         key = id(group)
         self._endings[key] = ref(group, lambda _group: self._forget(key))
-        self._uses[key] = use = GroupUse(DOMAIN_KINDS.index(kind), size, self._take_slot())
+        self.known[key] = use = GroupUse(DOMAIN_KINDS.index(kind), size, self._take_slot())
         name = announced_name(description, group.group_name)
         self._announce(key, {"kind": kind, "name": name, "ranks": pack_ranks(ranks), "slot": use.slot})
         return use
@@ -130,7 +129,7 @@ class ProcessGroups:
 
     def _forget(self, key: int) -> None:
         """Drop a group that ended; the ring is updated with the next new group. Any thread may end a group."""
-        use = self._uses.pop(key, None)
+        use = self.known.pop(key, None)
         for known in (self._endings, self._announced):
             known.pop(key, None)
         if use is not None:

@@ -12,8 +12,8 @@ PURE_PYTHON = "pure Python"
 def mark_buffer_type() -> "tuple[type[MarkBuffer], str]":
     """Return the class of mark buffers to use, and what it is written in; chosen at start, not at import."""
     try:
+        from lockstep.agent._marks import CollectiveKernel as _  # noqa: F401, PLC0415  (older builds have none)
         from lockstep.agent._marks import MarkBuffer as Extension  # noqa: PLC0415  (optional)
-        from lockstep.agent._marks import Waiting as _  # noqa: F401, PLC0415  (older builds have none)
     except ImportError:  # no compiler at installation, a build for another machine, or one before an update
         from lockstep.agent.mark_buffer import MarkBuffer  # noqa: PLC0415
 

@@ -150,7 +150,7 @@ def test_groups_end_when_training_ends_them():
         dist.destroy_process_group(group)
         del group
         gc.collect()
-        assert not book.groups._uses
+        assert not book.groups.known
         assert not book.groups._endings
         book.groups.of(dist.group.WORLD)
         assert [group["kind"] for group in book.announced] == ["world"]

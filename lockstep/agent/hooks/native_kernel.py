@@ -92,7 +92,7 @@ class _Answers:
     def _meet(self, group: Any, address: int) -> tuple[int, bool]:
         """Return the call site of a group and whether it stays that until the group ends."""
         groups = self._agent.groups
-        site, stays = groups.of(group).site, groups.known(id(group)) is not None
+        site, stays = groups.of(group).site, id(group) in groups.known
         if stays:
             self._endings[address] = ref(group, lambda _group: self._forget(address))
         return site, stays

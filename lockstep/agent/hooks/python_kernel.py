@@ -1,14 +1,18 @@
-"""HOT (budget 12 us a collective): the kernels in front of torch's collectives in Python (collectives.py)."""
+"""HOT (budget 12 us a collective): the kernels in front of collectives that torch calls as Python (collectives.py).
+
+Each is an object of the C extension (_collective_kernel.h), which leaves to Python what is not common; a function where
+there is no extension.
+"""
 
 from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from lockstep.agent.collective_marks import CollectiveCall
 from lockstep.agent.device.graphs import GRAPHS
 from lockstep.agent.hooks.device_collectives import complete_on_device, issue_on_device
 from lockstep.agent.hooks.patching import Removal
 from lockstep.agent.hooks.payloads import is_on_device
+from lockstep.agent.mark_writer import C_EXTENSION
 from lockstep.contracts.marks import OPERATOR_INDEX, PAYLOAD_BYTES_MAX, SLOT_BITS, SLOT_SHIFT, SYNCHRONOUS
 from lockstep.contracts.ring import OTHER_SLOT
 
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
 
 _ALWAYS_ASYNC = 1 << 30
 """More arguments than any operator has."""
+_NONE = -1
 
 
 def install(agent: "Agent", operators: "Sequence[CollectiveOperator]") -> Removal:
@@ -25,24 +30,60 @@ def install(agent: "Agent", operators: "Sequence[CollectiveOperator]") -> Remova
     import torch  # noqa: PLC0415  (training imported it)
 
     library = torch.library.Library("c10d", "IMPL")
+    make = _kernel_in_c if agent.mark_writer == C_EXTENSION else _kernel
     for operator in operators:
-        library.impl(operator.name, _kernel(agent, operator), "BackendSelect", with_keyset=True)
+        library.impl(operator.name, make(agent, operator), "BackendSelect", with_keyset=True)
     return library._destroy  # type: ignore[no-any-return]  # noqa: SLF001  (the only way to take kernels off again)
 
 
+def _kernel_in_c(agent: "Agent", operator: "CollectiveOperator") -> Callable[..., Any]:
+    """Return the kernel that stands in front of `operator`: C runs no bytecode for a common collective."""
+    import torch  # noqa: PLC0415  (training imported it)
+
+    from lockstep.agent._marks import CollectiveKernel  # noqa: PLC0415  (optional)
+
+    keys, key_set, c10d = torch._C.DispatchKey, torch._C.DispatchKeySet, torch._C._distributed_c10d  # noqa: SLF001
+    handle = _handle(operator)
+    return CollectiveKernel(
+        agent.marks,
+        handle=handle,
+        redispatch=type(handle).redispatch_boxed,
+        raw_repr=key_set.raw_repr,
+        has=key_set.has,
+        after_key=torch._C._dispatch_keyset_full_after(keys.BackendSelect),  # noqa: SLF001
+        host_key=keys.CPU,
+        unbox_group=c10d.ProcessGroup.unbox,
+        unbox_work=c10d.Work.unbox,
+        known=agent.groups.known,
+        captures=GRAPHS.captures,
+        issue_any=_issuer(agent, operator),
+        complete=_completer(agent),
+        absorbs=agent.boundary.absorbs,
+        group_index=_NONE if operator.is_pair else operator.group_index,
+        payload_index=_NONE if operator.payload_index is None else operator.payload_index,
+        async_index=_NONE if operator.async_index is None else operator.async_index,
+        bits=OPERATOR_INDEX[operator.name],
+        synchronous_bits=OPERATOR_INDEX[operator.name] | SYNCHRONOUS,
+    )
+
+
+def _handle(operator: "CollectiveOperator") -> Any:
+    import torch  # noqa: PLC0415  (training imported it)
+
+    return getattr(torch.ops.c10d, operator.name).default._handle  # noqa: SLF001  (its `redispatch` is slower)
+
+
 def _kernel(agent: "Agent", operator: "CollectiveOperator") -> Callable[..., Any]:
-    """Return the kernel that stands in front of `operator`: one frame, as each costs a microsecond in cold caches."""
+    """Return the same in Python: one frame where possible, as each costs a microsecond in cold caches."""
     import torch  # noqa: PLC0415  (training imported it)
 
     keys = torch._C.DispatchKey  # noqa: SLF001
     after_key = torch._C._dispatch_keyset_full_after(keys.BackendSelect)  # noqa: SLF001
     host_key = keys.CPU
-    redispatch = getattr(torch.ops.c10d, operator.name).default._handle.redispatch_boxed  # noqa: SLF001  (as `redispatch`)
+    redispatch = _handle(operator).redispatch_boxed
     unbox_work = torch._C._distributed_c10d.Work.unbox  # noqa: SLF001
     absorbs, expect, note_work = agent.boundary.absorbs, agent.marks.expect, agent.marks.note_work
-    issue_call = _leave if operator.is_pair else agent.marks.issue_call
-    complete, has_future = _completer(agent), True
-    call, issue_any = _call(agent, operator), _issuer(agent, operator)
+    issue_any, complete, has_future = _issuer(agent, operator), _completer(agent), True
     payload_index = operator.payload_index or 0
     async_index = _ALWAYS_ASYNC if operator.async_index is None else operator.async_index
     async_bits = OPERATOR_INDEX[operator.name]
@@ -51,11 +92,9 @@ def _kernel(agent: "Agent", operator: "CollectiveOperator") -> Callable[..., Any
     def kernel(keyset: Any, *args: Any) -> Any:
         nonlocal has_future
         synchronous = len(args) > async_index and not args[async_index]  # defaults at the end are left out
-        bits = synchronous_bits if synchronous else async_bits
         ordinal = None
         try:
-            issued = issue_call(call, bits, args)
-            ordinal = issue_any(bits, args) if issued is NotImplemented else issued
+            ordinal = issue_any(synchronous_bits if synchronous else async_bits, args)
         except Exception as error:  # part of the failure boundary (boundary.py)
             if not absorbs(kernel, error):
                 raise
@@ -74,24 +113,6 @@ def _kernel(agent: "Agent", operator: "CollectiveOperator") -> Callable[..., Any
         return result
 
     return kernel
-
-
-def _call(agent: "Agent", operator: "CollectiveOperator") -> CollectiveCall:
-    """Return how to read the arguments of an operator."""
-    import torch  # noqa: PLC0415  (training imported it)
-
-    return CollectiveCall(
-        torch._C._distributed_c10d.ProcessGroup.unbox,  # noqa: SLF001
-        operator.group_index,
-        agent.groups.known,
-        -1 if operator.payload_index is None else operator.payload_index,
-        GRAPHS.captures,
-    )
-
-
-def _leave(_call: CollectiveCall, _bits: int, _args: Any) -> Any:
-    """Issue nothing: an operator between two ranks has a call site for each of them."""
-    return NotImplemented
 
 
 def _issuer(agent: "Agent", operator: "CollectiveOperator") -> Callable[[int, Any], int | None]:

@@ -41,7 +41,8 @@ class RecordingStub:
         self.boundary = FailureGuard(self._stop)
         self.guard = self.boundary.guard
         self.groups = ProcessGroups(lambda _groups: None, environ={})
-        self.marks: Any = mark_buffer_type()[0](file, 0, BLOCK_COUNT, issues_offset=BLOCK_COUNT * BLOCK_BYTES)
+        buffer_type, self.mark_writer = mark_buffer_type()
+        self.marks: Any = buffer_type(file, 0, BLOCK_COUNT, issues_offset=BLOCK_COUNT * BLOCK_BYTES)
         self.in_flight: dict[int, Any] = {}
         self.device = None
         self.alive = True

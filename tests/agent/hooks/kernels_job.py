@@ -1,4 +1,4 @@
-"""Two gloo ranks communicate in every way, behind the kernels in Python and then behind those in C++.
+"""Two gloo ranks communicate in every way, behind each of the kernels: in Python, in C, in C++.
 
     python -m tests.agent.hooks.kernels_job RANK STORE LIBRARY
 
@@ -18,6 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.agent.hooks import collective_operators, collectives, native, native_kernel
+from lockstep.agent.mark_writer import PURE_PYTHON
 from lockstep.cli.native_hooks.self_test import noted, recording
 from lockstep.contracts.marks import OTHER_THREAD, MarkKind
 
@@ -148,13 +149,19 @@ SCENES = [plain, pairs, coalesced, sparse, functional_collectives, compiled, dat
 SCENES += [new_groups, other_threads, failing]
 
 
+def install_without_extension(agent):
+    agent.mark_writer = PURE_PYTHON
+    return collectives.install_in_python(agent)
+
+
 def main():
     rank, store, library = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     module = native.import_library(library)
     kernels = {
-        "Python": collectives.install_in_python,
+        "Python": install_without_extension,
+        "C": collectives.install_in_python,
         "C++": lambda agent: native_kernel.install(agent, module, collective_operators.operators()),
     }
     found = {}

@@ -1,4 +1,4 @@
-"""The C++ kernels with real ranks: the marks of the kernels in Python, whatever calls, and an end that is clean."""
+"""The kernels with real ranks: the same marks in Python, C and C++, whatever calls, and an end that is clean."""
 
 import json
 import subprocess
@@ -38,11 +38,11 @@ def noted():
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_both_kernels_note_the_same(scene):
+def test_all_kernels_note_the_same(scene):
     """Issues with their call sites and bytes, and how their ends became known, on both ranks; no failure of ours."""
     for found in noted()[0]:
-        in_python, in_cpp = found[scene]["Python"], found[scene]["C++"]
-        assert in_cpp == in_python
+        in_python, in_c, in_cpp = (found[scene][name] for name in ("Python", "C", "C++"))
+        assert in_python == in_c == in_cpp
         marks, elsewhere, failures = in_cpp
         assert failures == 0
         assert elsewhere == (scene == "other_threads")
@@ -50,7 +50,7 @@ def test_both_kernels_note_the_same(scene):
 
 
 def test_an_exception_of_a_collective_passes_unchanged():
-    """The training gets the same one behind both kernels, and goes on with its next collective."""
+    """The training gets the same one behind all kernels, and goes on with its next collective."""
     for errors in noted()[1]:
-        in_python, in_cpp = [line for line in errors.splitlines() if "Error:" in line]
-        assert in_cpp == in_python
+        in_python, in_c, in_cpp = [line for line in errors.splitlines() if "Error:" in line]
+        assert in_python == in_c == in_cpp
