@@ -1,10 +1,11 @@
 """What holds for all tests."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 import pytest
 from hypothesis import settings
 
+from tests.run import MARKS, names_mark
 from tests.support import servers
 from tests.support.users import shared_root
 
@@ -19,3 +20,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Let a test start servers only if it is marked so: those without a mark are the pure tier."""
     servers.may_start = item.get_closest_marker("servers") is not None
     return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Refuse a test whose file does not name its marks: the part of a mark runs the files that name it."""
+    for item in items:
+        for mark in MARKS & {mark.name for mark in item.iter_markers()}:
+            if not names_mark(item.path, mark):
+                raise pytest.UsageError(
+                    f"{item.nodeid} is marked {mark}: its file or conftest.py must name mark.{mark}"
+                )

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,12 +27,14 @@ _COMPUTING = ("--numprocesses", str(_CORES))
 class Part:
     """Tests that run together: pytest's marker expression, its flags, and a command that runs it in another world.
 
-    `paths` are the tests to choose from, empty for all. `module` is run instead of pytest. Where the other world is
-    refused, `instead` runs. `limit_s` is that of each test that sets none, 0 for that of the project.
+    `mark` is one that all of its tests have: files that do not name it are not imported. `paths` are the tests to choose
+    from, empty for all. `module` is run instead of pytest. Where the other world is refused, `instead` runs. `limit_s`
+    is that of each test that sets none, 0 for that of the project.
     """
 
     name: str
     marked: str = ""
+    mark: str = ""
     flags: tuple[str, ...] = ()
     prefix: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
@@ -49,11 +52,13 @@ JUST_BOOTED = Part(
     prefix=("sh", str(ROOT / "setup/just_booted.sh")),
     instead=PURE,
 )
-SMOKE = Part(name="smoke", marked="smoke")
-SERVERS = Part(name="servers", marked=f"servers and not torch and not alone and {_OWN_TIER}", flags=_WAITING)
-TORCH = Part(name="torch", marked=f"torch and not alone and {_OWN_TIER}", flags=_COMPUTING)
-ALONE = Part(name="alone", marked=f"alone and {_OWN_TIER}")
-FRAMEWORKS = Part(name="frameworks", marked="frameworks")
+SMOKE = Part(name="smoke", marked="smoke", mark="smoke")
+SERVERS = Part(
+    name="servers", marked=f"servers and not torch and not alone and {_OWN_TIER}", mark="servers", flags=_WAITING
+)
+TORCH = Part(name="torch", marked=f"torch and not alone and {_OWN_TIER}", mark="torch", flags=_COMPUTING)
+ALONE = Part(name="alone", marked=f"alone and {_OWN_TIER}", mark="alone")
+FRAMEWORKS = Part(name="frameworks", marked="frameworks", mark="frameworks")
 _LIVE = {
     "endings": ("end_to_end/test_run_endings.py", "end_to_end/test_demo_endings.py", "agent/safety/test_endings.py"),
     "hangs": (
@@ -87,6 +92,8 @@ TIERS = {
     "live": (*LIVE, *TABLES),
     "frameworks": (FRAMEWORKS,),
 }
+MARKS = frozenset(part.mark for parts in TIERS.values() for part in parts if part.mark)
+"""Marks that are enough to choose the files of a part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +109,31 @@ class Result:
     def has_failed(self) -> bool:
         """Whether it ran and did not pass; a part without any test did not pass."""
         return self.status not in (0, REFUSED)
+
+
+def files_with_mark(mark: str) -> list[str]:
+    """Return the test files that name a mark: a minute of each process goes into importing all of them."""
+    paths = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [str(path.relative_to(ROOT)) for path in paths if names_mark(path, mark)]
+
+
+@cache
+def names_mark(path: Path, mark: str) -> bool:
+    """Whether the text of a test file, or of the conftest.py next to it, names a mark.
+
+    tests/conftest.py refuses a test that has a mark which its file does not name.
+    """
+    texts = (each.read_text() for each in (path, path.with_name("conftest.py")) if each.exists())
+    return any(f"mark.{mark}" in text for text in texts)
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a part, where Python writes bytecode.
+
+    Without it each process of a part compiles all tests with their assertions again (47 s of CPU to collect them instead
+    of 25), and each rank and server the modules that it imports.
+    """
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def command(part: Part) -> list[str]:
@@ -124,7 +156,8 @@ def command(part: Part) -> list[str]:
         "15",
         *limit,
     ]
-    return [*part.prefix, *pytest, *colour, *part.paths]
+    paths = files_with_mark(part.mark) if part.mark else part.paths
+    return [*part.prefix, *pytest, *colour, *paths]
 
 
 def run(part: Part) -> Result:
@@ -132,7 +165,9 @@ def run(part: Part) -> Result:
     sys.stdout.write(f"\n{part.name}: {part.marked or ' '.join(part.module)}\n")
     failures: list[str] = []
     closing = ""
-    with subprocess.Popen(command(part), cwd=ROOT, stdout=subprocess.PIPE, text=True, errors="replace") as process:
+    with subprocess.Popen(
+        command(part), cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True, errors="replace"
+    ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             sys.stdout.write(line)

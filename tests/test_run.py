@@ -5,11 +5,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from tests import run
+from tests.conftest import pytest_collection_modifyitems
 
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = ("torch", "servers", "alone", "frameworks")
@@ -121,3 +123,41 @@ def test_the_workflow_runs_what_ci_runs():
     script = (ROOT / ".ci/run").read_text()
     assert "make check" in script
     assert "make test-all" in script
+
+
+@pytest.mark.parametrize("part", [part for part in run.TIERS["all"] if part.mark], ids=lambda part: part.name)
+def test_a_part_imports_only_files_that_name_its_mark(part):
+    """And all of them; the pure tests are in most files, so their part chooses from all."""
+    words = run.command(part)
+    paths = {path for path in words if path.startswith("tests/")}
+    naming = {path for path in (ROOT / "tests").rglob("test_*.py") if f"pytest.mark.{part.mark}" in path.read_text()}
+    assert {str(path.relative_to(ROOT)) for path in naming} <= paths
+    assert len(paths) < 80
+    assert not any(path.startswith("tests/") for path in run.command(run.PURE))
+
+
+def test_a_mark_that_its_file_does_not_name_is_refused(tmp_path):
+    """Else the part of the mark would leave the test out; the conftest.py next to the file may name it as well."""
+    for name, conftest in (("hidden", ""), ("named", "pytest.mark.servers")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "conftest.py").write_text(conftest)
+        (tmp_path / name / "test_it.py").write_text("")
+    hidden, named = (
+        SimpleNamespace(
+            path=tmp_path / name / "test_it.py",
+            nodeid=f"{name}::test_it",
+            iter_markers=lambda: [pytest.mark.servers.mark],
+        )
+        for name in ("hidden", "named")
+    )
+    pytest_collection_modifyitems([named])
+    with pytest.raises(pytest.UsageError, match=r"hidden::test_it is marked servers: .* must name mark\.servers"):
+        pytest_collection_modifyitems([named, hidden])
+
+
+def test_parts_write_bytecode(monkeypatch, capfd):
+    """Also where the environment forbids it."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    playing(monkeypatch, only="import sys; print('bytecode', not sys.dont_write_bytecode)")
+    run.main(["quick"])
+    assert "bytecode True" in capfd.readouterr().out
