@@ -1,13 +1,13 @@
 """Comments and docstrings name files that exist, as documents do (`test_documents.py`)."""
 
-import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+from tests.support.sources import parse, source_of
 from tests.test_architecture import ROOT, repository_files
 
 NAMED = re.compile(r"(?<![\w./-])((?:[\w.-]+/)*[\w-]+\.(?:py|md|toml|ya?ml|sh|c|cpp|h|js))\b")
@@ -32,18 +32,16 @@ def modules() -> frozenset[str]:
     return frozenset(path.name for path in (*repository_files(), *others, ROOT / "setup.py"))
 
 
-def texts_of(text: str) -> Iterator[str]:
-    """Yield the comments and docstrings of a source text."""
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    yield from (token.string for token in tokens if token.type == tokenize.COMMENT)
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield node.value.value
+def comments_of(text: str) -> Iterator[str]:
+    """Yield the comments of a source text; one in which no line names a file after a `#` has none worth the search."""
+    if any(NAMED.search(after) for _, _, after in (line.partition("#") for line in text.splitlines())):
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        yield from (token.string for token in tokens if token.type == tokenize.COMMENT)
 
 
-def stale_names(text: str, folder: Path) -> set[str]:
-    """Return the files that the text of a source file in `folder` names and that do not exist."""
-    found = {name for each in texts_of(text) for name in NAMED.findall(each)} - USERS_FILES
+def stale_names(text: str, docstrings: Iterable[str], folder: Path) -> set[str]:
+    """Return the files that comments and docstrings of a source file in `folder` name and that do not exist."""
+    found = {name for each in (*comments_of(text), *docstrings) for name in NAMED.findall(each)} - USERS_FILES
     return {name for name in found if not _exists(name, folder)}
 
 
@@ -58,7 +56,9 @@ def _exists(name: str, folder: Path) -> bool:
 
 def test_files_that_comments_and_docstrings_name_exist():
     """In the product, its benchmarks and its tests."""
-    found = {str(path): stale_names(path.read_text(), path.parent) for path in repository_files()}
+    found = {
+        str(path): stale_names(path.read_text(), source_of(path).docstrings, path.parent) for path in repository_files()
+    }
     assert {path: names for path, names in found.items() if names} == {}
 
 
@@ -67,4 +67,7 @@ def test_a_stale_name_is_seen():
     text = (
         '"""As in `coordinator/detect/nothing.py`, unlike `judge.py`."""\n# torch/csrc/engine.h, see gone_module.py\n'
     )
-    assert stale_names(text, ROOT / "coordinator") == {"coordinator/detect/nothing.py", "gone_module.py"}
+    assert stale_names(text, parse(text).docstrings, ROOT / "coordinator") == {
+        "coordinator/detect/nothing.py",
+        "gone_module.py",
+    }
