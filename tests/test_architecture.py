@@ -14,7 +14,7 @@ from tests.support.sources import Source, parse, source_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Room -> rooms of ours that it may import. The most specific room of a file counts.
+# Package -> packages of ours that it may import. The most specific package of a file counts.
 ARROWS = {
     "lockstep": {"lockstep.contracts", "lockstep.agent", "lockstep.notebook"},  # what users import; nothing else does
     "lockstep.contracts": set(),
@@ -63,7 +63,7 @@ ARROWS = {
     "dashboards": {"lockstep.contracts"},
     "alerts": {"lockstep.contracts"},
 }
-# The coordinator's own rooms, in the order of a datum's way. `coordinator` itself is the files at its top.
+# The coordinator's own packages, in the order of a datum's way. `coordinator` itself is the files at its top.
 _WAY = {
     "coordinator.settings": {"lockstep.contracts", "lockstep.serving", "lockstep.simulator"},
     "coordinator.intake": {"lockstep.contracts", "coordinator.settings"},
@@ -111,7 +111,7 @@ ARROWS["lockstep.simulator"] |= set(_SIMULATOR)
 ARROWS |= _NODE | _SIMULATOR
 ARROWS["lockstep.cli"] = {*ARROWS} - {"lockstep"}
 
-# Third-party packages by room; agent and contracts get none but these.
+# Distributions of others by package; agent and contracts get none but these.
 THIRD_PARTY = {
     "lockstep": set(),
     "lockstep.contracts": set(),
@@ -119,7 +119,7 @@ THIRD_PARTY = {
     "lockstep.accounting": {"numpy"},
     "lockstep.trace": {"numpy", "msgspec", "pyarrow"},
     "lockstep.simulator": {"numpy"},
-    **{room: {"numpy"} for room in _SIMULATOR},
+    **{package: {"numpy"} for package in _SIMULATOR},
     "lockstep.diagnosis": {"numpy"},
     "lockstep.doctor": set(),
     "lockstep.html": set(),
@@ -129,10 +129,10 @@ THIRD_PARTY = {
 FILE_EXCEPTIONS = {"lockstep/contracts/codec.py": {"msgspec"}, "lockstep/contracts/yaml_text.py": {"yaml"}}
 
 
-def room_of(module: str) -> str | None:
-    """Return the most specific room that holds `module`."""
-    rooms = [room for room in ARROWS if module == room or module.startswith(room + ".")]
-    return max(rooms, key=len) if rooms else None
+def package_of(module: str) -> str | None:
+    """Return the most specific package that holds `module`."""
+    packages = [package for package in ARROWS if module == package or module.startswith(package + ".")]
+    return max(packages, key=len) if packages else None
 
 
 def imports_of(path: Path) -> set[str]:
@@ -161,24 +161,24 @@ def source_files() -> list[Path]:
 def wrong_arrows(name: str, imports: set[str]) -> list[str]:
     """Return the imports of the file `name` that no arrow allows."""
     module = name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
-    room = room_of(module)
-    assert room is not None, f"{name} lies in no room"
+    package = package_of(module)
+    assert package is not None, f"{name} lies in no package"
     wrong = []
     for target in imports:
-        other = room_of(target)
+        other = package_of(target)
         if other is None:
-            package = target.partition(".")[0]
-            allowed = THIRD_PARTY.get(room, {package}) | FILE_EXCEPTIONS.get(name, set())
-            if package not in sys.stdlib_module_names and package not in allowed:
+            distribution = target.partition(".")[0]
+            allowed = THIRD_PARTY.get(package, {distribution}) | FILE_EXCEPTIONS.get(name, set())
+            if distribution not in sys.stdlib_module_names and distribution not in allowed:
                 wrong.append(target)
-        elif other != room and other not in ARROWS[room]:
+        elif other != package and other not in ARROWS[package]:
             wrong.append(target)
     return wrong
 
 
 @pytest.mark.parametrize("package", PRODUCT)
 def test_imports_follow_the_arrows(package):
-    """No file imports a room that the architecture does not draw an arrow to."""
+    """No file imports a package that the architecture does not draw an arrow to."""
     names = {str(path.relative_to(ROOT)): path for path in sorted((ROOT / package).rglob("*.py"))}
     found = {name: wrong_arrows(name, imports_of(path)) for name, path in names.items()}
     assert {name: imports for name, imports in found.items() if imports} == {}

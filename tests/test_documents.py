@@ -25,7 +25,7 @@ PAGES = sorted(
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"`([\w.-]+(?:/[\w.-]+)+\.(?:py|ya?ml|toml|md|json|sh|service|conf|acl|sbatch|Dockerfile))`")
-ROOMS = {path.name: path for folder in (ROOT / "lockstep", ROOT) for path in folder.iterdir() if path.is_dir()}
+FOLDERS = {path.name: path for folder in (ROOT / "lockstep", ROOT) for path in folder.iterdir() if path.is_dir()}
 
 
 def prose(page: Path) -> str:
@@ -58,8 +58,8 @@ def test_links_and_files_are_there(page):
         assert path.exists(), link
         assert not anchor or path.suffix != ".md" or anchor in anchors(path), link
     for name in NAMED.findall(prose(page)):
-        room, _, rest = name.partition("/")
-        assert room not in ROOMS or (ROOMS[room] / rest).exists() or (page.parent / name).exists(), name
+        folder, _, rest = name.partition("/")
+        assert folder not in FOLDERS or (FOLDERS[folder] / rest).exists() or (page.parent / name).exists(), name
 
 
 ALL = [(page.name, words) for page in PAGES for words in commands(page)]
@@ -70,12 +70,12 @@ def test_the_command_line_takes_what_pages_print(page, words):
     """By its parser: no flag that is gone, no command that was renamed. What is run under it is the user's."""
     is_synopsis = any(word.startswith("[--") for word in words)
     asked = [words[1], "--help"] if is_synopsis else words[1:]
-    said, told = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(told), contextlib.suppress(SystemExit):
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors), contextlib.suppress(SystemExit):
         build_parser().parse_args(asked)
-    assert told.getvalue() == "", page
+    assert errors.getvalue() == "", page
     flags = re.findall(r"--[\w.-]+", " ".join(words)) if is_synopsis else []
-    assert [flag for flag in flags if flag not in said.getvalue()] == []
+    assert [flag for flag in flags if flag not in output.getvalue()] == []
 
 
 def test_every_page_of_docs_is_reached_from_the_readme():

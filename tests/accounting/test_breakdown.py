@@ -88,7 +88,7 @@ def _oracle(made):
 
 @settings(max_examples=600)
 @given(marks())
-def test_every_nanosecond_goes_where_the_rules_say(made):
+def test_every_nanosecond_is_attributed_by_the_rules(made):
     """The fast account equals the oracle that asks for each nanosecond who has it."""
     breakdown = attribute(START, END, made)
     assert {
@@ -175,7 +175,7 @@ def test_garbage_collection_comes_first():
     assert (breakdown.collection_ns, breakdown.data_ns, breakdown.wait_ns[2], breakdown.host_ns) == (30, 40, 20, 10)
 
 
-def test_synchronous_collective_of_unknown_end_blocks_nobody():
+def test_synchronous_collective_of_unknown_end_blocks_no_one():
     """Without anybody who saw it done, the thread is not taken to have waited."""
     made = StepEvents()
     made.collectives = [_collective(20, None, 5, True)]

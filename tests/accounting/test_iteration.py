@@ -78,7 +78,7 @@ def test_a_foreign_event_ends_an_irregular_step():
     assert play(iteration, [7, 8, 3]) == [True, False, True]
 
 
-def test_another_sequence_is_learnt_anew():
+def test_another_sequence_is_learnt_again():
     """A job that changes its way is learnt again within K events: pretraining with one optimizer, then both."""
     iteration = IterationLearner()
     play(iteration, [3] * 1000)

@@ -257,7 +257,7 @@ def test_counts_of_ends_beyond_every_training_number_no_step():
     assert (builder.is_aligned, builder.counts.lost_steps) == (False, 0)
 
 
-def test_marks_that_found_no_room_in_the_process_are_counted():
+def test_marks_that_did_not_fit_in_the_process_are_counted():
     """What the running step waited for is not known then; the next one is whole."""
     lost = (6, MarkKind.MARKS_LOST, 0, 0, 7)
     marks = [(5, MarkKind.BEGIN, 0, 0, 0), lost, (9, MarkKind.STEP_END, 0, 0, 4), (12, MarkKind.STEP_END, 0, 0, 5)]
@@ -306,7 +306,7 @@ def test_marks_of_any_content_raise_nothing(parts, begins):
             assert len(step.record) == 8 * len(RECORD_FIELDS)
 
 
-def test_an_attempt_says_how_it_ended():
+def test_an_attempt_reports_how_it_ended():
     """A failure of the agent, or its end."""
     _, builder = build([block_of([(5, MarkKind.BEGIN, 0, 0, 0), (6, MarkKind.FAILURE, 0, 0, 2)])])
     assert (builder.failures, builder.has_finished) == (2, False)

@@ -137,7 +137,7 @@ def test_a_skipped_optimizer_ends_a_flagged_step(scene):
     assert [record["optimizer_ns"] for record in scene.records] == [9, 5, 9]
 
 
-def test_steps_end_where_the_training_says_so(scene):
+def test_steps_end_where_the_training_marks_it(scene):
     """After the first explicit end no optimizer ends a step, and each explicit one does."""
     scene.run(("step_end", 10), *DATA, *BACKWARD, *STEP, *DATA, *BACKWARD, *STEP, ("step_end", 7))
     assert [record["step"] for record in scene.records] == [0, 1]

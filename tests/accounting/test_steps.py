@@ -6,7 +6,7 @@ from lockstep.contracts.records import DOMAIN_KINDS, MISSING, Flag
 from tests.accounting.scene import BACKWARD, BATCH, DATA, STEP
 
 
-def test_fields_that_nobody_measured_are_missing(scene):
+def test_fields_that_were_not_measured_are_missing(scene):
     """A kind never seen, a device, and a work figure are MISSING, not 0."""
     scene.run(*DATA, *BACKWARD, *STEP)
     record = scene.records[0]
@@ -118,7 +118,7 @@ def test_a_wait_is_of_the_kind_that_was_done_at_its_end(scene):
     assert (record["tp_wait_ns"], record["dp_wait_ns"]) == (20, 0)
 
 
-def test_what_nobody_completes_is_done_when_it_was_waited_for(scene):
+def test_what_nothing_completes_is_done_when_it_was_waited_for(scene):
     """A collective without completion lasts from its issue to the end of the next wait, and its kind waited."""
     scene.run(*DATA)
     scene.run(("expect", 0, scene.issue(1, "pp", 4)))
@@ -129,7 +129,7 @@ def test_what_nobody_completes_is_done_when_it_was_waited_for(scene):
     assert record["dp_wait_ns"] == 0
 
 
-def test_what_nobody_waited_for_is_forgotten_at_the_end_of_the_step(scene):
+def test_what_no_one_waited_for_is_forgotten_at_the_end_of_the_step(scene):
     """It does not take a later step's wait for its own."""
     scene.run(*DATA)
     scene.run(("expect", 0, scene.issue(5, "pp", 4)), *BACKWARD, *STEP)

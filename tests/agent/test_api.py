@@ -66,7 +66,7 @@ def test_each_block_is_a_step(ring):
     assert (ring.state, ring.failures) == (2, 0)
 
 
-def test_phases_and_communication_are_told_apart(ring):
+def test_phases_and_communication_are_distinguished(ring):
     """Data, compute, wait and the time between steps each find their field."""
     expected = {
         "data_ns": 10 * MS,
@@ -181,7 +181,7 @@ def test_users_exception_passes_and_ends_no_step(tmp_path):
     assert read_ring(tmp_path / "job" / "0.ring").step_count == 2
 
 
-def test_agent_that_cannot_be_installed_says_so_once(tmp_path):
+def test_agent_that_cannot_be_installed_reports_it_once(tmp_path):
     """A directory that cannot be made costs one line, not one per step."""
     (tmp_path / "file").write_text("")
     done = run(

@@ -7,7 +7,7 @@ import pytest
 from lockstep.agent.boundary import FailureGuard, describe, warn
 
 
-def test_failure_is_counted_and_said_once(capsys):
+def test_failure_is_counted_and_printed_once(capsys):
     """The guarded call returns None, every failure is counted, one line names the first."""
     counts = []
     boundary = FailureGuard(counts.append)
@@ -49,7 +49,7 @@ def test_interrupt_is_the_users():
         FailureGuard(lambda _: None).guard(interrupted)()
 
 
-def test_nobody_listens(monkeypatch):
+def test_no_one_listens(monkeypatch):
     """A closed or absent stderr is no failure."""
     monkeypatch.setattr(sys, "stderr", None)
     warn("anything")

@@ -113,7 +113,7 @@ def test_link_is_not_followed(run, reader, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "directory"])
-def test_what_is_no_file_is_refused_and_blocks_nobody(run, reader, kind):
+def test_what_is_no_file_is_refused_and_blocks_no_one(run, reader, kind):
     """Opening a pipe to read waits for a writer: the training thread must not."""
     path = ControlBlock(run).path
     path.unlink()

@@ -110,9 +110,9 @@ def test_groups_without_a_description(capsys):
         everybody = dist.new_group(range(8))
         book = Book(LOCKSTEP_DEGREES="tp=3")
         assert [book.kind(group) for group in (copy, other, everybody, stages[0])] == ["pp", "dp", "world", "pp"]
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1
-    assert "LOCKSTEP_DEGREES='tp=3'" in said[0]
+    error_lines = capsys.readouterr().err.splitlines()
+    assert len(error_lines) == 1
+    assert "LOCKSTEP_DEGREES='tp=3'" in error_lines[0]
 
 
 def test_group_is_met_once():
@@ -168,7 +168,7 @@ def test_group_that_torch_has_not_listed():
         assert (book.kind(group), book.ranks()) == ("pp", [("pp", (0, 1))])
 
 
-def test_too_many_groups_are_told(capsys):
+def test_too_many_groups_are_reported(capsys):
     """A group that does not fit into the ring is used all the same, and those before it stay announced."""
     stored = []
 

@@ -98,7 +98,7 @@ def test_kind_of_a_description(description, kind):
         "world",
     ],
 )
-def test_description_that_tells_nothing(description):
+def test_description_without_information(description):
     """What torch itself writes, and words that only contain a known one, decide nothing."""
     assert described_kinds(description) == ()
 
@@ -136,18 +136,18 @@ def layouts(draw):
 
 @settings(deadline=None)  # the machine may be busy
 @given(layouts(), st.data())
-def test_unnamed_group_beside_named_ones(layout, data):
+def test_unnamed_group_next_to_named_ones(layout, data):
     """Where some groups are named and others not, an unnamed one gets a kind that groups of its ranks have, or dp."""
     _, world_size, groups, _, _ = layout
     named = data.draw(st.sets(st.sampled_from(sorted(groups)))) if groups else set()
     domains = [Domain(groups[name][1], name, groups[name][0]) for name in named]
     for name in groups.keys() - named:
         ranks = groups[name][0]
-        told = unnamed_kind(ranks, world_size, [], domains)
+        kind_found = unnamed_kind(ranks, world_size, [], domains)
         if len(ranks) == world_size:
-            assert told == "world"
+            assert kind_found == "world"
         else:
-            assert told in {"dp"} | {other for members, other in groups.values() if members == ranks}
+            assert kind_found in {"dp"} | {other for members, other in groups.values() if members == ranks}
 
 
 @settings(deadline=None)
@@ -163,11 +163,11 @@ def test_unnamed_group_of_a_configured_job(layout):
     }
     configured = configured_domains(environ, rank, world_size)
     for name, (ranks, kind) in groups.items():
-        told = unnamed_kind(ranks, world_size, configured, [])
+        kind_found = unnamed_kind(ranks, world_size, configured, [])
         if name in DENSE and DENSE[name][0] in degrees:
-            assert told == kind
+            assert kind_found == kind
         else:
-            assert told in {"dp", "world"} | {other for members, other in groups.values() if members == ranks}
+            assert kind_found in {"dp", "world"} | {other for members, other in groups.values() if members == ranks}
 
 
 @settings(deadline=None)
@@ -200,7 +200,7 @@ def test_a_copy_of_a_model_parallel_group():
     assert group_kind((), (0, 1), 4, [], described) == "pp"
 
 
-def test_shape_tells_no_kind():
+def test_shape_gives_no_kind():
     """Jobs whose groups have the same ranks and other kinds: without names all are dp, and none is taken for another."""
     order = ("tp", "cp", "dp", "pp")
     jobs = [{"tp": 2, "dp": 4}, {"cp": 2, "dp": 4}, {"tp": 2, "pp": 4}, {"cp": 2, "pp": 4}, {"dp": 2, "pp": 4}]

@@ -35,7 +35,7 @@ def test_a_free_name_is_taken(environ):
     assert in_other_process(lambda: claimed(environ)) == "job"
 
 
-def test_a_training_beside_another_one_is_a_run_of_its_own(environ):
+def test_a_training_next_to_another_one_is_a_run_of_its_own(environ):
     """The second process of its own takes a name with its pid; the first one's ring stays."""
     assert claimed(environ) == "job"
     inode = (Path(environ["LOCKSTEP_DIR"]) / "job" / "0.ring").stat().st_ino

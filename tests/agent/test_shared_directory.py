@@ -133,7 +133,7 @@ ATTEMPTS = {
 
 @pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS.keys())
 @pytest.mark.parametrize("groups", [(GROUP,), ()], ids=["group", "stranger"])
-def test_nobody_else_touches_a_run(shared_root, attempt, groups):
+def test_no_one_else_touches_a_run(shared_root, attempt, groups):
     """A user of the group reads a ring and does nothing else to it or to its directory; others do not even read."""
     shared_root.mkdir()
     os.chown(shared_root, 0, GROUP)

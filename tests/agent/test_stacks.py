@@ -95,7 +95,7 @@ def test_the_pipe_of_the_next_process_of_the_rank_stays(tmp_path):
     assert run(script, tmp_path) == ["True False"]
 
 
-def test_a_full_pipe_keeps_nobody_waiting(tmp_path):
+def test_a_full_pipe_keeps_no_one_waiting(tmp_path):
     """A hundred dumps that no one reads: the pipe takes what it holds, and the process goes on."""
     script = """
         def deep(depth):

@@ -40,9 +40,9 @@ EXPRESSIONS |= {query: query for query in QUERIES}
 def test_labels_match_on_both_sides_and_rates_see_two_scrapes():
     """Of rules and dashboards alike: no match on a label that a side lacks, none with several series."""
     found = {
-        name: said
+        name: complaint
         for name, expr in EXPRESSIONS.items()
-        if (said := [*lint.vector_matching(expr), *lint.rate(expr, SCRAPE_S)])
+        if (complaint := [*lint.vector_matching(expr), *lint.rate(expr, SCRAPE_S)])
     }
     assert found == {}
     assert len(QUERIES) > 50
@@ -55,8 +55,8 @@ def test_an_alert_has_a_condition_and_a_text_that_fits_its_result(name):
     notes = alert.to_yaml(SITE)["annotations"]
     assert bool(lint.comparison(alert.expr)) == (name in ALWAYS)
     assert lint.absent(alert.expr, alert.for_seconds, SCRAPE_S) == []
-    assert {key: said for key, text in notes.items() if (said := lint.template(text, alert.expr))} == {}
-    assert [said for text in notes.values() for said in lint.order(text)] == []
+    assert {key: complaint for key, text in notes.items() if (complaint := lint.template(text, alert.expr))} == {}
+    assert [complaint for text in notes.values() for complaint in lint.order(text)] == []
 
 
 def test_links_lead_somewhere_and_no_rule_is_there_twice():
@@ -75,7 +75,7 @@ UP = 'up{job="x"}'
 
 
 @pytest.mark.parametrize(
-    ("check", "arguments", "said"),
+    ("check", "arguments", "expected_text"),
     [
         (lint.vector_matching, ("lockstep_run_ranks / on (pod) lockstep_run_step",), "left side never has it"),
         (lint.vector_matching, (f"max by (run) (lockstep_run_step) and on (run) {UP}",), "right side never has it"),
@@ -125,9 +125,9 @@ UP = 'up{job="x"}'
         ),
     ],
 )
-def test_each_mistake_is_named(check, arguments, said):
+def test_each_mistake_is_named(check, arguments, expected_text):
     """A broken rule is found by the check that is there for it."""
-    assert any(said in each for each in check(*arguments)), check(*arguments)
+    assert any(expected_text in each for each in check(*arguments)), check(*arguments)
 
 
 @pytest.mark.parametrize("text", ["sum by (run (a)", "a[5m", "rate(lockstep_steps_total)"])

@@ -126,7 +126,7 @@ def test_a_runs_alert_names_the_run(alert):
 
 
 @by_name
-def test_an_alert_tells_its_reader_what_to_do(alert):
+def test_an_alert_states_what_to_do(alert):
     """Summary: a static sentence; description: a text; links to the incident, the dashboard and the runbook; a severity that is routed."""
     rule = alert.to_yaml(Site())
     notes = rule["annotations"]

@@ -39,7 +39,7 @@ def about(rank: int) -> TraceAbout:
     )
 
 
-def rank_columns(rank: int, *, slept_ms: dict[int, int] | None = None, says_rank: bool = True) -> TraceColumns:
+def rank_columns(rank: int, *, slept_ms: dict[int, int] | None = None, has_rank: bool = True) -> TraceColumns:
     """Return one rank's trace; `slept_ms` is what ranks sleep in each forward."""
     slept = {each: ms * MS for each, ms in (slept_ms or {}).items()}
     mine, longest = slept.get(rank, 0), max(slept.values(), default=0)
@@ -47,7 +47,7 @@ def rank_columns(rank: int, *, slept_ms: dict[int, int] | None = None, says_rank
     for step in range(STEPS):
         begin = BASE_NS + step * (STEP_NS + longest)
         events += _step(step, begin, mine, longest, rank)
-    return columns_of(events, about=about(rank) if says_rank else TraceAbout(vendor="nvidia"))
+    return columns_of(events, about=about(rank) if has_rank else TraceAbout(vendor="nvidia"))
 
 
 def _step(step: int, begin: int, mine: int, longest: int, rank: int) -> list:

@@ -74,7 +74,7 @@ def test_traces_without_a_rank_get_the_free_numbers(tmp_path):
     """Rank 1 is known; the two nameless ones are 0 and 2, in the order of their names, findings included."""
     write_columns(rank_columns(1), tmp_path / "x1.parquet")
     for name in ("b.parquet", "a.parquet"):
-        write_columns(rank_columns(0, says_rank=False), tmp_path / name)
+        write_columns(rank_columns(0, has_rank=False), tmp_path / name)
     found = analyse_paths([tmp_path], alone)
     assert {rank: Path(path).name for rank, path in found.paths.items()} == {
         0: "a.parquet",
@@ -94,11 +94,11 @@ def test_columns_are_stored_by_rank(job, tmp_path_factory):
     assert len(read_columns(out / "2.parquet")) == len(rank_columns(2, slept_ms={2: 40}))
 
 
-def test_progress_is_told(job):
+def test_progress_is_reported(job):
     """From none of four to all of four."""
-    told = []
-    analyse_paths([job], alone, on_done=lambda done, count: told.append((done, count)))
-    assert told == [(done, 4) for done in range(5)]
+    progress = []
+    analyse_paths([job], alone, on_done=lambda done, count: progress.append((done, count)))
+    assert progress == [(done, 4) for done in range(5)]
 
 
 def _die_of_rank_2(job):

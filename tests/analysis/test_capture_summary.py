@@ -28,7 +28,7 @@ def test_a_recording_becomes_a_summary_of_kilobytes():
     assert len(encode(summary)) < SUMMARY_WIRE_MAX_BYTES
 
 
-def test_a_file_that_is_no_trace_says_so(tmp_path):
+def test_a_file_that_is_no_trace_is_reported_as_such(tmp_path):
     """The one who asked sees why there is nothing."""
     path = tmp_path / "trace.json"
     path.write_text("{")
@@ -37,7 +37,7 @@ def test_a_file_that_is_no_trace_says_so(tmp_path):
     assert (summary.rank, summary.request_id, summary.tree, summary.findings) == (2, 7, [], [])
 
 
-def test_what_is_told_is_limited():
+def test_what_is_reported_is_limited():
     """Endless findings and sentences of a hostile trace are cut, the dearest stay; refusals are kept by rule."""
     columns = load_trace(RECORDING)
     whole = summarise(RECORDING, **NAMES)

@@ -77,7 +77,7 @@ def test_the_order_of_the_ranks_does_not_matter():
     assert [each.rank for each in other.ranks] == list(RANKS)
 
 
-def test_what_all_ranks_have_is_told_once():
+def test_what_all_ranks_have_is_reported_once():
     """Four ranks without garbage collections recorded: one refusal with all of them."""
     cluster = analyse_cluster(analyses())
     assert [each.ranks for each in cluster.not_judged if each.rule == "gc"] == [RANKS]
@@ -100,12 +100,12 @@ def test_collectives_have_their_bandwidth():
 def test_groups_of_one_size_that_share_no_rank_are_a_family():
     """Of 8 ranks in 2 x 4: rows are one kind, columns of two are too small, all ranks are no group at all."""
 
-    class Said:
+    class AnalysisWithGroups:
         about = TraceAbout(
             groups={"a": (0, 1, 2, 3), "b": (4, 5, 6, 7), "c": (0, 4), "all": tuple(range(8)), "d": (2, 3, 4, 5)}
         )
 
-    found = families([Said], list(range(8)))
+    found = families([AnalysisWithGroups], list(range(8)))
     assert {name: codes.tolist() for name, codes in found.items()} == {
         "size 4, 1": [0, 0, 0, 0, 1, 1, 1, 1],
         "size 4, 2": [NO_GROUP, NO_GROUP, 0, 0, 0, 0, NO_GROUP, NO_GROUP],

@@ -75,9 +75,9 @@ def test_each_type_is_localised_by_itself():
         vendor, device = devices[number // 4]
         found.append(replace(analysis, about=replace(analysis.about, vendor=vendor, devices=(device,))))
     cluster = analyse_cluster(found)
-    said = summary_of(cluster, {}, [])["localisation"]
+    localisation = summary_of(cluster, {}, [])["localisation"]
     assert {
-        (each["device_type"], tuple(each["odd"] or each["ranks"])) for each in said if each["function"] == SLEEP
+        (each["device_type"], tuple(each["odd"] or each["ranks"])) for each in localisation if each["function"] == SLEEP
     } == {
         ("H100", (2,)),
         ("A100", (6,)),

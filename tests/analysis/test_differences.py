@@ -73,7 +73,7 @@ def holds(found, groups, **more):
     return bool(kept)
 
 
-def test_a_difference_that_nobody_waits_for_is_refused():
+def test_a_difference_that_no_one_waits_for_is_refused():
     """All ranks wait for each other in turn: what rank 1 does otherwise costs nothing."""
     assert not holds(finding(1), [waiting(25, 30, 25, 20)])
 

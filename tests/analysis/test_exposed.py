@@ -38,9 +38,9 @@ def test_what_no_kernel_hides_is_exposed(vendor, exposed):
 
 def test_a_finding_loses_at_most_what_is_exposed():
     """On the rank where most is exposed, and the evidence states that; smaller losses and other findings stay."""
-    (told,) = bounded([_finding()], {0: 3 * MS, 1: 10 * MS, 2: 90 * MS})
-    assert told.lost_ns == 10 * MS
-    assert "only 10.0 ms" in told.evidence[-1]
+    (finding,) = bounded([_finding()], {0: 3 * MS, 1: 10 * MS, 2: 90 * MS})
+    assert finding.lost_ns == 10 * MS
+    assert "only 10.0 ms" in finding.evidence[-1]
     kept = [
         _finding(lost_ns=10 * MS),
         _finding(lost_ns=None),

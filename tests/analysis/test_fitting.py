@@ -69,9 +69,9 @@ def test_names_that_pack_badly_fit(functions):
     assert found.omitted.get("not_judged", 0) + len(found.not_judged) == 16
     assert found.omitted_nodes + len(found.tree) == len(summary.tree)
     assert [each.name for each in found.tree] == [each.name for each in summary.tree[: len(found.tree)]]
-    told = decode_patterns(found.patterns, where="test")
-    assert len(told.patterns) + told.omitted_count == functions + 3
-    assert sum(each.beta for each in told.patterns) + told.omitted_beta == pytest.approx(
+    decoded = decode_patterns(found.patterns, where="test")
+    assert len(decoded.patterns) + decoded.omitted_count == functions + 3
+    assert sum(each.beta for each in decoded.patterns) + decoded.omitted_beta == pytest.approx(
         sum(each.beta for each in patterns.patterns) + 0.001, abs=1e-3
     )
 
@@ -102,8 +102,8 @@ def test_small_functions_go_before_findings():
     )
     found = fitted(lean, patterns)
     assert replace(found, patterns=b"") == lean
-    told = decode_patterns(found.patterns, where="test")
-    assert 40 <= len(told.patterns) < 3000
+    decoded = decode_patterns(found.patterns, where="test")
+    assert 40 <= len(decoded.patterns) < 3000
     assert AIM_BYTES * 0.95 < len(packed_bytes(found)[0]) <= AIM_BYTES
 
 

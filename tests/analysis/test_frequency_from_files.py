@@ -47,7 +47,7 @@ def test_from_trace_view(tmp_path, mhz, found):
     recording(tmp_path / "rank_1" / "ASCEND_PROFILER_OUTPUT", mhz)
     summary = analysed(tmp_path)
     assert [ranks for ranks, _ in drops(summary)] == ([[1]] if found else [])
-    assert all("1440 MHz" in told and "20.0% below 1800 MHz" in told for _, told in drops(summary))
+    assert all("1440 MHz" in text and "20.0% below 1800 MHz" in text for _, text in drops(summary))
     assert refused(summary) == []
     advice = [each["advice"] for each in summary["findings"] if each["cause"] == "frequency_drop"]
     assert all(advice)
@@ -64,7 +64,7 @@ def test_from_databases(tmp_path):
     assert drops(analysed(tmp_path / "rank_0")) == []
 
 
-def test_without_samples_it_says_so(tmp_path):
+def test_without_samples_it_reports_that(tmp_path):
     """Insufficient evidence, once for the job."""
     make(tmp_path / "ascend_pytorch_profiler_0.db")
     assert refused(analysed(tmp_path)) == ["frequency_drop"]

@@ -17,7 +17,7 @@ def analysis():
     return analyse_rank(rank_columns(0), rank=0)
 
 
-def told(analysis, *, groups=None, descriptions=None, world_size=8):
+def with_about(analysis, *, groups=None, descriptions=None, world_size=8):
     about = replace(analysis.about, groups=groups or {}, group_descriptions=descriptions or {}, world_size=world_size)
     return [replace(analysis, about=about)]
 
@@ -41,7 +41,7 @@ PAIR, EVERYBODY = (0, 1), tuple(range(8))
 )
 def test_what_the_framework_calls_it(analysis, description, kind):
     """Megatron's names, DeviceMesh's, MindSpeed's; torch's own name nothing."""
-    found = group_kinds(told(analysis, descriptions={"7": description}), [("7", PAIR)])[("7", PAIR)]
+    found = group_kinds(with_about(analysis, descriptions={"7": description}), [("7", PAIR)])[("7", PAIR)]
     assert found.kind == kind
     assert (description in found.source) if kind else ("do not record" in found.source)
 
@@ -49,14 +49,14 @@ def test_what_the_framework_calls_it(analysis, description, kind):
 def test_a_model_parallel_group_without_tensor_parallelism(analysis):
     """Megatron's tensor x pipeline group is the pipeline's where the tensor-parallel size is 1."""
     names = {"1": "TENSOR_MODEL_PARALLEL_GROUP", "2": "PIPELINE_MODEL_PARALLEL_GROUP", "3": "MODEL_PARALLEL_GROUP"}
-    ranks = told(analysis, groups={"1": (0,), "2": PAIR, "3": PAIR}, descriptions=names)
+    ranks = with_about(analysis, groups={"1": (0,), "2": PAIR, "3": PAIR}, descriptions=names)
     assert group_kinds(ranks, [("3", PAIR)])["3", PAIR].kind == "pp"
 
 
-def test_degrees_tell_the_rest(analysis):
+def test_degrees_give_the_rest(analysis):
     """Every domain of a grid of 16 ranks is found by its ranks."""
     degrees = ParallelDegrees(by_kind={"tp": 2, "dp": 4, "pp": 2})
-    ranks = told(analysis, world_size=16)
+    ranks = with_about(analysis, world_size=16)
     for domain in from_degrees(degrees.by_kind, 16).domains:
         assert group_kinds(ranks, [("x", domain.ranks)], degrees)["x", domain.ranks].kind == domain.kind
     assert group_kinds(ranks, [("x", (0, 3))], degrees)["x", (0, 3)].kind is None
@@ -64,40 +64,42 @@ def test_degrees_tell_the_rest(analysis):
 
 def test_the_order_of_degrees_counts(analysis):
     """Neighbours are tensor parallel in Megatron's order, data parallel in another."""
-    ranks = told(analysis)
+    ranks = with_about(analysis)
     for order, kind in (("tp-cp-ep-dp-pp", "tp"), ("dp-ep-cp-tp-pp", "dp")):
         degrees = ParallelDegrees(by_kind={"tp": 2, "dp": 4}, order=order)
         neighbours = (0, 1) if kind == "tp" else (0, 1, 2, 3)
         assert group_kinds(ranks, [("x", neighbours)], degrees)["x", neighbours].kind == kind
 
 
-def test_degrees_of_another_job_say_so(analysis):
+def test_degrees_of_another_job_are_reported(analysis):
     """They are no source, and a description still wins."""
     degrees = ParallelDegrees(by_kind={"tp": 2, "dp": 8})
-    found = group_kinds(told(analysis), [("x", PAIR)], degrees)["x", PAIR]
+    found = group_kinds(with_about(analysis), [("x", PAIR)], degrees)["x", PAIR]
     assert found == GroupKind(None, "the degrees tp=2,dp=8 make 16 ranks, the job has 8")
-    described = told(analysis, descriptions={"x": "mesh_cp"})
+    described = with_about(analysis, descriptions={"x": "mesh_cp"})
     assert group_kinds(described, [("x", PAIR)], degrees)["x", PAIR].kind == "cp"
 
 
 def test_a_group_made_twice_has_one_kind(analysis):
     """The second, for overlap or another backend, has no description."""
-    ranks = told(analysis, groups={"3": (1, 0), "4": PAIR}, descriptions={"3": "mesh_tp"})
+    ranks = with_about(analysis, groups={"3": (1, 0), "4": PAIR}, descriptions={"3": "mesh_tp"})
     assert group_kinds(ranks, [("4", PAIR)])["4", PAIR].kind == "tp"
 
 
 def test_everybody(analysis):
     """The only group of a job is data parallel; among others the group of everybody is the world."""
-    alone = told(analysis, groups={"0": EVERYBODY})
+    alone = with_about(analysis, groups={"0": EVERYBODY})
     assert group_kinds(alone, [("0", EVERYBODY)])["0", EVERYBODY].kind == "dp"
-    beside = told(analysis, groups={"0": EVERYBODY, "1": PAIR})
-    found = group_kinds(beside, [("0", EVERYBODY), ("1", PAIR)])
+    with_others = with_about(analysis, groups={"0": EVERYBODY, "1": PAIR})
+    found = group_kinds(with_others, [("0", EVERYBODY), ("1", PAIR)])
     assert (found["0", EVERYBODY].kind, found["1", PAIR].kind) == ("world", None)
 
 
 def test_a_group_without_ranks_has_none(analysis):
     """Nothing is guessed from a name."""
-    assert group_kinds(told(analysis), [("7", ())])["7", ()] == GroupKind(None, "the traces do not list its ranks")
+    assert group_kinds(with_about(analysis), [("7", ())])["7", ()] == GroupKind(
+        None, "the traces do not list its ranks"
+    )
 
 
 def test_the_summary_has_it():
@@ -106,11 +108,11 @@ def test_the_summary_has_it():
     (group,) = summary_of(analyse_cluster(found), {}, [])["groups"]
     assert (group["kind"], group["kind_source"]) == ("dp", "the only group, and every rank is in it")
     columns = [rank_columns(rank) for rank in RANKS]
-    said = [
+    traces = [
         replace(each, collectives={at: replace(one, description="mesh_tp") for at, one in each.collectives.items()})
         for each in columns
     ]
-    found = [analyse_rank(each, rank=rank) for rank, each in enumerate(said)]
+    found = [analyse_rank(each, rank=rank) for rank, each in enumerate(traces)]
     (group,) = summary_of(analyse_cluster(found), {}, [])["groups"]
     assert group["kind"] == "tp"
     tensor = ParallelDegrees(by_kind={"tp": 4})

@@ -55,7 +55,7 @@ def test_many_ranks_are_counted_not_listed():
 
 def test_advice_with_its_gain_the_best_first():
     """The loss over the rank's own window; what has no gain comes last, parallelism before the other components."""
-    told = advise(
+    advised = advise(
         [
             finding(0, cause="memory_bound"),
             finding(2, 400, bottleneck=IO, cause="data_reading", subject="loader"),
@@ -65,13 +65,13 @@ def test_advice_with_its_gain_the_best_first():
         WINDOWS_NS,
         PYTORCH,
     )
-    assert [(each.cause, each.predicted_gain_ratio) for each in told] == [
+    assert [(each.cause, each.predicted_gain_ratio) for each in advised] == [
         ("poor_overlap", pytest.approx(0.5)),
         ("gc", pytest.approx(0.5)),
         ("data_reading", pytest.approx(0.1)),
         ("memory_bound", None),
     ]
-    assert all(each.advice for each in told)
+    assert all(each.advice for each in advised)
 
 
 def test_advice_is_given_in_the_jobs_framework():

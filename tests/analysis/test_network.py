@@ -28,8 +28,10 @@ def job(folder, hosts=("node",) * 4, **about):
     """Write four ranks' traces, each on one of the hosts."""
     for rank, host in zip(RANKS, hosts, strict=True):
         columns = rank_columns(rank)
-        told = {name: values[rank] for name, values in about.items()}
-        write_columns(replace(columns, about=replace(columns.about, host=host, **told)), folder / f"{rank}.parquet")
+        rank_about = {name: values[rank] for name, values in about.items()}
+        write_columns(
+            replace(columns, about=replace(columns.about, host=host, **rank_about)), folder / f"{rank}.parquet"
+        )
     return folder
 
 
@@ -53,7 +55,7 @@ def refused(folder):
     ]
 
 
-def test_nothing_tells(tmp_path):
+def test_nothing_gives_a_kind(tmp_path):
     """Insufficient evidence, reported once."""
     job(tmp_path)
     assert found(tmp_path) == []
@@ -99,10 +101,10 @@ def test_verdicts_of_the_doctor(tmp_path, capsys, monkeypatch):
     """`lockstep doctor --json` and `--facts` as they write them, next to the traces."""
     monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
     main(["doctor", "--json"])
-    told = capsys.readouterr().out
-    (host,) = json.loads(told)["nodes"]
+    report_text = capsys.readouterr().out
+    (host,) = json.loads(report_text)["nodes"]
     job(tmp_path, (host, host, "other", "other"))
-    (tmp_path / "doctor.json").write_text(told)
+    (tmp_path / "doctor.json").write_text(report_text)
     assert found(tmp_path) == [("collective library", [0, 1])]
     (tmp_path / "doctor.json").unlink()
     assert main(["doctor", "--facts", str(tmp_path / "facts.json")]) == 0
@@ -169,13 +171,13 @@ def test_broken_reports_are_passed_over_by_name(tmp_path, text):
     assert [Path(each["path"]).name for each in summary(tmp_path)["skipped"]] == ["doctor.json"]
 
 
-def test_verdicts_of_another_form_say_nothing(tmp_path):
+def test_verdicts_of_another_form_are_not_counted(tmp_path):
     """Parts that make no sense are left out."""
     path = tmp_path / "doctor.json"
     good = {"name": "collective library", "verdict": "warn", "found": "NCCL_P2P_DISABLE=1"}
-    said = {
+    report = {
         "nodes": {"a": [7, {"name": 1, "verdict": "warn"}, good, {**good, "verdict": "ok"}], "b": 3},
         "between_nodes": None,
     }
-    path.write_text(json.dumps(said))
+    path.write_text(json.dumps(report))
     assert [(each.host, each.name) for each in read_report(path).checks] == [("a", "collective library")]

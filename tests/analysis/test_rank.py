@@ -149,11 +149,11 @@ def test_the_vendors_links_are_judged():
     """
     plain = analyse_rank(rank_columns(0), rank=0)
     communication = load_communication(TABLES / "communication.json")
-    told = with_communication(plain, communication)
-    assert len(told.vendor_collectives) > 0
-    assert told.vendor_collectives.rank == 0
+    with_collectives = with_communication(plain, communication)
+    assert len(with_collectives.vendor_collectives) > 0
+    assert with_collectives.vendor_collectives.rank == 0
     unknown = with_communication(replace(plain, computing=None), communication)
-    refused = {each.rule for each in unknown.not_judged} - {each.rule for each in told.not_judged}
+    refused = {each.rule for each in unknown.not_judged} - {each.rule for each in with_collectives.not_judged}
     assert refused == {"communication_contention"}
 
 

@@ -41,9 +41,9 @@ def test_stages_by_degrees(degrees, stages):
 def test_stages_by_described_groups():
     """A framework's pipeline groups in order of rank; where a rank is in none, nothing is known."""
     groups = {"a": (0, 2), "b": (1, 3)}
-    said = dict.fromkeys(groups, "PIPELINE_MODEL_PARALLEL_GROUP")
-    assert pipeline_stages(traced(groups=groups, group_descriptions=said)) == {0: 0, 2: 1, 1: 0, 3: 1}
-    assert pipeline_stages(traced(groups={"a": (0, 2)}, group_descriptions=said)) == {}
+    descriptions = dict.fromkeys(groups, "PIPELINE_MODEL_PARALLEL_GROUP")
+    assert pipeline_stages(traced(groups=groups, group_descriptions=descriptions)) == {0: 0, 2: 1, 1: 0, 3: 1}
+    assert pipeline_stages(traced(groups={"a": (0, 2)}, group_descriptions=descriptions)) == {}
     assert pipeline_stages(traced(groups=groups)) == {}
 
 

@@ -120,12 +120,12 @@ def test_two_ranks_of_ascend_with_their_tables_alone():
 @pytest.mark.parametrize("path", SHARED_TRACES, ids=[f"{each.parent.name}/{each.name}" for each in SHARED_TRACES])
 def test_every_recordings_summary_travels_in_ten_kilobytes(path):
     """With the functions that take 1 % and more, the causes and the call tree; nothing but small functions is cut."""
-    told = summarise(path, run="run", node="node", rank=0, request_id=1, steps=1)
-    data = encode(told)
+    sent = summarise(path, run="run", node="node", rank=0, request_id=1, steps=1)
+    data = encode(sent)
     assert len(data) <= SUMMARY_WIRE_MAX_BYTES
-    assert decode(topics.run_topic("run", topics.SUMMARY, "node"), data) == told
-    assert set(told.omitted) <= {"path", "findings"}  # beyond the first of each cause
-    assert decode_patterns(told.patterns, where=path.name).omitted_beta < 0.02
+    assert decode(topics.run_topic("run", topics.SUMMARY, "node"), data) == sent
+    assert set(sent.omitted) <= {"path", "findings"}  # beyond the first of each cause
+    assert decode_patterns(sent.patterns, where=path.name).omitted_beta < 0.02
 
 
 def test_recorded_clocks_are_healthy():

@@ -48,14 +48,14 @@ def test_a_path_twice_counts_once(folder):
     assert len(find_sources([folder / "rank10.json", folder]).sources) == 4
 
 
-def test_the_folders_name_says_the_rank_where_the_files_does_not(tmp_path):
+def test_the_folders_name_gives_the_rank_where_the_files_does_not(tmp_path):
     """rank3/trace.json is rank 3's."""
     (tmp_path / "rank3").mkdir()
     write(tmp_path / "rank3", document([event()]))
     assert names(find_sources([tmp_path])) == [("trace.json", 3)]
 
 
-def test_what_cannot_be_used_is_said(tmp_path):
+def test_what_cannot_be_used_is_reported(tmp_path):
     """No such path, an empty folder, a table without times: each by name, and nothing is raised."""
     (tmp_path / "empty").mkdir()
     found = find_sources([tmp_path / "none.json", tmp_path / "empty", TABLES / "operator_details.csv"])
@@ -115,7 +115,7 @@ def test_a_clusters_file_of_communication_is_kept_apart():
     assert found.sources == []
 
 
-def test_a_broken_table_beside_a_trace_is_passed_over(tmp_path):
+def test_a_broken_table_next_to_a_trace_is_passed_over(tmp_path):
     """The trace counts, its kernels are missing, and why is reported."""
     output = tmp_path / "rank4_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
     output.mkdir(parents=True)
@@ -131,7 +131,7 @@ def test_a_broken_table_beside_a_trace_is_passed_over(tmp_path):
 
 def test_stored_columns_are_a_source(tmp_path):
     """What an earlier run stored is read again, under its rank."""
-    write_columns(rank_columns(1, says_rank=False), tmp_path / "1.parquet")
+    write_columns(rank_columns(1, has_rank=False), tmp_path / "1.parquet")
     (source,) = find_sources([tmp_path]).sources
     assert source.named_rank == 1
     assert len(load_source(source).columns) == len(rank_columns(1))

@@ -44,7 +44,7 @@ def test_what_all_ranks_have_is_no_reason():
     assert not any("throttled" in sentence for sentence in found.evidence)
 
 
-def test_a_symptom_without_a_cause_says_why():
+def test_a_symptom_without_a_cause_gives_the_reason():
     """Without call trees the rank is named as the one that is waited for, and nothing is made up."""
     ranks = [analyse_rank(rank_columns(rank, slept_ms={2: 40}), rank=rank, has_peers=False) for rank in RANKS]
     (found,) = [each for each in analyse_cluster(ranks).findings if each.ranks == (2,)]

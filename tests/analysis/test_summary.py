@@ -72,17 +72,17 @@ def test_findings_groups_and_localisation_agree(summary):
     assert (group["slowest_rank"], group["ranks"]) == (2, list(RANKS))
     assert group["blame"]["2"] > 0.9
     assert sum(group["blame"].values()) == pytest.approx(1)
-    told = {each["function"]: each for each in summary["localisation"]}
-    assert not told[SLEEP]["is_finding"]  # it is a part of what the call trees found
-    assert told[SLEEP]["ranks"] == [2]
+    by_function = {each["function"]: each for each in summary["localisation"]}
+    assert not by_function[SLEEP]["is_finding"]  # it is a part of what the call trees found
+    assert by_function[SLEEP]["ranks"] == [2]
 
 
 def test_a_rank_has_what_was_found_on_it(summary):
     """Who reads the entry of one rank finds there what only a look at all ranks could show too, each cause once."""
-    told = {(each["cause"], each["subject"], rank) for each in summary["findings"] for rank in each["ranks"]}
+    named = {(each["cause"], each["subject"], rank) for each in summary["findings"] for rank in each["ranks"]}
     by_rank = [(each["cause"], each["subject"], rank["rank"]) for rank in summary["ranks"] for each in rank["findings"]]
-    assert sorted(by_rank) == sorted(told)
-    assert ("slow_function", FORWARD, 2) in told
+    assert sorted(by_rank) == sorted(named)
+    assert ("slow_function", FORWARD, 2) in named
 
 
 def test_long_lists_are_cut_and_still_sum():

@@ -152,7 +152,7 @@ def test_every_row_has_a_demand():
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "expected_parts"),
     [
         (table_of("slow 5 %", **found(1000)), []),
         (table_of("slow 5 %", **found(994, wanted=1000)), ["recall 0.994"]),
@@ -173,14 +173,14 @@ def test_every_row_has_a_demand():
         (table_of("hang", **found(0, wanted=2)), ["hang: recall 0.000, at least 0.95"]),
     ],
 )
-def test_what_misses_the_acceptance_is_said(table, said):
+def test_what_misses_the_acceptance_is_printed(table, expected_parts):
     """Recall, latency, innocents, cause and false alarms each have their limit, just met and just missed."""
     lines = list(missed(table))
-    assert len(lines) == len(said)
-    assert all(part in each for part, each in zip(said, lines, strict=True))
+    assert len(lines) == len(expected_parts)
+    assert all(part in each for part, each in zip(expected_parts, lines, strict=True))
 
 
-def test_a_check_that_misses_fails_and_the_page_says_so(tmp_path, monkeypatch, capsys):
+def test_a_check_that_misses_fails_and_the_page_shows_it(tmp_path, monkeypatch, capsys):
     """`--check` returns 1 and names the row; the written page has it, the seeds and the table."""
     monkeypatch.setattr(accuracy, "replay", lambda *_: Replayed())
     page = tmp_path / "accuracy.md"

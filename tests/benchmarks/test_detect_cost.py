@@ -67,7 +67,7 @@ def test_arrays_are_counted_once_and_with_what_they_keep_alive():
     assert array_bytes(SimpleNamespace(nothing=None, text="text", number=3)) == 0
 
 
-def test_a_missed_budget_is_told(monkeypatch, capsys):
+def test_a_missed_budget_is_printed(monkeypatch, capsys):
     """By the median, not by single steps; a case without a budget misses none."""
     monkeypatch.setattr(detect_cost, "TOTAL_BUDGET_MS", {8: 5.0})
     stages = {"transport": [1.0] * 3, "decode": [1.0] * 3, "ingest": [1.0, 1.0, 9.0], "detect": [1.5, 1.5, 9.0]}

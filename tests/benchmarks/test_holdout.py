@@ -78,7 +78,7 @@ def test_transfers_grow_with_members_and_slow_links_with_their_fault():
     assert transfer["dp"].mean() == pytest.approx(0.025 * 1.5, rel=0.1)
 
 
-def test_documents_move_whole_replicas_and_their_work_says_so():
+def test_documents_move_whole_replicas_and_their_work_shows_it():
     """Lengths make replicas differ by about a tenth, the ranks of one by about a hundredth; compute follows `work`."""
     _, drawn, _ = measured(case("tp=4,dp=2", rows=400, nature=replace(STILL, documents=0.45)))
     compute = drawn.parts["compute"]

@@ -148,7 +148,7 @@ def test_a_hang_ends_the_records_until_the_restart(name, records):
     assert log["step"][before].max() == begin + records - 1
 
 
-def test_ranks_lie_as_they_are_told():
+def test_ranks_lie_as_configured():
     """A frozen counter reports one index for ever, a mad clock is years ahead; everybody else goes on as before."""
     plan = replace(UNDISTURBED, frozen_rank=1, mad_clock_rank=2)
     log = generate(scenario("dp=4", steps=60, interruptions=plan)).log().columns

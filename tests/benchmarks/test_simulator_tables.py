@@ -32,7 +32,7 @@ def test_the_unit_stands_in_the_columns_name(read):
     assert plain.dropped == other.dropped == ""
 
 
-def test_rows_count_once_and_bad_ones_are_told(read):
+def test_rows_count_once_and_bad_ones_are_reported(read):
     """A repeated row cannot judge itself; rows without a step, with half a job or none are dropped by line."""
     lines = VTRAIN_TEXT.splitlines()
     nothing = lines[1].rsplit(",", 1)[0] + ",0"

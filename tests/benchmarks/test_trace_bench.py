@@ -34,7 +34,7 @@ def _finished(load_s, peak_mb):
 
 
 @pytest.mark.parametrize("work", ["peer", "all"])
-def test_every_part_of_ours_is_told(work, tmp_path):
+def test_every_part_of_ours_is_printed(work, tmp_path):
     """In order, on a trace that the repository carries, made longer; with CPU time and a peak that only grows."""
     write_repeated(CARRIED, tmp_path / "trace.json", 1_000_000)
     cost = measured([sys.executable, "-m", "benchmarks.trace_ours", work, str(tmp_path / "trace.json")])
@@ -84,7 +84,7 @@ def test_the_fastest_run_counts_of_those_that_got_furthest():
         ((0.6, 90.0), Targets(None, None), True),
     ],
 )
-def test_a_missed_target_is_told(ours, targets, met, capsys):
+def test_a_missed_target_is_printed(ours, targets, met, capsys):
     """By CPU seconds without imports, and by peak; a size without targets misses none."""
     costs = {PEER: _finished(5.0, 320.0), PEER_WORK: _finished(0.1, 10.0), ALL_WORK: _finished(*ours)}
     assert report(costs, 50_000_000, targets) is met
@@ -93,7 +93,7 @@ def test_a_missed_target_is_told(ours, targets, met, capsys):
     assert "500" in printed  # MB/s: 50 MB in 0.1 s
 
 
-def test_a_peer_that_fails_late_is_compared_and_told(capsys):
+def test_a_peer_that_fails_late_is_compared_and_reported(capsys):
     """Its critical path fails on some traces: what it did counts."""
     costs = {PEER: _finished(5.0, 320.0)._replace(failure="AssertionError"), PEER_WORK: _finished(0.1, 10.0)}
     assert report({**costs, ALL_WORK: _finished(0.1, 10.0)}, 1, Targets(10, 4))
@@ -146,9 +146,9 @@ def test_a_peer_that_cannot_be_installed_is_status_2(tmp_path, capsys):
     folder = tmp_path / "file" / "venv"
     with pytest.raises(SystemExit, match="2"):
         install_peer(folder)
-    said = capsys.readouterr().err
-    assert PEER in said
-    assert str(folder) in said
+    stderr_text = capsys.readouterr().err
+    assert PEER in stderr_text
+    assert str(folder) in stderr_text
     assert main(["--alone", "--venv", str(folder)]) == 2
 
 

@@ -38,33 +38,33 @@ def job(tmp_path):
 def test_a_person_reads_where_and_what_to_do(job, capsys):
     """Breakdown by rank, the rank that all wait for, its function, advice with its gain."""
     assert main(["analyze", "--processes", "1", str(job)]) == 0
-    said = capsys.readouterr()
-    lines = said.out.splitlines()
+    output = capsys.readouterr()
+    lines = output.out.splitlines()
     assert lines[0] == "4 ranks, 5 steps of 100.0 ms: 2 findings"
     assert "compute" in lines[2]
     assert [line.split()[0] for line in lines[3:7]] == ["0", "1", "2", "3"]
     straggler = f". cpu: slow function on rank 2: {readable(FORWARD)} (40.0 ms a step, high confidence)"
     assert any(line.endswith(straggler) for line in lines)
     assert any(line.startswith("   -> ") and "(up to 40% of the step)" in line for line in lines)
-    assert f"most of it in {SLEEP}" in said.out
-    assert said.err == ""
+    assert f"most of it in {SLEEP}" in output.out
+    assert output.err == ""
 
 
 def test_one_trace_shows_its_path(capsys):
     """A recording alone: its path, and no one to compare with."""
     assert main(["analyze", str(RECORDING)]) == 0
-    said = capsys.readouterr().out
-    assert "critical path:" in said
-    assert "waiting in collectives" in said.splitlines()[-1]
+    output = capsys.readouterr().out
+    assert "critical path:" in output
+    assert "waiting in collectives" in output.splitlines()[-1]
 
 
-def test_json_and_files_say_the_same(job, tmp_path, capsys):
+def test_json_and_files_agree(job, tmp_path, capsys):
     """One object on standard output, the same in summary.json; a report and columns next to it; what was skipped."""
     write(job, b"[]", "rank9.json")
     out = tmp_path / "new" / "out"
     assert main(["analyze", "--json", "--processes", "1", "--out", str(out), str(job)]) == 0
-    said = capsys.readouterr()
-    summary = json.loads(said.out)
+    output = capsys.readouterr()
+    summary = json.loads(output.out)
     assert json.loads((out / "summary.json").read_text()) == summary
     assert sorted(each.name for each in out.iterdir()) == [
         *(f"{rank}.parquet" for rank in RANKS),
@@ -72,7 +72,7 @@ def test_json_and_files_say_the_same(job, tmp_path, capsys):
         "summary.json",
     ]
     assert "<html" in (out / "report.html").read_text()
-    assert said.err.startswith(f"lockstep: skipped {job / 'rank9.json'}: trace in ")
+    assert output.err.startswith(f"lockstep: skipped {job / 'rank9.json'}: trace in ")
     assert len(summary["skipped"]) == 1
 
 
@@ -88,7 +88,7 @@ def test_what_was_written_is_analysed_again(job, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected_text"),
     [
         (["{empty}"], "expected traces below it"),
         (["{empty}/none.json"], "none.json"),
@@ -97,14 +97,14 @@ def test_what_was_written_is_analysed_again(job, tmp_path, capsys):
         (["--scheduler", "no address", "{job}"], "scheduler no address: "),
     ],
 )
-def test_wrong_input_is_told_in_one_line(job, tmp_path, capsys, arguments, said):
+def test_wrong_input_is_reported_in_one_line(job, tmp_path, capsys, arguments, expected_text):
     """Nothing to use, a wrong number, a folder that is a file, no address: status 2 and why."""
     (tmp_path / "empty").mkdir()
     places = {"job": job, "empty": tmp_path / "empty"}
     assert main(["analyze", *(each.format(**places) for each in arguments)]) == 2
     complaint = capsys.readouterr().err
     assert complaint.startswith("lockstep: ")
-    assert said in complaint
+    assert expected_text in complaint
     assert "Traceback" not in complaint
 
 
@@ -143,7 +143,7 @@ def test_a_dask_cluster_gives_the_same_summary(job, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("degrees", "kind"), [("tp=4", "tp"), ("dp=4", "dp"), ("tp=2,pp=4", "dp"), ("", "dp")])
-def test_parallel_degrees_say_what_groups_are_for(job, capsys, degrees, kind):
+def test_parallel_degrees_show_what_groups_are_for(job, capsys, degrees, kind):
     """`groups[].kind` by the degrees that are given; those of another job are no source."""
     assert main(["analyze", "--json", "--processes", "1", "--domains", degrees, str(job)]) == 0
     (group,) = json.loads(capsys.readouterr().out)["groups"]

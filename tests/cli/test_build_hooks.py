@@ -65,7 +65,7 @@ def test_a_library_that_fails_its_self_test_gets_no_manifest(tmp_path, monkeypat
     assert native.load({HOOKS_VARIABLE: str(tmp_path / "hooks")})
 
 
-def test_without_a_compiler_it_says_what_is_missing(tmp_path, monkeypatch, capsys):
+def test_without_a_compiler_it_names_what_is_missing(tmp_path, monkeypatch, capsys):
     """And which Debian package has one."""
     native_builds.directory()
     monkeypatch.delenv(building.COMPILER_VARIABLE, raising=False)

@@ -51,8 +51,8 @@ def test_a_regression_ends_with_3_and_is_named(tmp_path, baseline, capsys, fault
     run = written(tmp_path / "run", Job(seed=2, **fault))
     arguments = ["analyze", "--processes", "1", run, "--against", baseline]
     assert main([*arguments, "--json", "--out", str(tmp_path / "out")]) == EXIT_REGRESSION == 3
-    said = capsys.readouterr().out
-    found = json.loads(said)
+    output = capsys.readouterr().out
+    found = json.loads(output)
     assert json.loads((tmp_path / "out" / "comparison.json").read_text()) == found
     worse = {(each["kind"], each["name"]): each for each in found["changes"] if each["verdict"] == "regression"}
     assert len(worse) == found["regressions"]

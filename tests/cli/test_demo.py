@@ -252,7 +252,7 @@ def test_the_view_names_who_waits_for_whom(terminal):
     assert ("compute fault since step 60" in output.getvalue()) is terminal
 
 
-def test_captures_go_where_there_is_room(monkeypatch, tmp_path):
+def test_captures_go_where_there_is_space(monkeypatch, tmp_path):
     """A roomy shared memory is used, a small or absent one is not."""
     assert session._roomy_directory(tmp_path / "absent") is None
     usage = shutil.disk_usage(tmp_path)

@@ -18,9 +18,9 @@ def write(path, **changed):
 def test_this_node_is_judged(capsys):
     """Every check has its line; the status shows whether one warns."""
     end = main(["doctor"])
-    said = capsys.readouterr().out
-    assert "shared memory: " in said
-    assert end == int("WARN" in said or "FAIL" in said)
+    output = capsys.readouterr().out
+    assert "shared memory: " in output
+    assert end == int("WARN" in output or "FAIL" in output)
 
 
 def test_facts_travel_and_are_compared(tmp_path, capsys):
@@ -30,18 +30,18 @@ def test_facts_travel_and_are_compared(tmp_path, capsys):
     one, other = write(tmp_path / "a"), write(tmp_path / "b", host="n1", versions={"torch": "2.8"})
     assert main(["doctor", one]) == 0
     assert main(["doctor", one, other]) == 1
-    said = capsys.readouterr().out
-    assert "FAIL version of torch: 2.9 on 1 nodes, 2.8 on n1" in said
-    assert "n0: nothing found" in said
+    output = capsys.readouterr().out
+    assert "FAIL version of torch: 2.9 on 1 nodes, 2.8 on n1" in output
+    assert "n0: nothing found" in output
 
 
 def test_json_has_all_of_it(tmp_path, capsys):
     """For scripts: all checks of every node, worst first."""
     slow = write(tmp_path / "a", environment={"NCCL_DEBUG": "INFO"})
     assert main(["doctor", "--json", slow]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["nodes"]["n0"][0]["name"] == "log level"
-    assert told["between_nodes"] == []
+    report = json.loads(capsys.readouterr().out)
+    assert report["nodes"]["n0"][0]["name"] == "log level"
+    assert report["between_nodes"] == []
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_files_that_hold_no_facts_are_named(tmp_path, capsys, text, words):
     path = tmp_path / "facts.json"
     path.write_text(text)
     assert main(["doctor", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert str(path) in said
+    output = capsys.readouterr().err
+    assert words in output
+    assert str(path) in output
 
 
 def test_a_file_that_is_not_there_is_named(capsys):

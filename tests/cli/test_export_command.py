@@ -60,7 +60,7 @@ def test_exported_rules_pass_promtool(tmp_path):
 
 
 @pytest.mark.servers
-def test_the_examples_take_what_is_exported_beside_them(tmp_path):
+def test_the_examples_take_what_is_exported_next_to_them(tmp_path):
     """In the folder of `export all` Prometheus finds its rules, and Alertmanager takes its routes."""
     assert export("all", tmp_path) == 0
     for tool, file in (("promtool", "prometheus.example.yml"), ("amtool", "alertmanager.example.yml")):
@@ -70,7 +70,7 @@ def test_the_examples_take_what_is_exported_beside_them(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "expected_text"),
     [
         ("slow_ration=1", "did you mean slow_ratio?"),
         ("slow_ratio=much", "expected a number (float)"),
@@ -80,10 +80,10 @@ def test_the_examples_take_what_is_exported_beside_them(tmp_path):
         ("LockstepRunSlow.severty=none", "did you mean severity?"),
     ],
 )
-def test_a_threshold_that_is_none_is_refused(tmp_path, capsys, given, said):
+def test_a_threshold_that_is_none_is_refused(tmp_path, capsys, given, expected_text):
     """The error names the threshold and what it should be; nothing is written."""
     assert export("rules", tmp_path, "--set", given) == 2
-    assert said in capsys.readouterr().err
+    assert expected_text in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

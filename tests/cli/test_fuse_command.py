@@ -14,7 +14,7 @@ LIST = {
 
 
 @pytest.fixture
-def told(tmp_path, capsys):
+def run_fuse(tmp_path, capsys):
     def run(document, *options):
         file = tmp_path / "gradients.json"
         file.write_text(document if isinstance(document, str) else json.dumps(document))
@@ -24,11 +24,11 @@ def told(tmp_path, capsys):
     return run
 
 
-def test_a_list_gives_all_five_ways(told):
+def test_a_list_gives_all_five_ways(run_fuse):
     """Unfused, one bucket, fixed, greedy and exact, by hand: 5 ms for 4 MB, one after the other."""
-    status, said = told(LIST, "--json")
+    status, output = run_fuse(LIST, "--json")
     assert status == 0
-    found = json.loads(said.out)
+    found = json.loads(output.out)
     ends = {plan["name"]: plan["end_seconds"] for plan in found["plans"]}
     assert ends["unfused"] == pytest.approx(max(0.010 + 0.005 + 0.005, 0.020) + 0.002)
     assert ends["one bucket"] == pytest.approx(0.020 + 0.010)
@@ -40,18 +40,18 @@ def test_a_list_gives_all_five_ways(told):
     assert found["measured_end_seconds"] is None
 
 
-def test_a_person_reads_the_suggestion(told):
+def test_a_person_reads_the_suggestion(run_fuse):
     """A line for each way, the buckets to use, and DDP's option."""
-    status, said = told(LIST, "--bucket", "5e6")
+    status, output = run_fuse(LIST, "--bucket", "5e6")
     assert status == 0
     for name in ("unfused", "one bucket", "buckets of 4.77 MiB", "greedy (Hermes)", "exact"):
-        assert any(line.startswith(name) for line in said.out.splitlines())
-    assert "suggested: buckets of" in said.out
-    assert "bucket_cap_mb=" in said.out
-    assert "before the trace saw it" not in said.out
+        assert any(line.startswith(name) for line in output.out.splitlines())
+    assert "suggested: buckets of" in output.out
+    assert "bucket_cap_mb=" in output.out
+    assert "before the trace saw it" not in output.out
 
 
-def test_a_trace_needs_a_link_that_it_cannot_tell(capsys):
+def test_a_trace_needs_a_link_that_it_cannot_show(capsys):
     """Where sizes are too alike the command states that; with latency and bandwidth given it answers."""
     assert main(["fuse", str(RECORDING)]) == 2
     assert "cannot distinguish latency from bandwidth" in capsys.readouterr().err
@@ -62,15 +62,15 @@ def test_a_trace_needs_a_link_that_it_cannot_tell(capsys):
     assert found["link"]["source"] == "as given"
 
 
-def test_an_option_replaces_half_of_the_link(told):
+def test_an_option_replaces_half_of_the_link(run_fuse):
     """Latency as given, bandwidth as the list states."""
-    _, said = told(LIST, "--latency", "0", "--json")
-    link = json.loads(said.out)["link"]
+    _, output = run_fuse(LIST, "--latency", "0", "--json")
+    link = json.loads(output.out)["link"]
     assert (link["latency_seconds"], link["bytes_per_second"]) == (0.0, 1e9)
 
 
 @pytest.mark.parametrize(
-    ("document", "options", "said"),
+    ("document", "options", "expected_text"),
     [
         ({"gradients": []}, [], "got 0 entries, expected a list of 1 to 2000"),
         ({"gradients": [{}] * 2001}, [], "got 2001 entries"),
@@ -93,11 +93,11 @@ def test_an_option_replaces_half_of_the_link(told):
     ],
     ids=lambda each: str(each)[:30],
 )
-def test_what_is_wrong_is_named(told, document, options, said):
+def test_what_is_wrong_is_named(run_fuse, document, options, expected_text):
     """A wrong list or option is one line on stderr and status 2."""
-    status, output = told(document, *options)
+    status, output = run_fuse(document, *options)
     assert status == 2
-    assert said in output.err
+    assert expected_text in output.err
     assert output.out == ""
 
 

@@ -253,7 +253,7 @@ def test_run_needs_no_extra():
     ("command", "package", "extra"),
     [("up", "aiohttp", "all"), ("demo", "rich", "all"), ("exporter", "aiohttp", "all"), ("demo", "torch", "demo")],
 )
-def test_a_base_install_says_what_a_service_needs(command, package, extra):
+def test_a_base_install_names_what_a_service_needs(command, package, extra):
     """In a training image a command that needs an extra names it in one line."""
     code = f"import sys; sys.modules['{package}'] = None; from lockstep.cli.main import main; sys.exit(main(['{command}']))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

@@ -47,12 +47,12 @@ async def answer(site, *, error=""):
     await until(lambda: captures.current is not None)
     request = captures.current.request_id
     for rank in captures.current.ranks:
-        said = CaptureResult(run="job", node="n0", rank=rank, request_id=request, state="done", cost_ns=1_500_000_000)
+        result = CaptureResult(run="job", node="n0", rank=rank, request_id=request, state="done", cost_ns=1_500_000_000)
         summary = TraceSummary(
             run="job", node="n0", rank=rank, request_id=request, window_ns=1, steps=2, trace_bytes=1, event_count=1,
             tree=[], error=error,
         )  # fmt: skip
-        site.runs.take(said, NOW)
+        site.runs.take(result, NOW)
         site.runs.take(summary, NOW)
     diagnosed = ev.DiagnosedEvent(
         unix_s=NOW, cause_id="d", incident_id="", request_id=request, asked=DIAGNOSIS, function="", operator="",
@@ -61,18 +61,18 @@ async def answer(site, *, error=""):
     site.runs.feed("job", diagnosed)
 
 
-async def test_progress_cost_and_what_the_traces_say(site, capsys):
+async def test_progress_cost_and_findings_of_the_traces(site, capsys):
     """Each rank's state as it changes, then the cost to training, the function, its evidence and the advice."""
     end, _ = await asyncio.gather(
         asyncio.to_thread(main, command(site, "--ranks", "1,2-3", "--steps", "2")), answer(site)
     )
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert end == 0
-    assert "2 steps from step" in said
-    assert all(f"rank {rank} summarised" in said for rank in (1, 2, 3))
-    assert "cost to training: 4.50 s over 3 ranks" in said
-    assert "train.py(9): forward (high confidence)" in said
-    assert "shorten it (predicted gain 25%)" in said
+    assert "2 steps from step" in output
+    assert all(f"rank {rank} summarised" in output for rank in (1, 2, 3))
+    assert "cost to training: 4.50 s over 3 ranks" in output
+    assert "train.py(9): forward (high confidence)" in output
+    assert "shorten it (predicted gain 25%)" in output
 
 
 async def test_ranks_that_deliver_nothing_are_a_failure(site, capsys):
@@ -89,10 +89,10 @@ async def test_ranks_that_deliver_nothing_are_a_failure(site, capsys):
 async def test_json_is_one_object(site, capsys):
     """For scripts: no progress, the whole end; or, without waiting, what was accepted."""
     end, _ = await asyncio.gather(asyncio.to_thread(main, command(site, "--ranks", "1", "--json")), answer(site))
-    told = json.loads(capsys.readouterr().out)
-    assert (end, told["ranks"][0]["state"], told["diagnosis"]["function"]) == (0, "summarised", DIAGNOSIS.function)
+    report = json.loads(capsys.readouterr().out)
+    assert (end, report["ranks"][0]["state"], report["diagnosis"]["function"]) == (0, "summarised", DIAGNOSIS.function)
     assert await asyncio.to_thread(main, command(site, "--ranks", "1", "--json", "--no-wait")) == 0
-    assert json.loads(capsys.readouterr().out)["request_id"] > told["request_id"]
+    assert json.loads(capsys.readouterr().out)["request_id"] > report["request_id"]
 
 
 async def test_refusals_name_their_reason(site, capsys):

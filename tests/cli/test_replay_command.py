@@ -46,12 +46,12 @@ def test_text_names_rank_cause_and_evidence(file, capsys):
     assert "rank 3 works" in out
 
 
-def test_a_hang_is_told_by_its_silence():
+def test_a_hang_is_printed_with_the_length_of_its_silence():
     """Its ratio is of a step that never came: no share by which anything was longer."""
     values = {"slowdown_ratio": 1260.4, "onset_step": 61, "detected_step": 61, "closed_step": None}
     line = {"run": "night", "kind": "hang", "cause": "unknown", "scope": "rank", "ranks": [3], "domain": None, **values}
-    told = _text(line | {"lost_device_seconds": 1.0, "evidence": []})
-    assert told.startswith("night: hang by unknown, rank 3: no step for as long as 1,260 steps, from step 61")
+    text = _text(line | {"lost_device_seconds": 1.0, "evidence": []})
+    assert text.startswith("night: hang by unknown, rank 3: no step for as long as 1,260 steps, from step 61")
 
 
 def test_groups_come_from_a_file(file, tmp_path, capsys):
@@ -136,7 +136,7 @@ def test_mistakes_with_a_recording_are_named(recording, capsys, arguments, words
     assert out == ""
 
 
-def test_leniently_the_rest_is_told(file, tmp_path, capsys):
+def test_leniently_the_rest_is_printed(file, tmp_path, capsys):
     """Rows that no log can hold, ranks that no domain has and steps reported twice are counted; the slow rank is found."""
     table = pq.read_table(file)
     columns = {name: table.column(name).to_numpy().copy() for name in table.column_names}
@@ -174,7 +174,7 @@ def test_groups_that_cannot_be_are_named(file, tmp_path, capsys, content, words)
     assert words in capsys.readouterr().err
 
 
-def test_several_runs_in_one_log_are_told_by_name(file, tmp_path, capsys):
+def test_several_runs_in_one_log_are_printed_by_name(file, tmp_path, capsys):
     """Rows of two runs in one file, in any order: each run's incidents, under its name."""
     table = pq.read_table(file)
     other = table.set_column(table.column_names.index("run"), "run", pa.array(["day"] * table.num_rows))

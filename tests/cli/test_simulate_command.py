@@ -65,8 +65,8 @@ def path(tmp_path):
 def test_a_person_reads_step_time_place_and_memory(path, capsys):
     """Step with its band, throughput, MFU, where the time goes, memory by stage, and what is sick."""
     assert main(["simulate", str(path)]) == 0
-    said = capsys.readouterr().out
-    lines = said.splitlines()
+    output = capsys.readouterr().out
+    lines = output.splitlines()
     assert lines[0] == "a & <small> job"
     assert "tp=8, pp=2, 4 micro-batches" in lines[2]
     step = next(line for line in lines if line.startswith("step"))
@@ -76,24 +76,24 @@ def test_a_person_reads_step_time_place_and_memory(path, capsys):
     shares = [float(part.rstrip("%")) for line in parts for part in line.split() if part.endswith("%")]
     assert sum(shares) == pytest.approx(100, abs=1.5)
     assert [line.split()[:2] for line in lines if line.startswith("  stage")] == [["stage", "0"], ["stage", "1"]]
-    assert "degraded: rank/3" in said
+    assert "degraded: rank/3" in output
 
 
 def test_json_has_these_keys_and_no_others(path, capsys):
     """What other programs read is a contract, and states what the library gives."""
     assert main(["simulate", str(path), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert set(told) == KEYS
-    assert set(told["communication_seconds"]) == {"total", "exposed", "by_kind"}
+    report = json.loads(capsys.readouterr().out)
+    assert set(report) == KEYS
+    assert set(report["communication_seconds"]) == {"total", "exposed", "by_kind"}
     found = load_spec(SPEC, "x").forecast()
-    assert told["step_seconds"] == found.step_seconds
-    assert told["peak_memory_bytes"] == list(found.peak_memory_bytes)
-    hours = 1e9 / told["tokens_per_second"] / 3600 * load_spec(SPEC, "spec").degrees.ranks
-    assert told["device_hours_per_billion_tokens"] == pytest.approx(hours)
-    assert told["error_band_ratio"] == 0.08
+    assert report["step_seconds"] == found.step_seconds
+    assert report["peak_memory_bytes"] == list(found.peak_memory_bytes)
+    hours = 1e9 / report["tokens_per_second"] / 3600 * load_spec(SPEC, "spec").degrees.ranks
+    assert report["device_hours_per_billion_tokens"] == pytest.approx(hours)
+    assert report["error_band_ratio"] == 0.08
 
 
-def test_memory_that_does_not_suffice_is_said(path, capsys):
+def test_memory_that_does_not_suffice_is_printed(path, capsys):
     """A job that does not fit is reported loudly, for people and programs."""
     path.write_text(SPEC.replace("preset: HC2", "preset: HC2\n  device: {memory_bytes: 1e8}"))
     assert main(["simulate", str(path)]) == 0
@@ -103,19 +103,19 @@ def test_memory_that_does_not_suffice_is_said(path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected_text"),
     [
         (SPEC.replace("layers", "leyers"), "line 2, column 20: got the unknown key 'leyers', expected 'layers'"),
         (SPEC.replace("tp: 8", "tp: 8, virtual: 2, max_ongoing: 1"), "max_ongoing: got 1"),
         ("\udcff", "expected UTF-8"),
     ],
 )
-def test_what_is_wrong_is_one_line_and_status_2(path, text, said, capsys):
+def test_what_is_wrong_is_one_line_and_status_2(path, text, expected_text, capsys):
     """A wrong field, a job that cannot be, bytes that are no text."""
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     assert main(["simulate", str(path)]) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert expected_text in error
     assert error.count("\n") == 1
 
 

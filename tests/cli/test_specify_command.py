@@ -86,8 +86,8 @@ def specify(tmp_path, capsys):
             path.write_text(content if isinstance(content, str) else json.dumps(content))
             arguments += [f"--{option}", str(path)]
         status = main(["specify", *arguments, *more])
-        told = capsys.readouterr()
-        return load_spec(told.out, "made") if status == 0 else told.err
+        output = capsys.readouterr()
+        return load_spec(output.out, "made") if status == 0 else output.err
 
     return call
 

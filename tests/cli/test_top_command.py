@@ -48,17 +48,17 @@ def shown(view, width=200):
 async def test_once_prints_runs_ranks_and_incidents(site, capsys):
     """The run with an incident first and in detail: step time, slowest ranks with bars, cause and evidence."""
     assert await asyncio.to_thread(main, ["top", "--once", "--coordinator", site.url]) == 0
-    said = capsys.readouterr().out
-    rows = said.splitlines()
+    output = capsys.readouterr().out
+    rows = output.splitlines()
     assert rows[3].startswith("> ")
     assert [word in rows[3] for word in ("job", "profiling", "4/4", "ms +")] == [True] * 4
     assert "young" in rows[4]
     first = next(row for row in rows if row.startswith("rank "))
     assert first.startswith("rank 2  host-n1")
     assert "#" * 20 in first
-    assert "* slow rank: rank 2, cause data, +4" in said
-    assert "    since step 40, found at step 42, 2026-09-21 " in said
-    assert "\x1b" not in said
+    assert "* slow rank: rank 2, cause data, +4" in output
+    assert "    since step 40, found at step 42, 2026-09-21 " in output
+    assert "\x1b" not in output
 
 
 async def test_a_run_by_name_and_one_that_is_not_there(site, capsys):
@@ -76,7 +76,7 @@ async def test_a_run_by_name_and_one_that_is_not_there(site, capsys):
         assert words in capsys.readouterr().err
 
 
-async def test_a_coordinator_that_goes_away_is_told_and_asked_again(site):
+async def test_a_coordinator_that_goes_away_is_reported_and_asked_again(site):
     """What was known stays on the screen, with the reason."""
     watch = Watch(site.url, "", "")
     async with _client(watch) as client:

@@ -26,7 +26,7 @@ def path(tmp_path):
     return str(file)
 
 
-def told(capsys, *arguments):
+def run_whatif(capsys, *arguments):
     assert main(["whatif", *arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -34,18 +34,18 @@ def told(capsys, *arguments):
 def test_without_options_every_sick_element_is_healed(path, capsys):
     """A person sees now, each repair with its gain, and all together first."""
     assert main(["whatif", path]) == 0
-    said = capsys.readouterr()
-    lines = [line.split() for line in said.out.splitlines()]
+    output = capsys.readouterr()
+    lines = [line.split() for line in output.out.splitlines()]
     assert ["now"] in [line[:1] for line in lines]
     assert [line[1:3] for line in lines if line[:1] == ["1"]] == [["heal", "all"]]
     assert all(line[-1].startswith(("+", "-")) and line[-1].endswith("%") for line in lines if line[1:2] == ["heal"])
-    assert "not calibrated" in said.out
-    assert said.err == ""  # no bar where there is no terminal
+    assert "not calibrated" in output.out
+    assert output.err == ""  # no bar where there is no terminal
 
 
-def test_json_tells_changes_and_gains(path, capsys):
+def test_json_has_changes_and_gains(path, capsys):
     """Alternatives in order, each with what is changed, its gain, and the forecast by simulate's keys."""
-    found = told(capsys, path)
+    found = run_whatif(capsys, path)
     assert main(["simulate", path, "--json"]) == 0
     assert found["now"] == json.loads(capsys.readouterr().out)
     assert found["alternatives"][0]["heal"] == ["NVLink/0", "rank/3"]
@@ -59,20 +59,20 @@ def test_json_tells_changes_and_gains(path, capsys):
 
 def test_options_combine_and_commas_separate(path, capsys):
     """Two heals by comma and two batches are four alternatives; heals given twice are one."""
-    four = told(capsys, path, "--heal", "rank/3,NVLink/0", "--set", "batch=8,16")
+    four = run_whatif(capsys, path, "--heal", "rank/3,NVLink/0", "--set", "batch=8,16")
     names = {each["name"] for each in four["alternatives"]}
     assert names == {f"heal {what}, batch={batch}" for what in ("rank/3", "NVLink/0") for batch in (8, 16)}
-    (both,) = told(capsys, path, "--heal", "rank/3", "--heal", "NVLink/0")["alternatives"]
-    (everything,) = told(capsys, path, "--heal", "all")["alternatives"]
+    (both,) = run_whatif(capsys, path, "--heal", "rank/3", "--heal", "NVLink/0")["alternatives"]
+    (everything,) = run_whatif(capsys, path, "--heal", "all")["alternatives"]
     assert both["heal"] == ["rank/3", "NVLink/0"]
     assert both["step_seconds"] == everything["step_seconds"]
-    each = told(capsys, path, "--heal", "each", "--set", "batch=16")["alternatives"]
+    each = run_whatif(capsys, path, "--heal", "each", "--set", "batch=16")["alternatives"]
     assert len(each) == 3
 
 
 def test_degrees_take_the_ranks_that_are_left(path, capsys):
     """Where dp is not named it follows; again given, each is an alternative; what cannot be states why."""
-    found = told(capsys, path, "--degrees", "tp=4", "--degrees", "tp=1,pp=2", "--degrees", "tp=1,dp=4,pp=4")
+    found = run_whatif(capsys, path, "--degrees", "tp=4", "--degrees", "tp=1,pp=2", "--degrees", "tp=1,dp=4,pp=4")
     sets = {each["name"]: each["set"] for each in found["alternatives"]}
     assert sets["tp=4"]["strategy.dp"] == 1
     assert sets["tp=1,pp=2"]["strategy.dp"] == 2
@@ -86,14 +86,14 @@ def test_degrees_take_the_ranks_that_are_left(path, capsys):
 def test_a_field_of_another_model_needs_that_model(path, capsys):
     """What is no field of the job's model may be one of the model that another option names."""
     options = ("--set", "model.type=gpt,llama", "--set", "model.ffn=256")
-    found = told(capsys, path, *options)
+    found = run_whatif(capsys, path, *options)
     assert [each["name"] for each in found["alternatives"]] == ["model.type=llama, model.ffn=256"]
     assert [each["name"] for each in found["refused"]] == ["model.type=gpt, model.ffn=256"]
 
 
 def test_a_search_lists_spreads(path, capsys):
     """It finds spreads of the same ranks, and states when it did not try all."""
-    found = told(capsys, path, "--search")
+    found = run_whatif(capsys, path, "--search")
     assert found["all_tried"] is True
     assert len(found["alternatives"]) == 5  # the best of each way to divide four ranks
     assert main(["whatif", path, "--search", "--limit", "3"]) == 0
@@ -102,7 +102,7 @@ def test_a_search_lists_spreads(path, capsys):
 
 def test_what_a_run_costs(path, capsys):
     """Device hours of the tokens of a run, and money by the price of one; four ranks for every second of a step."""
-    found = told(capsys, path, "--set", "batch=16", "--tokens", "2e12", "--price", "2.5")
+    found = run_whatif(capsys, path, "--set", "batch=16", "--tokens", "2e12", "--price", "2.5")
     now = found["now"]
     hours = 2e12 / (8 * 256) * now["step_seconds"] * 4 / 3600
     assert now["cost"] == {"tokens": 2e12, "device_hours": pytest.approx(hours), "price": pytest.approx(2.5 * hours)}
@@ -119,12 +119,12 @@ def test_a_terminal_sees_a_bar(path, capsys, monkeypatch):
     """On a terminal progress goes to stderr, and standard output stays clean."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
-    found = told(capsys, path)
+    found = run_whatif(capsys, path)
     assert len(found["alternatives"]) == 3
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected_text"),
     [
         (["--heal", "rank/2"], "expected 'rank/3'"),
         (["--heal", "NVLink/9"], "expected 'NVLink/0'"),
@@ -138,12 +138,12 @@ def test_a_terminal_sees_a_bar(path, capsys, monkeypatch):
         (["--set", "batch=" + ",".join(["8"] * 200), "--set", "name=" + ",".join(["a"] * 200)], "got 40000, expected"),
     ],
 )
-def test_a_wrong_option_is_named(path, options, said, capsys):
+def test_a_wrong_option_is_named(path, options, expected_text, capsys):
     """One line on stderr, status 2, nothing on standard output."""
     assert main(["whatif", path, *options]) == 2
-    told = capsys.readouterr()
-    assert said in told.err
-    assert told.out == ""
+    output = capsys.readouterr()
+    assert expected_text in output.err
+    assert output.out == ""
 
 
 def test_a_healthy_job_needs_a_question(path, tmp_path, capsys):

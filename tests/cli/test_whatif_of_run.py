@@ -67,7 +67,7 @@ async def test_degrees_of_a_monitored_run_may_be_named(site, capsys):
     assert found["step_seconds"] > model.expected_step_seconds
 
 
-async def test_without_a_fit_the_specification_counts_and_is_said_to(site, capsys):
+async def test_without_a_fit_the_specification_counts_and_is_named(site, capsys):
     """Before a healthy window the times are the specification's, and a note names the reason."""
     site.runs.expect(lambda _: TEXT)
     play(site, 0, 5)

@@ -62,7 +62,7 @@ def test_another_version_of_the_agent_is_understood():
         (None, "facts"),
     ],
 )
-def test_what_no_agent_says_is_refused_by_name(value, field):
+def test_what_no_agent_sends_is_refused_by_name(value, field):
     """Each bad field ends in an error that names it and its file."""
     with pytest.raises(MalformedError, match=r"7\.ring") as caught:
         facts_from_json(value, where="7.ring")
@@ -80,9 +80,9 @@ def test_noise_is_malformed_and_nothing_else(value):
 
 def test_a_coordinator_from_before_a_field_reads_the_rest():
     """What is new in the facts of an announcement does not cost an older reader the message."""
-    told = {"device": "cpu", "colour": "red"}
+    facts = {"device": "cpu", "colour": "red"}
     rank = {"rank": 0, "local_rank": 0, "world_size": 1, "hostname": "h", "attempt": 1, "state": "running"}
-    rank |= {"heartbeat_unix_ns": 1, "facts": told}
+    rank |= {"heartbeat_unix_ns": 1, "facts": facts}
     payload = msgspec.msgpack.encode({"run": "r", "node": "n", "ranks": [rank], "groups": [], "version": 1})
     message = codec.decode(topics.run_topic("r", topics.ANNOUNCE, "n"), payload)
     assert message.ranks[0].facts == RankFacts(device="cpu")

@@ -39,7 +39,7 @@ def test_without_proc_numbers_are_the_nodes(tmp_path):
     assert visible_uid(7, uid_map=tmp_path / "none", overflow_uid=tmp_path / "none") == 7
 
 
-def test_this_process_sees_files_of_root_as_it_is_told():
+def test_this_process_sees_files_of_root_where_it_may():
     """The map that the kernel gives agrees with the owner of a file that is always root's."""
     assert visible_uid(0) == Path("/proc/sys").stat().st_uid
     assert visible_uid(os.geteuid()) in (os.geteuid(), 65534)

@@ -122,7 +122,7 @@ async def test_a_frame_that_cannot_be_decoded_loses_its_records_and_blocks_nothi
     assert ears.streams.settle().ledger["malformed"] == len(payload) * BATCH.count
 
 
-async def test_a_frame_must_hold_as_many_records_as_it_says():
+async def test_a_frame_must_hold_as_many_records_as_it_declares():
     """A header that differs than its batch would make the ledger wrong: refused, and lost by its count."""
     ears = deaf()
     ears.bus._take(STEPS_TOPIC, frame(1, encode(BATCH), BATCH.count + 5))
@@ -200,10 +200,10 @@ async def test_a_gap_is_asked_for_and_filled(broker):
         assert ears.streams.positions()["n0"]["received"] == 2
 
 
-async def test_a_frame_ahead_of_what_its_run_holds_comes_again_when_there_is_room(broker):
+async def test_a_frame_ahead_of_what_its_run_holds_comes_again_when_there_is_capacity(broker):
     """It is neither received nor asked for before; frames behind it ask for nothing either."""
-    room = {"job": 0}
-    ears = Ears(broker, has_capacity=lambda run, step: step < room[run])
+    capacity = {"job": 0}
+    ears = Ears(broker, has_capacity=lambda run, step: step < capacity[run])
     async with wired(broker) as wire, listening(ears):
         await until(lambda: "c1" in wire.acknowledged)
         await wire.send(topics.STEPS, BATCH)
@@ -213,13 +213,13 @@ async def test_a_frame_ahead_of_what_its_run_holds_comes_again_when_there_is_roo
         await until(lambda: wire.acknowledged["c1"].hold)
         ears.bus.resume()
         assert wire.resent == 0
-        room["job"] = 1
+        capacity["job"] = 1
         ears.bus.resume()
         await until(lambda: len(ears.of(type(BATCH))) == 2)
         assert (wire.resent, ears.streams.positions()["n0"]["received"]) == (2, 2)
 
 
-async def test_the_bus_tells_when_a_session_begins_and_ends():
+async def test_the_bus_reports_when_a_session_begins_and_ends():
     """Once each: nodes are unknown from the end of one session to their heartbeats in the next."""
     events = []
     callbacks = {"on_connect": lambda: events.append("begin"), "on_disconnect": lambda: events.append("end")}
@@ -228,7 +228,7 @@ async def test_the_bus_tells_when_a_session_begins_and_ends():
     assert events == ["begin", "end"]
 
 
-async def test_frames_sent_while_nobody_listened_come_when_somebody_does(broker):
+async def test_frames_sent_while_no_one_listened_come_when_someone_does(broker):
     """A broker that has no subscriber loses what it is given; the handshake brings it all the same."""
     async with wired(broker) as wire:
         for _ in range(5):

@@ -147,9 +147,9 @@ def test_the_host_of_an_incident_comes_with_it():
 
 def test_the_gain_is_the_models_where_there_is_one():
     """One meaning, one series: a model goes before the advice's breakdown, and what neither can give is left out."""
-    said = Prediction(gain_ratio=0.4, faulty_step_seconds=0.5, repaired_step_seconds=0.3, error_band_ratio=0.05)
-    told = (incident(1, advice=ADVICE, prediction=said), incident(2, advice=ADVICE), incident(3, advice=()))
-    found = samples(rendered(snapshot(run_snapshot(incidents=told)), "text").decode())
+    prediction = Prediction(gain_ratio=0.4, faulty_step_seconds=0.5, repaired_step_seconds=0.3, error_band_ratio=0.05)
+    incidents = (incident(1, advice=ADVICE, prediction=prediction), incident(2, advice=ADVICE), incident(3, advice=()))
+    found = samples(rendered(snapshot(run_snapshot(incidents=incidents)), "text").decode())
     name = "lockstep_incident_predicted_gain_ratio"
     gains = {dict(labels)["incident"]: value for (sample, labels), value in found.items() if sample == name}
     assert gains == {"job-1": 0.4, "job-2": 0.25}
@@ -182,8 +182,8 @@ def test_what_is_not_known_is_left_out_and_not_zero():
 
 def test_a_hang_is_exported_by_the_ranks_that_have_not_arrived():
     """Each of them with the silence so far; a hang that names no one is one series without a rank."""
-    nobody = replace(HANG, id="job-3", scope="job", ranks=(), domain=None)
-    found = samples(rendered(snapshot(run_snapshot(incidents=(HANG, nobody, incident(1)))), "text").decode())
+    without_ranks = replace(HANG, id="job-3", scope="job", ranks=(), domain=None)
+    found = samples(rendered(snapshot(run_snapshot(incidents=(HANG, without_ranks, incident(1)))), "text").decode())
     rows = [dict(labels) | {"value": v} for (name, labels), v in found.items() if name == NAME]
     assert sorted((row["rank"], row["domain_kind"], row["value"]) for row in rows) == [
         ("", "", 9.5),
@@ -220,7 +220,7 @@ def test_series_do_not_grow_with_the_ranks():
 
 @pytest.mark.servers
 @pytest.mark.parametrize("runs", [0, 2])
-def test_promtool_has_nothing_to_say(runs):
+def test_promtool_has_no_complaint(runs):
     """Prometheus's own linter accepts the page."""
     page = rendered(snapshot(*(run_snapshot(f"job{n}") for n in range(runs))), "text")
     checked = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)

@@ -26,7 +26,7 @@ def test_the_first_started_leads_and_the_other_follows():
     assert not first.update(NOW + SETTLE_S + 1)
 
 
-def test_nobody_leads_before_the_others_could_be_known():
+def test_no_one_leads_before_the_others_could_be_known():
     """Retained heartbeats of others come first; without a connection no one leads at all."""
     alone = connected("a", 1)
     assert not alone.update(NOW + SETTLE_S / 2)

@@ -134,7 +134,7 @@ def test_a_memory_capture_names_the_function_that_allocated():
     assert not [order for order in job.orders if isinstance(order, ev.Diagnose)]
 
 
-def test_a_capture_that_shows_no_tensor_says_what_it_cannot_see():
+def test_a_capture_that_shows_no_tensor_names_what_it_cannot_see():
     """Objects of Python are allocated past torch."""
     job = Job()
     job.play(400)

@@ -107,22 +107,22 @@ def test_the_map_by_keyboard(tab, server):
             break
     assert tab.ask("document.activeElement.id") == "heat"
     assert tab.ask("parseFloat(getComputedStyle(document.activeElement).outlineWidth)") >= 2
-    said = "document.getElementById('cell').textContent"
-    assert tab.ask(said).startswith("rank 2, step ")
-    assert "incident: slow rank, cause data, since step 40" in tab.ask(said)
+    cell_text = "document.getElementById('cell').textContent"
+    assert tab.ask(cell_text).startswith("rank 2, step ")
+    assert "incident: slow rank, cause data, since step 40" in tab.ask(cell_text)
     press(tab, "ArrowDown")
-    assert tab.ask(said).startswith("rank 3, step ")
+    assert tab.ask(cell_text).startswith("rank 3, step ")
     press(tab, "Home")
     press(tab, "ArrowRight")
     press(tab, "PageUp")
-    assert tab.ask(said).startswith("rank 0, step ")
-    assert "own work 4" in tab.ask(said)
+    assert tab.ask(cell_text).startswith("rank 0, step ")
+    assert "own work 4" in tab.ask(cell_text)
     press(tab, "Enter")
     assert tab.ask("document.forms.profile.elements.ranks.value") == "2, 0"
     tab.ask(
         "document.getElementById('by').value = 'dp', document.getElementById('by').dispatchEvent(new Event('change'))"
     )
-    until(tab, f"{said}.includes('dp0 is ranks 0-3')")
+    until(tab, f"{cell_text}.includes('dp0 is ranks 0-3')")
 
 
 @pytest.mark.smoke
@@ -186,14 +186,14 @@ def test_times_are_utc_and_the_readers_own(tab, server):
         open_map(tab, server)
         at = datetime.fromtimestamp(opened.opened_unix_ns / 1e9, UTC)
         here = at.astimezone(timezone(timedelta(hours=5, minutes=30)))
-        said = "document.querySelector('.card time').textContent"
+        card_time = "document.querySelector('.card time').textContent"
         expected = f"{at:%Y-%m-%d %H:%M:%S} UTC, {here:%H:%M:%S} here"
-        assert tab.ask(said).startswith(expected)
+        assert tab.ask(card_time).startswith(expected)
         until(tab, "document.getElementById('live').textContent === 'live'")
         last = server.do(lambda: server.site.runs.by_name["job"].machine.judgement.step)
         server.do(play, server.site.runs, FAULTY, last + 1, last + 2)
         until(tab, f"document.querySelector('.tiles').innerText.includes('{last + 1}')")
-        assert tab.ask(said).count("here") == 1
+        assert tab.ask(card_time).count("here") == 1
     finally:
         tab.call("Emulation.setTimezoneOverride", timezoneId="")
 
@@ -236,8 +236,8 @@ def deliver(site, error):
     for rank in capture.ranks:
         about = {"run": "job", "node": "n0", "rank": rank, "request_id": capture.request_id}
         site.runs.take(CaptureResult(**about, state="done", cost_ns=10**9), NOW)
-        told = TraceSummary(**about, window_ns=1, steps=2, trace_bytes=1, event_count=1, tree=[], error=error)
-        site.runs.take(told, NOW)
+        summary = TraceSummary(**about, window_ns=1, steps=2, trace_bytes=1, event_count=1, tree=[], error=error)
+        site.runs.take(summary, NOW)
 
 
 def test_a_profile_with_a_wrong_and_a_right_token(tab, server):
@@ -322,7 +322,7 @@ def test_runs_are_searched_and_sorted(tab, server):
         server.do(server.site.runs.forget, name)
 
 
-def test_without_scripts_the_page_tells_the_same(tab, server):
+def test_without_scripts_the_page_shows_the_same(tab, server):
     """Runs, incident, slowest ranks with their last steps as pictures; what needs a script is not there."""
     tab.call("Emulation.setScriptExecutionDisabled", value=True)
     show(tab, f"{server.url}/runs/job", width=400)

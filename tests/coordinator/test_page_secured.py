@@ -39,24 +39,24 @@ class Person:
         self.asked = 0
         self.password = PASSWORD
         self._tab = tab
-        self._note, tab._note = tab._note, self._hear
+        self._note, tab._note = tab._note, self._receive
         tab.call("Security.setIgnoreCertificateErrors", ignore=True)  # the authority is none of this machine's
         tab.call("Fetch.enable", handleAuthRequests=True, patterns=[{"urlPattern": "*"}])
 
-    def _hear(self, message):
-        what, told = message.get("method", ""), message.get("params", {})
+    def _receive(self, message):
+        what, request = message.get("method", ""), message.get("params", {})
         if what == "Fetch.requestPaused":
-            self._say("Fetch.continueRequest", requestId=told["requestId"])
+            self._send("Fetch.continueRequest", requestId=request["requestId"])
         elif what == "Fetch.authRequired":
-            assert (told["authChallenge"]["scheme"], told["authChallenge"]["realm"]) == ("basic", "lockstep")
+            assert (request["authChallenge"]["scheme"], request["authChallenge"]["realm"]) == ("basic", "lockstep")
             self.asked += 1
             given = {"response": "ProvideCredentials", "username": USER, "password": self.password}
             if not self.password:
                 given = {"response": "CancelAuth"}
-            self._say("Fetch.continueWithAuth", requestId=told["requestId"], authChallengeResponse=given)
+            self._send("Fetch.continueWithAuth", requestId=request["requestId"], authChallengeResponse=given)
         self._note(message)
 
-    def _say(self, method, **parameters):
+    def _send(self, method, **parameters):
         """Send a command whose answer no one waits for: one that is waited for may be under way."""
         message = {"id": -1, "method": method, "params": parameters, "sessionId": self._tab._session}
         os.write(self._tab._write, json.dumps(message).encode() + b"\0")
@@ -96,8 +96,8 @@ def send(broker, begin_s, first, last):
 
 def knows(url, run):
     """Whether the coordinator knows of a run: a page that is asked for earlier is another one."""
-    told = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-    request = urllib.request.Request(f"{url}/api/v1/runs/{run}", headers={"Authorization": f"Basic {told}"})
+    credentials = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+    request = urllib.request.Request(f"{url}/api/v1/runs/{run}", headers={"Authorization": f"Basic {credentials}"})
     try:
         with urllib.request.urlopen(request, timeout=10, context=ssl._create_unverified_context()) as answer:
             return answer.status == http.HTTPStatus.OK

@@ -100,7 +100,7 @@ def test_records_before_any_announcement_are_counted():
     assert watch.rejected["rank"] == 4
 
 
-def test_a_restart_begins_anew_with_the_same_incident():
+def test_a_restart_begins_again_with_the_same_incident():
     """A new attempt warms up again; the incident from before is still the same one."""
     watch = runs()
     two_nodes(watch)
@@ -304,7 +304,7 @@ def test_a_coordinator_that_was_restarted_waits_for_all_nodes_of_a_run():
     assert judged_all(watch, 30)
 
 
-def test_a_node_that_never_announces_its_ranks_holds_nobody_up_for_long():
+def test_a_node_that_never_announces_its_ranks_holds_no_one_up_for_long():
     """After as long as a node may need to return, those that are known are judged."""
     watch = runs()
     watch.take(announce(0, 1), NOW)
@@ -313,7 +313,7 @@ def test_a_node_that_never_announces_its_ranks_holds_nobody_up_for_long():
     assert watch.by_name["job"].machine.judgement.step == 29
 
 
-def test_a_run_has_room_for_as_many_steps_as_it_can_hold():
+def test_a_run_has_capacity_for_as_many_steps_as_it_can_hold():
     """Steps beyond are turned away while older ones are pending; what was not placed yet is placed first."""
     watch = runs()
     two_nodes(watch)
@@ -413,13 +413,13 @@ def test_batches_of_an_unknown_run_are_counted_among_others():
     assert watch.by_name["job"].machine.judgement.step == 1
 
 
-def test_a_tap_hears_batches_as_they_are_taken():
+def test_a_tap_receives_batches_as_they_are_taken():
     """What is recorded can be given again in the same way: together what was together, each before it is taken."""
-    heard = []
+    received = []
 
     class Tap:
         def receive(self, what, *_):
-            heard.append((what, watch.detection.steps))
+            received.append((what, watch.detection.steps))
 
     watch = Runs(CoordinatorConfig(), Policy(), {}, lambda: 0.0, Tap())
     watch.take(announce(0, 1, 2, 3), NOW)
@@ -427,7 +427,7 @@ def test_a_tap_hears_batches_as_they_are_taken():
     watch.take_batches(batches, NOW)
     last = FAULTY.batch(2, 3)
     watch.take(last, NOW)
-    taken = [(what, judged) for what, judged in heard if isinstance(what, tuple)]
+    taken = [(what, judged) for what, judged in received if isinstance(what, tuple)]
     assert taken == [(tuple(batches), 0), ((last,), 2)]
 
 
@@ -542,7 +542,7 @@ def test_a_world_that_grows_and_shrinks_loses_no_row(monkeypatch):
     assert sum(watch.rejected.values()) == 0
 
 
-def test_incarnations_under_one_name_that_nobody_announces_lose_no_row(monkeypatch):
+def test_unannounced_incarnations_under_one_name_lose_no_row(monkeypatch):
     """A job that is started again and again by hand: steps begin again, clocks go on, every row is judged whole."""
     watch = runs()
     rows = rows_of(watch, monkeypatch)

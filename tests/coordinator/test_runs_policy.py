@@ -12,7 +12,7 @@ from tests.coordinator.web import FAULTY
 OTHER = apply(Policy(), {"excess.floor_ratio": 2.0, "detectors.fluctuation": False})
 
 
-class Heard(list):
+class RecordingTap(list):
     """A tap that keeps what it receives, with when and of which run."""
 
     def receive(self, what, now_s, run=""):
@@ -23,14 +23,14 @@ class Heard(list):
         return [(run, what.policy) for what, _, run in self if isinstance(what, ev.PolicyChangedEvent)]
 
 
-def told_with(tap=None):
+def runs_with(tap=None):
     return Runs(CoordinatorConfig(), Policy(), {}, lambda: 0.0, tap)
 
 
-def test_a_change_is_heard_of_runs_that_are_there_and_of_those_that_come():
+def test_a_tap_receives_a_change_for_runs_that_are_there_and_for_those_that_come():
     """Each run's thresholds are reported at its beginning, and once more when they change; not with every announcement."""
-    tap = Heard()
-    watch = told_with(tap)
+    tap = RecordingTap()
+    watch = runs_with(tap)
     two_nodes(watch)
     assert tap.changes == [("job", Policy())]
     watch.adopt(lambda name: OTHER if name != "plain" else Policy(), NOW + 1)
@@ -40,10 +40,10 @@ def test_a_change_is_heard_of_runs_that_are_there_and_of_those_that_come():
     assert tap.changes == [("job", Policy()), ("job", OTHER), ("late", OTHER), ("plain", Policy())]
 
 
-def test_what_was_heard_gives_the_same_orders_again():
+def test_what_was_received_gives_the_same_instructions_again():
     """Thresholds changed in the middle of a fault, for one run before it began: the second coordinator orders the same."""
-    tap = Heard()
-    live = told_with(tap)
+    tap = RecordingTap()
+    live = runs_with(tap)
     live.adopt(lambda _: OTHER, NOW)
     two_nodes(live)
     first = play(live, FAULTY, 0, 50)
@@ -52,13 +52,13 @@ def test_what_was_heard_gives_the_same_orders_again():
     first += play(live, FAULTY, 50, 60)
     assert ("job", "OpenIncident") in first
 
-    again, second = told_with(), []
+    again, second = runs_with(), []
     for what, now_s, run in tap:
         if isinstance(what, ev.Event):
-            told = again.feed(run, what)
+            instructed = again.feed(run, what)
         else:
             messages = what if isinstance(what, tuple) else (what,)
-            told = [order for message in messages for order in again.take(message, now_s)]
-        second += [(name, type(i).__name__) for name, instructions in told for i in instructions]
+            instructed = [order for message in messages for order in again.take(message, now_s)]
+        second += [(name, type(i).__name__) for name, instructions in instructed for i in instructions]
     assert second == first
     assert again.by_name["job"].machine.tracker.incidents == live.by_name["job"].machine.tracker.incidents

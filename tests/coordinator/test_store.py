@@ -118,9 +118,9 @@ def test_a_killed_writer_loses_nothing_it_had_written(tmp_path):
     """What was kept is on disk before `close`: a reader next to the open writer sees it."""
     store = Store(str(tmp_path))
     store.keep_incident(incident(1))
-    beside = sqlite3.connect(tmp_path / FILE_NAME)
-    assert beside.execute("SELECT count(*) FROM incidents").fetchone() == (1,)
-    beside.close()
+    second_connection = sqlite3.connect(tmp_path / FILE_NAME)
+    assert second_connection.execute("SELECT count(*) FROM incidents").fetchone() == (1,)
+    second_connection.close()
     store.close()
 
 
@@ -147,7 +147,7 @@ def test_without_a_directory_everything_is_in_memory():
     store.close()
 
 
-def test_foreign_rows_are_an_error_that_says_so(tmp_path):
+def test_foreign_rows_are_an_error_that_names_them(tmp_path):
     """A row that another program wrote is refused, not half read."""
     store = Store(str(tmp_path))
     store._database.execute("INSERT INTO runs VALUES ('job', '[]')")

@@ -220,7 +220,7 @@ def test_single_ranks_are_bounded(name, panel, target):
 
 
 @each_target
-def test_a_query_says_how_often_it_is_asked(name, panel, target):
+def test_a_query_states_its_interval(name, panel, target):
     """Numbers, bars and tables ask for one moment, lines and bands for a range; labelled series have a legend."""
     assert target["instant"] == (panel["type"] in ("stat", "bargauge", "table"))
     assert target["range"] != target["instant"]

@@ -42,7 +42,7 @@ def test_numbers_have_units(value, unit, text):
     assert " ".join(format_value(value, unit).split()) == text
 
 
-def test_axes_leave_out_what_a_suffix_says():
+def test_axes_leave_out_what_a_suffix_states():
     """The title names tokens; the mark has room for the number."""
     assert axis_label(20000, "suffix: tokens/s").strip() == "20 k"
     assert axis_label(0.5, "percentunit") == "50 %"
@@ -78,7 +78,7 @@ def test_a_line_is_broken_where_nothing_was_measured():
     assert (drawn.count("<polyline"), drawn.count("<circle")) == (2, 1)
 
 
-def test_a_line_looks_as_the_panel_says():
+def test_a_line_looks_as_the_panel_sets_it():
     """Its colour and whether it is dashed are found by its legend, by the whole name or by a pattern."""
     colour = {"id": "color", "value": {"mode": "fixed", "fixedColor": "red"}}
     dash = {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [8, 6]}}
@@ -172,17 +172,17 @@ def test_short_cells_are_not_broken():
     assert panel._text("x" * 40).startswith('<td class="w">')
 
 
-def test_a_stat_says_the_word_for_its_value():
+def test_a_stat_shows_the_word_for_its_value():
     """What is mapped is written as in the panel, in its colour; what is not is a number."""
     steps = [{"value": None, "color": "red"}, {"value": 1, "color": "green"}]
     options = {"0": {"text": "away"}, "1": {"text": "connected"}}
     defaults = {"thresholds": {"steps": steps}, "mappings": [{"type": "value", "options": options}]}
-    said = [
+    cells = [
         panel._stat({"options": {}, "fieldConfig": {"defaults": defaults}}, series(points=((0.0, value),)), "none")
         for value in (0.0, 1.0, 2.0)
     ]
-    assert [re.search(r">([^<]+)<", text)[1] for text in said] == ["away", "connected", "2"]
-    assert [panel._COLOURS[colour] in text for colour, text in zip(("red", "green"), said, strict=False)] == [
+    assert [re.search(r">([^<]+)<", text)[1] for text in cells] == ["away", "connected", "2"]
+    assert [panel._COLOURS[colour] in text for colour, text in zip(("red", "green"), cells, strict=False)] == [
         True,
         True,
     ]
@@ -243,7 +243,7 @@ def test_a_grid_merges_on_the_labels_it_has():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected_text"),
     [
         (("--dashboard", "fleets"), "expected one of fleet, run"),
         (("--var", "ran=x"), "expected NAME=VALUE with one of"),
@@ -252,11 +252,11 @@ def test_a_grid_merges_on_the_labels_it_has():
         (("--prometheus", "http://127.0.0.1:1"), "expected the API of a Prometheus"),
     ],
 )
-def test_what_cannot_be_drawn_is_named(tmp_path, capsys, arguments, said):
+def test_what_cannot_be_drawn_is_named(tmp_path, capsys, arguments, expected_text):
     """One line of error, no page."""
     out = tmp_path / "page.html"
     assert main(["preview", str(out), *arguments]) == 2
-    assert said in capsys.readouterr().err
+    assert expected_text in capsys.readouterr().err
     assert not out.exists()
 
 

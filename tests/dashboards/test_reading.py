@@ -28,8 +28,8 @@ HELD = {
     "panel-title-description-rule": "test_a_panel_explains_itself",
     "panel-no-targets-rule": "test_a_panel_explains_itself",
     "target-promql-rule": "test_a_query_uses_the_catalogue",
-    "target-logql-rule": "test_a_query_says_how_often_it_is_asked",
-    "target-logql-auto-rule": "test_a_query_says_how_often_it_is_asked",
+    "target-logql-rule": "test_a_query_states_its_interval",
+    "target-logql-auto-rule": "test_a_query_states_its_interval",
     "target-rate-interval-rule": "test_a_rate_spans_what_grafana_chooses",
     "target-counter-agg-rule": "test_a_query_uses_the_catalogue",
     "uneditable-dashboard": "test_a_board_is_generated_shared_and_dated_alike",
@@ -106,7 +106,7 @@ def test_a_colour_means_the_same_in_every_cluster():
     assert len(coloured) > 10
 
 
-def test_what_is_1_or_0_is_said_in_words():
+def test_what_is_1_or_0_is_shown_in_words():
     """A stat of a gauge that is 1 while something works maps both values to words of their own."""
     asked = 0
     for _, panel in PANELS:
@@ -114,14 +114,14 @@ def test_what_is_1_or_0_is_said_in_words():
             (metric, *others) = [s.metric for s in parse(test_catalogue.expression(panel["targets"][0])).selectors]
             if not others and metric in BY_NAME and re.match(r"1 (while|if) ", BY_NAME[metric].help):
                 (mapping,) = panel["fieldConfig"]["defaults"]["mappings"]
-                words = {value: said["text"] for value, said in mapping["options"].items()}
+                words = {value: option["text"] for value, option in mapping["options"].items()}
                 assert set(words) == {"0", "1"}
                 assert words["0"] != words["1"]
                 asked += 1
     assert asked == 3
 
 
-def test_both_services_tell_their_version():
+def test_both_services_expose_their_version():
     """During an upgrade the coordinator goes first: the dashboard about Lockstep shows every version there is."""
     text = json.dumps(BOARDS["self-monitoring"])
     versions = [name for name in BY_NAME if name.endswith("_build_info")]

@@ -11,7 +11,7 @@ def test_the_page_is_in_step_with_the_data():
     assert PAGE.read_text() == render()
 
 
-def test_the_page_tells_every_cause_with_its_limits_and_remedies():
+def test_the_page_has_every_cause_with_its_limits_and_remedies():
     """Nothing that a rule may name is missing."""
     text = render()
     for cause in CAUSES:

@@ -18,8 +18,8 @@ def rank(number, *, standing_ms, waiting_ms, **host):
     made = summary(number, ("train", STEP_MS - standing_ms, ("wait for collectives", standing_ms)))
     span_ns = 20 * STEP_MS * 10**6
     counted = {"cores": 2, "others_cores": 0.0, "throttled_ns": 0} | host
-    told = HostSpan(span_ns=span_ns, run_queue_wait_ns=round(waiting_ms / STEP_MS * span_ns), **counted)
-    return replace(made, host=told)
+    host_span = HostSpan(span_ns=span_ns, run_queue_wait_ns=round(waiting_ms / STEP_MS * span_ns), **counted)
+    return replace(made, host=host_span)
 
 
 def cost_ms(suspect, *peers):
@@ -28,7 +28,7 @@ def cost_ms(suspect, *peers):
     return found[0].lost_ns / STEPS / 1e6 if found else None
 
 
-def test_a_rank_with_strangers_on_its_core_is_told_what_they_cost():
+def test_a_rank_with_strangers_on_its_core_has_their_cost():
     """10 ms of work take 90 ms on a crowded core, and 12 ms elsewhere: the difference is contention, by name."""
     suspect = rank(2, standing_ms=10, waiting_ms=80, cores=1, others_cores=0.9, busiest=[("burner", 0.9)])
     peers = [rank(each, standing_ms=88, waiting_ms=2) for each in (0, 1)]

@@ -70,7 +70,7 @@ def test_data_names_the_function_of_the_dataset():
     assert "worker processes" in found.advice[0].suggestion
 
 
-def test_data_with_workers_says_what_the_capture_cannot_see():
+def test_data_with_workers_names_what_the_capture_cannot_see():
     """The loader is named, with less confidence, and the evidence states where the time is."""
     wait = (WORKERS, 0, ("multiprocessing/queues.py(98): get", 30))
     found = _diagnose(_job(1, wait), _job(0, (WORKERS, 1)), cause="data")
@@ -95,7 +95,7 @@ def test_explicit_collection_is_found_at_its_caller():
     assert "gc.collect()" in found.advice[0].suggestion
 
 
-def test_automatic_collection_in_one_place_names_the_place_and_says_automatic():
+def test_automatic_collection_in_one_place_names_the_place_and_calls_it_automatic():
     """A function whose allocations start Python's own collections is where to look."""
     found = _diagnose(_job(3, ("train.py(9): allocate", 1, ("Python GC", 30))), _job(0), cause="gc")
     assert found.function == "train.py(9): allocate"
@@ -185,7 +185,7 @@ def _outside(rank, recorded_ms, outside_ms):
     return summary(rank, ("DistributedDataParallel.forward", recorded_ms), window_ms=recorded_ms + outside_ms)
 
 
-def test_an_excess_in_no_recorded_call_is_said_to_be_there():
+def test_an_excess_in_no_recorded_call_is_reported():
     """Without stacks a collection leaves nothing behind; that time is compared as well, but what is recorded goes first."""
     found = _diagnose(_outside(2, 5, 40), _outside(1, 5, 10))
     assert (found.function, found.confidence) == ("(no recorded call)", "medium")
@@ -209,7 +209,7 @@ def test_collections_that_were_measured_are_those_that_no_call_records():
         ([(LOADER, 30), ("f.py(1): f", 30)], "compute"),
     ],
 )
-def test_the_call_tree_says_what_the_excess_consists_of(more, cause):
+def test_the_call_tree_shows_what_the_excess_consists_of(more, cause):
     """Where no one measured the cause: the loader or collections if they hold most of it, else work."""
     assert cause_of(_job(2, *more), [_job(1)]) == cause
 

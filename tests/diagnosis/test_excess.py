@@ -71,7 +71,7 @@ def test_scopes_take_and_leave():
     assert step == [48, 0, 0, 0, 48, 32]
 
 
-def test_paths_tell_callers_apart():
+def test_paths_distinguish_callers():
     """The same name under two callers is two paths."""
     one = summary(0, ("a", 1, ("x", 1)), ("b", 1, ("x", 1)))
     assert len(set(paths(one.tree))) == 4

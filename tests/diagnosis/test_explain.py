@@ -115,7 +115,7 @@ def test_the_first_suspect_that_could_be_read_is_compared():
 
 
 @pytest.mark.parametrize("suspects", [[], [replace(slow(), tree=[], error="cut off")]])
-def test_nothing_to_go_by_is_said(suspects):
+def test_nothing_to_go_by_is_reported(suspects):
     """Without a usable capture of a suspect there is no function, no cause, and no failure."""
     found = answer(suspects, [])
     assert (found.function, found.root_cause, found.confidence) == (INSUFFICIENT, "", "low")
@@ -141,8 +141,8 @@ def test_hostile_patterns_leave_the_other_witnesses(data):
     small = found_on_rank("small_packets", 60, bottleneck="communication")
     captured = [rank(each, patterns=data) for each in range(4)]
     assert answer(captured, [], scope="job").root_cause == ""
-    told_too = [replace(each, findings=[small]) for each in captured]
-    assert answer(told_too, [], scope="job").root_cause == "small_packets"
+    with_small_packets = [replace(each, findings=[small]) for each in captured]
+    assert answer(with_small_packets, [], scope="job").root_cause == "small_packets"
 
 
 def test_nothing_is_expected_of_the_functions_of_hosts():

@@ -14,8 +14,8 @@ LINK = SummingLink(latency_s=1e-3, bytes_per_second=1e9, source="test")
 
 
 def kernel(name, start_us, duration_us, correlation, stream, **arguments):
-    told = {"device": 0, "stream": stream, "correlation": correlation, **arguments}
-    return event(name, start_us * US, duration_us * US, cat="kernel", tid=stream, args=told)
+    args = {"device": 0, "stream": stream, "correlation": correlation, **arguments}
+    return event(name, start_us * US, duration_us * US, cat="kernel", tid=stream, args=args)
 
 
 def launch(start_us, correlation):
@@ -117,7 +117,7 @@ def test_a_link_is_fitted_to_the_shortest_times():
     [([], []), ([1e6], [1e-3]), ([1e6, 1.2e6], [1e-3, 2e-3]), ([1e6, 1e8], [1e-3, 1e-6])],
     ids=["nothing", "one size", "alike", "larger is quicker"],
 )
-def test_a_link_that_cannot_be_told(sizes, seconds):
+def test_a_link_that_cannot_be_determined(sizes, seconds):
     """Sizes too alike, or larger messages that are quicker, identify no link: none is invented."""
     assert fit_link(sizes, seconds, "test") is None
 

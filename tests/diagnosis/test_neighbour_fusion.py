@@ -77,7 +77,7 @@ def test_nothing_is_invented(made, device):
     assert with_fusion_gain([overlap()], [(made, WINDOW_NS, device)]) == [overlap()]
 
 
-def test_the_advice_tells_its_gain():
+def test_the_advice_states_its_gain():
     """The remedy that fuses has the saving as its share of the window, on the rank that saves least."""
     ranks = [
         (collectives((ALL_REDUCE, 0, 4, 10_000_000_000), rank=0), WINDOW_NS, A100),

@@ -34,7 +34,7 @@ def test_hermes_verdicts_on_its_own_overlaps(overlap_us, found):
     assert bool(findings) is found
 
 
-def test_a_finding_says_what_could_be_hidden():
+def test_a_finding_states_what_could_be_hidden():
     """The shorter of the two alone, on the rank that waits least for others."""
     by_rank = {0: _breakdown(6000, 3900, 100), 3: _breakdown(6000, 2000, 100, 1900), 1: _breakdown(6000, 3900, 100)}
     (finding,) = find_poor_overlap(by_rank)
@@ -66,6 +66,6 @@ def test_without_communication_nothing_is_judged():
         assert answer.rule == POOR_OVERLAP
 
 
-def test_the_limit_says_where_it_is_from():
+def test_the_limit_names_its_origin():
     """No one has to guess."""
     assert "Hermes" in OVERLAP_RATIO.source

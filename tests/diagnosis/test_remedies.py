@@ -126,7 +126,7 @@ def test_the_subject_chooses_between_remedies():
     assert [each.suggestion for each in norms.advice] == ["Use fewer synchronised batch norms"]
 
 
-def test_the_way_is_told_in_the_framework_that_is_used():
+def test_the_way_is_given_for_the_framework_that_is_used():
     """Ascend's and MindSpore's own; PyTorch's where they have none, the only one where PyTorch has none."""
     way = {
         framework: advise_finding(_finding("dynamic_shapes"), 9, framework=framework).advice[0].how
@@ -158,7 +158,7 @@ def test_a_small_table_is_read():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected_text"),
     [
         ("version = ", "TOML"),
         (HEAD.replace("version = 1", "version = 2") + KEYED + MEASURED, "version 2"),
@@ -180,9 +180,9 @@ def test_a_small_table_is_read():
         (HEAD.replace('io = { title = "I/O", share_ratio = 0.089 }', "io = 3") + KEYED + MEASURED, "bottlenecks.io"),
     ],
 )
-def test_a_wrong_table_is_refused_by_name(text, said):
+def test_a_wrong_table_is_refused_by_name(text, expected_text):
     """What is wrong, where, and what was expected instead."""
-    with pytest.raises(MalformedError, match=said):
+    with pytest.raises(MalformedError, match=expected_text):
         parse_table(text, where="mine.toml")
 
 

@@ -150,7 +150,7 @@ def test_a_cause_of_unknown_cost_counts_only_where_no_peer_has_it():
     assert beyond([suspect], [rank(0, found_on_rank("environment", None)), rank(1)]) == []
 
 
-def test_suspects_of_one_cause_are_told_together():
+def test_suspects_of_one_cause_are_reported_together():
     """Two ranks of a slow host have one cause; the higher cost is reported."""
     (found,) = beyond([rank(5, found_on_rank("gc", 50)), rank(4, found_on_rank("gc", 90))], [rank(0)])
     assert (found.ranks, found.lost_ns) == ((4, 5), 90_000_000)

@@ -62,7 +62,7 @@ def test_a_node_is_read(root):
     assert facts["versions"]["nvidia driver"] == "570.124.06"
 
 
-def test_a_node_that_tells_nothing_is_no_error(tmp_path):
+def test_a_node_that_reports_nothing_is_no_error(tmp_path):
     """Containers hide much of it: what cannot be read is left out."""
     facts = read_facts(root=tmp_path, environment={})
     assert facts["cpu"]["governors"] == {}

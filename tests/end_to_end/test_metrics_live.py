@@ -149,7 +149,7 @@ def test_a_scrape_has_the_series_that_are_promised(addresses, service):
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_promtool_has_nothing_to_say_of_a_live_page(addresses, service):
+def test_promtool_has_no_complaint_of_a_live_page(addresses, service):
     """Prometheus' own linter, on what came over the wire; and no sample has a time of its own."""
     kind, text = scrape(addresses[service])
     assert kind == TEXT

@@ -55,7 +55,7 @@ def test_the_page_names_rank_and_cause(stack, fault, rank):
     assert incident["profile"]["cost_seconds"] > 0
 
 
-def test_a_healthy_job_pages_nobody(stack):
+def test_a_healthy_job_pages_no_one(stack):
     """Without a fault no rank is named and no page arrives in 200 steps, but for ranks whose cores strangers had."""
     with stack.job("healthy", "none", 0):
         stack.wait_step("healthy", 200, PATIENCE_S)

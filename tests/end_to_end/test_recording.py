@@ -23,7 +23,7 @@ print(json.dumps({"correct": verdict.correct, "incidents": session.incidents}))
 """
 
 
-def test_the_replay_of_a_recorded_demonstration_tells_the_same(tmp_path, capsys):
+def test_the_replay_of_a_recorded_demonstration_gives_the_same(tmp_path, capsys):
     """Four ranks, one of them slow to read its data: id, cause, rank, domain, onset and detection are the live ones.
 
     With the degrees given by hand in the place of the announced groups they are the same again.
@@ -34,15 +34,15 @@ def test_the_replay_of_a_recorded_demonstration_tells_the_same(tmp_path, capsys)
     watched = json.loads(ended.stdout.splitlines()[-1])
     assert watched["correct"]
     assert main(["replay", str(tmp_path), "--json"]) == 0
-    told = {line["id"]: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
+    replayed = {line["id"]: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
     live = {each["id"]: each for each in watched["incidents"]}
     assert live
     for iid, incident in live.items():
-        assert {name: told[iid][name] for name in DECIDED} == {name: incident[name] for name in DECIDED}
-        assert incident["evidence"][: len(told[iid]["evidence"])] == told[iid]["evidence"]
-        assert incident["closed_step"] in (None, told[iid]["closed_step"])
-        assert told[iid]["lost_device_seconds"] >= incident["lost_device_seconds"] - 1e-6
+        assert {name: replayed[iid][name] for name in DECIDED} == {name: incident[name] for name in DECIDED}
+        assert incident["evidence"][: len(replayed[iid]["evidence"])] == replayed[iid]["evidence"]
+        assert incident["closed_step"] in (None, replayed[iid]["closed_step"])
+        assert replayed[iid]["lost_device_seconds"] >= incident["lost_device_seconds"] - 1e-6
     assert main(["replay", str(tmp_path), "--domains", "dp=4", "--json"]) == 0
     by_hand = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["ranks"] for line in by_hand] == [line["ranks"] for line in told.values()]
-    assert [line["detected_step"] for line in by_hand] == [line["detected_step"] for line in told.values()]
+    assert [line["ranks"] for line in by_hand] == [line["ranks"] for line in replayed.values()]
+    assert [line["detected_step"] for line in by_hand] == [line["detected_step"] for line in replayed.values()]

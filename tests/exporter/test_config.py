@@ -55,7 +55,7 @@ def test_a_wrong_value_is_refused_by_its_key(key: str, value: object):
 
 
 @pytest.mark.parametrize(
-    ("said", "address"),
+    ("configured", "address"),
     [
         ("node7:9000", "node7:9000"),
         ("node7.cluster", "node7.cluster:9855"),
@@ -65,9 +65,9 @@ def test_a_wrong_value_is_refused_by_its_key(key: str, value: object):
         ("", f"{socket.gethostname()}:9855"),
     ],
 )
-def test_where_prometheus_finds_it(said: str, address: str):
+def test_where_prometheus_finds_it(configured: str, address: str):
     """A pod knows its address alone, of either family; the port is then the server's."""
-    config = ExporterConfig(advertise_address=said)
+    config = ExporterConfig(advertise_address=configured)
     config.validate()
     assert config.address(9855) == address
 

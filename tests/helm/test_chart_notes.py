@@ -50,7 +50,7 @@ def test_the_step_of_each_mode():
     assert "must exist on each" not in node
 
 
-def test_what_is_left_to_do_is_said():
+def test_what_is_left_to_do_is_printed():
     """Prometheus, where no monitor is asked for; and own secrets, for who renders without a cluster."""
     assert "Prometheus does not scrape Lockstep yet" in notes()
     assert "Prometheus does not scrape Lockstep yet" not in notes({"exporter": {"podMonitor": {"enabled": True}}})

@@ -211,7 +211,7 @@ def test_images_by_registry_tag_and_digest():
 
 
 @pytest.mark.parametrize("mode", ["daemonset", "sidecar"])
-def test_an_exporter_tells_discovery_the_address_of_its_pod(mode):
+def test_an_exporter_gives_discovery_the_address_of_its_pod(mode):
     """Its host name is unknown outside the pod; an address that is reported in the values wins over the pod's."""
 
     def advertised(values):

@@ -125,7 +125,7 @@ def test_the_services_take_what_is_rendered(path):
             assert build_parser().parse_args(container["args"]).config.startswith("/etc/lockstep/")
 
 
-def test_values_reach_the_service_as_they_were_said():
+def test_values_reach_the_service_as_they_were_set():
     """Whole numbers beyond a million, shares, truth and text arrive as such; so do thresholds."""
     values = {
         "coordinator": {

@@ -53,8 +53,8 @@ def test_systemd_takes_the_units(service, tmp_path):
     path = tmp_path / f"lockstep-{service}.service"
     path.write_text(unit.replace(command[0], sys.executable))
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True, check=False)
-    told = [line for line in done.stderr.splitlines() if path.name in line]
-    assert told == [], done.stderr
+    complaints = [line for line in done.stderr.splitlines() if path.name in line]
+    assert complaints == [], done.stderr
 
 
 def test_the_unit_names_the_node_as_its_user_at_the_broker():
@@ -261,7 +261,7 @@ def test_the_composed_exporter_owns_its_spool():
     assert f"{given['uid']}:{given['gid']}" == service["user"]
 
 
-def test_grafana_is_told_where_the_dashboards_are():
+def test_grafana_finds_the_dashboards():
     """The provider's path is the mounted folder; the dashboards' data source is a variable that this one fills."""
     provider = yaml.safe_load((DEPLOY / "compose" / "grafana" / "dashboards" / "lockstep.yaml").read_text())
     path = provider["providers"][0]["options"]["path"]
@@ -288,7 +288,7 @@ def manifests() -> list[tuple[Path, dict]]:
 
 
 @pytest.mark.parametrize(("path", "item"), manifests(), ids=lambda value: getattr(value, "stem", ""))
-def test_each_example_joins_as_the_chart_says(path, item):
+def test_each_example_joins_as_the_chart_states(path, item):
     """Kubernetes takes each pod; a trainer has /dev/shm, and the rings at the place, from the source, of the mode."""
     if item["apiVersion"] in ("v1", "batch/v1"):
         check(item, NEWEST)

@@ -118,8 +118,8 @@ def test_lockstep_takes_every_command_of_its_own():
     for page, words in ALL:
         names = [Path(word).name for word in words]
         if names[0] == "lockstep":
-            with contextlib.redirect_stderr(io.StringIO()) as told:
-                assert build_parser().parse_args(words[1:]).act, (page, told)
+            with contextlib.redirect_stderr(io.StringIO()) as stderr:
+                assert build_parser().parse_args(words[1:]).act, (page, stderr)
 
 
 def test_docker_builds_name_a_dockerfile_and_compose_its_file():

@@ -192,13 +192,13 @@ def test_helm_tests_hook_passes(release):
 
 
 @pytest.mark.servers
-async def test_the_broker_lets_nobody_else_in(release, tmp_path):
+async def test_the_broker_lets_no_one_else_in(release, tmp_path):
     """No name, a wrong password, plain TCP; and an exporter's name receives nothing that only the coordinator may read."""
     authority = str(release.node.folder(release.broker, "certs") / "ca.crt")
     secret = release.node.folder(release.broker, "secret")
     words = {name: (secret / f"{name}-password").read_text() for name in ("exporter", "coordinator")}
 
-    async def hears(username, password, *, tls=True):
+    async def receives(username, password, *, tls=True):
         """Whether retained heartbeats arrive; raises where the broker refuses the connection."""
         (tmp_path / "password").write_text(password)
         config = BrokerConfig(
@@ -226,9 +226,9 @@ async def test_the_broker_lets_nobody_else_in(release, tmp_path):
         ("lockstep-exporter", words["exporter"], False),
     ):
         with pytest.raises(BrokerError):
-            await hears(username, password, tls=tls)
-    assert not await hears("lockstep-exporter", words["exporter"])
-    assert await hears("lockstep-coordinator", words["coordinator"])
+            await receives(username, password, tls=tls)
+    assert not await receives("lockstep-exporter", words["exporter"])
+    assert await receives("lockstep-coordinator", words["coordinator"])
 
 
 @pytest.mark.servers
@@ -260,7 +260,7 @@ async def test_a_user_per_node(tmp_path):
 
 
 @pytest.mark.servers
-def test_https_and_a_password_as_the_web_configuration_says(tmp_path):
+def test_https_and_a_password_as_the_web_configuration_sets_them(tmp_path):
     """The exporter with the rendered file: its metrics for who knows the password, over TLS, and for no one else."""
     port = free_port()
     values = {
@@ -322,8 +322,8 @@ def test_prepare_makes_the_directories_ready(tmp_path):
     bounds = ",".join(["-all", *(f"+{name.lower()}" for name in context["capabilities"]["add"])])
     user = [f"--reuid={context['runAsUser']}", f"--regid={context['runAsGroup']}"]
     groups = f"--groups={pod['securityContext']['fsGroup']}"
-    as_said = ["setpriv", *user, groups, f"--bounding-set={bounds}", "--inh-caps=-all", "--no-new-privs"]
-    subprocess.run([*as_said, *command], env=environment, check=True)
+    as_configured = ["setpriv", *user, groups, f"--bounding-set={bounds}", "--inh-caps=-all", "--no-new-privs"]
+    subprocess.run([*as_configured, *command], env=environment, check=True)
     rings, spool = node.folder(item, "lockstep-rings").stat(), (node.folder(item, "spool") / "spool").stat()
     assert (rings.st_uid, rings.st_gid, rings.st_mode & 0o7777) == (0, 2000, 0o3770)
     own = (node.folder(item, "lockstep-rings") / ".exporter").stat()

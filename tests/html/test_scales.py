@@ -51,7 +51,7 @@ def test_a_time_axis_ends_at_the_longest_bar():
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("text", "expected"),
     [
         (format_ns(None), UNKNOWN),
         (format_ns(0), "0 ns"),
@@ -69,6 +69,6 @@ def test_a_time_axis_ends_at_the_longest_bar():
         (format_ranks(range(0, 40, 2), runs_max=2), "0, 2 and more, 20 in all"),
     ],
 )
-def test_figures_are_short(said, expected):
+def test_figures_are_short(text, expected):
     """Three digits and a unit; what is not known is a dash."""
-    assert said == expected
+    assert text == expected

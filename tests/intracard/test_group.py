@@ -42,7 +42,7 @@ def job(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_group_of_one_needs_nobody(job):
+def test_a_group_of_one_needs_no_one(job):
     """One rank gets its own bytes and its own values."""
     values = np.arange(10_000.0)
 

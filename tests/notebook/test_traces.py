@@ -144,7 +144,7 @@ def test_what_cannot_be_opened_is_named(tmp_path):
         lockstep.open_trace(tmp_path)
 
 
-def test_a_broken_file_beside_good_ones_is_skipped_by_name(folder):
+def test_a_broken_file_next_to_good_ones_is_skipped_by_name(folder):
     """One damaged trace does not hide the others."""
     (folder / "7.parquet").write_bytes(b"PAR1")
     trace = lockstep.open_trace(folder)

@@ -98,7 +98,7 @@ async def test_an_answer_is_compressed_for_who_asks(site):
     assert (headers["Content-Encoding"], body) == ("gzip", b"")
 
 
-async def test_the_same_answer_is_compressed_once_and_another_anew(site):
+async def test_the_same_answer_is_compressed_once_and_another_again(site):
     """By thread, never on the event loop; a change of one byte is another answer."""
     for _ in range(3):
         await site.get("/whole")

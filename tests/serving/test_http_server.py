@@ -304,7 +304,7 @@ async def test_two_hundred_half_requests_at_128_descriptors(tmp_path):
     assert len(log.read_text().splitlines()) <= 5
 
 
-def test_a_limited_log_says_how_many_lines_it_left_out(caplog):
+def test_a_limited_log_counts_the_lines_it_left_out(caplog):
     """Per kind; a clock that steps back begins another minute."""
     limit = LogLimit(logging.getLogger("test"))
     for second in range(130):

@@ -108,7 +108,7 @@ async def test_retained_messages_expire_unless_they_are_renewed(broker, monkeypa
         ("$own/+", {"$own/b"}),
     ],
 )
-async def test_wildcards_match_as_mqtt_says(broker, pattern, topics):
+async def test_wildcards_match_as_mqtt_specifies(broker, pattern, topics):
     """One level for +, all that follow and the parent for #, and none of them a first level with $."""
     inbox = Inbox()
     async with connected(broker, "reader", inbox) as reader:

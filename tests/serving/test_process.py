@@ -33,7 +33,7 @@ def values(proc: str) -> dict[str, float]:
     return {sample.name: sample.value for family in OwnProcess(proc).read() for sample in family.samples}
 
 
-def test_a_process_is_told_in_base_units(proc: Path):
+def test_a_process_is_exposed_in_base_units(proc: Path):
     """Seconds, bytes and Unix time, whatever the kernel counts in."""
     assert values(str(proc)) == {
         "process_virtual_memory_bytes": 1 << 30,

@@ -57,7 +57,7 @@ def test_promtool_takes_what_is_taken_here(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "expected_text"),
     [
         ({"tls_server_conf": {}}, "nearest known one is 'tls_server_config'"),
         ({"tls_server_config": {"cert_file": "server.crt"}}, "expected key_file"),
@@ -77,26 +77,26 @@ def test_promtool_takes_what_is_taken_here(tmp_path):
         ([], "expected a mapping"),
     ],
 )
-def test_what_is_wrong_is_named(value, said):
+def test_what_is_wrong_is_named(value, expected_text):
     """Got, expected, and where; secrets are not repeated."""
     with pytest.raises(ConfigError) as error:
         parse(value)
-    assert said in str(error.value)
+    assert expected_text in str(error.value)
     assert "secret" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("certificate", "key", "said"),
+    ("certificate", "key", "expected_text"),
     [
         ("server.crt", "rotated.key", "cert_file"),
         ("none.crt", "server.key", "none.crt"),
         ("ca.crt", "ca.crt", "ca.crt"),
     ],
 )
-def test_a_pair_that_does_not_fit_is_refused(certificate, key, said):
+def test_a_pair_that_does_not_fit_is_refused(certificate, key, expected_text):
     """At the start, not at the first handshake."""
     config = parse({"tls_server_config": {"cert_file": certificate, "key_file": key}})
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=expected_text):
         config.tls.context()
 
 

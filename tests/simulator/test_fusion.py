@@ -39,7 +39,7 @@ def test_no_way_beats_exact_and_greedy_is_no_worse_than_unfused(found, cost, buc
     assert ways[3].end_s <= ways[0].end_s + 1e-9
 
 
-def test_greedy_fuses_what_delays_nobody():
+def test_greedy_fuses_what_delays_nothing():
     """Of four gradients the first two are through before the third is ready, the last two are not fused: figure 10."""
     found = [Gradient(1, 1), Gradient(1, 1), Gradient(1, 4), Gradient(4, 1)]
     way = forward_search(task_of(found, 0.5, 1.0))
@@ -56,7 +56,7 @@ def test_what_fusing_is_for():
     assert fixed_buckets(task, 25e6).segments == (25, 25)
 
 
-def test_nothing_to_fuse_and_lost_gradients_are_told():
+def test_nothing_to_fuse_and_lost_gradients_are_reported():
     """No gradients, and segments that do not hold them all, are errors."""
     with pytest.raises(ConfigError, match="expected at least one"):
         Task([], lambda volume: volume)

@@ -100,7 +100,7 @@ def test_a_search_leaves_a_reserve_of_memory(few):
     assert has_reserve == sorted(has_reserve, reverse=True)
 
 
-def test_a_search_says_when_it_stopped(few):
+def test_a_search_reports_when_it_stopped(few):
     """Within its limit it tries that many spreads and no more, and counts them of all."""
     counted = []
     _, is_whole = search(few, limit=5, on_done=lambda done, count: counted.append((done, count)))

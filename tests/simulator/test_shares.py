@@ -40,5 +40,5 @@ def test_rates_are_those_of_all_that_are_there(drawn):
             continue
         fair = fair_rates([flows[each] for each in here], CAPACITY)
         assert [shares.rates[each] for each in here] == pytest.approx(fair)
-        told = {each for each in here if shares.rates[each] != before[each]}
-        assert told - {number} <= set(changed)
+        with_new_rate = {each for each in here if shares.rates[each] != before[each]}
+        assert with_new_rate - {number} <= set(changed)

@@ -220,27 +220,27 @@ def test_t10_memory_of_megatron_models(shape, plain, selective, static):
 
 
 @pytest.mark.parametrize("speed", [1.0, 0.5])
-def test_transfers_go_on_beside_products(speed):
+def test_transfers_overlap_products(speed):
     """Of each gather and reduce-scatter of sequence parallelism is shown what all parts of its product but one hide."""
     model = gpt(layers=4, hidden=2048, heads=16, sequence=2048, vocabulary=1024)
     tree = preset(model, Degrees(tp=8, sequence_parallel=True), Schedule(micro_batches=2))
     cluster = dgx_a100().with_rank(3, speed)
-    plain, beside, drawn = (
+    plain, overlapped, drawn = (
         simulate(tree, cluster, batch=8, options=Options(overlap_tensor=overlap, fuse_passes=fuse_passes))
         for overlap, fuse_passes in ((False, True), (True, True), (True, False))
     )
-    hidden_s = plain.step_seconds - beside.step_seconds
+    hidden_s = plain.step_seconds - overlapped.step_seconds
     assert hidden_s > 0.3 * plain.communication_seconds.exposed
-    assert beside.communication_seconds.total == pytest.approx(plain.communication_seconds.total, rel=1e-9)
-    shown_s = beside.communication_seconds.exposed
+    assert overlapped.communication_seconds.total == pytest.approx(plain.communication_seconds.total, rel=1e-9)
+    shown_s = overlapped.communication_seconds.exposed
     assert shown_s == pytest.approx(drawn.communication_seconds.exposed, rel=1e-9)
     if speed == 1.0:
         assert plain.communication_seconds.exposed - shown_s == pytest.approx(hidden_s, rel=1e-9)
     free = replace(cluster, levels=tuple(level.scaled(bandwidth=1e9, latency=0.0) for level in cluster.levels))
-    assert beside.step_seconds >= simulate(tree, free, batch=8).step_seconds
+    assert overlapped.step_seconds >= simulate(tree, free, batch=8).step_seconds
 
 
-def test_updated_weights_return_beside_the_next_forward_pass():
+def test_updated_weights_return_during_the_next_forward_pass():
     """What the first forward pass does not hide of the gather is shown, on a slow network a part of it."""
     tree = preset(SMALL, Degrees(dp=16, zero=1), Schedule())
     steps = {}
@@ -251,8 +251,8 @@ def test_updated_weights_return_beside_the_next_forward_pass():
             simulate(tree, cluster, batch=64, options=Options(bucket_bytes=None, overlap_returns=overlap))
             for overlap in (False, True)
         ]
-    for plain, beside in steps.values():
-        assert beside.step_seconds < plain.step_seconds
+    for plain, overlapped in steps.values():
+        assert overlapped.step_seconds < plain.step_seconds
     assert "all_gather" not in steps[1.0][1].communication_seconds.by_kind
     shown, whole = (each.communication_seconds.by_kind["all_gather"] for each in reversed(steps[0.001]))
     assert 0 < shown < whole

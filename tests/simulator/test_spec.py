@@ -54,7 +54,7 @@ def test_a_preset_takes_the_network_of_its_nodes():
     assert slow.levels[0] == plain.levels[0]
 
 
-def test_sends_overlap_where_the_specification_says_so():
+def test_sends_overlap_where_the_specification_sets_it():
     """`overlap_sends` lets a stage go on while its message is under way, which is never slower."""
     blocking, overlapped = (
         spec(("  pp: 2\n", f"  pp: 2\n  overlap_sends: {word}\n")).forecast() for word in ("false", "true")
@@ -63,7 +63,7 @@ def test_sends_overlap_where_the_specification_says_so():
     assert spec().forecast().step_seconds == blocking.step_seconds
 
 
-def test_a_specification_is_the_job_it_says():
+def test_a_specification_is_the_job_it_describes():
     """The forecast is that of the same model, degrees, batch and sick cluster built in code."""
     model = gpt(layers=4, hidden=1024, heads=16, sequence=512, vocabulary=1024, precision=FULL)
     tree = preset(model, Degrees(tp=4, pp=2, dp=2), Schedule(micro_batches=4))
@@ -86,7 +86,7 @@ def test_there_are_examples():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "expected_text"),
     [
         ("layers: 4", "layer: 4", "line 2, column 20: got the unknown key 'layer', expected 'layers'"),
         ("tp: 4", "tp: four", "strategy.tp in spec.yaml, line 5, column 7: got 'four', expected a whole number 1 to"),
@@ -125,26 +125,26 @@ def test_there_are_examples():
         (SPEC, "a: \x00", "expected YAML"),
     ],
 )
-def test_what_is_wrong_is_named(old, new, said):
+def test_what_is_wrong_is_named(old, new, expected_text):
     """A bad field is reported with line, column, what it was, what would do, and the nearest known name."""
     with pytest.raises(LockstepError) as error:
         spec((old, new))
-    assert said in str(error.value)
+    assert expected_text in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected_text"),
     [
         ((("heads: 16", "heads: 6"),), "'a' in attention: got 4 parts of 6, expected a divisor (it is split over tp)"),
         ((("layers: 4", "layers: 1"),), "stages: got 2 chunks, expected at most"),
     ],
 )
-def test_a_job_that_cannot_be_spread_so_names_its_strategy(changes, said):
+def test_a_job_that_cannot_be_spread_so_names_its_strategy(changes, expected_text):
     """What only the simulation finds out is reported with the place in the text too."""
     with pytest.raises(LockstepError) as error:
         spec(*changes).forecast()
     assert str(error.value).startswith("strategy in spec.yaml, line 5, column 3: ")
-    assert said in str(error.value)
+    assert expected_text in str(error.value)
     with pytest.raises(LockstepError, match=r"strategy in spec\.yaml, line 5"):
         spec(*changes).compiled()
 
@@ -185,7 +185,7 @@ def test_a_change_is_the_file_with_that_change():
     assert "algorithms" not in first.document["strategy"]
 
 
-def test_a_change_may_say_ranks_as_numbers():
+def test_a_change_may_give_ranks_as_numbers():
     """What a program sets is what a file would hold: keys become texts, so that healing finds them."""
     hurt = spec().healed().changed("cluster.health", {"ranks": {3: 0.5}})
     assert hurt.sick() == ("rank/3",)
@@ -193,7 +193,7 @@ def test_a_change_may_say_ranks_as_numbers():
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("path", "value", "expected_text"),
     [
         ("batch", object(), "a JSON value"),
         ("strategy.tpp", 2, "expected 'tp'"),
@@ -202,9 +202,9 @@ def test_a_change_may_say_ranks_as_numbers():
         ("strategy.overrides.0.node", "head", "got a mapping"),
     ],
 )
-def test_a_wrong_change_is_named(path, value, said):
+def test_a_wrong_change_is_named(path, value, expected_text):
     """A change that no file could hold is refused the same way."""
-    with pytest.raises(LockstepError, match=said):
+    with pytest.raises(LockstepError, match=expected_text):
         spec().changed(path, value)
 
 
@@ -243,7 +243,7 @@ def test_a_calibration_that_divides_by_nothing_is_refused(name):
     assert spec(text=SPEC + f"calibration: {{parameters: {nothing}}}\n").forecast().step_seconds > 0
 
 
-def test_overrides_tell_nodes_of_the_tree():
+def test_overrides_name_nodes_of_the_tree():
     """split, keep, map, schedule and recompute reach the nodes that the pattern names, and nothing else."""
     words = """\
   overrides:
@@ -263,7 +263,7 @@ def test_overrides_tell_nodes_of_the_tree():
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "expected_text"),
     [
         ("{node: layer*.fc3}", "for 'fc3' 'fc2'"),
         ("{node: layr0.fc1}", "for 'layr0' 'layer0'"),
@@ -281,11 +281,11 @@ def test_overrides_tell_nodes_of_the_tree():
         ("{node: layer0, keep: {optimizer: [dp, pd]}}", "overrides.0.keep.optimizer"),
     ],
 )
-def test_a_wrong_override_is_named(override, said):
+def test_a_wrong_override_is_named(override, expected_text):
     """Nodes that are not there and words that they cannot be reported are refused by line."""
     with pytest.raises(LockstepError) as error:
         spec(("  tp: 4", f"  overrides: [{override}]\n  tp: 4")).tree()
-    assert said in str(error.value)
+    assert expected_text in str(error.value)
     assert "line 5" in str(error.value)
 
 
@@ -312,7 +312,7 @@ def test_a_machine_by_its_levels():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "expected_text"),
     [
         ("flops_per_second: 1e13, ", "", "flops_per_second in spec.yaml, line 5"),
         ("name: network", "name: PCIe", "expected another name"),
@@ -322,9 +322,9 @@ def test_a_machine_by_its_levels():
         ("flops_per_second: 1e13", "flops_per_second: 1e-300", r"got 1e-300, expected a number above 0 \(FLOP/s\)"),
     ],
 )
-def test_a_wrong_machine_is_named(old, new, said):
+def test_a_wrong_machine_is_named(old, new, expected_text):
     """Missing numbers, names that are taken, more devices than a job has."""
-    with pytest.raises(MalformedError, match=said):
+    with pytest.raises(MalformedError, match=expected_text):
         spec((old, new), text=LEVELS)
 
 

@@ -14,7 +14,7 @@ cluster: {preset: HC1}
 HEADER = "name,flops,moved_elements,parameters,stored_bytes\n"
 
 
-def test_operators_come_from_a_file_beside_it(tmp_path):
+def test_operators_come_from_a_file_next_to_it(tmp_path):
     """A profile's CSV, or the same rows in the specification, make the same job."""
     (tmp_path / "profile.csv").write_text(f"{HEADER}a,1e12,1e6,1e7,1e6\nb,2e12,1e6,2e7,1e6\n")
     found = spec(text=PROFILE, folder=tmp_path)
@@ -26,7 +26,7 @@ def test_operators_come_from_a_file_beside_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected_text"),
     [
         ("name,flops\n", "line 1: got"),
         (HEADER + "a,1,1,1\n", "line 2: got 4 columns, expected 5"),
@@ -37,10 +37,10 @@ def test_operators_come_from_a_file_beside_it(tmp_path):
         (HEADER + "a,1,1,1,1\n" * 1025, "at most 1024 operators"),
     ],
 )
-def test_a_wrong_profile_is_named(text, said, tmp_path):
+def test_a_wrong_profile_is_named(text, expected_text, tmp_path):
     """What is wrong in the file is reported with its line."""
     (tmp_path / "profile.csv").write_text(text)
-    with pytest.raises(MalformedError, match=said):
+    with pytest.raises(MalformedError, match=expected_text):
         spec(text=PROFILE, folder=tmp_path)
 
 

@@ -15,42 +15,42 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "simulator"
 TYPES = {"object": dict, "array": (list, tuple), "string": str, "boolean": bool, "null": type(None)}
 
 
-def accepts(told, value):
+def accepts(schema, value):
     """Whether a value satisfies a schema, as far as this schema's words go."""
     return all(
         (
-            all(any(accepts(each, value) for each in told[word]) for word in ("anyOf", "oneOf") if word in told),
-            value in told.get("enum", [value]),
-            value == told.get("const", value),
-            "type" not in told or is_a(told["type"], told, value),
+            all(any(accepts(each, value) for each in schema[word]) for word in ("anyOf", "oneOf") if word in schema),
+            value in schema.get("enum", [value]),
+            value == schema.get("const", value),
+            "type" not in schema or is_a(schema["type"], schema, value),
         )
     )
 
 
-def is_a(kind, told, value):
+def is_a(kind, schema, value):
     if kind in ("number", "integer"):
-        return isinstance(value, int | float) and not isinstance(value, bool) and in_bounds(kind, told, value)
+        return isinstance(value, int | float) and not isinstance(value, bool) and in_bounds(kind, schema, value)
     if not isinstance(value, TYPES[kind]):
         return False
     if kind == "array":
-        return len(value) <= told["maxItems"] and all(accepts(told["items"], each) for each in value)
+        return len(value) <= schema["maxItems"] and all(accepts(schema["items"], each) for each in value)
     if kind == "object":
-        known, other = told.get("properties", {}), told["additionalProperties"]
+        known, other = schema.get("properties", {}), schema["additionalProperties"]
         others = [each for key, each in value.items() if key not in known]
         return (
-            set(told.get("required", ())) <= set(value)
+            set(schema.get("required", ())) <= set(value)
             and all(accepts(known[key], each) for key, each in value.items() if key in known)
             and all(other is not False and accepts(other, each) for each in others)
         )
     return True
 
 
-def in_bounds(kind, told, value):
+def in_bounds(kind, schema, value):
     return (
         (kind == "number" or value % 1 == 0)
-        and value >= told.get("minimum", value)
-        and value > told.get("exclusiveMinimum", value - 1)
-        and value <= told.get("maximum", value)
+        and value >= schema.get("minimum", value)
+        and value > schema.get("exclusiveMinimum", value - 1)
+        and value <= schema.get("maximum", value)
     )
 
 
@@ -114,6 +114,6 @@ def test_reader_and_schema_refuse_alike(path, value):
 
 def test_every_field_has_words():
     """No field is without an explanation, and none is listed twice for the same models."""
-    told = list(rows())
-    assert all(path and holds and meaning for path, holds, _, meaning in told)
-    assert len({(path, meaning) for path, _, _, meaning in told}) == len(told)
+    table = list(rows())
+    assert all(path and holds and meaning for path, holds, _, meaning in table)
+    assert len({(path, meaning) for path, _, _, meaning in table}) == len(table)

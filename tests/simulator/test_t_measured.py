@@ -123,7 +123,7 @@ def test_t14_published_runs_that_ran_fit():
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
-def test_t14_zero_divides_what_it_says(zero):
+def test_t14_zero_divides_what_it_states(zero):
     """Each stage of ZeRO divides one item more over the data-parallel ranks, to the byte; activations stay."""
     model = gpt(layers=4, hidden=1024, heads=16, sequence=512, vocabulary=1024)
     plain, parted = (

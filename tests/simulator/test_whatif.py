@@ -69,11 +69,11 @@ def test_out_of_memory_comes_last_and_what_cannot_be_after_it(spec):
     assert "multiple of 16" in found[2].refused
 
 
-def test_progress_is_told(spec):
+def test_progress_is_reported(spec):
     """Each alternative is counted as it is done."""
-    heard = []
-    evaluate(spec, attributions(spec), on_done=lambda done, count: heard.append((done, count)))
-    assert heard == [(1, 3), (2, 3), (3, 3)]
+    progress = []
+    evaluate(spec, attributions(spec), on_done=lambda done, count: progress.append((done, count)))
+    assert progress == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_a_running_job_is_varied_one_thing_at_a_time(spec):

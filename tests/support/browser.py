@@ -117,8 +117,8 @@ class Browser:
             if not data:
                 raise EOFError("Chromium ended")
             self._pending += data
-        told, _, self._pending = self._pending.partition(b"\0")
-        return json.loads(told)
+        raw_message, _, self._pending = self._pending.partition(b"\0")
+        return json.loads(raw_message)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ class ReportedRanks:
     ) -> None:
         self.step = -1
         self._sizes, self._part = sizes, part
-        self._room = available_bytes, limit_bytes
+        self._headroom = available_bytes, limit_bytes
         self._series = {rank: MemorySeries() for rank in sizes}
 
     def advance(self, steps: int) -> None:
@@ -36,7 +36,7 @@ class ReportedRanks:
         return [self._report(rank, series) for rank, series in self._series.items()]
 
     def _report(self, rank: int, series: MemorySeries) -> RankMemory:
-        available, limit = self._room
+        available, limit = self._headroom
         size = int(self._sizes[rank](self.step))
         trends = [
             MemorySlope(

@@ -45,10 +45,10 @@ def test_columns_hold_what_the_json_holds(path):
     assert columns.external.tolist() == [_number(args, "External id", "external id") for args in arguments]
     assert columns.sequence.tolist() == [_number(args, "Sequence number") for args in arguments]
     assert columns.bytes.tolist() == [_number(args, "bytes") for args in arguments]
-    said = [[args.get("Input Dims", []), args.get("Input type", [])] for args in arguments]
+    expected = [[args.get("Input Dims", []), args.get("Input type", [])] for args in arguments]
     texts = [json.loads(text) for text in columns.shape_texts]
     shown = [[[], []] if code == ABSENT else texts[code] for code in columns.shapes]
-    assert shown == said
+    assert shown == expected
     stacks = ["" if code == ABSENT else columns.stacks[code] for code in columns.stack]
     assert stacks == [args.get("Call stack", "").replace(";", "\n") for args in arguments]
     collectives = {place: args for place, args in enumerate(arguments) if "Collective name" in args}
@@ -66,7 +66,7 @@ def test_columns_hold_what_the_json_holds(path):
 
 
 @pytest.mark.parametrize("path", _RECORDINGS, ids=_IDS)
-def test_device_work_lies_on_the_streams_that_the_json_says(path):
+def test_device_work_lies_on_the_streams_that_the_json_names(path):
     """Events of work on a device, and only they, are those of kernels, copies and fills, each on its stream."""
     columns, events = _loaded(path), _events(path)
     work = ("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset")

@@ -51,7 +51,7 @@ def test_no_spans_are_nothing():
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_spans_are_flattened_as_a_plain_reading_says(seed):
+def test_spans_are_flattened_as_a_plain_reading_gives(seed):
     """Ties of beginnings and ends, equal spans and spans that cross among them."""
     random = np.random.default_rng(seed)
     start_ns = random.integers(0, 40, 25)

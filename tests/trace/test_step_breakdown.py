@@ -25,7 +25,7 @@ def _breakdown(**given_ns):
     return Breakdown(**dict.fromkeys(names, 0), **given_ns)
 
 
-def test_classes_are_told_apart_and_sum_to_the_window():
+def test_classes_are_distinguished_and_sum_to_the_window():
     """Alone each has its own time, two or more at once are overlap whichever they are, none is free."""
     whole = _whole(
         made("aten::mm", OPERATOR, 1, 0, 30),
@@ -43,7 +43,7 @@ def test_classes_are_told_apart_and_sum_to_the_window():
     assert whole.overlap_ratio == 0.25
 
 
-def test_copies_beside_a_collective_are_overlap_but_not_of_kernels():
+def test_copies_during_a_collective_are_overlap_but_not_of_kernels():
     """The ratio for the test of parallelism is of kernels during collectives."""
     whole = _whole(
         made("Memset", FILL, 9, 0, 10, stream=7), made("ncclAllReduce", KERNEL, 9, 0, 10, WorkKind.COMMUNICATION, 20)
@@ -51,7 +51,7 @@ def test_copies_beside_a_collective_are_overlap_but_not_of_kernels():
     assert (whole.overlap_ns, whole.compute_communication_overlap_ns, whole.memory_ns) == (10, 0, 0)
 
 
-def test_a_host_that_waits_for_the_device_does_nothing_beside_it():
+def test_a_host_that_waits_for_the_device_does_nothing_else():
     """In a synchronising call the device alone is active."""
     whole = _whole(
         made("item", PYTHON, 1, 0, 100),

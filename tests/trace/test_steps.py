@@ -122,7 +122,7 @@ def test_of_several_optimizers_the_one_that_steps_least_makes_the_loop():
     assert _times(find_steps(columns)) == [(0, 0, 250), (1, 250, 500)]
 
 
-def test_a_trace_that_says_nothing_is_one_partial_step():
+def test_a_trace_without_marks_is_one_partial_step():
     """It goes from the first work to the last, on host and device; the profiler's own rows may lie far outside."""
     columns = columns_of(
         [

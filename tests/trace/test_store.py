@@ -168,8 +168,8 @@ def _rewrite(path, *, about=None, columns=None, without=()):
     """Write the stored file again with some of it changed."""
     with pq.ParquetFile(path) as file:
         metadata, table = dict(file.metadata.metadata), file.read()
-    said = json.loads(metadata[b"lockstep.trace"])
-    metadata[b"lockstep.trace"] = json.dumps(said | (about or {})).encode()
+    stored = json.loads(metadata[b"lockstep.trace"])
+    metadata[b"lockstep.trace"] = json.dumps(stored | (about or {})).encode()
     for name, values in (columns or {}).items():
         table = table.set_column(table.schema.get_field_index(name), name, values)
     with pq.ParquetWriter(path, table.schema, store_schema=False) as writer:

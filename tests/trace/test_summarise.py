@@ -79,7 +79,7 @@ def test_step_marks_overrule_the_caller(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[{]", document([event()])[:-5]])
-def test_an_unusable_trace_is_a_summary_that_says_so(tmp_path, content):
+def test_an_unusable_trace_is_a_summary_that_states_it(tmp_path, content):
     """Who asked for the capture learns why there is none."""
     path = write(tmp_path, content)
     summary = summary_of(path)

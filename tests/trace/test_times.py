@@ -31,7 +31,9 @@ def test_many_texts_are_what_each_of_them_is(values, other):
     for texts in ([us(value).encode() for value in values], [*(us(value).encode() for value in values), other]):
         start_ns, known = times.ns_of_texts(texts)
         expected = [times.ns_of_text(text) for text in texts]
-        assert [start if told else None for start, told in zip(start_ns.tolist(), known, strict=True)] == expected
+        assert [
+            start if is_known else None for start, is_known in zip(start_ns.tolist(), known, strict=True)
+        ] == expected
 
 
 def test_times_beyond_the_limit_are_unknown_at_once():
@@ -48,7 +50,7 @@ def test_texts_of_one_length_that_are_no_times_are_unknown(other):
     texts = [b"12345.001", other, b"99999.999"]
     start_ns, known = times.ns_of_texts(texts)
     expected = [times.ns_of_text(text) for text in texts]
-    assert [start if told else None for start, told in zip(start_ns.tolist(), known, strict=True)] == expected
+    assert [start if is_known else None for start, is_known in zip(start_ns.tolist(), known, strict=True)] == expected
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_short_gaps_are_the_engines(tmp_path, gap_us, waits):
     assert (WAIT_NAME in tree.name) is waits
 
 
-def test_work_beside_a_collective_is_no_waiting(tmp_path):
+def test_work_during_a_collective_is_no_waiting(tmp_path):
     """Communication hidden behind forward is not waited for, nor is a frame of the user's called wait."""
     tree = _tree(tmp_path, event("model.py(3): wait", 0, 1000 * _US), _reduce(0, 1000))
     assert WAIT_NAME not in tree.name

@@ -88,7 +88,7 @@ def ring(tmp_path_factory):
     return read_ring(root / "job" / "1.ring")
 
 
-def test_steps_end_where_the_framework_says(ring):
+def test_steps_end_where_the_framework_ends_them(ring):
     """Each step is one exact record of the rank that MindSpore's launcher names, and the rank ended well."""
     assert (ring.header.rank, ring.header.local_rank, ring.header.world_size) == (1, 1, 4)
     assert [record["step"] for record in ring.records] == list(range(6))
@@ -96,7 +96,7 @@ def test_steps_end_where_the_framework_says(ring):
     assert (ring.state, ring.failures) == (2, 0)
 
 
-def test_waiting_for_data_and_the_network_are_told_apart(ring):
+def test_waiting_for_data_and_the_network_are_distinguished(ring):
     """The wait before a step is data, the network's run compute."""
     for index, record in enumerate(ring.records):
         assert record["compute_ns"] >= 30_000_000

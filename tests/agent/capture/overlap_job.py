@@ -158,8 +158,8 @@ def main(root):
     job.step()
     for scene in SCENES:
         theirs = scene(job)
-        said = theirs if isinstance(theirs, dict) else {**job.answer(), "theirs": theirs}
-        print(json.dumps({"scene": scene.__name__, **said}), flush=True)  # noqa: T201  (what the test reads)
+        scene_result = theirs if isinstance(theirs, dict) else {**job.answer(), "theirs": theirs}
+        print(json.dumps({"scene": scene.__name__, **scene_result}), flush=True)  # noqa: T201  (what the test reads)
         job.step()
     failures = read_ring(job.directory / "0.ring").failures
     print(json.dumps({"scene": "end", "failures": failures}), flush=True)  # noqa: T201  (what the test reads)

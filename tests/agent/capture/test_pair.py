@@ -97,7 +97,7 @@ def test_only_the_asked_rank_is_disturbed(captured):
     assert sorted(path.name for path in incoming_directory(directory).iterdir()) == ["1-1.json", "2-1.json"]
 
 
-def test_traces_tell_rank_and_waiting(captured):
+def test_traces_show_rank_and_waiting(captured):
     """Each trace names its rank and is read to a summary of its steps, the collective among them."""
     _, rings, directory = captured
     for request_id in (1, 2):

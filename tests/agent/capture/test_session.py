@@ -17,8 +17,8 @@ def scenes(tmp_path_factory):
     root = tmp_path_factory.mktemp("overlap")
     job = Path(__file__).with_name("overlap_job.py")
     done = start([sys.executable, str(job), str(root)], PYTHONPATH=str(Path(__file__).parents[3]))
-    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return {each.pop("scene"): each for each in said}
+    results = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return {each.pop("scene"): each for each in results}
 
 
 @pytest.mark.torch
@@ -34,17 +34,17 @@ def scenes(tmp_path_factory):
 )
 def test_scene(scenes, scene, expected):
     """The user's profiler is whole, ours keeps its whole steps or states why it has none."""
-    said = scenes[scene]
-    assert (said["state"], said["reason"], said["steps"], said["theirs"]) == expected
+    result = scenes[scene]
+    assert (result["state"], result["reason"], result["steps"], result["theirs"]) == expected
 
 
 @pytest.mark.torch
 def test_profiler_on_another_thread(scenes):
     """It waits for a boundary, where ours ends with the steps it has; theirs is whole."""
-    said = scenes["profiler_on_another_thread"]
-    assert (said["state"], said["reason"]) == ("done", "another thread starts a profiler of its own")
-    assert said["steps"] >= 1
-    assert said["theirs"] == 1
+    result = scenes["profiler_on_another_thread"]
+    assert (result["state"], result["reason"]) == ("done", "another thread starts a profiler of its own")
+    assert result["steps"] >= 1
+    assert result["theirs"] == 1
 
 
 @pytest.mark.torch
@@ -92,9 +92,9 @@ def test_patience_has_an_end(monkeypatch):
     monkeypatch.setattr("lockstep.agent.capture.session.PATIENCE_S", 0.01)
     session = ProfilerSession()
     assert session.claim(lambda _why: None)
-    said = []
-    thread = threading.Thread(target=lambda: said.append(session.admit()))
+    admitted = []
+    thread = threading.Thread(target=lambda: admitted.append(session.admit()))
     thread.start()
     thread.join(60)
-    assert said == [False]
+    assert admitted == [False]
     assert session.wanted

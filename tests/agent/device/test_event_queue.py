@@ -73,7 +73,7 @@ def test_partly_hidden_data(scene):
     assert scene.records[1]["data_ns"] == pytest.approx(100 * MS - queued_ns, abs=2 * MS)
 
 
-def test_host_lead_tells_a_device_that_waits_for_launches(scene):
+def test_host_lead_shows_a_device_that_waits_for_launches(scene):
     """The lead is near 0 where each launch takes longer than its work, and what is queued elsewhere."""
     for _ in range(4):
         scene.step(forward_ns=MS, backward_ns=MS, launch_ns=10 * MS)
@@ -537,7 +537,7 @@ def test_replayed_graph(scene):
     assert [record["device_step_ns"] != MISSING for record in scene.records] == [True] * 3
 
 
-def test_replay_of_a_graph_that_nobody_saw_captured(scene):
+def test_replay_of_a_graph_whose_capture_was_not_seen(scene):
     """Any kind that the training uses may be in it: no wait is known in that step, though nothing was dispatched."""
     for replays in (False, True):
         scene.data(MS)

@@ -93,7 +93,7 @@ def test_the_exporters_build_is_refused(build):
 
 
 @pytest.mark.skipif(native.mark_buffer_type()[0] is None, reason="the C extension is not installed")
-def test_without_a_build_the_reason_says_how_to_make_one(tmp_path):
+def test_without_a_build_the_reason_names_the_build_command(tmp_path):
     """It is for this torch that none is there."""
     assert "lockstep build-hooks" in refusal(tmp_path / "hooks" / "any")
 

@@ -42,9 +42,9 @@ def run_job(script: str, world_size: int, root: Path, **variables: str) -> list[
         for process in ranks:
             process.kill()
             process.wait()
-    said = (root / "stderr").read_text()
-    assert codes == [0] * world_size, said
-    assert "lockstep: " not in said, said
+    stderr_text = (root / "stderr").read_text()
+    assert codes == [0] * world_size, stderr_text
+    assert "lockstep: " not in stderr_text, stderr_text
     rings = [read_ring(root / "job" / f"{rank}.ring") for rank in range(world_size)]
     for ring in rings:
         assert (ring.failures, ring.torn, ring.state) == (0, 0, STATE_FINISHED)

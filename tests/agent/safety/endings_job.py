@@ -245,8 +245,8 @@ for ending in ENDINGS:
             ending(Training(ending.__name__, watched))
             sys.exit(0)
         status = os.waitpid(pid, 0)[1]
-        said = (ROOT / f"{ending.__name__}.{int(watched)}").read_text().splitlines()
-        found[ending.__name__].append([os.waitstatus_to_exitcode(status), said[-1:]])
+        output_lines = (ROOT / f"{ending.__name__}.{int(watched)}").read_text().splitlines()
+        found[ending.__name__].append([os.waitstatus_to_exitcode(status), output_lines[-1:]])
 sys.stdout.write(json.dumps(found) + "\n")
 sys.stdout.flush()
 os._exit(0)

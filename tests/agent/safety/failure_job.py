@@ -141,7 +141,7 @@ def trial(name, mode):
     shutil.rmtree(ROOT / "job", ignore_errors=True)
     shutil.rmtree(ROOT / ".exporter", ignore_errors=True)
     os.environ.pop(OWNER_VARIABLE, None)
-    sys.stderr = said = io.StringIO()
+    sys.stderr = stderr_text = io.StringIO()
     gc.callbacks.clear()
     bootstrap.install()
     trouble = Trouble(name, mode)
@@ -166,7 +166,7 @@ def trial(name, mode):
         "interruptions": interruptions,
         "hits": trouble.hits,
         "seen": sorted(trouble.seen),
-        "said": [line for line in said.getvalue().splitlines() if line.startswith("lockstep")],
+        "said": [line for line in stderr_text.getvalue().splitlines() if line.startswith("lockstep")],
         "state": ring and ring.state,
         "ring_failures": ring and ring.failures,
         "head": ring and ring.step_count,

@@ -83,7 +83,7 @@ def _child(queue):
     queue.put((OWNER_VARIABLE in os.environ, installed, bootstrap._agent.alive))
 
 
-def test_spawned_children_train_beside_the_rank(watched):
+def test_spawned_children_train_next_to_the_rank(watched):
     """A spawned process inherits RANK, trains and is not that rank."""
     steps(*make())
     context = multiprocessing.get_context("spawn")

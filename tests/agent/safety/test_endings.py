@@ -43,7 +43,7 @@ def endings(tmp_path_factory, request):
     return root, json.loads(done.stdout.splitlines()[-1])
 
 
-def test_every_ending_is_told(endings):
+def test_every_ending_is_reported(endings):
     """The job met each of them."""
     assert endings[1].keys() == STATUS.keys()
 

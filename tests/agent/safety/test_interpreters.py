@@ -79,7 +79,7 @@ def test_strict_interpreter_starts_without_a_warning(tmp_path):
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-def test_usercustomize_runs_beside_ours(tmp_path):
+def test_usercustomize_runs_as_well_as_ours(tmp_path):
     """The user's own start-up module is imported after ours, once."""
     (tmp_path / "usercustomize.py").write_text("import sys\nsys.seen = getattr(sys, 'seen', 0) + 1\n")
     environ = watched_environment(tmp_path, PYTHONPATH=str(tmp_path))

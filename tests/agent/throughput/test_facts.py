@@ -14,7 +14,7 @@ from lockstep.contracts.facts import RankFacts, facts_from_json
 UUID = "576ef18e-b48f-c787-e91d-f93658b27b8e"
 
 
-class Told:
+class FakeUuid:
     """What torch gives for a UUID: an object whose text is one, without the GPU of other tools before it."""
 
     def __init__(self, text):
@@ -30,7 +30,7 @@ def make_torch(*, cuda="", hip=None, npu="", precision="ieee", uuid=UUID):
     `uuid` is what the properties of the current device have; None where this torch does not report it.
     """
     matmul = SimpleNamespace(fp32_precision=precision)
-    properties = SimpleNamespace() if uuid is None else SimpleNamespace(uuid=Told(uuid))
+    properties = SimpleNamespace() if uuid is None else SimpleNamespace(uuid=FakeUuid(uuid))
     return SimpleNamespace(
         __version__="2.13.0",
         version=SimpleNamespace(cuda=None if hip else "13.0", hip=hip),
@@ -87,7 +87,7 @@ def test_device_and_peak(collected, torch, seen, expected):
     assert (facts.device, facts.device_kind, facts.dtype, facts.peak_flops_per_second) == expected
 
 
-def test_a_process_without_torch_says_what_it_knows(collected):
+def test_a_process_without_torch_reports_what_it_knows(collected):
     """With the framework-neutral API the host is the device."""
     facts = collected(None, None)
     assert (facts.device, facts.torch_version, facts.flops_source, facts.parameters) == ("cpu", "", "none", None)

@@ -76,7 +76,7 @@ def test_optimizers_made_at_each_step_are_not_all_looked_at():
     assert flops.parameters == MEETINGS_MAX * INNER
 
 
-def test_off_and_what_cannot_be_told_are_missing():
+def test_off_and_what_is_unknown_are_missing():
     """Without a count, or switched off: not known, never 0."""
     off = make(model_flops="off", parameters="1e9")
     assert (off.factor, off.source) == (UNKNOWN, "none")

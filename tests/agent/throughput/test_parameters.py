@@ -42,7 +42,7 @@ def test_flat_shards_are_not_taken_for_a_model():
     assert count_parameters([]) is None
 
 
-def test_deepspeed_shards_say_what_they_are_shards_of():
+def test_deepspeed_shards_name_what_they_are_shards_of():
     """ZeRO-3 leaves an empty tensor and its whole size."""
     shard = torch.nn.Parameter(torch.zeros(0))
     shard.ds_numel = 1000

@@ -52,7 +52,7 @@ def test_a_function_named_as_markup_is_shown_as_text(keep):
     assert "onload" not in {key for each in document.find("svg") for key in each.attributes}
 
 
-def test_the_browser_is_told_to_fetch_nothing():
+def test_the_page_forbids_the_browser_to_fetch():
     """The policy allows this style and this script alone; nothing on the page names another place."""
     document = read(render(made.summary()))
     policy = next(each.attributes["content"] for each in document.find("meta") if "http-equiv" in each.attributes)

@@ -59,19 +59,19 @@ class TestHeadline:
         assert "waiting for a slow rank" in headline(page(summary))
 
     @pytest.mark.parametrize(
-        ("ranks", "said"),
+        ("ranks", "expected_start"),
         [
             ([], "The job is held back: "),
             ([2, 3, 4], "Ranks 2-4 hold the job back: "),
             (list(range(8)), "All 8 ranks hold the job back: "),
         ],
     )
-    def test_says_how_many(self, ranks, said):
+    def test_states_how_many(self, ranks, expected_start):
         """One rank, some and all are distinguished."""
         summary = made.summary() | {"findings": [made.finding(ranks=ranks)]}
-        assert headline(page(summary)).startswith(said)
+        assert headline(page(summary)).startswith(expected_start)
 
-    def test_says_that_nothing_was_found(self):
+    def test_states_that_nothing_was_found(self):
         """No finding is reported as such, and so is a folder without a trace."""
         assert headline(page(made.summary() | {"findings": []})) == "Nothing was found that holds the job back."
         assert headline(page({})) == "No trace was analysed."
@@ -119,12 +119,12 @@ class TestBreakdown:
         rows = part.find("table")[0].find("tbody")[0].find("tr")
         for row, rank in zip(rows, summary["ranks"], strict=True):
             number, _, steps, window, *classes = values(row)
-            told = [int(each) for each in classes[:5]]
+            class_ns = [int(each) for each in classes[:5]]
             assert (int(number), int(steps), int(window)) == (rank["rank"], made.STEPS, rank["window_ns"])
-            assert told == [
+            assert class_ns == [
                 rank["breakdown"][f"{name}_ns"] for name in ("compute", "communication", "host", "overlap", "free")
             ]
-            assert sum(told) == rank["window_ns"]
+            assert sum(class_ns) == rank["window_ns"]
         bars = [each for each in part.find("figure")[0].find("rect") if each.children and "x" in each.attributes]
         longest = max(rank["window_ns"] for rank in summary["ranks"])
         for number, rank in enumerate(summary["ranks"]):
@@ -136,7 +136,7 @@ class TestBreakdown:
                 reached += float(each.attributes["width"].rstrip("%"))
             assert reached == pytest.approx(100 * rank["window_ns"] / longest, abs=1e-3)
 
-    def test_a_sum_that_is_not_the_window_is_said(self):
+    def test_a_sum_that_is_not_the_window_is_reported(self):
         """What no class covers is a part of its own, and the page states that."""
         summary = made.summary(2, slow=1)
         summary["ranks"][0]["breakdown"]["free_ns"] -= 20_000_000
@@ -153,7 +153,7 @@ class TestBreakdown:
         assert len(part.find("table")[0].find("tbody")[0].find("tr")) == 2
 
 
-def test_the_critical_path_covers_the_window_and_says_what_was_guessed():
+def test_the_critical_path_covers_the_window_and_marks_what_was_guessed():
     """The bars' shares sum to one, and the share guessed by alignment is reported with the rank that has most of it."""
     part = section(page(made.summary()), "critical-path")
     assert "1.2% to 3.1% (rank 5)" in part.text
@@ -211,7 +211,7 @@ def test_a_function_of_the_named_rank_alone_is_shown():
     assert {"0", "2", "4", "6"} <= {each.text for each in figure.find("text")}
 
 
-def test_gaps_are_told():
+def test_gaps_are_reported():
     """What could not be judged is grouped over ranks; what was skipped has its reason."""
     document = page(made.summary())
     assert "no clock was sampled0-7" in section(document, "not-judged").text
@@ -219,7 +219,7 @@ def test_gaps_are_told():
 
 
 @pytest.mark.parametrize("missing", [{}, {"ranks": None, "findings": None}, {"ranks": [], "groups": [], "skipped": []}])
-def test_an_empty_summary_says_so_everywhere(missing):
+def test_an_empty_summary_is_called_empty_everywhere(missing):
     """Every section without data is one line; no table and no picture is left empty."""
     document = page(missing)
     for name in set(SECTIONS) - {"definitions", "waiting"}:

@@ -24,7 +24,7 @@ async def next_event(response):
             return json.loads(text.partition("data: ")[2])["runs"]
 
 
-async def test_a_listener_hears_what_is_new():
+async def test_a_listener_receives_what_is_new():
     """At once what is known; then only what has changed; of one run where one is named."""
     async with Site() as site:
         play(site.runs, FAULTY, 0, 30)

@@ -27,13 +27,13 @@ async def site():
 
 async def test_the_map_of_a_run(site):
     """Its steps, rows, groups to choose from, the incident at its onset, the slow rank first."""
-    told = await get(site, PATH)
-    assert (told["run"], told["steps"][-1], told["rows"]["ranks"]) == ("job", 49, ["0", "1", "2", "3"])
-    assert told["group_kinds"] == ["node", "dp"]
-    assert [group["name"] for group in told["groups"]] == ["host-n0", "host-n1"]
-    (mark,) = told["incidents"]
-    assert (told["steps"][mark["column"]], mark["rows"]) == (40, [[2, 2]])
-    assert told["worst"][0]["rank"] == 2
+    heatmap = await get(site, PATH)
+    assert (heatmap["run"], heatmap["steps"][-1], heatmap["rows"]["ranks"]) == ("job", 49, ["0", "1", "2", "3"])
+    assert heatmap["group_kinds"] == ["node", "dp"]
+    assert [group["name"] for group in heatmap["groups"]] == ["host-n0", "host-n1"]
+    (mark,) = heatmap["incidents"]
+    assert (heatmap["steps"][mark["column"]], mark["rows"]) == (40, [[2, 2]])
+    assert heatmap["worst"][0]["rank"] == 2
     assert (await get(site, f"{PATH}?by=dp"))["groups"] == [{"name": "dp0", "ranks": "0-3"}]
 
 
@@ -86,8 +86,8 @@ async def test_a_large_run_with_long_names_is_bounded():
         site.runs.tick(NOW + 1000)
         async with site.client.get("/api/v1/runs/big/heatmap?by=tp") as response:
             body = await response.read()
-    told = json.loads(body, parse_constant=pytest.fail)
+    heatmap = json.loads(body, parse_constant=pytest.fail)
     assert len(body) < 400_000
-    assert len(told["rows"]["ranks"]) <= 512
-    assert sum(told["rows"]["counts"]) == world
-    assert np.all(np.array(told["rows"]["groups"]) < len(told["groups"]))
+    assert len(heatmap["rows"]["ranks"]) <= 512
+    assert sum(heatmap["rows"]["counts"]) == world
+    assert np.all(np.array(heatmap["rows"]["groups"]) < len(heatmap["groups"]))

@@ -14,7 +14,7 @@ from tests.coordinator.web import FAULTY, Site, get
 INCIDENTS = "/api/v1/incidents"
 
 
-async def test_an_incident_says_what_it_was_decided_from():
+async def test_an_incident_shows_what_it_was_decided_from():
     """Quantity, reference, peers, samples, noise, thresholds, rule and what became of it."""
     async with Site() as site:
         play(site.runs, FAULTY, 0, 60)
@@ -22,13 +22,13 @@ async def test_an_incident_says_what_it_was_decided_from():
         assert "explanation" not in listed
         assert listed["host"] == "host-n1"
         shown = await get(site, f"{INCIDENTS}/{listed['id']}")
-    told = shown["explanation"]
-    assert told.keys() >= {"quantity", "reference", "samples", "noise", "thresholds", "rule", "numbers"}
-    assert told["samples"]["steps"][-1] == shown["detected_step"] == 42
-    assert len(told["samples"]["own_seconds"]) == 32
-    assert [peer["rank"] for peer in told["reference"]["peers"]] == [0, 1, 3]
+    explanation = shown["explanation"]
+    assert explanation.keys() >= {"quantity", "reference", "samples", "noise", "thresholds", "rule", "numbers"}
+    assert explanation["samples"]["steps"][-1] == shown["detected_step"] == 42
+    assert len(explanation["samples"]["own_seconds"]) == 32
+    assert [peer["rank"] for peer in explanation["reference"]["peers"]] == [0, 1, 3]
     assert [(each["step"], each["what"]) for each in shown["timeline"]] == [(40, "began"), (42, "detected")]
-    assert len(json.dumps(told)) < 8 << 10
+    assert len(json.dumps(explanation)) < 8 << 10
 
 
 async def test_the_explanation_is_there_when_the_run_is_gone(tmp_path):
@@ -56,7 +56,7 @@ async def test_an_incident_without_an_explanation_is_shown_as_it_is():
         assert "<summary>Why" not in await get(site, "/")
 
 
-async def test_what_messages_say_is_escaped_in_the_explanation_too():
+async def test_texts_of_messages_are_escaped_in_the_explanation_too():
     """Hostnames and names of domains come from the bus."""
     async with Site() as site:
         play(site.runs, FAULTY, 0, 60)

@@ -46,7 +46,7 @@ def test_the_committed_file_is_the_description():
     assert json.loads((ROOT / "docs" / "openapi.json").read_text()) == DESCRIPTION
 
 
-def test_operations_are_named_once_and_say_what_they_do():
+def test_operations_are_named_once_and_described():
     """Clients are generated from the names, so two may not share one."""
     operations = [operation(*each) for each in OPERATIONS]
     assert len({each["operationId"] for each in operations}) == len(operations)

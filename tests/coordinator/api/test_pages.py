@@ -47,7 +47,7 @@ async def test_runs_that_are_not_there_or_have_not_begun(site):
     assert "No undisturbed step yet" in await get(site, "/runs/young")
 
 
-async def test_open_incidents_say_where_their_ranks_run(site):
+async def test_open_incidents_show_where_their_ranks_run(site):
     """On all pages and in the report; a group's ranks are everywhere, and a rank without a host is nowhere."""
     book = site.runs.by_name["job"].machine.tracker
     (found,) = book.incidents.values()

@@ -134,7 +134,7 @@ async def test_a_body_that_is_no_json_is_refused(site):
     "encoding",
     [{"Content-Encoding": "gzip"}, {"Content-Encoding": "deflate"}, {"Content-Type": "text/plain; charset=nothing"}],
 )
-async def test_a_body_that_is_not_encoded_as_it_says_is_refused(site, encoding):
+async def test_a_body_that_is_not_encoded_as_declared_is_refused(site, encoding):
     """It is the client's mistake: an answer of 500 would be logged as ours, with a traceback."""
     headers = {"Authorization": "Bearer secret", **encoding}
     async with site.client.request("PATCH", POLICY, headers=headers, data=b"plain") as response:
@@ -165,8 +165,8 @@ async def test_a_change_is_logged_and_counted(site, caplog):
     """Who, what, before and after."""
     caplog.set_level(logging.INFO)
     await ask(site, "PATCH", POLICY, {"excess.floor_ratio": 0.1, "detectors.hang": False, "run.recover_steps": 5})
-    told = [text for text in caplog.messages if "excess.floor_ratio" in text]
-    assert told == ["policy of all runs: excess.floor_ratio: 0.025 -> 0.1, by api client 127.0.0.1"]
+    log_lines = [text for text in caplog.messages if "excess.floor_ratio" in text]
+    assert log_lines == ["policy of all runs: excess.floor_ratio: 0.025 -> 0.1, by api client 127.0.0.1"]
     assert site.control.changes == {"api": 2, "file": 0}  # the third one was so before
 
 
@@ -197,7 +197,7 @@ async def test_what_cannot_be_kept_is_not_put_into_force(site, monkeypatch):
     assert site.control.policy() == Policy()
 
 
-async def test_a_reload_tells_what_it_applied_and_what_needs_a_restart(site, token_file):
+async def test_a_reload_reports_what_it_applied_and_what_needs_a_restart(site, token_file):
     """Thresholds and degrees take effect; ports are named and stay."""
     site.reread = lambda: CoordinatorConfig(
         api_token_file=token_file, slow_floor_ratio=0.1, http_port=1, runbook_base_url="http://x"

@@ -36,7 +36,7 @@ async def prometheus(request):
     return aiohttp.web.Response(text=VECTOR % ",".join(map(json.dumps, found)))
 
 
-async def test_an_incident_says_what_its_machine_shows():
+async def test_an_incident_has_what_its_machine_shows():
     """Read after it opened; the page, the report, the JSON and the metric have it."""
     now = time.time()
     async with answering(prometheus) as url:
@@ -88,7 +88,7 @@ async def kept_by_the_node(request):
     return aiohttp.web.json_response({"pages": [{"times_s": times, "series": series}]})
 
 
-async def test_an_incident_says_what_its_machine_shows_without_a_prometheus():
+async def test_an_incident_has_what_its_machine_shows_without_a_prometheus():
     """Read from the node's own exporter, at the address in its heartbeat."""
     now = time.time() - 60  # the onset is some steps of a second later, and samples since are to be there
     app = aiohttp.web.Application()

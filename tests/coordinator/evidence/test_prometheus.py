@@ -104,8 +104,8 @@ NONSENSE = {
 @pytest.mark.parametrize("body", NONSENSE.values(), ids=NONSENSE)
 async def test_nonsense_is_counted_as_malformed(body):
     """Bytes that are no instant vector are none, however they are made."""
-    told, counts = await outcome(answer(body))
-    assert told == MALFORMED
+    answered, counts = await outcome(answer(body))
+    assert answered == MALFORMED
     assert counts[MALFORMED] == 1
 
 
@@ -116,19 +116,19 @@ async def test_nonsense_is_counted_as_malformed(body):
 )
 async def test_refusals_redirects_and_endless_answers_are_counted(handler, expected):
     """A redirect would carry credentials to another address, an endless answer would be held in memory."""
-    told, counts = await outcome(handler)
-    assert told == expected
+    answered, counts = await outcome(handler)
+    assert answered == expected
     assert counts[expected] == 1
 
 
 async def test_silence_ends_at_the_timeout():
     """Who does not answer in time is not waited for."""
-    told, counts = await outcome(silent, timeout_s=0.05)
-    assert told == TIMEOUT
+    answered, counts = await outcome(silent, timeout_s=0.05)
+    assert answered == TIMEOUT
     assert counts[TIMEOUT] == 1
 
 
-async def test_nobody_there_is_counted_as_unreachable():
+async def test_no_server_there_is_counted_as_unreachable():
     """A port on which nothing listens."""
     client = PrometheusClient(Access(url="http://127.0.0.1:9"))
     async with client.session() as session:
@@ -139,12 +139,12 @@ async def test_nobody_there_is_counted_as_unreachable():
 
 async def test_an_empty_vector_is_no_failure():
     """The exporter that a query reads is not scraped here."""
-    told, counts = await outcome(answer(VECTOR % ""))
-    assert told == []
+    answered, counts = await outcome(answer(VECTOR % ""))
+    assert answered == []
     assert counts[EMPTY] == 1
 
 
-def test_numbers_that_are_none_are_told_apart():
+def test_numbers_that_are_none_are_distinguished():
     """NaN, infinities and text have no value; the series is still one."""
     found = parse_answer((VECTOR % ",".join(SAMPLE % text for text in ("1.5", "NaN", "+Inf", "x"))).encode())
     assert [series.value for series in found] == [1.5, None, None, None]

@@ -72,8 +72,10 @@ class Watch:
                     self.perform(self.runs.take_fitted(name, answer(each)))
                 if isinstance(each, ev.Predict):
                     self.instructions.append(each)
-                    told = Prediction(**gain_of(each))
-                    event = ev.PredictedEvent(unix_s=0.0, cause_id="", incident_id=each.incident_id, prediction=told)
+                    prediction = Prediction(**gain_of(each))
+                    event = ev.PredictedEvent(
+                        unix_s=0.0, cause_id="", incident_id=each.incident_id, prediction=prediction
+                    )
                     self.perform(self.runs.feed(name, event))
 
     @property
@@ -179,8 +181,8 @@ def see(expectation, *, rows=ROWS, first=0, last=None, topology=TOPOLOGY, **more
     """Return what is due after healthy steps."""
     due = []
     for row in rows[first:last]:
-        said = judged(row.step, step_seconds=float(np.nanmedian(row.duration)), **more)
-        due += expectation.see(row, said, topology, "step")
+        result = judged(row.step, step_seconds=float(np.nanmedian(row.duration)), **more)
+        due += expectation.see(row, result, topology, "step")
     return due
 
 
@@ -212,7 +214,7 @@ def test_a_window_that_drifts_waits_for_a_better_one():
     assert sum(map(len, due)) == 1
 
 
-def test_another_size_or_specification_is_fitted_anew_and_late_answers_are_dropped():
+def test_another_size_or_specification_is_fitted_again_and_late_answers_are_dropped():
     """A fit of what the run was before is not what is expected of it now."""
     expectation = Expectation(TEXT)
     (order,) = see(expectation)
@@ -229,7 +231,7 @@ def test_another_size_or_specification_is_fitted_anew_and_late_answers_are_dropp
     assert (expectation.state, expectation.model) == ("waiting", None)
 
 
-def test_other_degrees_of_the_same_size_are_fitted_anew_and_other_names_are_not():
+def test_other_degrees_of_the_same_size_are_fitted_again_and_other_names_are_not():
     """After a restart the groups of a run may be called otherwise, or be announced one by one."""
     expectation = Expectation(TEXT)
     expectation.take(answer(see(expectation)[0]))
@@ -372,18 +374,18 @@ def test_what_a_model_can_mend():
 
 def test_predictions_outlive_store_and_recording():
     """An incident's JSON form and a recording's journal hold the prediction; one of before has none."""
-    told = Prediction(gain_ratio=0.25, faulty_step_seconds=0.4, repaired_step_seconds=0.3, error_band_ratio=0.05)
-    value = json.loads(json.dumps(to_json(incident(1, prediction=told))))
+    prediction = Prediction(gain_ratio=0.25, faulty_step_seconds=0.4, repaired_step_seconds=0.3, error_band_ratio=0.05)
+    value = json.loads(json.dumps(to_json(incident(1, prediction=prediction))))
     assert value["predicted_gain"] == {"ratio": 0.25, "source": "model"}
-    assert from_json(value, where="test").prediction == told
+    assert from_json(value, where="test").prediction == prediction
     del value["prediction"]
     assert from_json(value, where="test").prediction is None
-    event = ev.PredictedEvent(unix_s=START_UNIX_S, cause_id="c", incident_id="job-1", prediction=told)
+    event = ev.PredictedEvent(unix_s=START_UNIX_S, cause_id="c", incident_id="job-1", prediction=prediction)
     row = json.loads(json.dumps(JournalWriter().write(Entry(1, int(START_UNIX_S) * 10**9, event, "job"))))
     assert read_entry(row, where="test").what == event
 
 
-def test_a_run_that_returns_smaller_is_expected_anew():
+def test_a_run_that_returns_smaller_gets_a_new_expectation():
     """The model of four ranks shows nothing of two."""
     made = Watch()
     two_nodes(made.runs)

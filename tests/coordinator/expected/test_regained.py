@@ -55,12 +55,12 @@ class Slower(Watch):
         return 1 - np.median(step_s[40:BEGIN]) / np.median(step_s[BEGIN:])
 
     @property
-    def told(self):
+    def incidents(self):
         return [each for each in self.instructions if isinstance(each, ev.PredictGain | ev.Predict)]
 
 
 @pytest.mark.parametrize("part", ["data", "host", "compute"])
-def test_records_tell_what_a_slower_run_gets_back(part):
+def test_records_show_what_a_slower_run_gets_back(part):
     """Without a specification: the cause's growth beyond the healthy past, within three points of the truth, once."""
     watch = Slower(part)
     (found,) = watch.run.machine.tracker.incidents.values()
@@ -68,7 +68,7 @@ def test_records_tell_what_a_slower_run_gets_back(part):
     assert found.predicted_gain[0] == pytest.approx(watch.gain, abs=0.03)
     assert found.predicted_gain[1] == "records"
     assert found.prediction.error_band_ratio is None
-    assert len(watch.told) <= 2
+    assert len(watch.incidents) <= 2
 
 
 @pytest.mark.parametrize(("part", "kind"), [("data", FLOOR), ("compute", COMPUTING)])
@@ -76,12 +76,12 @@ def test_the_model_goes_before_the_records(part, kind):
     """With a specification: data and host are its floor, computing that of all ranks; no one asks twice."""
     watch = Slower(part, text=TEXT)
     (found,) = watch.run.machine.tracker.incidents.values()
-    assert {each.fault.kind for each in watch.told} == {kind}
+    assert {each.fault.kind for each in watch.incidents} == {kind}
     assert found.predicted_gain[0] == pytest.approx(watch.gain, abs=0.03)
     assert found.predicted_gain[1] == "model"
 
 
-def test_the_coordinator_tells_what_its_records_say():
+def test_the_coordinator_reports_the_gain_that_its_records_show():
     """Through its effects: no thread, no model, and the incident is to be written down again."""
     watch = Slower("data")
     (found,) = watch.run.machine.tracker.incidents.values()
@@ -113,29 +113,29 @@ def test_growth_without_a_cause_promises_nothing():
 def test_no_more_is_promised_than_the_step_has_grown_by():
     """Parts that grew by more than the step, of which other parts shrank."""
     more = replace(SLOWER, numbers=NUMBERS | {"step_growth_seconds": 5.0, "explained_share": 1.0})
-    (told,) = Expectation().repairs([more], "")
-    assert told.prediction.repaired_step_seconds == pytest.approx(0.5)
-    assert told.prediction.gain_ratio == pytest.approx(1 / 6)
+    (repair,) = Expectation().repairs([more], "")
+    assert repair.prediction.repaired_step_seconds == pytest.approx(0.5)
+    assert repair.prediction.gain_ratio == pytest.approx(1 / 6)
 
 
 def test_scattered_collections_promise_what_collecting_together_saves():
     """Not all that they cost: ranks still have to collect."""
     numbers = {"lost_seconds": 0.02, "saving_seconds": 0.015, "lost_ratio": 0.1}
     found = replace(SLOWER, kind="scattered_gc", cause="gc", numbers=numbers)
-    (told,) = Expectation().repairs([found], "")
-    assert told.prediction.gain_ratio == pytest.approx(0.015 / 0.22)
+    (repair,) = Expectation().repairs([found], "")
+    assert repair.prediction.gain_ratio == pytest.approx(0.015 / 0.22)
 
 
 def test_a_whole_network_promises_what_its_transfers_take_longer():
     """Beyond the run's own step, where that is known; a group's or a node's links are the model's alone."""
     found = replace(SLOWER, kind="slow_link", cause="link", numbers={})
-    (told,) = Expectation().repairs([found], "", 0.4)
-    assert told.prediction.gain_ratio == pytest.approx(0.2)
+    (repair,) = Expectation().repairs([found], "", 0.4)
+    assert repair.prediction.gain_ratio == pytest.approx(0.2)
     assert Expectation().repairs([found], "") == []
     assert Expectation().repairs([replace(found, scope="node", ranks=(0, 1))], "", 0.4) == []
 
 
-def test_a_model_that_comes_later_is_asked_of_what_the_records_told():
+def test_a_model_that_comes_later_is_asked_about_what_the_records_gave():
     """And where the model does not know, as of a network, records still give it."""
     expectation = Expectation(TEXT)
     (order,) = see(expectation)
@@ -167,11 +167,11 @@ def test_another_cause_takes_the_gain_of_the_first_with_it():
 
 def test_records_go_before_the_breakdown_of_a_capture_and_are_kept():
     """A capture is of some ranks and some steps. Through the store's form, too."""
-    (told,) = Expectation().repairs([SLOWER], "")
+    (repair,) = Expectation().repairs([SLOWER], "")
     advice = (Advice(suggestion="s", how="h", predicted_gain_ratio=0.4, source="x"),)
-    found = replace(SLOWER, advice=advice, prediction=told.prediction)
+    found = replace(SLOWER, advice=advice, prediction=repair.prediction)
     assert found.predicted_gain == (pytest.approx(0.08 / 0.6), "records")
     assert replace(found, prediction=None).predicted_gain == (0.4, "breakdown")
     value = json.loads(json.dumps(to_json(found)))
     assert value["predicted_gain"]["source"] == "records"
-    assert from_json(value, where="test").prediction == told.prediction
+    assert from_json(value, where="test").prediction == repair.prediction

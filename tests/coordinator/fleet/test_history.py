@@ -65,7 +65,7 @@ def test_an_incident_reports_what_came_before_it_alone():
     assert history.earlier(Subject(DEVICE, "n17"), "i", NOW_S) == []
 
 
-def test_the_line_says_how_often_where_and_for_what():
+def test_the_line_states_how_often_where_and_for_what():
     """As a person would count."""
     earlier = [
         sighting(incident="a", run="llm-7"),

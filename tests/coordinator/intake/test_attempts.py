@@ -25,7 +25,7 @@ def record(rank, step, end_ns, **more):
     return batch_of_columns([rank], {name: [value] for name, value in values.items()})
 
 
-def told(rank, second, step, first, lie):
+def reported(rank, second, step, first, lie):
     """Return what a rank reports of a step: its index and its end, as a liar bends them."""
     end_ns = START_NS + second * NS + rank * 10**6
     match lie:
@@ -54,7 +54,7 @@ def stream(rng):
             for place in range(30):
                 if rng.random() < 0.03:
                     continue
-                step, end_ns = told(rank, begin + place + 1, first + place, first, liars.get(rank))
+                step, end_ns = reported(rank, begin + place + 1, first + place, first, liars.get(rank))
                 more = {"tokens": MISSING} if rng.random() < 0.02 else {"data_ns": -1} if rng.random() < 0.02 else {}
                 arrival = begin + place + 1 + lag * rng.random() + 0.2 * rng.random()
                 batch = record(rank, step, end_ns, **more)
@@ -167,7 +167,7 @@ def test_a_rank_that_leaps_does_not_cost_a_restart_a_step():
     assert made.generation == 1
 
 
-def test_who_reports_first_does_not_say_where_a_run_begins():
+def test_who_reports_first_does_not_decide_where_a_run_begins():
     """A coordinator that comes late sees the nodes' steps in any order; none of them is lost."""
     made = StepTimeline(POLICY)
     made.know([0, 1])

@@ -112,16 +112,16 @@ def test_a_limit_is_kept_to_the_last_unit(name, limit):
 
 def test_a_pipelines_floor_is_count_times_shortest():
     """The bound without waiting; NaN where either was not measured."""
-    told = {"pp_wait_ns": 0, "pp_shortest_ns": 2 * MS, "pp_count": 5}
-    records, _ = accounted(batch(0, **told), batch(1, **(told | {"pp_count": MISSING})))
+    fields = {"pp_wait_ns": 0, "pp_shortest_ns": 2 * MS, "pp_count": 5}
+    records, _ = accounted(batch(0, **fields), batch(1, **(fields | {"pp_count": MISSING})))
     assert records.value("pp_floor") == pytest.approx([0.01, np.nan], nan_ok=True)
 
 
 def test_the_order_of_the_fields_does_not_matter():
     """Rows of the table follow the sender's order; what is made of them does not."""
-    told = {"tp_wait_ns": 0, "tokens": 7, "pp_wait_ns": 0, "pp_shortest_ns": 2 * MS, "pp_count": 5, "dp_bytes": 9}
-    plain, _ = accounted(batch(0, **told))
-    turned = dict(reversed((STEP | told).items()))
+    fields = {"tp_wait_ns": 0, "tokens": 7, "pp_wait_ns": 0, "pp_shortest_ns": 2 * MS, "pp_count": 5, "dp_bytes": 9}
+    plain, _ = accounted(batch(0, **fields))
+    turned = dict(reversed((STEP | fields).items()))
     other, possible = accounted(batch_of_columns([0], {name: [value] for name, value in turned.items()}))
     assert possible.all()
     assert set(other.fields) == set(plain.fields)

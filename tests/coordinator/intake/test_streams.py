@@ -51,7 +51,7 @@ def test_frames_are_taken_in_order_and_once():
     assert streams.frames == {"taken": 3, "duplicate": 1, "gap": 1, "ahead": 0, "refused": 0}
 
 
-def test_a_frame_without_room_is_not_received_and_asked_for_later():
+def test_a_frame_without_capacity_is_not_received_and_asked_for_later():
     """Its turn stays its turn; meanwhile its node is held, in every acknowledgement, and asked for nothing."""
     streams = made()
     take(streams, 1)

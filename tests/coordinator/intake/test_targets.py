@@ -15,7 +15,7 @@ def listed(targets, now_s=0.0):
     return {each["labels"]["__meta_lockstep_node"]: each for each in targets.listed(now_s)}
 
 
-def test_a_target_is_where_the_exporter_says():
+def test_a_target_is_where_the_exporter_announces_it():
     """Address and scheme in the labels that Prometheus reads, ordered by node; a later word replaces an earlier one."""
     targets = Targets()
     targets.receive(alive("n1", "n1.lan:9855", scheme="https"), 0.0)

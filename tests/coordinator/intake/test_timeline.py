@@ -116,7 +116,7 @@ def test_what_is_pending_bounds_what_fits():
     assert made.is_idle
 
 
-def test_a_rank_that_runs_ahead_silences_nobody():
+def test_a_rank_that_runs_ahead_silences_no_one():
     """However long ago one rank claimed a later step, the others are waited for until half of them have reported it."""
     made = timeline(grace_seconds=1.0)
     made.ingest(RECORDING.batch(0, 1, ranks=[0, 1, 2]), 0.0)
@@ -216,7 +216,7 @@ def test_flops_are_those_of_ranks_without_a_work_figure():
     assert second.flops is None
 
 
-def test_ranks_that_nobody_announced_are_counted():
+def test_ranks_that_were_not_announced_are_counted():
     """Records of a rank outside the world are refused by name."""
     made = timeline(ranks=3)
     made.ingest(RECORDING.batch(0, 2), 0.0)

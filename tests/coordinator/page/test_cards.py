@@ -52,7 +52,7 @@ def run_page(run=None, **more):
     return render_run(RunView(**(values | more)), snapshot(), CoordinatorConfig())
 
 
-def test_a_card_says_what_is_known():
+def test_a_card_shows_what_is_known():
     """Cause and root cause, function, evidence, gain by the model, advice, why, and the ways on."""
     gain = Prediction(gain_ratio=0.2, faulty_step_seconds=0.5, repaired_step_seconds=0.4, error_band_ratio=0.02)
     explanation = {
@@ -60,8 +60,8 @@ def test_a_card_says_what_is_known():
         "noise": {"sigma_ratio": 0.0123}, "rule": "too long", "changes": [{"step": 62, "cause": "gc", "rank_count": 2}],
     }  # fmt: skip
     config = CoordinatorConfig(runbook_base_url="http://r/", dashboard_base_url="http://g")
-    told = incident(function="train.py(9): f", root_cause="long_sequences", prediction=gain, explanation=explanation)
-    text = card(told, config, with_run=True)
+    shown = incident(function="train.py(9): f", root_cause="long_sequences", prediction=gain, explanation=explanation)
+    text = card(shown, config, with_run=True)
     for words in (
         "Slow rank: rank 2-3", "long sequences", "train.py(9): f", "it stays in forward", "expects 20% of the step back",
         "500 ms to 400 ms", "<strong>a</strong>: b.", "Why: own work", "Noise is 1.23% a step", "step 62, detected: gc on 2 ranks",
@@ -71,20 +71,20 @@ def test_a_card_says_what_is_known():
         assert words in text, words
 
 
-def test_a_card_says_where_and_when():
+def test_a_card_shows_where_and_when():
     """The host, and the clock's time of what steps alone would not show; no host where none is known."""
-    told = incident(opened_unix_ns=1_790_000_000 * 10**9)
-    text = card(told, CoordinatorConfig(), with_run=False, host="node-17")
+    shown = incident(opened_unix_ns=1_790_000_000 * 10**9)
+    text = card(shown, CoordinatorConfig(), with_run=False, host="node-17")
     assert "<dt>Host</dt><dd>node-17</dd>" in text
     moment = '<time datetime="2026-09-21T14:13:20Z">2026-09-21 14:13:20 UTC</time>'
     assert f"began at step 60, found at step 62 ({moment})</dd>" in text
-    closed = replace(told, state="closed", closed_step=80, closed_unix_ns=1_790_000_060 * 10**9)
+    closed = replace(shown, state="closed", closed_step=80, closed_unix_ns=1_790_000_060 * 10**9)
     text = card(closed, CoordinatorConfig(), with_run=False)
     assert "Host" not in text
     assert 'closed at step 80 (<time datetime="2026-09-21T14:14:20Z">' in text
 
 
-def test_a_closed_card_folds_what_nobody_acts_on():
+def test_a_closed_card_folds_what_needs_no_action():
     """Who, when and what it has cost stay in sight; evidence, gain and advice are one click away."""
     shown, mark, folded = card(
         incident(state="closed", closed_step=80, lost_device_seconds=1.0), CoordinatorConfig(), with_run=False
@@ -97,13 +97,13 @@ def test_a_closed_card_folds_what_nobody_acts_on():
     assert "rank 2 is slow" in card(incident(), CoordinatorConfig(), with_run=False).partition("<details")[0]
 
 
-def test_a_hang_is_told_by_its_silence():
+def test_a_hang_is_shown_with_the_length_of_its_silence():
     """Nothing is longer in a run that makes no step: no share of it, and no time a step."""
-    told = incident(kind="hang", slowdown_ratio=1260.4, excess_seconds=605.0)
-    text = card(told, CoordinatorConfig(), with_run=False)
+    shown = incident(kind="hang", slowdown_ratio=1260.4, excess_seconds=605.0)
+    text = card(shown, CoordinatorConfig(), with_run=False)
     assert "<dt>No step for</dt><dd>10 min, as long as 1,260 steps</dd>" in text
     assert "Longer by" not in text
-    silent = card(replace(told, slowdown_ratio=0.0, excess_seconds=61.0), CoordinatorConfig(), with_run=False)
+    silent = card(replace(shown, slowdown_ratio=0.0, excess_seconds=61.0), CoordinatorConfig(), with_run=False)
     assert "<dd>61 s</dd>" in silent
 
 
@@ -111,7 +111,7 @@ def test_a_hang_is_told_by_its_silence():
     ("state", "words"),
     [("hung", '"bad">No step since'), ("lost", '"bad">No step since'), ("finished", '"soft">Last step at')],
 )
-def test_a_run_that_stands_still_says_since_when(state, words):
+def test_a_run_that_stands_still_shows_since_when(state, words):
     """Where steps come, the last one is no news."""
     moment = '<time datetime="2026-09-21T14:13:20Z">2026-09-21 14:13:20 UTC</time>'
     assert f"{words} {moment}." in run_page(run_snapshot(state=state, last_step_unix_s=1_790_000_000.0))
@@ -134,12 +134,12 @@ def test_captures_count_ranks():
     assert "steps 4 to 5, 2 ranks asked, 1 rank refused; under way" in run_page(captures=[capture])
 
 
-def test_a_gain_says_who_promises_it():
+def test_a_gain_names_its_source():
     """The step records, where the job has no model."""
-    told = Prediction(
+    gain = Prediction(
         gain_ratio=0.2, faulty_step_seconds=0.5, repaired_step_seconds=0.4, error_band_ratio=None, source="records"
     )
-    text = card(incident(prediction=told), CoordinatorConfig(), with_run=True)
+    text = card(incident(prediction=gain), CoordinatorConfig(), with_run=True)
     assert "20% of a step, by the step records" in text
 
 
@@ -151,8 +151,8 @@ def test_every_kind_has_a_runbook():
 
 def test_a_hang_shows_where_its_ranks_stand():
     """The merged stacks, a line for each place, as text."""
-    told = incident(kind="hang", stacks=("ranks 0-3: train.py(120): main", "  rank 1: train.py(88): <listcomp>"))
-    text = card(told, CoordinatorConfig(), with_run=True)
+    shown = incident(kind="hang", stacks=("ranks 0-3: train.py(120): main", "  rank 1: train.py(88): <listcomp>"))
+    text = card(shown, CoordinatorConfig(), with_run=True)
     assert "Where the ranks stand" in text
     assert "ranks 0-3: train.py(120): main\n  rank 1: train.py(88): &lt;listcomp&gt;</pre>" in text
     assert "Where the ranks stand" not in card(incident(kind="hang"), CoordinatorConfig(), with_run=True)

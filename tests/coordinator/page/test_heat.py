@@ -68,7 +68,7 @@ def test_incidents_are_marked_at_their_onset(onset, column):
     assert (mark["column"], mark["rows"]) == (column, [[4, 4], [6, 6]])
 
 
-def test_a_large_run_has_a_bounded_map_that_says_so():
+def test_a_large_run_has_a_bounded_map_that_states_it():
     """10,240 ranks: the slow one and an incident's have their own rows, the others are medians, all within 512 rows."""
     ranks, steps = 10_240, 25
     small = scene(degrees="dp=4", steps=steps, keep=steps, rank=0)

@@ -45,7 +45,7 @@ def test_slow_ranks_are_not_read_as_their_number(ranks, slow, text):
         (7200.0, "2.0 h"),
     ],
 )
-def test_times_are_told_in_the_unit_that_people_say(seconds, text):
+def test_times_have_the_unit_that_people_use(seconds, text):
     """Ten minutes are not 0.2 h."""
     assert format_seconds(seconds) == text
 
@@ -79,14 +79,16 @@ def test_all_incidents_are_on_one_page():
     assert "No incident yet." in render_incidents([], snapshot(), CoordinatorConfig())
 
 
-def test_a_page_that_hears_nothing_says_so():
+def test_a_page_that_receives_nothing_shows_it():
     """No broker, or no exporter while runs are watched: in words that stand out, in a part that is kept fresh."""
     live = '<span id="sources-live" data-live="">'
     well = render_page(snapshot(run_snapshot()), [], CoordinatorConfig(), {})
     assert f"{live} · connected to the broker · exporters alive: {snapshot().nodes_alive}</span>" in well
     deaf = replace(snapshot(run_snapshot()), is_connected=False, nodes_alive=0)
-    told = render_page(deaf, [], CoordinatorConfig(), {})
-    assert '<span class="bad">not connected to the broker</span> · <span class="bad">exporters alive: 0</span>' in told
+    rendered = render_page(deaf, [], CoordinatorConfig(), {})
+    assert (
+        '<span class="bad">not connected to the broker</span> · <span class="bad">exporters alive: 0</span>' in rendered
+    )
     young = render_page(replace(snapshot(), nodes_alive=0), [], CoordinatorConfig(), {})
     assert " · exporters alive: 0</span>" in young
 

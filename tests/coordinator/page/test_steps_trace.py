@@ -75,10 +75,10 @@ def test_the_incident_stands_where_it_began(run):
 
 def test_it_is_a_trace_that_our_own_loader_reads(run, tmp_path):
     """Valid JSON of the format, every slice read back."""
-    told = traced(run)
+    trace = traced(run)
     path = tmp_path / "steps.json"
-    path.write_text(json.dumps(told, allow_nan=False))
-    assert len(load_trace(path).start_ns) == sum(e["ph"] == "X" for e in told["traceEvents"])
+    path.write_text(json.dumps(trace, allow_nan=False))
+    assert len(load_trace(path).start_ns) == sum(e["ph"] == "X" for e in trace["traceEvents"])
 
 
 def test_ranks_are_those_of_the_incident_and_some_peers(run):

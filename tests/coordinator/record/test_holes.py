@@ -44,7 +44,7 @@ def test_holes_are_counted_by_what_was_lost_together(lacking, lost, longest, mos
     assert losses.records == 160 - len(lacking)
 
 
-def test_a_restart_and_steps_that_nobody_logs_are_no_holes():
+def test_a_restart_and_steps_that_are_not_logged_are_no_gaps():
     """What lacks before a rank goes back to an earlier step may have been late; every fifth step may be all there is."""
     losses = losses_of(log_of([(1, 18), (1, 19)], restart_at=20, rollback_steps=5))
     assert (losses.lost, losses.longest_steps) == (0, 0)
@@ -66,7 +66,7 @@ def test_ranks_that_are_there_no_more_are_gone():
     assert losses_of(log_of([(2, step) for step in range(20, 40)])).gone == {2}
 
 
-def test_a_log_that_lacks_most_tells_nothing():
+def test_a_log_that_lacks_most_gives_no_incident():
     """More holes than records."""
     log = log_of()
     kept = (log.columns["step"] % 8 == 0) | (log.columns["rank"] == 0)

@@ -31,7 +31,7 @@ def make(directory, **more):
     return Recorder(directory, START, NOW, **({"quota_bytes": 1 << 30} | more))
 
 
-def hear_steps(recorder, first, last):
+def receive_steps(recorder, first, last):
     for step in range(first, last):
         recorder.receive((MADE.batch(step, step + 1),), NOW + step)
 
@@ -44,14 +44,14 @@ def steps_of(directory):
     return next(log.columns["step"].tolist() for log in steplog.read(directory))[::4]
 
 
-def test_what_was_heard_comes_back_as_it_came(tmp_path):
+def test_what_was_received_comes_back_as_it_came(tmp_path):
     """Batches byte by byte, announcements whole, events and ticks, each at its time and in its place, over two parts."""
     recorder = make(tmp_path)
     batches = (MADE.batch(0, 1, ranks=(0, 1)), MADE.batch(0, 1, ranks=(2, 3), node="n1"))
     again = announce(0, 1, 2, 3, heartbeat_s=NOW + 9)
     changed = announce(0, 1, 2, 3, state="finished")
     asked = ev.CaptureAskedEvent(unix_s=NOW + 4.25, cause_id="api", ranks=(1, 2), steps=3)
-    heard = [
+    received = [
         (announce(0, 1, 2, 3), NOW + 0.1, ""),
         (batches, NOW + 1.0000001, ""),
         (ev.TickEvent(unix_s=0.0, cause_id="tick"), NOW + 2, ""),
@@ -60,7 +60,7 @@ def test_what_was_heard_comes_back_as_it_came(tmp_path):
         (asked, NOW + 4.25, "job"),
         (changed, NOW + 5, ""),
     ]
-    for number, (what, now_s, run) in enumerate(heard):
+    for number, (what, now_s, run) in enumerate(received):
         recorder.receive(what, now_s, run)
         if number == 3:
             assert flush(recorder)
@@ -68,8 +68,8 @@ def test_what_was_heard_comes_back_as_it_came(tmp_path):
     assert len(parts_of(tmp_path)) == 2
     start, *entries = read_parts(parts_of(tmp_path))
     assert start.what == START
-    assert [(entry.unix_s, entry.run) for entry in entries] == [(now_s, run) for _, now_s, run in heard]
-    for entry, (what, _, _) in zip(entries, heard, strict=True):
+    assert [(entry.unix_s, entry.run) for entry in entries] == [(now_s, run) for _, now_s, run in received]
+    for entry, (what, _, _) in zip(entries, received, strict=True):
         if isinstance(what, tuple):
             assert [(b.run, b.node, b.count) for b in entry.what] == [(b.run, b.node, b.count) for b in what]
             assert [split_columns(b.layout, b.records) for b in entry.what] == [
@@ -79,12 +79,12 @@ def test_what_was_heard_comes_back_as_it_came(tmp_path):
             assert entry.what == what
 
 
-def test_a_later_part_alone_says_who_there_is(tmp_path):
+def test_a_later_part_alone_shows_who_there_is(tmp_path):
     """With the first part gone, the head of the next one has the thresholds and each node's announcement."""
     recorder = make(tmp_path)
     recorder.receive(announce(0, 1, 2, 3), NOW)
     flush(recorder)
-    hear_steps(recorder, 0, 2)
+    receive_steps(recorder, 0, 2)
     recorder.receive(announce(0, 1, 2, 3, heartbeat_s=NOW + 9), NOW + 9)
     flush(recorder)
     parts_of(tmp_path)[0].unlink()
@@ -96,7 +96,7 @@ def test_a_later_part_alone_says_who_there_is(tmp_path):
 def test_a_recording_is_a_step_log(tmp_path):
     """Any reader of step logs can read it: rows by run, in order of arrival, columns that no one sent as null."""
     recorder = make(tmp_path)
-    hear_steps(recorder, 0, 12)
+    receive_steps(recorder, 0, 12)
     recorder.receive(ev.TickEvent(unix_s=NOW, cause_id="tick"), NOW + 20)
     flush(recorder)
     (log,) = steplog.read(tmp_path)
@@ -109,7 +109,7 @@ def test_the_oldest_parts_go_when_the_quota_is_reached(tmp_path):
     """The directory stays within its quota, but for the part just written; the youngest rows stay."""
     recorder = make(tmp_path, quota_bytes=25_000)
     for step in range(0, 40, 4):
-        hear_steps(recorder, step, step + 4)
+        receive_steps(recorder, step, step + 4)
         flush(recorder)
         assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 25_000
     assert 1 < len(parts_of(tmp_path)) < 10
@@ -121,11 +121,11 @@ def test_a_full_queue_costs_what_comes_last_and_is_counted(tmp_path):
     """Records beyond the bound are dropped and counted; announcements are kept, and there is room again after a part."""
     size = 10 * len(MADE.batch(0, 1).records)
     recorder = make(tmp_path, pending_max_bytes=size)
-    hear_steps(recorder, 0, 15)
+    receive_steps(recorder, 0, 15)
     recorder.receive(announce(0, 1, 2, 3), NOW + 15)
     assert recorder.counts() == {"written": 0, "dropped": 5 * 4}
     flush(recorder)
-    hear_steps(recorder, 20, 25)
+    receive_steps(recorder, 20, 25)
     flush(recorder)
     assert recorder.counts() == {"written": 15 * 4, "dropped": 5 * 4}
     assert steps_of(tmp_path) == [*range(10), *range(20, 25)]
@@ -136,12 +136,12 @@ def test_a_disk_that_fails_costs_nothing_while_memory_lasts(tmp_path, monkeypatc
     """What could not be written is written later, in its order, reported once."""
     recorder = make(tmp_path)
     recorder.receive(announce(0, 1, 2, 3), NOW)
-    hear_steps(recorder, 0, 2)
+    receive_steps(recorder, 0, 2)
     full = monkeypatch.context()
     with full as patch:
         patch.setattr(recorder_module, "write_part", _fail)
         assert not flush(recorder)
-        hear_steps(recorder, 2, 4)
+        receive_steps(recorder, 2, 4)
         assert not flush(recorder)
     assert parts_of(tmp_path) == []
     assert flush(recorder)
@@ -160,11 +160,11 @@ def _fail(*_):
 def test_a_bug_of_ours_costs_a_part_and_is_counted(tmp_path, monkeypatch):
     """Whatever goes wrong in writing, the coordinator goes on and the recorder begins another part."""
     recorder = make(tmp_path)
-    hear_steps(recorder, 0, 2)
+    receive_steps(recorder, 0, 2)
     with monkeypatch.context() as patch:
         patch.setattr(recorder_module, "write_part", lambda *_: {}["bug"])
         assert flush(recorder)
-    hear_steps(recorder, 2, 4)
+    receive_steps(recorder, 2, 4)
     assert flush(recorder)
     assert recorder.counts() == {"written": 8, "dropped": 8}
 
@@ -182,11 +182,11 @@ def test_nothing_but_ticks_is_no_part(tmp_path):
 def test_another_recorder_goes_on_after_the_first(tmp_path):
     """A second coordinator on the same directory: its parts follow, even with the clock set back; leftovers go."""
     first = make(tmp_path)
-    hear_steps(first, 5, 10)
+    receive_steps(first, 5, 10)
     flush(first)
     (tmp_path / "steps-00000000000000000001.parquet.partial").write_text("half")
     second = Recorder(tmp_path, START, NOW - 3600, quota_bytes=1 << 30)
-    hear_steps(second, 10, 12)
+    receive_steps(second, 10, 12)
     flush(second)
     assert sorted(file.suffix for file in tmp_path.iterdir()) == [".parquet", ".parquet"]
     kinds = [type(entry.what).__name__ for entry in read_parts(parts_of(tmp_path))]
@@ -204,11 +204,11 @@ async def test_parts_are_written_when_due_and_at_the_end(tmp_path):
     """Many rows make a part at once, few after `part_seconds`, and the rest when it is asked to stop."""
     recorder = make(tmp_path, part_rows=20, part_seconds=0.05)
     task = asyncio.create_task(recorder.keep_writing())
-    hear_steps(recorder, 0, 6)
+    receive_steps(recorder, 0, 6)
     await until(lambda: recorder.written == 24)
-    hear_steps(recorder, 6, 7)
+    receive_steps(recorder, 6, 7)
     await until(lambda: recorder.written == 28)
-    hear_steps(recorder, 7, 8)
+    receive_steps(recorder, 7, 8)
     recorder.stop()
     await asyncio.wait_for(task, 10)
     assert steps_of(tmp_path) == list(range(8))
@@ -216,7 +216,7 @@ async def test_parts_are_written_when_due_and_at_the_end(tmp_path):
         task.cancel()
 
 
-async def test_a_coordinator_records_what_it_hears_until_its_end(tmp_path):
+async def test_a_coordinator_records_what_it_receives_until_its_end(tmp_path):
     """Records, announcements and time reach the directory, the metric counts them, and a replay judges as many steps."""
     settings = {"record_directory": str(tmp_path), "record_quota_bytes": 1 << 20, "broker_port": free_port()}
     async with running(**settings) as coordinator:
@@ -235,6 +235,6 @@ async def test_a_coordinator_records_what_it_hears_until_its_end(tmp_path):
         assert 'lockstep_coordinator_records_recorded_total{state="dropped"} 0.0' in text
         for step in range(30, 34):
             coordinator._on_message(MADE.batch(step, step + 1), Receipt(step + 1))
-    told = rerun(read_parts(parts_of(tmp_path)))
-    assert told.judged == 34
-    assert told.nodes == {"job": dict.fromkeys(range(4), "n0")}
+    replayed = rerun(read_parts(parts_of(tmp_path)))
+    assert replayed.judged == 34
+    assert replayed.nodes == {"job": dict.fromkeys(range(4), "n0")}

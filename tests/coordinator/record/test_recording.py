@@ -39,9 +39,9 @@ def flush(*recorders):
         assert asyncio.run(each.flush())
 
 
-def told_again(directory, shape=None):
-    told = rerun(read_parts(parts_of(directory)), shape)
-    return [to_line(each, nodes=told.nodes.get(each.run)) for each in told.incidents.values()], told
+def replay_lines(directory, shape=None):
+    replayed = rerun(read_parts(parts_of(directory)), shape)
+    return [to_line(each, nodes=replayed.nodes.get(each.run)) for each in replayed.incidents.values()], replayed
 
 
 def profiled(log, steps=range(63, 70), ranks=(5, 1)):
@@ -68,7 +68,7 @@ SCENARIOS = {
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_the_same_came_in_so_the_same_is_told(tmp_path, name):
+def test_the_same_messages_give_the_same_incidents(tmp_path, name):
     """Parts of many sizes, captures answered or refused, late records: ids, words, steps and losses are the live ones."""
     made = generate(SCENARIOS[name])
     log = profiled(made.log(run="night")) if name == "captured" else made.log(run="night")
@@ -83,14 +83,14 @@ def test_the_same_came_in_so_the_same_is_told(tmp_path, name):
             gathered=name in ("two nodes", "restart"),
         )
         flush(tap)
-    lines, told = told_again(tmp_path)
+    lines, replayed = replay_lines(tmp_path)
     assert lines == live.lines()
-    assert dict(told.rejected) == {reason: count for reason, count in live.runs.rejected.items() if count}
-    assert told.judged == live.runs.detection.steps
+    assert dict(replayed.rejected) == {reason: count for reason, count in live.runs.rejected.items() if count}
+    assert replayed.judged == live.runs.detection.steps
     assert (len(lines) > 0) is bool(SCENARIOS[name].faults)
 
 
-def test_two_runs_under_one_coordinator_are_told_apart(tmp_path):
+def test_two_runs_under_one_coordinator_are_distinguished(tmp_path):
     """One recording holds all runs; each keeps its own incidents."""
     tap = recorder(tmp_path)
     live = Live(tap=tap)
@@ -98,12 +98,12 @@ def test_two_runs_under_one_coordinator_are_told_apart(tmp_path):
         made = generate(replace(JOB, seed=seed))
         live.play(made.log(run=run), made.topology)
     flush(tap)
-    lines, _ = told_again(tmp_path)
+    lines, _ = replay_lines(tmp_path)
     assert lines == live.lines()
     assert {line["run"] for line in lines} == {"day", "night"}
 
 
-def test_a_coordinator_that_restarts_is_told_through(tmp_path):
+def test_a_coordinator_that_restarts_is_replayed_through(tmp_path):
     """Two coordinators on one state and one recording: the second one's incidents go on from the first one's."""
     made = generate(JOB)
     log = made.log(run="night")
@@ -118,7 +118,7 @@ def test_a_coordinator_that_restarts_is_told_through(tmp_path):
     heir.play(log, made.topology, first=0.5)
     flush(second)
     store.close()
-    lines, _ = told_again(tmp_path / "log")
+    lines, _ = replay_lines(tmp_path / "log")
     assert lines == heir.lines()
     assert len(lines) == 1
 
@@ -134,7 +134,7 @@ def test_other_thresholds_are_replayed(tmp_path):
     live.perform(live.runs.adopt(lambda _: deaf, log.arrival_ns[0] / 1e9 + 30), log.arrival_ns[0] / 1e9 + 30)
     live.play(log, made.topology, first=0.3)
     flush(tap)
-    lines, _ = told_again(tmp_path)
+    lines, _ = replay_lines(tmp_path)
     assert lines == live.lines()
     assert [line["kind"] for line in lines if line["kind"] == "slow_rank"] == []
 
@@ -147,7 +147,7 @@ def test_a_run_that_begins_under_other_thresholds_is_judged_by_them(tmp_path):
     live = Live(tap=tap, policy=deaf)
     live.play(made.log(run="night"), made.topology)
     flush(tap)
-    assert told_again(tmp_path)[0] == live.lines()
+    assert replay_lines(tmp_path)[0] == live.lines()
 
 
 def test_lost_parts_cost_what_they_held(tmp_path):
@@ -162,7 +162,7 @@ def test_lost_parts_cost_what_they_held(tmp_path):
     parts = parts_of(tmp_path)
     for part in (parts[0], parts[6]):
         part.unlink()
-    lines, _ = told_again(tmp_path)
+    lines, _ = replay_lines(tmp_path)
     assert [(line["ranks"], line["cause"]) for line in lines if line["kind"] == "slow_rank"] == [([5], "data")]
 
 
@@ -173,13 +173,13 @@ def test_groups_by_hand_take_the_place_of_the_announced_ones(tmp_path):
     live = Live(tap=tap)
     live.play(made.log(run="night"), made.topology)
     flush(tap)
-    lines, _ = told_again(tmp_path, lambda world: topology_of(world, "tp=2,dp=4"))
+    lines, _ = replay_lines(tmp_path, lambda world: topology_of(world, "tp=2,dp=4"))
     assert [line["ranks"] for line in lines] == [[5]]
     with pytest.raises(ConfigError, match="expected tp\\*cp\\*dp\\*pp = world size 8"):
-        told_again(tmp_path, lambda world: topology_of(world, "tp=2,dp=8"))
+        replay_lines(tmp_path, lambda world: topology_of(world, "tp=2,dp=8"))
 
 
-def test_records_that_lie_are_told_as_live(tmp_path):
+def test_records_that_lie_are_replayed_as_live(tmp_path):
     """Frozen counters, clocks years ahead, numbers at the edge of 64 bits, no times at all: counted alike, found alike."""
     made = generate(JOB)
     log = made.log(run="night")
@@ -194,10 +194,10 @@ def test_records_that_lie_are_told_as_live(tmp_path):
     live = Live(tap=tap)
     live.play(log, made.topology)
     flush(tap)
-    lines, told = told_again(tmp_path)
+    lines, replayed = replay_lines(tmp_path)
     assert lines == live.lines()
-    assert dict(told.rejected) == {reason: count for reason, count in live.runs.rejected.items() if count}
-    assert told.rejected["impossible"] > 10
+    assert dict(replayed.rejected) == {reason: count for reason, count in live.runs.rejected.items() if count}
+    assert replayed.rejected["impossible"] > 10
     assert [line["ranks"] for line in lines if line["kind"] == "slow_rank"] == [[5]]
 
 

@@ -26,11 +26,11 @@ def job(**changed):
 
 def replayed(log, degrees="tp=2,dp=4", **more):
     """Return the incidents of a log as JSON objects."""
-    told = replay(log, topology_of(world_size_of(degrees, log), degrees), POLICY, **more)
-    return [to_line(incident) for incident in told.incidents.values()]
+    outcome = replay(log, topology_of(world_size_of(degrees, log), degrees), POLICY, **more)
+    return [to_line(incident) for incident in outcome.incidents.values()]
 
 
-def test_a_slow_rank_is_told_with_all_that_a_reader_needs():
+def test_a_slow_rank_is_printed_with_all_that_a_reader_needs():
     """Rank, cause, domain, begin, naming and end, slowdown and loss, and the evidence in words."""
     (line,) = replayed(generate_job(job()).log(run="night"))
     assert {name: line[name] for name in ("run", "kind", "cause", "scope", "ranks", "domain")} == {
@@ -78,22 +78,22 @@ def test_restarts_and_pauses_are_no_incidents_and_lose_no_step():
     """A rollback after minutes, checkpoints and evaluations: every step of both attempts is judged, nothing is reported."""
     restarted = job(faults=(), steps=200, interruptions=Interruptions(restart_at=120, missing=0.0, late=0.0))
     recording = generate_job(restarted)
-    told = replay(recording.log(), recording.topology, POLICY)
-    assert told.judged == 200
-    assert told.incidents == {}
-    assert sum(told.rejected.values()) == 0
+    outcome = replay(recording.log(), recording.topology, POLICY)
+    assert outcome.judged == 200
+    assert outcome.incidents == {}
+    assert sum(outcome.rejected.values()) == 0
 
 
 def test_late_and_missing_records_are_counted_not_fatal():
     """What arrives after its step was judged is refused by reason, as live."""
     recording = generate_job(job(degrees="dp=8", interruptions=Interruptions(late=0.02, missing=0.01)))
-    told = replay(recording.log(), recording.topology, POLICY)
-    assert told.rejected["late"] > 10
-    assert [incident.ranks for incident in told.incidents.values()] == [(5,)]
+    outcome = replay(recording.log(), recording.topology, POLICY)
+    assert outcome.rejected["late"] > 10
+    assert [incident.ranks for incident in outcome.incidents.values()] == [(5,)]
 
 
 @pytest.mark.parametrize("lie", ["clock", "frozen step", "account"])
-def test_a_lying_rank_silences_nobody(tmp_path, lie):
+def test_a_lying_rank_silences_no_one(tmp_path, lie):
     """A clock an hour off, a step counter that stands still, parts beyond the step: the others are judged without."""
     log = generate_job(job()).log(optional=False)
     liar = log.columns["rank"] == 2
@@ -119,7 +119,7 @@ def test_a_whole_node_is_a_node():
     assert (line["scope"], line["ranks"]) == ("rank", list(range(8, 12)))
 
 
-def test_a_slow_link_is_told_by_its_group():
+def test_a_slow_link_is_named_by_its_group():
     """A tensor group whose transfers take twice as long: cause link, scope group, and no rank is blamed."""
     slow = Fault(cause="link", ranks=(2,), ratio=1.0, kinds=("tp",), wanted="group", begin=60)
     (line,) = replayed(generate_job(job(faults=(slow,))).log())
@@ -127,7 +127,7 @@ def test_a_slow_link_is_told_by_its_group():
     assert line["domain"] == {"kind": "tp", "id": "tp1"}
 
 
-def test_a_job_is_told_as_a_job():
+def test_a_slower_job_is_named_as_a_job():
     """When every rank waits for data long enough, the incident is the job's."""
     slow = Fault(cause="data", ranks=tuple(range(8)), ratio=0.2, wanted="job", begin=60)
     lines = replayed(generate_job(job(steps=200, faults=(slow,))).log())
@@ -146,7 +146,7 @@ def test_a_log_that_does_not_fit_its_domains_is_refused():
         replayed(log)
 
 
-def test_an_empty_log_tells_nothing():
+def test_an_empty_log_gives_no_incident():
     """No row, no incident."""
     log = generate_job(job(steps=1)).log()
     empty = StepLog("run", {name: values[:0] for name, values in log.columns.items()})

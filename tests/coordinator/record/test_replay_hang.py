@@ -34,14 +34,14 @@ def silent(log, *, after, seconds, lacking=()):
     return rows(log, ~((step == after) & np.isin(rank, lacking)))
 
 
-def told(log, policy=TRUSTING, *, degrees="dp=8", **more):
+def replay_lines(log, policy=TRUSTING, *, degrees="dp=8", **more):
     lines = [to_line(incident) for incident in replay(log, topology_of(8, degrees), policy, **more).incidents.values()]
     return [line for line in lines if line["kind"] == "hang"]
 
 
 def test_the_rank_that_lacks_the_last_step_before_a_silence_has_not_arrived():
     """A minute without records, behind a step that one rank did not end: one incident, closed when steps come again."""
-    (line,) = told(silent(log_of(), after=50, seconds=60, lacking=(5,)))
+    (line,) = replay_lines(silent(log_of(), after=50, seconds=60, lacking=(5,)))
     assert {name: line[name] for name in ("cause", "scope", "ranks", "domain", "onset_step", "closed_step")} == {
         "cause": "unknown",
         "scope": "rank",
@@ -58,21 +58,21 @@ def test_the_rank_that_lacks_the_last_step_before_a_silence_has_not_arrived():
 def test_a_log_that_ends_is_no_hang(lacking):
     """Whether all ranks ended the last step or not."""
     log = log_of(steps=60)
-    assert told(rows(log, ~((log.columns["step"] == 59) & np.isin(log.columns["rank"], lacking)))) == []
+    assert replay_lines(rows(log, ~((log.columns["step"] == 59) & np.isin(log.columns["rank"], lacking)))) == []
 
 
 def test_a_silence_that_explains_nothing_is_no_incident():
     """All ranks ended the same step, as when a job is killed and started again minutes later."""
-    assert told(silent(log_of(), after=50, seconds=200)) == []
-    assert told(log_of(steps=160, restart_at=80)) == []
+    assert replay_lines(silent(log_of(), after=50, seconds=200)) == []
+    assert replay_lines(log_of(steps=160, restart_at=80)) == []
 
 
 def test_lost_records_are_no_late_ranks():
     """Where records get lost now and then, one that lacks before a silence names no one."""
     log = log_of()
     lost = (log.columns["step"] == 30) & (log.columns["rank"] == 2)
-    assert told(silent(rows(log, ~lost), after=50, seconds=60, lacking=(5,))) == []
-    assert told(silent(log_of(), after=50, seconds=60, lacking=(5,)), Policy()) == []
+    assert replay_lines(silent(rows(log, ~lost), after=50, seconds=60, lacking=(5,))) == []
+    assert replay_lines(silent(log_of(), after=50, seconds=60, lacking=(5,)), Policy()) == []
 
 
 def hung(*, ranks, records, at=70, **more):
@@ -85,7 +85,7 @@ def hung(*, ranks, records, at=70, **more):
 
 def test_a_rank_that_lacks_its_last_two_records_before_a_restart_has_not_arrived():
     """In a log of 70 steps that lost none in its midst, two that lack together are no chance: by default thresholds."""
-    (line,) = told(hung(ranks=[5], records=2), Policy())
+    (line,) = replay_lines(hung(ranks=[5], records=2), Policy())
     assert {name: line[name] for name in ("scope", "ranks", "domain", "onset_step")} == {
         "scope": "rank",
         "ranks": [5],
@@ -100,7 +100,7 @@ def test_a_rank_that_lacks_its_last_two_records_before_a_restart_has_not_arrived
 def test_a_group_that_lacks_the_last_record_is_named_with_its_domain():
     """Ranks on both hosts lack one record each: the domain that they are is the one where they are waited for."""
     log = hung(ranks=[1, 3, 5, 7], records=1, degrees="tp=2,dp=4")
-    (line,) = told(log, Policy(), degrees="tp=2,dp=4", ranks_per_node=4)
+    (line,) = replay_lines(log, Policy(), degrees="tp=2,dp=4", ranks_per_node=4)
     assert (line["ranks"], line["domain"], line["onset_step"]) == ([1, 3, 5, 7], {"kind": "dp", "id": "dp1"}, 70)
 
 
@@ -112,19 +112,19 @@ def test_a_group_that_lacks_the_last_record_is_named_with_its_domain():
 def test_what_a_loss_explains_as_well_is_no_hang(ranks, records, per_node):
     """Restarts come without hangs, and one record, or one batch, gets lost."""
     log = hung(ranks=ranks, records=records)
-    assert told(log, Policy(), degrees="dp=8", ranks_per_node=per_node) == []
+    assert replay_lines(log, Policy(), degrees="dp=8", ranks_per_node=per_node) == []
 
 
 def test_what_was_lost_at_once_before_may_be_lost_so_again():
     """Two records in a row that a rank lacks in the midst of the log excuse two at its end."""
     log = hung(ranks=[5], records=2)
     burst = (log.columns["rank"] == 2) & np.isin(log.columns["step"], [90, 91])
-    assert told(rows(log, ~burst), Policy()) == []
+    assert replay_lines(rows(log, ~burst), Policy()) == []
 
 
 def test_single_losses_excuse_no_two_records_in_a_row():
     """One record in a thousand gets lost, each by itself, as in most logs."""
-    (line,) = told(hung(ranks=[5], records=2, missing=0.001), Policy())
+    (line,) = replay_lines(hung(ranks=[5], records=2, missing=0.001), Policy())
     assert line["ranks"] == [5]
 
 
@@ -134,4 +134,4 @@ def test_a_log_that_was_cut_is_no_hang(order, share):
     log = log_of(steps=110, restart_at=71)
     kept = np.argsort(log.columns["rank"], kind="stable") if order == "rank" else np.arange(log.count)
     kept = np.sort(kept[: round(share * log.count)])
-    assert told(rows(log, kept), Policy(), lenient=True) == []
+    assert replay_lines(rows(log, kept), Policy(), lenient=True) == []

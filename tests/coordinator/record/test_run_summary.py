@@ -91,8 +91,10 @@ def test_every_second_is_in_one_category():
 def test_days_sum_to_the_run():
     """Steps belong to the day in UTC on which they end, what an incident cost to the day on which it opened."""
     opened = [(MIDNIGHT_S - 3) * NS, (MIDNIGHT_S + 3) * NS]
-    told = [incident(at, run="job", lost_device_seconds=1.0 + at, opened_unix_ns=ns) for at, ns in enumerate(opened)]
-    summary = summarise_run(log_of([1.0] * 12), told)
+    incidents = [
+        incident(at, run="job", lost_device_seconds=1.0 + at, opened_unix_ns=ns) for at, ns in enumerate(opened)
+    ]
+    summary = summarise_run(log_of([1.0] * 12), incidents)
     assert [(day.date, day.steps, day.device_seconds[STRAGGLERS]) for day in summary.days] == [
         ("2026-09-21", 4, 1.0),
         ("2026-09-22", 8, 2.0),
@@ -103,12 +105,12 @@ def test_days_sum_to_the_run():
 
 def test_an_incident_costs_no_more_than_there_was():
     """Its cost is an estimate; a hang's silence is in the stalls already, and another run's is another run's."""
-    told = [
+    incidents = [
         incident(1, run="job", lost_device_seconds=1e6, opened_unix_ns=(MIDNIGHT_S - 1) * NS),
         incident(2, run="job", kind="hang", lost_device_seconds=7.0, opened_unix_ns=(MIDNIGHT_S - 1) * NS),
         incident(3, run="other", lost_device_seconds=7.0, opened_unix_ns=(MIDNIGHT_S - 1) * NS),
     ]
-    summary = summarise_run(log_of([1.0] * 4), told)
+    summary = summarise_run(log_of([1.0] * 4), incidents)
     assert (summary.device_seconds[STRAGGLERS], summary.goodput_ratio) == (4.0 * RANKS, 0.0)
     assert [each["id"] for each in summary.incidents] == ["job-1", "job-2"]
     assert summary.incidents[0]["lost_device_hours"] == pytest.approx(1e6 / 3600)
@@ -149,8 +151,8 @@ def test_a_generated_run_with_a_slow_rank():
     slow = Fault(cause="compute", ranks=(3,), ratio=0.3, begin=60, end=120)
     job = Scenario(name="job", degrees="dp=4", seed=3, steps=300, interruptions=interruptions, faults=(slow,))
     log = generate(job).log(run="job")
-    told = replay(log, topology_of(4, ""), Policy(), ranks_per_node=2)
-    summary = summarise_run(log, told.incidents.values())
+    replayed = replay(log, topology_of(4, ""), Policy(), ranks_per_node=2)
+    summary = summarise_run(log, replayed.incidents.values())
     assert summary.attempts == 2
     assert summary.device_seconds[RESTARTS] == pytest.approx(4 * 180.0, rel=0.02)
     assert summary.device_seconds[CHECKPOINTS] == pytest.approx(4 * 3.0 * 2, rel=0.6)

@@ -74,7 +74,7 @@ def test_rows_come_in_order_of_arrival(tmp_path):
     assert (np.diff(log.arrival_ns) > 0).all()
 
 
-def test_runs_are_told_apart(tmp_path):
+def test_runs_are_distinguished(tmp_path):
     """One file may hold several runs; each is a log of its own, by name."""
     names = np.where(columns()["rank"] == 2, "b", "a")
     logs = steplog.read(foreign(tmp_path / "log.parquet", run=names))

@@ -25,7 +25,7 @@ def described(made, name, run=""):
     return next(item for item in made.describe(run) if item["name"] == name)
 
 
-def test_the_later_layer_wins_and_says_where_it_comes_from():
+def test_the_later_layer_wins_and_names_its_origin():
     """Default, configuration, all runs, one run."""
     made = control(slow_floor_ratio=0.05)
     name = "excess.floor_ratio"

@@ -100,7 +100,7 @@ def test_a_policy_file_goes_before_the_keys_of_the_configuration(files):
     assert (made.policy().excess.floor_ratio, made.policy().run.recover_steps) == (0.05, 30)
 
 
-async def test_a_running_coordinator_reloads_and_says_so_in_its_metrics(files):
+async def test_a_running_coordinator_reloads_and_shows_it_in_its_metrics(files):
     """The metrics of Prometheus's own convention, and the count of changes."""
     config, policy = files
     prefix = "lockstep_coordinator_"

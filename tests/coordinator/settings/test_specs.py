@@ -28,7 +28,7 @@ def test_the_nearest_word_counts():
     assert specs.of("big-7") is None
 
 
-def test_there_is_room_for_so_many():
+def test_so_many_fit():
     """A run that has one may have another; one more run may not."""
     specs = Specs(given=dict.fromkeys(map(str, range(RUNS_MAX)), "x"))
     specs.check_capacity("3")

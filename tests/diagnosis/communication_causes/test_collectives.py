@@ -49,21 +49,21 @@ def test_bus_factors_of_nccl_tests(kind, factor):
     assert math.isnan(bus_factor("barrier", 4))
 
 
-def said(name, **more) -> CollectiveArguments:
+def call_arguments(name, **more) -> CollectiveArguments:
     return CollectiveArguments(name=name, group="7", ranks=(0, 1, 2, 3), group_size=4, **more)
 
 
 def test_bytes_are_those_of_the_whole_group():
     """All-reduce: in; all-gather: out; reduce-scatter: in; HCCL counts one rank's part of the last two."""
     arguments = [
-        said("allreduce", in_elements=10, out_elements=10, dtype="Float"),
-        said("_allgather_base", in_elements=10, out_elements=40, dtype="BFloat16"),
-        said("_reduce_scatter_base", in_elements=40, out_elements=10, dtype="Half"),
-        said("allgather", in_elements=10, dtype="FP32"),
-        said("reducescatter", out_elements=10, dtype="BFP16"),
-        said("allreduce", in_elements=10, out_elements=10, dtype="what?"),
-        said("barrier", in_elements=0, out_elements=0, dtype="Float"),
-        said("allreduce", in_elements=1 << 61, out_elements=1 << 61, dtype="Float"),
+        call_arguments("allreduce", in_elements=10, out_elements=10, dtype="Float"),
+        call_arguments("_allgather_base", in_elements=10, out_elements=40, dtype="BFloat16"),
+        call_arguments("_reduce_scatter_base", in_elements=40, out_elements=10, dtype="Half"),
+        call_arguments("allgather", in_elements=10, dtype="FP32"),
+        call_arguments("reducescatter", out_elements=10, dtype="BFP16"),
+        call_arguments("allreduce", in_elements=10, out_elements=10, dtype="what?"),
+        call_arguments("barrier", in_elements=0, out_elements=0, dtype="Float"),
+        call_arguments("allreduce", in_elements=1 << 61, out_elements=1 << 61, dtype="Float"),
     ]
     events = [
         made("nccl", KERNEL, (0, 7), 100 * at, 50, WorkKind.COMMUNICATION, 7, collective=each)
@@ -78,9 +78,9 @@ def test_bytes_are_those_of_the_whole_group():
 
 def test_a_kernel_without_arguments_asks_its_operator():
     """RCCL's generic kernels name nothing: record_param_comms, which launched them, does."""
-    told = said("allreduce", in_elements=10, out_elements=10, dtype="BFloat16", sequence=3)
+    call = call_arguments("allreduce", in_elements=10, out_elements=10, dtype="BFloat16", sequence=3)
     events = [
-        made("record_param_comms", OPERATOR, 1, 0, 50, external=5, collective=told),
+        made("record_param_comms", OPERATOR, 1, 0, 50, external=5, collective=call),
         made("cudaLaunchKernel", "cuda_runtime", 1, 10, 5, correlation=9, external=5),
         made("ncclDevKernel_Generic", KERNEL, (0, 1), 100, 900, WorkKind.COMMUNICATION, 1, correlation=9),
     ]

@@ -28,7 +28,7 @@ def trace(rank, late_ms):
     return columns_of(events, about=TraceAbout(vendor="nvidia", rank=rank, host="n", clock_is_shared=True))
 
 
-def test_the_late_rank_is_found_and_refusals_say_why():
+def test_the_late_rank_is_found_and_refusals_give_the_reason():
     """Rank 1 is 30 ms late: one finding. Rules without evidence refuse, each once."""
     causes = judge_communication({0: trace(0, 0), 1: trace(1, 30)}, 500 * MS, steps=5)
     assert [(each.cause, each.ranks, each.lost_ns) for each in causes.findings] == [

@@ -147,7 +147,7 @@ def test_a_healthy_job_has_no_straggler():
         assert judge_waiting(match_collectives(job(arrivals, 4 * MS)), WINDOW_NS) == []
 
 
-def test_a_wait_that_costs_nothing_is_not_told():
+def test_a_wait_that_costs_nothing_is_not_reported():
     """Below 1 % of the window it is no finding."""
     table = match_collectives(job(steps([0, 0, 0, 60]), 4 * MS))
     assert judge_waiting(table, 5 * 60 * MS * 100 + 1) == []
@@ -198,7 +198,7 @@ def test_even_transmissions_are_no_finding():
 
 
 @pytest.mark.parametrize(("computed_ms", "lost_ms"), [(0, 60), (40, 20), (60, None)])
-def test_waiting_beside_computation_costs_nothing(computed_ms, lost_ms):
+def test_waiting_during_computation_costs_nothing(computed_ms, lost_ms):
     """Who waits in a collective and computes meanwhile loses the rest only; ranks of unknown computation all of it."""
     table = match_collectives(job(steps([0, 0, 60, 0]), 4 * MS))
     start_ns = table.start_ns[:, 0]
@@ -296,7 +296,7 @@ def test_a_slow_link_of_one_group_makes_no_slow_rank_in_another():
     assert judge_waiting(_two_by_two([40] * 4, tensor_ms=(4, 30)), 400 * MS) == []
 
 
-def test_other_groups_collectives_beside_computation_are_computing():
+def test_other_groups_collectives_during_computation_are_computing():
     """Who computes while a collective of another group runs has computed."""
     table = _two_by_two([40, 40, 40, 60])
     rows = table.rows_of(("tp1", (2, 3)))

@@ -9,7 +9,7 @@ MS = 1000
 GC = "Python GC"
 
 
-def test_recorded_collections_are_told_with_count_and_longest():
+def test_recorded_collections_are_reported_with_count_and_longest():
     """Torch writes them as events where it is asked to."""
     (finding,) = judge_collections(view([frame(GC, 0, 5 * MS), frame(GC, 50 * MS, 15 * MS)], 100 * MS))
     assert (finding.cause, finding.confidence, finding.lost_ns) == ("gc", HIGH, 20_000_000)
@@ -95,7 +95,7 @@ def test_a_gap_that_shows_something_is_no_collection(between):
     assert isinstance(judge_collections(view(_gap(between=between), 400 * MS)), NotJudged)
 
 
-def test_without_a_device_a_gap_says_nothing():
+def test_without_a_device_a_gap_is_no_evidence():
     """A thread without events may do anything."""
     events = [span("aten::mm", 0, 5), span("aten::mm", 300 * MS, 5)]
     assert isinstance(judge_collections(view(events, 400 * MS)), NotJudged)

@@ -74,7 +74,7 @@ def test_nested_spans_are_counted_once():
     assert finding.subject == "bytecode_tracing (dynamo_timed)"
 
 
-def test_many_calls_of_canns_compiler_are_told_however_short():
+def test_many_calls_of_canns_compiler_are_reported_however_short():
     """The vendor's own limit is a count."""
     events = [call("AscendCL@aclopCompileAndExecute", at, 0.001) for at in range(20)]
     assert judge_compilation(view(events, 100)) != []

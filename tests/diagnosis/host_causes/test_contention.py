@@ -28,7 +28,7 @@ def test_limit_of_waiting(wait, named):
     assert bool(_judge(run_queue_wait_ns=wait, throttled_ns=0)) is named
 
 
-def test_a_throttled_group_is_told_as_such():
+def test_a_throttled_group_is_reported_as_such():
     """No one else is to blame: the container's limit is."""
     (finding,) = _judge(run_queue_wait_ns=0, throttled_ns=SECOND)
     assert finding.confidence == HIGH

@@ -122,13 +122,13 @@ def test_the_measured_queue_decides(found, cause, confidence):
 
 
 @pytest.mark.parametrize(
-    ("held_ms", "said"), [(50, "about 4 workers keep up"), (99, "about 32 workers keep up at least")]
+    ("held_ms", "expected_text"), [(50, "about 4 workers keep up"), (99, "about 32 workers keep up at least")]
 )
-def test_the_finding_says_how_many_workers_keep_up(held_ms, said):
+def test_the_finding_states_how_many_workers_keep_up(held_ms, expected_text):
     """Two that never rest and are waited for half of the time make half of the batches; beyond 16 times no number fits."""
     found = samples(0, 0, 0, 0, cpu_ratio=1.0)
     finding = _one(judge_loader(view([loader(0, held_ms * MS, WORKERS)], 100 * MS), loader=found))
-    assert any(said in sentence for sentence in finding.evidence)
+    assert any(expected_text in sentence for sentence in finding.evidence)
 
 
 def test_batches_that_are_there_and_taken_over_slowly_are_fetching():

@@ -29,14 +29,14 @@ def test_the_device_waits_for_a_launch_that_ends_after_it_became_idle():
     assert list(zip(waits.start_ns.tolist(), waits.end_ns.tolist(), strict=True)) == [(0, 5000), (8000, 25_000)]
 
 
-def test_a_device_that_was_given_its_work_in_time_waits_for_nobody():
+def test_a_device_that_was_given_its_work_in_time_waits_for_nothing():
     """Launches far ahead: gaps between kernels are not the host's."""
     events = [call("cudaLaunchKernel", at, 1, correlation=at + 1) for at in range(5)]
     events += [kernel("k", 10 + at * 20, 2, correlation=at + 1) for at in range(5)]
     assert launch_waits(view(events, 100)).measure_ns() == 1000  # the first launch
 
 
-def test_work_without_a_launch_in_the_trace_waited_for_nobody_known():
+def test_work_without_a_launch_in_the_trace_waited_for_nothing_known():
     """What was launched before the trace began is not charged to the host."""
     events = _launched(5)
     assert launch_waits(view([event for event in events if event.category == "kernel"], 100)).measure_ns() == 0
@@ -66,7 +66,7 @@ def test_long_kernels_that_wait_for_launches_are_none():
     assert judge_dispatch(view(_launched(10, every_us=60, busy_us=30), 600)) == []
 
 
-def test_sequences_are_told_with_what_fusing_would_give_back():
+def test_sequences_are_reported_with_what_fusing_would_give_back():
     """The finding names the sequence; the loss is the device's wait for launches."""
     (finding,) = judge_dispatch(view(_launched(20, names="k"), 400))
     assert finding.subject.startswith("k + k")

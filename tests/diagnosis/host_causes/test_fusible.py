@@ -13,7 +13,7 @@ def _line_of(text, busy_us=2, **more):
     return view([kernel(letter, at * SLOT_US, busy_us, **more) for at, letter in enumerate(text)], SLOT_US * len(text))
 
 
-def test_a_sequence_is_told_with_its_count_and_times():
+def test_a_sequence_is_reported_with_its_count_and_times():
     """Five times "ab": 12 us from a's start to b's end, 4 of them in kernels, 8 idle."""
     (found,) = fusible_sequences(_line_of("abXabYabZabVabW"))
     assert (found.kernels, found.count) == (("a", "b"), 5)
@@ -25,7 +25,7 @@ def test_four_times_are_too_few():
     assert fusible_sequences(_line_of("abXabYabZabV")) == []
 
 
-def test_the_longest_sequence_holds_most_and_its_parts_are_not_told_again():
+def test_the_longest_sequence_holds_most_and_its_parts_are_not_reported_again():
     """A kernel counts in one sequence only."""
     (found,) = fusible_sequences(_line_of("abcdXabcdYabcdZabcdVabcdW"))
     assert (found.kernels, found.count) == (("a", "b", "c", "d"), 5)
@@ -40,7 +40,7 @@ def test_what_a_sequence_repeats_is_its_unit(text, unit):
     assert FusibleSequence(tuple(text), 5, 1, 1, 1).unit == tuple(unit)
 
 
-def test_what_remains_of_a_shared_part_is_told_apart():
+def test_what_remains_of_a_shared_part_is_reported_separately():
     """Of "abc" and "ab" alone each comes often enough: they are two sequences."""
     text = "".join(f"abc{filler}" for filler in "UVWXYZ") + "".join(f"ab{filler}" for filler in "12345")
     found = fusible_sequences(_line_of(text))
@@ -66,7 +66,7 @@ def test_busy_sequences_are_not_worth_fusing():
     assert fusible_sequences(_line_of(text, busy_us=2.4)) != []
 
 
-def test_sequences_below_a_hundredth_of_the_window_are_not_told():
+def test_sequences_below_a_hundredth_of_the_window_are_not_reported():
     """60 us of 6,001."""
     events = [kernel(letter, at * SLOT_US, 2) for at, letter in enumerate("abXabYabZabVabW")]
     assert fusible_sequences(view(events, 6000)) != []
@@ -94,7 +94,7 @@ def test_long_gaps_end_a_sequence():
         assert len(fusible_sequences(view(events, 25_000))) == count
 
 
-def test_serial_numbers_in_names_do_not_tell_operators_apart():
+def test_serial_numbers_in_names_do_not_distinguish_operators():
     """Ascend's graph mode numbers every operator."""
     names = [f"Mul-op{at}" if at % 3 == 0 else f"Add_{at}" if at % 3 == 1 else f"filler{at}x" for at in range(15)]
     events = [kernel(name, at * SLOT_US, 2) for at, name in enumerate(names)]

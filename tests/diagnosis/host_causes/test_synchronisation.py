@@ -205,7 +205,7 @@ def test_a_graphs_launch_stands_for_all_its_kernels():
 
 
 @pytest.mark.parametrize(("count", "named"), [(20, False), (21, True)])
-def test_many_synchronised_batch_norms_are_told(count, named):
+def test_many_synchronised_batch_norms_are_reported(count, named):
     """More than 20 a step, as the vendor has it."""
     events = [span("SyncBatchNorm", at, 0.5) for at in range(count)]
     events += [span("SyncBatchNormBackward", at + 50, 0.5) for at in range(count)]

@@ -85,7 +85,7 @@ def test_dimensions_that_either_lacks_count_nothing(absent):
     assert count_far(values, peers, LIMIT).tolist() == plain_loop(values, peers, range(400))
 
 
-def test_nobody_measured_anything():
+def test_nothing_was_measured():
     """Only beta is left."""
     values = points("uniform", 300, np.random.default_rng(9))
     values[1:] = np.nan

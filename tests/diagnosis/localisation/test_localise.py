@@ -59,7 +59,7 @@ def job(workers=200, **change) -> PatternMatrix:
     return matrix_of(values)
 
 
-def test_how_a_function_differs_is_told_with_numbers():
+def test_how_a_function_differs_is_reported_with_numbers():
     """Beta too high, mu too low, against the peers' reference, on the rank that it is, and what it costs."""
     (found,) = localise(job(w17=(0.3, 0.5, 0.05))).abnormal
     assert found.ranks.tolist() == found.unlike.tolist() == [17]
@@ -81,7 +81,7 @@ def test_functions_are_ranked_by_lost_time():
 
 
 @pytest.mark.parametrize("healthy_count", [20, 40, 55])
-def test_a_device_that_is_faster_costs_nobody_anything(healthy_count):
+def test_a_device_that_is_faster_costs_nothing(healthy_count):
     """When up to 90 % are throttled, of whom few or all may pass for the reference, the healthy rest is not blamed."""
     values = healthy(200, np.random.default_rng(3))
     values[GEMM, 0, healthy_count:] *= 1.5

@@ -53,7 +53,7 @@ def test_a_function_that_is_listed_twice_has_the_sum():
     assert got.values_FDW[0, 0].tolist() == [0.75]
 
 
-def test_what_has_no_room_is_told(monkeypatch):
+def test_what_does_not_fit_is_reported(monkeypatch):
     """Functions that take most time in all stay."""
     monkeypatch.setattr(matrix, "CELLS_MAX", 4)
     functions = [Function(FunctionClass.COMPUTE, (), f"k{at}") for at in range(5)]
@@ -64,7 +64,7 @@ def test_what_has_no_room_is_told(monkeypatch):
     assert got.left_out == 3
 
 
-def test_nobody_and_nothing():
+def test_no_worker_and_no_function():
     """No rank, or ranks without functions."""
     assert gather({}).values_FDW.shape == (0, 3, 0)
     assert gather({0: summary()}).values_FDW.shape == (0, 3, 1)

@@ -22,7 +22,7 @@ def job(slow_group: int, *, measured=True) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("usage", [0.9, 0.2])
-def test_the_odd_one_is_told_by_its_usage_in_either_direction(usage):
+def test_the_outlier_is_found_by_its_usage_in_either_direction(usage):
     """More on the bus that replaces a link, or less on the slow link itself."""
     values, flagged = job(3)
     values[1, 19] = usage

@@ -57,12 +57,12 @@ def test_calls_of_two_roofs_are_two_points():
     slow, fast = shapes([1024, 1024], [1024, 1024], kind="float"), shapes([4096, 4096], [4096, 4096], kind="float")
     # 2.1 GFLOP in 53.7 us are 40 TFLOP/s, below fp32's 67; 137.4 GFLOP in 600 us are 229, below 80 % of tf32's 495.
     events = [*call("aten::mm", slow, 0, 53_700, 1), *call("aten::mm", fast, 10**7, 600_000, 2)]
-    told = by_operator(operator_rooflines(columns_of(events, about=H100)).points)
-    assert [(point.roof.number_format, point.verdict) for point in told] == [
+    points = by_operator(operator_rooflines(columns_of(events, about=H100)).points)
+    assert [(point.roof.number_format, point.verdict) for point in points] == [
         ("tf32", classic.UNDERUTILISED),
         ("fp32", classic.UNDERUTILISED),
     ]
-    assert all(point.flops_per_second < point.roof.flops_per_second for point in told)
+    assert all(point.flops_per_second < point.roof.flops_per_second for point in points)
 
 
 @pytest.mark.parametrize(

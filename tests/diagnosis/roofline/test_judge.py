@@ -6,7 +6,7 @@ from tests.diagnosis.roofline.test_kernel_rules import made as kernels_of
 from tests.trace.made import columns_of
 
 
-def test_findings_come_by_cost_and_refusals_beside_them():
+def test_findings_come_by_cost_and_refusals_with_them():
     """Both rooflines answer for themselves; the costliest finding stands first."""
     kernels = kernels_of(("Cast", "AI_CPU", 30), ("TransData", "AI_CORE", 9000))
     causes = judge_operators(columns_of(gemm(400_000), about=H100), 0, kernels=kernels)

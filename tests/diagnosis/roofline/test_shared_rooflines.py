@@ -40,7 +40,7 @@ def test_mi300_convolutions_forward_and_backward():
     assert found["aten::convolution_backward"].flops_per_second == pytest.approx(41.0e12, rel=0.01)
 
 
-def test_a_trace_without_shapes_says_so():
+def test_a_trace_without_shapes_is_reported_as_such():
     """The NCCL recording has no shapes: all of its compute time is unjudged for that reason."""
     rooflines = operator_rooflines(load_trace(SHARED / "hta" / "nccl_data.json.gz"))
     assert rooflines.points == ()

@@ -113,7 +113,7 @@ def test_requests_remembered_have_an_end(captures: Captures):
     assert captures.judge(replace(REQUEST, request_id=0), None, 0, NOW_S).refusals != {}
 
 
-def test_a_capture_that_never_ends_makes_room(captures: Captures):
+def test_a_capture_that_never_ends_makes_way(captures: Captures):
     """Behind the limit the next request is taken, exactly at it."""
     captures.judge(REQUEST, RANKS, 0, NOW_S)
     assert captures.judge(replace(REQUEST, request_id=6), RANKS, DEADLINE_NS - 1, NOW_S).order is None
@@ -140,7 +140,7 @@ def test_a_request_that_ranks_would_not_take_is_refused_here(captures: Captures,
 
 
 @pytest.mark.parametrize("term", [int(NOW_S) + TERM_AHEAD_OF_NODE_SECONDS_MAX + 1, 1 << 62, (1 << 63) - 1])
-def test_a_term_far_ahead_of_the_clock_is_refused_and_locks_nobody_out(captures: Captures, term: int):
+def test_a_term_far_ahead_of_the_clock_is_refused_and_locks_no_one_out(captures: Captures, term: int):
     """One forged order must not make the node deaf to every leader: terms are unix seconds."""
     verdict = captures.judge(replace(REQUEST, term=term), RANKS, 0, NOW_S)
     assert (verdict.order, verdict.is_outdated) == (None, True)

@@ -38,7 +38,7 @@ async def test_answers_come_in_order_with_what_was_complained():
     assert not made.is_running
 
 
-async def test_whoever_cancels_ends_the_process_and_its_child(tmp_path: Path):
+async def test_cancelling_ends_the_process_and_its_child(tmp_path: Path):
     """As a limit of time does; the next job starts another process."""
     note = tmp_path / "pids"
     made = standing(

@@ -34,7 +34,7 @@ def job(directory, what, **variables):
             line = process.stdout.readline()
             assert line, f"the process ended: {lines}"
             lines.append(line.strip())
-        process.said = lines
+        process.output_lines = lines
         yield process
     finally:
         process.kill()
@@ -94,13 +94,13 @@ def test_a_process_writes_where_all_its_threads_are(directory, what, function):
         again, _ = dump(directory)
         assert thread_stacks(parse_stacks(again, where="test"), thread)[0][0].frames[0][2] == function
         if what == "fork":
-            assert "forked 0" in process.said
+            assert "forked 0" in process.output_lines
 
 
 def test_a_handler_of_the_training_is_left_alone(directory):
     """There is no pipe then, so nothing is sent; the training's own handler still gets its signal."""
     with job(directory, "handler") as process:
-        assert process.said[0] == "the training handles SIGURG"
+        assert process.output_lines[0] == "the training handles SIGURG"
         with pytest.raises(FileNotFoundError):
             dump(directory)
         process.send_signal(signal.SIGURG)

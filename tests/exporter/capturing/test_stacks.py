@@ -89,7 +89,7 @@ async def test_a_dump_of_the_flight_recorder_is_requested_with_the_stacks(node, 
     assert [each.sequence for each in node.sent[0].collectives] == [7]
 
 
-async def test_a_rank_whose_training_has_the_signal_says_so(node, tmp_path):
+async def test_a_rank_whose_training_has_the_signal_reports_it(node, tmp_path):
     """Its agent made no pipe: nothing is sent to it."""
     with job(tmp_path / "run", "handler"):
         node.rings.scan(1)

@@ -200,7 +200,7 @@ async def test_a_trace_that_is_not_there_is_an_error_without_a_worker(root: Path
     assert counts.rejected["trace"] == 1
 
 
-def beside_us() -> HostWatch:
+def watch_of_this_process() -> HostWatch:
     """Return a watch of ranks that are this process: the worker's priority is all that holds it back next to them."""
     return HostWatch(lambda: [Target(run="run", rank=1, ring="/nowhere", pid=os.getpid())])
 
@@ -212,7 +212,7 @@ async def test_the_real_worker_refuses_what_is_no_trace(root: Path):
         write_trace(root / "run", b"[" * 100_000, request=2),
         write_trace(root / "run", b"", request=3),
     ]
-    summaries = await summarise(root, jobs, counts := Counts(), host_watch=beside_us())
+    summaries = await summarise(root, jobs, counts := Counts(), host_watch=watch_of_this_process())
     assert [summary.request_id for summary in summaries] == [1, 2, 3]
     assert all(summary.error and summary.tree == [] for summary in summaries)
     assert counts.rejected["trace"] == 3
@@ -228,7 +228,7 @@ async def test_the_real_worker_summarises_a_trace(root: Path):
         {**event, "name": "Optimizer.step#SGD.step", "cat": "user_annotation", "ts": 905.0, "dur": 90.0},
     ]
     job = write_trace(root / "run", json.dumps({"schemaVersion": 1, "traceEvents": events}).encode())
-    (summary,) = await summarise(root, [job], counts := Counts(), host_watch=beside_us())
+    (summary,) = await summarise(root, [job], counts := Counts(), host_watch=watch_of_this_process())
     assert summary.error == ""
     assert "aten::mm" in {node.name for node in summary.tree}
     assert counts.rejected["trace"] == 0

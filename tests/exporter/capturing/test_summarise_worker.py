@@ -53,14 +53,14 @@ def test_a_core_that_others_want_gives_no_more_than_its_share(share):
 
 
 @pytest.mark.parametrize(("ratio", "niceness"), [(0.02, 17), (0.25, 5), (0.5, 0), (1.0, 0), (0.005, 19)])
-def test_the_niceness_leaves_the_ratio_beside_a_busy_process(ratio, niceness):
+def test_the_niceness_leaves_the_ratio_next_to_a_busy_process(ratio, niceness):
     """Weights fall by a factor of 1.25 for each 1, as the kernel has them; within what it takes."""
     assert niceness_of(ratio) == niceness
     weight = 1.25**-niceness
     assert weight / (1 + weight) == pytest.approx(min(ratio, 0.5), rel=0.2) or niceness == 19
 
 
-def test_time_that_nobody_wants_is_taken_whole():
+def test_time_that_no_one_wants_is_taken_whole():
     """A core of its own, and reading from a slow disk: no one waits for the process, so it does not for them."""
     core = Core(1.0)
     for _ in range(10):
@@ -118,7 +118,7 @@ def test_the_budget_fills_with_time_and_is_shared_with_forks():
     assert budget.left_s == 0.0
 
 
-def test_time_that_nobody_wants_costs_no_budget():
+def test_time_that_no_one_wants_costs_no_budget():
     """Only what training may lose is counted."""
     core = Core(1.0, Share())
     for _ in range(10):

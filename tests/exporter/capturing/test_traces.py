@@ -31,7 +31,7 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_a_trace_is_moved_to_where_nobody_else_writes(run: Path):
+def test_a_trace_is_moved_to_where_no_one_else_writes(run: Path):
     """By its two numbers; path and size of what is read from now on."""
     make_trace(incoming_directory(run), 1, 2)
     path = traces_directory(run) / "1-2.json"

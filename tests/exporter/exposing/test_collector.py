@@ -424,7 +424,7 @@ def test_a_snapshot_does_not_change(node: Node, make_ring):
     assert render(NodeCollector(snapshot), "text") == before
 
 
-def test_both_formats_say_the_same(node: Node, make_ring):
+def test_both_formats_agree(node: Node, make_ring):
     """OpenMetrics carries the same samples, ends as it must, and has no creation times."""
     make_ring(hostname='we"ird\\name').write(record(0))
     snapshot = node.snapshot()

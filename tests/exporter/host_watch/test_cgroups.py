@@ -10,8 +10,8 @@ V1 = "nr_periods 5\nnr_throttled 2\nthrottled_time {}\n"
 
 
 def found(node: FakeNode) -> dict[str, int]:
-    told = throttled_ns(42, str(node.proc), str(node.cgroups))
-    return {folder.removeprefix(str(node.cgroups)): value for folder, value in told.items()}
+    throttled = throttled_ns(42, str(node.proc), str(node.cgroups))
+    return {folder.removeprefix(str(node.cgroups)): value for folder, value in throttled.items()}
 
 
 def test_every_group_that_contains_the_process_counts(node: FakeNode):

@@ -35,7 +35,7 @@ def trainer(node: FakeNode, pid: int, ticks: int, cores: str = "0", **values: in
     node.cores(pid, cores)
 
 
-def test_a_rank_beside_a_busy_neighbour(node: FakeNode):
+def test_a_rank_next_to_a_busy_neighbour(node: FakeNode):
     """Its wait, its throttling, its own work, and the neighbour's on its core by name and measure."""
     trainer(node, 10, 100)
     trainer(node, 11, 50, "1")

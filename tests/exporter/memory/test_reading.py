@@ -18,7 +18,7 @@ def group(node: FakeNode, path: str, files: dict[str, str]) -> None:
         (folder / name).write_text(text)
 
 
-def room(node: FakeNode) -> MemoryHeadroom | None:
+def headroom_of(node: FakeNode) -> MemoryHeadroom | None:
     return headroom(42, str(node.proc), str(node.cgroups))
 
 
@@ -52,14 +52,14 @@ def test_the_tightest_limit_counts(node: FakeNode):
     group(node, "pod/main", {"memory.max": "max\n", "memory.current": "7000"})
     stat = "anon 5000\ninactive_file 300\n"
     group(node, "pod", {"memory.max": "8000\n", "memory.current": "7000\n", "memory.stat": stat})
-    assert room(node) == MemoryHeadroom(limit_bytes=8000, available_bytes=1300)
+    assert headroom_of(node) == MemoryHeadroom(limit_bytes=8000, available_bytes=1300)
 
 
 def test_a_host_without_limits(node: FakeNode):
     """What is available of all there is."""
     node.write("meminfo", MEMINFO)
     node.write("42/cgroup", "0::/\n")
-    assert room(node) == MemoryHeadroom(limit_bytes=16000 << 10, available_bytes=9000 << 10)
+    assert headroom_of(node) == MemoryHeadroom(limit_bytes=16000 << 10, available_bytes=9000 << 10)
 
 
 def test_version_1(node: FakeNode):
@@ -68,9 +68,9 @@ def test_version_1(node: FakeNode):
     none = str((1 << 63) - PAGE)
     group(node, "memory/docker/abc", {"memory.limit_in_bytes": "500", "memory.usage_in_bytes": "499"})
     group(node, "memory", {"memory.limit_in_bytes": none, "memory.usage_in_bytes": "9"})
-    assert room(node) == MemoryHeadroom(limit_bytes=500, available_bytes=1)
+    assert headroom_of(node) == MemoryHeadroom(limit_bytes=500, available_bytes=1)
 
 
 def test_nothing_is_known_where_nothing_can_be_read(node: FakeNode):
     """Another PID namespace."""
-    assert room(node) is None
+    assert headroom_of(node) is None

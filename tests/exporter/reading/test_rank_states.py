@@ -113,7 +113,7 @@ def short(state):
 
 
 @pytest.mark.parametrize(("line", "expected"), WORDS.items(), ids=WORDS)
-def test_a_process_that_lives_is_what_its_agent_says(rank, line, expected):
+def test_a_process_that_lives_is_what_its_agent_reports(rank, line, expected):
     """Whether it holds its ring is all that is seen from outside."""
     rank.does(line)
     assert short(rank.look()) == expected

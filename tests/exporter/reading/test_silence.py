@@ -40,9 +40,9 @@ class Node:
         self.rings.read()
         (run,) = self.rings.runs.values()
         watch(run, self.now_ns)
-        told = announcement(run, "node-1")
-        encode(told)
-        return told
+        message = announcement(run, "node-1")
+        encode(message)
+        return message
 
     @property
     def revision(self):
@@ -77,7 +77,7 @@ def ring(root: Path):
     ring.close()
 
 
-def test_a_silent_node_says_where_its_ranks_stand(node: Node, ring: MarkRing):
+def test_a_silent_node_reports_where_its_ranks_stand(node: Node, ring: MarkRing):
     """After five seconds without a record: last step, flags, and each count with its group, its peer and its time."""
     ring.groups([WORLD, STAGES])
     for step in range(8):
@@ -88,8 +88,8 @@ def test_a_silent_node_says_where_its_ranks_stand(node: Node, ring: MarkRing):
     ring.word(layout.WORD_FLAGS, int(Flag.CHECKPOINT))
     before = node.revision
     assert node.look(5.0).ranks[0].progress is None
-    told = node.look(0.1)
-    assert told.ranks[0].progress == RankProgress(
+    announced = node.look(0.1)
+    assert announced.ranks[0].progress == RankProgress(
         last_step=7,
         flags=int(Flag.CHECKPOINT),
         issues=[
@@ -98,7 +98,7 @@ def test_a_silent_node_says_where_its_ranks_stand(node: Node, ring: MarkRing):
         ],
         is_alive=None,
     )
-    assert [group.name for group in told.groups] == ["dp0", "pp0"]
+    assert [group.name for group in announced.groups] == ["dp0", "pp0"]
     assert node.revision == before + 1
 
 
@@ -145,10 +145,10 @@ def test_a_run_that_ended_is_not_silent(root: Path, node: Node):
     node.look()
     assert [info.progress for info in node.look(60.0).ranks] == [None, None]
     rings[1].state(layout.STATE_RUNNING)
-    told = node.look(1.0)
-    assert [info.rank for info in told.ranks] == [0, 1]
-    assert all(info.progress is not None for info in told.ranks)
-    assert [info.state for info in told.ranks] == ["finished", "running"]
+    announced = node.look(1.0)
+    assert [info.rank for info in announced.ranks] == [0, 1]
+    assert all(info.progress is not None for info in announced.ranks)
+    assert [info.state for info in announced.ranks] == ["finished", "running"]
     for ring in rings:
         ring.close()
 
@@ -184,14 +184,14 @@ def test_a_process_that_was_killed_is_known_to_be_gone(root: Path, node: Node):
     assert info.ending.kind in (SIGNAL, VANISHED)  # which of both is the kernel's matter, see test_endings.py
 
 
-def test_a_file_system_without_locks_tells_nothing_of_processes(node: Node, make_ring):
+def test_a_file_system_without_locks_shows_nothing_of_processes(node: Node, make_ring):
     """A writer that could hold no lock may be alive or not."""
     make_ring()
     node.look()
     assert node.look(6.0).ranks[0].progress.is_alive is None
 
 
-def test_a_ring_that_is_cut_says_nothing(node: Node, make_ring):
+def test_a_ring_that_is_cut_gives_nothing(node: Node, make_ring):
     """A file cut short under the reader costs its rank's progress and nothing else."""
     ring = make_ring()
     node.look()

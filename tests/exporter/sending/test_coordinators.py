@@ -83,7 +83,7 @@ def test_while_a_coordinator_holds_nothing_is_sent():
     assert (coordinators.next_sequence, coordinators.may_send(1, later)) == (3, True)
 
 
-def test_a_coordinator_that_holds_and_falls_silent_holds_nobody_up():
+def test_a_coordinator_that_holds_and_falls_silent_holds_no_one_up():
     """It is not live any more: the others go on."""
     coordinators = make()
     coordinators.acknowledge(ack(0, hold=True), NOW)

@@ -244,7 +244,7 @@ async def test_the_last_state_of_a_run_is_sent_once(root, tmp_path, mosquitto: M
 
 
 @pytest.mark.servers
-async def test_the_broker_says_when_the_node_is_gone(root, tmp_path, mosquitto: Mosquitto):
+async def test_the_broker_reports_when_the_node_is_gone(root, tmp_path, mosquitto: Mosquitto):
     """An orderly end signs off; a connection that breaks has the broker publish the same."""
     async with coordinating(mosquitto.port) as coordinator:
         async with on_air(Station(root, tmp_path, mosquitto.port)):
@@ -304,7 +304,7 @@ async def test_what_no_broker_takes_becomes_a_lost_frame(root, tmp_path):
 
 
 @pytest.mark.servers
-async def test_a_spool_that_overflowed_says_so_in_a_lost_frame(root, tmp_path, mosquitto: Mosquitto):
+async def test_a_spool_that_overflowed_reports_it_in_a_lost_frame(root, tmp_path, mosquitto: Mosquitto):
     """What had to make room is counted to the record by the coordinator that comes later."""
     async with on_air(Station(root, tmp_path, mosquitto.port, spool_max_bytes=64 << 10)) as station:
         for number in range(1, 201):

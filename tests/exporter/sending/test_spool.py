@@ -192,7 +192,7 @@ def test_a_segment_removed_by_someone_else_is_counted(spool: Spool):
     again.close()
 
 
-def test_beyond_the_limit_the_oldest_make_room(spool: Spool):
+def test_beyond_the_limit_the_oldest_make_way(spool: Spool):
     """The newest messages fit the limit; wherever a coordinator stands, what it lacks is counted to the record."""
     fill(spool, 200)
     assert spool.disk_bytes <= LIMIT

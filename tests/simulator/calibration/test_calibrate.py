@@ -97,7 +97,7 @@ def test_tables_are_there():
         (("launch_s",) * 6, {}, "expected at least 12 for 6 parameters"),
     ],
 )
-def test_what_cannot_be_fitted_is_told(names, change, message):
+def test_what_cannot_be_fitted_is_reported(names, change, message):
     """Unknown parameters, times that are none and too few rows are errors."""
     rows = observe(dgx_a100())
     with pytest.raises(ConfigError, match=message):

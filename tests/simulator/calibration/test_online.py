@@ -125,7 +125,7 @@ def test_the_gain_of_mending_all_ranks_is_that_of_the_real_job(model, share):
     assert gain.repaired_step_seconds == model.expected_step_seconds
 
 
-def test_what_steps_stand_beside_computing_is_given_back_whole():
+def test_what_steps_stand_besides_computing_is_given_back_whole():
     """A loader that takes 10 ms longer on every rank costs 10 ms, however ranks are spread by chance."""
     model = fit(DECLARED, measure(truth(), spread=0.02))
     healthy_s = model.expected_step_seconds

@@ -108,7 +108,7 @@ def test_kernels_of_a_device_count_before_the_threads_that_launch_them():
     "more",
     [{"error": "no trace"}, {"steps": 0}, {"scale": 0.0}],
 )
-def test_a_capture_without_operators_tells_nothing(more):
+def test_a_capture_without_operators_changes_nothing(more):
     """Failed, of no step, of no time, or of one sort so far above the other that it is no model's step."""
     assert operator_times(summary_of(OperatorTimes(matrix_seconds=1.0, other_seconds=1.0), **more)) is None
     assert operator_times(summary_of(OperatorTimes(matrix_seconds=5000.0, other_seconds=1.0))) is None
@@ -118,9 +118,9 @@ def test_operator_times_that_the_records_contradict_are_refused():
     """Another job's capture, or threads that only launch: not near what is computed by the records."""
     window, own = measure(REAL), split_of(REAL)
     for scale in (0.2, 4.0):
-        told = OperatorTimes(matrix_seconds=scale * own.matrix_seconds, other_seconds=scale * own.other_seconds)
+        times = OperatorTimes(matrix_seconds=scale * own.matrix_seconds, other_seconds=scale * own.other_seconds)
         with pytest.raises(ConfigError, match="operator times of a capture"):
-            fit(DECLARED, window, operators=told)
+            fit(DECLARED, window, operators=times)
     total_s = own.matrix_seconds + own.other_seconds
     with pytest.raises(ConfigError, match="times the peak"):  # products in no time at all
         fit(DECLARED, window, operators=OperatorTimes(matrix_seconds=0.02 * total_s, other_seconds=0.98 * total_s))

@@ -124,7 +124,7 @@ def test_the_shortcut_changes_nothing(drawn, overlap_factor):
     assert quick.end == pytest.approx(slow.end, abs=1e-9)
 
 
-def test_operations_that_wait_for_each_other_are_told():
+def test_operations_that_wait_for_each_other_are_named():
     """A circle is an error, not a silence."""
     with pytest.raises(ConfigError, match="2 operations that wait for each other"):
         execute(graph(computations(1.0, 1.0), [(0, 1), (1, 0)]))
@@ -137,7 +137,7 @@ def test_an_undisturbed_graph_never_meets_the_heap():
 
 
 @pytest.mark.parametrize(("flows", "settled", "step_s"), [(2, 2, 4.0), (3, 0, 6.0)])
-def test_flows_that_leave_each_other_room_never_meet_the_heap(flows, settled, step_s):
+def test_flows_that_do_not_compete_never_meet_the_heap(flows, settled, step_s):
     """Flows that take half a link each do not disturb each other until a third one comes."""
     timeline = execute(graph(features(*[(flow(0, cap=0.5), 2.0)] * flows)))
     assert (timeline.settled, timeline.step_s) == (settled, pytest.approx(step_s))

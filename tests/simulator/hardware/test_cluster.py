@@ -85,7 +85,7 @@ def test_presets_are_whole(name):
         lambda c: c.with_rank(0, -1.0),
     ],
 )
-def test_what_cannot_be_sick_is_told(break_it):
+def test_what_cannot_be_sick_is_named(break_it):
     """A link or rank that does not exist, and a share that is none, are errors."""
     with pytest.raises(ConfigError, match=r"health of link|speed of rank"):
         break_it(dgx_a100())

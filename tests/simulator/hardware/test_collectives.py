@@ -96,7 +96,7 @@ def test_hierarchical_all_reduce_is_the_sum_of_its_levels():
 
 
 @pytest.mark.parametrize(("kind", "name"), [("all_mirror", RING), (ALL_REDUCE, "rong"), (ALL_GATHER, TREE)])
-def test_unknown_names_are_told_with_what_would_do(kind, name):
+def test_unknown_names_are_refused_with_what_would_do(kind, name):
     """A kind or algorithm that does not exist, or does not go together, is an error that lists the choices."""
     with pytest.raises(ConfigError, match="expected one of"):
         collective_cost(kind, name, 4)

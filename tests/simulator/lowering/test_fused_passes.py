@@ -18,7 +18,7 @@ EXPERTS = moe(layers=4, hidden=512, heads=8, sequence=256, ffn=1024, experts=4, 
 CLUSTERS = {8: hc1(), 16: hc2(2), 32: dgx_a100(4)}
 
 
-def told(tree, cluster, **options):
+def numbers_of(tree, cluster, **options):
     """Return what the two drawings must agree in, as numbers by name."""
     found = simulate(tree, cluster, batch=64, options=Options(**options))
     times = found.communication_seconds
@@ -37,7 +37,7 @@ def told(tree, cluster, **options):
 def agree(tree, cluster, **options):
     """Assert that both drawings give the same; return how many operations each needs."""
     (fused, few), (fine, many) = (
-        told(tree, cluster, **options, fuse_passes=fuse_passes) for fuse_passes in (True, False)
+        numbers_of(tree, cluster, **options, fuse_passes=fuse_passes) for fuse_passes in (True, False)
     )
     # Differences of times, which rounding of the step reaches.
     assert fused == pytest.approx(fine, rel=1e-9, abs=1e-9 * fine["step"])

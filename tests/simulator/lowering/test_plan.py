@@ -28,12 +28,12 @@ def test_health_and_speed_leave_the_plan_as_it_is():
 def test_whatever_a_plan_depends_on_makes_another():
     """Degrees, words of the tree, micro-batches, buckets, algorithms, device and cluster."""
     first = planned(tree(), hc2(2))
-    said = tree()
-    said.root.recompute("full")
+    recomputed = tree()
+    recomputed.root.recompute("full")
     others = [
         planned(tree(tp=2, dp=4), hc2(2)),
         planned(tree(zero=1), hc2(2)),
-        planned(said, hc2(2)),
+        planned(recomputed, hc2(2)),
         planned(tree(), hc2(2), samples=8.0),
         planned(tree(), hc2(2), bucket_bytes=2e6),
         planned(tree(), hc2(2), all_reduce="tree"),
@@ -44,14 +44,14 @@ def test_whatever_a_plan_depends_on_makes_another():
     assert all(other is not first for other in others)
 
 
-def test_a_tree_told_otherwise_is_planned_again():
+def test_a_tree_that_changed_is_planned_again():
     """What is stated of a tree between two forecasts counts, and the kept plan gives what a fresh one gives."""
-    cluster, told = hc2(2).with_link(0, 3, 0.5), tree()
-    before = simulate(told, cluster, batch=64)
-    told["layer2"].recompute("full")
-    after = simulate(told, cluster, batch=64)
+    cluster, recomputed = hc2(2).with_link(0, 3, 0.5), tree()
+    before = simulate(recomputed, cluster, batch=64)
+    recomputed["layer2"].recompute("full")
+    after = simulate(recomputed, cluster, batch=64)
     assert after.step_seconds > before.step_seconds
-    simulate(told, hc2(2), batch=64, options=Options(bucket_bytes=None))
-    kept = simulate(told, cluster, batch=64)
+    simulate(recomputed, hc2(2), batch=64, options=Options(bucket_bytes=None))
+    kept = simulate(recomputed, cluster, batch=64)
     plan.clear_cache()
-    assert simulate(told, cluster, batch=64) == kept == after
+    assert simulate(recomputed, cluster, batch=64) == kept == after

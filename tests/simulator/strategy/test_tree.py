@@ -240,8 +240,8 @@ def test_a_word_on_a_leaf_goes_before_its_parents():
     tree = preset(MODEL, Degrees(tp=2, dp=2))
     tree["layer1"].split(b="tp", replicate="dp")
     tree["layer1.fc1"].split(o="dp")
-    said = resolve(tree["layer1.fc1"]).splits
-    assert (said["tp"], said["dp"]) == ("o", "o")
+    splits = resolve(tree["layer1.fc1"]).splits
+    assert (splits["tp"], splits["dp"]) == ("o", "o")
     assert resolve(tree["layer1.gelu"]).splits == {"tp": "b", "dp": None, "cp": "s", "ep": "b"}
     assert resolve(tree["layer0.gelu"]).splits == {"dp": "b", "cp": "s", "ep": "b"}
 

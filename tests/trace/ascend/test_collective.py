@@ -24,10 +24,10 @@ def test_hashes_are_those_that_the_vendor_wrote():
         ("hcom_allReduce__868_" + "9" * 40, ("hcom_allReduce__868_" + "9" * 40, "", -1)),
     ],
 )
-def test_names_say_operation_group_and_number(name, expected):
+def test_names_hold_operation_group_and_number(name, expected):
     """Older names have no iteration, some files append the group's hash, and other names stay."""
-    said = arguments_of(name, count=1, data_type="", group="", groups={}, suffixes={}, group_names={})
-    assert (said.name, said.group, said.sequence) == expected
+    arguments = arguments_of(name, count=1, data_type="", group="", groups={}, suffixes={}, group_names={})
+    assert (arguments.name, arguments.group, arguments.sequence) == expected
 
 
 def test_digits_that_two_groups_share_name_neither():

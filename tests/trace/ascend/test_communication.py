@@ -33,10 +33,10 @@ def test_a_ranks_file():
 def test_bandwidths_are_those_that_the_vendor_computed():
     """Size over time is what the file gives as bandwidth, for every link of size and time that digits allow."""
     found = load_communication(TABLES / "communication.json")
-    said = json.loads((TABLES / "communication.json").read_text())
+    document = json.loads((TABLES / "communication.json").read_text())
     vendor = {
         (operator.split("@")[0], kind): link["Bandwidth(GB/s)"]
-        for operators in said["step2"].values()
+        for operators in document["step2"].values()
         for operator, entry in operators.items()
         if operator != "Total Op Info"
         for kind, link in entry["Communication Bandwidth Info"].items()
@@ -46,7 +46,7 @@ def test_bandwidths_are_those_that_the_vendor_computed():
         assert found.link_bandwidth[link] / 1e9 == pytest.approx(expected, rel=1e-2, abs=1e-3)
 
 
-def test_transit_comes_from_the_links_where_the_file_says_zero():
+def test_transit_comes_from_the_links_where_the_file_has_zero():
     """The recording has collectives whose transit time is 0 though their links moved megabytes; SDMA counts once."""
     found = load_communication(TABLES / "communication.json")
     row = next(i for i, each in enumerate(found.named) if each.operator == "hcom_allReduce__483_2")

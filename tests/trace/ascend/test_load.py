@@ -58,16 +58,18 @@ def test_the_recording_has_its_step(recording):
     assert steps.end_ns[0] - steps.start_ns[0] == 136_897_820
 
 
-def test_collectives_of_the_recording_say_what_they_move(recording):
+def test_collectives_of_the_recording_show_what_they_move(recording):
     """Operation, group, number, elements and bytes are those of the rows' names and arguments."""
-    said = [recording.collectives[row] for row in sorted(recording.collectives)]
-    assert [(each.name, each.group, each.sequence, each.in_elements, each.dtype) for each in said] == [
+    collectives = [recording.collectives[row] for row in sorted(recording.collectives)]
+    assert [(each.name, each.group, each.sequence, each.in_elements, each.dtype) for each in collectives] == [
         ("allreduce", "868", 0, 4097000, "FP32"),
         ("allreduce", "868", 1, 16781312, "FP32"),
         ("allreduce", "868", 2, 37752832, "FP32"),
         ("allreduce", "868", 3, 2469696, "FP32"),
     ]
-    assert recording.bytes[recording.work == WorkKind.COMMUNICATION].tolist() == [4 * each.in_elements for each in said]
+    assert recording.bytes[recording.work == WorkKind.COMMUNICATION].tolist() == [
+        4 * each.in_elements for each in collectives
+    ]
 
 
 def test_shapes_and_stacks_have_the_shared_form(recording):
@@ -141,7 +143,7 @@ _ROWS = [
 ]
 
 
-def test_rows_are_what_their_process_and_task_say(tmp_path):
+def test_rows_are_what_their_process_and_task_name(tmp_path):
     """Device rows have no category: process, thread and type of task decide."""
     columns = load_trace_view(write(tmp_path, [each[0] for each in _ROWS] + metadata()))
     found = [
@@ -155,7 +157,7 @@ def test_rows_are_what_their_process_and_task_say(tmp_path):
     assert columns.syncs[7].kind == "EVENT_WAIT"
 
 
-def test_parts_of_collectives_are_work_only_where_no_collective_is_told(tmp_path):
+def test_parts_of_collectives_are_work_only_where_no_collective_is_recorded(tmp_path):
     """Without the communication process (level none) its parts on the device are all that is known of it."""
     events = [row("Notify Wait", NPU, 4, 0, 9, args={"Task Type": "Notify Wait"}), *metadata()]
     assert load_trace_view(write(tmp_path, events)).work.tolist() == [WorkKind.COMMUNICATION]
@@ -167,9 +169,14 @@ def test_groups_of_the_metadata_name_collectives(tmp_path):
     settings = AscendSettings(rank=2, groups={group: (2, 3)}, group_names={group: "tp"})
     events = [row(f"hcom_reduceScatter__{group[-3:]}_4_2", HCCL, 0, 0, 9, args={"count": 8, "data_type": "FP32"})]
     columns = load_trace_view(write(tmp_path, [*events, *metadata()]), settings)
-    said = columns.collectives[0]
-    assert (said.name, said.group, said.description, said.ranks) == ("reducescatter", group, "tp", (2, 3))
-    assert (said.in_elements, said.out_elements, said.sequence) == (ABSENT, 8, (1 << 32) + 4)
+    collective = columns.collectives[0]
+    assert (collective.name, collective.group, collective.description, collective.ranks) == (
+        "reducescatter",
+        group,
+        "tp",
+        (2, 3),
+    )
+    assert (collective.in_elements, collective.out_elements, collective.sequence) == (ABSENT, 8, (1 << 32) + 4)
     assert (columns.about.rank, columns.about.groups) == (2, {group: (2, 3)})
 
 

@@ -47,7 +47,7 @@ def test_what_is_no_time_is_absent(value):
     assert texts.ns_of_times([_USUAL, value]).tolist() == [1736405443863674400, ABSENT]
 
 
-def test_cells_that_say_nothing_are_nan_or_absent_and_zero_is_zero():
+def test_empty_cells_are_nan_or_absent_and_zero_is_zero():
     """Missing is never 0, and a measured zero is."""
     assert [math.isnan(each) for each in texts.numbers(["", "N/A", "x", "inf", "0"])] == [True] * 4 + [False]
     assert texts.integers(["", "N/A", "x", "1.5", "0", "2.0", "9" * 30]).tolist() == [-1, -1, -1, -1, 0, 2, -1]

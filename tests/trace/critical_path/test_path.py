@@ -37,7 +37,7 @@ def test_time_by_class_has_every_class():
     assert by_class[PathClass.MEMORY] == 0
 
 
-def test_guesses_are_told_from_records():
+def test_guesses_are_distinguished_from_records():
     """Only alignment and what ran last are guesses."""
     assert {why for why in Why if why.is_guess} == {Why.ALIGNMENT, Why.RAN_LAST}
     assert PATH.guessed_ns() == 20

@@ -308,7 +308,7 @@ def test_a_host_that_shows_nothing_is_not_idle_while_the_device_works():
     ]
 
 
-def test_work_that_is_launched_and_waits_beside_other_streams_is_no_gap():
+def test_work_that_is_launched_and_waits_for_other_streams_is_no_gap():
     """No record shows for what it waits: meanwhile the device is busy."""
     events = [_launch(1, 0), _launch(2, 6), _kernel("a", 5, 95, 1), _kernel("b", 200, 20, 2, stream=8)]
     assert _path(events, 0, 220) == [

@@ -36,7 +36,7 @@ def _about(tmp_path, keys, *, events=(), after=False, **more):
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the events", "after them"])
-def test_a_document_says_who_it_is_of(tmp_path, after):
+def test_a_document_names_whose_it_is(tmp_path, after):
     """Rank, groups, devices and host are read wherever they stand."""
     assert _about(tmp_path, _TORCH, after=after) == TraceAbout(
         vendor="nvidia",
@@ -55,13 +55,13 @@ def test_a_document_says_who_it_is_of(tmp_path, after):
 @pytest.mark.parametrize("key", ["env", "environment"])
 def test_variables_that_a_program_gave_the_profiler(tmp_path, key):
     """Those of the network are kept, set or not; others are none of a trace's business."""
-    said = {"NCCL_IB_DISABLE": "1", "HCCL_RDMA_TC": "", "HOME": "/", "NCCL_X": 7, "GLOO_SOCKET_IFNAME": "e" * 999}
-    found = _about(tmp_path, {key: said}).environment
+    variables = {"NCCL_IB_DISABLE": "1", "HCCL_RDMA_TC": "", "HOME": "/", "NCCL_X": 7, "GLOO_SOCKET_IFNAME": "e" * 999}
+    found = _about(tmp_path, {key: variables}).environment
     assert found == {"NCCL_IB_DISABLE": "1", "HCCL_RDMA_TC": "", "GLOO_SOCKET_IFNAME": "e" * about.TEXT_MAX_CHARS}
     assert _about(tmp_path, {key: [1]}).environment == {}
 
 
-def test_a_document_that_says_nothing_leaves_nothing_known(tmp_path):
+def test_a_document_without_facts_leaves_nothing_known(tmp_path):
     """Without keys next to the events nothing is guessed but that it is a CPU's."""
     assert _about(tmp_path, {"x": 1}, base_ns=None) == TraceAbout(vendor="cpu")
 
@@ -128,8 +128,8 @@ def test_a_part_beyond_its_limit_is_left_out(tmp_path, monkeypatch):
     assert (found.rank, len(found.devices), found.host) == (ABSENT, 2, "node7")
 
 
-def _named(tmp_path, *said):
-    metadata = [{"ph": "M", "name": "thread_name", "pid": 7, "tid": tid, "args": args} for tid, args in said]
+def _named(tmp_path, *thread_args):
+    metadata = [{"ph": "M", "name": "thread_name", "pid": 7, "tid": tid, "args": args} for tid, args in thread_args]
     columns = load_trace(write(tmp_path, document([*metadata, event(tid=1), event(tid=2)])))
     return {columns.threads[code][1]: name for code, name in columns.thread_names.items()}
 

@@ -126,7 +126,7 @@ _ALL_REDUCE = {
 }
 
 
-def test_collectives_say_what_they_are(tmp_path):
+def test_collectives_name_what_they_are(tmp_path):
     """A kernel's or an operator's arguments of a collective are its event's, and make a kernel communication."""
     events = [_kernel(), _kernel(**_ALL_REDUCE), _operator(**_ALL_REDUCE), _operator()]
     columns = _load(tmp_path, events)
@@ -173,7 +173,7 @@ def test_places_of_collectives_and_waits_count_from_the_first_block(tmp_path, mo
     assert ([*columns.collectives], [*columns.syncs]) == ([17], [23])
 
 
-def test_waits_say_what_they_waited_for(tmp_path):
+def test_waits_name_what_they_waited_for(tmp_path):
     """A recorded wait names the stream and the record call that it waited for, and is no work."""
     args = {
         "cuda_sync_kind": "Stream Wait Event",

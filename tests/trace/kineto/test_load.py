@@ -189,11 +189,11 @@ def test_damaged_bytes_give_columns_or_a_named_error(tmp_path, position, junk):
     try:
         columns = load_trace(write(tmp_path, bytes(content)))
     except MalformedError as error:
-        said = str(error)
+        text = str(error)
     else:
-        said = str(tmp_path)
+        text = str(tmp_path)
         assert len(columns) + columns.dropped_count <= 8
-    assert str(tmp_path) in said
+    assert str(tmp_path) in text
 
 
 def test_recording_is_read_whole():

@@ -63,7 +63,7 @@ def test_notes_without_generations_are_read(tmp_path: Path):
 
 
 @pytest.mark.parametrize("text", ['{"traceEvents": []}', '[{"ph": "X"}]', '{"traceEvents": [], "lockstep": 7}', "{}"])
-def test_a_trace_without_notes_says_nothing(tmp_path: Path, text: str):
+def test_a_trace_without_notes_gives_nothing(tmp_path: Path, text: str):
     """No one noted: that is another answer than no collections."""
     path = tmp_path / "t.json"
     path.write_text(text)

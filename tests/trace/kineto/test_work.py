@@ -97,7 +97,7 @@ def _work(tmp_path, *events):
         ("from the future", WorkKind.NOTHING),
     ],
 )
-def test_category_says_what_an_event_is_for(tmp_path, cat, work):
+def test_category_decides_what_an_event_is_for(tmp_path, cat, work):
     """Every category of every age has its class of work; what no one knows is none."""
     assert _work(tmp_path, event("f", cat=cat)) == [work]
 

@@ -101,7 +101,7 @@ def test_noise_below_one_per_cent_is_no_usage():
     assert uses(usage, found).mean[0] == pytest.approx(0.9, abs=1e-4)
 
 
-def test_two_bursts_around_a_wait_tell_the_wait():
+def test_two_bursts_around_a_wait_show_the_wait():
     """No stretch without the wait holds 80 %: the active mean and the gap's share show what the mean hides."""
     values = np.concatenate((np.full(80, 0.9), np.zeros(800), np.full(120, 0.9)))
     usage, found = of_all(values)

@@ -165,7 +165,7 @@ def test_the_loaders_annotation_is_a_call_others_are_not():
     assert betas(found) == {(loader,): 0.4, ("f",): 0.6}
 
 
-def test_collectives_of_a_generic_kernel_are_told_apart_by_their_arguments():
+def test_collectives_of_a_generic_kernel_are_distinguished_by_their_arguments():
     """ROCm's kernel hides its type in the name."""
     found = patterns_of(
         [frame("t", 1000, 1001), nccl(1100, 1200, name="allreduce"), nccl(1300, 1500, name="all_gather")]

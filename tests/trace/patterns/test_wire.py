@@ -60,7 +60,7 @@ def test_what_travels_comes_back(patterns, window_ns, omitted_count):
         assert decode_patterns(data, where="test") == sent
 
 
-def test_the_largest_that_fit_are_sent_and_the_rest_is_told():
+def test_the_largest_that_fit_are_sent_and_the_rest_is_counted():
     """2,000 functions with stacks of their own do not fit; nothing of the account is lost."""
     sent = summary_of(2000)
     data = encode_patterns(sent)
