@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lockstep.simulator.hardware.cluster import CUDNN, FLASH_1, AttentionSpeed
+from lockstep.simulator.hardware.cluster import CUDNN, FLASH_1
 from lockstep.simulator.lowering.context import MERGE, RING, ContextParallelism
 from lockstep.simulator.models.model import DEEPSPEED_FP16, FSDP, MIXED, Precision
 from lockstep.simulator.simulate import DDP_BUCKET_BYTES
@@ -19,12 +19,10 @@ HBM2E_500_W: Mapping[str, Any] = {
     "fp8_flops_per_second": (1979e12 + 1670.5e12) / 2,
     "matrix_efficiency": 0.632,
     "fp8_share": 0.94,
-    "attention": AttentionSpeed(forward=0.83 * 284e12, backward=0.83 * 287e12),
 }
 """torchtitan's H100, as its documents state them: memory, 500 W instead of 700, and an unknown peak between those of
 SXM and NVL. The largest products of the same company's "H100 500W" reach 575 TFLOP/s in bf16 and 1,083 in FP8, 83 % of
-what they reach at 700 W (pytorch/FBGEMM, pull request 2546; tests/simulator/data/operators.csv); fused attention is
-taken to lose as much."""
+what they reach at 700 W (pytorch/FBGEMM, pull request 2546; tests/simulator/data/operators.csv)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ def joined_seconds(*bounds_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpeed:
-    """FLOP/s of fused attention, forward and backward, of the FLOPs that it executes."""
+    """Speed of fused attention, forward and backward, by the FLOPs that it executes, relative to another speed."""
 
     forward: float
     backward: float
@@ -64,11 +64,11 @@ class Device:
     `launch_s` to issue each, and goes ahead of the device. With a `tiling` products take the time of whole waves of
     tiles, of which `matrix_efficiency` is the share of the peak that a full one reaches; without, half of
     `matrix_efficiency` is reached by a product of `half_flops`: small ones fill a device badly. `attention` is the
-    speed of fused attention, that of large products where it is None, for the kernel FLASH_2; `attention_kernel` is one
-    of ATTENTION_KERNELS; `fp8_flops_per_second` is the peak of FP8 products, of which they reach `fp8_share` times what
-    others reach of theirs, in backward `fp8_backward_share` of that, where libraries add in single precision. If
-    `launch_blocking`, the host issues an operator when the one before has ended (CUDA_LAUNCH_BLOCKING=1), so that
-    `launch_s` comes on top.
+    speed of fused attention by the kernel FLASH_2 relative to that of a full wave, whose clocks and power it shares;
+    equal to it where None. `attention_kernel` is one of ATTENTION_KERNELS; `fp8_flops_per_second` is the peak of FP8
+    products, of which they reach `fp8_share` times what others reach of theirs, in backward `fp8_backward_share` of
+    that, where libraries add in single precision. If `launch_blocking`, the host issues an operator when the one before
+    has ended (CUDA_LAUNCH_BLOCKING=1), so that `launch_s` comes on top.
     `context_bytes` are what a process costs before it allocates, `communicator_bytes` the buffers of one communicator,
     `allocator_reserve_ratio` what the allocator holds beyond what comes and goes, `unusable_ratio` the share of the
     memory that the driver keeps.
@@ -101,9 +101,14 @@ class Device:
         """What a process can get of the memory."""
         return self.memory_bytes * (1 - self.unusable_ratio)
 
+    @property
+    def reached_flops_per_second(self) -> float:
+        """What large products reach of the peak."""
+        return self.flops_per_second * self.matrix_efficiency
+
     def arithmetic_seconds(self, flops: float, launches: float = 1.0, shapes: Sequence[Shape] = ()) -> float:
         """Return the time of `flops` that come as products of `shapes`, or as `launches` of unknown shape."""
-        reached = self.flops_per_second * self.matrix_efficiency
+        reached = self.reached_flops_per_second
         if shapes and self.tiling is not None:
             return sum(product_seconds(shape, self.tiling, reached) for shape in shapes)
         return (flops + self.half_flops * launches * (flops > 0)) / reached

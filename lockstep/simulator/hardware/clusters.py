@@ -100,7 +100,7 @@ A100 = Device(
         unaligned_flops_per_second=_FP32_EFFICIENCY * _peak("A100", "fp32"),  # without tensor cores
     ),
     # Dao 2023 (arXiv 2307.08691): 50 to 73 % of the peak; the lower end is that of short sequences with a causal mask.
-    attention=AttentionSpeed(forward=0.5 * 312e12, backward=0.5 * 312e12),
+    attention=AttentionSpeed(forward=0.5 / 0.86, backward=0.5 / 0.86),
     **_PROCESS,
 )
 A100_FP32 = Device(
@@ -121,7 +121,7 @@ H100 = Device(
     launch_s=_LAUNCH_S,
     tiling=Tiling(multiprocessors=132, narrow_share=0.8),
     # FlashAttention 2, causal mask, 128 features a head, 8,192 tokens (Dao-AILab/flash-attention, pull request 1791).
-    attention=AttentionSpeed(forward=284e12, backward=287e12),
+    attention=AttentionSpeed(forward=284 / (989.5 * 0.70), backward=287 / (989.5 * 0.70)),
     fp8_flops_per_second=_peak("H100", "fp8"),
     # 1,280 of 1,979 TFLOP/s, 720 of 989 in bf16 (SemiAnalysis, "MI300X vs H100 vs H200 Benchmark Part 1", 2024)
     fp8_share=(1280 / 1979) / (720 / 989.5),

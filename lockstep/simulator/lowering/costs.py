@@ -93,8 +93,9 @@ def _fused_attention_seconds(op: Operator, work: OperatorCost, device: Device) -
     else:
         kernel = ATTENTION_KERNELS[device.attention_kernel]
         share = _sequence_share(op.dims["s"] / work.attention_kernels)
-        forward_s = flops / (device.attention.forward * kernel.forward * share)
-        backward_s = backward_flops / (device.attention.backward * kernel.backward * share)
+        reached = device.reached_flops_per_second * share
+        forward_s = flops / (reached * device.attention.forward * kernel.forward)
+        backward_s = backward_flops / (reached * device.attention.backward * kernel.backward)
     moved_bytes = work.moved_bytes * (op.backward_ratio if op.backward_moves_ratio is None else op.backward_moves_ratio)
     return (
         device.memory_seconds(work.moved_bytes * op.separate_share)

@@ -104,3 +104,14 @@ def test_what_cannot_be_fitted_is_reported(names, change, message):
         calibrate([replace(rows[0], **change), *rows[1:]], dgx_a100(), names=names)
     with pytest.raises(ConfigError, match="expected at least 2"):
         fit_link([1e6, 32e6], [1.0, 2.0], 2)
+
+
+def test_slower_products_slow_attention():
+    """Tensor cores at a lower clock compute products and fused attention more slowly alike."""
+    model = gpt(layers=2, hidden=1024, heads=8, sequence=65536, fused_attention=True)
+
+    def step_s(efficiency):
+        cluster = dgx_a100().with_device(matrix_efficiency=efficiency, memory_bytes_per_second=1e18, launch_s=0.0)
+        return simulate(preset(model, Degrees(), Schedule()), cluster, batch=1).step_seconds
+
+    assert step_s(0.43) == pytest.approx(2 * step_s(0.86), rel=1e-3)
