@@ -8,12 +8,12 @@ step, critical path of the whole window, collectives, patterns and the findings 
 import sys
 from pathlib import Path
 
+from benchmarks.hta_view import view_device
 from benchmarks.trace_parts import Clock
 from lockstep.analysis.rank import analyse_rank
 from lockstep.trace.columns import TraceColumns
 from lockstep.trace.critical_path.path import ranked
 from lockstep.trace.critical_path.walk import PathFinder
-from lockstep.trace.hta_view import view_device
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.prepared import prepare
 from lockstep.trace.step_breakdown import break_down_steps

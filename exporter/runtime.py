@@ -5,7 +5,6 @@ well under a millisecond for a node of eight ranks, less than handing it to a th
 """
 
 import asyncio
-import logging
 import random
 import time
 from dataclasses import replace
@@ -54,8 +53,6 @@ from lockstep.serving.messaging import Broker
 from lockstep.serving.mqtt import MqttBroker
 from lockstep.serving.process import OwnProcess, ProcessFamilies
 from lockstep.serving.web import Web
-
-_log = logging.getLogger(__name__)
 
 _RunMessage = StepBatch | CaptureResult | TraceSummary | RankStacks
 _SECOND_NS = 10**9

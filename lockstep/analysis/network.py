@@ -29,9 +29,6 @@ class NetworkEvidence:
     checks: Sequence[tuple[NetworkCheck, tuple[int, ...]]] = ()
 
 
-NO_EVIDENCE = NetworkEvidence()
-
-
 def network_evidence(
     ranks: Sequence[RankAnalysis], reports: Sequence[DoctorReport], paths: Mapping[int, Path]
 ) -> NetworkEvidence:

@@ -17,6 +17,7 @@ from lockstep.analysis.kernels_only import columns_of_kernels
 from lockstep.contracts.errors import LockstepError, MalformedError
 from lockstep.contracts.node_samples import SUFFIX
 from lockstep.trace.ascend.communication import load_communication
+from lockstep.trace.ascend.database_communication import load_database_communication
 from lockstep.trace.ascend.discover import DEPTH_MAX, ENTRIES_MAX, OUTPUT_FOLDERS, AscendOutput, discover, kind_of
 from lockstep.trace.ascend.rank import load_rank_kernels, load_rank_trace
 from lockstep.trace.columns import ABSENT, TraceColumns
@@ -230,7 +231,10 @@ def _load_ascend(output: AscendOutput) -> Loaded:
         if not len(kernels):
             raise MalformedError("kernels", where=str(output.path), got="no row that can be used", expected="kernels")
         columns = columns_of_kernels(kernels, output.settings)
-    communication = siblings(output.communication, load_communication)
+    if output.communication is not None:
+        communication = siblings(output.communication, load_communication)
+    else:
+        communication = siblings(output.analysis_database, load_database_communication)
     evidence = Evidence(kernels=kernels, communication=communication)
     return Loaded(columns=columns, evidence=evidence, skipped=tuple(skipped))
 

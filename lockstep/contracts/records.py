@@ -17,8 +17,6 @@ CPU time does not cover, the thread was off the CPU (`coordinator/intake/columns
 import struct
 from enum import IntFlag
 
-RECORD_VERSION = 2
-
 MISSING = -(1 << 63)
 """Not measured. The smallest int64, so that no real time, count or byte figure can equal it."""
 

@@ -14,11 +14,6 @@ VALUE_BYTES = 8
 _LAYOUTS_KEPT = 256  # a job's nodes send a handful; each is below LAYOUT_MAX_BYTES
 
 
-def width_of(layout: str) -> int:
-    """Return how many values a record has."""
-    return layout.count(SEPARATOR) + 1
-
-
 @lru_cache(_LAYOUTS_KEPT)
 def names_of(layout: str) -> tuple[str, ...]:
     """Return the names of a record's values in order."""

@@ -8,6 +8,7 @@ from lockstep.contracts.errors import MalformedError
 from lockstep.trace.columns import ABSENT, WorkKind
 from lockstep.trace.store import write_columns
 from tests.analysis.job import rank_columns
+from tests.trace.ascend.databases import executed, make, write_analysis
 from tests.trace.ascend.recordings import CLUSTER, RANK, TABLES
 from tests.trace.traces import RECORDING, document, event, write
 
@@ -97,6 +98,21 @@ def test_a_rank_that_kept_its_tables_alone(tmp_path):
     analysis = analyse_rank(columns, rank=1, evidence=loaded.evidence)
     assert analysis.breakdown.window_ns == sum(each.ns for each in analysis.path.shares) == analysis.length_ns
     assert analysis.breakdown.host_active_ns == 0
+
+
+def test_communication_comes_from_the_analysis_database(tmp_path):
+    """A rank exported as databases alone has its links in analysis.db; a database without the tables is skipped."""
+    make(tmp_path / "ascend_pytorch_profiler_4.db")
+    write_analysis(tmp_path / "analysis.db")
+    (source,) = find_sources([tmp_path]).sources
+    assert load_source(source).evidence.communication.link_bytes.tolist() == [2_000_000]
+    (tmp_path / "analysis.db").unlink()
+    executed(tmp_path / "analysis.db", "CREATE TABLE StepTraceTime (step)")
+    loaded = load_source(source)
+    assert loaded.evidence.communication is None
+    assert [(each.path, "CommAnalyzerTime" in each.error) for each in loaded.skipped] == [
+        (str(tmp_path / "analysis.db"), True)
+    ]
 
 
 def test_tables_without_a_row_are_refused(tmp_path):

@@ -9,8 +9,8 @@ import pytest
 
 from lockstep.diagnosis.diagnose import diagnose
 from lockstep.diagnosis.verdict import INSUFFICIENT
-from lockstep.trace.breakdown import break_down
 from lockstep.trace.summarise import summarise_trace
+from tests.trace.class_times import break_down
 
 pytestmark = pytest.mark.torch
 

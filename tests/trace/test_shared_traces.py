@@ -3,11 +3,11 @@
 import pytest
 
 from lockstep.contracts.codec import encode
-from lockstep.trace.breakdown import break_down
 from lockstep.trace.calls import build_calls
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.summarise import AIM_BYTES, summarise_trace
 from lockstep.trace.tree import ROOT
+from tests.trace.class_times import break_down
 from tests.trace.traces import SHARED_TRACES
 
 pytestmark = pytest.mark.shared

@@ -51,11 +51,6 @@ _PROFILERS = ("torch/profiler/", "torch/autograd/profiler.py")
 _FINDINGS_MAX = 5
 
 
-def is_synchronising(name: str) -> bool:
-    """Whether an event of this name reads back, or is a call that waits for the device."""
-    return (_READS_BACK.fullmatch(name) or _WAITS.fullmatch(name)) is not None
-
-
 @dataclass(frozen=True, slots=True)
 class _Group:
     """Calls from one place; `name` is that of the calls which cost most."""

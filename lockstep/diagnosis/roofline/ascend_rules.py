@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.diagnosis.finding import COMPUTE, Finding, NotJudged
-from lockstep.diagnosis.roofline.kernel_counters import BLOCKS, KernelCounters, is_aicpu
+from lockstep.diagnosis.roofline.kernel_counters import KernelCounters, is_aicpu
 from lockstep.diagnosis.roofline.operands import ascend_operands
 from lockstep.diagnosis.roofline.roofline_limits import (
     ATTENTION_AXIS,
@@ -186,19 +186,6 @@ def find_frequency_drop(
         )
         for rank, mean in slow.items()
     ]
-
-
-def frequency_of(kernels: KernelCounters) -> NDArray[np.float64]:
-    """Return the clock of each kernel in MHz from its own counters, NaN where they do not show it, shape (n_kernels,).
-
-    Cycles over blocks and time; the vendor warns that the time is unreliable where the clock changes inside a kernel.
-    """
-    names = ("aic_total_cycles", "aicore_time(us)", BLOCKS)
-    cycles, time_us, blocks = (kernels.counters.get(name) for name in names)
-    if cycles is None or time_us is None or blocks is None:
-        return np.full(len(kernels), np.nan)
-    divisor = time_us * blocks
-    return np.where((divisor > 0) & (cycles > 0), cycles / np.where(divisor > 0, divisor, 1), np.nan)
 
 
 def slowest_clock(clocks: Iterable[CoreClock], window_ns: tuple[int, int]) -> FrequencySamples | None:

@@ -22,7 +22,6 @@ from lockstep.trace.columns import ABSENT, TraceColumns
 
 RULE = "classic roofline"
 MEMORY_BOUND, COMPUTE_BOUND, UNDERUTILISED = ("memory_bound", "compute_bound", "underutilised")
-VERDICTS = (MEMORY_BOUND, COMPUTE_BOUND, UNDERUTILISED)
 
 NO_OPERATOR = "kernels whose operator the trace does not record"
 NO_SHAPES = "operators without recorded shapes"

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from lockstep.contracts import limits
-from lockstep.contracts.errors import MalformedError
 from lockstep.trace.ascend.collective import group_hash
 from lockstep.trace.columns import ABSENT
 from lockstep.trace.source import TraceSource
@@ -79,55 +78,6 @@ def read_settings(info: Path | None, metadata: Path | None) -> AscendSettings:
         environment={_text(key): _text(value) for key, value in _dict(meta.get("ENV_VARIABLES")).items()},
         degrees={_text(key): value for key, value in job.items() if key.endswith("_size") and type(value) is int},
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOfRanks:
-    """A communication group of the cluster: `kind` is collective or p2p, other texts are empty where unknown."""
-
-    kind: str
-    ranks: tuple[int, ...]
-    hash: str = ""
-    group_id: str = ""
-    name: str = ""
-
-
-class _GroupInfo(msgspec.Struct):
-    rank_set: list[int]
-    type: str = ""
-    group_name: str = ""
-    group_id: str = ""
-    pg_name: str = ""
-
-
-class _Groups(msgspec.Struct):
-    collective: list[list[int]] = []
-    p2p: list[list[int]] = []
-    infos: list[_GroupInfo] = msgspec.field(name="comm_group_parallel_info", default_factory=list)
-
-
-def read_groups(path: Path) -> tuple[GroupOfRanks, ...]:
-    """Return the groups of communication_group.json; with their names where the file has them, else ranks only.
-
-    Raises
-    ------
-    MalformedError
-        The file cannot be read, is too large, or is no communication_group.json.
-    """
-    fields: _Groups = read_json(path, _Groups, "communication_group.json")
-    named = [
-        GroupOfRanks(
-            kind=each.type, ranks=tuple(each.rank_set), hash=each.group_name, group_id=each.group_id, name=each.pg_name
-        )
-        for each in fields.infos
-    ]
-    lists = [("collective", each) for each in fields.collective] + [("p2p", each) for each in fields.p2p]
-    found = named or [GroupOfRanks(kind=kind, ranks=tuple(ranks)) for kind, ranks in lists]
-    if len(found) > GROUPS_MAX or any(not _plausible(each.ranks) for each in found):
-        raise MalformedError(
-            "groups", where=str(path), got=f"{len(found)} groups", expected=f"at most {GROUPS_MAX} of ranks"
-        )
-    return tuple(found)
 
 
 def _objects(path: Path) -> dict[str, Any]:

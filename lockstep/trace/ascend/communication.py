@@ -9,6 +9,7 @@ the link blocks. SDMA is the sum of HCCS, PCIE and SIO: adding it to them would 
 Shape suffixes: O operators (of one rank), L their links, P the packet sizes of links.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.contracts import limits
 from lockstep.trace.ascend.about import read_json
-from lockstep.trace.ascend.step_trace import ranks_of
 from lockstep.trace.ascend.texts import durations_ns, integer, ns_of_times, number
 from lockstep.trace.columns import ABSENT
 
@@ -32,6 +33,7 @@ _US_PER_MS = 1000.0
 _BYTES_PER_MB = 1e6
 _STEP_PREFIX = "step"
 _SIZES_MAX = 1 << 20
+_RANKS = re.compile(r"\(?\s*\d{1,9}(?:\s*,\s*\d{1,9})*\s*,?\s*\)?", re.ASCII)
 
 Form = TypeVar("Form")
 
@@ -105,15 +107,6 @@ class AscendCommunication:
         return len(self.named)
 
     @property
-    def link_bandwidth(self) -> NDArray[np.float64]:
-        """Return bytes per second of every link, NaN where it has no time."""
-        known = self.link_ns > 0
-        bandwidth: NDArray[np.float64] = np.where(
-            known, self.link_bytes * 1e9 / np.where(known, self.link_ns, 1), np.nan
-        )
-        return bandwidth
-
-    @property
     def counted(self) -> NDArray[np.bool_]:
         """Return which links to add up: SDMA is left out where the operator has the links that it sums."""
         is_sum = np.array([each == SUM_OF_LINKS for each in self.link_type], np.bool_)
@@ -164,7 +157,7 @@ def entries(path: Path, form: type[Form], *, max_bytes: int) -> Iterator[tuple[N
     for outer, inner in totals.items():
         for key, operators in inner.items():
             step, kind = (outer, key) if of_rank else (key, P2P if outer == P2P else COLLECTIVE)
-            ranks = () if of_rank else ranks_of(outer)
+            ranks = () if of_rank else _ranks_of(outer)
             for name, raw in operators.items():
                 if not name.startswith(TOTAL):
                     operation, _, group = name.partition("@")
@@ -261,3 +254,11 @@ class CommunicationGatherer:
             packet_ns=ns_of_ms(packets[:, 3].tolist()),
             dropped_count=self.dropped_count,
         )
+
+
+def _ranks_of(text: str) -> tuple[int, ...]:
+    """Return the ranks that `3` or `(0, 1, 2)` names, none if it names none."""
+    if not _RANKS.fullmatch(text):
+        return ()
+    ranks = tuple(int(each) for each in text.strip("() ").split(",") if each.strip())
+    return ranks if len(ranks) <= limits.WORLD_SIZE_MAX else ()

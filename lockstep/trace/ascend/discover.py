@@ -31,7 +31,7 @@ _PATTERNS = {
     "communication_matrix": ("communication_matrix.json",),
     "operator_details": ("operator_details.csv",),
     "database": ("ascend_pytorch_profiler*.db", "ascend_mindspore_profiler*.db", "msprof_*.db"),
-    "analysis_database": ("analysis.db", "analysis_steptrace.db", "communication_analyzer.db"),
+    "analysis_database": ("analysis.db", "communication_analyzer.db"),
     "cluster_step_trace_time": ("cluster_step_trace_time.csv", "cluster_step_trace_time_*.csv"),
     "cluster_communication": ("cluster_communication.json", "cluster_communication_?rank.json"),
     "cluster_communication_matrix": ("cluster_communication_matrix.json",),
@@ -114,56 +114,6 @@ def discover(path: Path) -> AscendOutput:
     settings = read_settings(found.get("profiler_info"), found.get("profiler_metadata"))
     rank = _rank(path, found, settings)
     return AscendOutput(path=path, rank=rank, settings=replace(settings, rank=rank), **found)
-
-
-def discover_ranks(root: Path) -> list[AscendOutput]:
-    """Return the outputs of all ranks below `root`, by rank, then by path; a cluster's files stand in a last one.
-
-    Raises
-    ------
-    MalformedError
-        There is no such folder, more than ENTRIES_MAX entries, or a rank's own files are no JSON.
-    """
-    if root.is_file():
-        return [discover(root)]
-    if not root.is_dir():
-        raise MalformedError("Ascend output", where=str(root), got="no such path", expected="a folder")
-    outputs = [discover(folder) for folder in _rank_folders(root)]
-    return sorted(outputs, key=lambda each: (not _is_rank(each), each.rank == ABSENT, each.rank, str(each.path)))
-
-
-def _is_rank(output: AscendOutput) -> bool:
-    return any(name in output.files for name in _OWN)
-
-
-def _rank_folders(root: Path) -> Iterator[Path]:
-    """Yield the folders that belong to one rank or to the cluster's analysis; none inside another."""
-    waiting, seen = [(root, 0)], 0
-    while waiting:
-        folder, depth = waiting.pop()
-        entries = _entries(folder)
-        seen += len(entries)
-        if seen > ENTRIES_MAX:
-            raise MalformedError(
-                "entries", where=str(root), got=f"over {ENTRIES_MAX}", expected=f"at most {ENTRIES_MAX}"
-            )
-        kinds = {kind_of(each) for each in entries if each.is_file()}
-        if any((folder / name).is_dir() for name in OUTPUT_FOLDERS) or kinds - {
-            None,
-            "profiler_info",
-            "profiler_metadata",
-        }:
-            yield folder
-            waiting += [(each, depth + 1) for each in entries if _holds_ranks(each) and depth < DEPTH_MAX]
-        elif depth < DEPTH_MAX:
-            waiting += [(each, depth + 1) for each in entries if each.is_dir() and not each.is_symlink()]
-
-
-def _holds_ranks(entry: Path) -> bool:
-    """Whether an entry next to a rank's or cluster's files is worth a look: not what the rank itself consists of."""
-    if not entry.is_dir() or entry.is_symlink():
-        return False
-    return entry.name not in OUTPUT_FOLDERS and not entry.name.startswith((_PROF_PREFIX, "FRAMEWORK", "logs"))
 
 
 def _folders(path: Path) -> list[Path]:

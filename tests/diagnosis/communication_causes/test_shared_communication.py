@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from lockstep.diagnosis.communication_causes.collectives import collectives_of
-from lockstep.diagnosis.communication_causes.judge import judge_communication
+from lockstep.diagnosis.communication_causes.contention import computing
 from lockstep.diagnosis.communication_causes.links import judge_links, link_transfers_of
 from lockstep.diagnosis.communication_causes.matching import match_collectives
-from lockstep.diagnosis.communication_causes.messages import misaligned
+from lockstep.diagnosis.communication_causes.messages import find_small_messages, misaligned
 from lockstep.diagnosis.communication_causes.vendor_collectives import collectives_of_communication
 from lockstep.diagnosis.communication_causes.waiting import group_waiting, judge_waiting
 from lockstep.trace.ascend.communication import load_communication
@@ -43,9 +43,11 @@ def test_the_slow_rank_has_the_shortest_collectives(shared):
 def test_the_healthy_recording_has_no_finding():
     """The same job on two busy cores: R_wait is high, and no one is to blame; its buckets are few a step."""
     found, window_ns = traces("healthy")
-    causes = judge_communication(found, window_ns, steps=5)
-    assert causes.findings == ()
-    assert len(causes.table) == 25
+    parts = {rank: collectives_of(columns, rank=rank) for rank, columns in found.items()}
+    table = match_collectives(list(parts.values()))
+    assert len(table) == 25
+    assert judge_waiting(table, window_ns, {rank: computing(columns) for rank, columns in found.items()}) == []
+    assert [find_small_messages(part, window_ns, steps=5) for part in parts.values()] == [[]] * len(parts)
 
 
 def test_the_nccl_recording_has_sizes_that_do_not_align():

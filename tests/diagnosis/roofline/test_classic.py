@@ -8,7 +8,6 @@ from lockstep.diagnosis.finding import NotJudged
 from lockstep.diagnosis.roofline import classic
 from lockstep.diagnosis.roofline.classic import Rooflines, by_operator, operator_rooflines
 from lockstep.diagnosis.roofline.classic_rules import judge_rooflines
-from lockstep.diagnosis.roofline.picture import lines, points
 from lockstep.trace.columns import KERNEL, OPERATOR, RUNTIME, TraceAbout
 from tests.trace.made import columns_of, made
 
@@ -188,16 +187,3 @@ def test_a_trace_without_device_or_shapes_is_not_judged():
     bare = [made("aten::mm", external=1), made("k", KERNEL, (0, 7), 0, 100, stream=7, external=1)]
     answer = judge_rooflines(operator_rooflines(columns_of(bare, about=H100)), 0)
     assert answer.reason == "100% of the device's compute time: operators without recorded shapes"
-
-
-def test_the_picture_has_points_roofs_and_thresholds():
-    """One point an operator, one solid and one dashed line a format; they meet at the ridge."""
-    rooflines = operator_rooflines(columns_of(gemm(400_000), about=H100))
-    (point,) = points(rooflines)
-    assert (point.label, point.share, point.verdict) == ("aten::mm", 1.0, "underutilised")
-    solid, dashed = lines(rooflines)
-    assert not solid.dashed
-    assert dashed.dashed
-    assert solid.corners[1] == pytest.approx((989.5e12 / 3.35e12, 989.5e12))
-    assert dashed.corners[1][1] == pytest.approx(0.8 * 989.5e12)
-    assert solid.corners[0][1] / solid.corners[0][0] == pytest.approx(3.35e12)

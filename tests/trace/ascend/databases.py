@@ -70,3 +70,29 @@ def make(path: Path, *, blocks="blockNum") -> Path:
             connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values[0]))})", values)
     connection.close()
     return path
+
+
+def executed(path: Path, *statements: str) -> Path:
+    """Run statements on a database; return its file."""
+    with sqlite3.connect(path) as connection:
+        for each in statements:
+            connection.execute(each)
+    connection.close()
+    return path
+
+
+def write_analysis(path: Path) -> Path:
+    """Write the tables of analysis.db for one collective over two links; return the file."""
+    keys = "'hcom_allReduce__868_0_1', '42'"
+    return executed(
+        path,
+        """CREATE TABLE CommAnalyzerTime (hccl_op_name TEXT, group_name TEXT, start_timestamp NUMERIC, elapse_time NUMERIC,
+        transit_time NUMERIC, wait_time NUMERIC, synchronization_time NUMERIC, idle_time NUMERIC, step TEXT, type TEXT)""",
+        """CREATE TABLE CommAnalyzerBandwidth (hccl_op_name TEXT, group_name TEXT, transport_type TEXT,
+        transit_size NUMERIC, transit_time NUMERIC, bandwidth NUMERIC, large_packet_ratio NUMERIC, package_size NUMERIC,
+        count NUMERIC, total_duration NUMERIC, step TEXT, type TEXT)""",
+        f"INSERT INTO CommAnalyzerTime VALUES ({keys}, 1.5, 5, 0, 3, 3, 2, 'step7', 'collective')",
+        f"INSERT INTO CommAnalyzerBandwidth VALUES ({keys}, 'HCCS', 2, 4, 0.5, 0, 1, 1, 2, 'step7', 'collective')",
+        f"INSERT INTO CommAnalyzerBandwidth VALUES ({keys}, 'HCCS', 2, 4, 0.5, 0, 0.5, 2, 2, 'step7', 'collective')",
+        "INSERT INTO CommAnalyzerBandwidth VALUES ('x', '1', 'RDMA', 2, 4, 0.5, 0, 1, 1, 2, 'step7', 'p2p')",
+    )

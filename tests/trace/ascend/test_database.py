@@ -8,28 +8,14 @@ from lockstep.contracts.errors import MalformedError
 from lockstep.trace.ascend import database
 from lockstep.trace.ascend.counters import Metrics
 from lockstep.trace.ascend.database import opened
-from lockstep.trace.ascend.database_analysis import (
-    load_database_communication,
-    load_database_matrix,
-    load_database_step_times,
-)
+from lockstep.trace.ascend.database_communication import load_database_communication
 from lockstep.trace.ascend.database_kernels import load_database_kernels
 from lockstep.trace.ascend.database_trace import load_database_trace
-from lockstep.trace.ascend.step_times import step_times
 from lockstep.trace.columns import ABSENT, ANNOTATION, KERNEL, OPERATOR, PYTHON, RUNTIME, WorkKind
 from lockstep.trace.launches import launches_of
-from tests.trace.ascend.databases import T, make
-from tests.trace.ascend.recordings import TABLES
+from tests.trace.ascend.databases import T, executed, make, write_analysis
 
 _NAME = "ascend_pytorch_profiler_0.db"
-
-
-def _executed(path, *statements):
-    with sqlite3.connect(path) as connection:
-        for each in statements:
-            connection.execute(each)
-    connection.close()
-    return path
 
 
 def test_events_are_those_of_the_tables(tmp_path):
@@ -74,7 +60,7 @@ def test_launches_operators_shapes_and_stacks(tmp_path):
 def test_rows_of_no_time_are_dropped_and_the_rest_stays(tmp_path):
     """Ends before starts, text for numbers and missing times cost their rows; ids of rows still fit."""
     path = make(tmp_path / _NAME)
-    _executed(
+    executed(
         path,
         "INSERT INTO TASK SELECT endNs, startNs, deviceId, 1, 50, 0, 1, 0, 7, 1, 1 FROM TASK LIMIT 1",
         "INSERT INTO TASK VALUES ('soon', NULL, 'x', 1.5, 51, 0, 1, 0, 7, 1, 1)",
@@ -100,40 +86,12 @@ def test_kernels_with_their_counters(tmp_path, blocks):
         "aic_total_cycles": 1000,
     }
     assert np.isnan(kernels.counters["aic_mac_ratio"][1])
-    times = step_times(kernels)
-    assert (times.step.tolist(), times.computing_ns.tolist(), times.free_ns.tolist()) == ([ABSENT], [30], [30])
-
-
-def test_recorded_step_times():
-    """The vendor's database of four devices, in the units of its CSV."""
-    found = load_database_step_times(TABLES / "analysis_steptrace.db")
-    assert found.device.tolist() == [0, 1, 2, 3]
-    assert found.stage_ns.tolist() == [271_092_540, 255_784_300, 218_790_020, 296_901_700]
-    assert (found.computing_ns + found.free_ns).tolist() == found.stage_ns.tolist()
-
-
-def _analysis(path):
-    keys = "'hcom_allReduce__868_0_1', '42'"
-    return _executed(
-        path,
-        """CREATE TABLE CommAnalyzerTime (hccl_op_name TEXT, group_name TEXT, start_timestamp NUMERIC, elapse_time NUMERIC,
-        transit_time NUMERIC, wait_time NUMERIC, synchronization_time NUMERIC, idle_time NUMERIC, step TEXT, type TEXT)""",
-        """CREATE TABLE CommAnalyzerBandwidth (hccl_op_name TEXT, group_name TEXT, transport_type TEXT,
-        transit_size NUMERIC, transit_time NUMERIC, bandwidth NUMERIC, large_packet_ratio NUMERIC, package_size NUMERIC,
-        count NUMERIC, total_duration NUMERIC, step TEXT, type TEXT)""",
-        """CREATE TABLE CommAnalyzerMatrix (hccl_op_name TEXT, group_name TEXT, src_rank TEXT, dst_rank TEXT,
-        transport_type TEXT, transit_size NUMERIC, transit_time NUMERIC, bandwidth NUMERIC, step TEXT, type TEXT)""",
-        f"INSERT INTO CommAnalyzerTime VALUES ({keys}, 1.5, 5, 0, 3, 3, 2, 'step7', 'collective')",
-        f"INSERT INTO CommAnalyzerBandwidth VALUES ({keys}, 'HCCS', 2, 4, 0.5, 0, 1, 1, 2, 'step7', 'collective')",
-        f"INSERT INTO CommAnalyzerBandwidth VALUES ({keys}, 'HCCS', 2, 4, 0.5, 0, 0.5, 2, 2, 'step7', 'collective')",
-        "INSERT INTO CommAnalyzerBandwidth VALUES ('x', '1', 'RDMA', 2, 4, 0.5, 0, 1, 1, 2, 'step7', 'p2p')",
-        f"INSERT INTO CommAnalyzerMatrix VALUES ({keys}, '0', '1', 'HCCS', 2, 4, 0.5, 'step7', 'collective')",
-    )
+    assert kernels.step.tolist() == [ABSENT, ABSENT]
 
 
 def test_communication_of_an_analysis(tmp_path):
     """Operators with links and packets as from communication.json; links of no operator are dropped and counted."""
-    path = _analysis(tmp_path / "analysis.db")
+    path = write_analysis(tmp_path / "analysis.db")
     found = load_database_communication(path)
     assert (len(found), found.dropped_count) == (1, 1)
     assert (found.named[0].step, found.named[0].kind, found.named[0].group) == (7, "collective", "42")
@@ -143,11 +101,9 @@ def test_communication_of_an_analysis(tmp_path):
         [2_000_000],
     )
     assert (found.packet_bytes.tolist(), found.packet_count.tolist()) == ([1_000_000, 500_000], [1, 2])
-    matrix = load_database_matrix(path)
-    assert (matrix.source.tolist(), matrix.target.tolist(), matrix.bytes.tolist()) == ([0], [1], [2_000_000])
 
 
-@pytest.mark.parametrize("load", [load_database_trace, load_database_kernels, load_database_step_times])
+@pytest.mark.parametrize("load", [load_database_trace, load_database_kernels, load_database_communication])
 @pytest.mark.parametrize("content", [b"", b"hello", b"SQLite format 3\0" + b"x" * 4096])
 def test_what_is_no_database_is_refused_by_name(tmp_path, load, content):
     """Neither another file nor a damaged one raises anything of sqlite's."""
@@ -174,19 +130,19 @@ def test_damaged_pages_are_an_error_by_name_or_nothing(tmp_path):
 
 def test_a_schema_of_another_kind_is_refused_by_name(tmp_path):
     """A missing table or column is named."""
-    path = _executed(tmp_path / _NAME, "CREATE TABLE TASK (startNs INTEGER)")
+    path = executed(tmp_path / _NAME, "CREATE TABLE TASK (startNs INTEGER)")
     with pytest.raises(MalformedError, match=r"table TASK in .*a column endNs"):
         load_database_trace(path)
-    with pytest.raises(MalformedError, match=r"table StepTraceTime in .*no such table"):
-        load_database_step_times(path)
+    with pytest.raises(MalformedError, match=r"table CommAnalyzerTime in .*no such table"):
+        load_database_communication(path)
     with pytest.raises(MalformedError, match=r"tables in .*TASK or PYTORCH_API"):
-        load_database_trace(_executed(tmp_path / "other.db", "CREATE TABLE a (b)"))
+        load_database_trace(executed(tmp_path / "other.db", "CREATE TABLE a (b)"))
 
 
 def test_a_view_in_place_of_a_table_is_not_asked(tmp_path):
     """A writer's own query is never run."""
     endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS startNs, x AS endNs FROM n"
-    path = _executed(
+    path = executed(
         tmp_path / _NAME, f"CREATE VIEW TASK AS {endless}", "CREATE TABLE CANN_API (startNs, endNs, name, globalTid)"
     )
     with pytest.raises(MalformedError, match="events in "):
@@ -195,7 +151,7 @@ def test_a_view_in_place_of_a_table_is_not_asked(tmp_path):
 
 def test_queries_that_work_too_long_are_stopped(tmp_path, monkeypatch):
     """The number of steps of sqlite's machine is limited."""
-    path = _executed(
+    path = executed(
         tmp_path / _NAME,
         "CREATE TABLE TASK (startNs, endNs, globalTaskId)",
         "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 20000) INSERT INTO TASK SELECT x, x, x FROM n",
@@ -218,7 +174,7 @@ def test_limits_on_rows_sizes_and_strings(tmp_path, monkeypatch):
     with pytest.raises(MalformedError, match="rows in "):
         load_database_trace(path)
     monkeypatch.undo()
-    _executed(path, "INSERT INTO STRING_IDS VALUES (900, zeroblob(2000000))")
+    executed(path, "INSERT INTO STRING_IDS VALUES (900, zeroblob(2000000))")
     with pytest.raises(MalformedError, match="too big"):
         load_database_trace(path)
 

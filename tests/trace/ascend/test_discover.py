@@ -6,11 +6,11 @@ import pytest
 
 from lockstep.contracts.errors import MalformedError
 from lockstep.trace.ascend import discover as module
-from lockstep.trace.ascend.discover import discover, discover_ranks
+from lockstep.trace.ascend.discover import discover
 from lockstep.trace.ascend.rank import load_rank_kernels, load_rank_trace
 from lockstep.trace.columns import ABSENT
 from tests.trace.ascend.databases import make
-from tests.trace.ascend.recordings import CLUSTER, DATA, OUTPUT, RANK, TABLES
+from tests.trace.ascend.recordings import CLUSTER, OUTPUT, RANK, TABLES
 
 
 def test_a_ranks_folder_its_output_and_a_single_file():
@@ -24,18 +24,16 @@ def test_a_ranks_folder_its_output_and_a_single_file():
     assert (set(one.files), one.rank) == ({"kernel_details", "profiler_info"}, 0)
 
 
-def test_a_tree_of_ranks():
-    """Ranks come by number, a cluster's own files last."""
-    found = discover_ranks(DATA)
-    assert [(each.rank, each.path.name) for each in found] == [
-        (0, "rank0_ascend_pt"), (0, "tables"), (ABSENT, "cluster_analysis_output"),
-    ]  # fmt: skip
-    assert set(found[-1].files) == {
+def test_files_of_a_cluster_and_of_a_job():
+    """A cluster's files name no rank; the metadata of a rank holds groups and degrees."""
+    cluster = discover(CLUSTER)
+    assert set(cluster.files) == {
         "cluster_step_trace_time", "cluster_communication", "cluster_communication_matrix", "communication_group",
     }  # fmt: skip
-    assert found[1].settings.groups["6960437680420871035"] == (0, 1)
-    assert found[1].settings.degrees["tensor_model_parallel_size"] == 2
-    assert discover(CLUSTER).rank == ABSENT
+    assert cluster.rank == ABSENT
+    tables = discover(TABLES)
+    assert tables.settings.groups["6960437680420871035"] == (0, 1)
+    assert tables.settings.degrees["tensor_model_parallel_size"] == 2
 
 
 @pytest.mark.parametrize(
@@ -55,7 +53,7 @@ def test_ranks_come_from_files_then_from_names(tmp_path, folder, inner, info, ra
     shutil.copy(OUTPUT / "kernel_details.csv", place)
     if info:
         (tmp_path / "x" / folder / info).write_text(json.dumps({"rank_id": 6}))
-    (found,) = discover_ranks(tmp_path)
+    found = discover(tmp_path / "x" / folder)
     assert (found.rank, found.path.name) == (rank, folder)
 
 
@@ -66,7 +64,7 @@ def test_msprof_output(tmp_path):
     shutil.copy(TABLES / "op_summary_1.csv", place / "op_summary_20250101.csv")
     (place / "msprof_20250101.json").write_bytes(gzip.decompress((OUTPUT / "trace_view.json.gz").read_bytes()))
     make(tmp_path / "PROF_000001_20250101_ABC" / "msprof_20250101.db")
-    (found,) = discover_ranks(tmp_path)
+    found = discover(tmp_path)
     assert set(found.files) == {"kernel_details", "trace_view", "database"}
     assert len(load_rank_trace(found)) == 3379
     assert len(load_rank_kernels(found)) == 20
@@ -81,25 +79,12 @@ def test_a_database_serves_where_there_is_no_text(tmp_path):
     assert len(load_rank_kernels(found)) == 2
 
 
-def test_links_are_not_followed_and_depth_is_limited(tmp_path):
-    """A loop of links ends, and what lies deeper than any profiler's output is not looked for."""
-    shutil.copytree(RANK, tmp_path / "a")
-    (tmp_path / "a" / "loop").symlink_to(tmp_path)
-    (tmp_path / "b_ascend_pt").symlink_to(tmp_path / "a")
-    deep = tmp_path.joinpath(*"cdefghijk")
-    shutil.copytree(RANK, deep)
-    assert [each.path.name for each in discover_ranks(tmp_path)] == ["a"]
-
-
 def test_what_is_missing_or_too_much_is_refused_by_name(tmp_path, monkeypatch):
     """No such path, no file of a profiler, too many entries, metadata that is no JSON."""
     with pytest.raises(MalformedError, match="no such path"):
         discover(tmp_path / "nothing")
-    with pytest.raises(MalformedError, match="no such path"):
-        discover_ranks(tmp_path / "nothing")
     with pytest.raises(MalformedError, match="no file of a profiler"):
         discover(tmp_path)
-    assert discover_ranks(tmp_path) == []
     shutil.copytree(RANK, tmp_path / "a")
     (tmp_path / "a" / "profiler_metadata.json").write_text("{")
     with pytest.raises(MalformedError, match="JSON in "):
@@ -110,7 +95,7 @@ def test_what_is_missing_or_too_much_is_refused_by_name(tmp_path, monkeypatch):
         load_rank_kernels(discover(CLUSTER))
     monkeypatch.setattr(module, "ENTRIES_MAX", 2)
     with pytest.raises(MalformedError, match="entries in "):
-        discover_ranks(tmp_path / "a")
+        discover(tmp_path / "a")
 
 
 def test_settings_of_another_form_are_left_out(tmp_path):

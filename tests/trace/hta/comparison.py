@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lockstep.trace.hta_view import name_of
+from benchmarks.hta_view import name_of
 
 HERE = Path(__file__).parent
 CARRIED = HERE / "benchmark_alexnet.json.gz"

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.hta_view import device_pieces, view_device
 from lockstep.trace.columns import SYNC, WorkKind
-from lockstep.trace.hta_view import device_pieces, view_device
 from lockstep.trace.intervals import merged
 from lockstep.trace.kineto.load import load_trace
 from tests.trace.hta.comparison import CARRIED, EXPECTED, cut_to_us, ns, types_of

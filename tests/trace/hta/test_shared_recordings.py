@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from benchmarks.hta_view import device_pieces, launched_in_trace, view_device
 from lockstep.trace.critical_path.path import PathClass
 from lockstep.trace.critical_path.walk import PathFinder
-from lockstep.trace.hta_view import device_pieces, launched_in_trace, view_device
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.prepared import prepare
 from tests.trace.hta.comparison import EXPECTED, cut_to_us, ns, same_figures, types_of

@@ -51,7 +51,7 @@ def view_device(columns: TraceColumns, kept: Mask | None = None) -> DeviceView:
     shares_ns = pieces.shares_ns(int(pieces.edges_ns[0]), int(pieces.edges_ns[-1])).tolist() if window_ns else [0] * 16
     compute_ns = sum(shares_ns[1:8:2])
     communication_ns = sum(ns for state, ns in enumerate(shares_ns) if state & 2)
-    both_ns = sum(ns for state, ns in enumerate(shares_ns) if state & 3 == 3)  # noqa: PLR2004 - the two bits
+    both_ns = sum(ns for state, ns in enumerate(shares_ns) if state & 3 == 3)
     return DeviceView(
         window_ns=window_ns,
         idle_ns=shares_ns[0],
