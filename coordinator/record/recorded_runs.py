@@ -72,7 +72,7 @@ def read_recorded_run(
 
 def _chosen(path: Path, run: str) -> "StepLog":
     if not path.exists():
-        raise ConfigError(f"run {path}: No such file or directory")
+        raise ConfigError(f"run {path}: got no such file or folder, expected a recording or step log")
     skipped: Counter[str] | None = Counter() if parts_of(path) else None  # a recording holds what came in, true or not
     logs = {log.run: log for log in steplog.read(path, skipped)}
     if run and run not in logs:

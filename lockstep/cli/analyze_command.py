@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.contracts.domains import DEFAULT_ORDER, check_order, parse_degrees
-from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.errors import ConfigError, FileAccessError
 
 if TYPE_CHECKING:
     from lockstep.analysis.group_kinds import ParallelDegrees
@@ -117,7 +117,7 @@ def _analyse(arguments: argparse.Namespace, run: "Runner") -> int:
         with _progress() as on_done:
             found = analyse_paths(arguments.paths, run, store=arguments.out, degrees=degrees, on_done=on_done)
     except OSError as error:
-        raise ConfigError(f"--out {arguments.out}: {error.strerror or error}") from error
+        raise FileAccessError(f"--out {arguments.out}", error, expected="a folder that can be written") from error
     summary = found.as_json()
     if arguments.out is not None:
         from lockstep.analysis.pictures import pictures_of  # noqa: PLC0415  (only where it is asked for)
@@ -138,7 +138,7 @@ def _write_perfetto(path: Path, sources: "Mapping[int, Source]", summary: dict[s
     try:
         write_merged(path, {rank: load_source(each).columns for rank, each in sources.items()}, summary["findings"])
     except OSError as error:
-        raise ConfigError(f"--perfetto {path}: {error.strerror or error}") from error
+        raise FileAccessError(f"--perfetto {path}", error, expected="a file that can be written") from error
 
 
 def _print(found: dict[str, Any], text: str, *, as_json: bool) -> None:
@@ -184,7 +184,7 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"--out {folder}: {error.strerror}") from None
+        raise FileAccessError(f"--out {folder}", error, expected="a folder that can be written") from None
 
 
 def _json(found: dict[str, Any]) -> str:
@@ -196,4 +196,4 @@ def _write(folder: Path, files: dict[str, str]) -> None:
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"--out {folder}: {error.strerror or error}") from error
+        raise FileAccessError(f"--out {folder}", error, expected="a folder that can be written") from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.cli.output import write_text
 from lockstep.cli.simulate_command import read_spec
-from lockstep.contracts.errors import ConfigError, LockstepError, MalformedError
+from lockstep.contracts.errors import ConfigError, FileAccessError, LockstepError, MalformedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,7 +118,7 @@ def _observations(spec: "JobSpec", path: Path) -> "Iterator[Observation]":
             reader = csv.DictReader(stream)
             rows = [(reader.line_num, row) for _, row in zip(range(_ROWS_MAX + 1), reader, strict=False)]
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--runs {path}: {getattr(error, 'strerror', None) or error}") from None
+        raise FileAccessError(f"--runs {path}", error) from None
     if len(rows) > _ROWS_MAX or len(rows) < 2:  # noqa: PLR2004  # one fitted, one held out
         raise MalformedError("runs", where=str(path), got=f"{len(rows)} rows", expected=f"2 to {_ROWS_MAX}")
     if STEP_COLUMN not in (reader.fieldnames or ()):
@@ -152,7 +152,7 @@ def _of_steps(spec: "JobSpec", path: Path, run: str, traces: list[Path]) -> dict
     from lockstep.simulator.calibration.online import Setup, fit  # noqa: PLC0415
 
     if not path.exists():
-        raise ConfigError(f"step log {path}: No such file or directory")
+        raise ConfigError(f"step log {path}: got no such file or folder, expected a recording or step log")
     setup = Setup.of(spec)
     topology = from_degrees(setup.degrees, spec.degrees.ranks)
     model = fit(setup, read_window(path, topology, run=run), operators=_operators(traces))

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lockstep.contracts.errors import ConfigError, MalformedError
+from lockstep.contracts.errors import FileAccessError, MalformedError
 from lockstep.doctor.checks import check_all
 from lockstep.doctor.facts import FACTS_VERSION, read_facts
 from lockstep.doctor.fleet_facts import compare
@@ -82,7 +82,7 @@ def read_file(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             text = file.read(_FILE_MAX_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"facts file {path}: {error.strerror}") from None
+        raise FileAccessError(f"facts file {path}", error) from None
     if len(text) > _FILE_MAX_BYTES:
         raise MalformedError("facts", where=str(path), got="a larger file", expected=f"at most {_FILE_MAX_BYTES} bytes")
     try:
@@ -106,7 +106,7 @@ def _write(name: str, facts: dict[str, Any]) -> None:
     try:
         Path(name).write_text(text + "\n", encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"--facts {name}: {error.strerror}") from None
+        raise FileAccessError(f"--facts {name}", error, expected="a file that can be written") from None
 
 
 def _by_weight(checks: list[Check]) -> list[Check]:

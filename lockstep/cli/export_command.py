@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.cli import access_rules
 from lockstep.cli.markdown import markdown_table
-from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.errors import ConfigError, FileAccessError
 from lockstep.contracts.version import VERSION
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def act(arguments: argparse.Namespace) -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         except OSError as error:
-            raise ConfigError(f"{path}: got {error.strerror}, expected a file that can be written") from error
+            raise FileAccessError(f"{path}", error, expected="a file that can be written") from error
         print(path)
     return 0
 

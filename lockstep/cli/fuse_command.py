@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockstep.contracts.errors import ConfigError, MalformedError
+from lockstep.contracts.errors import ConfigError, FileAccessError, MalformedError
 
 if TYPE_CHECKING:
     from lockstep.diagnosis.gradient_fusion import StepGradients, SummingLink
@@ -89,7 +89,7 @@ def _read_list(path: Path) -> "StepGradients | None":
             return None
         document = json.loads(path.read_bytes())
     except OSError as error:
-        raise ConfigError(f"path {path}: {error.strerror or error}") from None
+        raise FileAccessError(f"path {path}", error) from None
     except (ValueError, RecursionError):
         return None
     if not isinstance(document, dict):

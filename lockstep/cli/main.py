@@ -55,12 +55,16 @@ def build_parser() -> argparse.ArgumentParser:
             import_module(module).add(commands)
     for command in commands.choices.values():
         command.formatter_class = CommandHelp
+        command.set_defaults(command_parser=command)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 2 for a wrong input, named on stderr."""
-    parsed = build_parser().parse_args(arguments)
+    parsed, unknown = build_parser().parse_known_args(arguments)
+    if unknown:  # argparse itself would print the usage of `lockstep`, which lists none of the command's options
+        command = parsed.command_parser
+        command.error(f"unrecognized arguments: {' '.join(unknown)}; {command.prog} --help lists what it takes")
     try:
         status = int(parsed.act(parsed))
         sys.stdout.flush()

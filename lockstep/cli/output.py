@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.errors import FileAccessError
 
 
 def write_text(path: Path, text: str, option: str) -> None:
@@ -16,4 +16,4 @@ def write_text(path: Path, text: str, option: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{option} {path}: {error.strerror or error}") from error
+        raise FileAccessError(f"{option} {path}", error, expected="a file that can be written") from error

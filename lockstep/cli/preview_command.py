@@ -6,7 +6,7 @@ import re
 import time
 from pathlib import Path
 
-from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.errors import ConfigError, FileAccessError
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -58,7 +58,7 @@ def act(arguments: argparse.Namespace) -> int:
     try:
         arguments.out.write_text(page)
     except OSError as error:
-        raise ConfigError(f"{arguments.out}: got {error.strerror}, expected a file that can be written") from error
+        raise FileAccessError(f"{arguments.out}", error, expected="a file that can be written") from error
     print(arguments.out)
     return 0
 

@@ -63,7 +63,7 @@ def act(arguments: argparse.Namespace) -> int:
     groups = read_groups(Path(arguments.groups)) if arguments.groups else []
     log = Path(arguments.steplog)
     if not log.exists():
-        raise ConfigError(f"step log {log}: No such file or directory")
+        raise ConfigError(f"step log {log}: got no such file or folder, expected a recording or step log")
     parts = parts_of(log)
     lines = _of_recording(parts, arguments, groups) if parts else _of_step_log(arguments, groups)
     for line in lines:

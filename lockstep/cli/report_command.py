@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep.contracts.domains import DEFAULT_ORDER, check_order
-from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.errors import FileAccessError
 from lockstep.html.units import format_step
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def write_page(file: Path, text: str) -> None:
     try:
         file.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
-        raise ConfigError(f"--html {file}: {error.strerror}") from None
+        raise FileAccessError(f"--html {file}", error, expected="a file that can be written") from None
 
 
 def _text(summary: "RunSummary") -> str:

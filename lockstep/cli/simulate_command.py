@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.cli.output import write_text
 from lockstep.cli.run_cost import add_cost_options, cost_of
-from lockstep.contracts.errors import ConfigError, MalformedError
+from lockstep.contracts.errors import FileAccessError, MalformedError
 
 if TYPE_CHECKING:
     from lockstep.simulator.spec import JobSpec
@@ -64,7 +64,7 @@ def read_spec(path: Path) -> "JobSpec":
         with path.open("rb") as file:
             text = file.read(PAGE.text_bytes + 1).decode("utf-8")
     except OSError as error:
-        raise ConfigError(f"specification {path}: {error.strerror or error}") from None
+        raise FileAccessError(f"specification {path}", error) from None
     except UnicodeDecodeError as error:
         raise MalformedError("text", where=str(path), got=error, expected="UTF-8") from None
     return load_spec(text, str(path), folder=path.parent)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.cli.output import write_text
-from lockstep.contracts.errors import ConfigError, MalformedError
+from lockstep.contracts.errors import ConfigError, FileAccessError, MalformedError
 
 _TEXT_MAX = 1 << 20
 _PRESETS_NODE = 8
@@ -94,7 +94,7 @@ def _text(path: Path) -> str:
         with path.open(encoding="utf-8") as stream:
             text = stream.read(_TEXT_MAX + 1)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        raise FileAccessError(f"{path}", error) from None
     if len(text) > _TEXT_MAX:
         raise MalformedError("text", where=str(path), got=f"over {_TEXT_MAX} characters", expected="fewer")
     return text

@@ -17,6 +17,13 @@ class ConfigError(LocalError):
     """A configuration key or value that cannot be used; the message names it and what would do."""
 
 
+class FileAccessError(ConfigError):
+    """A file or folder that an option names cannot be read or written; `what` is the option with its path."""
+
+    def __init__(self, what: str, error: OSError | UnicodeError, *, expected: str = "a readable file") -> None:
+        super().__init__(f"{what}: got {getattr(error, 'strerror', None) or error}, expected {expected}")
+
+
 class PeerError(LockstepError):
     """What came from a file, a socket or another process cannot be used."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from lockstep.contracts.errors import ConfigError, MalformedError
+from lockstep.contracts.errors import ConfigError, FileAccessError, MalformedError
 
 _DEPTH_MAX = 16
 _SCALAR_CHARS_MAX = 1000
@@ -78,7 +78,7 @@ def read_yaml_file(file: FilePath, what: str, limit: TextLimit = PAGE) -> Any:
             data = opened.read(limit.text_bytes + 1)
         return read_yaml(data.decode("utf-8-sig"), f"{what} {file}", limit)[0]
     except OSError as error:
-        raise ConfigError(f"{what} {file}: {error.strerror}") from None
+        raise FileAccessError(f"{what} {file}", error) from None
     except MalformedError as error:
         raise ConfigError(str(error)) from None
     except ValueError as error:  # no UTF-8, or a NUL in the file's name

@@ -145,4 +145,4 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path, capsys):
     """What, and why."""
     path = tmp_path / "missing" / "merged.json"
     assert main(["analyze", "--processes", "1", str(RECORDED / "healthy"), "--perfetto", str(path)]) == 2
-    assert f"--perfetto {path}: No such file or directory" in capsys.readouterr().err
+    assert f"--perfetto {path}: got No such file or directory" in capsys.readouterr().err

@@ -114,7 +114,7 @@ def test_what_it_cannot_use_is_refused(tmp_path, capsys):
         return capsys.readouterr().err
 
     assert "expected steps of all 8" in refusal(half, "--steps", tmp_path / "log.parquet")
-    assert "No such file" in refusal(spec, "--steps", tmp_path / "none.parquet")
+    assert "got no such file or folder" in refusal(spec, "--steps", tmp_path / "none.parquet")
     runs.write_text("batch,step_seconds\n64,0.1\n")
     assert "got 1 rows, expected 2 to" in refusal(spec, "--runs", runs)
     runs.write_text("batch,seconds\n64,0.1\n64,0.2\n")

@@ -36,18 +36,43 @@ ROOT = Path(__file__).resolve().parents[2]
         (["demo", "--rank", "4"], "--rank: got 4, expected 0 to 3"),
         (["demo", "--picture", "/nonexistent/verdict.svg"], "--picture: got '/nonexistent/verdict.svg'"),
         (["demo", "--record", "/proc/nonexistent"], "record_directory: got '/proc/nonexistent'"),
-        (["replay", "/nonexistent"], "step log /nonexistent: No such file or directory"),
+        (
+            ["replay", "/nonexistent"],
+            "step log /nonexistent: got no such file or folder, expected a recording or step log",
+        ),
         (["profile", "job", "--ranks", "0", "--coordinator", "localhost:9856"], "--coordinator: got 'localhost:9856'"),
         (["exporter", "--set", "batch_second=1"], "the nearest known key is 'batch_seconds'"),
         (["exporter", "--set", "http_port=high"], "--set http_port: got 'high', expected int"),
         (["exporter", "--set", "http_port"], "expected KEY=VALUE"),
-        (["coordinator", "--config", "/nonexistent.yaml"], "configuration file /nonexistent.yaml"),
+        (
+            ["coordinator", "--config", "/nonexistent.yaml"],
+            "file /nonexistent.yaml: got No such file or directory, expected a readable file",
+        ),
     ],
 )
 def test_mistakes_are_named(capsys, arguments, words):
     """A wrong argument is named on stderr and ends with status 2."""
     assert main(arguments) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "usage", "words"),
+    [
+        (["up", "--coordinator-prt", "9"], "usage: lockstep up", "--coordinator-prt"),
+        (["exporter", "--http-port", "9"], "usage: lockstep exporter", "--http-port 9"),
+        (["top", "my-job"], "usage: lockstep top", "my-job"),
+    ],
+)
+def test_what_a_command_does_not_know_shows_that_commands_usage(capsys, arguments, usage, words):
+    """The usage of `lockstep` alone lists none of the options that were meant."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(usage)
+    assert f"unrecognized arguments: {words}" in error
+    assert f"lockstep {arguments[0]} --help" in error
 
 
 @pytest.mark.parametrize("flag", ["--exporter-port", "--coordinator-port"])

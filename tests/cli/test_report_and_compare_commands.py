@@ -72,7 +72,7 @@ def test_equal_runs_and_faster_ones_end_with_status_0(folder, capsys):
 def test_wrong_input_ends_with_status_2(folder, capsys, tmp_path):
     """What, where, and what is there."""
     cases = [
-        (["compare", folder / "a.parquet", tmp_path / "missing"], "No such file"),
+        (["compare", folder / "a.parquet", tmp_path / "missing"], "got no such file or folder"),
         (["compare", folder / "a.parquet", folder], "got 4 runs, expected --run with one of a, again, later, slow"),
         (["compare", folder / "a.parquet", folder, "--run-b", "b"], "--run: got 'b'"),
         (["report", folder / "a.parquet", "--html", tmp_path], "--html"),

@@ -122,7 +122,7 @@ def test_what_is_wrong_is_one_line_and_status_2(path, text, expected_text, capsy
 def test_files_that_cannot_be_are_named(path, tmp_path, capsys):
     """A specification that is not there, a trace that cannot be written."""
     assert main(["simulate", str(tmp_path / "none.yaml")]) == 2
-    assert "none.yaml: No such file" in capsys.readouterr().err
+    assert "none.yaml: got No such file" in capsys.readouterr().err
     assert main(["simulate", str(path), "--trace", str(tmp_path / "no" / "trace.json")]) == 2
     assert "--trace" in capsys.readouterr().err
 
