@@ -40,15 +40,6 @@ class CallTree:
     def __len__(self) -> int:
         return len(self.parent)
 
-    @property
-    def self_ns(self) -> list[int]:
-        """Return what each node takes beyond its children."""
-        found = self.total_ns.copy()
-        for parent, total_ns in zip(self.parent, self.total_ns, strict=True):
-            if parent != ROOT:
-                found[parent] -= total_ns
-        return found
-
     def step_lengths_ns(self) -> list[int]:
         """Return how long each step of `step_totals_ns` is, from its mark to the next."""
         ends_ns = [*self.begins_ns[1:], self.window_ns[1]]

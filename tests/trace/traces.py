@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from lockstep.trace.tree import ROOT, CallTree
+
 RECORDING = Path(__file__).parent / "data" / "slow_forward_rank2.json.gz"
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "traces"
 # Those that the figures of these tests were measured on. `public` holds others, which nothing here has a figure of.
@@ -10,6 +12,15 @@ MEASURED = ("hta", "kineto", "torch_cpu", "tracelens")
 SHARED_TRACES = sorted(path for folder in MEASURED for path in (SHARED / folder).rglob("*.json.gz"))
 
 BASE_NS = 1_790_857_026_000_000_000
+
+
+def without_children_ns(tree: CallTree) -> list[int]:
+    """Return what each node takes beyond its children."""
+    found = tree.total_ns.copy()
+    for parent, total_ns in zip(tree.parent, tree.total_ns, strict=True):
+        if parent != ROOT:
+            found[parent] -= total_ns
+    return found
 
 
 def us(ns: int) -> str:
