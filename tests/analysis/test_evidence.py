@@ -3,6 +3,7 @@
 import gzip
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,11 @@ from lockstep.analysis.analyse import analyse_paths
 from lockstep.analysis.capture_summary import summarise
 from lockstep.analysis.evidence import NOTHING, with_notes, with_samples
 from lockstep.analysis.workers import run_here
+from lockstep.contracts import topics
+from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.messages import HostSpan
 from lockstep.contracts.node_samples import NodeSamples, ResourceSeries, samples_path
+from lockstep.diagnosis.explain import explain
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.patterns import Resource, decode_patterns
 
@@ -86,3 +90,51 @@ def test_the_depths_that_the_agent_noted_are_the_loaders(tmp_path):
     assert (loader.ready.tolist(), loader.outstanding.tolist(), loader.workers) == ([0, 1], [4, 3], 2)
     assert (loader.cpu_ratio, loader.blocked_ratio, loader.empty_ratio) == (0.75, 0.1, 0.5)
     assert Resource("cpu") is Resource.CPU
+
+
+@pytest.fixture
+def starved(tmp_path: Path) -> Callable[[float], Path]:
+    """Make a recorded job whose slow loader has two workers, and their queue as the agent notes it on every rank.
+
+    The slow rank's queue is empty at each request; its workers are blocked in the given share of looks, and half of the
+    time on a CPU. The others always have two batches ready.
+    """
+
+    def make(blocked_ratio: float) -> Path:
+        for rank in range(RANKS):
+            recorded = gzip.decompress((JOBS / "loader" / f"rank{rank}.json.gz").read_bytes())
+            trace = tmp_path / f"rank{rank}.json"
+            trace.write_bytes(recorded.replace(b"_SingleProcessDataLoaderIter", b"_MultiProcessingDataLoaderIter"))
+            depth = [0, 4] if rank == CULPRIT else [2, 2]
+            noted = {"depths": [[at, *depth] for at in range(STEPS)], "workers": 2, "seen": 2, "span_ns": 100}
+            facts = {"version": FACTS_VERSION, "collections": [], "unix_minus_monotonic_ns": 0}
+            extend(trace, [], {**facts, "loader": {**noted, "busy_ns": 100, "blocked_ratio": blocked_ratio}}, 1 << 30)
+        return tmp_path
+
+    return make
+
+
+@pytest.mark.parametrize(("blocked_ratio", "cause"), [(0.9, "data_reading"), (0.1, "data_processing")])
+def test_the_queue_decides_the_cause_in_analyze_and_in_the_coordinator(starved, blocked_ratio, cause):
+    """Of an empty queue the workers decide: blocked ones read, those on a CPU process."""
+    folder = starved(blocked_ratio)
+    depth = f"no batch is ready in 100 % of {STEPS} requests"
+    (found,) = analyse_paths([folder], partial(run_here, processes=1)).cluster.findings
+    assert (found.ranks, found.cause) == ((CULPRIT,), cause)
+    assert depth in " ".join(found.evidence)
+
+    captured = [
+        summarise(folder / f"rank{rank}.json", run="r", node="n", rank=rank, request_id=1, steps=STEPS)
+        for rank in range(RANKS)
+    ]
+    sent = [decode(topics.run_topic("r", topics.SUMMARY, "n"), encode(each)) for each in captured]
+    answer = explain(
+        cause="data",
+        scope="rank",
+        suspects=[sent[CULPRIT]],
+        peers=[each for each in sent if each.rank != CULPRIT],
+        step_seconds=sent[CULPRIT].window_ns / STEPS / 1e9,
+        excess_seconds=0.02,
+    )
+    assert answer.root_cause == cause
+    assert depth in " ".join(answer.evidence)
