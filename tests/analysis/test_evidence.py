@@ -3,7 +3,7 @@
 import gzip
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,10 @@ from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.messages import HostSpan
 from lockstep.contracts.node_samples import NodeSamples, ResourceSeries, samples_path
 from lockstep.diagnosis.explain import explain
+from lockstep.diagnosis.verdict import Diagnosis
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.patterns import Resource, decode_patterns
+from tests.trace.traces import BASE_NS
 
 JOBS = Path(__file__).parent / "recorded"
 RANKS, STEPS, CULPRIT = 4, 3, 2
@@ -123,18 +125,66 @@ def test_the_queue_decides_the_cause_in_analyze_and_in_the_coordinator(starved, 
     assert (found.ranks, found.cause) == ((CULPRIT,), cause)
     assert depth in " ".join(found.evidence)
 
+    answer = in_the_coordinator(folder, RANKS, "data")
+    assert answer.root_cause == cause
+    assert depth in " ".join(answer.evidence)
+
+
+DEVICES = 6
+
+
+def record_devices(folder: Path, usage_ratios: Sequence[float]) -> None:
+    """Write traces of devices that compute alike, 9 of 10 ms, and what the node sampled of their compute units."""
+    for rank, ratio in enumerate(usage_ratios):
+        events = [
+            event
+            for at in range(STEPS)
+            for event in (
+                event_of("ProfilerStep#", at, 0, 10_000, cat="user_annotation"),
+                event_of("cudaLaunchKernel", at, 10, 10, cat="cuda_runtime", args={"correlation": at + 1}),
+                event_of("gemm", at, 100, 9_000, cat="kernel", pid=0, args={"device": 0, "correlation": at + 1}),
+            )
+        ]
+        about = {"baseTimeNanoseconds": BASE_NS, "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}]}
+        trace = folder / f"rank{rank}.json"
+        distributed = {"rank": rank, "world_size": len(usage_ratios)}
+        trace.write_text(json.dumps({**about, "distributedInfo": distributed, "traceEvents": events}))
+        series = ResourceSeries(start_ns=BASE_NS, period_ns=MS, ratios=[ratio] * (10 * STEPS + 1))
+        samples_path(trace).write_text(json.dumps(asdict(NodeSamples(resources={"sm": series}))))
+
+
+def event_of(name: str, step: int, begin_us: int, duration_us: int, **more: object) -> dict[str, object]:
+    """Return an event of a step of 10 ms."""
+    numbered = f"{name}{step}" if name.endswith("#") else name
+    return {"ph": "X", "pid": 1, "tid": 1, "name": numbered, "ts": 10_000 * step + begin_us, "dur": duration_us, **more}
+
+
+@pytest.mark.parametrize(("usage_ratio", "named"), [(0.1, [CULPRIT]), (0.9, [])])
+def test_algorithm_1_names_the_device_by_its_samples_in_analyze_and_in_the_coordinator(tmp_path, usage_ratio, named):
+    """Only mu differs: the kernels last as long on all devices. Devices alike in it as well have none named."""
+    record_devices(tmp_path, [usage_ratio if rank == CULPRIT else 0.9 for rank in range(DEVICES)])
+    cluster = analyse_paths([tmp_path], partial(run_here, processes=1)).cluster
+    abnormal = [each for each in cluster.localisations["NVIDIA H100"].abnormal if each.function.name == "gemm"]
+    assert [rank for each in abnormal for rank in each.ranks.tolist()] == named
+    assert [str(each.dimension) for found in abnormal for each in found.differences] == ["mu"] * len(named)
+
+    answer = in_the_coordinator(tmp_path, DEVICES, "unknown")
+    assert (answer.root_cause == "slow_device") is bool(named)
+    assert ("mu 0.1 below 0.9 (peers)" in " ".join(answer.evidence)) is bool(named)
+
+
+def in_the_coordinator(folder: Path, rank_count: int, cause: str) -> Diagnosis:
+    """Return the diagnosis of the slow rank, from the summaries as they travel."""
     captured = [
         summarise(folder / f"rank{rank}.json", run="r", node="n", rank=rank, request_id=1, steps=STEPS)
-        for rank in range(RANKS)
+        for rank in range(rank_count)
     ]
     sent = [decode(topics.run_topic("r", topics.SUMMARY, "n"), encode(each)) for each in captured]
-    answer = explain(
-        cause="data",
+    return explain(
+        cause=cause,
         scope="rank",
         suspects=[sent[CULPRIT]],
         peers=[each for each in sent if each.rank != CULPRIT],
         step_seconds=sent[CULPRIT].window_ns / STEPS / 1e9,
-        excess_seconds=0.02,
+        excess_seconds=0.02 if cause == "data" else 0.0,
     )
-    assert answer.root_cause == cause
-    assert depth in " ".join(answer.evidence)
