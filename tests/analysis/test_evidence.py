@@ -134,7 +134,7 @@ DEVICES = 6
 
 
 def record_devices(folder: Path, usage_ratios: Sequence[float]) -> None:
-    """Write traces of devices that compute alike, 9 of 10 ms, and what the node sampled of their compute units."""
+    """Write traces of devices that compute alike, nearly all of each step, and what the node sampled of their compute units."""
     for rank, ratio in enumerate(usage_ratios):
         events = [
             event
@@ -142,7 +142,7 @@ def record_devices(folder: Path, usage_ratios: Sequence[float]) -> None:
             for event in (
                 event_of("ProfilerStep#", at, 0, 10_000, cat="user_annotation"),
                 event_of("cudaLaunchKernel", at, 10, 10, cat="cuda_runtime", args={"correlation": at + 1}),
-                event_of("gemm", at, 100, 9_000, cat="kernel", pid=0, args={"device": 0, "correlation": at + 1}),
+                event_of("gemm", at, 20, 9_970, cat="kernel", pid=0, args={"device": 0, "correlation": at + 1}),
             )
         ]
         about = {"baseTimeNanoseconds": BASE_NS, "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}]}
@@ -168,13 +168,14 @@ def test_algorithm_1_names_the_device_by_its_samples_in_analyze_and_in_the_coord
     assert [rank for each in abnormal for rank in each.ranks.tolist()] == named
     assert [str(each.dimension) for found in abnormal for each in found.differences] == ["mu"] * len(named)
 
-    answer = in_the_coordinator(tmp_path, DEVICES, "unknown")
-    assert (answer.root_cause == "slow_device") is bool(named)
-    assert ("mu 0.1 below 0.9 (peers)" in " ".join(answer.evidence)) is bool(named)
+    for scope in ("rank", "job"):
+        answer = in_the_coordinator(tmp_path, DEVICES, "unknown", scope)
+        assert (answer.root_cause == "slow_device") is bool(named)
+        assert ("mu 0.1 below 0.9 (peers)" in " ".join(answer.evidence)) is bool(named)
 
 
-def in_the_coordinator(folder: Path, rank_count: int, cause: str) -> Diagnosis:
-    """Return the diagnosis of the slow rank, from the summaries as they travel."""
+def in_the_coordinator(folder: Path, rank_count: int, cause: str, scope: str = "rank") -> Diagnosis:
+    """Return the diagnosis of the slow rank, or of all ranks of a slower job, from the summaries as they travel."""
     captured = [
         summarise(folder / f"rank{rank}.json", run="r", node="n", rank=rank, request_id=1, steps=STEPS)
         for rank in range(rank_count)
@@ -182,9 +183,9 @@ def in_the_coordinator(folder: Path, rank_count: int, cause: str) -> Diagnosis:
     sent = [decode(topics.run_topic("r", topics.SUMMARY, "n"), encode(each)) for each in captured]
     return explain(
         cause=cause,
-        scope="rank",
-        suspects=[sent[CULPRIT]],
-        peers=[each for each in sent if each.rank != CULPRIT],
+        scope=scope,
+        suspects=[sent[CULPRIT]] if scope == "rank" else sent,
+        peers=[each for each in sent if each.rank != CULPRIT] if scope == "rank" else [],
         step_seconds=sent[CULPRIT].window_ns / STEPS / 1e9,
         excess_seconds=0.02 if cause == "data" else 0.0,
     )
