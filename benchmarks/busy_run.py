@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from alerts import rules
 from alerts.policy import AlertPolicy
-from coordinator.detect.findings import HANG, SCATTERED
+from coordinator.detect.findings import HANG, UNSYNCHRONISED_GC
 from lockstep.contracts.paths import DEFAULT_ROOT
 from tests.support.servers import free_port, get_json, is_installed, prometheus, running, wait_ready, wait_until
 
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def _is_wrong(incident: dict[str, Any]) -> bool:
-    return incident["kind"] in (HANG, SCATTERED) or incident["cause"] == "gc"
+    return incident["kind"] in (HANG, UNSYNCHRONISED_GC) or incident["cause"] == "gc"
 
 
 def _observe(shared: Path, directory: Path, options: argparse.Namespace) -> dict[str, Any]:

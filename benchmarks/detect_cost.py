@@ -31,7 +31,7 @@ import numpy as np
 from benchmarks.scenarios.job import Fault, Interruptions, Noise, Scenario
 from benchmarks.scenarios.model import generate
 from benchmarks.scenarios.recording import RANKS_PER_NODE, START_UNIX_S, Recording
-from coordinator.detect.judge import Judge
+from coordinator.detect.detector import Detector
 from coordinator.intake.coalescer import BatchCoalescer
 from coordinator.intake.streams import Receipt, Streams
 from coordinator.intake.timeline import StepRow, StepTimeline
@@ -268,7 +268,7 @@ def measure(ranks: int, *, slow: int, all_columns: bool) -> Spent:
     timeline = StepTimeline(Policy().timeline)
     timeline.know(list(range(ranks)))
     hosts = [f"node{rank // RANKS_PER_NODE}" for rank in range(ranks)]
-    judge = Judge(timeline.ranks, recording.topology, Policy(), hosts=hosts)
+    detector = Detector(timeline.ranks, recording.topology, Policy(), hosts=hosts)
     spent, receiver = Spent(), Receiver(timeline)
     for row in range(STEPS):
         stream = stream_of(batches_of(recording, row, step=row, all_columns=all_columns), row + 1)
@@ -276,7 +276,7 @@ def measure(ranks: int, *, slow: int, all_columns: bool) -> Spent:
         begin_wall = time.perf_counter()
         (step,) = receiver.receive(stream)
         with receiver.timed("detect"):
-            judge.judge(step)
+            detector.evaluate(step)
         if row >= WARM_UP_STEPS:
             spent.wall_ms.append((time.perf_counter() - begin_wall) * 1e3)
             for stage, stage_ms in receiver.spent_ms.items():
@@ -287,8 +287,8 @@ def measure(ranks: int, *, slow: int, all_columns: bool) -> Spent:
     (_,) = receiver.receive(stream)
     receiver.close()
     spent.restart_ms = sum(receiver.spent_ms.values())
-    spent.shown_bytes = array_bytes(judge.recent_rows)
-    spent.state_bytes = array_bytes(judge) - spent.shown_bytes
+    spent.shown_bytes = array_bytes(detector.recent_rows)
+    spent.state_bytes = array_bytes(detector) - spent.shown_bytes
     return spent
 
 

@@ -125,7 +125,7 @@ def coordinator_snapshot(runs: int, ranks: int, seed: int) -> Snapshot:
         messages_rejected=dict.fromkeys(rejected, 0),
         records_rejected=dict.fromkeys(BY_NAME["lockstep_coordinator_records_rejected_total"].values, 0),
         records_lost=dict.fromkeys(LOST_REASONS, 0),
-        records_judged=0,
+        records_evaluated=0,
         frames=dict.fromkeys(FRAME_VERDICTS, 0),
         frames_unsettled=0,
         inputs_dropped=dict.fromkeys(OUTCOMES, 0),

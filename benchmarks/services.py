@@ -190,7 +190,7 @@ def read_store(state_directory: Path) -> Stored:
     with closing(sqlite3.connect(state_directory / FILE_NAME)) as database:
         runs = database.execute("SELECT run, body FROM runs").fetchall()
         return Stored(
-            judged={run: json.loads(body)["judged"]["records"] for run, body in runs},
+            judged={run: json.loads(body)["evaluated"]["records"] for run, body in runs},
             ledger=dict(database.execute("SELECT outcome, records FROM ledger").fetchall()),
             incidents={
                 name: json.loads(body) for name, body in database.execute("SELECT id, body FROM incidents").fetchall()

@@ -44,9 +44,9 @@ def fill(site: Site) -> None:
         ]
         site.runs.take_batches(batches, NOW + step)
     run = site.runs.by_name["run-0"]
-    assert run.judge is not None
-    assert len(run.judge.recent_rows) >= STEPS - 1
-    print_series_cost(run.judge.recent_rows[-1])
+    assert run.detector is not None
+    assert len(run.detector.recent_rows) >= STEPS - 1
+    print_series_cost(run.detector.recent_rows[-1])
     site.runs.by_name = {f"run-{number}": replace(run, name=f"run-{number}") for number in range(RUNS)}
 
 

@@ -118,7 +118,7 @@ class Effects:
             case ev.ForgetRun():
                 self._runs.forget(name)
                 self.writer.forget(name)
-            case ev.DropMemory():
+            case ev.DropSavedRun():
                 self.writer.drop(name)
             case _:
                 self._perform_other(name, instruction)

@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from coordinator.decide.memory import RunMemory
+    from coordinator.decide.saved_run import SavedRun
     from lockstep.contracts.messages import NodeAnnouncement
 
 PAST_RUNS_MAX = 4096
@@ -22,7 +22,7 @@ _RUNNING = "running"
 class _Past(NamedTuple):
     """`memory` is None where there is nothing to remember; `attempt` is the youngest of a run that has ended here."""
 
-    memory: "RunMemory | None"
+    memory: "SavedRun | None"
     attempt: int | None
     last_sign_s: float
 
@@ -30,16 +30,16 @@ class _Past(NamedTuple):
 class PastRuns:
     """By name; `memories` are those of an earlier coordinator, the runs that are followed included."""
 
-    def __init__(self, memories: "Mapping[str, RunMemory]") -> None:
+    def __init__(self, memories: "Mapping[str, SavedRun]") -> None:
         self._of_run = {run: _Past(memory, None, memory.last_sign_s) for run, memory in memories.items()}
         self._aged_s = float("-inf")
 
-    def memory(self, run: str) -> "RunMemory | None":
+    def memory(self, run: str) -> "SavedRun | None":
         """Return what a run remembers, if anything."""
         past = self._of_run.get(run)
         return past.memory if past else None
 
-    def add(self, run: str, memory: "RunMemory", *, attempt: int | None = None) -> None:
+    def add(self, run: str, memory: "SavedRun", *, attempt: int | None = None) -> None:
         """Keep what a run remembers that is dropped; with its youngest `attempt` where it has ended."""
         if memory.is_blank and attempt is None:
             return
@@ -77,4 +77,4 @@ class PastRuns:
 
 
 def _made_steps(past: _Past) -> bool:
-    return past.memory is not None and past.memory.judged.records > 0
+    return past.memory is not None and past.memory.evaluated.records > 0

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from coordinator.decide import events as ev
 from coordinator.decide.explain import Scene, explain_instructions
 from coordinator.decide.growth_incidents import remaining_seconds
-from coordinator.decide.memory import JudgedUntil, Learnt, RunMemory, fingerprint_of
+from coordinator.decide.saved_run import DetectionProgress, Learnt, SavedRun, fingerprint_of
 from coordinator.decide.transitions import OVER, State
+from coordinator.detect.detector import Detector
 from coordinator.detect.findings import SLOW_RANK
 from coordinator.detect.hangs.progress import ProgressBook
-from coordinator.detect.judge import Judge
 from coordinator.detect.memory_growth import MemoryGrowthTest
 from coordinator.detect.runs.run_outliers import Outliers
 from coordinator.detect.scope import is_watched
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from coordinator.decide.incidents import Incident
     from coordinator.decide.state import RunMachine
-    from coordinator.detect.findings import Judgement, RunFinding
+    from coordinator.detect.findings import RunFinding, StepResult
     from coordinator.intake.timeline import StepRow, StepTimeline
     from coordinator.intake.topology import Membership
     from coordinator.settings.policy import Policy
@@ -47,7 +47,7 @@ Orders = list[tuple[str, list[ev.Instruction]]]
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """One run and all that is remembered of it; `judge` is None until its next step after a change of shape."""
+    """One run and all that is remembered of it; `detector` is None until its next step after a change of shape."""
 
     name: str
     policy: "Policy"
@@ -57,7 +57,7 @@ class Run:
     """When it was first announced to this coordinator."""
     machine: "RunMachine"
     topology: "Topology | None" = None
-    judge: Judge | None = None
+    detector: Detector | None = None
     outliers: Outliers = field(default_factory=Outliers)
     """How common long steps are, of all attempts."""
     generation: int = 0
@@ -74,15 +74,15 @@ class Run:
     workload: Workload = field(default_factory=Workload)
     progress: ProgressBook = field(default_factory=ProgressBook)
     remembered: Learnt | None = None
-    """What an earlier coordinator's judge had learnt, until this one's begins."""
+    """What an earlier coordinator's detector had learnt, until this one's begins."""
     expectation: Expectation = field(default_factory=Expectation)
     captures: HealthyCaptures = field(default_factory=HealthyCaptures)
     memory_growth: MemoryGrowthTest = field(default_factory=MemoryGrowthTest)
     memory_generation: int = 0
     """Of the timeline, of which `memory_growth` has reports."""
     fingerprint: str = ""
-    """Of whom `judge` learns."""
-    judged: JudgedUntil = field(default_factory=JudgedUntil)
+    """Of whom `detector` learns."""
+    evaluated: DetectionProgress = field(default_factory=DetectionProgress)
     """How far the run has been judged, by an earlier coordinator too."""
     mirrored_alarms: Counter[str] = field(default_factory=Counter)
     """Alarms of the test's other side, by `metrics.MIRRORED_UNITS`, of all attempts."""
@@ -94,7 +94,7 @@ class Run:
     def scene(self) -> Scene:
         """What there is to explain an incident with."""
         assert self.topology is not None
-        rows = tuple(self.judge.recent_rows) if self.judge else ()
+        rows = tuple(self.detector.recent_rows) if self.detector else ()
         return Scene(rows=rows, topology=self.topology, policy=self.policy, hostname=self.hostname)
 
     def feed(self, event: ev.Event) -> Orders:
@@ -111,8 +111,8 @@ class Run:
 
     def repairs(self, cause_id: str) -> list[ev.Instruction]:
         """Return the predictions to be made for what holds the run back now."""
-        judgement = self.machine.judgement
-        baseline_s = judgement.baseline_step_seconds if judgement else None
+        step_result = self.machine.step_result
+        baseline_s = step_result.baseline_step_seconds if step_result else None
         return self.expectation.repairs(self.machine.tracker.active, cause_id, baseline_s)
 
     def learn_operators(self, instructions: "Sequence[ev.Instruction]", cause_id: str) -> list[ev.Instruction]:
@@ -132,55 +132,55 @@ class Run:
 
     def look_for_growth(self, now_s: float) -> "ev.MemoryGrowthEvent | None":
         """Return whose memory grows, None where nothing has come that could change it."""
-        policy, judgement = self.policy, self.machine.judgement
+        policy, step_result = self.policy, self.machine.step_result
         is_due = self.memory_growth.is_due or bool(self.machine.growth.open)
-        if judgement is None or not is_due:
+        if step_result is None or not is_due:
             return None
         findings: tuple[RunFinding, ...] = ()
         if policy.detectors.memory_growth and is_watched(self.name, policy.scope.runs):
-            step_s = judgement.recent_step_seconds or judgement.step_seconds
+            step_s = step_result.recent_step_seconds or step_result.step_seconds
             findings = self.memory_growth.find(self.membership.nodes, step_s, policy.memory)
-        return ev.MemoryGrowthEvent(unix_s=now_s, cause_id="memory", findings=findings, step=judgement.step)
+        return ev.MemoryGrowthEvent(unix_s=now_s, cause_id="memory", findings=findings, step=step_result.step)
 
     def adopt(self, policy: "Policy") -> None:
-        """Lay out and judge by other thresholds from now on; the state machine gets them by its own event."""
+        """Lay out and evaluate by other thresholds from now on; the state machine gets them by its own event."""
         self.policy = policy
         self.timeline.policy = policy.timeline
-        if self.judge is not None:
-            self.judge.adopt(policy)
+        if self.detector is not None:
+            self.detector.adopt(policy)
 
     def is_new(self, row: "StepRow") -> bool:
         """Whether a step was not judged before, by an earlier coordinator: its records may come again, some or all."""
-        return row.step > self.judged.step or row.end_unix_s > self.judged.until_unix_s
+        return row.step > self.evaluated.step or row.end_unix_s > self.evaluated.until_unix_s
 
-    def note_judged(self, row: "StepRow", judgement: "Judgement") -> None:
+    def note_result(self, row: "StepRow", step_result: "StepResult") -> None:
         """Note that a step has been judged.
 
         Ranks end a step within its duration of each other, so none of its records, whichever come again, passes its
         median end by more; the first step of another attempt takes longer than one step to come.
         """
-        self.mirrored_alarms.update(judgement.mirrored_alarms)
-        self.judged = JudgedUntil(
+        self.mirrored_alarms.update(step_result.mirrored_alarms)
+        self.evaluated = DetectionProgress(
             step=row.step,
-            until_unix_s=row.end_unix_s + judgement.step_seconds,
-            records=self.judged.records + int(row.present.sum()),
+            until_unix_s=row.end_unix_s + step_result.step_seconds,
+            records=self.evaluated.records + int(row.present.sum()),
         )
 
     def begin_again(self) -> None:
         """Give up what detectors and timeline hold after a fault of ours: neither may be half changed."""
         self.timeline.drop_pending()
-        self.judge, self.outliers = None, Outliers()
+        self.detector, self.outliers = None, Outliers()
 
-    def begin_judge(self) -> None:
-        """Make a judge of the present shape, which goes on from what an earlier coordinator has learnt of the same."""
+    def begin_detector(self) -> None:
+        """Make a detector of the present shape; it continues from what an earlier coordinator has learnt of it."""
         assert self.topology is not None
         ranks, infos = self.timeline.ranks.tolist(), self.membership.infos
         hosts = [self.hostname(rank) for rank in ranks]
-        self.judge = Judge(self.timeline.ranks, self.topology, self.policy, hosts=hosts, outliers=self.outliers)
+        self.detector = Detector(self.timeline.ranks, self.topology, self.policy, hosts=hosts, outliers=self.outliers)
         self.fingerprint = fingerprint_of(self.topology, ranks, hosts, [infos[rank].attempt for rank in ranks])
         learnt = self.remembered
         if learnt is not None and learnt.fingerprint == self.fingerprint:
-            self.judge.recall(learnt.arrays)
+            self.detector.load_state_dict(learnt.arrays)
             self.remembered = None
             _log.info(
                 "run %s: continues after step %d with the learnt state of an earlier coordinator",
@@ -193,17 +193,19 @@ class Run:
                 "run %s: the learnt state belongs to other ranks, groups, nodes or attempts; discarded", self.name
             )
 
-    def memory(self, *, with_learnt: bool, with_series: bool = False) -> RunMemory:
+    def memory(self, *, with_learnt: bool, with_series: bool = False) -> SavedRun:
         """Return what must outlive a restart of the coordinator; what was learnt, and the series, are large copies."""
-        memory, judgement = replace(self.machine.memory(), judged=self.judged), self.machine.judgement
+        memory, step_result = replace(self.machine.memory(), evaluated=self.evaluated), self.machine.step_result
         if with_series:
             self.note_attempts()
             memory = replace(memory, series=self.series.to_bytes())
         memory = replace(memory, attempts=self.history.to_json(self.name))
-        if not with_learnt or self.judge is None or judgement is None:
+        if not with_learnt or self.detector is None or step_result is None:
             return replace(memory, learnt=self.remembered)
-        arrays = {name: array.copy() for name, array in self.judge.memory().items()}
-        learnt = Learnt(fingerprint=self.fingerprint, step=judgement.step, end_unix_s=judgement.unix_s, arrays=arrays)
+        arrays = {name: array.copy() for name, array in self.detector.state_dict().items()}
+        learnt = Learnt(
+            fingerprint=self.fingerprint, step=step_result.step, end_unix_s=step_result.unix_s, arrays=arrays
+        )
         return replace(memory, learnt=learnt if arrays else None)
 
     def note_attempts(self) -> None:
@@ -224,10 +226,10 @@ class Run:
         An incident that no finding of the last step belongs to recovers: its ranks keep what was last measured until it
         closes, so that whatever reads them ends with the incident rather than in its gaps.
         """
-        tracker, judgement = self.machine.tracker, self.machine.judgement
+        tracker, step_result = self.machine.tracker, self.machine.step_result
         found = (
             (f, tracker.incident_of(f.ranks[0]))
-            for f in (judgement.findings if judgement else ())
+            for f in (step_result.findings if step_result else ())
             if f.kind == SLOW_RANK
         )
         slow = [(f.excess_ratio, f.ranks[0], incident) for f, incident in found if incident is not None]
@@ -239,7 +241,7 @@ class Run:
     def snapshot(self) -> RunSnapshot:
         """Return what is known of the run now."""
         machine = self.machine
-        judgement, model = machine.judgement, self.expectation.model
+        step_result, model = machine.step_result, self.expectation.model
         is_live = machine.state not in (*OVER, State.WARMING, State.HUNG, State.LOST)
         slow = self._slow_ranks() if is_live else []
         suspects = tuple(_suspect(self, *each) for each in slow[:SUSPECTS_MAX])
@@ -249,12 +251,12 @@ class Run:
             state=str(machine.state),
             world_size=self.membership.world_size,
             ranks_reporting=self.timeline.ranks_reporting,
-            ranks_blind=judgement.ranks_blind if judgement else 0,
-            step=judgement.step if judgement else None,
-            last_step_unix_s=judgement.unix_s if judgement else None,
-            recent_step_seconds=judgement.recent_step_seconds if judgement else None,
-            baseline_step_seconds=judgement.baseline_step_seconds if judgement else None,
-            fluctuating=bool(judgement and judgement.fluctuating),
+            ranks_blind=step_result.ranks_blind if step_result else 0,
+            step=step_result.step if step_result else None,
+            last_step_unix_s=step_result.unix_s if step_result else None,
+            recent_step_seconds=step_result.recent_step_seconds if step_result else None,
+            baseline_step_seconds=step_result.baseline_step_seconds if step_result else None,
+            fluctuating=bool(step_result and step_result.fluctuating),
             slow_ranks=len(slow),
             suspects=suspects,
             incidents=incidents,
@@ -264,7 +266,7 @@ class Run:
             step_counts=tuple(self.histogram.counts),
             step_sum_seconds=self.histogram.sum_seconds,
             hostnames={rank: self.hostname(rank) for each in incidents for rank in each.ranks[:SUSPECTS_MAX]},
-            imbalance_ratios=judgement.imbalance_ratios if judgement else {},
+            imbalance_ratios=step_result.imbalance_ratios if step_result else {},
             mirrored_alarms={unit: self.mirrored_alarms[unit] for unit in MIRRORED_UNITS},
             memory_remaining_seconds=remaining_seconds(tuple(machine.tracker.incidents.values())),
             expected_state=self.expectation.state,

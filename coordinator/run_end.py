@@ -25,7 +25,7 @@ def conclude(run: "Run", now_s: float) -> "Orders":
     if run.ended_since_s is None:
         run.ended_since_s = now_s
     is_over, waited_s, policy = run.membership.is_over, now_s - run.ended_since_s, run.policy.run
-    is_hung = run.machine.standstill.incident is not None
+    is_hung = run.machine.stall.incident is not None
     is_patient = is_hung or all(map(is_request, endings.values()))  # who kills a hang kills one rank after the other
     patience_s = policy.stop_seconds if is_patient else policy.crash_seconds
     if not is_over and waited_s < patience_s:
@@ -55,10 +55,10 @@ def look_for_hang(run: "Run", now_s: float, may_deliver: "Callable[[int], bool]"
     is_in_scope = run.policy.detectors.hang and is_watched(run.name, run.policy.scope.runs)
     if not is_in_scope or run.topology is None or not run.machine.is_blocked(now_s):
         return []
-    judged = run.machine.judgement
-    if judged is not None and is_going_on(run.timeline, judged.step):
+    latest = run.machine.step_result
+    if latest is not None and is_going_on(run.timeline, latest.step):
         return []
     hang = run.progress.locate(run.topology, run.timeline)
     if hang is not None and not hang.is_measured and any(map(may_deliver, hang.ranks)):
         return []  # who is behind by the records only has delivered less
-    return run.feed(ev.StandstillEvent(unix_s=now_s, cause_id="tick", hang=hang))
+    return run.feed(ev.StallEvent(unix_s=now_s, cause_id="tick", hang=hang))

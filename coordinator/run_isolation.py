@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from coordinator.run import Orders, Run
 
-HANDLE, JUDGE = "handle", "judge"
+HANDLE, DETECT = "handle", "detect"
 """What is isolated by run: handling what comes of it, and judging a step."""
 QUARANTINE_S = 600.0
 """A run that failed three times in a row: long enough to cost nothing, short enough for a new attempt to be judged."""
@@ -22,11 +22,11 @@ class RunIsolation:
 
     def __init__(self, by_name: "Mapping[str, Run]", rejected: "Counter[str]") -> None:
         self._by_name, self._rejected = by_name, rejected
-        self.faults = FaultIsolation((HANDLE, JUDGE), quarantine_s=QUARANTINE_S)
+        self.faults = FaultIsolation((HANDLE, DETECT), quarantine_s=QUARANTINE_S)
 
     def is_quarantined(self, name: str, now_s: float) -> bool:
         """Whether a run failed so often that it is left alone for now."""
-        return any(self.faults.is_quarantined(kind, name, now_s) for kind in (HANDLE, JUDGE))
+        return any(self.faults.is_quarantined(kind, name, now_s) for kind in (HANDLE, DETECT))
 
     def run(self, kind: str, name: str, now_s: float, work: "Callable[[], Orders]", *, records: int = 0) -> "Orders":
         """Return what `work` on a run orders; nothing if it raised, or if the run is quarantined.

@@ -38,10 +38,10 @@ def reshape(run: "Run", now_s: float, rejected: "Counter[str]", refusals: Refusa
         run.timeline = StepTimeline(run.policy.timeline, rejected)
         run.generation = -1
     if run.timeline.know(ranks):
-        run.judge = None
+        run.detector = None
     topology = _topology(run, refusals)
     if topology != run.topology:
-        run.judge = None
+        run.detector = None
     run.topology = topology
     return announce(run, now_s)
 

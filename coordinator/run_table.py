@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coordinator.decide import events as ev
-from coordinator.decide.memory import JudgedUntil, RunMemory
+from coordinator.decide.saved_run import DetectionProgress, SavedRun
 from coordinator.decide.state import RunMachine
 from coordinator.decide.transitions import OVER
 from coordinator.expected.expectation import Expectation
@@ -47,7 +47,7 @@ class RunTable:
         self,
         config: "CoordinatorConfig",
         policy: "Policy",
-        memories: Mapping[str, RunMemory],
+        memories: Mapping[str, SavedRun],
         rejected: "Counter[str]",
     ) -> None:
         self.config = config
@@ -132,7 +132,7 @@ class RunTable:
             begun_s=now_s,
             machine=RunMachine(name, policy, memory),
             remembered=memory.learnt if memory else None,
-            judged=memory.judged if memory else JudgedUntil(),
+            evaluated=memory.evaluated if memory else DetectionProgress(),
             series=_series_of(name, memory),
             history=self._attempts,
             expectation=Expectation(self._spec_of(name), self._windows.get(name)),
@@ -150,7 +150,7 @@ class RunTable:
         It never was more than an announcement, and comes back with the next one if there is room.
         """
         for name, run in self.by_name.items():
-            if run.machine.judgement is None and not run.machine.tracker.incidents:
+            if run.machine.step_result is None and not run.machine.tracker.incidents:
                 run.timeline.drop_pending()
                 self._past.add(name, run.memory(with_learnt=False))
                 del self.by_name[name]
@@ -177,10 +177,10 @@ class RunTable:
         if dropped:
             kept = f"at most {PAST_RUNS_MAX} are kept, for {PAST_RUN_KEPT_S / 86_400:g} days"
             self._log.warning("past runs", now_s, f"what {len(dropped)} past runs left behind is dropped; {kept}")
-        return [(name, [ev.DropMemory(cause_id="tick")]) for name in dropped]
+        return [(name, [ev.DropSavedRun(cause_id="tick")]) for name in dropped]
 
 
-def _series_of(name: str, memory: RunMemory | None) -> StepSeries:
+def _series_of(name: str, memory: SavedRun | None) -> StepSeries:
     """Return the series that a run remembers; a damaged one begins again."""
     if memory is None or memory.series is None:
         return StepSeries()

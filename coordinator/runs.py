@@ -33,7 +33,7 @@ from lockstep.contracts.messages import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coordinator.decide.memory import RunMemory
+    from coordinator.decide.saved_run import SavedRun
     from coordinator.expected.healthy import KeptWindow
     from coordinator.intake.streams import Receipt
     from coordinator.intake.topology import MembershipChange
@@ -64,7 +64,7 @@ class Runs:
         self,
         config: "CoordinatorConfig",
         policy: "Policy",
-        memories: "Mapping[str, RunMemory]",
+        memories: "Mapping[str, SavedRun]",
         clock: Callable[[], float],
         tap: Tap | None = None,
     ) -> None:
@@ -130,7 +130,7 @@ class Runs:
                 own_receipts = [receipts[place] for place in places] if receipts else []
                 work = partial(self._ingest, self.by_name[name], own, own_receipts, now_s)
                 orders += self._isolation.run(HANDLE, name, now_s, work, records=count)
-                orders += self.detection.judge_ready(self.by_name[name], now_s)
+                orders += self.detection.evaluate_ready(self.by_name[name], now_s)
         return orders
 
     def has_capacity(self, name: str, step: int, flush: Callable[[], None]) -> bool:
@@ -229,7 +229,7 @@ class Runs:
                 continue
             if run.reshape_is_due:
                 orders += self._isolation.run(HANDLE, run.name, now_s, partial(self._reshape, run, now_s))
-            orders += self.detection.judge_ready(run, now_s)
+            orders += self.detection.evaluate_ready(run, now_s)
             orders += self._isolation.run(HANDLE, run.name, now_s, partial(self._advance, run, now_s))
         return orders
 
@@ -290,9 +290,9 @@ class Runs:
         run.timeline.restart_ranks({info.rank: info.attempt for info in change.restarted})
         run.reshape_is_due |= change.is_reshaped
         if is_reshaped_at_once(run, change):
-            return self._reshape(run, now_s) + self.detection.judge_ready(run, now_s)
+            return self._reshape(run, now_s) + self.detection.evaluate_ready(run, now_s)
         ended = announce(run, now_s) if change.is_finished and not run.reshape_is_due else []
-        return ended + self.detection.judge_ready(run, now_s) + conclude(run, now_s)
+        return ended + self.detection.evaluate_ready(run, now_s) + conclude(run, now_s)
 
     def _reshape(self, run: Run, now_s: float) -> Orders:
         return reshape(run, now_s, self.rejected, self.refusals)

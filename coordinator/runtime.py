@@ -19,7 +19,7 @@ from coordinator.app import make_app
 from coordinator.bus import Bus
 from coordinator.decide.events import Event
 from coordinator.decide.incidents import Incident
-from coordinator.decide.memory import RunMemory
+from coordinator.decide.saved_run import SavedRun
 from coordinator.detect.scope import is_watched
 from coordinator.effects import Effects
 from coordinator.evidence import make_evidence
@@ -108,7 +108,7 @@ class Coordinator:
         finally:
             await asyncio.to_thread(store.close)
 
-    async def _serve(self, stop: asyncio.Event, store: Store, memories: dict[str, RunMemory]) -> None:
+    async def _serve(self, stop: asyncio.Event, store: Store, memories: dict[str, SavedRun]) -> None:
         await self._resume(store, memories)
         self._connect()
         history = await self._watch_incidents(store)
@@ -133,7 +133,7 @@ class Coordinator:
             self._group = None
             await runner.cleanup()
 
-    async def _resume(self, store: Store, memories: dict[str, RunMemory]) -> None:
+    async def _resume(self, store: Store, memories: dict[str, SavedRun]) -> None:
         """Go on with what the store holds: runs, specifications, streams."""
         self._recorder = await asyncio.to_thread(self._make_recorder, memories)
         self._runs = Runs(self.config, self._control.policy(), memories, time.perf_counter, self._recorder)
@@ -253,7 +253,7 @@ class Coordinator:
         self._effects.writer.remember(all_of_it=True)
         await self._effects.writer.flush()
 
-    def _make_recorder(self, memories: dict[str, RunMemory]) -> Recorder | None:
+    def _make_recorder(self, memories: dict[str, SavedRun]) -> Recorder | None:
         if not self.config.record_directory:
             return None
         start = Start(
@@ -344,7 +344,7 @@ class Coordinator:
             announcements_refused=dict(runs.refusals.counts),
             records_rejected=dict(runs.rejected),
             records_lost=dict(self._bus.counts.lost),
-            records_judged=runs.detection.records_judged,
+            records_evaluated=runs.detection.records_evaluated,
             frames=dict(self._streams.frames),
             frames_unsettled=self._streams.unsettled,
             inputs_dropped=outcomes_of(

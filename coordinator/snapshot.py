@@ -95,7 +95,7 @@ class Snapshot:
     messages_rejected: Mapping[str, int]
     records_rejected: Mapping[str, int]
     records_lost: Mapping[str, int]
-    records_judged: int
+    records_evaluated: int
     frames: Mapping[str, int]
     frames_unsettled: int
     inputs_dropped: Mapping[str, int]

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from coordinator.bus import Bus
     from coordinator.decide.incidents import Incident
-    from coordinator.decide.memory import RunMemory
-    from coordinator.detect.findings import Judgement
+    from coordinator.decide.saved_run import SavedRun
+    from coordinator.detect.findings import StepResult
     from coordinator.expected.healthy import KeptWindow
     from coordinator.intake.streams import Commit, Streams
     from coordinator.runs import Runs
@@ -49,11 +49,11 @@ class StateWriter:
         self._streams = streams
         self.incidents: dict[str, Incident] = {}
         """Those that wait to be written, by id."""
-        self._memories: dict[str, RunMemory] = {}
+        self._memories: dict[str, SavedRun] = {}
         self._forgotten: set[str] = set()
         self._dropped: set[str] = set()
         self._commit: Commit | None = None
-        self._remembered: dict[str, Judgement] = {}
+        self._remembered: dict[str, StepResult] = {}
         self._learnt_step: dict[str, int] = {}
         self._series_s: dict[str, float] = {}
         self._changed = asyncio.Event()
@@ -87,19 +87,21 @@ class StateWriter:
         acknowledged. `changed` names a run whose machine has changed, though it may have judged nothing since.
         """
         for name, run in self._runs.by_name.items():
-            judgement = run.machine.judgement
-            is_moved = judgement is not None and (all_of_it or judgement is not self._remembered.get(name))
+            step_result = run.machine.step_result
+            is_moved = step_result is not None and (all_of_it or step_result is not self._remembered.get(name))
             if not is_moved and name != changed:
                 continue
             is_due = False
-            if judgement is not None:
-                self._remembered[name] = judgement
+            if step_result is not None:
+                self._remembered[name] = step_result
                 last = self._learnt_step.get(name)
-                is_due = all_of_it or last is None or not last <= judgement.step < last + LEARNT_STEPS
-            if is_due and judgement is not None:
-                self._learnt_step[name] = judgement.step
+                is_due = all_of_it or last is None or not last <= step_result.step < last + LEARNT_STEPS
+            if is_due and step_result is not None:
+                self._learnt_step[name] = step_result.step
                 self.incidents |= run.machine.tracker.incidents  # their figures are those of this step
-            is_series_due = judgement is not None and self._is_series_due(name, judgement.unix_s, all_of_it=all_of_it)
+            is_series_due = step_result is not None and self._is_series_due(
+                name, step_result.unix_s, all_of_it=all_of_it
+            )
             self._note(name, run.memory(with_learnt=is_due, with_series=is_series_due))
         if self._commit is not None:
             self._streams.failed(self._commit)  # not written yet: the new one covers it
@@ -113,7 +115,7 @@ class StateWriter:
             self._series_s[name] = step_end_s
         return is_due
 
-    def _note(self, name: str, memory: "RunMemory") -> None:
+    def _note(self, name: str, memory: "SavedRun") -> None:
         """Put a memory in its place to be written; what was learnt and is not written yet stays with it."""
         waiting = self._memories.get(name)
         if waiting is not None:
@@ -166,7 +168,7 @@ class StateWriter:
     def _write(
         self,
         incidents: "list[Incident]",
-        memories: "dict[str, RunMemory]",
+        memories: "dict[str, SavedRun]",
         commit: "Commit | None",
         forgotten: set[str],
         dropped: set[str],

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator.decide.incidents import CLOSED, OPEN, Incident, from_json, to_json
-from coordinator.decide.memory import LEARNT_MAX_BYTES, Learnt, RunMemory, learnt_from_bytes, memory_from_json
+from coordinator.decide.saved_run import LEARNT_MAX_BYTES, Learnt, SavedRun, learnt_from_bytes, saved_run_from_json
 from coordinator.expected.healthy import KeptWindow, kept_from_json, kept_to_json
 from coordinator.fleet.history import Sighting, Subject
 from coordinator.intake.streams import StreamPosition
@@ -106,7 +106,7 @@ class Store:
             self._directory_lock = -1
 
     def keep(
-        self, incidents: "Iterable[Incident]", memories: "Mapping[str, RunMemory]", commit: "Commit | None" = None
+        self, incidents: "Iterable[Incident]", memories: "Mapping[str, SavedRun]", commit: "Commit | None" = None
     ) -> None:
         """Write incidents, what runs remember and where the nodes' streams stand, all or nothing: they are one moment.
 
@@ -217,7 +217,7 @@ class Store:
             raise
         self._database.execute("COMMIT")
 
-    def load_runs(self) -> dict[str, RunMemory]:
+    def load_runs(self) -> dict[str, SavedRun]:
         """Return what is known of each run, its open incidents included. Learnt state that is damaged is left out.
 
         Raises
@@ -234,7 +234,7 @@ class Store:
             incidents = tuple(reversed(self.incidents(run=run, state=OPEN)))
             learnt = self._parse_learnt(run, forms[run]) if run in forms else None
             try:
-                memories[run] = memory_from_json(json.loads(body), incidents, learnt, _unpacked(series.get(run)))
+                memories[run] = saved_run_from_json(json.loads(body), incidents, learnt, _unpacked(series.get(run)))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise MalformedError(
                     f"memory of run {run}", where=self._where, got=repr(error), expected="what was kept"

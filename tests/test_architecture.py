@@ -211,7 +211,7 @@ def test_imports_follow_the_arrows(package):
         ("lockstep/cli/main.py", "lockstep"),
         ("lockstep/analysis/report/page.py", "lockstep.notebook.traces"),
         ("coordinator/settings/policy.py", "coordinator.detect.findings"),
-        ("coordinator/detect/judge.py", "coordinator.decide.state"),
+        ("coordinator/detect/detector.py", "coordinator.decide.state"),
         ("coordinator/decide/state.py", "coordinator.store"),
     ],
 )

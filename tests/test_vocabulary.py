@@ -46,6 +46,33 @@ EVERYDAY_IN_TEXT = re.compile(
     re.IGNORECASE,
 )
 
+_DETECTION = {
+    "judge": "detector",
+    "judged": "evaluated",
+    "judgement": "step_result",
+    "gate": "limit",
+    "gates": "limits",
+    "pool": "noise_group",
+    "pools": "noise_groups",
+    "family": "series_group",
+    "families": "series_groups",
+    "excesses": "deviations",
+    "beyond": "outlier_share",
+    "recall": "load_state_dict",
+    "recalled": "from_state_dict",
+    "standstill": "stall",
+    "desk": "manager",
+    "scattered": "unsynchronised",
+    "silicon": "static device variation",
+}
+FIELD_TERMS = {
+    "coordinator/detect": _DETECTION,
+    "coordinator/decide": _DETECTION,
+    "coordinator/settings": _DETECTION,
+    "coordinator/step_detection.py": _DETECTION,
+}
+"""By folder or file: words that were identifiers there, or parts of them, and the field's term in their place."""
+
 
 def everyday_names(text: str) -> set[str]:
     """Return the identifiers of a source text of which an everyday word is a part."""
@@ -86,6 +113,27 @@ def other_sources() -> Iterator[Path]:
     yield from (ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / ".dockerignore")
     for folder, suffixes in OTHER_SOURCES.items():
         yield from (path for path in sorted((ROOT / folder).rglob("*")) if path.name.endswith(suffixes))
+
+
+def parts_of_names(text: str) -> set[str]:
+    """Return the lower-case words that the identifiers of a source text consist of."""
+    tokens = (each for each in tokenize.generate_tokens(io.StringIO(text).readline) if each.type == tokenize.NAME)
+    return {part.lower() for token in tokens for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", token.string)}
+
+
+@pytest.mark.parametrize("place", FIELD_TERMS)
+def test_a_concept_has_its_name_in_the_field(place):
+    """In identifiers and in the names of modules."""
+    root = ROOT / place
+    paths = [root] if root.is_file() else sorted(root.rglob("*.py"))
+    assert paths
+    found = {
+        str(path.relative_to(ROOT)): sorted(FIELD_TERMS[place].keys() & (parts_of_names(path.read_text()) | stem))
+        for path in paths
+        for stem in [set(path.stem.split("_"))]
+    }
+    assert {name: words for name, words in found.items() if words} == {}
+    assert parts_of_names("class ExcessGate: _pool_C = JUDGE") >= {"excess", "gate", "pool", "judge"}
 
 
 @pytest.mark.parametrize("folder", [*PYTHON, "tests"])

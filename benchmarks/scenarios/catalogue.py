@@ -20,13 +20,13 @@ from benchmarks.scenarios.recipes import (
     healthy,
     rank_and_job,
     rank_and_link,
-    scattered_gc,
     slow,
     slow_half,
     slow_link,
     slow_nic,
     slow_nodes,
     stalling,
+    unsynchronised_gc,
     whole_job,
 )
 from benchmarks.scenarios.recording import RANKS_PER_NODE
@@ -130,7 +130,7 @@ FAULTS: dict[str, Make] = {
     **_named(whole_job, name="noise to 2 %", cause="compute", ratio=0, noise=Noise(later_step=0.02), wanted=""),
     **_named(whole_job, name="noise to 3 %", cause="compute", ratio=0, noise=Noise(later_step=0.03), wanted=""),
     **_named(whole_job, name="noise to 12 %", cause="compute", ratio=0, noise=Noise(later_step=0.12), wanted=""),
-    **_named(scattered_gc, name="scattered gc"),
+    **_named(unsynchronised_gc, name="scattered gc"),
     **_named(whole_job, name="gc each 3 steps", cause="gc", ratio=0.3, every_steps=3),
     **_named(whole_job, name="gc each 8 steps", cause="gc", ratio=0.3, every_steps=8),
     **_named(whole_job, name="gc each 12 steps, noisy", cause="gc", ratio=0.15, every_steps=12, noise=NOISY),

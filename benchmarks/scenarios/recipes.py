@@ -202,7 +202,7 @@ def stalling(
     return replace(job, steps=max(_STALLING_STEPS, 2 * restart_every))
 
 
-def scattered_gc(ranks: int, seed: int, *, name: str) -> Scenario:
+def unsynchronised_gc(ranks: int, seed: int, *, name: str) -> Scenario:
     """Return a job in which ranks collect garbage each at its own time: a third of a step, 8 times a step at most."""
     return whole_job(ranks, seed, name=name, cause="gc", ratio=0.3, scatter_rate=min(0.02, 8 / ranks))
 

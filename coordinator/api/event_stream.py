@@ -153,12 +153,12 @@ async def _send_next(response: web.StreamResponse, listener: Listener) -> None:
 def digest(run: "Run") -> dict[str, Any]:
     """Return what shows whether a page of this run is stale."""
     machine = run.machine
-    judgement, desk = machine.judgement, machine.captures
+    step_result, desk = machine.step_result, machine.captures
     captures = [_stage_of(each) for each in (desk.current, *desk.past) if each is not None]
     return {
         "run": run.name,
         "state": str(machine.state),
-        "step": judgement.step if judgement else None,
+        "step": step_result.step if step_result else None,
         "open": len(machine.tracker.incidents),
         "revision": _revision([_of(each) for each in machine.tracker.incidents.values()]),
         "captures": _revision(captures),

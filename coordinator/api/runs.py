@@ -28,14 +28,14 @@ async def show_run(request: web.Request) -> web.Response:
     """Show one run with its ranks and domains."""
     run = known_run(request)
     runs = request.app[SERVICES].runs
-    if run.machine.judgement is None:
+    if run.machine.step_result is None:
         raise ApiError(web.HTTPNotFound.status_code, f"run {run.name}: no step has been completed yet")
     return web.json_response(_head(runs, run) | await asyncio.to_thread(_detail, run))
 
 
 def _head(runs: "Runs", run: "Run") -> dict[str, Any]:
     snapshot = runs.snapshot_of(run)
-    judgement = run.machine.judgement
+    step_result = run.machine.step_result
     return {
         "run": run.name,
         "state": snapshot.state,
@@ -47,7 +47,7 @@ def _head(runs: "Runs", run: "Run") -> dict[str, Any]:
         "ranks_blind": snapshot.ranks_blind,
         "recent_step_seconds": snapshot.recent_step_seconds,
         "baseline_step_seconds": snapshot.baseline_step_seconds,
-        "mean_over_best_ratio": judgement.mean_over_best_ratio if judgement else None,
+        "mean_over_best_ratio": step_result.mean_over_best_ratio if step_result else None,
         "fluctuating": snapshot.fluctuating,
         "slow_ranks": run.machine.tracker.slow_ranks,
         "earlier": asdict(snapshot.earlier) if snapshot.earlier else None,
@@ -59,9 +59,9 @@ def _head(runs: "Runs", run: "Run") -> dict[str, Any]:
 
 def _detail(run: "Run") -> dict[str, Any]:
     """Return ranks and domains; arrays of thousands, so off the event loop (the rows are never changed)."""
-    topology, judge = run.topology, run.judge
+    topology, detector = run.topology, run.detector
     ranks: list[dict[str, Any]] = []
-    rows = list(judge.recent_rows)[-_STEPS:] if judge else []
+    rows = list(detector.recent_rows)[-_STEPS:] if detector else []
     if rows:
         parts = medians(rows)
         for column, rank in enumerate(rows[-1].ranks[:_RANKS_MAX]):

@@ -27,9 +27,9 @@ async def show_series(request: web.Request) -> web.Response:
     def look() -> CachedWork:
         found, complete = tuple(machine.tracker.incidents.values()), run.series.complete()
         ranks = len(run.timeline.ranks)
-        judgement = machine.judgement
-        baseline_s = judgement.baseline_step_seconds if judgement else None
-        step_s = (judgement.recent_step_seconds or judgement.step_seconds) if judgement else 0.0
+        step_result = machine.step_result
+        baseline_s = step_result.baseline_step_seconds if step_result else None
+        step_s = (step_result.recent_step_seconds or step_result.step_seconds) if step_result else 0.0
         head = {"run": run.name, "ranks": ranks, "baseline_step_seconds": baseline_s}
 
         def make() -> bytes:

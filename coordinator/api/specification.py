@@ -18,8 +18,8 @@ from lockstep.contracts.errors import ConfigError, LockstepError
 async def show(request: web.Request) -> web.Response:
     """Show the specification of a run, and what the model made of it expects."""
     run = known_run(request)
-    judgement, spec = run.machine.judgement, run.expectation.spec
-    measured = judgement.recent_step_seconds if judgement else None
+    step_result, spec = run.machine.step_result, run.expectation.spec
+    measured = step_result.recent_step_seconds if step_result else None
     return web.json_response(
         {
             "run": run.name,

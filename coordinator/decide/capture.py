@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lockstep.diagnosis.verdict import Diagnosis
 
 _TERMINAL = ("done", "refused")
-_IDLE_STEPS = 3  # judged in a row without an effect: noise hides a fault for one or two
+_IDLE_STEPS = 3  # evaluated in a row without an effect: noise hides a fault for one or two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +44,8 @@ class Capture:
     suspects and the others their healthy peers. `deadline_s` is when its nodes give it up, `expires_s` when it is
     diagnosed with what has come by then, at the latest. `states` are the last results of ranks, `nodes` where they run,
     `notes` why a capture came out otherwise than asked. With `memory`, allocations of tensors are recorded. `measured`
-    is None before the first judged step of an incident's capture. What still comes from ranks that it was `withdrawn`
-    from is no evidence. `diagnosis` is of one that an operator asked for; an incident keeps its own.
+    is None before the first evaluated step of an incident's capture. What still comes from ranks that it was
+    `withdrawn` from is no evidence. `diagnosis` is of one that an operator asked for; an incident keeps its own.
     """
 
     request_id: int
@@ -115,7 +115,7 @@ class Capture:
         return replace(self.request(now_s), ranks=ranks, is_withdrawn=True)
 
     def measure(self, step: int, step_seconds: float, excess_seconds: float, *, is_acting: bool) -> None:
-        """Take what the incident cost in a judged step, if that is before the first captured one."""
+        """Take what the incident cost in a evaluated step, if that is before the first captured one."""
         if step >= (self.first_step if self.begun_step is None else self.begun_step):
             return
         if is_acting or self.measured is None:
@@ -124,7 +124,7 @@ class Capture:
             self.measured = replace(self.measured, idle_steps=self.measured.idle_steps + 1)
 
     def capturing(self, step: int, now_s: float) -> frozenset[int]:
-        """Return the ranks that the profiler may hold up after judged step `step`: none before the first captured."""
+        """Return the ranks that the profiler may hold up after step `step`: none before the first captured."""
         if now_s >= self.deadline_s or (self.begun_step is None and step + 1 < self.first_step):
             return frozenset()
         return frozenset(self.unanswered)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from coordinator.decide.capture import Capture
     from coordinator.decide.incident_tracker import IncidentTracker
     from coordinator.decide.incidents import Incident
-    from coordinator.decide.memory import RunMemory
     from coordinator.decide.outbox import Outbox
-    from coordinator.detect.findings import Judgement, RunFinding
+    from coordinator.decide.saved_run import SavedRun
+    from coordinator.detect.findings import RunFinding, StepResult
     from coordinator.detect.hangs.hang import Hang
     from coordinator.settings.policy import Policy
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 class CaptureFlow:
     """Of one run. `captures` has the only request under way, `diagnoses` what is asked of those that are over.
 
-    `policy`, `announced` (who there is, None before the first announcement) and `judgement` (of the last step, None
+    `policy`, `announced` (who there is, None before the first announcement) and `step_result` (of the last step, None
     before the first) are the machine's to replace.
     """
 
-    def __init__(self, tracker: "IncidentTracker", policy: "Policy", memory: "RunMemory | None", out: "Outbox") -> None:
+    def __init__(self, tracker: "IncidentTracker", policy: "Policy", memory: "SavedRun | None", out: "Outbox") -> None:
         self.policy = policy
         self.captures = CaptureManager(policy.profile, memory)
         self.diagnoses = DiagnosisTracker()
         self.announced: ev.AnnounceEvent | None = None
-        self.judgement: Judgement | None = None
+        self.step_result: StepResult | None = None
         self._tracker = tracker
         self._out = out
 
@@ -72,20 +72,20 @@ class CaptureFlow:
 
         return may_be_ours
 
-    def measure(self, judgement: "Judgement") -> None:
+    def measure(self, step_result: "StepResult") -> None:
         """Note what the incident costs that a capture is under way for, until its first captured step."""
         capture = self.captures.current
         incident = None if capture is None else self._tracker.incidents.get(capture.incident_id)
         if capture is not None and incident is not None and incident.kind != MEMORY_GROWTH:
-            step_s = judgement.recent_step_seconds or judgement.step_seconds
+            step_s = step_result.recent_step_seconds or step_result.step_seconds
             is_acting = self._tracker.is_acting(incident.id)
-            capture.measure(judgement.step, step_s, incident.excess_seconds, is_acting=is_acting)
+            capture.measure(step_result.step, step_s, incident.excess_seconds, is_acting=is_acting)
 
     def is_holding_up(self, hang: "Hang | None", now_s: float) -> bool:
         """Whether a run may stand still only because a rank starts, stops or writes what we asked it to capture."""
         if hang is None:
             return False
-        capturing = self.captures.capturing(self.judgement.step if self.judgement else -1, now_s)
+        capturing = self.captures.capturing(self.step_result.step if self.step_result else -1, now_s)
         return bool(capturing) and (not hang.ranks or not capturing.isdisjoint(hang.ranks))
 
     def let_go(self, incident: "Incident", now_s: float) -> None:
@@ -115,7 +115,7 @@ class CaptureFlow:
         """
         waiting = [i for i in self._tracker.active if not i.diagnosed and i.id not in self.diagnoses.pending]
         waiting = [i for i in waiting if i.scope != JOB or self._has_waited_for_culprit(i)]
-        if not waiting or self.judgement is None:
+        if not waiting or self.step_result is None:
             return False
         incident = max(waiting, key=lambda each: each.excess_seconds)
         refusal = self.captures.budget.refusal(now_s)
@@ -137,7 +137,7 @@ class CaptureFlow:
     def _has_waited_for_culprit(self, incident: "Incident") -> bool:
         """Whether the culprit of a slower run has had its time to become clear."""
         steps = self.policy.run.join_steps
-        return self.judgement is not None and self.judgement.step >= (incident.detected_step or 0) + steps
+        return self.step_result is not None and self.step_result.step >= (incident.detected_step or 0) + steps
 
     def _selection(self, incident: "Incident") -> Selection:
         known = self.announced
@@ -156,17 +156,19 @@ class CaptureFlow:
         shapes: bool = False,
         memory: bool = False,
     ) -> None:
-        """Ask the nodes for a capture; none may be under way, and a step must have been judged."""
-        assert self.judgement is not None
+        """Ask the nodes for a capture; none may be under way, and a step must have been evaluated."""
+        assert self.step_result is not None
         shapes = shapes or self.captures.policy.shapes
-        capture = self.captures.request(subject, selection, steps, self.judgement, now_s, shapes=shapes, memory=memory)
+        capture = self.captures.request(
+            subject, selection, steps, self.step_result, now_s, shapes=shapes, memory=memory
+        )
         self._out.add(ev.RequestCapture, request=capture.request(now_s), is_asked=not subject.incident_id)
 
     def explain_growth(self, now_s: float) -> None:
         """Ask for a memory capture of the oldest incident of memory that grows and has none yet, if one may be made."""
         waiting = (i for i in self._tracker.incidents.values() if i.kind == MEMORY_GROWTH and not i.diagnosed)
         incident = next(waiting, None)
-        if incident is None or self.judgement is None or self.captures.current is not None:
+        if incident is None or self.step_result is None or self.captures.current is not None:
             return
         refusal = self.captures.budget.refusal(now_s)
         if not refusal and self.captures.budget.is_cooling(now_s, incident.excess_seconds):
@@ -182,7 +184,7 @@ class CaptureFlow:
 
     def end_if_over(self, now_s: float) -> None:
         """End the capture under way if it is complete or has expired."""
-        if self.judgement is None:  # a capture remembered from before waits for the first step
+        if self.step_result is None:  # a capture remembered from before waits for the first step
             return
         capture = self.captures.finished(now_s)
         if capture is not None:
@@ -213,8 +215,8 @@ class CaptureFlow:
 
     def _diagnose(self, incident: "Incident | None", capture: "Capture | None", notes: tuple[str, ...] = ()) -> None:
         """Ask what a capture shows of an incident, or of nothing in particular."""
-        assert self.judgement is not None
-        order = self.diagnoses.order(incident, capture, self.judgement, notes=notes, cause_id=self._out.cause_id)
+        assert self.step_result is not None
+        order = self.diagnoses.order(incident, capture, self.step_result, notes=notes, cause_id=self._out.cause_id)
         self._out.instructions.append(order)
 
     def _update(self, incident: "Incident") -> None:

@@ -15,9 +15,9 @@ from coordinator.decide.capture_budget import CaptureBudget
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from coordinator.decide.memory import RunMemory
+    from coordinator.decide.saved_run import SavedRun
     from coordinator.decide.selection import Selection
-    from coordinator.detect.findings import Judgement
+    from coordinator.detect.findings import StepResult
     from coordinator.settings.run_policy import ProfilePolicy
     from lockstep.contracts.messages import CaptureResult, TraceSummary
     from lockstep.diagnosis.verdict import Diagnosis
@@ -37,7 +37,7 @@ class CaptureSubject:
 class CaptureManager:
     """`current` is None or the only request under way; `past` are those that are over, the newest last."""
 
-    def __init__(self, policy: "ProfilePolicy", memory: "RunMemory | None") -> None:
+    def __init__(self, policy: "ProfilePolicy", memory: "SavedRun | None") -> None:
         times_s, excess_seconds = (memory.capture_times_s, memory.capture_excess_seconds) if memory else ((), 0.0)
         self.budget = CaptureBudget(policy, times_s, excess_seconds)
         self.budget.counts.update(memory.capture_counts if memory else {})
@@ -54,7 +54,7 @@ class CaptureManager:
         subject: CaptureSubject,
         selection: "Selection",
         steps: int,
-        judgement: "Judgement",
+        step_result: "StepResult",
         now_s: float,
         *,
         shapes: bool = False,
@@ -63,9 +63,9 @@ class CaptureManager:
         """Begin a request; none may be under way."""
         assert self.current is None
         # A fault has just made steps longer than the recent median; too few steps ahead only means "at once".
-        step_s = max(judgement.recent_step_seconds or 0.0, judgement.step_seconds)
-        first_step = first_step_of(judgement.step, step_s, self.policy)
-        deadline_s = now_s + (first_step - judgement.step + steps) * step_s + self.policy.expire_seconds
+        step_s = max(step_result.recent_step_seconds or 0.0, step_result.step_seconds)
+        first_step = first_step_of(step_result.step, step_s, self.policy)
+        deadline_s = now_s + (first_step - step_result.step + steps) * step_s + self.policy.expire_seconds
         self.current = capture = Capture(
             request_id=self._request_id(subject.incident_id, now_s),
             incident_id=subject.incident_id,
@@ -80,8 +80,8 @@ class CaptureManager:
             suspect_count=len(selection.suspects),
         )
         if subject.incident_id:
-            usual_s = judgement.recent_step_seconds or judgement.step_seconds
-            capture.measure(judgement.step, usual_s, subject.excess_seconds, is_acting=True)
+            usual_s = step_result.recent_step_seconds or step_result.step_seconds
+            capture.measure(step_result.step, usual_s, subject.excess_seconds, is_acting=True)
         self.budget.spend(now_s, len(selection.ranks), subject.excess_seconds)
         return capture
 
@@ -105,7 +105,7 @@ class CaptureManager:
         return next((each for each in self._known if each.request_id == request_id), None)
 
     def capturing(self, step: int, now_s: float) -> frozenset[int]:
-        """Return the ranks that our profiler may hold up after judged step `step`."""
+        """Return the ranks that our profiler may hold up after evaluated step `step`."""
         return frozenset().union(*(each.capturing(step, now_s) for each in self._known))
 
     def summarising_nodes(self, now_s: float) -> frozenset[str]:

@@ -14,7 +14,7 @@ _NS = 1e-9
 
 
 def make_incident_id(run: str, subject: tuple[object, ...], unix_s: float) -> str:
-    """Return the id of what was measured at a time by the ranks' clocks, whichever coordinator judges it, and when.
+    """Return the id of what was measured at a time by the ranks' clocks, whichever coordinator evaluates it, and when.
 
     A pair of coordinators, and one that was restarted, give the same incident one id.
     """

@@ -13,7 +13,7 @@ from coordinator.detect.findings import UNKNOWN
 if TYPE_CHECKING:
     from coordinator.decide.capture import Capture
     from coordinator.decide.incidents import Incident
-    from coordinator.detect.findings import Judgement
+    from coordinator.detect.findings import StepResult
 
 _KEPT = 32  # incidents and operators' captures diagnosed last
 
@@ -30,7 +30,7 @@ class DiagnosisTracker:
         self,
         incident: "Incident | None",
         capture: "Capture | None",
-        judgement: "Judgement",
+        step_result: "StepResult",
         *,
         notes: tuple[str, ...] = (),
         cause_id: str,
@@ -44,7 +44,7 @@ class DiagnosisTracker:
         usable = capture is not None and not (measured is not None and measured.is_over)
         summaries = capture.summaries if capture is not None and usable else {}
         suspects = capture.suspects if capture is not None else ()
-        step_seconds = judgement.recent_step_seconds or judgement.step_seconds
+        step_seconds = step_result.recent_step_seconds or step_result.step_seconds
         excess_seconds = incident.excess_seconds if incident is not None else 0.0
         if measured is not None:
             step_seconds, excess_seconds = measured.step_seconds, measured.excess_seconds

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident, Prediction
     from coordinator.decide.losses import Losses
     from coordinator.decide.machine_evidence import MachineEvidence
-    from coordinator.detect.findings import Judgement, RunFinding
+    from coordinator.detect.findings import RunFinding, StepResult
     from coordinator.detect.hangs.hang import Hang
     from coordinator.settings.policy import Policy
     from coordinator.settings.specs import SpecText
@@ -45,10 +45,10 @@ class AnnounceEvent(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepJudgedEvent(Event):
-    """A step is complete and judged."""
+class StepEvaluatedEvent(Event):
+    """A step is complete and evaluated."""
 
-    judgement: "Judgement"
+    step_result: "StepResult"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class EndedEvent(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StandstillEvent(Event):
+class StallEvent(Event):
     """The run makes no step, and this is known of who has not arrived, if anything; follows from what came before."""
 
     hang: "Hang | None"
@@ -317,5 +317,5 @@ class ForgetRun(Instruction):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DropMemory(Instruction):
+class DropSavedRun(Instruction):
     """What the run left behind is dropped; delete it from the store, all but its incidents."""

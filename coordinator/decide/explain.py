@@ -1,7 +1,7 @@
 # ruff: noqa: N806  (names of arrays end in their shape: K steps, R ranks)
 """What an incident was decided from, written down when it opens: plain values of a few kilobytes, kept with it.
 
-Pure. It is made from the rows that the detectors have just judged, so that it can be read when the run has moved on
+Pure. It is made from the rows that the detectors have just evaluated, so that it can be read when the run has moved on
 and after a restart of the coordinator. Nothing is decided here: `numbers` are the detector's own, `samples` show them
 step by step, and `noise` is measured on the samples themselves.
 """

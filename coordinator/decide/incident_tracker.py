@@ -1,8 +1,8 @@
 """The open incidents of one run, and which findings belong to which of them.
 
 Pure: part of the run's state machine, changed through it only. A finding has a key (a rank, a domain, the run), so that
-an incident goes on while its finding does, whatever else is found; an incident closes after enough judged steps without
-any of its findings, whatever its capture does. Those closed last can still be amended: evidence may come late.
+an incident goes on while its finding does, whatever else is found; an incident closes after enough evaluated steps
+without any of its findings, whatever its capture does. Those closed last can still be amended: evidence may come late.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.decide.crash_incident import crash_incident, make_incident_id
 from coordinator.decide.incident_matching import are_of_one_place, is_reason_of, lost_seconds, refined
 from coordinator.decide.incidents import CLOSED, Incident
-from coordinator.decide.memory import RunMemory
+from coordinator.decide.saved_run import SavedRun
 from coordinator.decide.suppression import Key, Suppression
 from coordinator.detect.findings import CRASH, FLUCTUATION, HANG, MEMORY_GROWTH, SLOW_RANK, UNKNOWN, RunFinding
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from coordinator.decide.endings import Crash
-    from coordinator.detect.findings import Judgement
+    from coordinator.detect.findings import StepResult
     from coordinator.settings.run_policy import RunPolicy
 
 _NOT_OF_STEPS = (HANG, CRASH, MEMORY_GROWTH)  # no step's findings close them
@@ -30,8 +30,8 @@ _CLOSED_MAX = 16  # incidents closed last; captures of more are over
 class IncidentTracker:
     """Invariant: a key is assigned to one open incident at most; an incident with an assigned key is active."""
 
-    def __init__(self, run: str, policy: "RunPolicy", memory: RunMemory | None) -> None:
-        memory = memory or RunMemory()
+    def __init__(self, run: str, policy: "RunPolicy", memory: SavedRun | None) -> None:
+        memory = memory or SavedRun()
         self._run = run
         self._policy = policy
         self.incidents = {incident.id: incident for incident in memory.incidents}
@@ -50,7 +50,7 @@ class IncidentTracker:
         self._acting: frozenset[str] = frozenset()
         self._node_of: dict[int, str] = {}
         self._ranks_of_node: Mapping[str, int] = {}
-        self._step: int | None = book.get("step")  # judged last, None before any
+        self._step: int | None = book.get("step")  # evaluated last, None before any
 
     @property
     def policy(self) -> "RunPolicy":
@@ -62,7 +62,7 @@ class IncidentTracker:
         self._policy = self._suppression.policy = policy
 
     def state_dict(self) -> dict[str, Any]:
-        """Return its state as JSON, for `RunMemory.book`; the incidents are kept by themselves."""
+        """Return its state as JSON, for `SavedRun.book`; the incidents are kept by themselves."""
         return {
             "assigned": [[kind, name, iid] for (kind, name), iid in self._assigned.items()],
             "quiet_steps": dict(self._quiet_steps),
@@ -81,12 +81,12 @@ class IncidentTracker:
         known[incident.id] = incident
 
     def is_acting(self, incident_id: str) -> bool:
-        """Whether the fault of an open incident had an effect in the last judged step."""
+        """Whether the fault of an open incident had an effect in the last evaluated step."""
         return incident_id in self._acting
 
     @property
     def active(self) -> list[Incident]:
-        """Open incidents that the last judged step confirmed, oldest first."""
+        """Open incidents that the last evaluated step confirmed, oldest first."""
         confirmed = set(self._assigned.values())
         return [incident for incident in self.incidents.values() if incident.id in confirmed]
 
@@ -111,16 +111,16 @@ class IncidentTracker:
         return None if incident_id is None else self.incidents[incident_id]
 
     def take(
-        self, judgement: "Judgement", now_s: float, may_be_ours: "Callable[[RunFinding], bool]" = lambda _: False
+        self, step_result: "StepResult", now_s: float, may_be_ours: "Callable[[RunFinding], bool]" = lambda _: False
     ) -> tuple[list[Incident], list[Incident], list[Incident]]:
         """Take the findings of one undisturbed step; return incidents opened, changed and closed.
 
         A finding opens nothing while `may_be_ours`: Lockstep itself takes processor time there now.
         """
-        self._step = judgement.step
+        self._step = step_result.step
         open_kinds = {each.kind for each in self.incidents.values()}
-        findings = self._suppression.filter(judgement, open_kinds=open_kinds, assigned=self._assigned)
-        self._ranks_of_node = judgement.ranks_of_node
+        findings = self._suppression.filter(step_result, open_kinds=open_kinds, assigned=self._assigned)
+        self._ranks_of_node = step_result.ranks_of_node
         self._node_of |= {finding.ranks[0]: finding.node for finding in findings.values() if finding.node}
         self._assigned = {key: iid for key, iid in self._assigned.items() if key in findings}
         opened: list[Incident] = []
@@ -133,7 +133,7 @@ class IncidentTracker:
                 if incident is None and (self._suppression.is_pending(finding) or may_be_ours(finding)):
                     continue
                 if incident is None:
-                    incident = self.open(finding, judgement.step, now_s, ended_unix_s=judgement.unix_s)
+                    incident = self.open(finding, step_result.step, now_s, ended_unix_s=step_result.unix_s)
                     opened.append(incident)
                 elif incident.kind == FLUCTUATION != finding.kind:  # the run's incident becomes its culprit's
                     self._forget_fluctuation(findings)
@@ -143,10 +143,10 @@ class IncidentTracker:
             own = [findings[key] for key, iid in self._assigned.items() if iid == incident_id]
             if self._refresh(incident_id, own):
                 changed.add(incident_id)
-        self._add_losses(findings, judgement, {incident.id for incident in opened})
-        if self._suppression.judged % self.policy.store_steps == 0:
+        self._add_losses(findings, step_result, {incident.id for incident in opened})
+        if self._suppression.evaluated_steps % self.policy.store_steps == 0:
             changed |= {incident.id for incident in self.active}
-        closed = self._close_quiet(judgement.step, now_s)
+        closed = self._close_quiet(step_result.step, now_s)
         new = [self.incidents[incident.id] for incident in opened]
         fresh = changed - {incident.id for incident in opened}
         return new, [self.incidents[iid] for iid in sorted(fresh) if iid in self.incidents], closed
@@ -157,7 +157,7 @@ class IncidentTracker:
         return [self.close(each.id, self._step, now_s) for each in list(self.incidents.values()) if each is not but]
 
     def forget_steps(self) -> None:
-        """Forget the findings of the attempt before; incidents stay open until the new one has been judged."""
+        """Forget the findings of the attempt before; incidents stay open until the new one has been evaluated."""
         self._assigned.clear()
         self._acting = frozenset()
         # The detectors need some steps of the new attempt before their silence means anything.
@@ -201,8 +201,8 @@ class IncidentTracker:
     def open(self, finding: "RunFinding", step: int | None, now_s: float, *, ended_unix_s: float) -> Incident:
         """Open an incident of a finding at a step; one without a key is closed by the code that opened it.
 
-        A finding of `step` None, before any was judged, has no onset step either. `ended_unix_s` is when the step ended
-        by the ranks' clocks.
+        A finding of `step` None, before any was evaluated, has no onset step either. `ended_unix_s` is when the step
+        ended by the ranks' clocks.
         """
         subject = (finding.kind, finding.scope, finding.ranks, finding.domain, finding.onset_step)
         incident = Incident(
@@ -275,7 +275,7 @@ class IncidentTracker:
         self.incidents[incident_id] = after
         return _identity(after) != _identity(known)
 
-    def _add_losses(self, findings: "dict[Key, RunFinding]", judgement: "Judgement", opened: set[str]) -> None:
+    def _add_losses(self, findings: "dict[Key, RunFinding]", step_result: "StepResult", opened: set[str]) -> None:
         """Book what each incident's worst finding cost, on every rank of the job, since its onset when it is new.
 
         The run lost what the worst of all cost: others would have been waited for meanwhile.
@@ -285,8 +285,8 @@ class IncidentTracker:
             if finding.acts and key in self._assigned:
                 incident_id = self._assigned[key]
                 is_new = incident_id in opened
-                steps = max(1, judgement.step - finding.onset_step + 1) if is_new else 1
-                cost = lost_seconds(finding) * judgement.ranks_reporting * steps
+                steps = max(1, step_result.step - finding.onset_step + 1) if is_new else 1
+                cost = lost_seconds(finding) * step_result.ranks_reporting * steps
                 costs[incident_id] = max(costs.get(incident_id, 0.0), cost)
         for incident_id, cost in costs.items():
             incident = self.incidents[incident_id]
@@ -307,7 +307,7 @@ class IncidentTracker:
         return self._add(crash_incident(self._run, crash, hostname, ended_ranks, now_s))
 
     def close(self, incident_id: str, step: int | None, now_s: float) -> Incident:
-        """Close an open incident; return its last form. `step` is None where none was judged."""
+        """Close an open incident; return its last form. `step` is None where none was evaluated."""
         incident = self.incidents.pop(incident_id)
         self._quiet_steps.pop(incident_id, None)
         self._other_cause.pop(incident_id, None)

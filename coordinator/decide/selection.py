@@ -41,7 +41,7 @@ def select(
 
     Peers do the same work as the first suspect: same stage, from each of its domains one, then the nearest ranks, up to
     `policy.peers`. A slowdown of the whole job has no peers: one rank of each stage is taken, as far as
-    `policy.job_ranks` goes, and their functions are judged by what is expected of any rank.
+    `policy.job_ranks` goes, and their functions are evaluated by what is expected of any rank.
     """
     present = frozenset(rank for rank in known if rank < topology.world_size)
     if incident.scope == JOB or not incident.ranks:

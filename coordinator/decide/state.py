@@ -18,11 +18,11 @@ from coordinator.decide.growth_incidents import GrowthIncidents
 from coordinator.decide.incident_tracker import IncidentTracker
 from coordinator.decide.incidents import Incident
 from coordinator.decide.machine_evidence import newer_of
-from coordinator.decide.memory import RunMemory
 from coordinator.decide.outbox import Outbox
+from coordinator.decide.saved_run import SavedRun
 from coordinator.decide.selection import Selection
-from coordinator.decide.stack_desk import StackDesk
-from coordinator.decide.standstill import Standstill
+from coordinator.decide.stack_manager import StackManager
+from coordinator.decide.stall import StallDetector
 from coordinator.decide.transitions import OVER, TRANSITIONS, State, TransitionError, Trigger
 from coordinator.detect.findings import CRASH
 from coordinator.detect.scope import is_watched
@@ -30,7 +30,7 @@ from coordinator.detect.scope import is_watched
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coordinator.detect.findings import Judgement, RunFinding
+    from coordinator.detect.findings import RunFinding, StepResult
     from coordinator.settings.policy import Policy
 
 
@@ -41,25 +41,25 @@ class RunMachine:
     while a capture for an open incident, or the diagnosis that follows from it, is under way.
     """
 
-    def __init__(self, run: str, policy: "Policy", memory: "RunMemory | None" = None) -> None:
+    def __init__(self, run: str, policy: "Policy", memory: "SavedRun | None" = None) -> None:
         self.run = run
         self.state = State.WARMING
         self.tracker = IncidentTracker(run, policy.run, memory)
-        self.standstill = Standstill(self.tracker, policy.run)
+        self.stall = StallDetector(self.tracker, policy.run)
         self.growth = GrowthIncidents(self.tracker, policy.memory)
-        self.stacks = StackDesk()
+        self.stacks = StackManager()
         self._out = Outbox()
         self.flow = CaptureFlow(self.tracker, policy, memory, self._out)
-        self.judgement: Judgement | None = None
+        self.step_result: StepResult | None = None
         self._policy = policy
         self._ranks: frozenset[int] = frozenset()
         self._handlers: dict[type[ev.Event], Callable[[Any], None]] = {
-            ev.StepJudgedEvent: self._on_judged,
+            ev.StepEvaluatedEvent: self._on_evaluated,
             ev.AnnounceEvent: self._on_announced,
             ev.RestartedEvent: self._on_restarted,
             ev.EndedEvent: self._on_ended,
             ev.TickEvent: self._on_tick,
-            ev.StandstillEvent: self._on_standstill,
+            ev.StallEvent: self._on_stall,
             ev.MemoryGrowthEvent: self._on_memory_growth,
             ev.LossesEvent: self._on_losses,
             ev.PolicyChangedEvent: self._on_policy,
@@ -89,8 +89,8 @@ class RunMachine:
             The table has no answer: a bug of ours.
         """
         self._out.begin(event.cause_id)
-        if not self.standstill.last_sign_s:
-            self.standstill.begin(event.unix_s)
+        if not self.stall.last_sign_s:
+            self.stall.begin(event.unix_s)
         self._handlers[type(event)](event)
         self.flow.end_if_over(event.unix_s)
         self._settle()
@@ -104,26 +104,26 @@ class RunMachine:
             raise TransitionError(self.run, self.state, trigger)
         self.state = target
 
-    def _on_judged(self, event: ev.StepJudgedEvent) -> None:
-        judgement = event.judgement
-        self.judgement = self.flow.judgement = judgement
+    def _on_evaluated(self, event: ev.StepEvaluatedEvent) -> None:
+        step_result = event.step_result
+        self.step_result = self.flow.step_result = step_result
         if self.state in OVER:  # its last steps may arrive after the news of its end; they are shown, no more
             return
-        held = self._report_held(judgement, event.unix_s)
-        if self.standstill.take_step(judgement, event.unix_s):
+        held = self._report_held(step_result, event.unix_s)
+        if self.stall.take_step(step_result, event.unix_s):
             self._close_hang(event.unix_s, held)
             if self.state in (State.HUNG, State.LOST):
                 self._move(Trigger.RESUMED)
         if self.state in (State.HUNG, State.LOST):
             return
-        if judgement.is_disturbed or not judgement.is_warm:
+        if step_result.is_disturbed or not step_result.is_warm:
             return
         if self.state is State.WARMING:
             self._move(Trigger.REMEMBERED if self.tracker.holds_back else Trigger.WARMED)
         own_load = self.flow.own_load(event.unix_s)
-        opened, changed, closed = self.tracker.take(judgement, event.unix_s, own_load)
+        opened, changed, closed = self.tracker.take(step_result, event.unix_s, own_load)
         self._report(opened, changed, closed)
-        self.flow.measure(judgement)
+        self.flow.measure(step_result)
         for incident in closed:
             self.flow.let_go(incident, event.unix_s)
         self._settle()
@@ -175,7 +175,7 @@ class RunMachine:
         """End the run: nothing is captured any more, and what was open is over, all `but` one."""
         self.flow.withdraw(now_s)
         self._move(trigger)
-        self.standstill.begin(now_s)
+        self.stall.begin(now_s)
         for incident in self.tracker.close_all(now_s, but=but):
             self._out.add(ev.CloseIncident, incident=incident)
 
@@ -196,12 +196,12 @@ class RunMachine:
         self._close_hang(event.unix_s)
         self._close_crash(event.unix_s)
         self._report([], [], self.growth.close_all(event.unix_s))
-        self.standstill.begin(event.unix_s)
+        self.stall.begin(event.unix_s)
         self._move(Trigger.RESTARTED)
 
     def _on_policy(self, event: ev.PolicyChangedEvent) -> None:
         self._policy = event.policy
-        self.tracker.policy = self.standstill.policy = event.policy.run
+        self.tracker.policy = self.stall.policy = event.policy.run
         self.growth.policy = event.policy.memory
         self.flow.adopt(event.policy)
         if not (event.policy.detectors.hang and is_watched(self.run, event.policy.scope.runs)):
@@ -209,49 +209,49 @@ class RunMachine:
 
     def _on_tick(self, event: ev.TickEvent) -> None:
         policy = self._policy.run
-        silence_s = event.unix_s - self.standstill.last_sign_s
-        is_hanging = self.standstill.incident is not None and event.is_alive
+        stall_s = event.unix_s - self.stall.last_sign_s
+        is_hanging = self.stall.incident is not None and event.is_alive
         if is_hanging and self.state is State.LOST:
             self._move(Trigger.BLOCKED)
-        if self.state in OVER or self.state is State.LOST or self.judgement is None:
+        if self.state in OVER or self.state is State.LOST or self.step_result is None:
             is_history = self.state in (State.FINISHED, State.CANCELLED)
             keep_s = policy.keep_seconds if is_history else policy.lost_keep_seconds
-            if silence_s > keep_s and not is_hanging:
+            if stall_s > keep_s and not is_hanging:
                 self._close_hang(event.unix_s)
                 self._close_crash(event.unix_s)
                 self._out.add(ev.ForgetRun)
         else:
-            step_s = self.judgement.recent_step_seconds or self.judgement.step_seconds
-            if silence_s > max(policy.lost_seconds, policy.lost_steps * step_s) and not is_hanging:
+            step_s = self.step_result.recent_step_seconds or self.step_result.step_seconds
+            if stall_s > max(policy.lost_seconds, policy.lost_steps * step_s) and not is_hanging:
                 self.flow.withdraw(event.unix_s)
                 self._move(Trigger.SILENT)
 
     def is_blocked(self, now_s: float) -> bool:
-        """Whether to look who has not arrived (`StandstillEvent`); changes nothing."""
-        return self.state not in OVER and self.standstill.is_blocked(now_s)
+        """Whether to look who has not arrived (`StallEvent`); changes nothing."""
+        return self.state not in OVER and self.stall.is_blocked(now_s)
 
-    def _on_standstill(self, event: ev.StandstillEvent) -> None:
+    def _on_stall(self, event: ev.StallEvent) -> None:
         if not self.is_blocked(event.unix_s):
             return
-        if self.standstill.incident is None and self.flow.is_holding_up(event.hang, event.unix_s):
+        if self.stall.incident is None and self.flow.is_holding_up(event.hang, event.unix_s):
             return
-        incident, is_new = self.standstill.take(event.hang, event.unix_s, len(self._ranks))
+        incident, is_new = self.stall.take(event.hang, event.unix_s, len(self._ranks))
         if incident is not None:
             form = ev.OpenIncident if is_new else ev.UpdateIncident
             self._out.add(form, incident=incident)
-        if self.standstill.incident is not None and self.state not in (State.HUNG, State.LOST):
+        if self.stall.incident is not None and self.state not in (State.HUNG, State.LOST):
             self.flow.withdraw(event.unix_s)
             self._move(Trigger.BLOCKED)
         self._ask_stacks(event.unix_s)
 
     def _ask_stacks(self, now_s: float) -> None:
         """Ask where the ranks of a run that hangs stand, and take what is new of the answers."""
-        incident = self.standstill.incident
+        incident = self.stall.incident
         if incident is None:
             return
         if self._policy.run.hang_stacks and self.stacks.ask(incident, sorted(self._ranks), now_s):
             self._out.add(ev.RequestStacks, request_id=self.stacks.request_id, ranks=self.stacks.ranks)
-        amended = self.stacks.amended(incident, self.standstill.cause_by_issues, now_s)
+        amended = self.stacks.amended(incident, self.stall.cause_by_issues, now_s)
         if amended is not None:
             self._update(amended)
 
@@ -270,22 +270,22 @@ class RunMachine:
             self.flow.explain_growth(event.unix_s)
 
     def _on_losses(self, event: ev.LossesEvent) -> None:
-        self.standstill.losses = event.losses
+        self.stall.losses = event.losses
 
-    def _report_held(self, judgement: "Judgement", now_s: float) -> "RunFinding | None":
+    def _report_held(self, step_result: "StepResult", now_s: float) -> "RunFinding | None":
         """Report a step that ranks held for minutes, unless a hang is open that it ends; return who held it.
 
         It is over, so its incident opens and closes at once.
         """
-        held = self.standstill.held(judgement)
-        if held is not None and self.standstill.incident is None:
-            opened, closed = self.standstill.report_held(held, judgement, now_s)
+        held = self.stall.held(step_result)
+        if held is not None and self.stall.incident is None:
+            opened, closed = self.stall.report_held(held, step_result, now_s)
             self._out.add(ev.OpenIncident, incident=opened)
             self._out.add(ev.CloseIncident, incident=closed)
         return held
 
     def _close_hang(self, now_s: float, held: "RunFinding | None" = None) -> None:
-        incident = self.standstill.close(now_s, held)
+        incident = self.stall.close(now_s, held)
         if incident is not None:
             self._out.add(ev.CloseIncident, incident=incident)
 
@@ -293,7 +293,7 @@ class RunMachine:
         reason = "" if self._policy.profile.enabled else "profiling is switched off"
         if self.captures.current is not None:
             reason = f"request {self.captures.current.request_id} is under way"
-        elif self.judgement is None or self.state in OVER or self.state in (State.HUNG, State.LOST):
+        elif self.step_result is None or self.state in OVER or self.state in (State.HUNG, State.LOST):
             reason = f"the run is {self.state}"
         if reason:
             self._out.add(ev.RefuseCapture, reason=reason)
@@ -357,9 +357,9 @@ class RunMachine:
         self.tracker.amend(incident)
         self._out.add(ev.UpdateIncident, incident=incident)
 
-    def memory(self) -> "RunMemory":
+    def memory(self) -> "SavedRun":
         """Return what must outlive a restart of the coordinator."""
-        return RunMemory(
+        return SavedRun(
             incidents=tuple(self.tracker.incidents.values()),
             incidents_total=self.tracker.incidents_total,
             lost_device_seconds=self.tracker.lost_device_seconds,
@@ -368,5 +368,5 @@ class RunMachine:
             capture_counts=dict(self.captures.budget.counts),
             book=self.tracker.state_dict(),
             capture=self.captures.current.to_json() if self.captures.current else {},
-            last_sign_s=self.standstill.last_sign_s,
+            last_sign_s=self.stall.last_sign_s,
         )

@@ -14,36 +14,36 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator.decide.residual_growth import residual_growth
-from coordinator.detect.findings import FLUCTUATION, SCATTERED, SLOW_LINK, SLOW_RANK
+from coordinator.detect.findings import FLUCTUATION, SLOW_LINK, SLOW_RANK, UNSYNCHRONISED_GC
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from coordinator.detect.findings import Judgement, RunFinding
+    from coordinator.detect.findings import RunFinding, StepResult
     from coordinator.settings.run_policy import RunPolicy
 
 Key = tuple[str, str]
 """Kind of a finding, and what it is about: a rank, a domain, the run."""
 _ECHO_SHARE = 0.05  # of a culprit's excess: 1.6 % was seen of a rank that worked 4 ms longer and waited for 270 ms
-_STEPS_KEPT = 512  # judged steps whose ends are known; those before them took as long as the last one
+_STEPS_KEPT = 512  # evaluated steps whose ends are known; those before them took as long as the last one
 
 
 class Suppression:
-    """`policy` may be replaced. `judged` counts the steps taken so far."""
+    """`policy` may be replaced. `evaluated_steps` counts the steps taken so far."""
 
     def __init__(self, policy: "RunPolicy", book: "Mapping[str, Any]") -> None:
         self.policy = policy
-        self.judged = int(book.get("judged", 0))
+        self.evaluated_steps = int(book.get("evaluated_steps", 0))
         self._alone_step: int | None = book.get("alone_step")  # since when the run is slower without a culprit
         self._culprit_step: int | None = book.get("culprit_step")
         self._residual_step: int | None = book.get("beside_step")  # since when all ranks have grown next to a culprit
-        self._ends: deque[tuple[int, float]] = deque(maxlen=_STEPS_KEPT)  # of judged steps: index, Unix time
+        self._ends: deque[tuple[int, float]] = deque(maxlen=_STEPS_KEPT)  # of evaluated steps: index, Unix time
         self._step_seconds = 0.0
 
     def state_dict(self) -> dict[str, Any]:
         """Return its state as JSON."""
         return {
-            "judged": self.judged,
+            "evaluated_steps": self.evaluated_steps,
             "alone_step": self._alone_step,
             "culprit_step": self._culprit_step,
             "beside_step": self._residual_step,
@@ -59,7 +59,7 @@ class Suppression:
         self._alone_step = self._residual_step = None
 
     def is_pending(self, finding: "RunFinding") -> bool:
-        """Whether a finding of the last judged step has lasted too short a time for any incident, by the ranks' clocks.
+        """Whether a finding of the last step has lasted too short a time for any incident, by the ranks' clocks.
 
         From its onset on: a host that is shared is busy for a second now and then, of steps of 20 ms that is fifty, and
         no fault. What noise may explain has no onset to believe in, and must last from the step that found it on.
@@ -83,45 +83,45 @@ class Suppression:
         return fluctuation.is_sure and (self._culprit_step is None or fluctuation.onset_step > self._culprit_step)
 
     def filter(
-        self, judgement: "Judgement", *, open_kinds: "Collection[str]", assigned: "Collection[Key]"
+        self, step_result: "StepResult", *, open_kinds: "Collection[str]", assigned: "Collection[Key]"
     ) -> "dict[Key, RunFinding]":
         """Return the findings of one undisturbed step that stand for themselves, by key.
 
         `open_kinds` are those of open incidents, `assigned` the keys of their findings. What is pending keeps others
         from becoming incidents; of an incident that is open it takes nothing away.
         """
-        self.judged += 1
-        self._ends.append((judgement.step, judgement.unix_s))
-        self._step_seconds = judgement.step_seconds
-        culprits = {_key_of(f): f for f in judgement.findings if f.kind in (SLOW_RANK, SLOW_LINK)}
+        self.evaluated_steps += 1
+        self._ends.append((step_result.step, step_result.unix_s))
+        self._step_seconds = step_result.step_seconds
+        culprits = {_key_of(f): f for f in step_result.findings if f.kind in (SLOW_RANK, SLOW_LINK)}
         if open_kinds:
             culprits = {key: f for key, f in culprits.items() if key in assigned or not self.is_pending(f)}
         ranks = [f for f in culprits.values() if f.kind == SLOW_RANK]
         found = {key: f for key, f in culprits.items() if not self._is_victim(f, ranks, is_open=key in assigned)}
-        runs = {(f.kind, f.cause): f for f in judgement.findings if f.kind == SCATTERED}
-        fluctuation = next((f for f in judgement.findings if f.kind == FLUCTUATION), None)
+        runs = {(f.kind, f.cause): f for f in step_result.findings if f.kind == UNSYNCHRONISED_GC}
+        fluctuation = next((f for f in step_result.findings if f.kind == FLUCTUATION), None)
         if found or runs:
-            self._culprit_step = judgement.step
-            fluctuation = None if runs else self._residual(fluctuation, found.values(), judgement)
+            self._culprit_step = step_result.step
+            fluctuation = None if runs else self._residual(fluctuation, found.values(), step_result)
         else:
             self._residual_step = None
         if fluctuation is None:
             self._alone_step = None
         else:
-            self._alone_step = judgement.step if self._alone_step is None else self._alone_step
+            self._alone_step = step_result.step if self._alone_step is None else self._alone_step
             found[FLUCTUATION, ""] = fluctuation
         return found | runs
 
     def _residual(
-        self, fluctuation: "RunFinding | None", culprits: "Collection[RunFinding]", judgement: "Judgement"
+        self, fluctuation: "RunFinding | None", culprits: "Collection[RunFinding]", step_result: "StepResult"
     ) -> "RunFinding | None":
         """Return the part of a slower run that its culprits do not explain, if it did not begin with one of them."""
-        grown = None if fluctuation is None else residual_growth(fluctuation, culprits, judgement.ranks_reporting)
+        grown = None if fluctuation is None else residual_growth(fluctuation, culprits, step_result.ranks_reporting)
         if grown is None:
             self._residual_step = None
             return None
         if self._residual_step is None:
-            self._residual_step = judgement.step
+            self._residual_step = step_result.step
         for onset_step in (grown.onset_step, self._residual_step):
             if all(abs(onset_step - culprit.onset_step) > self.policy.join_steps for culprit in culprits):
                 return replace(grown, onset_step=onset_step)

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 SLOW_RANK = "slow_rank"
 SLOW_LINK = "slow_link"
 FLUCTUATION = "fluctuation"
-SCATTERED = "scattered_gc"
+UNSYNCHRONISED_GC = "unsynchronised_gc"
 HANG = "hang"
 CRASH = "crash"
 MEMORY_GROWTH = "memory_growth"
-KINDS = (SLOW_RANK, SLOW_LINK, FLUCTUATION, SCATTERED, HANG, CRASH, MEMORY_GROWTH)
+KINDS = (SLOW_RANK, SLOW_LINK, FLUCTUATION, UNSYNCHRONISED_GC, HANG, CRASH, MEMORY_GROWTH)
 LINK = "link"
 PROCESS = "process"
 UNKNOWN = "unknown"
@@ -46,10 +46,10 @@ class RunFinding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class StepResult:
     """What is known of one completed step.
 
-    `is_disturbed` steps (checkpoint, evaluation, warm-up, capture and the step after) are not judged: their findings
+    `is_disturbed` steps (checkpoint, evaluation, warm-up, capture and the step after) are not evaluated: their findings
     are those of the step before. `is_warm` is False until noise has been learnt. `ranks_blind` counts ranks that
     measured no wait in any domain, so their own work is unknown. `ranks_of_node` counts the ranks of each node.
     `mirrored_alarms` counts units that alarmed in this step for being too fast, by `metrics.MIRRORED_UNITS`.

@@ -5,7 +5,7 @@ Pure: values of the detectors in, findings out.
 
 from typing import TYPE_CHECKING
 
-from coordinator.detect.findings import FLUCTUATION, LINK, SCATTERED, SLOW_LINK, SLOW_RANK, RunFinding
+from coordinator.detect.findings import FLUCTUATION, LINK, SLOW_LINK, SLOW_RANK, UNSYNCHRONISED_GC, RunFinding
 from coordinator.detect.runs.run_cause import explain_run
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from coordinator.detect.links.link_evidence import SlowLink
     from coordinator.detect.runs.fluctuation import FluctuationTest
-    from coordinator.detect.runs.scattered import ScatteredGc
+    from coordinator.detect.runs.unsynchronised_gc import UnsynchronisedGc
     from coordinator.settings.policy import CausePolicy
 
 _GC = "gc"
@@ -35,14 +35,14 @@ def slower_run(
     """
     ratio, baseline = test.level_ratio, test.baseline_seconds or 0.0
     few = [finding.excess_seconds for finding in co_occurring if finding.kind == SLOW_RANK]
-    scattered = [finding.excess_seconds for finding in co_occurring if finding.kind == SCATTERED]
+    unsynchronised = [finding.excess_seconds for finding in co_occurring if finding.kind == UNSYNCHRONISED_GC]
     why = explain_run(
         before,
         now,
         policy,
         few_ranks_seconds=max(few, default=0.0),
         longest_growth=longest_growth,
-        scattered_gc_seconds=max(scattered, default=0.0),
+        unsynchronised_gc_seconds=max(unsynchronised, default=0.0),
     )
     return RunFinding(
         kind=FLUCTUATION,
@@ -72,10 +72,10 @@ def slower_run(
     )
 
 
-def scattered_gc(found: "ScatteredGc", ranks: "Sequence[int]") -> RunFinding:
+def unsynchronised_gc(found: "UnsynchronisedGc", ranks: "Sequence[int]") -> RunFinding:
     """Describe collections out of step; `ranks` are those concerned, or some of them."""
     return RunFinding(
-        kind=SCATTERED,
+        kind=UNSYNCHRONISED_GC,
         cause=_GC,
         confidence="high",
         scope="job",
@@ -89,7 +89,7 @@ def scattered_gc(found: "ScatteredGc", ranks: "Sequence[int]") -> RunFinding:
     )
 
 
-def without_scattered(found: "Sequence[RunFinding]") -> list[RunFinding]:
+def without_unsynchronised_gc(found: "Sequence[RunFinding]") -> list[RunFinding]:
     """Return slow ranks without those that only collect: by chance one rank's turn comes in three steps running."""
     return [finding for finding in found if finding.cause != _GC]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from coordinator.detect.findings import FLUCTUATION, HANG, SLOW_LINK
 
 if TYPE_CHECKING:
-    from coordinator.detect.findings import Judgement, RunFinding
+    from coordinator.detect.findings import RunFinding, StepResult
     from coordinator.settings.policy import Policy
     from coordinator.settings.run_policy import DetectorPolicy
 
@@ -26,17 +26,17 @@ def detectors_off(policy: "DetectorPolicy") -> set[str]:
     return {item.name for item in fields(policy) if not getattr(policy, item.name)}
 
 
-def in_scope(judgement: "Judgement", policy: "Policy", run: str) -> "Judgement":
-    """Return the judgement without what is switched off or out of scope."""
+def in_scope(step_result: "StepResult", policy: "Policy", run: str) -> "StepResult":
+    """Return the step_result without what is switched off or out of scope."""
     if not is_watched(run, policy.scope.runs):
-        return replace(judgement, findings=(), fluctuating=False, held=None)
+        return replace(step_result, findings=(), fluctuating=False, held=None)
     off = detectors_off(policy.detectors)
     return replace(
-        judgement,
-        findings=tuple(finding for finding in judgement.findings if _is_reported(finding, policy, off)),
-        fluctuating=judgement.fluctuating and FLUCTUATION not in off,
-        held=None if HANG in off else judgement.held,
-        imbalance_ratios={} if "imbalance" in off else judgement.imbalance_ratios,
+        step_result,
+        findings=tuple(finding for finding in step_result.findings if _is_reported(finding, policy, off)),
+        fluctuating=step_result.fluctuating and FLUCTUATION not in off,
+        held=None if HANG in off else step_result.held,
+        imbalance_ratios={} if "imbalance" in off else step_result.imbalance_ratios,
     )
 
 

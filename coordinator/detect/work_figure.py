@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.detect.keeping import Learner
+from coordinator.detect.state_dict import Learner
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +28,7 @@ _SAMPLE_RANKS = 1024
 
 
 class WorkFigure(Learner):
-    """Memory of one run: whether FLOPs show more than tokens, and how many tokens one stands for."""
+    """State of one run: whether FLOPs show more than tokens, and how many tokens one stands for."""
 
     LEARNT = ("uses_flops", "_tokens_per_flop")
 

@@ -134,8 +134,8 @@ def onset_unix_s(run: "Run", incident: "Incident") -> float:
         return opened_s - min(incident.excess_seconds, _ONSET_MAX_S)
     if incident.onset_step is None or incident.detected_step is None:
         return opened_s
-    judgement = run.machine.judgement
-    step_s = (judgement.recent_step_seconds or judgement.step_seconds) if judgement else 0.0
+    step_result = run.machine.step_result
+    step_s = (step_result.recent_step_seconds or step_result.step_seconds) if step_result else 0.0
     return opened_s - min(max(0, incident.detected_step - incident.onset_step) * step_s, _ONSET_MAX_S)
 
 

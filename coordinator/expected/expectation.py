@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from coordinator.decide.incidents import Incident
-    from coordinator.detect.findings import Judgement
+    from coordinator.detect.findings import StepResult
     from coordinator.intake.timeline import StepRow
     from coordinator.settings.specs import SpecText
     from lockstep.contracts.domains import Topology
@@ -97,7 +97,9 @@ class Expectation:
         else:
             self.state, self.reason = WAITING, f"fewer than {WINDOW_STEPS} healthy steps seen"
 
-    def see(self, row: "StepRow", judgement: "Judgement", topology: "Topology", cause_id: str) -> list[ev.Instruction]:
+    def see(
+        self, row: "StepRow", step_result: "StepResult", topology: "Topology", cause_id: str
+    ) -> list[ev.Instruction]:
         """Take a judged step; return the fit to be made, if one is due."""
         if self.spec is None:
             return []
@@ -111,7 +113,7 @@ class Expectation:
         if kept is not None and kept.digest == self.spec.digest and kept.window.world_size == topology.world_size:
             self._operators = self._operators or kept.operators
             return self._fit(kept.window, cause_id)
-        return self._gather(row, judgement, topology, cause_id)
+        return self._gather(row, step_result, topology, cause_id)
 
     def _follow(self, topology: "Topology") -> None:
         """Begin again where the run has another size or other degrees; kinds that no one announces do not count."""
@@ -124,13 +126,13 @@ class Expectation:
         self._sizes |= sizes
 
     def _gather(
-        self, row: "StepRow", judgement: "Judgement", topology: "Topology", cause_id: str
+        self, row: "StepRow", step_result: "StepResult", topology: "Topology", cause_id: str
     ) -> list[ev.Instruction]:
-        if not _is_healthy(judgement, topology):
+        if not _is_healthy(step_result, topology):
             return []
         if self._steps is None:
             self._steps = HealthySteps(topology, row.ranks)
-        self._steps.add(row, judgement.step_seconds)
+        self._steps.add(row, step_result.step_seconds)
         if not self._steps.is_full:
             return []
         window = self._steps.window()
@@ -261,12 +263,12 @@ def _without_size(fault: MeasuredFault) -> MeasuredFault:
     return replace(fault, excess_seconds=0.0, slowdown_ratio=0.0)
 
 
-def _is_healthy(judgement: "Judgement", topology: "Topology") -> bool:
+def _is_healthy(step_result: "StepResult", topology: "Topology") -> bool:
     """Whether a step shows the run as it should be: judged, whole, and with nothing found."""
     return (
-        judgement.is_warm
-        and not judgement.is_disturbed
-        and not judgement.fluctuating
-        and not judgement.findings
-        and judgement.ranks_reporting == topology.world_size
+        step_result.is_warm
+        and not step_result.is_disturbed
+        and not step_result.fluctuating
+        and not step_result.findings
+        and step_result.ranks_reporting == topology.world_size
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.decide.incidents import BY_RECORDS, Prediction
 from coordinator.decide.selection import JOB
-from coordinator.detect.findings import FLUCTUATION, SCATTERED, SLOW_LINK, UNKNOWN
+from coordinator.detect.findings import FLUCTUATION, SLOW_LINK, UNKNOWN, UNSYNCHRONISED_GC
 
 if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident
@@ -45,7 +45,7 @@ def loss_of(incident: "Incident", baseline_seconds: float | None = None) -> Loss
         # Parts and steps are compared with two pasts; the step's own knows best by how much it is longer.
         lost_s, step_s = min(share * grown_s, incident.excess_seconds), figures.get("baseline_step_seconds", 0.0)
         step_s += incident.excess_seconds
-    elif incident.kind == SCATTERED:
+    elif incident.kind == UNSYNCHRONISED_GC:
         all_s, ratio = figures.get("lost_seconds", 0.0), figures.get("lost_ratio", 0.0)
         lost_s = min(figures.get("saving_seconds", 0.0), all_s)
         step_s = all_s / ratio + all_s if ratio > 0 else 0.0

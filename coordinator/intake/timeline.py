@@ -1,5 +1,5 @@
 # ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
-"""The steps of one run, laid out as step x rank, and the judgement of which steps are complete.
+"""The steps of one run, laid out as step x rank, and the decision which steps are complete.
 
 No clock and no I/O: every call carries the time. Records arrive late, twice, never, or from a rank that lies; each
 is counted by reason and dropped, and the other ranks are judged without it. A step is complete when every rank has

@@ -1,6 +1,6 @@
 """The steps of one attempt that are not judged yet.
 
-No clock and no judgement of records: `attempts.py` decides what belongs here. A step's records lie as they came until
+No clock and no verdict on records: `attempts.py` decides what belongs here. A step's records lie as they came until
 it is handed out, so that a step costs memory only for what has arrived of it.
 """
 

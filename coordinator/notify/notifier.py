@@ -168,5 +168,5 @@ class Notifier:
 def _devices_lost(run: "Run | None", incident: "Incident") -> float | None:
     if run is None:
         return None
-    judgement = run.machine.judgement
-    return devices_lost(incident, run.membership.world_size, judgement.baseline_step_seconds if judgement else None)
+    step_result = run.machine.step_result
+    return devices_lost(incident, run.membership.world_size, step_result.baseline_step_seconds if step_result else None)

@@ -6,7 +6,16 @@ from urllib.parse import quote
 
 from coordinator.decide.explain import history
 from coordinator.decide.incidents import BY_MODEL, BY_RECORDS, CLOSED
-from coordinator.detect.findings import CRASH, FLUCTUATION, HANG, KINDS, MEMORY_GROWTH, SCATTERED, SLOW_LINK, SLOW_RANK
+from coordinator.detect.findings import (
+    CRASH,
+    FLUCTUATION,
+    HANG,
+    KINDS,
+    MEMORY_GROWTH,
+    SLOW_LINK,
+    SLOW_RANK,
+    UNSYNCHRONISED_GC,
+)
 from coordinator.page.layout import format_seconds, link, moment_ns
 from coordinator.page.machine_evidence import render_machine_evidence
 from coordinator.page.stack_tree import draw_stacks
@@ -40,7 +49,7 @@ RUNBOOKS = {
     SLOW_RANK: "LockstepSlowDeviceFound",
     SLOW_LINK: "LockstepLinkSlow",
     FLUCTUATION: "LockstepRunSlow",
-    SCATTERED: "LockstepRunSlow",
+    UNSYNCHRONISED_GC: "LockstepRunSlow",
     HANG: "LockstepRunHung",
     CRASH: "LockstepRunCrashed",
     MEMORY_GROWTH: "LockstepMemoryRunsOut",

@@ -15,7 +15,7 @@ import msgspec
 from coordinator.decide import events as ev
 from coordinator.decide.incidents import Prediction, from_json, to_json
 from coordinator.decide.machine_evidence import machine_evidence_from_json
-from coordinator.decide.memory import RunMemory, learnt_from_bytes, memory_from_json
+from coordinator.decide.saved_run import SavedRun, learnt_from_bytes, saved_run_from_json
 from coordinator.settings.policy import Policy
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import CaptureResult, NodeAlive, NodeAnnouncement, RankStacks, StepBatch, TraceSummary
@@ -31,7 +31,7 @@ class Start:
     policy: Policy
     domains: str
     order: str
-    memories: Mapping[str, RunMemory] = field(default_factory=dict)
+    memories: Mapping[str, SavedRun] = field(default_factory=dict)
 
 
 JournalItem = (
@@ -162,11 +162,11 @@ def _what_of(kind: str, body: Any, where: str) -> JournalItem:
     return _EVENTS[kind](**{name: _RESTORE.get(name, _as_is)(value) for name, value in body.items()})
 
 
-def _memory_of(value: Mapping[str, Any], where: str) -> RunMemory:
+def _memory_of(value: Mapping[str, Any], where: str) -> SavedRun:
     incidents = tuple(from_json(each, where=where) for each in value["incidents"])
     form = value["learnt"]
     learnt = None if form is None else learnt_from_bytes(b64decode(form), where=where)
-    return memory_from_json(value["memory"], incidents, learnt)
+    return saved_run_from_json(value["memory"], incidents, learnt)
 
 
 def _as_is(value: Any) -> Any:

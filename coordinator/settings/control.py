@@ -85,7 +85,7 @@ class Control:
         self._overrides: dict[str, dict[str, Value]] = {}
         self._policies: dict[str, Policy] = {}
         for run in sorted(kept):  # those for all runs come first
-            self._recall(run, kept[run])
+            self._restore(run, kept[run])
 
     def policy(self, run: str = ALL_RUNS) -> Policy:
         """Return the thresholds of a run, or those of every run that has none of its own."""
@@ -186,7 +186,7 @@ class Control:
         """Remember that the configuration could not be read again; what is in force stays."""
         self.reload_ok = False
 
-    def _recall(self, run: str, values: Mapping[str, Any]) -> None:
+    def _restore(self, run: str, values: Mapping[str, Any]) -> None:
         taken: dict[str, Value] = {}
         for name, value in values.items():
             where = f"kept policy of {run or 'all runs'}"

@@ -25,7 +25,9 @@ class TimelinePolicy:
     window_steps_max: int = 1024  # as many as a ring holds: nothing more can arrive at once
     grace_seconds: Annotated[
         float,
-        Setting("several batch intervals; a rank that is silent for longer is judged without", "seconds", 0.1, 3600.0),
+        Setting(
+            "several batch intervals; a rank that is silent for longer is evaluated without", "seconds", 0.1, 3600.0
+        ),
     ] = 5.0
     rejoin_seconds: Annotated[
         float,
@@ -59,7 +61,7 @@ class BudgetPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExcessPolicy:
-    """When the excess of a series over its reference is an alarm (`detect/ranks/excess.py`)."""
+    """When the excess of a series over its reference is an alarm (`detect/ranks/cusum_test.py`)."""
 
     warm_up_steps: Annotated[
         int,
@@ -89,8 +91,8 @@ class ExcessPolicy:
     burst_factor: float = 30.0  # differences beyond the clip that are 3 % of all double it, a few in a thousand do not
     burst_share: float = 0.01  # beyond this share of such steps, stalls follow each other by chance, ...
     burst_caution: float = 20.0  # ... and 5 % more of them ask for twice the sum
-    still_share: float = 0.1  # of series that do not move from step to step: Gaussian noise has 0.06 of them
-    still_caution: float = 6.0  # in replicas of two a quarter stands still, and noise reads as half of what it is
+    zero_share_usual: float = 0.1  # of series that do not move from step to step: Gaussian noise has 0.06 of them
+    zero_share_caution: float = 6.0  # in replicas of two a quarter stands still, and noise reads as half of what it is
     slack_sigmas: float = 2.0
     stalled_steps: float = 2.75  # clear steps of an alarm: two stalls and a third step of 5 sigma stay below
     false_page_steps: float = 500_000.0  # of the whole run: `Policy` gives every section those of `BudgetPolicy`
@@ -100,24 +102,26 @@ class ExcessPolicy:
             "reference: smallest effect reported; +3 % is found, +2 % is static device variation", "ratio", 0.001, 10.0
         ),
     ] = 0.025
-    tail_factor: float = 1.45  # times a gate's sigmas where pools are noisy: shared cores have longer tails than
+    tail_factor: float = (
+        1.45  # times a limit's sigmas where noise groups are noisy: shared cores have longer tails than
+    )
     # Gaussian noise
     walk_prior_ratio: float = 0.004  # slow walk of a rank taken for granted until long means have been compared
-    median_share: float = 0.7  # reference: share of the gate that the last steps' middle must reach, besides the mean
+    median_share: float = 0.7  # reference: share of the limit that the last steps' middle must reach, besides the mean
     gross_ratio: float = 0.75  # where ranks share cores, the median of three steps that is an effect
     noisy_sigma: float = 0.05  # more than 10 times the noise of reference jobs: ranks share cores, and one of them
     # descheduled for 7 steps reads as +56 %. There the short median must reach the gross ratio, ...
-    noisy_long_factor: float = 2.0  # ... and the long mean twice its gate. Learnt noise is too young to know the tail:
+    noisy_long_factor: float = 2.0  # ... and the long mean twice its limit. Learnt noise is too young to know the tail:
     noisy_short_sigmas: float = 8.0  # shared cores, a stranger on one of them for 4 s: 6.8 sigma for three steps, ...
     noisy_long_sigmas: float = 4.5  # ... and 3.9 sigma for the mean of sixteen
-    run_share: float = 0.5  # share of its gate that the mean since the onset must reach if the last steps speak for it
+    run_share: float = 0.5  # share of its limit that the mean since the onset must reach if the last steps speak for it
     clear_factor: float = 2.0  # times the sum of an alarm: six clear steps and more, or twenty small ones, ...
     clear_floor_share: float = 0.8  # ... of which so much of the floor is enough: drifts, reported at 2 to 3 %
-    static_share: float = 0.6  # share of the floor below which a lasting excess is silicon, and learnt
+    static_share: float = 0.6  # share of the floor below which a lasting excess is static device variation, and learnt
     static_sigmas: float = 0.5  # and what noise adds to a long mean: more than that is no static device variation
-    least_share: float = 0.33  # share of gate and median that the least of three must reach: two stalls are no fault
+    least_share: float = 0.33  # share of limit and median that the least of three must reach: two stalls are no fault
     clear_steps: Annotated[int, Setting("reference: quiet steps that end an alarm", "steps", 1, 100000)] = 5
-    clear_share: float = 0.5  # share of the gate below which a step is quiet
+    clear_share: float = 0.5  # share of the limit below which a step is quiet
 
     def sum_of(self, clear_steps: float) -> float:
         """Return what so many steps beyond the clip add to a sum."""
@@ -187,15 +191,15 @@ class FluctuationPolicy:
     false_page_steps: float = 500_000.0  # of the whole run: `Policy` gives every section those of `BudgetPolicy`
     windows_min: int = 5  # so many windows must have been seen before a mean of so many steps can be called unusual
     clip_sigmas: float = 6.0  # a single step counts no more than this in a mean
-    least_share: float = 0.33  # share of the gate that the least of three steps must reach ...
+    least_share: float = 0.33  # share of the limit that the least of three steps must reach ...
     median_share: float = 0.7  # ... and the middle of all: a few stalls are no slowdown
     noisy_sigma: float = 0.05  # 7 times the noise of reference jobs: ranks share cores, tails have no known end, ...
     tail_factor: float = 1.2  # ... so means must be so many times further out, and a verdict must last
     quiet_sigma: float = 0.009  # reference jobs 0.7 %: up to here a verdict may be reported at once, ...
-    sure_factor: float = 1.5  # ... and where the effect is so many times the gate
+    sure_factor: float = 1.5  # ... and where the effect is so many times the limit
     pause_ratio: float = 0.35  # reference: a step longer by so much, once or twice, is an unflagged checkpoint
     clear_steps: int = 5  # reference: quiet steps that end an alarm
-    clear_share: float = 0.5  # share of the gate below which a step is quiet
+    clear_share: float = 0.5  # share of the limit below which a step is quiet
     work_change_ratio: float = 0.02  # work whose median of three steps moves further has changed
     work_settle_steps: int = 6  # steps after which the level for a new amount of work is known
     elasticity_max: float = 1.1  # a step grows at most so much more than its work; attention grows faster than tokens
@@ -226,7 +230,9 @@ class LinkPolicy:
         ),
     ] = 0.5
     peers_min: int = 2  # groups alike: links are slow one-sidedly, so the faster of two is as it should be
-    hidden_share: float = 1 / 16  # members missing of a group that is still judged: they seldom hide the last arriver
+    hidden_share: float = (
+        1 / 16
+    )  # members missing of a group that is still evaluated: they seldom hide the last arriver
     node_share: float = 0.6  # of a node's groups of a kind: some begin later, their records are missing
     job_share: float = 0.6  # of a kind's groups: more than any single node slows in a job of two pipelines
     hold_steps: int = 3  # groups about to alarm are waited for so long before a cause is named: together they show it
@@ -234,7 +240,7 @@ class LinkPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcPolicy:
-    """When unsynchronised garbage collection is a fault (`detect/runs/scattered.py`)."""
+    """When unsynchronised garbage collection is a fault (`detect/runs/unsynchronised_gc.py`)."""
 
     window_steps: int = 100  # reference
     event_ratio: float = 0.02  # reference: a shorter collection, as a share of the step, holds no rank up

@@ -18,7 +18,10 @@ class RunPolicy:
     recover_steps: Annotated[
         int,
         Setting(
-            "judged steps without a finding, after the detector's own 5, before an incident closes", "steps", 1, 10000
+            "evaluated steps without a finding, after the detector's own 5, before an incident closes",
+            "steps",
+            1,
+            10000,
         ),
     ] = 5
     pending_seconds: Annotated[
@@ -35,7 +38,7 @@ class RunPolicy:
     join_steps: Annotated[
         int, Setting("ranks that turn slow by the same cause within these steps share an incident", "steps", 1, 100_000)
     ] = 10
-    cause_steps: int = 5  # judged steps that another cause must hold before an incident changes it
+    cause_steps: int = 5  # evaluated steps that another cause must hold before an incident changes it
     unsure_factor: float = 30.0  # times `pending_seconds` for what noise may explain: shared hosts are busy for seconds
     unsure_steps: int = 20  # every minute; and so many steps, where steps are long
     lost_seconds: Annotated[
@@ -70,7 +73,7 @@ class RunPolicy:
             WEEK_SECONDS,
         ),
     ] = 60.0
-    store_steps: int = 50  # judged steps between two writes of an incident's running figures
+    store_steps: int = 50  # evaluated steps between two writes of an incident's running figures
     hang_steps: Annotated[
         float, Setting("PerfTracker: no step for so many usual ones is a run that is blocked", "steps", 1.0, 100_000.0)
     ] = 5.0
@@ -182,7 +185,7 @@ class DetectorPolicy:
     slow_rank: Annotated[bool, Setting("ranks, nodes, replicas and stages whose own work is longer")] = True
     slow_link: Annotated[bool, Setting("groups, cards and the network")] = True
     fluctuation: Annotated[bool, Setting("the run against its own history")] = True
-    scattered_gc: Annotated[bool, Setting("collections of garbage out of step")] = True
+    unsynchronised_gc: Annotated[bool, Setting("collections of garbage out of step")] = True
     hang: Annotated[bool, Setting("no step is made any more")] = True
     crash: Annotated[bool, Setting("a rank that ended the run")] = True
     memory_growth: Annotated[bool, Setting("memory that grows with every step")] = True
@@ -194,6 +197,7 @@ class ScopePolicy:
     """What is watched (`scope.py`)."""
 
     runs: Annotated[
-        tuple[str, ...], Setting("shell patterns; the others are judged, but nothing of them is reported or exported")
+        tuple[str, ...],
+        Setting("shell patterns; the others are evaluated, but nothing of them is reported or exported"),
     ] = ("*",)
     domain_kinds: Annotated[tuple[str, ...], Setting("whose links are reported; a slow rank always is")] = DOMAIN_KINDS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.detect.findings import SLOW_RANK, Judgement, RunFinding
+from coordinator.detect.findings import SLOW_RANK, RunFinding, StepResult
 from coordinator.runtime import Coordinator
 from coordinator.settings.config import CoordinatorConfig
 from lockstep.contracts.messages import GroupInfo, NodeAnnouncement, RankInfo
@@ -65,9 +65,9 @@ def finding(rank=2, *, kind=SLOW_RANK, cause="compute", onset=60, ratio=0.5, sec
     )
 
 
-def judged(step, *findings, warm=True, disturbed=False, reporting=4, step_seconds=1.0, **more):
-    """Return the judgement of one step."""
-    return Judgement(
+def evaluated(step, *findings, warm=True, disturbed=False, reporting=4, step_seconds=1.0, **more):
+    """Return the step_result of one step."""
+    return StepResult(
         step=step,
         unix_s=START_UNIX_S + step,
         step_seconds=step_seconds,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.decide import events as ev
-from coordinator.decide.memory import RunMemory
+from coordinator.decide.saved_run import SavedRun
 from coordinator.record.journal import Entry, JournalWriter, is_kept, read_entry, time_ns_of
 from coordinator.record.rerun import rerun
 from coordinator.runs import Runs
@@ -68,7 +68,7 @@ def test_invented_runs_shut_no_real_one_out():
     assert list(watch.by_name) == ["real", "invented-8", "invented-9"]
     begin(watch, "another", node="n1", steps=2)
     assert list(watch.by_name) == ["real", "invented-9", "another"]
-    assert watch.by_name["another"].machine.judgement.step == 1
+    assert watch.by_name["another"].machine.step_result.step == 1
     assert watch.refusals.counts["run"] == 0
 
 
@@ -101,7 +101,7 @@ def test_a_run_with_an_open_incident_never_gives_way():
 
 def test_a_run_that_gave_way_keeps_what_an_earlier_coordinator_knew():
     """It comes back with its next announcement, and goes on counting incidents where it was."""
-    watch = runs({"known": RunMemory(incidents_total=7)}, runs_max=1)
+    watch = runs({"known": SavedRun(incidents_total=7)}, runs_max=1)
     begin(watch, "known")
     begin(watch, "another", node="n1")
     assert list(watch.by_name) == ["another"]
@@ -135,7 +135,7 @@ def test_ended_runs_of_a_node_give_way_to_its_next():
     watch = runs()
     for number in range(3 * RUNS_OF_NODE_MAX):
         begin(watch, f"run-{number}", steps=2)
-        assert watch.by_name[f"run-{number}"].machine.judgement.step == 1
+        assert watch.by_name[f"run-{number}"].machine.step_result.step == 1
         end(watch, f"run-{number}", now=NOW + 2)
     kept = [f"run-{number}" for number in range(2 * RUNS_OF_NODE_MAX, 3 * RUNS_OF_NODE_MAX)]
     assert (list(watch.by_name), watch.refusals.counts["run_of_node"]) == (kept, 0)

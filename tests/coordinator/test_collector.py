@@ -87,7 +87,7 @@ def snapshot(*runs):
         messages_rejected={"topic": 0, "version": 0, "malformed": 1},
         records_rejected=dict.fromkeys(REJECTED_REASONS, 0),
         records_lost=dict.fromkeys(LOST_REASONS, 0),
-        records_judged=0,
+        records_evaluated=0,
         frames=dict.fromkeys(FRAME_VERDICTS, 0),
         frames_unsettled=0,
         inputs_dropped=dict.fromkeys(OUTCOMES, 0),

@@ -56,7 +56,7 @@ def test_an_incident_is_written_with_what_was_settled_when_it_opened():
         if memory is not None:
             writes += 1
             _, ledger = store.load_streams()
-            assert memory.judged.records == ledger[SETTLED]
+            assert memory.evaluated.records == ledger[SETTLED]
     assert writes
     assert store.incidents()
     store.close()

@@ -132,7 +132,7 @@ def test_a_step_shows_without_loading_the_page(tab, server):
     until(tab, "document.getElementById('live').textContent === 'live'")
     tab.ask("window.mark = 1, document.querySelector('.card details').open = true")
     tab.ask("document.querySelector('.card details summary').focus()")
-    last = server.do(lambda: server.site.runs.by_name["job"].machine.judgement.step)
+    last = server.do(lambda: server.site.runs.by_name["job"].machine.step_result.step)
     server.do(play, server.site.runs, FAULTY, last + 1, last + 3)
     until(tab, f"document.getElementById('heat').dataset.last === '{last + 2}'")
     until(tab, f"document.querySelector('.tiles').innerText.includes('{last + 2}')")
@@ -143,7 +143,7 @@ def test_a_step_shows_without_loading_the_page(tab, server):
 
 def next_steps(tab, server):
     """Play steps of the job, so many that what it has lost reads otherwise in whole seconds, until the page shows them."""
-    last = server.do(lambda: server.site.runs.by_name["job"].machine.judgement.step) + 3
+    last = server.do(lambda: server.site.runs.by_name["job"].machine.step_result.step) + 3
     server.do(play, server.site.runs, FAULTY, last - 2, last + 1)
     until(tab, f"document.querySelector('.tiles').innerText.includes('{last}')")
 
@@ -190,7 +190,7 @@ def test_times_are_utc_and_the_readers_own(tab, server):
         expected = f"{at:%Y-%m-%d %H:%M:%S} UTC, {here:%H:%M:%S} here"
         assert tab.ask(card_time).startswith(expected)
         until(tab, "document.getElementById('live').textContent === 'live'")
-        last = server.do(lambda: server.site.runs.by_name["job"].machine.judgement.step)
+        last = server.do(lambda: server.site.runs.by_name["job"].machine.step_result.step)
         server.do(play, server.site.runs, FAULTY, last + 1, last + 2)
         until(tab, f"document.querySelector('.tiles').innerText.includes('{last + 1}')")
         assert tab.ask(card_time).count("here") == 1
@@ -313,7 +313,7 @@ def test_runs_are_searched_and_sorted(tab, server):
     tab.ask(
         "document.getElementById('search').value = 'QUIET a-', document.getElementById('search').dispatchEvent(new Event('input'))"
     )
-    last = server.do(lambda: server.site.runs.by_name["job"].machine.judgement.step)
+    last = server.do(lambda: server.site.runs.by_name["job"].machine.step_result.step)
     server.do(play, server.site.runs, FAULTY, last + 1, last + 2)
     until(tab, f"document.querySelector('.runs').textContent.includes('{last + 1}')")
     assert tab.ask(names) == ["a-quiet-run"]

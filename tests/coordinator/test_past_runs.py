@@ -6,7 +6,7 @@ import pytest
 
 from coordinator import past_runs
 from coordinator.decide import events as ev
-from coordinator.decide.memory import JudgedUntil, RunMemory
+from coordinator.decide.saved_run import DetectionProgress, SavedRun
 from coordinator.past_runs import PAST_RUN_KEPT_S, PAST_RUNS_MAX, PastRuns
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
@@ -21,7 +21,7 @@ HEALTHY = generate(Scenario(degrees="dp=4", steps=10))
 
 
 def memory(*, records=0, incidents=1, at_s=NOW):
-    return RunMemory(incidents_total=incidents, judged=JudgedUntil(records=records), last_sign_s=at_s)
+    return SavedRun(incidents_total=incidents, evaluated=DetectionProgress(records=records), last_sign_s=at_s)
 
 
 def test_invented_names_displace_no_real_run():
@@ -58,7 +58,7 @@ def test_what_is_too_old_is_dropped_once_an_hour_unless_its_run_goes_on():
 def test_a_run_that_left_nothing_behind_is_nothing():
     """A flood of announcements alone takes no place."""
     past = PastRuns({})
-    past.add("evicted", RunMemory(last_sign_s=NOW))
+    past.add("evicted", SavedRun(last_sign_s=NOW))
     assert past.memory("evicted") is None
     assert past._of_run == {}
 
@@ -91,5 +91,5 @@ def test_a_store_full_of_past_runs_is_trimmed_at_the_start(monkeypatch: pytest.M
     monkeypatch.setattr(past_runs, "PAST_RUNS_MAX", 5)
     memories = {f"run-{number}": memory(records=1, at_s=NOW + number) for number in range(9)}
     runs = Runs(CoordinatorConfig(), Policy(), memories, lambda: 0.0)
-    dropped = [run for run, given in runs.tick(NOW + 10) for each in given if isinstance(each, ev.DropMemory)]
+    dropped = [run for run, given in runs.tick(NOW + 10) for each in given if isinstance(each, ev.DropSavedRun)]
     assert dropped == ["run-0", "run-1", "run-2", "run-3"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coordinator.decide import events as ev
-from coordinator.detect.judge import Judge
+from coordinator.detect.detector import Detector
 from coordinator.run_isolation import QUARANTINE_S
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
@@ -119,12 +119,12 @@ def test_another_attempt_goes_on_with_what_the_first_has_shown_of_long_steps():
     two_nodes(watch)
     play(watch, FAULTY, 0, 40)
     run = watch.by_name["job"]
-    before, judge = run.outliers.memory(), run.judge
+    before, detector = run.outliers.state_dict(), run.detector
     play(watch, FAULTY, 0, 10, start_s=START_UNIX_S + 5000, now=NOW + 5000)
-    assert run.judge is not judge
-    assert run.outliers.memory() == before
+    assert run.detector is not detector
+    assert run.outliers.state_dict() == before
     play(watch, FAULTY, 10, 40, start_s=START_UNIX_S + 5000, now=NOW + 5000)
-    assert run.outliers.memory()["steps"] > before["steps"]
+    assert run.outliers.state_dict()["steps"] > before["steps"]
 
 
 def test_a_smaller_world_is_followed():
@@ -139,7 +139,7 @@ def test_a_smaller_world_is_followed():
         watch.take(half.batch(step, step + 1, start_s=later), NOW + 5000 + step)
     run = watch.by_name["job"]
     assert run.timeline.ranks.tolist() == [0, 1]
-    assert (run.machine.judgement.step, str(run.machine.state)) == (29, "healthy")
+    assert (run.machine.step_result.step, str(run.machine.state)) == (29, "healthy")
 
 
 def test_records_of_a_timeline_that_ends_are_counted():
@@ -165,9 +165,9 @@ def test_silence_is_noticed_by_the_tick():
     watch.take(FAULTY.batch(30, 31, ranks=(0, 1)), NOW + 30)
     watch.take(FAULTY.batch(30, 31, ranks=(2,), node="n1"), NOW + 30)
     watch.tick(NOW + 31)
-    assert watch.by_name["job"].machine.judgement.step == 29
+    assert watch.by_name["job"].machine.step_result.step == 29
     watch.tick(NOW + 40)
-    assert watch.by_name["job"].machine.judgement.step == 30
+    assert watch.by_name["job"].machine.step_result.step == 30
     assert watch.snapshot_of(watch.by_name["job"]).ranks_reporting == 3
     watch.tick(NOW + 200)
     assert str(watch.by_name["job"].machine.state) == "lost"
@@ -196,7 +196,7 @@ def send(watch, node, first, last, now):
 
 def judged_all(watch, count):
     """Whether so many steps were judged with all four ranks, and nothing was refused."""
-    return (watch.detection.records_judged, sum(watch.rejected.values())) == (4 * count, 0)
+    return (watch.detection.records_evaluated, sum(watch.rejected.values())) == (4 * count, 0)
 
 
 def test_what_a_node_spooled_while_it_was_away_is_judged():
@@ -227,8 +227,8 @@ def test_a_node_that_does_not_return_is_judged_without():
     for step in range(10, 70):
         send(watch, "n0", step, step + 1, NOW + step)
         watch.tick(NOW + step)
-    assert watch.by_name["job"].machine.judgement.step == 69
-    assert watch.detection.records_judged == 10 * 4 + 60 * 2
+    assert watch.by_name["job"].machine.step_result.step == 69
+    assert watch.detection.records_evaluated == 10 * 4 + 60 * 2
 
 
 def test_an_outage_of_the_broker_loses_nothing():
@@ -297,7 +297,7 @@ def test_a_coordinator_that_was_restarted_waits_for_all_nodes_of_a_run():
     watch.take(alive("n0"), NOW)
     send(watch, "n0", 0, 30, NOW + 1)
     watch.tick(NOW + 20)
-    assert watch.detection.records_judged == 0
+    assert watch.detection.records_evaluated == 0
     watch.take(announce(2, 3, node="n1"), NOW + 25)
     watch.tick(NOW + 25)
     send(watch, "n1", 0, 30, NOW + 26)
@@ -310,7 +310,7 @@ def test_a_node_that_never_announces_its_ranks_holds_no_one_up_for_long():
     watch.take(announce(0, 1), NOW)
     send(watch, "n0", 0, 30, NOW + 1)
     watch.tick(NOW + 46)
-    assert watch.by_name["job"].machine.judgement.step == 29
+    assert watch.by_name["job"].machine.step_result.step == 29
 
 
 def test_a_run_has_capacity_for_as_many_steps_as_it_can_hold():
@@ -410,7 +410,7 @@ def test_batches_of_an_unknown_run_are_counted_among_others():
     known = [FAULTY.batch(0, 2, ranks=ranks, node=node) for node, ranks in (("n0", (0, 1)), ("n1", (2, 3)))]
     watch.take_batches([FAULTY.batch(0, 2, run="nobody"), *known], NOW)
     assert watch.rejected["rank"] == 8
-    assert watch.by_name["job"].machine.judgement.step == 1
+    assert watch.by_name["job"].machine.step_result.step == 1
 
 
 def test_a_tap_receives_batches_as_they_are_taken():
@@ -472,7 +472,7 @@ HONEST = [[EIGHT.batch(step, step + 1, ranks=[rank]) for rank in range(8)] for s
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("begin", [0, 25])
 def test_a_lying_rank_neither_silences_nor_floods_the_rest(lie, begin):
-    """The slow rank is named all the same, no one else is, every step is judged, and each lie is counted at most once."""
+    """The slow rank is named all the same, no one else is, every step is evaluated, and each lie is counted at most once."""
     watch = runs()
     watch.take(announce(*range(8), world=8), NOW)
     sent = 0
@@ -485,21 +485,21 @@ def test_a_lying_rank_neither_silences_nor_floods_the_rest(lie, begin):
         watch.take_batches(batches, NOW + step)
     watch.tick(NOW + 80)
     run = watch.by_name["job"]
-    assert run.machine.judgement.step == 54
+    assert run.machine.step_result.step == 54
     assert watch.detection.steps == 55
     named = {rank for incident in run.machine.tracker.incidents.values() for rank in incident.ranks}
     assert 2 in named
     assert named <= {2, 5}
     assert sum(watch.rejected.values()) <= sent
-    assert abs(run.machine.judgement.unix_s - NOW) < 3600
+    assert abs(run.machine.step_result.unix_s - NOW) < 3600
 
 
 def rows_of(watch, monkeypatch):
     """Return a list that fills with all rows that are judged."""
     rows = []
     detection = watch.detection
-    judge = detection._judge
-    monkeypatch.setattr(detection, "_judge", lambda run, row, now: (rows.append(row), judge(run, row, now))[1])
+    evaluate = detection._evaluate
+    monkeypatch.setattr(detection, "_evaluate", lambda run, row, now: (rows.append(row), evaluate(run, row, now))[1])
     return rows
 
 
@@ -620,7 +620,7 @@ def test_records_of_another_nodes_rank_are_refused_and_counted():
     assert watch.rejected["foreign"] == 120
     assert watch.by_name["job"].timeline.pending_records == 0
     watch.take_batches([FAULTY.batch(0, 1, ranks=(0, 1), node="n0"), FAULTY.batch(0, 1, ranks=(2, 3), node="n1")], NOW)
-    assert watch.detection.records_judged == 4
+    assert watch.detection.records_evaluated == 4
     assert watch.rejected["foreign"] == 120
 
 
@@ -633,28 +633,28 @@ def test_a_surprise_in_one_run_costs_that_run_alone(monkeypatch):
     watch = runs()
     two_nodes(watch)
     two_nodes(watch, run="other")
-    original = Judge.judge
+    original = Detector.evaluate
 
-    def judge(self, row):
-        if self is watch.by_name["job"].judge:
+    def evaluate(self, row):
+        if self is watch.by_name["job"].detector:
             raise SurpriseError
         return original(self, row)
 
-    monkeypatch.setattr(Judge, "judge", judge)
+    monkeypatch.setattr(Detector, "evaluate", evaluate)
     for step in range(5):
         for name in ("job", "other"):
             batches = [
                 FAULTY.batch(step, step + 1, ranks=r, node=n, run=name) for n, r in (("n0", (0, 1)), ("n1", (2, 3)))
             ]
             watch.take_batches(batches, NOW + step)
-    assert watch.by_name["other"].judged.records == 20
-    assert watch.by_name["job"].judged.records == 0
+    assert watch.by_name["other"].evaluated.records == 20
+    assert watch.by_name["job"].evaluated.records == 0
     assert watch.rejected["failed"] + watch.rejected["late"] == 12
     assert watch.rejected["quarantined"] == 8
     assert watch.is_quarantined("job", NOW + 5)
     assert not watch.is_quarantined("job", NOW + 5 + QUARANTINE_S)
-    monkeypatch.setattr(Judge, "judge", original)
+    monkeypatch.setattr(Detector, "evaluate", original)
     later_s = NOW + 5 + QUARANTINE_S
     for node, ranks in (("n0", (0, 1)), ("n1", (2, 3))):
         watch.take_batches([FAULTY.batch(5, 6, ranks=ranks, node=node)], later_s)
-    assert watch.by_name["job"].judged.records == 4
+    assert watch.by_name["job"].evaluated.records == 4

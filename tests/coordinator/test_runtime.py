@@ -79,7 +79,7 @@ async def test_from_records_to_the_function_over_a_real_broker(mosquitto, tmp_pa
             await play(wire, 50, 80, now)
             await until(lambda: "job" in coordinator._runs.by_name)
             machine = coordinator._runs.by_name["job"].machine
-            await until(lambda: machine.judgement is not None and machine.judgement.step == 79)
+            await until(lambda: machine.step_result is not None and machine.step_result.step == 79)
             (again,) = machine.tracker.incidents.values()
             assert (again.id, again.function) == (found["id"], found["function"])
             assert machine.tracker.incidents_total == 1
@@ -97,14 +97,14 @@ async def test_batches_wait_for_each_other_and_not_for_ever(monkeypatch):
         coordinator._on_message(FAULTY.batch(0, 1, start_s=now), receipts[0])
         machine = coordinator._runs.by_name["job"].machine
         coordinator._on_message(announce(0, 1, 2, 3, heartbeat_s=now + 1), None)
-        assert machine.judgement is None
+        assert machine.step_result is None
         assert not receipts[0].is_settled
         coordinator._on_message(announce(0, 1, 2, 3, heartbeat_s=now, state="finished"), None)
-        assert machine.judgement.step == 0
+        assert machine.step_result.step == 0
         assert receipts[0].is_settled
         coordinator._on_message(FAULTY.batch(1, 2, start_s=now), receipts[1])
-        assert machine.judgement.step == 0
-    assert machine.judgement.step == 1
+        assert machine.step_result.step == 0
+    assert machine.step_result.step == 1
     assert receipts[1].is_settled
 
 
@@ -156,7 +156,7 @@ async def test_what_was_not_judged_comes_again_after_a_restart_and_counts_once(t
             await play(wire, 0, 20, now)
             half = FAULTY.batch(20, 21, start_s=now, ranks=[0, 1])
             await wire.send(topics.STEPS, half)
-            await until(lambda: first._runs.by_name["job"].judged.step == 19)
+            await until(lambda: first._runs.by_name["job"].evaluated.step == 19)
             first.on_tick(time.time())
             await until(lambda: committed(wire) == 20)
             if kill:  # nothing more is written
@@ -166,10 +166,10 @@ async def test_what_was_not_judged_comes_again_after_a_restart_and_counts_once(t
             await until(second._bus.connected.is_set)
             await wire.send(topics.STEPS, FAULTY.batch(20, 21, start_s=now, ranks=[2, 3]))
             await play(wire, 21, 30, now)
-            await until(lambda: "job" in second._runs.by_name and second._runs.by_name["job"].judged.step == 29)
+            await until(lambda: "job" in second._runs.by_name and second._runs.by_name["job"].evaluated.step == 29)
             second.on_tick(time.time())
             await until(lambda: committed(wire) == len(wire.frames))
-            assert second._runs.by_name["job"].judged.records == 4 * 30
+            assert second._runs.by_name["job"].evaluated.records == 4 * 30
             assert second._streams.ledger["settled"] == 4 * 30
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coordinator.decide.incidents import CLOSED, CaptureNote, Incident, from_json, to_json
-from coordinator.decide.memory import Learnt, RunMemory
+from coordinator.decide.saved_run import Learnt, SavedRun
 from coordinator.store import FILE_NAME, Store
 from lockstep.contracts.errors import ConfigError, MalformedError
 from lockstep.diagnosis.verdict import Advice
@@ -61,12 +61,12 @@ def test_another_json_form_is_refused_by_name(break_it):
 def test_what_a_run_knows_is_there_after_a_restart(tmp_path):
     """A second process finds the open incident, not the closed one, the run's counts, and what was learnt."""
     learnt = Learnt(fingerprint="f", step=9, end_unix_s=1.5, arrays={"a": np.arange(3.0)})
-    memory = RunMemory(
+    memory = SavedRun(
         incidents_total=2,
         lost_device_seconds=4.5,
         capture_times_s=(1.0, 2.0),
         capture_counts={"done": 2},
-        book={"judged": 7},
+        book={"evaluated_steps": 7},
         capture={"request_id": 5},
         learnt=learnt,
     )
@@ -78,7 +78,7 @@ def test_what_a_run_knows_is_there_after_a_restart(tmp_path):
     kept = again.load_runs()["job"]
     assert kept.incidents == (incident(1),)
     assert (kept.incidents_total, kept.lost_device_seconds, kept.capture_times_s) == (3, 4.5, (1.0, 2.0))
-    assert (kept.book, kept.capture) == ({"judged": 7}, {"request_id": 5})
+    assert (kept.book, kept.capture) == ({"evaluated_steps": 7}, {"request_id": 5})
     assert (kept.learnt.step, kept.learnt.arrays["a"].tolist()) == (9, [0, 1, 2])
     assert [i.id for i in again.incidents(run="job")] == ["job-2", "job-1"]
     assert [i.id for i in again.incidents(state=CLOSED)] == ["job-2"]
@@ -94,10 +94,10 @@ def test_what_belongs_together_is_written_together(tmp_path):
     """An incident that cannot be written leaves the memory that speaks of it unwritten too."""
     store = Store(str(tmp_path))
     with pytest.raises(sqlite3.Error):
-        store.keep([incident(1), incident(2, run=None)], {"job": RunMemory(incidents_total=2)})
+        store.keep([incident(1), incident(2, run=None)], {"job": SavedRun(incidents_total=2)})
     assert store.incidents() == []
     assert store.load_runs() == {}
-    store.keep([incident(1)], {"job": RunMemory(incidents_total=1)})
+    store.keep([incident(1)], {"job": SavedRun(incidents_total=1)})
     assert store.load_runs()["job"].incidents == (incident(1),)
     store.close()
 
@@ -105,7 +105,7 @@ def test_what_belongs_together_is_written_together(tmp_path):
 def test_learnt_state_that_is_damaged_is_discarded_by_name(tmp_path, caplog):
     """The run is still known; its detectors begin again, and the log states that."""
     store = Store(str(tmp_path))
-    store.keep([], {"job": RunMemory(incidents_total=4)})
+    store.keep([], {"job": SavedRun(incidents_total=4)})
     store._database.execute("INSERT INTO learnt VALUES ('job', ?)", (b"damaged",))
     kept = store.load_runs()["job"]
     assert (kept.incidents_total, kept.learnt) == (4, None)

@@ -37,9 +37,9 @@ async def test_the_rank_that_does_not_arrive_is_named_and_the_incident_ends_with
             await stack.enter_async_context(exporter_running(exporter))
             job = await start_job(root, tmp_path)
             runs = coordinator._runs.by_name
-            await until(lambda: "job" in runs and runs["job"].machine.standstill.incident, seconds=PATIENCE_S)
+            await until(lambda: "job" in runs and runs["job"].machine.stall.incident, seconds=PATIENCE_S)
             machine = runs["job"].machine
-            found = machine.standstill.incident
+            found = machine.stall.incident
             assert str(machine.state) == "hung"
             assert (found.kind, found.cause, found.scope) == ("hang", "unknown", "rank")
             assert found.ranks == (hang_job.LATE_RANK,)
@@ -50,8 +50,8 @@ async def test_the_rank_that_does_not_arrive_is_named_and_the_incident_ends_with
             assert (
                 f"rank 1 has issued {hang_job.LATE_STEP} operations in tp domain {found.domain[1]}" in found.evidence[1]
             )
-            await until(lambda: machine.standstill.incident.function, seconds=PATIENCE_S)
-            found = machine.standstill.incident
+            await until(lambda: machine.stall.incident.function, seconds=PATIENCE_S)
+            found = machine.stall.incident
             assert found.cause == "data"
             assert found.function.startswith("hang_job.py(")
             assert found.function.endswith("): stuck_in_download")
@@ -60,12 +60,12 @@ async def test_the_rank_that_does_not_arrive_is_named_and_the_incident_ends_with
             assert [line for line in found.stacks if "rank 1:" in line and "stuck_in_download" in line]
             assert [line for line in found.stacks if "ranks 2-3:" in line and "all_reduce" in line]
             assert not any("lockstep" in line for line in found.stacks)
-            silence_s = time.time() - found.numbers["last_step_unix_seconds"]
+            stall_s = time.time() - found.numbers["last_step_unix_seconds"]
             (tmp_path / "arrived").touch()
-            await until(lambda: machine.standstill.incident is None, seconds=PATIENCE_S)
+            await until(lambda: machine.stall.incident is None, seconds=PATIENCE_S)
             await until(lambda: str(machine.state) == "finished", seconds=PATIENCE_S)
             assert await job.wait() == 0
-            assert machine.judgement.step == hang_job.STEPS - 1
+            assert machine.step_result.step == hang_job.STEPS - 1
             page = coordinator._snapshot()
             assert [run.incidents for run in page.runs] == [()]
-            assert machine.tracker.lost_device_seconds > hang_job.RANKS * (silence_s - 2)
+            assert machine.tracker.lost_device_seconds > hang_job.RANKS * (stall_s - 2)

@@ -40,7 +40,7 @@ _NAMED_MAX = 3  # ranks named one by one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hang:
-    """What is known of a standstill. `scope` is rank (the `ranks` have not arrived), group or job (no one is named).
+    """What is known of a stall. `scope` is rank (the `ranks` have not arrived), group or job (no one is named).
 
     `domain` is (kind, name) of where it is waited. `is_pause`: the ranks themselves flag that they save or evaluate.
     `is_measured`: by what ranks have issued; otherwise by whose records are lacking, `lacking_records` of them in

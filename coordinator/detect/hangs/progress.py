@@ -1,6 +1,6 @@
 """Where the ranks of one run stand, gathered from announcements; they hold it only while a node's ranks make no steps.
 
-Pure. A verdict is computed again only when something new is known: it is asked for at every tick of a standstill.
+Pure. A verdict is computed again only when something new is known: it is asked for at every tick of a stall.
 """
 
 from collections import Counter
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _DOMAIN = ISSUE_FIELDS.index("domain")
 
 
-def is_going_on(timeline: "StepTimeline", judged_step: int) -> bool:
+def is_going_on(timeline: "StepTimeline", evaluated_step: int) -> bool:
     """Whether most ranks record steps beyond the one under way: then a record is waited for, and no rank waits."""
-    return bool(len(timeline.last_steps)) and float(np.median(timeline.last_steps)) > judged_step + 1
+    return bool(len(timeline.last_steps)) and float(np.median(timeline.last_steps)) > evaluated_step + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""Who waits for whom in a run that stands still, from what its ranks have issued.
+"""Who waits for whom in a run that does not move, from what its ranks have issued.
 
 All members of a group issue the same collectives in the same order, so a rank that has issued more of them than another
 member waits for it. Sends and receives are compared between the two ranks concerned. A send alone proves no waiting: it

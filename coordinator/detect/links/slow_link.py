@@ -17,7 +17,7 @@ import numpy as np
 from coordinator.detect.links.link_evidence import Figures, SlowLink, describe
 from coordinator.detect.links.tomography import GROUP, LinkVerdict, Tomography
 from coordinator.detect.links.transfers import Taken, Transfers
-from coordinator.detect.ranks.excess import ExcessTest
+from coordinator.detect.ranks.cusum_test import CusumTest
 from coordinator.detect.ranks.groups import Groups, has_nan, median_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _SAMPLE_RANKS = 1024  # all ranks of a synchronous job end a step together: so m
 
 
 class SlowLinkTest:
-    """Memory of all groups of a run; members that are not in `ranks` (ascending) are always missing.
+    """State of all groups of a run; members that are not in `ranks` (ascending) are always missing.
 
     `hosts[i]` names the node of `ranks[i]`; without it no node can be named.
     """
@@ -49,7 +49,7 @@ class SlowLinkTest:
         domains: "Sequence[Domain]",
         ranks: "NDArray[np.int64]",
         policy: "LinkPolicy",
-        excess: "ExcessPolicy",
+        excess_policy: "ExcessPolicy",
         hosts: "Sequence[str]" = (),
     ) -> None:
         self.policy = policy
@@ -57,8 +57,12 @@ class SlowLinkTest:
         self._tomography = Tomography(self._transfers.domains, self._transfers.kind_G, ranks, hosts)
         count = len(self._transfers.domains)
         # A group is compared with its own past: nothing in it is static.
-        self._test = ExcessTest(
-            [self._transfers.kind_G], excess, floor_ratio=policy.effect_ratio, fleet_views=lambda _: (), test="links"
+        self._test = CusumTest(
+            [self._transfers.kind_G],
+            excess_policy,
+            floor_ratio=policy.effect_ratio,
+            fleet_views=lambda _: (),
+            test="links",
         )
         self._past_G = np.full(count, np.nan, dtype=np.float32)
         self._bytes_G: NDArray[np.floating] = self._transfers.bytes_G
@@ -71,32 +75,32 @@ class SlowLinkTest:
         self._verdicts: list[LinkVerdict] = []
         self._held_steps = 0
 
-    def adopt(self, policy: "LinkPolicy", excess: "ExcessPolicy") -> None:
-        """Judge by other thresholds from the next step on."""
+    def adopt(self, policy: "LinkPolicy", excess_policy: "ExcessPolicy") -> None:
+        """Apply other thresholds from the next step on."""
         before_G = self._scale_G()
         self.policy = policy
-        self._test.adopt(excess, floor_ratio=policy.effect_ratio)
+        self._test.adopt(excess_policy, floor_ratio=policy.effect_ratio)
         self._test.rescale(np.nan_to_num(before_G / self._scale_G(), nan=1.0))
 
     def step(self, row: "StepRow", step: int) -> None:
-        """Judge one undisturbed step."""
+        """Evaluate one undisturbed step."""
         if not self._transfers.domains:
             return
         self._learn_step(row, step)
         taken = self._transfers.take(row, hidden_share=self.policy.hidden_share)
-        beyond_G, excess_G = self._compare(taken)
-        highest = float(np.fmax.reduce(excess_G, initial=0))
+        extra_G, deviation_G = self._compare(taken)
+        highest = float(np.fmax.reduce(deviation_G, initial=0))
         is_dear = highest > self.policy.effect_ratio
         if is_dear and self._transfers.take_bytes(row):  # more seconds for more bytes?
-            beyond_G, excess_G = self._compare(replace(taken, bytes_G=self._transfers.bytes_G))
-            highest = float(np.fmax.reduce(excess_G, initial=0))
-        self._test.step(excess_G, step)
-        self._learn(beyond_G, excess_G, highest)
-        if self._test.judged == self._test.policy.warm_up_steps:
+            extra_G, deviation_G = self._compare(replace(taken, bytes_G=self._transfers.bytes_G))
+            highest = float(np.fmax.reduce(deviation_G, initial=0))
+        self._test.step(deviation_G, step)
+        self._learn(extra_G, deviation_G, highest)
+        if self._test.evaluated_steps == self._test.policy.warm_up_steps:
             self._compare_with_peers()
         if is_dear or self._dear:
-            unseen = {group for group in self._dear if np.isnan(excess_G[group])}
-            self._dear = unseen.union(np.flatnonzero(excess_G > self.policy.effect_ratio).tolist())
+            unseen = {group for group in self._dear if np.isnan(deviation_G[group])}
+            self._dear = unseen.union(np.flatnonzero(deviation_G > self.policy.effect_ratio).tolist())
         self._explain()
 
     def _compare(self, taken: Taken) -> "tuple[Floats, Floats]":
@@ -107,17 +111,17 @@ class SlowLinkTest:
         cost_G: Floats = (taken.seconds_G / taken.bytes_G).astype(np.float32, copy=False)
         if has_nan(self._past_G):
             np.copyto(self._past_G, cost_G, where=np.isnan(self._past_G))
-        beyond_G: Floats = cost_G - self._past_G
-        excess_G = self._scale_G()
-        np.divide(beyond_G, excess_G, out=excess_G)
+        extra_G: Floats = cost_G - self._past_G
+        deviation_G = self._scale_G()
+        np.divide(extra_G, deviation_G, out=deviation_G)
         if taken.is_bound_G is not None:  # a low bound shows that all is well, a high one nothing
-            excess_G[taken.is_bound_G & (excess_G > 0)] = np.nan
-        return beyond_G, excess_G
+            deviation_G[taken.is_bound_G & (deviation_G > 0)] = np.nan
+        return extra_G, deviation_G
 
     def _learn_step(self, row: "StepRow", step: int) -> None:
         """Follow how long a step takes; it changes slowly, and a look costs as much as a small job's test."""
         held = self._step_seconds
-        if self._test.judged % _STEP_EVERY and not np.isnan(held[0]):
+        if self._test.evaluated_steps % _STEP_EVERY and not np.isnan(held[0]):
             return
         sample = row.duration[:: 1 + len(row.duration) // _SAMPLE_RANKS]
         known = sample[~np.isnan(sample)]
@@ -139,19 +143,19 @@ class SlowLinkTest:
         np.maximum(scale_G, np.float32(_COST_MIN), out=scale_G)
         return scale_G
 
-    def _learn(self, beyond_G: "Floats", excess_G: "Floats", highest: float) -> None:
-        """Let each group's past follow what is healthy; no known excess is beyond `highest`."""
+    def _learn(self, extra_G: "Floats", deviation_G: "Floats", highest: float) -> None:
+        """Let each group's past follow what is healthy; no known deviation is beyond `highest`."""
         test, policy = self._test, self.policy
-        is_young = test.judged < test.policy.warm_up_steps
-        rate = max(1 / test.judged, policy.warm_up_rate) if is_young else policy.baseline_rate
+        is_young = test.evaluated_steps < test.policy.warm_up_steps
+        rate = max(1 / test.evaluated_steps, policy.warm_up_rate) if is_young else policy.baseline_rate
         change_G = self._past_G * np.float32(-0.5)
-        np.maximum(beyond_G, change_G, out=change_G)
+        np.maximum(extra_G, change_G, out=change_G)
         np.minimum(change_G, self._past_G, out=change_G)
         change_G[test.suspicious] = 0
         if not highest <= policy.effect_ratio and not is_young:
-            change_G[excess_G > policy.effect_ratio] = 0
-        if has_nan(excess_G):
-            change_G[np.isnan(excess_G)] = 0
+            change_G[deviation_G > policy.effect_ratio] = 0
+        if has_nan(deviation_G):
+            change_G[np.isnan(deviation_G)] = 0
         change_G *= np.float32(rate)
         self._past_G += change_G
 
@@ -166,9 +170,9 @@ class SlowLinkTest:
             alike_G = alike_G * (int(figure_G.max()) + 2) + figure_G.astype(np.int64) + 1
         peers = Groups(alike_G.tolist())
         past_G = np.where(self._past_G > 0, self._past_G, np.nan)  # a group that claims never to wait is no measure
-        is_judged_G = peers.known(past_G)[peers.group_R] >= policy.peers_min
+        is_evaluated_G = peers.known(past_G)[peers.group_R] >= policy.peers_min
         usual_G = peers.reference(past_G)[peers.group_R]
-        slow_G = is_judged_G & (self._past_G > (1 + policy.peers_ratio) * usual_G)
+        slow_G = is_evaluated_G & (self._past_G > (1 + policy.peers_ratio) * usual_G)
         # A small message takes long for its bytes wherever it goes: far fewer must be slow in seconds too.
         is_small_G = self._bytes_G * _SMALL_FACTOR < peers.median(self._bytes_G)[peers.group_R]
         seconds_G = past_G * self._bytes_G.astype(np.float64)
@@ -196,12 +200,12 @@ class SlowLinkTest:
         self._reported, self._held_steps = alarms, 0
 
     def suspected_seconds(self) -> float:
-        """Return the largest excess of a group that may be named in one of the next steps, in transfers of its own."""
-        suspects, excess = self._test.suspected()
+        """Return the largest deviation of a group that may soon be named, in transfers of its own."""
+        suspects, deviation = self._test.suspected()
         held = sorted(set(self._test.alarms.series_A.tolist()) - self._reported)
-        excess = np.concatenate((excess, [self._test.alarms.of(group)[0] for group in held]))
+        deviation = np.concatenate((deviation, [self._test.alarms.of(group)[0] for group in held]))
         groups = np.concatenate((suspects, np.array(held, dtype=np.intp)))
-        return float(np.max(excess * (self._scale_G() * self._bytes_G)[groups], initial=0))
+        return float(np.max(deviation * (self._scale_G() * self._bytes_G)[groups], initial=0))
 
     @property
     def mirrored_alarms(self) -> int:
@@ -232,25 +236,25 @@ class SlowLinkTest:
             extra_seconds=level * self._scale_G()[groups] * bytes_V,
             onset_step=onset,
             is_from_peers=self._is_from_peers_G[groups],
-            sigma_ratio=self._test.gates.scale_P[self._transfers.kind_G[groups]],
+            sigma_ratio=self._test.limits.scale_P[self._transfers.kind_G[groups]],
             threshold_ratio=self.policy.effect_ratio,
         )
         return describe(verdict, figures, self._transfers.domains, self._tomography, self._transfers.kind_G)
 
-    def memory(self) -> "dict[str, NDArray[np.generic]]":
+    def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt and what is in alarm, arrays by name."""
-        test = {f"test.{name}": value for name, value in self._test.memory().items()}
+        test = {f"test.{name}": value for name, value in self._test.state_dict().items()}
         return self._own() | {"layout": np.array([self._layout])} | test
 
-    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Take back what `memory` gave; nothing is taken of groups that are not these."""
+    def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Restore what `state_dict` returned; nothing is taken of groups that are not these."""
         own, prefix = self._own(), "test."
-        is_ours = "layout" in memory and memory["layout"].shape == (1,) and memory["layout"][0] == self._layout
-        fits = all(name in memory and memory[name].shape == value.shape for name, value in own.items())
-        test = {name.removeprefix(prefix): value for name, value in memory.items() if name.startswith(prefix)}
-        if is_ours and fits and self._test.recall(test):
+        is_ours = "layout" in state and state["layout"].shape == (1,) and state["layout"][0] == self._layout
+        fits = all(name in state and state[name].shape == value.shape for name, value in own.items())
+        test = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+        if is_ours and fits and self._test.load_state_dict(test):
             for name, value in own.items():
-                np.copyto(value, memory[name].astype(value.dtype))
+                np.copyto(value, state[name].astype(value.dtype))
 
     def _own(self) -> "dict[str, NDArray[np.generic]]":
         return {

@@ -18,7 +18,7 @@ _LEVEL_RATE = np.float32(1 / 8)  # smoothing of what is shown, in steps
 
 
 class Alarms:
-    """`series_A` (ascending) are in alarm: the excess of each, smoothed, and the step at which it began."""
+    """`series_A` (ascending) are in alarm: the deviation of each, smoothed, and the step at which it began."""
 
     def __init__(self) -> None:
         self.series_A = np.zeros(0, dtype=np.intp)
@@ -36,12 +36,12 @@ class Alarms:
         return series in self._place
 
     def is_quiet(self, series: int) -> bool:
-        """Whether a series in alarm had no excess in the last step."""
+        """Whether a series in alarm had no deviation in the last step."""
         return bool(self._quiet_A[self._place[series]] > 0)
 
     @property
     def has_quiet(self) -> bool:
-        """Whether any series in alarm had no excess in the last step."""
+        """Whether any series in alarm had no deviation in the last step."""
         return bool(self._quiet_A.any())
 
     def without(self, series: "Places") -> "Places":
@@ -88,17 +88,17 @@ class Alarms:
         self.series_A = series_A
         self._place = {series: place for place, series in enumerate(series_A.tolist())}
 
-    def memory(self) -> "dict[str, NDArray[np.generic]]":
+    def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return all of it."""
         return {"series": self.series_A, "level": self.level_A, "onset": self.onset_A, "quiet": self._quiet_A}
 
-    def recall(self, memory: "dict[str, NDArray[np.generic]]", count: int) -> None:
-        """Take back what `memory` gave; what is not of `count` series is left alone."""
-        lengths = {memory[name].shape for name in self.memory() if name in memory}
-        series_A = memory.get("series", np.zeros(0)).astype(np.intp)
+    def load_state_dict(self, state: "dict[str, NDArray[np.generic]]", count: int) -> None:
+        """Restore what `state_dict` returned; what is not of `count` series is left alone."""
+        lengths = {state[name].shape for name in self.state_dict() if name in state}
+        series_A = state.get("series", np.zeros(0)).astype(np.intp)
         if lengths != {series_A.shape} or series_A.ndim != 1 or (series_A < 0).any() or (series_A >= count).any():
             return
-        self.level_A = memory["level"].astype(np.float32)
-        self.onset_A = memory["onset"].astype(np.int64)
-        self._quiet_A = memory["quiet"].astype(np.int64)
+        self.level_A = state["level"].astype(np.float32)
+        self.onset_A = state["onset"].astype(np.int64)
+        self._quiet_A = state["quiet"].astype(np.int64)
         self._hold(series_A)

@@ -76,7 +76,7 @@ def parts_of(row: "StepRow") -> "Parts":
 
 
 def single_parts(row: "StepRow", shift_R: "NDArray[np.floating] | None") -> "Parts":
-    """Return the parts of own work that are judged by themselves, less the seconds that each rank's work explains.
+    """Return the parts of own work that are evaluated by themselves, less the seconds that each rank's work explains.
 
     Compute is left out where its phases are known.
     """

@@ -24,7 +24,9 @@ CONTENTION_SHARE = 0.4
 """Of what a rank works longer, by which the own work of those that wait for it looks longer: 0.3 was seen at most."""
 
 
-def waiting_stages(excess_P: "Figures", rest_R: "Figures", stages: "Groups", sigma_P: "Figures") -> "NDArray[np.bool_]":
+def waiting_stages(
+    deviation_P: "Figures", rest_R: "Figures", stages: "Groups", sigma_P: "Figures"
+) -> "NDArray[np.bool_]":
     """Return which stages are longer by no more than waiting for one of their ranks explains, array of shape (P,).
 
     Parameters
@@ -40,6 +42,6 @@ def waiting_stages(excess_P: "Figures", rest_R: "Figures", stages: "Groups", sig
     """
     held_P = -stages.least(-rest_R)
     is_held_P = held_P > FAR_SIGMAS * sigma_P
-    explained_P = CONTENTION_SHARE * (held_P + excess_P)
-    waits_P: NDArray[np.bool_] = is_held_P & (excess_P > 0) & (excess_P <= explained_P)
+    explained_P = CONTENTION_SHARE * (held_P + deviation_P)
+    waits_P: NDArray[np.bool_] = is_held_P & (deviation_P > 0) & (deviation_P <= explained_P)
     return waits_P

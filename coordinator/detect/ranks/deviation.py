@@ -1,7 +1,7 @@
 # ruff: noqa: N803, N806, N815  (names of arrays end in their shape, see the legend below)
 """One step's relative residuals of many series, and how far they reach.
 
-Pure. Shapes: N series, P pools of series that share their noise figures.
+Pure. Shapes: N series, P noise groups.
 """
 
 import math
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from coordinator.detect.ranks.pools import Pools
+    from coordinator.detect.ranks.noise_groups import NoiseGroups
 
     Floats = NDArray[np.float32]
 
@@ -26,8 +26,8 @@ _WILD_RATIO = np.float32(3.0)  # four times the peers' work is no noise: how it 
 class Deviation:
     """Residuals over the baselines, ratios: `raw_N` repeats the last one where `seen_N` is False.
 
-    `seen_N` is None where all series have a value. `reach_P` and `reach` bound the residuals' sizes by pool and of all,
-    `highest` is the largest residual.
+    `seen_N` is None where all series have a value. `reach_P` and `reach` bound the residuals' sizes by noise group and
+    of all, `highest` is the largest residual.
     """
 
     raw_N: "Floats"
@@ -37,7 +37,7 @@ class Deviation:
     seen_N: "NDArray[np.bool_] | None"
 
     def without_wild(self, before_N: "Floats", spans: "Iterable[slice]") -> "tuple[Floats, Floats]":
-        """Return this step and the one before, cut at what is wild in families, by their spans, that are wild now."""
+        """Return this step and the one before, clipped in the series groups (by their spans) that are wild now."""
         now_N = self.raw_N
         if self.highest > _WILD_RATIO:
             now_N, before_N = now_N.copy(), before_N.copy()
@@ -48,16 +48,18 @@ class Deviation:
         return now_N, before_N
 
 
-def deviation(excess_N: "NDArray[np.floating]", baseline_N: "Floats", last_N: "Floats", pools: "Pools") -> Deviation:
-    """Return by how much excesses exceed the baselines; where one is NaN, the last residual again."""
-    raw_N: Floats = np.subtract(excess_N, baseline_N, dtype=np.float32, casting="same_kind")
-    highest_P = pools.highest(raw_N)
+def deviation(
+    deviation_N: "NDArray[np.floating]", baseline_N: "Floats", last_N: "Floats", noise_groups: "NoiseGroups"
+) -> Deviation:
+    """Return by how much deviations exceed the baselines; where one is NaN, the last residual again."""
+    raw_N: Floats = np.subtract(deviation_N, baseline_N, dtype=np.float32, casting="same_kind")
+    highest_P = noise_groups.highest(raw_N)
     highest = float(np.maximum.reduce(highest_P))
     seen_N: NDArray[np.bool_] | None = None
     if math.isnan(highest):
         seen_N = ~np.isnan(raw_N)
         np.copyto(raw_N, last_N, where=~seen_N)
-        highest_P = pools.highest(raw_N)
+        highest_P = noise_groups.highest(raw_N)
         highest = float(np.maximum.reduce(highest_P))
-    reach_P = pools.reach(raw_N, highest_P)
+    reach_P = noise_groups.reach(raw_N, highest_P)
     return Deviation(raw_N, reach_P, float(np.maximum.reduce(reach_P)), highest, seen_N)

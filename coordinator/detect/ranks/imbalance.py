@@ -23,7 +23,7 @@ _STAGE, _REPLICA, _WORK = IMBALANCES
 
 
 class Imbalance:
-    """Memory of one run's imbalance; `ratios` holds what is known, by `metrics.IMBALANCES`."""
+    """State of one run's imbalance; `ratios` holds what is known, by `metrics.IMBALANCES`."""
 
     def __init__(self) -> None:
         self.ratios: dict[str, float] = {}
@@ -50,12 +50,12 @@ class Imbalance:
             before = self.ratios.get(name, ratio)
             self.ratios[name] = before + rate * (ratio - before)
 
-    def memory(self) -> "dict[str, NDArray[np.generic]]":
+    def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt, arrays by name."""
         return {name: np.array([ratio]) for name, ratio in self.ratios.items()} | {"steps": np.array([self._steps])}
 
-    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Take back what `memory` gave; what does not fit is left alone."""
-        known = {name: float(value[0]) for name, value in memory.items() if value.shape == (1,)}
+    def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Restore what `state_dict` returned; what does not fit is left alone."""
+        known = {name: float(value[0]) for name, value in state.items() if value.shape == (1,)}
         self._steps = int(known.get("steps", self._steps))
         self.ratios |= {name: known[name] for name in IMBALANCES if name in known}

@@ -1,7 +1,7 @@
 # ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
 """Which ranks are slow again and again for single steps, far more often than the others.
 
-Pure. A sum of excesses forgets a step that stands alone, as it must: ranks stall. What repeats is counted: of each
+Pure. A sum of deviations forgets a step that stands alone, as it must: ranks stall. What repeats is counted: of each
 rank, the steps far beyond noise, by a CUSUM of Poisson counts (Lucas 1985). Each such step adds how much more likely it
 is at the rate of a fault than at that of the others, each step in between takes off how much less likely it is without
 one. The limit follows from the steps between false pages of the whole run: a sum of log likelihood ratios reaches h
@@ -51,14 +51,14 @@ _COLUMNS = 8 + _GAPS  # of a rank's figures in what is remembered
 
 @dataclass(slots=True)
 class _Cusum:
-    """Of one rank: the sum, and the slow steps since it left zero; `first` and `last` are counted in judged steps."""
+    """Of one rank: the sum, and the slow steps since it left zero; `first` and `last` count evaluated steps."""
 
     onset_step: int
     first: int
     last: int = 0
     events: int = 0
     sum: float = 0.0
-    ratio: float = 0.0  # mean excess
+    ratio: float = 0.0  # mean deviation
     gaps: "deque[int]" = field(default_factory=lambda: deque(maxlen=_GAPS))
 
     @property
@@ -72,35 +72,37 @@ class _Cusum:
 
 
 class IntermittentTest:
-    """Memory of the slow steps of `ranks` ranks: a count of each, and a sum of those that had one lately."""
+    """State of the slow steps of `ranks` ranks: a count of each, and a sum of those that had one lately."""
 
     def __init__(self, ranks: int, policy: "ExcessPolicy") -> None:
         self.policy = policy
-        self._judged = 0
+        self._evaluated_steps = 0
         self._ranks = ranks
         self._count_R = np.zeros(0, dtype=np.float32)  # of slow steps, fading; empty before the first one
         self._cusums: dict[int, _Cusum] = {}
         self.acting: set[int] = set()
         """Columns in alarm that were slow in the last step."""
         self.alarms: dict[int, int] = {}
-        """Columns in alarm, with the judged step at which each was slow last."""
+        """Columns in alarm, with the evaluated step at which each was slow last."""
 
     def step(self, far: "Mapping[int, float]", step: int) -> None:
-        """Judge one step, given the ranks far beyond noise in it, and how far: excess by column."""
-        self._judged += 1
+        """Evaluate one step, given the ranks far beyond noise in it, and how far: deviation by column."""
+        self._evaluated_steps += 1
         self._count_R *= _DECAY
         for column, ratio in far.items():
             self._add(column, ratio, step)
         self.acting = set(self.alarms).intersection(far)
-        self.alarms |= dict.fromkeys(self.acting, self._judged)
+        self.alarms |= dict.fromkeys(self.acting, self._evaluated_steps)
         self._end()
 
     def _add(self, column: int, ratio: float, step: int) -> None:
         """Count a slow step of one rank, and raise its alarm if that is one too many."""
         own = self._cusums.get(column)
-        gap = self._judged if own is None else self._judged - own.last
-        if own is not None and gap <= _REST_STEPS:  # steps in a row are one event, which the sums of excesses judge
-            own.last = self._judged
+        gap = self._evaluated_steps if own is None else self._evaluated_steps - own.last
+        if (
+            own is not None and gap <= _REST_STEPS
+        ):  # steps in a row are one event, which the sums of deviations evaluate
+            own.last = self._evaluated_steps
             return
         if not len(self._count_R):
             self._count_R = np.zeros(self._ranks, dtype=np.float32)
@@ -113,15 +115,15 @@ class IntermittentTest:
             own.sum -= gap * (fault - usual)
             own.gaps.append(gap)
         if own is None or (own.sum <= 0 and column not in self.alarms):
-            own = self._cusums[column] = _Cusum(step, self._judged)
+            own = self._cusums[column] = _Cusum(step, self._evaluated_steps)
         own.sum += math.log(fault / usual)
-        own.last = self._judged
+        own.last = self._evaluated_steps
         own.events += 1
         own.ratio += (ratio - own.ratio) / own.events
         looks = _LOOKS * steps_between("intermittent", self.policy.false_page_steps)
         is_alarm = own.sum > math.log(self._ranks * looks)
         if is_alarm and len(own.gaps) >= _GAPS_MIN and not own.is_periodic:
-            self.alarms[column] = self._judged
+            self.alarms[column] = self._evaluated_steps
 
     def _usual_rate(self, count: float) -> float | None:
         """Return the share of steps in which ranks with half of `count` slow steps at most have one.
@@ -133,31 +135,31 @@ class IntermittentTest:
         if peers < _PEERS_MIN_SHARE * len(peers_R):
             return None
         seen = float(self._count_R[peers_R].sum())
-        filled = _MEMORY_STEPS * (1 - float(_DECAY) ** self._judged)
+        filled = _MEMORY_STEPS * (1 - float(_DECAY) ** self._evaluated_steps)
         rate = (_PRIOR_EVENTS + seen + math.sqrt(seen)) / (_PRIOR_STEPS + peers * filled)
         return rate if rate * _FAULT_FACTOR < 1 else None
 
     def _end(self) -> None:
         """Forget alarms that are over, and sums that have come back to zero."""
-        over = [column for column, last in self.alarms.items() if self._judged - last > _QUIET_STEPS]
+        over = [column for column, last in self.alarms.items() if self._evaluated_steps - last > _QUIET_STEPS]
         for column in over:
             del self.alarms[column], self._cusums[column]
             self._count_R[column] = 0
-        if self._judged % _QUIET_STEPS == 0:
+        if self._evaluated_steps % _QUIET_STEPS == 0:
             least = (1 - 1 / _FAULT_FACTOR) * _FAULT_RATE  # that a step without one takes off
             self._cusums = {
                 column: own
                 for column, own in self._cusums.items()
-                if column in self.alarms or own.sum > least * (self._judged - own.last)
+                if column in self.alarms or own.sum > least * (self._evaluated_steps - own.last)
             }
             self._count_R[self._count_R < _FORGOTTEN] = 0
 
     def of(self, column: int) -> tuple[float, float, int]:
-        """Return the mean excess of a rank's slow steps (ratio), the share of steps that are, and the first of them."""
+        """Return the mean deviation of a rank's slow steps (ratio), their share of all steps, and the first of them."""
         own = self._cusums[column]
-        return own.ratio, own.events / (self._judged - own.first + 1), own.onset_step
+        return own.ratio, own.events / (self._evaluated_steps - own.first + 1), own.onset_step
 
-    def memory(self) -> "dict[str, NDArray[np.generic]]":
+    def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was counted, arrays by name."""
         rows = [
             (
@@ -167,16 +169,22 @@ class IntermittentTest:
             for column, own in self._cusums.items()
         ]
         table = np.array(rows, dtype=np.float64).reshape(-1, _COLUMNS)
-        return {"cusums": table, "counts": self._count_R, "judged": np.array([self._judged])}
+        return {"cusums": table, "counts": self._count_R, "evaluated_steps": np.array([self._evaluated_steps])}
 
-    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Restore what `memory` returned, if it fits."""
-        table, judged, count_R = memory.get("cusums"), memory.get("judged"), memory.get("counts")
-        if table is None or judged is None or count_R is None or table.shape[1:] != (_COLUMNS,) or judged.shape != (1,):
+    def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Restore what `state_dict` returned, if it fits."""
+        table, evaluated_steps, count_R = state.get("cusums"), state.get("evaluated_steps"), state.get("counts")
+        if (
+            table is None
+            or evaluated_steps is None
+            or count_R is None
+            or table.shape[1:] != (_COLUMNS,)
+            or evaluated_steps.shape != (1,)
+        ):
             return
         if count_R.shape not in ((0,), (self._ranks,)):
             return
-        self._judged, self._count_R = int(judged[0]), count_R.astype(np.float32)
+        self._evaluated_steps, self._count_R = int(evaluated_steps[0]), count_R.astype(np.float32)
         rows: Iterable[tuple[float, ...]] = map(tuple, table.astype(np.float64).tolist())
         for column, onset_step, first, last, events, total, ratio, alarm, *gaps in rows:
             if 0 <= column < self._ranks:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coordinator.detect.findings import SLOW_RANK, RunFinding
-from coordinator.detect.keeping import joined, part_of
 from coordinator.detect.ranks.components import SELF
 from coordinator.detect.ranks.intermittent import IntermittentTest
 from coordinator.detect.ranks.rank_findings import RankFindings, evidence_of
+from coordinator.detect.state_dict import nested, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class IntermittentFindings:
-    """Memory of what was found of ranks that are slow in single steps."""
+    """State of what was found of ranks that are slow in single steps."""
 
     def __init__(
         self, ranks: "NDArray[np.int64]", findings: RankFindings, hosts: "Sequence[str]", policy: "ExcessPolicy"
@@ -73,10 +73,10 @@ class IntermittentFindings:
         found = [replace(each, acts=column in test.acting) for column, each in self._found.items()]
         return [each for each in found if each.ranks[0] not in named]
 
-    def memory(self) -> "dict[str, NDArray[np.generic]]":
+    def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was counted, arrays by name."""
-        return joined({"counts": self.test.memory()})
+        return nested({"counts": self.test.state_dict()})
 
-    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Take back what `memory` gave; what does not fit is left alone."""
-        self.test.recall(part_of(memory, "counts"))
+    def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Restore what `state_dict` returned; what does not fit is left alone."""
+        self.test.load_state_dict(part_of(state, "counts"))

@@ -1,10 +1,10 @@
 # ruff: noqa: N802, N803, N806  (names of arrays end in their shape, see the legend below)
-"""How much do healthy series scatter? Learnt from differences over time, per pool of series that scatter alike.
+"""How much do healthy series scatter? Learnt from differences over time, per noise group of series that scatter alike.
 
 Pure. Differences, and never the spread between series: a lasting fault cancels in a difference, so the figure holds
 when half the ranks are slow and in domains of two, where a median absolute deviation breaks down.
 
-Shapes: N series, P pools.
+Shapes: N series, P noise groups.
 """
 
 import math
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from coordinator.detect.ranks.pools import Pools
+    from coordinator.detect.ranks.noise_groups import NoiseGroups
     from coordinator.settings.policy import ExcessPolicy
 
     Floats = NDArray[np.float32]
@@ -29,18 +29,18 @@ FAR_SIGMAS = 6.0
 """Of a difference: 4.2 of a value, which Gaussian noise exceeds once in 40,000; what is further out is a stall, or an
 onset, and counts as no more than that."""
 _MEDIAN_TO_SIGMA = 1.048  # Gaussian: the median of |a - b| is 0.954 sigma
-_STILL_SIGMAS = 0.1  # a series that moves by less from one step to the next stands still
-_STILL_EVERY = 4  # updates; how many stand still is no matter of single steps
+_ZERO_SIGMAS = 0.1  # a series that moves by less from one step to the next does not move
+_ZERO_EVERY = 4  # updates; how many stand still is no matter of single steps
 _SIGMA_MIN = 1e-6  # ratio; below, figures are equal but for rounding
 _ONSET_STEPS = 3  # after which a shift far beyond noise has a sum that is high; what has none by then was a burst
 _NONE = np.zeros(0, dtype=np.intp)
-_QUANTILE = 0.4  # of differences: half of a small pool may change at once, and not be among them
+_QUANTILE = 0.4  # of differences: half of a small noise group may change at once, and not be among them
 _QUANTILE_ERROR = 0.5  # of its place, times the root of their number: a standard error, on the low side
 _QUANTILE_TO_SIGMA = 1.348  # Gaussian: it is 0.742 sigma
-_RATE_MAX = 0.7  # of a step in what is known of large pools: two steps, so that chance in one makes little of it
-_COMMON_MIN = 3  # series that move together; of two the one that is the reference stands still
-_SAMPLED = 256  # series of a pool, which give its scatter to 5 %
-_SAMPLES_MIN = 12  # differences that the scatter rests on: of small pools those of several steps
+_RATE_MAX = 0.7  # of a step in what is known of large noise groups: two steps, so that chance in one makes little of it
+_COMMON_MIN = 3  # series that move together; of two the one that is the reference does not move
+_SAMPLED = 256  # series of a noise group, which give its scatter to 5 %
+_SAMPLES_MIN = 12  # differences that the scatter rests on: of small noise groups those of several steps
 
 
 class PresentScatter:
@@ -68,16 +68,16 @@ class PresentScatter:
     def learn(self, difference_KM: "Floats") -> None:
         """Take how far the chosen series have moved in one step, 0 where that is not known. Changes it."""
         difference_KM[self._is_padding_KM] = np.inf  # sorted behind all others
-        still_K = np.count_nonzero(np.abs(difference_KM) <= _SIGMA_MIN, axis=1)
+        zero_count_K = np.count_nonzero(np.abs(difference_KM) <= _SIGMA_MIN, axis=1)
         difference_KM.sort(axis=1)
         common_K = difference_KM[self._rows_K, (_QUANTILE * (self._known_K - 1)).astype(np.intp)]
         self.common_K = np.where(self._known_K >= _COMMON_MIN, common_K, np.float32(0))
         difference_KM -= common_K[:, None]
         np.abs(difference_KM, out=difference_KM)
         difference_KM.sort(axis=1)
-        moving_K = self._known_K - still_K
+        moving_K = self._known_K - zero_count_K
         middle_K = _QUANTILE * (moving_K - 1) - self._caution_K
-        middle_K = still_K + np.maximum(middle_K, 0).astype(np.intp)
+        middle_K = zero_count_K + np.maximum(middle_K, 0).astype(np.intp)
         middle_K = np.minimum(middle_K, self._known_K - 1)
         now_K = difference_KM[self._rows_K, middle_K] * (_QUANTILE_TO_SIGMA * moving_K / self._known_K)
         np.copyto(self.sigma_K, now_K, where=np.isnan(self.sigma_K))
@@ -85,22 +85,22 @@ class PresentScatter:
 
 
 class PooledNoise:
-    """Standard deviation per pool; `sigma_P` is NaN until a pool has been seen.
+    """Standard deviation per noise group; `sigma_P` is NaN until a noise group has been seen.
 
     Differences beyond a few sigma are stalls and onsets and count as little more than that, unless they are many:
-    `beyond_P`, their share, widens the limit, so that noise which comes in bursts is learnt for what it is. A suspect's
-    are not among them: in a pool of two, its onset alone would be a burst, and delay its own alarm.
-    `still_P` is the share of series that do not move from step to step: those that are the reference themselves.
+    `outlier_share_P`, their share, widens the limit, so that noise which comes in bursts is learnt for what it is. A
+    suspect's are not among them: in a noise group of two, its onset alone would be a burst, and delay its own alarm.
+    `zero_share_P` is the share of series that do not move from step to step: those that are the reference themselves.
     """
 
-    def __init__(self, pools: "Pools") -> None:
-        self._pools = pools
-        self.updates_P = np.zeros(pools.count)
-        self.samples_P = np.zeros(pools.count)
-        self.sigma_P = np.full(pools.count, np.nan)
-        self.beyond_P = np.zeros(pools.count)
-        self.still_P = np.zeros(pools.count)
-        self._beyond: deque[Places] = deque([_NONE] * _ONSET_STEPS, maxlen=_ONSET_STEPS)  # of the last updates
+    def __init__(self, noise_groups: "NoiseGroups") -> None:
+        self._noise_groups = noise_groups
+        self.updates_P = np.zeros(noise_groups.count)
+        self.samples_P = np.zeros(noise_groups.count)
+        self.sigma_P = np.full(noise_groups.count, np.nan)
+        self.outlier_share_P = np.zeros(noise_groups.count)
+        self.zero_share_P = np.zeros(noise_groups.count)
+        self._outliers: deque[Places] = deque([_NONE] * _ONSET_STEPS, maxlen=_ONSET_STEPS)  # of the last updates
 
     @property
     def cautious_P(self) -> "Figures":
@@ -126,25 +126,27 @@ class PooledNoise:
         Of series that are `suspicious` now, what was beyond noise some updates ago counts as no burst. Where
         `present_P` is above what has been learnt, what is far beyond noise is measured by that.
         """
-        pools = self._pools
-        count_P = pools.sizes_P
+        noise_groups = self._noise_groups
+        count_P = noise_groups.sizes_P
         if left_out is not None and len(left_out):
             difference_N[left_out] = 0
-            count_P = count_P - pools.counts(left_out)
+            count_P = count_P - noise_groups.counts(left_out)
         count_P, rate_P = self._count(count_P, policy)
-        if int(np.maximum.reduce(self.updates_P)) % _STILL_EVERY == 0:
-            self._count_still(difference_N, left_out, rate_P, count_P)
+        if int(np.maximum.reduce(self.updates_P)) % _ZERO_EVERY == 0:
+            self._count_zero(difference_N, left_out, rate_P, count_P)
         least = float(np.minimum.reduce(self.sigma_P))
         limit_P = FAR_SIGMAS * (self.sigma_P if present_P is None else np.maximum(self.sigma_P, present_P))
         if not least > _SIGMA_MIN:
             # Not known, or nothing seen yet but equal figures: a limit of 0 would never let go of 0.
             limit_P[~(self.sigma_P > _SIGMA_MIN)] = np.inf
-        beyond = pools.above(difference_N, limit_P, pools.highest(difference_N))
-        self._count_bursts(beyond, suspicious, rate_P, count_P)
-        if len(beyond):
-            widened_P = limit_P * (1 + policy.burst_factor * self.beyond_P)
-            difference_N[beyond] = np.minimum(difference_N[beyond], widened_P.astype(np.float32)[pools.of(beyond)])
-        mean_P = pools.sums(difference_N)
+        outliers = noise_groups.above(difference_N, limit_P, noise_groups.highest(difference_N))
+        self._count_bursts(outliers, suspicious, rate_P, count_P)
+        if len(outliers):
+            widened_P = limit_P * (1 + policy.burst_factor * self.outlier_share_P)
+            difference_N[outliers] = np.minimum(
+                difference_N[outliers], widened_P.astype(np.float32)[noise_groups.of(outliers)]
+            )
+        mean_P = noise_groups.sums(difference_N)
         mean_P *= policy.difference_to_sigma
         mean_P /= count_P
         change_P = mean_P - self.sigma_P
@@ -155,7 +157,7 @@ class PooledNoise:
         self.sigma_P += change_P
 
     def _count(self, count_P: "Figures", policy: "ExcessPolicy") -> "tuple[Figures, Figures]":
-        """Count so many samples of each pool; return 1 instead of none, and how fast a pool learns from them."""
+        """Count the samples of each noise group; return them, 1 instead of none, and how fast a group learns."""
         self.samples_P += count_P
         if np.count_nonzero(count_P) == len(count_P):  # nearly always
             self.updates_P += 1
@@ -165,42 +167,42 @@ class PooledNoise:
         rate_P = np.maximum(1 / np.maximum(self.updates_P, 1), policy.noise_rate)
         return np.maximum(count_P, 1), rate_P * seen_P
 
-    def _count_still(
+    def _count_zero(
         self, difference_N: "Floats", left_out: "Places | None", rate_P: "Figures", count_P: "Figures"
     ) -> None:
         """Learn how many series do not move; what was left out has a difference of 0 and does not count."""
-        still_P = self._pools.counts_below(difference_N, _STILL_SIGMAS * self.sigma_P)
+        zero_share_P = self._noise_groups.counts_below(difference_N, _ZERO_SIGMAS * self.sigma_P)
         if left_out is not None and len(left_out):
-            still_P -= self._pools.counts(left_out)
-        share_P = np.maximum(still_P, 0) / count_P
-        self.still_P += np.minimum(_STILL_EVERY * rate_P, 1) * (share_P - self.still_P)
+            zero_share_P -= self._noise_groups.counts(left_out)
+        share_P = np.maximum(zero_share_P, 0) / count_P
+        self.zero_share_P += np.minimum(_ZERO_EVERY * rate_P, 1) * (share_P - self.zero_share_P)
 
-    def _count_bursts(self, beyond: "Places", suspicious: "Places", rate_P: "Figures", count_P: "Figures") -> None:
+    def _count_bursts(self, outliers: "Places", suspicious: "Places", rate_P: "Figures", count_P: "Figures") -> None:
         """Learn how common differences far beyond noise are, from those that have not become a suspect's."""
-        ended = self._beyond[0]
-        self._beyond.append(beyond)
-        self.beyond_P *= 1 - rate_P
+        ended = self._outliers[0]
+        self._outliers.append(outliers)
+        self.outlier_share_P *= 1 - rate_P
         if len(ended):
             ended = ended[~np.isin(ended, suspicious)]
-            self.beyond_P += rate_P * self._pools.counts(ended) / count_P
+            self.outlier_share_P += rate_P * self._noise_groups.counts(ended) / count_P
 
     def _begin(self, difference_N: "Floats", left_out: "Places | None", mean_P: "Figures") -> None:
-        """Set the first figure of pools, from their middle difference: one that is wild must not set it."""
+        """Set the first figure of noise groups, from their middle difference: one that is wild must not set it."""
         is_known_N = np.ones(len(difference_N), dtype=bool)
         if left_out is not None:
             is_known_N[left_out] = False
-        for pool in np.isnan(self.sigma_P).nonzero()[0].tolist():
-            members = self._pools.members(pool)
+        for noise_group in np.isnan(self.sigma_P).nonzero()[0].tolist():
+            members = self._noise_groups.members(noise_group)
             own = difference_N[members][is_known_N[members]]
             first = _MEDIAN_TO_SIGMA * float(np.median(own)) if len(own) else np.nan
-            self.sigma_P[pool] = first if first > _SIGMA_MIN else mean_P[pool]
+            self.sigma_P[noise_group] = first if first > _SIGMA_MIN else mean_P[noise_group]
 
-    def memory(self) -> "dict[str, NDArray[np.generic]]":
+    def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt."""
         return {
             "updates": self.updates_P,
             "samples": self.samples_P,
             "sigma": self.sigma_P,
-            "beyond": self.beyond_P,
-            "still": self.still_P,
+            "outlier_share": self.outlier_share_P,
+            "zero_share": self.zero_share_P,
         }

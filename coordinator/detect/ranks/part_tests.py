@@ -5,8 +5,8 @@ Pure. On shared hosts own work scatters by 5 to 15 %, nearly all of it in forwar
 scatters by a tenth of a percent of a step: there +13 % of a step in one part is beyond doubt for that part and nothing
 for the sum. A part is compared as the sum is: less its stage's, less what the replica shares, over the stage's own
 work; but less their medians, for a low quantile of noisy values leaves healthy ranks half a sigma above it. All parts
-have one unit, so the largest excess is the cause. What a rank usually has less in its other parts is taken off as well:
-where some ranks load data for others, or wait in another part than they, the same seconds stand elsewhere.
+have one unit, so the largest deviation is the cause. What a rank usually has less in its other parts is taken off as
+well: where some ranks load data for others, or wait in another part than they, the same seconds stand elsewhere.
 
 Each is a CUSUM (Page 1954) with a slack of one sigma, half of the two sigma of backward's own noise that +13 % of a
 step are at 8 %. Its limit follows from the steps between false pages of the whole run (Siegmund 1985).
@@ -22,7 +22,7 @@ import numpy as np
 
 from coordinator.detect.error_budget import cusum_limit, steps_between
 from coordinator.detect.ranks.components import PARTS
-from coordinator.detect.ranks.excess import ExcessTest
+from coordinator.detect.ranks.cusum_test import CusumTest
 from coordinator.detect.ranks.groups import Groups
 from coordinator.detect.ranks.references import References
 from coordinator.intake.views import OFF_CPU
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from coordinator.detect.ranks.families import Family
+    from coordinator.detect.ranks.series_groups import SeriesGroup
     from coordinator.settings.policy import ExcessPolicy
 
     Parts = Mapping[str, NDArray[np.floating]]
@@ -59,7 +59,7 @@ def as_policy(policy: "ExcessPolicy", series: int) -> "ExcessPolicy":
 
 
 class PartTests:
-    """Memory of one run's parts, named `names`, over the ranks of `stages` and `replicas` (None: ranks share no batch).
+    """State of one run's parts, named `names`, over the ranks of `stages` and `replicas` (None: ranks share no batch).
 
     Steps must be given in ascending order.
     """
@@ -74,23 +74,23 @@ class PartTests:
         self._correlation = np.zeros(len(self.names))  # of the ranks of a replica, in each part
         self._steps = 0
         self._rest_KR = np.zeros((len(self.names), len(stages.group_R)), dtype=np.float32)  # of own work, ratio
-        self.test = ExcessTest(
+        self.test = CusumTest(
             [stages.group_R] * len(self.names), as_policy(policy, len(self.names) * len(stages.group_R)), test="parts"
         )
 
     def step(self, parts: "Parts", scale_P: "NDArray[np.floating]", step: int) -> None:
-        """Judge one step; `parts` hold seconds of shape (R,), NaN where unknown, `scale_P` the stages' own work."""
-        excess_N = np.full(self.test.count, np.nan, dtype=np.float32)
+        """Evaluate one step; `parts` hold seconds of shape (R,), NaN where unknown, `scale_P` the stages' own work."""
+        deviation_N = np.full(self.test.count, np.nan, dtype=np.float32)
         scale_R = self._stages.spread(scale_P.astype(np.float32))
         self._steps += 1
         disjoint = [parts[name] for name in self.names if name in parts and name != OFF_CPU]
         own_R = self._above_stage(np.sum(disjoint, axis=0)) if disjoint else np.zeros(len(scale_R), dtype=np.float32)
-        for place, (name, family) in enumerate(zip(self.names, self.test.families, strict=True)):
+        for place, (name, series_group) in enumerate(zip(self.names, self.test.series_groups, strict=True)):
             if name in parts:
                 less_R = self._usually_less(place, (own_R - self._above_stage(parts[name])) / scale_R)
-                excess_N[family.span] = self._residual(place, parts[name]) / scale_R + less_R
-        if not np.isnan(excess_N).all():
-            self.test.step(excess_N, step)
+                deviation_N[series_group.span] = self._residual(place, parts[name]) / scale_R + less_R
+        if not np.isnan(deviation_N).all():
+            self.test.step(deviation_N, step)
 
     def _residual(self, place: int, seconds_R: "NDArray[np.floating]") -> "NDArray[np.float32]":
         """Return seconds beyond the stage's median, array of shape (R,), and beyond what the rank's replica shares.
@@ -127,36 +127,38 @@ class PartTests:
         mean_R: NDArray[np.float32] = self._rest_KR[place]
         change_R = (now_R - mean_R) / min(self._steps, _REST_STEPS)
         mean_R += np.where(np.isnan(change_R), 0, change_R)
-        floor = np.float32(self.test.gates.floor_ratio)
+        floor = np.float32(self.test.limits.floor_ratio)
         return np.where(mean_R < -floor, mean_R - floor, np.float32(0))
 
     def adopt(self, policy: "ExcessPolicy") -> None:
-        """Judge by other thresholds from the next step on."""
+        """Apply other thresholds from the next step on."""
         self.test.adopt(as_policy(policy, self.test.count))
 
-    def memory(self) -> "dict[str, NDArray[np.generic]]":
+    def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt, arrays by name."""
         which = np.array([name in self.names for name in PARTS])
-        return {"which": which, "rest": self._rest_KR} | self.test.memory()
+        return {"which": which, "rest": self._rest_KR} | self.test.state_dict()
 
     @classmethod
-    def recalled(
+    def from_state_dict(
         cls,
-        memory: "Mapping[str, NDArray[np.generic]]",
+        state: "Mapping[str, NDArray[np.generic]]",
         stages: "Groups",
         replicas: "Groups | None",
         policy: "ExcessPolicy",
     ) -> "PartTests | None":
-        """Return the tests whose `memory` this is, None if it does not fit."""
-        which = memory.get("which")
+        """Return the tests whose `state_dict` this is, None if it does not fit."""
+        which = state.get("which")
         if which is None or which.shape != (len(PARTS),) or not which.any():
             return None
-        own = cls([name for name, is_judged in zip(PARTS, which, strict=True) if is_judged], stages, replicas, policy)
-        rest_KR = memory.get("rest")
+        own = cls(
+            [name for name, is_evaluated in zip(PARTS, which, strict=True) if is_evaluated], stages, replicas, policy
+        )
+        rest_KR = state.get("rest")
         if rest_KR is not None and rest_KR.shape == own._rest_KR.shape:
             own._rest_KR = rest_KR.astype(np.float32)
             own._steps = _REST_STEPS
-        return own if own.test.recall(memory) else None
+        return own if own.test.load_state_dict(state) else None
 
     @property
     def is_alarmed(self) -> bool:
@@ -169,9 +171,13 @@ class PartTests:
         columns: Places = np.unique(self.test.alarms.series_A % (self.test.count // len(self.names)))
         return columns
 
-    def of(self, column: int) -> "dict[str, Family]":
-        """Return the parts of a rank that are in alarm, the largest excess first."""
-        found = {name: family for name, family in zip(self.names, self.test.families, strict=True) if column in family}
+    def of(self, column: int) -> "dict[str, SeriesGroup]":
+        """Return the parts of a rank that are in alarm, the largest deviation first."""
+        found = {
+            name: series_group
+            for name, series_group in zip(self.names, self.test.series_groups, strict=True)
+            if column in series_group
+        }
         return dict(sorted(found.items(), key=lambda item: -item[1].level_and_onset(column)[0]))
 
 

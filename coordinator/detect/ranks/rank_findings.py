@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.detect.findings import SLOW_RANK, RunFinding
-from coordinator.detect.keeping import part_of
 from coordinator.detect.ranks.components import (
     COMPUTE,
     PARTS,
@@ -29,6 +28,7 @@ from coordinator.detect.ranks.components import (
     parts_of,
 )
 from coordinator.detect.ranks.groups import median_of
+from coordinator.detect.state_dict import part_of
 from coordinator.intake.columns import COMPONENTS
 from coordinator.intake.views import OFF_CPU
 from lockstep.contracts.records import COMPUTE_PHASES
@@ -53,7 +53,7 @@ _TELLING_SHARE = 0.1  # of the component that grew most; smaller ones only distr
 
 
 class RankFindings:
-    """Memory of what was found of which rank, and of what each stage's steps usually consist of."""
+    """State of what was found of which rank, and of what each stage's steps usually consist of."""
 
     def __init__(
         self, topology: "Topology", ranks: "NDArray[np.int64]", test: "SlowRankTest", hosts: "Sequence[str]"
@@ -162,7 +162,7 @@ class RankFindings:
         test, series = self._test.verdict_of(column)
         ratio, onset = test.level_and_onset(series)
         usual_s = float(self._test.scale_P[self._test.stage_groups.group_of(column)])
-        sigma_ratio, gate_ratio = test.noise_of(series)
+        sigma_ratio, limit_ratio = test.noise_of(series)
         # It holds back the domain whose kind is waited in most.
         domain = max(self._domains_of.get(rank, ()), key=lambda d: waits.get(d.kind, 0.0), default=None)
         return RunFinding(
@@ -180,7 +180,7 @@ class RankFindings:
             numbers={
                 "excess_ratio": ratio,
                 "sigma_ratio": sigma_ratio,
-                "gate_ratio": gate_ratio,
+                "gate_ratio": limit_ratio,
                 **{f"{name}_seconds": value for name, value in explanation.own.items()},
                 **{f"peers_{name}_seconds": value for name, value in explanation.peers.items()},
             },
@@ -193,20 +193,20 @@ class RankFindings:
         own = less_work(parts_of(row), self._test.shift_R)
         return self._explainer.explain(own, slow_R, slow_R, self.typical, policy, slow_parts=lambda _: ())
 
-    def memory(self) -> "dict[str, NDArray[np.generic]]":
+    def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt, arrays by name."""
         most = {f"longest.{name}": np.array([value]) for name, value in self._longest.items()}
         return {**self.typical, **most, "samples": np.array([self._samples])}
 
-    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Take back what `memory` gave; what does not fit is left alone."""
+    def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Restore what `state_dict` returned; what does not fit is left alone."""
         count = self._test.stage_groups.count
-        known = {name: value for name, value in memory.items() if name in PARTS}
+        known = {name: value for name, value in state.items() if name in PARTS}
         self.typical |= {name: value.astype(np.float64) for name, value in known.items() if value.shape == (count,)}
-        most = {name: value for name, value in part_of(memory, "longest").items() if value.shape == (1,)}
+        most = {name: value for name, value in part_of(state, "longest").items() if value.shape == (1,)}
         self._longest |= {name: float(value[0]) for name, value in most.items() if name in PARTS}
-        if "samples" in memory and memory["samples"].shape == (1,):
-            self._samples = int(memory["samples"][0])
+        if "samples" in state and state["samples"].shape == (1,):
+            self._samples = int(state["samples"][0])
 
 
 def _lost_seconds(rows: "Sequence[StepRow]", slow_R: "NDArray[np.bool_]") -> "NDArray[np.floating] | None":
@@ -214,12 +214,12 @@ def _lost_seconds(rows: "Sequence[StepRow]", slow_R: "NDArray[np.bool_]") -> "ND
 
     None where no rank is healthy.
     """
-    beyond = []
+    outliers = []
     for row in rows:
         highest = np.fmax.reduce(row.self_seconds[~slow_R], initial=-np.inf)
         if np.isfinite(highest):
-            beyond.append(np.maximum(np.nan_to_num(row.self_seconds - highest), 0.0))
-    return np.mean(beyond, axis=0) if beyond else None
+            outliers.append(np.maximum(np.nan_to_num(row.self_seconds - highest), 0.0))
+    return np.mean(outliers, axis=0) if outliers else None
 
 
 def _mean_waits(row: "StepRow") -> dict[str, float]:

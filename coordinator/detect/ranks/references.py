@@ -73,8 +73,8 @@ def static_stand_in(
     """Return how much of what replicas share is a static difference of the ranks that stand for them now, shape (D,).
 
     Of few ranks the lowest stands for its replica. Once it is among the `changed`, slower than it always was, another
-    one does, and brings with it what it always was slower by. `rest_R` is each rank's excess over its stage, `static`
-    returns what each always was, both in seconds; replicas of more than `whole_max` ranks have others as low.
+    one does, and brings with it what it always was slower by. `rest_R` is each rank's deviation over its stage,
+    `static` returns what each always was, both in seconds; replicas of more than `whole_max` ranks have others as low.
     """
     stand_in_D: Floats = np.zeros(replicas.count, dtype=np.float32)
     if not len(changed):

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.detect.keeping import joined, part_of
 from coordinator.detect.ranks.absence import Absence
 from coordinator.detect.ranks.contention import waiting_stages
-from coordinator.detect.ranks.excess import ExcessTest
-from coordinator.detect.ranks.families import Family
+from coordinator.detect.ranks.cusum_test import CusumTest
 from coordinator.detect.ranks.groups import Groups, has_nan, mean_of, median_of, middle
 from coordinator.detect.ranks.part_tests import PartTests
 from coordinator.detect.ranks.references import References, expert_places, static_stand_in
+from coordinator.detect.ranks.series_groups import SeriesGroup
 from coordinator.detect.ranks.static_differences import FleetView, views_of_ranks
 from coordinator.detect.ranks.work import WorkCorrection
+from coordinator.detect.state_dict import nested, part_of
 from coordinator.settings.policy import RankPolicy, WorkPolicy
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _SECONDS_MIN = 1e-9  # resolution of a record; keeps work of 0 from dividing
 
 
 class SlowRankTest:
-    """Memory of the slow-rank test of one run.
+    """State of the slow-rank test of one run.
 
     `stage_R` and `replica_R` give the group of each rank; ranks of one replica work on the same data. `place_R` is the
     place of each in its expert domain: what all ranks of a place share, beyond what a work figure explains, is their
@@ -87,7 +87,7 @@ class SlowRankTest:
         self.shift_R: Floats | None = None
         """Seconds that each rank's work explained in the last step, None where all had the same to do."""
         self.far: dict[int, float] = {}
-        """Ranks that were far beyond noise in the last step, and in no alarm: excess (ratio) by column."""
+        """Ranks that were far beyond noise in the last step, and in no alarm: deviation (ratio) by column."""
         self.imbalance_seconds = 0.0
         """What the replica with the most to do had longer than the others in the last step."""
 
@@ -98,13 +98,13 @@ class SlowRankTest:
             "replicas": self.replica_groups.count if self.has_replicas else 0,
             "stages": self.stage_groups.count if self.stage_groups.count > 1 else 0,
         }
-        pools = {name: np.zeros(count, dtype=np.intp) for name, count in counts.items() if count}
-        pools["ranks"] = self.stage_groups.group_R
-        self._test = ExcessTest(list(pools.values()), policy, fleet_views=self._fleet_views)
-        family_of = dict(zip(pools, self._test.families, strict=True))
-        no_family = Family(self._test, slice(self._test.count, self._test.count), slice(0, 0))
-        self.ranks, self.replicas = family_of["ranks"], family_of.get("replicas", no_family)
-        self.stages = family_of.get("stages", no_family)
+        noise_groups = {name: np.zeros(count, dtype=np.intp) for name, count in counts.items() if count}
+        noise_groups["ranks"] = self.stage_groups.group_R
+        self._test = CusumTest(list(noise_groups.values()), policy, fleet_views=self._fleet_views)
+        series_group_of = dict(zip(noise_groups, self._test.series_groups, strict=True))
+        no_group = SeriesGroup(self._test, slice(self._test.count, self._test.count), slice(0, 0))
+        self.ranks, self.replicas = series_group_of["ranks"], series_group_of.get("replicas", no_group)
+        self.stages = series_group_of.get("stages", no_group)
         self.adopt(policy, self._policy, self.work.policy)
 
     def _fleet_views(self, level_N: "Floats") -> list[FleetView]:
@@ -112,7 +112,7 @@ class SlowRankTest:
         return views_of_ranks(level_N, self.ranks, self.replicas, *groups, are_batches_even=not self._is_uneven)
 
     def adopt(self, policy: "ExcessPolicy", rank_policy: RankPolicy, work_policy: WorkPolicy) -> None:
-        """Judge by other thresholds from the next step on."""
+        """Apply other thresholds from the next step on."""
         self._policy, self.work.policy, self._excess_policy = rank_policy, work_policy, policy
         if self.parts is not None:
             self.parts.adopt(policy)
@@ -127,7 +127,7 @@ class SlowRankTest:
         work_R: "NDArray[np.floating] | None" = None,
         parts: "Callable[[NDArray[np.floating] | None], Parts] | None" = None,
     ) -> None:
-        """Judge one step.
+        """Evaluate one step.
 
         `self_R` holds self time in seconds, NaN where a rank has none that counts; `compute_R` the part of it that
         follows `work_R`, the work figure of any unit. `parts` returns the seconds of each part, given those that work
@@ -136,8 +136,8 @@ class SlowRankTest:
         self.far = {}
         if np.isnan(np.fmax.reduce(self_R)):
             return
-        excess_N = np.empty(self._test.count, dtype=np.float32)
-        own_R = excess_N[self.ranks.span]
+        deviation_N = np.empty(self._test.count, dtype=np.float32)
+        own_R = deviation_N[self.ranks.span]
         own_R[:] = self_R
         self.shift_R = None
         if compute_R is not None and work_R is not None:
@@ -146,7 +146,7 @@ class SlowRankTest:
             own_R -= self.shift_R
         if not self.ranks.is_warm:
             # How much of compute follows the work is not known in the first steps, in which a job warms up besides.
-            self._test.forbid_early([self.stages] if self.shift_R is None else self._test.families)
+            self._test.forbid_early([self.stages] if self.shift_R is None else self._test.series_groups)
         reference_P, shared_D = self._references.split(own_R, by_cell=self._is_uneven)
         if self._is_pause(reference_P):
             return
@@ -156,13 +156,13 @@ class SlowRankTest:
         self._references_KP[-1] = reference_P
         self._usual_P = middle(self._references_KP)
         self.scale_P = np.maximum(np.fmax(reference_P, self._usual_P), _SECONDS_MIN)
-        self._compare(own_R, reference_P, shared_D, excess_N[self.replicas.span])
+        self._compare(own_R, reference_P, shared_D, deviation_N[self.replicas.span])
         if self.stage_groups.count > 1:
-            common, excess_N[self.stages.span] = self._compare_stages(reference_P, own_R)
-        self._test.step(excess_N, step)
+            common, deviation_N[self.stages.span] = self._compare_stages(reference_P, own_R)
+        self._test.step(deviation_N, step)
         self._look_closer(parts, step)
         if self.stage_groups.count > 1:
-            self._learn_stages(common, excess_N[self.stages.span])
+            self._learn_stages(common, deviation_N[self.stages.span])
 
     @property
     def mirrored_alarms(self) -> tuple[int, ...]:
@@ -177,17 +177,17 @@ class SlowRankTest:
         return bool(np.fmax.reduce(self.replicas.sigma_P) > _UNEVEN_RATIO * np.fmax.reduce(self.ranks.sigma_P))
 
     def _is_noisy(self) -> bool:
-        """Whether parts are judged by themselves: own work has scattered by more than a quiet job's."""
+        """Whether parts are evaluated by themselves: own work has scattered by more than a quiet job's."""
         if self.parts is not None:
             return True
         policy = self._excess_policy
-        is_known = self._test.judged > policy.warm_up_steps
+        is_known = self._test.evaluated_steps > policy.warm_up_steps
         return is_known and float(np.fmax.reduce(self.ranks.sigma_P)) > policy.early_sigma
 
     def _look_closer(self, parts: "Callable[[NDArray[np.floating] | None], Parts] | None", step: int) -> None:
-        """Note who was far beyond noise in this step, and judge each part by itself where the sum is noisy."""
+        """Note who was far beyond noise in this step, and evaluate each part by itself where the sum is noisy."""
         if self.is_warm:
-            self.far = self._test.far_of(self.ranks, _FAR_FLOORS * self._test.gates.floor_ratio)
+            self.far = self._test.far_of(self.ranks, _FAR_FLOORS * self._test.limits.floor_ratio)
         if parts is None or not self._is_noisy():
             return
         seconds = parts(self.shift_R)
@@ -195,8 +195,10 @@ class SlowRankTest:
             self.parts = PartTests(tuple(seconds), self.stage_groups, self._batches, self._excess_policy)
         self.parts.step(seconds, self.scale_P, step)
 
-    def _compare(self, own_R: "Floats", reference_P: "Floats", shared_D: "Floats | None", excess_D: "Floats") -> None:
-        """Turn each rank's seconds into its excess over stage and replica, and write that of replicas."""
+    def _compare(
+        self, own_R: "Floats", reference_P: "Floats", shared_D: "Floats | None", deviation_D: "Floats"
+    ) -> None:
+        """Turn each rank's seconds into its deviation over stage and replica, and write that of replicas."""
         rest, reference = self.stage_groups.broadcast(own_R, reference_P)
         rest -= reference
         if shared_D is not None:
@@ -205,7 +207,7 @@ class SlowRankTest:
             if int(groups.sizes_G.min()) <= self._policy.whole_max:
                 changed = self._test.changed(self.ranks)
                 own_D = own_D - static_stand_in(groups, own_R, self._static_R, changed, self._policy.whole_max)
-            np.divide(own_D, np.float32(mean_of(reference_P)), out=excess_D)
+            np.divide(own_D, np.float32(mean_of(reference_P)), out=deviation_D)
             rest, shared = groups.broadcast(own_R, shared_D)
             rest -= shared
         elif self._places is not None:
@@ -241,7 +243,7 @@ class SlowRankTest:
         return paused
 
     def _shared(self, rest_R: "Floats", shared_D: "Floats") -> "tuple[Floats, Floats]":
-        """Return what each replica shares, arrays of shape (D,): to judge it by, and to take off its ranks.
+        """Return what each replica shares, arrays of shape (D,): to evaluate it by, and to take off its ranks.
 
         NaN where too few of one are known.
         """
@@ -277,19 +279,19 @@ class SlowRankTest:
     def _compare_stages(self, reference_P: "Floats", rest_R: "Floats") -> "tuple[float, NDArray[np.float64]]":
         """Return the stages' common work over what it used to be, and by how much each stage's is beyond that.
 
-        NaN where that is what waiting for a rank makes of it: `rest_R` is each rank's excess over its stage, ratio.
+        NaN where that is what waiting for a rank makes of it: `rest_R` is each rank's deviation over its stage, ratio.
         """
         if has_nan(self._past_P):
             self._past_P = np.where(np.isnan(self._past_P), reference_P, self._past_P)
-        is_faster_P = self._usual_P < (1 - self._test.gates.floor_ratio) * self._past_P
+        is_faster_P = self._usual_P < (1 - self._test.limits.floor_ratio) * self._past_P
         if np.count_nonzero(is_faster_P) == len(is_faster_P):
             self._follow_improvement()
         ratio_P = reference_P / np.maximum(self._past_P, _SECONDS_MIN)
         common = float(self._all_stages.reference(ratio_P)[0])
-        excess_P = ratio_P / common - 1
-        if np.count_nonzero(excess_P > self._test.gates.floor_ratio):
-            excess_P[waiting_stages(excess_P, rest_R, self.stage_groups, self.ranks.sigma_P)] = np.nan
-        return common, excess_P
+        deviation_P = ratio_P / common - 1
+        if np.count_nonzero(deviation_P > self._test.limits.floor_ratio):
+            deviation_P[waiting_stages(deviation_P, rest_R, self.stage_groups, self.ranks.sigma_P)] = np.nan
+        return common, deviation_P
 
     def _follow_improvement(self) -> None:
         """Take the last steps as the stages' past where the whole job has become faster, as it does after its warm-up.
@@ -301,19 +303,19 @@ class SlowRankTest:
             return
         common_K = np.median(ratio_KP, axis=1)
         level = float(np.median(common_K))
-        if level < 1 - self._test.gates.floor_ratio:
+        if level < 1 - self._test.limits.floor_ratio:
             self._past_P = self._past_P * level * np.median(ratio_KP / common_K[:, None], axis=0)
 
-    def _learn_stages(self, common: float, excess_P: "Floats") -> None:
+    def _learn_stages(self, common: float, deviation_P: "Floats") -> None:
         """Let the stages' past follow what they do in common, and each stage's own what it does beyond that.
 
         A stage under suspicion keeps its own and follows the others: else it would fall behind in a batch ramp.
         """
         if np.isnan(common):
             return
-        rate = max(self._policy.past_rate, _YOUNG_WEIGHT / (_YOUNG_WEIGHT + self.stages.judged))
+        rate = max(self._policy.past_rate, _YOUNG_WEIGHT / (_YOUNG_WEIGHT + self.stages.evaluated_steps))
         most = max(self._policy.past_step_max, rate)  # one long step of a stage must not become its past
-        own_P = excess_P.astype(np.float64)
+        own_P = deviation_P.astype(np.float64)
         own_P[np.isnan(own_P)] = 0.0
         own_P[self.stages.suspicious] = 0.0
         own_P = rate * np.minimum(np.maximum(own_P, -most), most)
@@ -338,9 +340,9 @@ class SlowRankTest:
         return self.parts is not None and self.parts.is_alarmed
 
     def suspected_seconds(self) -> float:
-        """Return the largest excess of a rank, replica or stage that may alarm in one of the next steps."""
-        _, excess = self._test.suspected()
-        return float(np.maximum.reduce(excess, initial=0) * np.fmax.reduce(self.scale_P, initial=0))
+        """Return the largest deviation of a rank, replica or stage that may alarm in one of the next steps."""
+        _, deviation = self._test.suspected()
+        return float(np.maximum.reduce(deviation, initial=0) * np.fmax.reduce(self.scale_P, initial=0))
 
     @property
     def has_quiet(self) -> bool:
@@ -377,39 +379,39 @@ class SlowRankTest:
             return np.flatnonzero(self.slow_R)
         return self.ranks.alarms
 
-    def verdict_of(self, column: int) -> tuple[Family, int]:
+    def verdict_of(self, column: int) -> tuple[SeriesGroup, int]:
         """Return who names a slow rank and the series there: it itself, else a part of it, its replica or stage."""
         if column in self.ranks:
             return self.ranks, column
-        for family in self.slow_parts(column).values():
-            return family, column
+        for series_group in self.slow_parts(column).values():
+            return series_group, column
         replica = self.replica_groups.group_of(column)
         if replica in self.replicas:
             return self.replicas, replica
         return self.stages, self.stage_groups.group_of(column)
 
-    def slow_parts(self, column: int) -> "dict[str, Family]":
-        """Return the parts of one rank that are in alarm by themselves, the largest excess first."""
+    def slow_parts(self, column: int) -> "dict[str, SeriesGroup]":
+        """Return the parts of one rank that are in alarm by themselves, the largest deviation first."""
         return {} if self.parts is None else self.parts.of(column)
 
-    def memory(self) -> "dict[str, NDArray[np.generic]]":
+    def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt, arrays by name."""
         own: dict[str, NDArray[np.generic]] = {"past": self._past_P, "references": self._references_KP}
-        single = {} if self.parts is None else self.parts.memory()
-        return own | joined({"single": single} | {name: part.memory() for name, part in self._parts().items()})
+        single = {} if self.parts is None else self.parts.state_dict()
+        return own | nested({"single": single} | {name: part.state_dict() for name, part in self._parts().items()})
 
-    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Take back what `memory` gave; what does not fit is left alone."""
-        single = part_of(memory, "single")
+    def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Restore what `state_dict` returned; what does not fit is left alone."""
+        single = part_of(state, "single")
         if single:
-            self.parts = PartTests.recalled(single, self.stage_groups, self._batches, self._excess_policy)
+            self.parts = PartTests.from_state_dict(single, self.stage_groups, self._batches, self._excess_policy)
         for name, part in self._parts().items():
-            part.recall(part_of(memory, name))
+            part.load_state_dict(part_of(state, name))
         own = {"past": self._past_P, "references": self._references_KP}
         for name, present in own.items():
-            if name in memory and memory[name].shape == present.shape:
-                np.copyto(present, memory[name].astype(present.dtype))
+            if name in state and state[name].shape == present.shape:
+                np.copyto(present, state[name].astype(present.dtype))
         self._usual_P = middle(self._references_KP)
 
-    def _parts(self) -> "dict[str, ExcessTest | WorkCorrection]":
+    def _parts(self) -> "dict[str, CusumTest | WorkCorrection]":
         return {"test": self._test, "work": self.work}

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.detect.ranks.gates import LONG_STEPS
+from coordinator.detect.ranks.detection_limits import LONG_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from coordinator.detect.ranks.families import Family
-    from coordinator.detect.ranks.gates import Candidates, Gates
+    from coordinator.detect.ranks.detection_limits import Candidates, DetectionLimits
     from coordinator.detect.ranks.groups import Groups
-    from coordinator.detect.ranks.pools import Pools
+    from coordinator.detect.ranks.noise_groups import NoiseGroups
+    from coordinator.detect.ranks.series_groups import SeriesGroup
 
     Floats = NDArray[np.float32]
     Figures = NDArray[np.floating]
@@ -43,7 +43,7 @@ _PAST_RATE = np.float32(1 / 4)  # of a window of 16 steps: a memory of 64, as th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:
-    """Lasting excesses of series that devices make differ: the series in `span` are judged by `level_N`, theirs.
+    """Lasting deviations of series that devices make differ: the series in `span` are evaluated by `level_N`, theirs.
 
     `fleet_N` are those that show the spread, measured from `references` values of their own.
     """
@@ -61,35 +61,35 @@ class StaticDifferences:
     fleet. Series that no view holds are compared with their own past already.
     """
 
-    def __init__(self, pools: "Pools", count: int, views: "FleetViews", gates: "Gates") -> None:
-        self._pools = pools
+    def __init__(self, noise_groups: "NoiseGroups", count: int, views: "FleetViews", limits: "DetectionLimits") -> None:
+        self._noise_groups = noise_groups
         self._views = views
-        self._gates = gates
+        self._limits = limits
         self.past_N: Floats = np.zeros(count, dtype=np.float32)
         self.before_N: Floats = np.zeros(count, dtype=np.float32)  # levels a window ago
-        self.share_P: Floats = np.zeros(pools.count, dtype=np.float32)  # of the past that is no noise
-        self.margin_P: Floats = np.zeros(pools.count, dtype=np.float32)  # that noise leaves of the past, ratio
+        self.share_P: Floats = np.zeros(noise_groups.count, dtype=np.float32)  # of the past that is no noise
+        self.margin_P: Floats = np.zeros(noise_groups.count, dtype=np.float32)  # that noise leaves of the past, ratio
 
-    def learn(self, level_N: "Floats", judged: int, alarmed: "Places") -> None:
+    def learn(self, level_N: "Floats", evaluated_steps: int, alarmed: "Places") -> None:
         """Follow levels at the end of a window, and a window behind: a fault that has just begun is no past."""
-        if judged == LONG_STEPS:
+        if evaluated_steps == LONG_STEPS:
             self.past_N[:] = level_N
         else:
             change_N = self.before_N - self.past_N
             change_N[alarmed] = 0
             self.past_N += change_N * _PAST_RATE
         self.before_N[:] = level_N
-        self.share_P[:] = self._gates.static_share(self.past_N, self._pools)
-        self.margin_P[:] = _MARGIN_SIGMAS * self._gates.level_sigma_P()
+        self.share_P[:] = self._limits.static_share(self.past_N, self._noise_groups)
+        self.margin_P[:] = _MARGIN_SIGMAS * self._limits.level_sigma_P()
 
     def static_of(self, series: "Places") -> "Floats":
         """Return what some series always were, but for what noise makes of the levels in which it has been seen."""
-        static_C: Floats = self.past_N[series] * self.share_P[self._pools.of(series)]
+        static_C: Floats = self.past_N[series] * self.share_P[self._noise_groups.of(series)]
         return static_C
 
     def most_of(self, series: "Places") -> "Floats":
         """Return what some series may always have been: that, and what noise leaves open of it."""
-        most_C: Floats = self.static_of(series) + self.margin_P[self._pools.of(series)]
+        most_C: Floats = self.static_of(series) + self.margin_P[self._noise_groups.of(series)]
         return most_C
 
     def passed(
@@ -100,17 +100,17 @@ class StaticDifferences:
         own_C: "Floats",
         changes_2C: "Floats",
         *,
-        judged: int,
+        evaluated_steps: int,
     ) -> "Marks":
         """Return which candidates are more than a static difference, array of shape (C,).
 
-        `level_N` are the lasting excesses of all series, `own_C` what of them the candidates' figures leave out: the
-        level that has been learnt of each, `changes_2C` are what `Sums.changes_of` returns. Changes `level_N`.
+        `level_N` are the lasting deviations of all series, `own_C` what of them the candidates' figures leave out: the
+        level that has been learnt of each, `changes_2C` are what `CusumState.changes_of` returns. Changes `level_N`.
         """
-        gates = self._gates
+        limits = self._limits
         passed_C: Marks = np.zeros(len(series), dtype=bool)
-        if judged >= LONG_STEPS:
-            passed_C = gates.has_changed(those, self.static_of(series) - own_C, changes_2C)
+        if evaluated_steps >= LONG_STEPS:
+            passed_C = limits.has_changed(those, self.static_of(series) - own_C, changes_2C)
         if passed_C.all():
             return passed_C
         level_N[series] = those.lasting + own_C
@@ -121,14 +121,14 @@ class StaticDifferences:
             here_C &= ~passed_C
             if here_C.any():
                 least = least_outlier(
-                    view.fleet_N, view.references, prior_sigma=gates.static_sigma, false_rate=gates.static_rate
+                    view.fleet_N, view.references, prior_sigma=limits.static_sigma, false_rate=limits.static_rate
                 )
                 passed_C[here_C] = view.level_N[series[here_C] - view.span.start] >= least
         return passed_C | ~is_viewed_C
 
 
 def lasting_level(mean_N: "Floats", last: "Sequence[Floats]") -> "Floats":
-    """Return the lasting excess of each series, given its long mean and its last values.
+    """Return the lasting deviation of each series, given its long mean and its last values.
 
     The mean counts but a part of large values: what the last ones all show goes before it.
     """
@@ -136,23 +136,23 @@ def lasting_level(mean_N: "Floats", last: "Sequence[Floats]") -> "Floats":
     return level_N
 
 
-def views_of_families(level_N: "Floats", families: "Sequence[Family]") -> list[FleetView]:
-    """Return each family as a fleet of its own, whose pools have a reference each."""
+def views_of_series_groups(level_N: "Floats", series_groups: "Sequence[SeriesGroup]") -> list[FleetView]:
+    """Return each series group as a fleet of its own, whose noise groups have a reference each."""
     return [
         FleetView(
             span=each.span,
             level_N=level_N[each.span],
             fleet_N=level_N[each.span],
-            references=each.pools.stop - each.pools.start,
+            references=each.noise_groups.stop - each.noise_groups.start,
         )
-        for each in families
+        for each in series_groups
     ]
 
 
 def views_of_ranks(
     level_N: "Floats",
-    ranks: "Family",
-    replicas: "Family",
+    ranks: "SeriesGroup",
+    replicas: "SeriesGroup",
     stages: "Groups",
     replica_groups: "Groups | None",
     *,
@@ -187,7 +187,7 @@ def least_outlier(fleet_N: "Figures", references: int, *, prior_sigma: float, fa
     Parameters
     ----------
     fleet_N
-        Array of shape (N,), ratio: excess over a reference.
+        Array of shape (N,), ratio: deviation over a reference.
     references
         How many references were estimated from these values; that many are at 0 by construction.
     prior_sigma

@@ -28,7 +28,7 @@ _MISFIT_SIGMAS = 5.0  # Student's t of what the slope leaves over work; one slow
 
 
 class WorkCorrection:
-    """Memory of one slope a stage; `policy` may be replaced."""
+    """State of one slope a stage; `policy` may be replaced."""
 
     def __init__(self, stages: "Groups", policy: "WorkPolicy") -> None:
         self.policy = policy
@@ -98,11 +98,11 @@ class WorkCorrection:
         slope_P: NDArray[np.float64] = product_P / np.maximum(square_P, _SQUARE_MIN)
         return slope_P
 
-    def memory(self) -> "dict[str, NDArray[np.generic]]":
+    def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt."""
         return {"products": self._products_2P}
 
-    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Take back what `memory` gave."""
-        if "products" in memory and memory["products"].shape == self._products_2P.shape:
-            self._products_2P = memory["products"].astype(np.float64)
+    def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Restore what `state_dict` returned."""
+        if "products" in state and state["products"].shape == self._products_2P.shape:
+            self._products_2P = state["products"].astype(np.float64)

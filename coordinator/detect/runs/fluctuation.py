@@ -1,7 +1,7 @@
 """Detects whether a run is slower than its own history explains.
 
 Pure, and a few additions a step whatever the number of ranks. Only undisturbed steps may be given: what flagged
-checkpoints, evaluations, warm-up and captures last shows nothing. What is judged is the logarithm of the step time
+checkpoints, evaluations, warm-up and captures last shows nothing. What is evaluated is the logarithm of the step time
 without what the step's longest batch adds to it (`imbalance_seconds`) and without what the run's work explains
 (`run_work.py`), over a level of the run that follows improvements at once and slowdowns hardly.
 
@@ -22,20 +22,20 @@ import numpy as np
 
 from coordinator.detect.cusum import Cusum
 from coordinator.detect.error_budget import level_sigmas, steps_between
-from coordinator.detect.keeping import Learner, joined, part_of
 from coordinator.detect.ranks.alarms import Alarms
 from coordinator.detect.runs.run_noise import FAR_STEPS, SeriesNoise
 from coordinator.detect.runs.run_outliers import Outliers
 from coordinator.detect.runs.run_residuals import RunResiduals, limit
 from coordinator.detect.runs.run_window import RunWindow
 from coordinator.detect.runs.run_work import CHANGE_STEPS, RunWork
+from coordinator.detect.state_dict import Learner, nested, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from coordinator.detect.keeping import Memory
+    from coordinator.detect.state_dict import StateDict
     from coordinator.settings.policy import FluctuationPolicy
 
 _THE_RUN = np.zeros(1, dtype=np.intp)  # the only series
@@ -74,13 +74,13 @@ def _mean_sigmas(false_page_steps: float) -> float:
 
 
 class FluctuationTest(Learner):
-    """Memory of one attempt's step time; `policy` may be replaced while it runs. Steps must come in ascending order.
+    """State of one attempt's step time; `policy` may be replaced while it runs. Steps must come in ascending order.
 
     `outliers` is what earlier attempts of the run have shown of its long steps.
     """
 
     LEARNT = (
-        *("_level", "_imbalance_seconds", "_judged", "_settled", "_young_steps", "_raw", "_first"),
+        *("_level", "_imbalance_seconds", "_evaluated_steps", "_settled", "_young_steps", "_raw", "_first"),
         *("_last", "_noise", "_work", "outliers", "_sum", "_sum_before", "_residuals"),
     )
 
@@ -96,7 +96,7 @@ class FluctuationTest(Learner):
         self._residuals = RunResiduals()
         self._level = math.nan
         self._imbalance_seconds = 0.0
-        self._judged = 0
+        self._evaluated_steps = 0
         self._settled = 0  # steps that the level was learnt from
         self._sum = Cusum()
         self._sum_before = Cusum()  # from before a pause
@@ -107,10 +107,10 @@ class FluctuationTest(Learner):
     def step(self, sample: RunSample, step: int) -> None:
         """Take one undisturbed step."""
         self._raw.append(sample.step_seconds)
-        self._judged += 1
+        self._evaluated_steps += 1
         self._is_held_back = sample.is_held_back
         imbalance = min(max(sample.imbalance_seconds, 0.0), (1 - _NET_SHARE_MIN) * sample.step_seconds)
-        self._imbalance_seconds += (imbalance - self._imbalance_seconds) / min(self._judged, _LONG)
+        self._imbalance_seconds += (imbalance - self._imbalance_seconds) / min(self._evaluated_steps, _LONG)
         if not sample.step_seconds - imbalance > 0:
             return
         value = math.log(sample.step_seconds - imbalance)
@@ -118,7 +118,7 @@ class FluctuationTest(Learner):
         if math.isnan(self._level):
             self._begin(value)
         else:
-            self._judge(value, step)
+            self._evaluate(value, step)
 
     def begin_attempt(self) -> None:
         """Note that the run starts again: its steps are longer for a while, after its flagged warm-up as well."""
@@ -128,60 +128,60 @@ class FluctuationTest(Learner):
     def _begin(self, value: float) -> None:
         """Collect the first steps; the middle of the last of them is the run's first level."""
         policy = self.policy
-        if self._judged > min(policy.settle_steps, policy.warm_up_steps - _FIRST_STEPS_MIN):
+        if self._evaluated_steps > min(policy.settle_steps, policy.warm_up_steps - _FIRST_STEPS_MIN):
             self._first.append(value)
-        if self._judged >= policy.warm_up_steps and self._first:
+        if self._evaluated_steps >= policy.warm_up_steps and self._first:
             self._level = median(self._first)
             self._settled = len(self._first)
             for first in self._first:
                 self._noise.learn(first - self._level, policy)
 
-    def _judge(self, value: float, step: int) -> None:
-        """Judge the logarithm of one step's time."""
+    def _evaluate(self, value: float, step: int) -> None:
+        """Evaluate the logarithm of one step's time."""
         policy, work, outliers = self.policy, self._work, self.outliers
         allowed = work.rise + work.passing
-        excess = value - self._level - allowed
+        deviation = value - self._level - allowed
         if self._young_steps:
             self._young_steps -= 1
             if not self.fluctuating:
                 return
-        outliers.take(excess - self._excess, self._noise.sigma_of_mean(1), policy, learns=not self.fluctuating)
+        outliers.take(deviation - self._deviation, self._noise.sigma_of_mean(1), policy, learns=not self.fluctuating)
         if outliers.ended_pause:
             self._last.drop(outliers.ended_pause)
             self._sum = copy(self._sum_before)
-        self._last.append(step, excess, allowed)
+        self._last.append(step, deviation, allowed)
         if outliers.pause_steps == 1:
             self._sum_before = copy(self._sum)
-        self._add(excess)
+        self._add(deviation)
         if work.has_changed:
             self._noise.drop(CHANGE_STEPS)
         if not 0 < outliers.pause_steps < outliers.row_steps(policy):
-            self._residuals.take(excess, self._noise, policy.false_page_steps, outliers.weight(policy))
-            self._decide(excess, allowed)
+            self._residuals.take(deviation, self._noise, policy.false_page_steps, outliers.weight(policy))
+            self._decide(deviation, allowed)
 
-    def _add(self, excess: float) -> None:
+    def _add(self, deviation: float) -> None:
         """Move the sum on."""
         policy = self.policy
         most = (policy.alarm_sum + 1) / policy.row_min_steps * self.outliers.weight(policy)
-        score = min(excess / self._noise.sigma - policy.slack_sigmas, most)
-        self._sum.add(score, excess, _SUM_MAX_FACTOR * policy.alarm_sum)
+        score = min(deviation / self._noise.sigma - policy.slack_sigmas, most)
+        self._sum.add(score, deviation, _SUM_MAX_FACTOR * policy.alarm_sum)
 
-    def _decide(self, excess: float, allowed: float) -> None:
+    def _decide(self, deviation: float, allowed: float) -> None:
         """Raise, keep or end an alarm, and learn."""
         if not self._work.is_changing:
-            self._noise.learn(excess + allowed, self.policy)
+            self._noise.learn(deviation + allowed, self.policy)
         if self.fluctuating:
-            self._keep(excess)
+            self._keep(deviation)
         elif self._matters() or self._is_shifted or self._is_published():
             self._raise()
         if self._work.is_changing:
             if self._work.settle():
                 self._settle()
         elif not self.fluctuating:
-            self._follow(excess)
+            self._follow(deviation)
 
-    def _gate(self, steps: int) -> float:
-        """Return the mean excess of so many steps that noise explains, the level's own uncertainty included."""
+    def _limit(self, steps: int) -> float:
+        """Return the mean deviation of so many steps that noise explains, the level's own uncertainty included."""
         policy, noise = self.policy, self._noise
         factor = _mean_sigmas(policy.false_page_steps) * (policy.tail_factor if self._is_noisy else 1.0)
         learnt = min(self._settled, round(2 / policy.baseline_rate))
@@ -205,8 +205,8 @@ class FluctuationTest(Learner):
         return self._is_noisy or (is_fast and not self._is_quiet_job)
 
     def _clipped(self, steps: int) -> list[float]:
-        """Return the last excesses, none beyond what one of several should decide."""
-        return self._last.values(steps, max(self.policy.clip_sigmas * self._noise.sigma, 2 * self._gate(_SHORT)))
+        """Return the last deviations, none beyond what one of several should decide."""
+        return self._last.values(steps, max(self.policy.clip_sigmas * self._noise.sigma, 2 * self._limit(_SHORT)))
 
     def _matters(self) -> bool:
         """Whether the sum is an alarm's and the mean of some window beyond what noise explains."""
@@ -216,7 +216,7 @@ class FluctuationTest(Learner):
         last = self._clipped(_WINDOWS[-1])
         # Where long steps are common, two of three are no rare chance: then the third must matter by itself.
         is_common = self.outliers.row_steps(policy) > policy.row_min_steps
-        least = (1.0 if is_common else policy.least_share) * self._gate(_SHORT)
+        least = (1.0 if is_common else policy.least_share) * self._limit(_SHORT)
         least = max(least, policy.least_share * self._last.median(_SHORT))  # nor are two with a step of noise between
         if min(self._last.values(_SHORT, math.inf)) <= least:
             return False
@@ -237,8 +237,8 @@ class FluctuationTest(Learner):
 
     def _exceeds(self, window: list[float]) -> bool:
         """Whether the mean of some steps is beyond what noise explains, and not because of a few of them."""
-        gate = self._gate(len(window))
-        return fmean(window) > gate and median(window) > self.policy.median_share * gate
+        limit = self._limit(len(window))
+        return fmean(window) > limit and median(window) > self.policy.median_share * limit
 
     def _is_published(self) -> bool:
         """Whether PerfTracker's trigger holds now, and not because of what is over."""
@@ -249,19 +249,19 @@ class FluctuationTest(Learner):
         return min(in_a_row) > floor and fmean(self._clipped(_LONG)) > floor
 
     def _raise(self) -> None:
-        excess = self._last.median(_SHORT)
-        onset, steps = self._last.onset(excess)
-        self._alarms.add(_THE_RUN, np.array([excess], dtype=np.float32), np.array([onset]))
+        deviation = self._last.median(_SHORT)
+        onset, steps = self._last.onset(deviation)
+        self._alarms.add(_THE_RUN, np.array([deviation], dtype=np.float32), np.array([onset]))
         self.outliers.forget_row()
         self._noise.begin_era(self.policy, steps)
 
-    def _keep(self, excess: float) -> None:
+    def _keep(self, deviation: float) -> None:
         """Follow an alarm, and end it after enough quiet steps."""
         policy = self.policy
-        least = self._gate(_SHORT)
+        least = self._limit(_SHORT)
         if self._is_shifted:  # an effect that is less than noise makes of three steps
             least = min(least, self._residuals.mean)
-        is_quiet = np.array([excess < policy.clear_share * least])
+        is_quiet = np.array([deviation < policy.clear_share * least])
         self._alarms.keep(slice(None), is_quiet, np.array([self._last.median(_SHORT)], dtype=np.float32))
         if len(self._alarms.clear(policy.clear_steps)):
             self._sum.clear()
@@ -269,7 +269,7 @@ class FluctuationTest(Learner):
             self._noise.begin_era(policy, policy.clear_steps)
             self._last.keep_only(policy.clear_steps)
 
-    def _follow(self, excess: float) -> None:
+    def _follow(self, deviation: float) -> None:
         """Let the level follow what is healthy: an improvement once it lasts, everything else by a step's noise."""
         policy, sigma = self.policy, self._noise.sigma
         is_known = self._settled * policy.baseline_rate >= 1
@@ -279,11 +279,11 @@ class FluctuationTest(Learner):
             return  # nor does a shift in a job that is not quiet, however old
         if not self._is_held_back:  # else a fault that no one fixes would become what is usual, soonest in a young run
             self._settled += 1
-            self._level += max(1 / self._settled, policy.baseline_rate) * min(max(excess, -sigma), sigma)
+            self._level += max(1 / self._settled, policy.baseline_rate) * min(max(deviation, -sigma), sigma)
         if len(self._last) < _LONG or not self.is_warm:
             return
         mean = fmean(self._clipped(_LONG))
-        if mean < -self._gate(_LONG):
+        if mean < -self._limit(_LONG):
             self._level += mean
             self._last.move(mean)
             self._settled = _LONG
@@ -293,7 +293,7 @@ class FluctuationTest(Learner):
     def _settle(self) -> None:
         """Take the level at which a run settled after a change of its work, as far as the change explains it."""
         work = self._work
-        moved = self._last.median(self.policy.work_settle_steps, granted=True) - self._excess
+        moved = self._last.median(self.policy.work_settle_steps, granted=True) - self._deviation
         moved = min(max(moved, -work.fall), work.rise)
         self._level += moved
         self._last.keep_only(self.policy.work_settle_steps)
@@ -314,7 +314,7 @@ class FluctuationTest(Learner):
         policy = self.policy
         if self._is_quiet_job:
             return True
-        if not self._is_noisy and self._excess > policy.sure_factor * self._gate(_SHORT):
+        if not self._is_noisy and self._deviation > policy.sure_factor * self._limit(_SHORT):
             return True
         run, clear = self._residuals.run, self._residuals.sum > _SURE_LIMITS * limit(policy.false_page_steps)
         lasted_s = run * math.exp(self._level)
@@ -331,7 +331,7 @@ class FluctuationTest(Learner):
         return self._alarms.of(0)[1]
 
     @property
-    def _excess(self) -> float:
+    def _deviation(self) -> float:
         """By how much steps are longer, in logarithms; 0 while not fluctuating."""
         return self._alarms.of(0)[0]
 
@@ -342,13 +342,13 @@ class FluctuationTest(Learner):
 
     @property
     def is_warm(self) -> bool:
-        """Whether the run's level and its noise are known well enough to judge by."""
+        """Whether the run's level and its noise are known well enough to evaluate by."""
         return self._noise.samples >= self.policy.noise_samples
 
     @property
     def level_ratio(self) -> float:
         """How much longer steps are, 0 while not fluctuating."""
-        return math.expm1(self._excess)
+        return math.expm1(self._deviation)
 
     @property
     def excess_seconds(self) -> float:
@@ -375,15 +375,15 @@ class FluctuationTest(Learner):
         if len(last) < _PUBLISHED:
             return None
         values = last.whole()
-        excess = fmean(values) - min(values)
-        beats = excess > max(math.log1p(policy.mean_ratio), policy.mean_sigmas * self._noise.sigma)
-        return math.expm1(excess) if beats else None
+        deviation = fmean(values) - min(values)
+        beats = deviation > max(math.log1p(policy.mean_ratio), policy.mean_sigmas * self._noise.sigma)
+        return math.expm1(deviation) if beats else None
 
-    def memory(self) -> "Memory":
+    def state_dict(self) -> "StateDict":
         """Return what has been learnt, arrays by name."""
-        return super().memory() | joined({"alarms": self._alarms.memory()})
+        return super().state_dict() | nested({"alarms": self._alarms.state_dict()})
 
-    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Take back what `memory` gave; what does not fit is left alone."""
-        super().recall(memory)
-        self._alarms.recall(part_of(memory, "alarms"), len(_THE_RUN))
+    def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Restore what `state_dict` returned; what does not fit is left alone."""
+        super().load_state_dict(state)
+        self._alarms.load_state_dict(part_of(state, "alarms"), len(_THE_RUN))

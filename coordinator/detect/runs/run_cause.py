@@ -57,14 +57,15 @@ def explain_run(
     *,
     few_ranks_seconds: float = 0.0,
     longest_growth: "Mapping[str, float] | None" = None,
-    scattered_gc_seconds: float = 0.0,
+    unsynchronised_gc_seconds: float = 0.0,
 ) -> RunCause:
     """Return why steps are longer now than before.
 
     `before` and `now` hold seconds by part (`components.PARTS`); parts that either lacks are left out.
-    `few_ranks_seconds` is what the slowest ranks work longer than their peers, `scattered_gc_seconds` what collections
-    of garbage on some rank or other hold up a step: both are waiting to everybody else, and no fault of a link. So is
-    what the rank with most own work, another one in each step, works longer than before: `longest_growth` by part.
+    `few_ranks_seconds` is what the slowest ranks work longer than their peers, `unsynchronised_gc_seconds` what
+    collections of garbage on some rank or other hold up a step: both are waiting to everybody else, and no fault of a
+    link. So is what the rank with most own work, another one in each step, works longer than before: `longest_growth`
+    by part.
     """
     most = longest_growth or {}
     growth = {name: now[name] - before[name] for name in now if name in before}
@@ -72,13 +73,13 @@ def explain_run(
     total = _step_growth(growth)
     measured = {name: value for name, value in growth.items() if name not in (SELF, WAIT)}
     own = slowed_alike(measured, before, views.get(OFF_CPU))
-    if scattered_gc_seconds > 0:
-        measured[GC] = measured.get(GC, 0.0) + scattered_gc_seconds
-        own[GC] = own.get(GC, 0.0) + scattered_gc_seconds
+    if unsynchronised_gc_seconds > 0:
+        measured[GC] = measured.get(GC, 0.0) + unsynchronised_gc_seconds
+        own[GC] = own.get(GC, 0.0) + unsynchronised_gc_seconds
     measured = dict(sorted(measured.items(), key=lambda item: -item[1]))
     own = dict(sorted(own.items(), key=lambda item: -item[1]))
     few_ranks_seconds = max(few_ranks_seconds, most.get(SELF, 0.0) - growth.get(SELF, 0.0), 0.0)
-    waiting = growth.get(WAIT, 0.0) - few_ranks_seconds - max(scattered_gc_seconds, 0.0)
+    waiting = growth.get(WAIT, 0.0) - few_ranks_seconds - max(unsynchronised_gc_seconds, 0.0)
     cause, explained, rest = UNKNOWN, 0.0, total
     largest = next(iter(own), UNKNOWN)
     turns = slowed_alike({name: most[name] for name in own if name in most}, before, most.get(OFF_CPU))

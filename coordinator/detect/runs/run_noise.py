@@ -9,7 +9,7 @@ from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING
 
-from coordinator.detect.keeping import Learner
+from coordinator.detect.state_dict import Learner
 
 if TYPE_CHECKING:
     from coordinator.settings.policy import FluctuationPolicy
@@ -47,7 +47,7 @@ class _Spread(Learner):
 
 
 class SeriesNoise(Learner):
-    """Memory of the noise of one series; values of different eras, as before and in a fault, are never compared.
+    """State of the noise of one series; values of different eras, as before and in a fault, are never compared.
 
     Neighbours are compared at once, so that a series that turns noisy is known as such. Far values are held back until
     a fault among them would have been reported: a shift is no noise, but to a long lag it looks like that.

@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING
 
 from coordinator.detect.error_budget import steps_between
-from coordinator.detect.keeping import Learner
+from coordinator.detect.state_dict import Learner
 
 if TYPE_CHECKING:
     from coordinator.settings.policy import FluctuationPolicy
@@ -23,7 +23,7 @@ _ROW_STEPS_MAX = 20
 
 
 class Outliers(Learner):
-    """Memory of one run's outliers, and of the very long ones among them that may be a pause."""
+    """State of one run's outliers, and of the very long ones among them that may be a pause."""
 
     LEARNT = ("_steps", "_share", "_again_share", "_row", "_pause")
 
@@ -36,17 +36,17 @@ class Outliers(Learner):
         self.ended_pause = 0
         """Steps of the pause that the last step ended, 0 for none."""
 
-    def take(self, excess: float, sigma: float, policy: "FluctuationPolicy", *, learns: bool) -> None:
-        """Take one step's excess over what steps last now; whether it is far out is judged by `sigma`."""
+    def take(self, deviation: float, sigma: float, policy: "FluctuationPolicy", *, learns: bool) -> None:
+        """Take one step's deviation over what steps last now; whether it is far out is evaluated by `sigma`."""
         self.ended_pause = 0
-        if excess > max(math.log1p(policy.pause_ratio), policy.clip_sigmas * sigma):
+        if deviation > max(math.log1p(policy.pause_ratio), policy.clip_sigmas * sigma):
             self._pause += 1
         elif self._pause:
             self.ended_pause = self._pause if self._pause < self.row_steps(policy) else 0
             self._pause = 0
         if not learns:
             return
-        if excess > policy.outlier_sigmas * sigma:
+        if deviation > policy.outlier_sigmas * sigma:
             self._row += 1
             return
         self._learn_row(self._row)

@@ -21,7 +21,7 @@ _SUM_MAX_FACTOR = 2.0  # times the limit: a sum that grows for ever never comes 
 
 
 class RunResiduals(Cusum):
-    """Memory of one run's sum of residuals; excesses are logarithms."""
+    """State of one run's sum of residuals; deviations are logarithms."""
 
     LEARNT = (*Cusum.LEARNT, "_before")
 
@@ -29,12 +29,12 @@ class RunResiduals(Cusum):
         super().__init__()
         self._before = 0.0
 
-    def take(self, excess: float, noise: "SeriesNoise", false_page_steps: float, outlier_weight: float) -> None:
-        """Take one step's excess over the run's level; a long step counts less where those are common."""
+    def take(self, deviation: float, noise: "SeriesNoise", false_page_steps: float, outlier_weight: float) -> None:
+        """Take one step's deviation over the run's level; a long step counts less where those are common."""
         alike = noise.correlation
-        residual = (excess - alike * self._before) / (noise.sigma * math.sqrt(1 - alike**2))
-        self._before = excess
-        self.add(min(residual - _SLACK, _MOST * outlier_weight), excess, _SUM_MAX_FACTOR * limit(false_page_steps))
+        residual = (deviation - alike * self._before) / (noise.sigma * math.sqrt(1 - alike**2))
+        self._before = deviation
+        self.add(min(residual - _SLACK, _MOST * outlier_weight), deviation, _SUM_MAX_FACTOR * limit(false_page_steps))
 
     def clear(self) -> None:
         """Begin again: the run's level is another one."""

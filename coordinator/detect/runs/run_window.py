@@ -1,4 +1,4 @@
-"""The last excesses of a run over what was expected of it, the youngest last.
+"""The last deviations of a run over what was expected of it, the youngest last.
 
 Pure. A change of work may be granted an allowance; once the run has settled, what was granted is replaced by what the
 change really took, in the steps that are remembered too.
@@ -11,38 +11,38 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.detect.keeping import Learner
+from coordinator.detect.state_dict import Learner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from coordinator.detect.keeping import Memory
+    from coordinator.detect.state_dict import StateDict
 
 _ONSET_SHARE = 1 / 3  # of the effect; the first steps of a drift are smaller than it
 _COLUMNS = 3
 
 
 @dataclass(slots=True)
-class _Excess:
+class _Deviation:
     step: int
     value: float
     allowed: float
 
 
 class RunWindow(Learner):
-    """The last `steps` excesses."""
+    """The last `steps` deviations."""
 
     def __init__(self, steps: int) -> None:
-        self._last: deque[_Excess] = deque(maxlen=steps)
+        self._last: deque[_Deviation] = deque(maxlen=steps)
 
     def __len__(self) -> int:
         return len(self._last)
 
     def append(self, step: int, value: float, allowed: float) -> None:
-        """Add one step's excess, `allowed` having been granted to it."""
-        self._last.append(_Excess(step, value, allowed))
+        """Add one step's deviation, `allowed` having been granted to it."""
+        self._last.append(_Deviation(step, value, allowed))
 
     def drop(self, steps: int) -> None:
         """Forget the last steps."""
@@ -55,15 +55,15 @@ class RunWindow(Learner):
             self._last.popleft()
 
     def values(self, steps: int, limit: float) -> list[float]:
-        """Return the last excesses, none further from zero than `limit`."""
+        """Return the last deviations, none further from zero than `limit`."""
         return [min(max(item.value, -limit), limit) for item in list(self._last)[-steps:]]
 
     def median(self, steps: int, *, granted: bool = False) -> float:
-        """Return the middle of the last excesses, what was granted to them included if asked for."""
+        """Return the middle of the last deviations, what was granted to them included if asked for."""
         return median(item.value + granted * item.allowed for item in list(self._last)[-steps:])
 
     def whole(self) -> list[float]:
-        """Return all excesses over the run's level, what was granted included."""
+        """Return all deviations over the run's level, what was granted included."""
         return [item.value + item.allowed for item in self._last]
 
     def move(self, by: float) -> None:
@@ -81,14 +81,14 @@ class RunWindow(Learner):
         begin = min(begin, len(self._last) - 1)
         return self._last[begin].step, len(self._last) - begin
 
-    def memory(self) -> "Memory":
+    def state_dict(self) -> "StateDict":
         """Return everything, as one array of shape (n_steps, 3)."""
         figures = [(item.step, item.value, item.allowed) for item in self._last]
         return {"steps": np.array(figures, dtype=np.float64).reshape(-1, _COLUMNS)}
 
-    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Take back what `memory` gave, if it fits."""
-        steps = memory.get("steps")
+    def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Restore what `state_dict` returned, if it fits."""
+        steps = state.get("steps")
         if steps is not None and steps.shape[1:] == (_COLUMNS,):
             self._last.clear()
-            self._last.extend(_Excess(int(step), *figures) for step, *figures in steps.astype(np.float64).tolist())
+            self._last.extend(_Deviation(int(step), *figures) for step, *figures in steps.astype(np.float64).tolist())

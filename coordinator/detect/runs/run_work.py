@@ -11,13 +11,13 @@ from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING
 
-from coordinator.detect.keeping import Learner
 from coordinator.detect.runs.run_noise import SeriesNoise
+from coordinator.detect.state_dict import Learner
 
 if TYPE_CHECKING:
     from coordinator.settings.policy import FluctuationPolicy
 
-_FIRST_STEPS = 16  # whose mean is the first level; a run is not judged so early
+_FIRST_STEPS = 16  # whose mean is the first level; a run is not evaluated so early
 CHANGE_STEPS = 3  # work that differs in the median of so many steps has changed
 _JITTER_SIGMAS = 3.0
 _JITTER_MIN_RATIO = 0.005  # work that differs less teaches no slope: the step's noise is larger
@@ -27,7 +27,7 @@ _SLOPE_DOUBT = 0.003  # squared changes of work, summed over the memory, from wh
 
 
 class RunWork(Learner):
-    """Memory of one run's work, in logarithms."""
+    """State of one run's work, in logarithms."""
 
     LEARNT = ("_level", "_steps", "_squares", "_products", "_settling", "rise", "fall", "_offsets", "_jitter")
 

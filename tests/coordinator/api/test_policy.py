@@ -52,12 +52,12 @@ async def test_a_threshold_changes_the_verdict_of_a_run_in_progress(site):
     assert answer["changed"][0] == {"run": "", "name": "excess.floor_ratio", "before": 0.025, "after": 0.2}
     play(site.runs, SMALL, 0, 90)
     run = site.runs.by_name["job"]
-    judge, judged = run.judge, run.machine.judgement
+    detector, judged = run.detector, run.machine.step_result
     assert (slow_ranks(site), judged.is_warm) == ([], True)
     await ask(site, "PATCH", POLICY, {"excess.floor_ratio": 0.025})
     play(site.runs, SMALL, 90, 98)
     assert slow_ranks(site) == [2]
-    assert run.judge is judge
+    assert run.detector is detector
     (incident,) = run.machine.tracker.incidents.values()
     assert incident.explanation["thresholds"]["excess.floor_ratio"] == 0.025
 

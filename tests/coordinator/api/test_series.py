@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.decide.memory import RunMemory
+from coordinator.decide.saved_run import SavedRun
 from coordinator.record.step_series import INTERVALS_MAX
 from coordinator.store import Store
 from tests.coordinator.test_runs import FAULTY, play, runs, two_nodes
@@ -47,7 +47,7 @@ def test_a_restarted_coordinator_goes_on_with_the_series(tmp_path):
     memory = watch.by_name["job"].memory(with_learnt=False, with_series=True)
     store = Store(str(tmp_path))
     store.keep([], {"job": memory})
-    store.keep([], {"job": RunMemory()})  # without a series: the last one stays
+    store.keep([], {"job": SavedRun()})  # without a series: the last one stays
     memories = store.load_runs()
     later = runs(memories)
     two_nodes(later)

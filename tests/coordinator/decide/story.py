@@ -7,7 +7,7 @@ from coordinator.settings.policy import Policy
 from lockstep.contracts.domains import from_degrees
 from lockstep.contracts.messages import TraceSummary
 from lockstep.diagnosis.verdict import Advice
-from tests.coordinator.conftest import finding, judged
+from tests.coordinator.conftest import evaluated, finding
 
 T = 1_000_000.0
 POLICY = Policy()
@@ -47,8 +47,8 @@ class Story:
         self.log += [type(instruction).__name__ for instruction in given]
         return given
 
-    def judge(self, step, *findings, **more):
-        return self.feed(ev.StepJudgedEvent, judgement=judged(step, *findings, **more))
+    def evaluate(self, step, *findings, **more):
+        return self.feed(ev.StepEvaluatedEvent, step_result=evaluated(step, *findings, **more))
 
     def diagnosed(self, incident_id, function="train.py(10): forward"):
         return self.feed(
@@ -74,6 +74,6 @@ def found(policy=POLICY, **more):
     """Return a story up to its first incident, at step 62."""
     story = Story(policy)
     for step in (60, 61):
-        story.judge(step, step_seconds=0.1)
-    story.judge(62, finding(**more), step_seconds=0.1)
+        story.evaluate(step, step_seconds=0.1)
+    story.evaluate(62, finding(**more), step_seconds=0.1)
     return story

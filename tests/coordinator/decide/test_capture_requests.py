@@ -33,17 +33,17 @@ def test_without_a_capture_the_cause_is_still_diagnosed(policy, why):
 def test_one_capture_at_a_time_and_a_cooldown_between_two():
     """A second incident waits for the first capture and for the cooldown, then has its own."""
     story = found()
-    story.judge(80, finding(), finding(1, cause="data", onset=78))
+    story.evaluate(80, finding(), finding(1, cause="data", onset=78))
     assert story.log.count("RequestCapture") == 1
     request = story.machine.captures.current.request_id
     for rank in (2, 0, 1):
         story.feed(ev.SummaryEvent, summary=summary(rank, request))
     story.diagnosed(story.incident.id)
     assert story.state == "suspect"
-    story.judge(81, finding(), finding(1, cause="data", onset=78))
+    story.evaluate(81, finding(), finding(1, cause="data", onset=78))
     assert story.log.count("RequestCapture") == 1
     story.now += POLICY.profile.cooldown_seconds
-    (order,) = story.judge(82, finding(), finding(1, cause="data", onset=78))
+    (order,) = story.evaluate(82, finding(), finding(1, cause="data", onset=78))
     assert order.request.ranks == [1, 0, 3]
     assert story.state == "profiling"
 
@@ -52,7 +52,7 @@ def test_a_request_without_an_answer_expires():
     """No summary in time: the incident notes it and is diagnosed without one."""
     story = found()
     story.now += 1000
-    story.judge(63, finding())
+    story.evaluate(63, finding())
     assert story.log[-2:] == ["UpdateIncident", "Diagnose"]
     assert story.machine.captures.current is None
     assert any("expired" in line for line in story.incident.profile_evidence)
@@ -115,9 +115,9 @@ def test_groups_and_runs_are_captured():
     story = Story()
     slower = finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None)
     for step in range(62, 62 + POLICY.run.join_steps):
-        story.judge(step, slower)
+        story.evaluate(step, slower)
     assert story.log == ["OpenIncident"]
-    (order,) = story.judge(62 + POLICY.run.join_steps, slower)
+    (order,) = story.evaluate(62 + POLICY.run.join_steps, slower)
     assert order.request.shapes
     assert (story.machine.captures.current.suspects, story.state) == ((0, 1, 2, 3), "profiling")
 
@@ -127,13 +127,13 @@ def test_a_capture_of_the_wrong_ranks_explains_nothing():
     slower = finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None)
     story = Story(replace(POLICY, profile=ProfilePolicy(job_ranks=1, peers=0), run=replace(POLICY.run, join_steps=5)))
     for step in range(62, 68):
-        story.judge(step, slower)
+        story.evaluate(step, slower)
     assert story.machine.captures.current.ranks == (0,)
-    story.judge(67, slower, finding(onset=62))
+    story.evaluate(67, slower, finding(onset=62))
     story.feed(ev.SummaryEvent, summary=summary(0, story.machine.captures.current.request_id))
     assert (story.state, story.incident.ranks, story.incident.diagnosed) == ("suspect", (2,), False)
     story.now += POLICY.profile.cooldown_seconds
-    story.judge(70, slower, finding(onset=62))
+    story.evaluate(70, slower, finding(onset=62))
     assert story.machine.captures.current.ranks == (2,)
 
 
@@ -142,7 +142,7 @@ def test_an_operator_can_ask_for_a_capture():
     story = Story()
     (refused,) = story.feed(ev.CaptureAskedEvent, ranks=(1,), steps=5)
     assert refused.reason == "the run is warming"
-    story.judge(60)
+    story.evaluate(60)
     (order,) = story.feed(ev.CaptureAskedEvent, ranks=(1, 3), steps=5, shapes=True)
     request = order.request
     assert (request.ranks, request.steps, request.shapes, story.state) == ([1, 3], 5, True, "healthy")

@@ -29,9 +29,9 @@ def of(form, instructions):
 
 
 def quiet(story, first_step):
-    """Judge healthy steps until the incident closes; return the instructions of that step and its number."""
+    """Evaluate healthy steps until the incident closes; return the instructions of that step and its number."""
     for step in range(first_step, first_step + POLICY.run.recover_steps):
-        given = story.judge(step)
+        given = story.evaluate(step)
     return given, step
 
 
@@ -63,9 +63,9 @@ def test_an_incident_closes_when_its_fault_ends_and_the_next_fault_is_a_new_one(
     assert (taken_back.request_id, tuple(taken_back.ranks)) == (request.request_id, request.ranks)
     assert taken_back.is_withdrawn
     assert story.machine.captures.current is None
-    story.judge(step + 1)
+    story.evaluate(step + 1)
     assert story.state == "healthy"
-    story.judge(step + 2, finding(onset=step + 2))
+    story.evaluate(step + 2, finding(onset=step + 2))
     assert story.incident.id != first.id
     assert story.log.count("OpenIncident") == 2
 
@@ -76,7 +76,7 @@ def test_a_capture_that_has_begun_amends_its_incident_after_that_has_closed():
     first = story.incident
     request = story.machine.captures.current
     for step in range(63, 77):
-        story.judge(step, finding())
+        story.evaluate(step, finding())
     for rank in request.ranks:
         story.feed(ev.CaptureResultEvent, answer=answer(rank, request.request_id, "running"))
     given, step = quiet(story, 81)
@@ -93,7 +93,7 @@ def test_a_capture_that_has_begun_amends_its_incident_after_that_has_closed():
         "train.py(10): forward",
     )
     assert updated.incident.profile.request_id == request.request_id
-    story.judge(step + 1)
+    story.evaluate(step + 1)
     assert story.state == "healthy"
 
 
@@ -101,7 +101,7 @@ def test_a_summary_that_comes_late_amends_an_open_incident():
     """Peers on busy nodes take longer than the wait for them: the verdict without them is replaced, not kept."""
     story = found()
     request = story.machine.captures.current.request_id
-    story.judge(76, finding())
+    story.evaluate(76, finding())
     story.feed(ev.SummaryEvent, summary=summary(2, request))
     story.now += POLICY.profile.peer_wait_seconds
     first = of(ev.Diagnose, story.feed(ev.TickEvent))[0]
@@ -126,7 +126,7 @@ def test_a_run_that_stalls_or_ends_frees_the_slot_of_its_nodes_at_once(end):
     if end == "hang":
         story.now += POLICY.run.lost_seconds + 1
         late = Hang(cause="unknown", scope="rank", ranks=(3,), domain=("dp", "dp0"), evidence=("rank 3 is late",))
-        given = story.feed(ev.StandstillEvent, hang=late)
+        given = story.feed(ev.StallEvent, hang=late)
     elif end == "restart":
         given = story.feed(ev.RestartedEvent)
     elif end == "finish":
@@ -146,7 +146,7 @@ def test_coordinator_and_exporter_share_one_deadline():
     steps_s = (capture.first_step - 62 + capture.steps) * 0.1
     assert capture.deadline_s == pytest.approx(story.now + steps_s + POLICY.profile.expire_seconds)
     other = Story()
-    other.judge(60)
+    other.evaluate(60)
     (asked,) = other.feed(ev.CaptureAskedEvent, ranks=(1,), steps=5)
     assert asked.request.deadline_seconds == pytest.approx(other.machine.captures.current.deadline_s - other.now)
 
@@ -159,8 +159,8 @@ def test_a_larger_incident_pre_empts_the_cool_down_of_a_smaller_one(seconds, is_
     for rank in (2, 0, 1):
         story.feed(ev.SummaryEvent, summary=summary(rank, request))
     story.diagnosed(story.incident.id)
-    story.judge(63, finding())
-    story.judge(80, finding(), finding(1, cause="data", onset=78, seconds=seconds, ratio=2.0))
+    story.evaluate(63, finding())
+    story.evaluate(80, finding(), finding(1, cause="data", onset=78, seconds=seconds, ratio=2.0))
     assert story.log.count("RequestCapture") == 1 + is_captured
     if is_captured:
         assert story.machine.captures.current.suspects == (1,)
@@ -177,9 +177,9 @@ def test_a_larger_incident_pre_empts_after_a_restart_of_the_coordinator_too():
 def test_the_largest_of_several_incidents_is_captured_first():
     """What costs most is asked for first, whichever opened first."""
     story = Story()
-    story.judge(60)
+    story.evaluate(60)
     small, large = finding(1, cause="data", seconds=0.01), finding(2, seconds=0.3)
-    story.judge(62, small, large)
+    story.evaluate(62, small, large)
     assert story.machine.captures.current.suspects == (2,)
 
 
@@ -187,7 +187,7 @@ def capturing(story):
     """Bring a story to its capture: the ranks have begun, and the profiler takes its time."""
     request = story.machine.captures.current
     for step in range(63, request.first_step):
-        story.judge(step, finding(), step_seconds=0.1)
+        story.evaluate(step, finding(), step_seconds=0.1)
     for rank in request.ranks:
         story.feed(
             ev.CaptureResultEvent, answer=answer(rank, request.request_id, "running", first_step=request.first_step)
@@ -204,14 +204,14 @@ def test_a_capture_opens_no_hang_of_its_own():
     story = found()
     request = capturing(story)
     story.now += 30
-    assert story.feed(ev.StandstillEvent, hang=late(2)) == []
+    assert story.feed(ev.StallEvent, hang=late(2)) == []
     assert story.state == "profiling"
     story.feed(ev.SummaryEvent, summary=summary(2, request.request_id))
     story.now += POLICY.profile.peer_wait_seconds  # the capture is put away, a peer still writes
     story.feed(ev.TickEvent)
-    assert not of(ev.OpenIncident, story.feed(ev.StandstillEvent, hang=late(0)))
+    assert not of(ev.OpenIncident, story.feed(ev.StallEvent, hang=late(0)))
     story.now = request.deadline_s
-    (opened,) = of(ev.OpenIncident, story.feed(ev.StandstillEvent, hang=late(0)))
+    (opened,) = of(ev.OpenIncident, story.feed(ev.StallEvent, hang=late(0)))
     assert opened.incident.kind == "hang"
 
 
@@ -220,21 +220,21 @@ def test_a_hang_of_a_rank_that_is_not_captured_opens_at_once():
     story = found()
     capturing(story)
     story.now += POLICY.run.lost_seconds - 1
-    assert of(ev.OpenIncident, story.feed(ev.StandstillEvent, hang=late(3)))
+    assert of(ev.OpenIncident, story.feed(ev.StallEvent, hang=late(3)))
 
 
 def test_a_hang_before_the_capture_began_opens_at_once():
     """Ranks that wait for their first captured step do nothing yet."""
     story = found()
     story.now += 30
-    assert of(ev.OpenIncident, story.feed(ev.StandstillEvent, hang=late(2)))
+    assert of(ev.OpenIncident, story.feed(ev.StallEvent, hang=late(2)))
 
 
 def test_evidence_is_of_one_time():
     """What was measured when the capture began is held against it, not what is left of the fault when it is read."""
     story = found(seconds=0.075)
     request = capturing(story)
-    story.judge(request.first_step + 5, finding(seconds=0.004), step_seconds=0.5)
+    story.evaluate(request.first_step + 5, finding(seconds=0.004), step_seconds=0.5)
     orders = []
     for rank in request.ranks:
         orders += of(ev.Diagnose, story.feed(ev.SummaryEvent, summary=summary(rank, request.request_id)))
@@ -247,9 +247,9 @@ def test_a_capture_of_steps_without_the_fault_explains_nothing():
     story = found()
     request = story.machine.captures.current
     for step in range(63, 73):
-        story.judge(step, finding())
+        story.evaluate(step, finding())
     for step in range(73, request.first_step):
-        story.judge(step, replace(finding(), acts=False))
+        story.evaluate(step, replace(finding(), acts=False))
     for rank in request.ranks:
         story.feed(ev.CaptureResultEvent, answer=answer(rank, request.request_id, first_step=request.first_step))
     orders = []
@@ -274,10 +274,10 @@ def test_what_lockstep_itself_slows_opens_no_incident():
     story.feed(ev.CaptureResultEvent, answer=answer(2, request.request_id, "done"))
     same_node, other_node = finding(3, cause="host", onset=78, ratio=0.3), finding(1, cause="data", onset=78)
     slower = finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None, onset=78, ratio=0.3)
-    story.judge(80, finding(), same_node, other_node, slower)
+    story.evaluate(80, finding(), same_node, other_node, slower)
     assert {each.ranks for each in story.machine.tracker.incidents.values()} == {(2,), (1,)}
     story.feed(ev.SummaryEvent, summary=summary(2, request.request_id))
-    story.judge(81, finding(), same_node, other_node)
+    story.evaluate(81, finding(), same_node, other_node)
     assert {each.ranks for each in story.machine.tracker.incidents.values()} == {(2,), (1,), (3,)}
 
 
@@ -289,7 +289,7 @@ def test_a_rank_that_is_slower_than_a_summary_makes_it_is_found_at_once(ratio, i
     story.feed(ev.AnnounceEvent, topology=topology, ranks=(0, 1, 2, 3), is_finished=False, nodes=NODES)
     request = story.machine.captures.current
     story.feed(ev.CaptureResultEvent, answer=answer(2, request.request_id, "done"))
-    story.judge(80, finding(), finding(3, cause="data", onset=78, ratio=ratio))
+    story.evaluate(80, finding(), finding(3, cause="data", onset=78, ratio=ratio))
     assert any(each.ranks == (3,) for each in story.machine.tracker.incidents.values()) == is_found
 
 
@@ -301,14 +301,14 @@ def test_a_summary_that_never_comes_excuses_nothing_after_the_deadline():
     request = story.machine.captures.current
     story.feed(ev.CaptureResultEvent, answer=answer(2, request.request_id, "done"))
     story.now = request.deadline_s
-    story.judge(80, finding(), finding(3, cause="host", onset=78, ratio=0.3))
+    story.evaluate(80, finding(), finding(3, cause="host", onset=78, ratio=0.3))
     assert len(story.machine.tracker.incidents) == 2
 
 
 def test_an_operators_capture_takes_late_summaries_too():
     """Who asked for a capture gets what comes late as well."""
     story = Story(replace(POLICY, profile=ProfilePolicy(expire_seconds=10.0)))
-    story.judge(60)
+    story.evaluate(60)
     (asked,) = story.feed(ev.CaptureAskedEvent, ranks=(1, 3), steps=3)
     request = asked.request
     story.feed(ev.SummaryEvent, summary=summary(1, request.request_id))
@@ -323,7 +323,7 @@ def test_an_operators_capture_takes_late_summaries_too():
 def test_a_leader_that_takes_over_sends_the_request_of_a_memory_capture_as_it_was():
     """Also after a restart; the time that is left counts from the first request."""
     story = Story()
-    story.judge(60)
+    story.evaluate(60)
     story.feed(ev.CaptureAskedEvent, ranks=(1, 3), steps=3)
     capture = replace(story.machine.captures.current, memory=True)
     stored = capture_from_json(capture.to_json())

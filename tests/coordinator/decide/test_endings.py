@@ -316,14 +316,14 @@ def test_a_crash_begins_in_the_step_that_its_rank_was_in(last_step, onset_step):
 def test_a_run_that_crashes_before_its_noise_is_known_has_a_step_too():
     """It has made steps, and none was compared."""
     job = Job(steps=3)
-    assert not job.machine.judgement.is_warm
+    assert not job.machine.step_result.is_warm
     job.take(announced([replace(killed(KILL), last_step=2), *[killed(TERM, 0.1)] * 3]), NOW + 1)
     (incident,) = job.incidents(ev.OpenIncident)
     assert incident.onset_step == 3
 
 
 def test_a_pair_of_coordinators_gives_a_crash_one_id():
-    """However far each has judged the run."""
+    """However far each has evaluated the run."""
     ids = set()
     for steps in (3, 20):
         job = Job(steps=steps)

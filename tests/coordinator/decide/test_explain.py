@@ -92,7 +92,7 @@ def test_a_slow_link_is_explained_in_transfers():
         ({"kind": FLUCTUATION, "cause": "data", "numbers": {"baseline_step_seconds": 0.5}}, "fluctuation.floor_ratio"),
         ({"kind": SLOW_LINK, "cause": "link", "scope": "node"}, "link.job_share"),
         ({"kind": HANG, "cause": "unknown"}, "run.hang_steps"),
-        ({"kind": "scattered_gc", "cause": "gc"}, "run.recover_steps"),
+        ({"kind": "unsynchronised_gc", "cause": "gc"}, "run.recover_steps"),
     ],
 )
 def test_what_concerns_more_than_one_rank_or_domain_is_explained_by_the_steps(values, named):
@@ -140,7 +140,7 @@ def test_a_change_is_not_before_the_incident_was_found():
 
 
 def test_without_a_step_nothing_is_made_up():
-    """A run that hangs before its first judged step has no samples."""
+    """A run that hangs before its first evaluated step has no samples."""
     described = explanation(opened(kind=HANG, domain=None), replace(scene(Scenario()), rows=()))
     assert described["samples"] == {"steps": [], "step_seconds": []}
 

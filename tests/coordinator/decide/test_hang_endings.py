@@ -79,7 +79,7 @@ def hung():
     for second in range(1, HUNG_S):
         job.tick(NOW + second)
         if second == 90:
-            late = ev.StandstillEvent(unix_s=NOW + second, cause_id="tick", hang=LATE)
+            late = ev.StallEvent(unix_s=NOW + second, cause_id="tick", hang=LATE)
             job.instructions += [each for _, out in job.runs.feed("job", late) for each in out]
     assert [each.kind for each in job.incidents(ev.OpenIncident)] == ["hang"]
     return job

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from coordinator.decide.incident_tracker import IncidentTracker
-from coordinator.decide.memory import RunMemory
 from coordinator.decide.residual_growth import residual_growth
+from coordinator.decide.saved_run import SavedRun
 from coordinator.detect.findings import FLUCTUATION, SLOW_RANK
 from coordinator.settings.run_policy import RunPolicy
-from tests.coordinator.conftest import finding, judged
+from tests.coordinator.conftest import evaluated, finding
 
 POLICY = RunPolicy()
 RANK = finding(onset=60, seconds=0.08, lost_seconds=0.08)
@@ -45,7 +45,7 @@ class Book:
     def take(self, steps, *findings):
         for step in steps:
             end_s = 1000.0 + 2 * step
-            now = replace(judged(step, *findings, reporting=8, step_seconds=2.0), unix_s=end_s)
+            now = replace(evaluated(step, *findings, reporting=8, step_seconds=2.0), unix_s=end_s)
             opened, _, _ = self.tracker.take(now, end_s)
             self.opened += [(incident.kind, step) for incident in opened]
 
@@ -135,7 +135,7 @@ def test_a_restart_of_the_coordinator_goes_on_counting():
     book.take(range(62, 110), RANK, slower(0.0))
     book.take(range(110, 120), RANK, slower(0.09))
     tracker = book.tracker
-    memory = RunMemory(incidents=tuple(tracker.incidents.values()), incidents_total=1, book=tracker.state_dict())
+    memory = SavedRun(incidents=tuple(tracker.incidents.values()), incidents_total=1, book=tracker.state_dict())
     again = Book(memory)
     again.take(range(120, 140), RANK, slower(0.09))
     assert again.opened == [(FLUCTUATION, 130)]

@@ -19,7 +19,7 @@ TOPOLOGY = from_degrees({"tp": 2, "dp": 2, "pp": 2}, 8)
 @pytest.fixture
 def incident():
     story = Story()
-    story.judge(60, finding(ranks=(1,)))
+    story.evaluate(60, finding(ranks=(1,)))
     return story.incident
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.decide import events as ev
-from coordinator.decide.incident_tracker import RunMemory
+from coordinator.decide.incident_tracker import SavedRun
 from coordinator.decide.state import RunMachine
 from coordinator.decide.transitions import TRANSITIONS, State, TransitionError, Trigger
 from coordinator.detect.hangs.hang import Hang
@@ -22,9 +22,9 @@ def test_from_a_slow_rank_to_its_function_and_back():
     """The whole way: found, profiled with a healthy peer, diagnosed, quiet, closed; every state and instruction."""
     story = Story()
     states = [story.state]
-    story.judge(60)
+    story.evaluate(60)
     states.append(story.state)
-    opened, order = story.judge(62, finding())
+    opened, order = story.evaluate(62, finding())
     request = order.request
     states.append(story.state)
     assert (opened.incident.onset_step, opened.incident.detected_step) == (60, 62)
@@ -37,7 +37,7 @@ def test_from_a_slow_rank_to_its_function_and_back():
             run="job", node="n0", rank=rank, request_id=request.request_id, state="done", cost_ns=2_000_000
         )
         assert story.feed(ev.CaptureResultEvent, answer=answer) == []
-    story.judge(80, finding())
+    story.evaluate(80, finding())
     assert story.feed(ev.SummaryEvent, summary=summary(2, request.request_id)) == []
     assert story.feed(ev.SummaryEvent, summary=summary(1, request.request_id)) == []
     updated, diagnose = story.feed(ev.SummaryEvent, summary=summary(0, request.request_id))
@@ -47,9 +47,9 @@ def test_from_a_slow_rank_to_its_function_and_back():
     (updated,) = story.diagnosed(opened.incident.id)
     states.append(story.state)
     assert (updated.incident.function, updated.incident.advice) == ("train.py(10): forward", ADVICE)
-    story.judge(81, finding())
+    story.evaluate(81, finding())
     for step in range(82, 82 + POLICY.run.recover_steps):
-        closed = story.judge(step)
+        closed = story.evaluate(step)
         states.append(story.state)
     assert closed[0].incident.closed_step == 81 + POLICY.run.recover_steps
     assert closed[0].incident.state == "closed"
@@ -70,7 +70,7 @@ def test_a_finding_opens_one_incident():
     """An incident stays the same while its finding lasts, and counts what it costs from its onset on."""
     story = found()
     for step in range(63, 70):
-        story.judge(step, finding())
+        story.evaluate(step, finding())
     assert story.log.count("OpenIncident") == 1
     assert story.machine.tracker.slow_ranks == [2]
     # 4 ranks, 50 ms a step: 3 steps up to the detection, 7 after it.
@@ -81,21 +81,21 @@ def test_a_finding_opens_one_incident():
 def test_ranks_that_fall_together_share_an_incident_and_others_do_not():
     """A slow node is one incident; another cause, or a later rank, is another."""
     story = found()
-    story.judge(63, finding(), finding(3, onset=61), finding(1, cause="data"))
+    story.evaluate(63, finding(), finding(3, onset=61), finding(1, cause="data"))
     incidents = story.machine.tracker.incidents.values()
     assert [(i.ranks, i.cause) for i in incidents] == [((2, 3), "compute"), ((1,), "data")]
-    story.judge(100, finding(), finding(3), finding(1, cause="data"), finding(0, onset=98))
+    story.evaluate(100, finding(), finding(3), finding(1, cause="data"), finding(0, onset=98))
     assert len(story.machine.tracker.incidents) == 3
 
 
 def test_a_cause_changes_only_when_another_one_holds():
     """One odd step does not rename an incident; several in a row do, until a diagnosis settled it."""
     story = found()
-    story.judge(63, finding(cause="host"))
-    story.judge(64, finding())
+    story.evaluate(63, finding(cause="host"))
+    story.evaluate(64, finding())
     assert story.incident.cause == "compute"
     for step in range(65, 65 + POLICY.run.cause_steps):
-        story.judge(step, finding(cause="data"))
+        story.evaluate(step, finding(cause="data"))
     assert story.incident.cause == "data"
 
 
@@ -103,11 +103,11 @@ def test_a_cause_changes_only_when_another_one_holds():
 def test_only_a_diagnosis_that_says_something_settles_the_cause(function, cause):
     """Without a capture, as in the replay of a log, there is no function: then what holds later is believed."""
     story = Story(replace(POLICY, profile=ProfilePolicy(enabled=False)))
-    story.judge(60, finding())
+    story.evaluate(60, finding())
     plain = {"operator": "", "evidence": (), "advice": (), "confidence": ""}
     story.feed(ev.DiagnosedEvent, incident_id=story.incident.id, function=function, **plain)
     for step in range(61, 61 + POLICY.run.cause_steps):
-        story.judge(step, finding(cause="data"))
+        story.evaluate(step, finding(cause="data"))
     assert story.incident.cause == cause
 
 
@@ -115,20 +115,20 @@ def test_only_a_diagnosis_that_says_something_settles_the_cause(function, cause)
 def test_an_incident_keeps_its_cause_unless_another_one_is_known(cause, acts):
     """In the steps before it closes nothing is longer any more; and that no part explains it is no other cause."""
     story = Story(replace(POLICY, profile=ProfilePolicy(enabled=False)))
-    story.judge(60, finding())
+    story.evaluate(60, finding())
     for step in range(61, 62 + POLICY.run.cause_steps):
-        story.judge(step, finding(cause=cause, acts=acts))
+        story.evaluate(step, finding(cause=cause, acts=acts))
     assert story.incident.cause == "compute"
 
 
 def test_disturbed_steps_and_steps_before_noise_is_known_change_nothing():
-    """A finding of a step that is not judged opens nothing, and quiet ones close nothing."""
+    """A finding of a step that is not evaluated opens nothing, and quiet ones close nothing."""
     story = Story()
-    story.judge(10, finding(), warm=False)
+    story.evaluate(10, finding(), warm=False)
     assert (story.state, story.log) == ("warming", [])
     story = found()
     for step in range(63, 90):
-        story.judge(step, disturbed=True)
+        story.evaluate(step, disturbed=True)
     assert story.machine.tracker.has_active
 
 
@@ -137,21 +137,21 @@ def test_a_relapse_goes_on_with_the_same_incident():
     story = found(replace(POLICY, profile=ProfilePolicy(enabled=False)))
     story.diagnosed(story.incident.id)
     for step in range(63, 67):
-        story.judge(step)
+        story.evaluate(step)
     assert story.state == "recovering"
-    story.judge(67, finding())
+    story.evaluate(67, finding())
     assert story.state == "diagnosed"
     assert story.log.count("OpenIncident") == 1
 
 
 def test_silence_is_lost_and_steps_bring_it_back():
-    """A run without steps is lost, its capture given up; its next steps are judged as before."""
+    """A run without steps is lost, its capture given up; its next steps are evaluated as before."""
     story = found()
     story.now += POLICY.run.lost_seconds
     story.feed(ev.TickEvent)
     assert story.state == "lost"
     assert story.machine.captures.current is None
-    story.judge(63, finding())
+    story.evaluate(63, finding())
     assert story.state in ("suspect", "profiling")
     story.now += POLICY.run.lost_seconds
     story.feed(ev.TickEvent)
@@ -174,22 +174,22 @@ def test_a_hang_stays_open_while_its_processes_live():
     story.feed(ev.TickEvent)
     story.now += POLICY.run.lost_seconds + 1
     hang = Hang(cause="unknown", scope="rank", ranks=(2,), domain=("dp", "dp0"), evidence=("rank 2 is late",))
-    story.feed(ev.StandstillEvent, hang=hang)
+    story.feed(ev.StallEvent, hang=hang)
     assert story.state == "hung"
     story.now += 10 * POLICY.run.lost_keep_seconds
     assert story.feed(ev.TickEvent, is_alive=True) == []
     assert [type(i).__name__ for i in story.feed(ev.TickEvent)] == ["CloseIncident", "ForgetRun"]
 
 
-def test_a_restart_keeps_incidents_until_the_new_attempt_was_judged():
+def test_a_restart_keeps_incidents_until_the_new_attempt_was_evaluated():
     """The same hardware may be slow again: an incident goes on, or closes when the new attempt is quiet."""
     for again in (True, False):
         story = found()
         story.feed(ev.RestartedEvent)
         assert story.state == "warming"
-        story.judge(5, warm=False)
+        story.evaluate(5, warm=False)
         for step in range(21, 40):
-            story.judge(step, *([finding(onset=20)] if again else []))
+            story.evaluate(step, *([finding(onset=20)] if again else []))
         assert story.log.count("OpenIncident") == 1
         assert len(story.machine.tracker.incidents) == int(again)
 
@@ -200,7 +200,7 @@ def test_the_end_of_a_run_closes_its_incidents():
     finished = {"topology": from_degrees({"dp": 4}, 4), "ranks": (0, 1, 2, 3), "is_finished": True}
     assert [type(i).__name__ for i in story.feed(ev.AnnounceEvent, **finished)] == ["WithdrawCapture", "CloseIncident"]
     assert story.state == "finished"
-    assert story.judge(63, finding()) == []
+    assert story.evaluate(63, finding()) == []
     story.now += POLICY.run.keep_seconds
     assert [type(i).__name__ for i in story.feed(ev.TickEvent)] == ["ForgetRun"]
 
@@ -209,10 +209,10 @@ def test_a_restart_of_the_coordinator_repeats_nothing():
     """With its memory, a new machine goes on with the open incident, its budget and its counts."""
     before = found()
     memory = before.machine.memory()
-    story = Story(memory=RunMemory(**{name: getattr(memory, name) for name in memory.__dataclass_fields__}))
-    story.judge(70)
+    story = Story(memory=SavedRun(**{name: getattr(memory, name) for name in memory.__dataclass_fields__}))
+    story.evaluate(70)
     assert story.state == "recovering"
-    story.judge(71, finding())
+    story.evaluate(71, finding())
     assert "OpenIncident" not in story.log
     assert story.incident.id == before.incident.id
     assert story.machine.tracker.incidents_total == 1
@@ -237,7 +237,7 @@ def test_same_events_give_the_same_instructions():
 
     def play():
         story = found()
-        given = [story.judge(step, finding(), finding(1, cause="data")) for step in range(63, 80)]
+        given = [story.evaluate(step, finding(), finding(1, cause="data")) for step in range(63, 80)]
         return given, story.machine.memory()
 
     assert play() == play()

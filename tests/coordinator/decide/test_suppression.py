@@ -7,19 +7,19 @@ import pytest
 from coordinator.decide.incident_tracker import IncidentTracker
 from coordinator.detect.findings import FLUCTUATION, SLOW_LINK
 from coordinator.settings.run_policy import RunPolicy
-from tests.coordinator.conftest import START_UNIX_S, finding, judged
+from tests.coordinator.conftest import START_UNIX_S, evaluated, finding
 
 LINK = finding(kind=SLOW_LINK, cause="link", scope="group", ranks=(0, 1))
 
 
 def opened(found, steps, *, step_seconds, policy=None, onset=60):
-    """Return the step at which an incident of a finding opens that a judgement has from two steps after its onset on."""
+    """Return the step at which an incident of a finding opens that a step result has from two steps after its onset on."""
     tracker = IncidentTracker("job", policy or RunPolicy(), None)
     for step in range(40, steps):
         end_s = START_UNIX_S + step * step_seconds
         findings = (replace(found, onset_step=onset),) if step >= onset + 2 else ()
-        judgement = replace(judged(step, *findings, step_seconds=step_seconds), unix_s=end_s)
-        if tracker.take(judgement, end_s)[0]:
+        step_result = replace(evaluated(step, *findings, step_seconds=step_seconds), unix_s=end_s)
+        if tracker.take(step_result, end_s)[0]:
             return step
     return None
 
@@ -41,8 +41,8 @@ def test_what_began_before_all_that_is_known_has_lasted():
     assert opened(finding(), 5000, step_seconds=0.001, onset=60) == 1059
     tracker = IncidentTracker("job", RunPolicy(), None)
     for step in range(2000):
-        tracker.take(replace(judged(step), unix_s=START_UNIX_S + step * 0.001), START_UNIX_S)
-    late = replace(judged(2000, replace(finding(), onset_step=3)), unix_s=START_UNIX_S + 2.0)
+        tracker.take(replace(evaluated(step), unix_s=START_UNIX_S + step * 0.001), START_UNIX_S)
+    late = replace(evaluated(2000, replace(finding(), onset_step=3)), unix_s=START_UNIX_S + 2.0)
     assert tracker.take(late, START_UNIX_S)[0]
 
 
@@ -60,7 +60,7 @@ def test_a_pending_rank_takes_nothing_from_an_incident_that_is_open():
         findings = [slower] if step >= 62 else []
         findings += [replace(finding(), onset_step=160)] if 162 <= step < 170 else []
         end_s = START_UNIX_S + step * 0.03
-        tracker.take(replace(judged(step, *findings, step_seconds=0.03), unix_s=end_s), end_s)
+        tracker.take(replace(evaluated(step, *findings, step_seconds=0.03), unix_s=end_s), end_s)
         acting += [(step, each.kind) for each in tracker.active if tracker.is_acting(each.id)]
     assert acting == [(step, FLUCTUATION) for step in range(93, 200)]
 
@@ -77,7 +77,7 @@ def test_a_little_more_work_of_ranks_that_wait_is_an_echo(seconds, onset, opens)
     other = replace(finding(ranks=(1,), seconds=seconds), onset_step=onset)
     for step in range(40, 120):
         findings = [each for each in (culprit, other) if step >= each.onset_step + 2]
-        tracker.take(replace(judged(step, *findings), unix_s=START_UNIX_S + 0.5 * step), START_UNIX_S + 0.5 * step)
+        tracker.take(replace(evaluated(step, *findings), unix_s=START_UNIX_S + 0.5 * step), START_UNIX_S + 0.5 * step)
     assert sorted(rank for each in tracker.incidents.values() for rank in each.ranks) == [1, 3][1 - opens :]
 
 
@@ -88,7 +88,7 @@ def test_an_incident_that_is_open_is_no_echo():
     large = replace(finding(ranks=(3,), seconds=0.27), onset_step=64)
     for step in range(40, 120):
         findings = [each for each in (small, large) if step >= each.onset_step + 2]
-        tracker.take(replace(judged(step, *findings), unix_s=START_UNIX_S + 0.5 * step), START_UNIX_S + 0.5 * step)
+        tracker.take(replace(evaluated(step, *findings), unix_s=START_UNIX_S + 0.5 * step), START_UNIX_S + 0.5 * step)
     assert tracker.slow_ranks == [1, 3]
 
 
@@ -102,7 +102,7 @@ def test_two_culprits_of_a_slower_run_may_be_found_in_one_step():
         findings = [replace(slower, onset_step=60)] if step >= 62 else []
         findings += [near, far] if step >= 65 else []
         end_s = START_UNIX_S + step
-        tracker.take(replace(judged(step, *findings, step_seconds=1.0), unix_s=end_s), end_s)
+        tracker.take(replace(evaluated(step, *findings, step_seconds=1.0), unix_s=end_s), end_s)
     assert sorted((each.kind, each.ranks) for each in tracker.incidents.values()) == [
         (SLOW_LINK, (5, 6)),
         ("slow_rank", (3,)),
@@ -123,6 +123,6 @@ def test_an_open_incident_of_the_job_goes_on_while_noise_may_explain_it_again():
     for step in range(40, 90):
         findings = [replace(slower, onset_step=60, is_sure=step < 66)] if step >= 62 else []
         end_s = START_UNIX_S + step
-        tracker.take(replace(judged(step, *findings), unix_s=end_s), end_s)
+        tracker.take(replace(evaluated(step, *findings), unix_s=end_s), end_s)
     assert [each.kind for each in tracker.active] == [FLUCTUATION]
     assert tracker.incidents_total == 1

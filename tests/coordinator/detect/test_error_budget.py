@@ -11,7 +11,7 @@ from coordinator.detect.error_budget import (
     level_sigmas,
     steps_between,
 )
-from coordinator.detect.ranks.excess import ExcessTest
+from coordinator.detect.ranks.cusum_test import CusumTest
 from coordinator.detect.ranks.intermittent import IntermittentTest
 from coordinator.detect.ranks.part_tests import as_policy
 from coordinator.detect.runs.run_outliers import Outliers
@@ -48,7 +48,7 @@ def test_a_level_is_passed_once_in_so_many_looks():
 def _limits(steps):
     """Return every limit that depends on chance, each the larger the harder an alarm is."""
     policy = Policy(budget=BudgetPolicy(false_page_steps=steps))
-    test, rng = ExcessTest([np.zeros(64, dtype=np.intp)], policy.excess), np.random.default_rng(3)
+    test, rng = CusumTest([np.zeros(64, dtype=np.intp)], policy.excess), np.random.default_rng(3)
     for step in range(30):
         test.step(0.02 * rng.standard_normal(64), step)
     intermittent, seen = IntermittentTest(8, policy.excess), 0
@@ -58,8 +58,8 @@ def _limits(steps):
             intermittent.step({3: 0.5} if step == seen % 5 else {}, 7 * seen + step)
     return {
         "parts": as_policy(policy.excess, 64).alarm_sigmas,
-        "units": test.gates.gate(np.zeros(1, dtype=np.intp), np.array([3.0]))[0],
-        "static": 1 / test.gates.static_rate,
+        "units": test.limits.limit(np.zeros(1, dtype=np.intp), np.array([3.0]))[0],
+        "static": 1 / test.limits.static_rate,
         "run_residuals": limit(policy.fluctuation.false_page_steps),
         "run_rows": float(Outliers().row_steps(policy.fluctuation)),
         "hang": 1 / attempt_chance("hang", policy.run.false_page_steps),

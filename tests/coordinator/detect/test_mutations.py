@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coordinator.detect import judge as judge_module
-from coordinator.detect.judge import Judge
-from coordinator.detect.ranks.excess import ExcessTest
+from coordinator.detect import detector as detector_module
+from coordinator.detect.detector import Detector
+from coordinator.detect.ranks.cusum_test import CusumTest
 from coordinator.detect.ranks.slow_rank import SlowRankTest
 from coordinator.settings.policy import Policy
 from tests.coordinator.scenarios import Scenario, generate
@@ -44,9 +44,9 @@ def waits_of(*kinds):
 def named(scenario, seen=as_measured):
     """Return the ranks that are named in a job, given what the detector sees of each step."""
     recording = generate(scenario)
-    judge = Judge(np.arange(recording.topology.world_size), recording.topology, Policy())
-    judgements = [judge.judge(seen(row)) for row in recording.rows()]
-    return {rank for each in judgements for f in each.findings if f.kind == "slow_rank" for rank in f.ranks}
+    detector = Detector(np.arange(recording.topology.world_size), recording.topology, Policy())
+    step_results = [detector.evaluate(seen(row)) for row in recording.rows()]
+    return {rank for each in step_results for f in each.findings if f.kind == "slow_rank" for rank in f.ranks}
 
 
 def test_own_work_names_the_culprit_alone():
@@ -71,14 +71,14 @@ def test_half_a_domain_is_named():
 
 def test_half_a_domain_needs_noise_from_differences(monkeypatch):
     """A median absolute deviation over the ranks takes half of them, slow together, for the noise of all."""
-    step = ExcessTest.step
+    step = CusumTest.step
 
-    def step_by_spread(self, excess, step_index):
-        step(self, excess, step_index)
-        deviation = np.abs(excess - np.nanmedian(excess))
+    def step_by_spread(self, deviation, step_index):
+        step(self, deviation, step_index)
+        deviation = np.abs(deviation - np.nanmedian(deviation))
         self.noise.sigma_P[:] = 1.4826 * np.nanmedian(deviation)
 
-    monkeypatch.setattr(ExcessTest, "step", step_by_spread)
+    monkeypatch.setattr(CusumTest, "step", step_by_spread)
     monkeypatch.setattr(SlowRankTest, "_is_noisy", lambda _: False)  # else each part shows it by itself
     assert named(HALF) == set()
 
@@ -90,5 +90,5 @@ def test_uneven_sequences_hide_nobody():
 
 def test_uneven_sequences_need_the_replica_effect(monkeypatch):
     """Without what a replica's ranks share taken off, the sequences are each rank's own noise, and hide the culprit."""
-    monkeypatch.setattr(judge_module, "replicas_of", lambda topology: list(range(topology.world_size)))
+    monkeypatch.setattr(detector_module, "replicas_of", lambda topology: list(range(topology.world_size)))
     assert named(UNEVEN) == set()

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coordinator.detect.judge import Judge
+from coordinator.detect.detector import Detector
 from coordinator.detect.work_figure import WorkFigure
 from coordinator.settings.policy import Policy
 from tests.coordinator.scenarios import Scenario, generate
@@ -43,7 +43,7 @@ def test_flops_that_follow_the_tokens_show_nothing_more():
 
 
 def test_constant_flops_explain_nothing():
-    """A figure that stands still while tokens change is an estimate, no measurement."""
+    """A figure that does not move while tokens change is an estimate, no measurement."""
     assert figures([{"tokens": tokens, "flops": 5e13} for tokens in (8192, 4096, 16384)]) == [8192, 4096, 16384]
 
 
@@ -63,7 +63,7 @@ def test_what_was_learnt_outlives_a_restart_of_the_coordinator():
     figure = WorkFigure()
     figures([{"flops": 5e13}, {"flops": 6e13}], figure)
     again = WorkFigure()
-    again.recall(figure.memory())
+    again.load_state_dict(figure.state_dict())
     assert figures([{"flops": 6e13}], again) == pytest.approx([9830.4], rel=1e-5)
 
 
@@ -71,7 +71,7 @@ def test_what_was_learnt_outlives_a_restart_of_the_coordinator():
 def test_steps_that_grow_with_their_flops_are_no_slower_run(flops_known):
     """Wider attention windows lengthen steps at equal tokens: explained where FLOPs are known, a slower run where not."""
     recording = generate(Scenario(degrees="dp=4", steps=160))
-    judge, fluctuating = Judge(np.arange(RANKS), recording.topology, Policy()), []
+    detector, fluctuating = Detector(np.arange(RANKS), recording.topology, Policy()), []
     for row in recording.rows():
         windows = 1.1 ** ((row.step >= 60) + (row.step >= 90))
         more = (windows - 1) * row.components["compute"]
@@ -81,6 +81,6 @@ def test_steps_that_grow_with_their_flops_are_no_slower_run(flops_known):
             self_seconds=row.self_seconds + more,
             components=row.components | {"compute": row.components["compute"] + more},
         )
-        judged = judge.judge(amounts(longer, flops=5e13 * windows if flops_known else None))
-        fluctuating.append(judged.fluctuating)
+        evaluated = detector.evaluate(amounts(longer, flops=5e13 * windows if flops_known else None))
+        fluctuating.append(evaluated.fluctuating)
     assert any(fluctuating) != flops_known

@@ -98,7 +98,7 @@ def test_the_periods_meet_shortly_before_the_onset():
     watch.note()
     watch.tick()
     _, periods, now_s = watch.reader.asked[0]
-    step_s = watch.runs.by_name["job"].machine.judgement.recent_step_seconds
+    step_s = watch.runs.by_name["job"].machine.step_result.recent_step_seconds
     onset_s = watch.incident.opened_unix_ns * 1e-9 - 2 * step_s
     assert periods.before_end_s == periods.after_start_s == pytest.approx(onset_s - GUARD_S)
     assert periods.before_end_s - periods.before_start_s == pytest.approx(BEFORE_S)

@@ -12,7 +12,7 @@ from coordinator.expected.healthy import KeptWindow, kept_from_json, kept_to_jso
 from coordinator.store import Store
 from lockstep.contracts.errors import MalformedError
 from lockstep.simulator.calibration.measured import OperatorTimes
-from tests.coordinator.conftest import judged
+from tests.coordinator.conftest import evaluated
 from tests.coordinator.expected.test_expectation import FAULTY, ROWS, TEXT, TOPOLOGY, Watch, answer, see
 from tests.coordinator.test_runs import NOW, two_nodes
 from tests.simulator.calibration.test_operator_split import share_of, summary_of
@@ -174,7 +174,7 @@ def test_what_was_captured_outlives_a_restart(tmp_path):
     found = store.load_windows()
     store.close()
     assert (found["job"].operators, found["other"].operators) == (operators, None)
-    (due,) = Expectation(JOB, found["job"]).see(ROWS[0], judged(0), TOPOLOGY, "")
+    (due,) = Expectation(JOB, found["job"]).see(ROWS[0], evaluated(0), TOPOLOGY, "")
     assert due.operators == operators
     models = [fit_model(JOB, order.window, operators), fit_model(JOB, due.window, due.operators)]
     assert models[0].parameters == models[1].parameters

@@ -18,7 +18,7 @@ from lockstep.contracts.domains import from_degrees, pack_ranks
 from lockstep.contracts.errors import ConfigError, MalformedError
 from lockstep.contracts.messages import GroupInfo
 from lockstep.simulator.calibration.measured import STEPS_MIN
-from tests.coordinator.conftest import START_UNIX_S, announce, finding, judged
+from tests.coordinator.conftest import START_UNIX_S, announce, evaluated, finding
 from tests.coordinator.detect.ranks.test_slow_rank import DATA, recorded
 from tests.coordinator.scenarios import Scenario, generate
 from tests.coordinator.test_runs import NOW, runs, two_nodes
@@ -181,7 +181,7 @@ def see(expectation, *, rows=ROWS, first=0, last=None, topology=TOPOLOGY, **more
     """Return what is due after healthy steps."""
     due = []
     for row in rows[first:last]:
-        result = judged(row.step, step_seconds=float(np.nanmedian(row.duration)), **more)
+        result = evaluated(row.step, step_seconds=float(np.nanmedian(row.duration)), **more)
         due += expectation.see(row, result, topology, "step")
     return due
 
@@ -199,18 +199,18 @@ def test_steps_with_a_finding_teach_nothing():
     """A fault that lasts is never what is expected."""
     expectation = Expectation(TEXT)
     for row in ROWS:
-        assert expectation.see(row, judged(row.step, finding()), TOPOLOGY, "step") == []
+        assert expectation.see(row, evaluated(row.step, finding()), TOPOLOGY, "step") == []
 
 
 def test_a_window_that_drifts_waits_for_a_better_one():
     """The reason states that meanwhile; half of the window is seen again."""
     expectation = Expectation(TEXT)
     for number, row in enumerate(ROWS[:WINDOW_STEPS]):
-        assert expectation.see(row, judged(row.step, step_seconds=1 + number / 40), TOPOLOGY, "") == []
+        assert expectation.see(row, evaluated(row.step, step_seconds=1 + number / 40), TOPOLOGY, "") == []
     assert expectation.state == "waiting"
     assert "second half" in expectation.reason
     later = [replace(row, step=row.step + 100, end_unix_s=row.end_unix_s + 100) for row in ROWS]
-    due = [expectation.see(row, judged(row.step, step_seconds=2.0), TOPOLOGY, "") for row in later[:WINDOW_STEPS]]
+    due = [expectation.see(row, evaluated(row.step, step_seconds=2.0), TOPOLOGY, "") for row in later[:WINDOW_STEPS]]
     assert sum(map(len, due)) == 1
 
 
@@ -262,7 +262,7 @@ def test_a_window_that_was_kept_is_fitted_at_the_first_step():
     (order,) = see(Expectation(TEXT))
     kept = KeptWindow(digest=TEXT.digest, window=order.window)
     again = Expectation(TEXT, kept)
-    (due,) = again.see(ROWS[0], judged(0, finding()), TOPOLOGY, "")
+    (due,) = again.see(ROWS[0], evaluated(0, finding()), TOPOLOGY, "")
     assert due.window is order.window
     other = Expectation(replace(TEXT, text=SPEC + "# other\n"), kept)
     assert see(other, last=10) == []

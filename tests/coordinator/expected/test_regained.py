@@ -121,7 +121,7 @@ def test_no_more_is_promised_than_the_step_has_grown_by():
 def test_scattered_collections_promise_what_collecting_together_saves():
     """Not all that they cost: ranks still have to collect."""
     numbers = {"lost_seconds": 0.02, "saving_seconds": 0.015, "lost_ratio": 0.1}
-    found = replace(SLOWER, kind="scattered_gc", cause="gc", numbers=numbers)
+    found = replace(SLOWER, kind="unsynchronised_gc", cause="gc", numbers=numbers)
     (repair,) = Expectation().repairs([found], "")
     assert repair.prediction.gain_ratio == pytest.approx(0.015 / 0.22)
 
@@ -154,12 +154,12 @@ def test_another_cause_takes_the_gain_of_the_first_with_it():
     watch = Slower("data")
     book = watch.run.machine.tracker
     (found,) = book.incidents.values()
-    judgement = watch.run.machine.judgement
-    other = [replace(each, cause="host") for each in judgement.findings]
+    step_result = watch.run.machine.step_result
+    other = [replace(each, cause="host") for each in step_result.findings]
     for step in range(book.policy.cause_steps):
         assert book.incidents[found.id].prediction is not None
         book.take(
-            replace(judgement, step=judgement.step + 1 + step, findings=tuple(other)), found.opened_unix_ns, set()
+            replace(step_result, step=step_result.step + 1 + step, findings=tuple(other)), found.opened_unix_ns, set()
         )
     after = book.incidents[found.id]
     assert (after.cause, after.prediction) == ("host", None)

@@ -19,10 +19,10 @@ def lead(*coordinators):
         each._leadership.update(time.time() + 3)
 
 
-async def judged(coordinator, step):
+async def evaluated(coordinator, step):
     await until(lambda: "job" in coordinator._runs.by_name)
     machine = coordinator._runs.by_name["job"].machine
-    await until(lambda: machine.judgement is not None and machine.judgement.step == step)
+    await until(lambda: machine.step_result is not None and machine.step_result.step == step)
 
 
 async def test_a_slow_receiver_delays_nothing_and_a_restart_sends_nothing_again(tmp_path):
@@ -41,11 +41,11 @@ async def test_a_slow_receiver_delays_nothing_and_a_restart_sends_nothing_again(
             await until(coordinator._bus.connected.is_set)
             lead(coordinator)
             await play(wire, 0, 50, now)
-            await judged(coordinator, 49)
+            await evaluated(coordinator, 49)
             coordinator.on_tick(time.time())
             await until(lambda: receiver.requests)
             await play(wire, 50, 60, now)
-            await judged(coordinator, 59)
+            await evaluated(coordinator, 59)
             gate.set()
             counts = coordinator._notifier.senders["webhook"].counts
             await until(lambda: counts["sent"] == 1)
@@ -64,7 +64,7 @@ async def test_a_slow_receiver_delays_nothing_and_a_restart_sends_nothing_again(
             await until(coordinator._bus.connected.is_set)
             lead(coordinator)
             await play(wire, 60, 70, now)
-            await judged(coordinator, 69)
+            await evaluated(coordinator, 69)
             assert coordinator._runs.by_name["job"].machine.tracker.incidents
             coordinator.on_tick(time.time())
             assert coordinator._leadership.leads
@@ -87,7 +87,7 @@ async def test_of_a_pair_the_leader_alone_sends(tmp_path):
             assert (first._leadership.leads, second._leadership.leads) == (True, False)
             await play(wire, 0, 50, now)
             for each in (first, second):
-                await judged(each, 49)
+                await evaluated(each, 49)
                 each.on_tick(time.time())
             await until(lambda: first._notifier.senders["webhook"].counts["sent"] == 1)
             (kept,) = second._notifier._waiting["webhook"]

@@ -75,7 +75,7 @@ def test_records_of_a_job_of_one_group_call_it_world(degrees):
 
 
 def test_restarts_and_pauses_are_no_incidents_and_lose_no_step():
-    """A rollback after minutes, checkpoints and evaluations: every step of both attempts is judged, nothing is reported."""
+    """A rollback after minutes, checkpoints and evaluations: every step of both attempts is evaluated, nothing is reported."""
     restarted = job(faults=(), steps=200, interruptions=Interruptions(restart_at=120, missing=0.0, late=0.0))
     recording = generate_job(restarted)
     outcome = replay(recording.log(), recording.topology, POLICY)

@@ -171,11 +171,11 @@ def test_a_detector_that_is_off_says_nothing(policy):
 
 
 def test_ranks_that_record_further_steps_do_not_hang():
-    """One rank whose records do not come holds the judging up, not the run."""
+    """One rank whose records do not come holds the evaluating up, not the run."""
     watch = stepping(Policy())
     watch.take(HEALTHY.batch(40, 50, ranks=(0, 1, 3)), NOW + 42)
     run = watch.by_name["job"]
-    assert is_going_on(run.timeline, run.machine.judgement.step)
+    assert is_going_on(run.timeline, run.machine.step_result.step)
     assert kinds(watch.tick(NOW + 46)) == []
     liar = stepping(Policy())
     liar.take(HEALTHY.batch(40, 50, ranks=(2,)), NOW + 40)
@@ -216,7 +216,7 @@ def test_progress_of_many_nodes_is_put_together_quickly():
     ids=["of two", "the other", "alone", "next to one that counts no steps", "next to one that waits for it"],
 )
 def test_a_verdict_by_steps_says_whether_a_host_is_late_as_a_whole(last_steps, ranks, is_of_hosts):
-    """Its ranks' records come in one batch, those of a rank that stands still since long are none."""
+    """Its ranks' records come in one batch, those of a rank that does not move since long are none."""
     hosts = ((0,), (1,), (2, 3)) if last_steps[0] > 5 else ((0, 1), (2, 3))
     book = Book(*(announce(*own, node=f"n{host}") for host, own in enumerate(hosts)))
     timeline = SimpleNamespace(ranks=np.arange(4), last_steps=np.array(last_steps))

@@ -32,7 +32,7 @@ def found(recording, *, moved=None):
 
 
 class Job:
-    """A generated job before a test of its links. A late record is judged without."""
+    """A generated job before a test of its links. A late record is evaluated without."""
 
     def __init__(self, scenario, *, seconds=1.0):
         self.recording = model.generate(scenario)
@@ -76,7 +76,7 @@ class Job:
         )
 
     def run(self, begin=0, end=None):
-        """Judge steps; return {what was reported: first step}."""
+        """Evaluate steps; return {what was reported: first step}."""
         for step in range(begin, self.steps if end is None else end):
             self.test.step(self.row(step), step)
             for slow in self.now(step):
@@ -227,9 +227,9 @@ def test_the_memory_of_a_test_goes_on_in_another():
     cut = scenario.faults[0].begin + 10
     job.run(0, cut)
     before = dict(job.said)
-    memory = {name: values.copy() for name, values in job.test.memory().items()}
+    state = {name: values.copy() for name, values in job.test.state_dict().items()}
     job.test, job.said = job.fresh(), {}
-    job.test.recall(memory)
+    job.test.load_state_dict(state)
     job.run(cut)
     assert job.said.keys() == before.keys()
     ((step, slow),) = job.said.values()
@@ -242,10 +242,10 @@ def test_the_memory_of_other_groups_is_left_alone():
     """A test that recalls it is as it was."""
     other, job = Job(short("link tp", 8)), Job(short("link dp", 128))
     other.run(0, 30)
-    before = {name: values.copy() for name, values in job.test.memory().items()}
-    job.test.recall(other.test.memory())
-    job.test.recall({})
-    for name, values in job.test.memory().items():
+    before = {name: values.copy() for name, values in job.test.state_dict().items()}
+    job.test.load_state_dict(other.test.state_dict())
+    job.test.load_state_dict({})
+    for name, values in job.test.state_dict().items():
         np.testing.assert_array_equal(values, before[name])
 
 

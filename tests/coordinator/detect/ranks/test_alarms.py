@@ -40,8 +40,8 @@ def test_an_alarm_ends_after_so_many_quiet_steps_in_a_row():
 def test_memory_is_kept_and_another_jobs_is_not():
     """What was raised goes on; a series that is not there is not taken."""
     after = Alarms()
-    after.recall(raised(7, 2).memory(), 8)
+    after.load_state_dict(raised(7, 2).state_dict(), 8)
     assert (after.series_A.tolist(), after.of(7)[1]) == ([2, 7], 0)
     small = Alarms()
-    small.recall(raised(7, 2).memory(), 4)
+    small.load_state_dict(raised(7, 2).state_dict(), 4)
     assert len(small) == 0

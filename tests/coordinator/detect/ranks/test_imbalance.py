@@ -70,6 +70,6 @@ def test_memory_is_kept():
     own = np.repeat([0.4, 0.5], 4)
     before = measured(own, stages=np.repeat(range(2), 4), replicas=[0, 1, 2, 3] * 2)
     after = Imbalance()
-    after.recall(before.memory())
+    after.load_state_dict(before.state_dict())
     assert after.ratios == before.ratios
-    assert after.memory()["steps"] == before.memory()["steps"]
+    assert after.state_dict()["steps"] == before.state_dict()["steps"]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from coordinator.detect.judge import Judge
-from coordinator.detect.ranks.excess import ExcessTest
+from coordinator.detect.detector import Detector
+from coordinator.detect.ranks.cusum_test import CusumTest
 from coordinator.settings.policy import ExcessPolicy, Policy
 from tests.coordinator.scenarios import Scenario, generate
 
@@ -18,7 +18,7 @@ def deviations(steps=160, series=32, *, seed=0):
 
 def alarms(values):
     """Return the slow series in alarm at any step, and every (step, series) that alarmed for being too fast."""
-    test = ExcessTest([np.zeros(values.shape[1], dtype=np.intp)], ExcessPolicy())
+    test = CusumTest([np.zeros(values.shape[1], dtype=np.intp)], ExcessPolicy())
     slow, fast = set(), []
     for step, row in enumerate(values):
         test.step(row, step)
@@ -36,7 +36,7 @@ def test_what_is_too_fast_alarms_as_what_is_too_slow_does(ratio):
     assert alarms(slower) == ({3}, [])
     slow, ((step, series),) = alarms(faster)
     assert (slow, series) == (set(), 3)
-    test = ExcessTest([np.zeros(32, dtype=np.intp)], ExcessPolicy())
+    test = CusumTest([np.zeros(32, dtype=np.intp)], ExcessPolicy())
     for at, row in enumerate(slower[: step + 1]):
         assert len(test.alarms) == 0, at
         test.step(row, at)
@@ -61,9 +61,9 @@ def test_nothing_is_counted_while_a_culprit_is_in_alarm():
 
 
 def test_a_rank_that_becomes_faster_is_counted_and_opens_nothing():
-    """The judgement holds the count of the step, by unit, and no finding."""
+    """The step_result holds the count of the step, by unit, and no finding."""
     recording = generate(Scenario(degrees="dp=8", steps=140).with_fault("compute", 3, seconds=-0.06, begin=80))
-    judge = Judge(np.arange(8), recording.topology, Policy())
-    judged = [judge.judge(row) for row in recording.rows()]
-    assert [each.mirrored_alarms for each in judged if each.mirrored_alarms] == [{"rank": 1}]
-    assert not any(each.findings for each in judged)
+    detector = Detector(np.arange(8), recording.topology, Policy())
+    evaluated = [detector.evaluate(row) for row in recording.rows()]
+    assert [each.mirrored_alarms for each in evaluated if each.mirrored_alarms] == [{"rank": 1}]
+    assert not any(each.findings for each in evaluated)

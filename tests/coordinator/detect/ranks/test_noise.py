@@ -6,16 +6,18 @@ import numpy as np
 import pytest
 
 from coordinator.detect.ranks.noise import PooledNoise, PresentScatter
-from coordinator.detect.ranks.pools import Pools
+from coordinator.detect.ranks.noise_groups import NoiseGroups
 from coordinator.settings.policy import ExcessPolicy
 
 POLICY = ExcessPolicy()
 
 
-def learnt(values, pools=None, left_out=None):
+def learnt(values, noise_groups=None, left_out=None):
     """Feed differences of rows of shape (steps, series); return the noise."""
     count = values.shape[1]
-    noise = PooledNoise(Pools(np.zeros(count, dtype=np.intp) if pools is None else np.asarray(pools)))
+    noise = PooledNoise(
+        NoiseGroups(np.zeros(count, dtype=np.intp) if noise_groups is None else np.asarray(noise_groups))
+    )
     for before, after in itertools.pairwise(values):
         noise.learn(np.abs(after - before).astype(np.float32), left_out, POLICY)
     return noise
@@ -46,7 +48,7 @@ def test_rare_stalls_hardly_count():
 
 
 def test_bursts_that_are_common_are_learnt_for_what_they_are():
-    """Where a tenth of the steps are bursts, they are this pool's noise, not its outliers."""
+    """Where a tenth of the steps are bursts, they are this noise group's noise, not its outliers."""
     rng = np.random.default_rng(1)
     values = gaussian(steps=400) + (rng.random((400, 16)) < 0.1) * rng.uniform(0.1, 0.9, (400, 16))
     assert learnt(values).sigma_P[0] > 0.05
@@ -54,26 +56,26 @@ def test_bursts_that_are_common_are_learnt_for_what_they_are():
 
 @pytest.mark.parametrize(("suspicious", "share"), [((), 0.5), ((1,), 0.0)], ids=["a burst", "a suspect's"])
 def test_an_onset_is_no_burst(suspicious, share):
-    """Of two series one jumps: a burst by the share of the pool, unless it has become a suspect a few steps later."""
+    """Of two series one jumps: a burst by the share of the noise group, unless it has become a suspect a few steps later."""
     values = gaussian(steps=60, series=2)
     values[40:, 1] += 0.5
-    noise = PooledNoise(Pools(np.zeros(2, dtype=np.intp)))
+    noise = PooledNoise(NoiseGroups(np.zeros(2, dtype=np.intp)))
     for step in range(1, 44):
         own = np.array(suspicious if step > 40 else (), dtype=np.intp)
         noise.learn(np.abs(values[step] - values[step - 1]).astype(np.float32), None, POLICY, suspicious=own)
-    assert noise.beyond_P[0] == pytest.approx(share / noise.updates_P[0], abs=1e-3)
+    assert noise.outlier_share_P[0] == pytest.approx(share / noise.updates_P[0], abs=1e-3)
 
 
-@pytest.mark.parametrize("pools", [[0] * 8 + [1] * 8, [0, 1] * 8, [0] * 5 + [1] * 11])
-def test_pools_do_not_mix(pools):
-    """Side by side, interleaved or of different sizes: each pool has the noise of its own series."""
+@pytest.mark.parametrize("noise_groups", [[0] * 8 + [1] * 8, [0, 1] * 8, [0] * 5 + [1] * 11])
+def test_pools_do_not_mix(noise_groups):
+    """Side by side, interleaved or of different sizes: each noise group has the noise of its own series."""
     quiet, loud = gaussian(0.004), gaussian(0.1, seed=1)
-    values = np.where(np.array(pools) == 0, quiet, loud)
-    assert learnt(values, pools).sigma_P == pytest.approx([0.004, 0.1], rel=0.1)
+    values = np.where(np.array(noise_groups) == 0, quiet, loud)
+    assert learnt(values, noise_groups).sigma_P == pytest.approx([0.004, 0.1], rel=0.1)
 
 
 def test_what_was_not_seen_does_not_count():
-    """A pool without a value in a step keeps its figure, and its samples are those that were seen."""
+    """A noise group without a value in a step keeps its figure, and its samples are those that were seen."""
     noise = learnt(gaussian(), [0] * 8 + [1] * 8, np.arange(8, 16))
     assert noise.sigma_P[0] == pytest.approx(0.004, rel=0.1)
     assert np.isnan(noise.sigma_P[1])
@@ -104,16 +106,16 @@ def test_one_wild_series_does_not_set_the_first_figure():
 def test_series_that_are_the_reference_stand_still():
     """Of two ranks the lower one is the reference: a quarter of all steps show no move, and noise reads as half."""
     pairs = gaussian(series=16)
-    excess = np.maximum(pairs, 0)
-    assert learnt(pairs).still_P[0] == pytest.approx(0.056, abs=0.03)
-    halved = learnt(excess)
-    assert halved.still_P[0] > 0.25
+    deviation = np.maximum(pairs, 0)
+    assert learnt(pairs).zero_share_P[0] == pytest.approx(0.056, abs=0.03)
+    halved = learnt(deviation)
+    assert halved.zero_share_P[0] > 0.25
     assert halved.sigma_P[0] < 0.6 * 0.004
-    assert learnt(excess, left_out=np.arange(8)).still_P[0] == pytest.approx(halved.still_P[0], abs=0.06)
+    assert learnt(deviation, left_out=np.arange(8)).zero_share_P[0] == pytest.approx(halved.zero_share_P[0], abs=0.06)
 
 
 def present(values):
-    """Feed rows of shape (steps, series) of one pool; return its scatter after each step."""
+    """Feed rows of shape (steps, series) of one noise group; return its scatter after each step."""
     scatter = PresentScatter([np.arange(values.shape[1])])
     figures = []
     for before, after in itertools.pairwise(values):

@@ -92,7 +92,7 @@ def test_what_was_learnt_of_parts_outlives_a_restart():
     parts = job()
     parts["data"][80:, 5] += 0.13 * OWN
     before, after = slow_rank_test(parts, 90), SlowRankTest([0] * 8, list(range(8)), POLICY)
-    after.recall(before.memory())
+    after.load_state_dict(before.state_dict())
     assert after.slow_columns.tolist() == before.slow_columns.tolist() == [5]
     assert list(after.slow_parts(5)) == ["data"]
     assert after.verdict_of(5)[0].level_and_onset(5) == before.verdict_of(5)[0].level_and_onset(5)

@@ -155,8 +155,8 @@ def test_a_rank_without_peers_is_judged_by_its_past():
     assert found[1] <= 63
 
 
-def test_blind_ranks_are_not_judged():
-    """A rank without measured waits has no own work to compare; the others are judged without it."""
+def test_blind_ranks_are_not_evaluated():
+    """A rank without measured waits has no own work to compare; the others are evaluated without it."""
     own = generate(Scenario(degrees="dp=8").with_fault("compute", 3, seconds=0.03, begin=60)).self_seconds.copy()
     own[:, 0] = np.nan
     assert first_alarms(own) == {3: 62}

@@ -43,7 +43,7 @@ def test_equal_or_unknown_work_explains_nothing():
 
 
 def test_a_slow_rank_is_not_explained_away():
-    """A rank in suspicion teaches nothing: its excess stays although it has more tokens than most."""
+    """A rank in suspicion teaches nothing: its deviation stays although it has more tokens than most."""
     work = correction()
     for tokens in loads(30, seed=3):
         compute = 0.4 * (1 + 0.5 * (tokens / 8192 - 1))
@@ -92,7 +92,7 @@ def test_memory_is_kept():
     for tokens in loads(30):
         compute = 0.4 * tokens / 8192
         expected = before.seconds(compute, tokens, nobody)
-    after.recall({name: value.copy() for name, value in before.memory().items()})
+    after.load_state_dict({name: value.copy() for name, value in before.state_dict().items()})
     assert after.seconds(compute, tokens, nobody) == pytest.approx(expected, rel=1e-3)
 
 

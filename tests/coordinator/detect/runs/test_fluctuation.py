@@ -14,13 +14,13 @@ POLICY = FluctuationPolicy()
 TOKENS = 8192.0
 
 
-def steps(count=200, *, noise=0.007, memory=0.5, seed=0, hiccups=0.0):
+def steps(count=200, *, noise=0.007, correlation=0.5, seed=0, hiccups=0.0):
     """Return step times around half a second with noise of standard deviation `noise`."""
     rng = np.random.default_rng(seed)
-    shock = rng.normal(0, noise * np.sqrt(1 - memory**2), count)
+    shock = rng.normal(0, noise * np.sqrt(1 - correlation**2), count)
     values = np.zeros(count)
     for step in range(1, count):
-        values[step] = memory * values[step - 1] + shock[step]
+        values[step] = correlation * values[step - 1] + shock[step]
     return 0.5 * np.exp(values) * (1 + (rng.random(count) < hiccups) * rng.uniform(0.2, 1.0, count))
 
 
@@ -66,11 +66,11 @@ def test_nothing_is_told_of_healthy_runs():
         assert feed(values)[1] == [], seed
 
 
-@pytest.mark.parametrize(("noise", "memory"), [(0.015, 0.5), (0.03, 0.0), (0.03, 0.8)])
-def test_a_noisier_run_is_told_nothing_at_once_and_later_of_more(noise, memory):
+@pytest.mark.parametrize(("noise", "correlation"), [(0.015, 0.5), (0.03, 0.0), (0.03, 0.8)])
+def test_a_noisier_run_is_told_nothing_at_once_and_later_of_more(noise, correlation):
     """Noise that is larger or remembers longer: healthy, nothing is sure nor lasts; slower by 12 sigma, it is found."""
     for seed in range(8):
-        values = steps(300, noise=noise, memory=memory, seed=seed)
+        values = steps(300, noise=noise, correlation=correlation, seed=seed)
         test, lasts, longest = FluctuationTest(POLICY), 0, 0
         for step, value in enumerate(values):
             test.step(RunSample(step_seconds=float(value)), step)
@@ -83,13 +83,13 @@ def test_a_noisier_run_is_told_nothing_at_once_and_later_of_more(noise, memory):
 
 
 @pytest.mark.parametrize(
-    ("ratio", "memory", "noise"), [(0.2, 0.0, 0.07), (0.2, 0.5, 0.07), (0.45, 0.5, 0.07), (0.2, 0.5, 0.045)]
+    ("ratio", "correlation", "noise"), [(0.2, 0.0, 0.07), (0.2, 0.5, 0.07), (0.45, 0.5, 0.07), (0.2, 0.5, 0.045)]
 )
-def test_a_slower_job_in_noise_is_sure_within_forty_steps(ratio, memory, noise):
+def test_a_slower_job_in_noise_is_sure_within_forty_steps(ratio, correlation, noise):
     """Three steps show nothing there; what each adds to the last does, and the level does not follow the slowdown."""
     found = []
     for seed in range(6):
-        values = steps(350, noise=noise, memory=memory, seed=seed)
+        values = steps(350, noise=noise, correlation=correlation, seed=seed)
         values[150:] *= 1 + ratio
         test, sure = FluctuationTest(POLICY), []
         for step, value in enumerate(values):
@@ -168,7 +168,7 @@ def test_a_slower_run_is_found_where_long_steps_are_common():
 
 
 def test_two_stalls_and_a_step_that_is_a_little_longer_are_chance_where_stalls_are_common():
-    """In a job of thousands of ranks, one of which stalls in every sixth step, from before it could be judged."""
+    """In a job of thousands of ranks, one of which stalls in every sixth step, from before it could be evaluated."""
     for seed in range(10):
         values = steps(90, noise=0.004, seed=seed)
         values[64:] *= 1.014
@@ -275,8 +275,8 @@ def test_what_a_ramp_does_not_explain_is_a_slowdown():
     work[80:] *= 1.25
     values = steps() * (work / TOKENS) ** 0.8
     assert [alarm[1] for alarm in feed(values)[1]] == [80]
-    beyond = np.where(np.arange(200) >= 80, values * 1.18, values)
-    assert [alarm[1] for alarm in feed(beyond, work=work)[1]] == [80]
+    outliers = np.where(np.arange(200) >= 80, values * 1.18, values)
+    assert [alarm[1] for alarm in feed(outliers, work=work)[1]] == [80]
     later = np.where(np.arange(200) >= 120, values * 1.08, values)
     assert [alarm[1] for alarm in feed(later, work=work)[1]] == [120]
 
@@ -303,7 +303,7 @@ def test_what_the_longest_batch_adds_is_taken_off():
 
 def test_the_published_trigger_is_reported_only_beyond_noise():
     """Mean of 50 over the shortest exceeds 5 % on any noisy job; only what noise cannot explain is a figure."""
-    noisy = steps(noise=0.15, memory=0.0)
+    noisy = steps(noise=0.15, correlation=0.0)
     assert np.mean(noisy[-50:]) > 1.05 * noisy[-50:].min()
     assert feed(noisy)[0].mean_over_best_ratio is None
     grown = steps()
@@ -329,7 +329,7 @@ def test_a_restart_of_the_coordinator_changes_nothing(at):
     whole, alarms = feed(values, work=work)
     first, before = feed(values[:at], work=work)
     again = FluctuationTest(POLICY)
-    again.recall(first.memory())
+    again.load_state_dict(first.state_dict())
     for step in range(at, 160):
         again.step(RunSample(step_seconds=float(values[step]), work=float(work[step])), step)
     assert (again.fluctuating, again.onset_step, again.level_ratio) == (True, whole.onset_step, whole.level_ratio)
@@ -341,8 +341,8 @@ def test_a_memory_that_does_not_fit_is_left_alone():
     """Wrong shapes and missing parts change nothing and raise nothing."""
     test, _ = feed(steps(60))
     level = test.baseline_seconds
-    test.recall({})
-    test.recall({"figures": np.zeros(3), "last": np.zeros(5), "noise.figures": np.zeros((2, 2))})
+    test.load_state_dict({})
+    test.load_state_dict({"figures": np.zeros(3), "last": np.zeros(5), "noise.figures": np.zeros((2, 2))})
     assert test.baseline_seconds == level
 
 

@@ -67,7 +67,7 @@ def test_waiting_for_a_few_slow_ranks_is_no_slow_link():
     now = grown(wait=0.1)
     assert explain_run(BEFORE, now, POLICY).cause == "link"
     assert explain_run(BEFORE, now, POLICY, few_ranks_seconds=0.09).cause == "unknown"
-    assert explain_run(BEFORE, now, POLICY, scattered_gc_seconds=0.09).cause == "gc"
+    assert explain_run(BEFORE, now, POLICY, unsynchronised_gc_seconds=0.09).cause == "gc"
 
 
 def test_a_step_that_did_not_grow_has_no_cause():

@@ -1,8 +1,8 @@
 """What outlives a restart of the coordinator, as values and in the forms that are kept.
 
-Pure. Two parts: what the run's machine knows (`RunMemory`, JSON, incidents apart) and what its detectors have learnt
+Pure. Two parts: what the run's machine knows (`SavedRun`, JSON, incidents apart) and what its detectors have learnt
 (`Learnt`, arrays). Without the second a restart takes whatever is there, faults included, for normal. Arrays are taken
-back by a judge of the very same ranks, groups, nodes and attempts only.
+back by a detector of the very same ranks, groups, nodes and attempts only.
 """
 
 import hashlib
@@ -100,7 +100,7 @@ def learnt_from_bytes(data: bytes, *, where: str) -> Learnt:
 def fingerprint_of(
     topology: "Topology", ranks: "Sequence[int]", hosts: "Sequence[str]", attempts: "Sequence[int]"
 ) -> str:
-    """Return a digest of what arrays of a judge are about: who, in which groups, on which nodes, in which attempt."""
+    """Return a digest of the run that learnt arrays belong to: ranks, groups, nodes and attempts."""
     digest = hashlib.sha256()
     for part in (LEARNT_VERSION, topology, tuple(ranks), tuple(hosts), tuple(attempts)):
         digest.update(repr(part).encode(errors="replace"))
@@ -108,11 +108,11 @@ def fingerprint_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedUntil:
-    """How far a run has been judged: the last step, unix seconds that no record of it passes, and records in all.
+class DetectionProgress:
+    """How far a run has been evaluated: the last step, unix seconds that no record of it passes, and records in all.
 
-    After a restart nodes deliver again what was not committed. Records up to here were judged before; another attempt
-    of the run, whose steps have lower numbers, ends them later. `until_unix_s` is -1e18 before the first step.
+    After a restart nodes deliver again what was not committed. Records up to here were evaluated before; another
+    attempt of the run, whose steps have lower numbers, ends them later. `until_unix_s` is -1e18 before the first step.
     """
 
     step: int = -1
@@ -121,12 +121,12 @@ class JudgedUntil:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunMemory:
+class SavedRun:
     """What a run's machine knows, and what its detectors have learnt.
 
     `book` is the incident tracker's state (`IncidentTracker.state_dict`), `capture` the request under way, both as
     JSON; empty where there is none. `capture_excess_seconds` is what the incident of the last capture cost a step.
-    `judged` is of the same moment as all of it. `last_sign_s` is when the run last made a step, or began, by the
+    `evaluated` is of the same moment as all of it. `last_sign_s` is when the run last made a step, or began, by the
     coordinator's clock (unix seconds). `series` is its step time over time (`record/step_series.py`),
     `attempts` what outlives the series (`record/attempt_history.py`, JSON).
     """
@@ -140,7 +140,7 @@ class RunMemory:
     book: Mapping[str, Any] = field(default_factory=dict)
     capture: Mapping[str, Any] = field(default_factory=dict)
     learnt: Learnt | None = None
-    judged: JudgedUntil = field(default_factory=JudgedUntil)
+    evaluated: DetectionProgress = field(default_factory=DetectionProgress)
     last_sign_s: float = 0.0
     series: bytes | None = None
     attempts: tuple[Mapping[str, Any], ...] = ()
@@ -149,7 +149,7 @@ class RunMemory:
     def is_blank(self) -> bool:
         """Whether a new run knows as much: it made no step, reported nothing and requested nothing."""
         return not (
-            self.judged.records or self.incidents_total or self.incidents or self.capture_times_s or self.learnt
+            self.evaluated.records or self.incidents_total or self.incidents or self.capture_times_s or self.learnt
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -162,20 +162,20 @@ class RunMemory:
             "capture_counts": dict(self.capture_counts),
             "book": dict(self.book),
             "capture": dict(self.capture),
-            "judged": asdict(self.judged),
+            "evaluated": asdict(self.evaluated),
             "last_sign_s": self.last_sign_s,
             "attempts": list(self.attempts),
         }
 
 
-def memory_from_json(
+def saved_run_from_json(
     value: Mapping[str, Any],
     incidents: tuple[Incident, ...],
     learnt: Learnt | None = None,
     series: bytes | None = None,
-) -> RunMemory:
+) -> SavedRun:
     """Return the memory that a store kept."""
-    return RunMemory(
+    return SavedRun(
         incidents=incidents,
         incidents_total=int(value["incidents_total"]),
         lost_device_seconds=float(value["lost_device_seconds"]),
@@ -185,12 +185,12 @@ def memory_from_json(
         book=dict(value.get("book", {})),
         capture=dict(value.get("capture", {})),
         learnt=learnt,
-        judged=JudgedUntil(
-            step=int(value["judged"]["step"]),
-            until_unix_s=float(value["judged"]["until_unix_s"]),
-            records=int(value["judged"]["records"]),
+        evaluated=DetectionProgress(
+            step=int(value["evaluated"]["step"]),
+            until_unix_s=float(value["evaluated"]["until_unix_s"]),
+            records=int(value["evaluated"]["records"]),
         ),
-        last_sign_s=float(value.get("last_sign_s", value["judged"]["until_unix_s"])),
+        last_sign_s=float(value.get("last_sign_s", value["evaluated"]["until_unix_s"])),
         series=series,
         attempts=tuple(value.get("attempts", ())),
     )

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.detect.keeping import Learner
 from coordinator.detect.ranks.groups import mean_of
+from coordinator.detect.state_dict import Learner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from coordinator.detect.keeping import Memory
+    from coordinator.detect.state_dict import StateDict
     from coordinator.settings.policy import GcPolicy
 
 _LOST_US_MAX = 20_000_000  # of one step: a hundred of them fit 32 bits
@@ -36,7 +36,7 @@ _NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScatteredGc:
+class UnsynchronisedGc:
     """Collections out of step: the places of the ranks concerned (64 at most), their events within the window.
 
     `lost_seconds` a step is what the longest collection of each step holds up the job; `saving_seconds` a step is what
@@ -74,8 +74,8 @@ class _Event:
     ranks_bits: "NDArray[np.uint8]"
 
 
-class ScatteredGcTest(Learner):
-    """Memory of the collections of one run of `rank_count` ranks; `policy` may be replaced while it runs."""
+class UnsynchronisedGcTest(Learner):
+    """State of the collections of one run of `rank_count` ranks; `policy` may be replaced while it runs."""
 
     LEARNT = ("_steps", "_durations")
 
@@ -86,8 +86,8 @@ class ScatteredGcTest(Learner):
         self._lost_us_R = np.zeros(0, dtype=np.int32)  # by `_events` of each rank, empty before them
         self._steps: deque[float] = deque()
         self._durations: deque[float] = deque()
-        self._judged = 0
-        self.found: ScatteredGc | None = None
+        self._evaluated_steps = 0
+        self.found: UnsynchronisedGc | None = None
         """What holds now, None where nothing does."""
 
     def step(
@@ -113,15 +113,15 @@ class ScatteredGcTest(Learner):
         if new is not None:
             self._events.append(new)
             self._lost_us_R = self._lost_by(new) + (self._lost_us_R if len(self._lost_us_R) else 0)
-        self._judged += 1
+        self._evaluated_steps += 1
         if self.found is None:
-            self.found = self._judge() if new is not None else None
+            self.found = self._evaluate() if new is not None else None
         elif new is None and self._is_over():
             self.found = None
             self._events.clear()  # what is over must not begin again with the same collections
             self._lost_us_R[:] = 0
-        elif self._judged % _UPDATE_STEPS == 0:
-            self.found = self._judge()
+        elif self._evaluated_steps % _UPDATE_STEPS == 0:
+            self.found = self._evaluate()
 
     def _event(
         self,
@@ -151,7 +151,7 @@ class ScatteredGcTest(Learner):
         lost_us_R: NDArray[np.int32] = lost_us * np.unpackbits(event.ranks_bits, count=self._rank_count)
         return lost_us_R
 
-    def _judge(self) -> ScatteredGc | None:
+    def _evaluate(self) -> UnsynchronisedGc | None:
         """Return what the events of the window amount to."""
         policy, events = self.policy, self._events
         rank_count = int(np.count_nonzero(self._lost_us_R))
@@ -175,14 +175,14 @@ class ScatteredGcTest(Learner):
         gap = (steps[-1] - steps[0]) / max(len(steps) - 2, 1)  # of events by chance, no less than it is
         return self._steps[-1] - steps[-1] > max(self.policy.quiet_steps, self.policy.quiet_factor * gap)
 
-    def _describe(self, rank_count: int, lost: float, saving: float) -> ScatteredGc:
+    def _describe(self, rank_count: int, lost: float, saving: float) -> UnsynchronisedGc:
         onset, before = self._events[0].step, self.found
         since = max(sum(step >= onset for step in self._steps), 1)
         usual = float(np.median(self._durations))
         lost, saving = lost / since, saving / since
         events = sum(event.count for event in self._events)
         most_first = np.argsort(-self._lost_us_R, kind="stable")[: min(rank_count, _RANKS_NAMED)]
-        return ScatteredGc(
+        return UnsynchronisedGc(
             onset_step=onset if before is None else before.onset_step,
             events=events,
             rank_count=rank_count,
@@ -197,22 +197,22 @@ class ScatteredGcTest(Learner):
             ),
         )
 
-    def memory(self) -> "Memory":
+    def state_dict(self) -> "StateDict":
         """Return what has been learnt, arrays by name."""
         figures: NDArray[np.int64] = np.array(
             [(event.step, event.lost_ns, event.count) for event in self._events], dtype=np.int64
         )
         bits = np.array([event.ranks_bits for event in self._events], dtype=np.uint8)
-        return super().memory() | {"events": figures.reshape(-1, 3), "collected": bits}
+        return super().state_dict() | {"events": figures.reshape(-1, 3), "collected": bits}
 
-    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Take back what `memory` gave; what does not fit is left alone."""
-        figures, bits = memory.get("events"), memory.get("collected")
+    def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Restore what `state_dict` returned; what does not fit is left alone."""
+        figures, bits = state.get("events"), state.get("collected")
         if figures is None or bits is None or len(figures) != len(bits) or figures.shape[1:] != (3,):
             return
         if len(bits) and bits.shape[1:] != np.packbits(np.zeros(self._rank_count, dtype=bool)).shape:
             return
-        super().recall(memory)
+        super().load_state_dict(state)
         rows = zip(*figures.astype(np.int64).T.tolist(), bits.astype(np.uint8), strict=True)
         self._events = deque(_Event(*row) for row in rows)
         self._lost_us_R[:] = 0

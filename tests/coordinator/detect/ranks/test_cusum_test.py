@@ -3,16 +3,18 @@
 import numpy as np
 import pytest
 
-from coordinator.detect.ranks.excess import ExcessTest
+from coordinator.detect.ranks.cusum_test import CusumTest
 from coordinator.settings.policy import ExcessPolicy
 
 POLICY = ExcessPolicy()
 
 
-def run(values, *, pools=None):
+def run(values, *, noise_groups=None):
     """Feed rows of shape (steps, series); return the test and the first alarmed step of each series."""
     values = np.asarray(values, dtype=float)
-    test = ExcessTest([np.zeros(values.shape[1], dtype=np.intp) if pools is None else np.asarray(pools)], POLICY)
+    test = CusumTest(
+        [np.zeros(values.shape[1], dtype=np.intp) if noise_groups is None else np.asarray(noise_groups)], POLICY
+    )
     first = [None] * values.shape[1]
     for step, row in enumerate(values):
         test.step(row, step)
@@ -43,9 +45,9 @@ def test_a_stall_of_one_or_two_steps_never_alarms(length):
 
 
 def test_a_family_may_have_a_threshold_of_its_own():
-    """It counts for that family's series alone, until others are adopted; the least of all states who is looked at."""
-    test = ExcessTest([np.zeros(8, dtype=np.intp), np.zeros(8, dtype=np.intp)], POLICY)
-    test.adopt(POLICY, alarm_sigmas=[(test.families[1], 15.0)])
+    """It counts for that series group's series alone, until others are adopted; the least of all states who is looked at."""
+    test = CusumTest([np.zeros(8, dtype=np.intp), np.zeros(8, dtype=np.intp)], POLICY)
+    test.adopt(POLICY, alarm_sigmas=[(test.series_groups[1], 15.0)])
     values = noise(series=16)
     values[60:, [3, 11]] += 0.05
     alarmed = []
@@ -54,8 +56,8 @@ def test_a_family_may_have_a_threshold_of_its_own():
         alarmed.append(np.flatnonzero(test.alarm_N).tolist())
     assert alarmed[61:] == [[], [3], [3, 11]]
     for sigmas, least in ((15.0, POLICY.alarm_sigmas), (5.0, 5.0)):
-        test.adopt(POLICY, alarm_sigmas=[(test.families[1], sigmas)])
-        assert test.gates.least_alarm_sigmas == least
+        test.adopt(POLICY, alarm_sigmas=[(test.series_groups[1], sigmas)])
+        assert test.limits.least_alarm_sigmas == least
 
 
 def test_half_of_the_series_may_be_slow():
@@ -66,7 +68,7 @@ def test_half_of_the_series_may_be_slow():
 
 
 def test_a_static_spread_of_silicon_is_absorbed_and_more_is_not():
-    """One percent from the first step is silicon, five percent from the first step is a fault."""
+    """One percent from the first step is static device variation, five percent from the first step is a fault."""
     values = noise()
     values[:, 1] += 0.01
     values[:, 2] += 0.05
@@ -124,10 +126,10 @@ def test_a_fault_in_noise_that_has_grown_is_found():
 
 
 def test_pools_keep_their_own_noise():
-    """A noisy pool does not hide a fault in a quiet one, nor does the quiet one make the noisy one alarm."""
+    """A noisy noise group does not hide a fault in a quiet one, nor does the quiet one make the noisy one alarm."""
     values = np.hstack([noise(series=4), noise(series=4, sigma=0.03, seed=1)])
     values[60:, 0] += 0.05
-    _, first = run(values, pools=[0] * 4 + [1] * 4)
+    _, first = run(values, noise_groups=[0] * 4 + [1] * 4)
     assert first == [62] + [None] * 7
 
 
@@ -159,13 +161,13 @@ def test_a_memory_taken_back_goes_on_as_if_nothing_had_been(at):
     """Before, inside and after a fault's first steps: the test that recalls gives the same verdicts as the one before."""
     values = noise(steps=110, series=12)
     values[60:90, 3] += 0.05
-    pools = np.repeat(range(2), 6)
-    whole, first = ExcessTest([pools], POLICY), ExcessTest([pools], POLICY)
+    noise_groups = np.repeat(range(2), 6)
+    whole, first = CusumTest([noise_groups], POLICY), CusumTest([noise_groups], POLICY)
     for step, row in enumerate(values[:at]):
         whole.step(row, step)
         first.step(row, step)
-    second = ExcessTest([pools], POLICY)
-    assert second.recall({name: value.copy() for name, value in first.memory().items()})
+    second = CusumTest([noise_groups], POLICY)
+    assert second.load_state_dict({name: value.copy() for name, value in first.state_dict().items()})
     for step, row in enumerate(values[at:], start=at):
         whole.step(row, step)
         second.step(row, step)
@@ -176,18 +178,18 @@ def test_a_memory_taken_back_goes_on_as_if_nothing_had_been(at):
 
 def test_a_memory_of_another_shape_is_refused_whole():
     """Nothing of it is taken."""
-    small, large = ExcessTest([np.zeros(4, dtype=np.intp)], POLICY), ExcessTest([np.zeros(8, dtype=np.intp)], POLICY)
+    small, large = CusumTest([np.zeros(4, dtype=np.intp)], POLICY), CusumTest([np.zeros(8, dtype=np.intp)], POLICY)
     for step, row in enumerate(noise(series=4)):
         small.step(row, step)
-    assert not large.recall(small.memory())
-    assert large.judged == 0
+    assert not large.load_state_dict(small.state_dict())
+    assert large.evaluated_steps == 0
 
 
 def test_a_threshold_can_be_changed_while_the_test_runs():
     """What was learnt stays: a higher floor ends nothing that is learnt, and silences what lies below it."""
     values = noise()
     values[60:, 3] += 0.05
-    strict = ExcessTest([np.zeros(8, dtype=np.intp)], POLICY)
+    strict = CusumTest([np.zeros(8, dtype=np.intp)], POLICY)
     for step, row in enumerate(values):
         if step == 50:
             strict.adopt(ExcessPolicy(floor_ratio=0.08))
@@ -242,7 +244,7 @@ def test_what_begins_later_need_not_stand_out_of_static_differences():
 
 
 def test_a_wide_static_difference_is_no_change_however_long_it_is_watched():
-    """A series in a wide fleet passes the gate now and then, long after the first steps: it is what it always was."""
+    """A series in a wide fleet passes the limit now and then, long after the first steps: it is what it always was."""
     static = np.random.default_rng(3).normal(0.0, 0.014, 32)
     static[5] = 0.0245
     values = noise(steps=400, series=32, seed=4) + static
@@ -256,10 +258,10 @@ def test_single_slow_steps_are_counted_from_what_a_series_always_was():
     values[:, 3] += 0.12
     values[:, 4] += 0.11
     values[40, 3] += 0.3
-    test, far = ExcessTest([np.zeros(8, dtype=np.intp)], ExcessPolicy(stalled_steps=1e6)), {}
+    test, far = CusumTest([np.zeros(8, dtype=np.intp)], ExcessPolicy(stalled_steps=1e6)), {}
     for step, row in enumerate(values):
         test.step(row, step)
-        if found := test.far_of(test.families[0], 0.1):
+        if found := test.far_of(test.series_groups[0], 0.1):
             far[step] = found
     assert list(far) == [40]
     assert list(far[40]) == [3]

@@ -24,7 +24,7 @@ _ASKS_MAX = 3
 _ID_SPARE_BITS = 11  # 53 bits are left, which JSON readers that know only doubles keep
 
 
-class StackDesk:
+class StackManager:
     """`request_id` is the last request's, 0 before one; `ranks` are those that it asked for, of `world_size`."""
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""Series in pools: what is one figure to all series of a pool, and what the series of a pool come to.
+"""Series in noise groups: one noise figure for all series of a group, and sums over the series of a group.
 
-Pure. Pools that lie side by side, as pipeline stages and kinds of domains do, need no index.
+Pure. Noise groups that lie side by side, as pipeline stages and kinds of domains do, need no index.
 
-Shapes: N series, P pools, C some of the series.
+Shapes: N series, P noise groups, C some of the series.
 """
 
 from typing import TYPE_CHECKING
@@ -17,61 +17,61 @@ if TYPE_CHECKING:
     Figures = NDArray[np.floating]
     Places = NDArray[np.intp]
 
-_ONE_BY_ONE = 4  # pools that are looked through each by itself rather than all together
+_ONE_BY_ONE = 4  # noise groups that are looked through each by itself rather than all together
 _NONE = np.zeros(0, dtype=np.intp)
 
 
-class Pools:
-    """Which of the pools 0, 1, ... each of N series belongs to; `sizes_P` is how many each holds."""
+class NoiseGroups:
+    """Which of the noise groups 0, 1, ... each of N series belongs to; `sizes_P` is how many each holds."""
 
-    def __init__(self, pools_N: "Places") -> None:
-        self.count = int(pools_N.max(initial=0)) + 1
-        sizes_P = np.bincount(pools_N, minlength=self.count)
+    def __init__(self, group_N: "Places") -> None:
+        self.count = int(group_N.max(initial=0)) + 1
+        sizes_P = np.bincount(group_N, minlength=self.count)
         self.sizes_P = sizes_P.astype(np.float64)
-        is_sorted = bool((np.diff(pools_N) >= 0).all()) and bool((sizes_P > 0).all())
+        is_sorted = bool((np.diff(group_N) >= 0).all()) and bool((sizes_P > 0).all())
         self._runs_P = sizes_P
         self._starts_P = np.cumsum(sizes_P) - sizes_P
-        self._pools_N = None if is_sorted else pools_N.astype(np.min_scalar_type(self.count))
+        self._group_N = None if is_sorted else group_N.astype(np.min_scalar_type(self.count))
 
     def per_series(self, figures_P: "Floats") -> "Floats":
-        """Return the figure of each series' pool, in a shape that broadcasts to (N,)."""
-        if self._pools_N is not None:
-            figures_N: Floats = figures_P[self._pools_N]
+        """Return the figure of each series' noise group, in a shape that broadcasts to (N,)."""
+        if self._group_N is not None:
+            figures_N: Floats = figures_P[self._group_N]
             return figures_N
         return figures_P if self.count == 1 else np.repeat(figures_P, self._runs_P)
 
     def highest(self, values_N: "Floats") -> "Floats":
-        """Return a bound of each pool's values from above, array of shape (P,); NaN where any of them is."""
-        if self._pools_N is not None:
+        """Return a bound of each noise group's values from above, array of shape (P,); NaN where any of them is."""
+        if self._group_N is not None:
             return np.full(self.count, np.maximum.reduce(values_N), dtype=np.float32)
         highest_P: Floats = np.maximum.reduceat(values_N, self._starts_P)
         return highest_P
 
     def reach(self, values_N: "Floats", highest_P: "Floats") -> "Floats":
-        """Return a bound of each pool's values' sizes, given what `highest` returned for them, array of shape (P,)."""
-        whole = self._pools_N is not None
+        """Return a bound of each noise group's absolute values, given `highest` of them, array of shape (P,)."""
+        whole = self._group_N is not None
         lowest_P = np.minimum.reduce(values_N) if whole else np.minimum.reduceat(values_N, self._starts_P)
         reach_P: Floats = np.maximum(highest_P, -lowest_P)
         return reach_P
 
     def above(self, values_N: "Floats", limit_P: "Figures", highest_P: "Floats") -> "Places":
-        """Return the series above the limit of their pool, ascending; no pool's values exceed `highest_P`."""
+        """Return the series above the limit of their noise group, ascending; no group's values exceed `highest_P`."""
         limit_P = limit_P.astype(np.float32)
         hot = (highest_P > limit_P).nonzero()[0].tolist()
         if not hot:
             return _NONE
-        if len(hot) > _ONE_BY_ONE or self._pools_N is not None:
+        if len(hot) > _ONE_BY_ONE or self._group_N is not None:
             everywhere: Places = (values_N > self.per_series(limit_P)).nonzero()[0]
             return everywhere
         found = []
-        for pool in hot:
-            first = self._starts_P[pool]
-            own_N = values_N[first : first + self._runs_P[pool]]
-            found.append((own_N > limit_P[pool]).nonzero()[0] + first)
+        for noise_group in hot:
+            first = self._starts_P[noise_group]
+            own_N = values_N[first : first + self._runs_P[noise_group]]
+            found.append((own_N > limit_P[noise_group]).nonzero()[0] + first)
         return found[0] if len(found) == 1 else np.concatenate(found)
 
     def above_but(self, values_N: "Floats", limit_P: "Figures", those: "Places") -> "Places":
-        """Return the series above the limit of their pool, without `those`, ascending."""
+        """Return the series above the limit of their noise group, without `those`, ascending."""
         above_N = values_N > self.per_series(limit_P.astype(np.float32))
         if len(those):
             above_N[those] = False
@@ -79,7 +79,7 @@ class Pools:
         return places
 
     def clip(self, values_N: "Floats", limit_P: "Figures", reach_P: "Floats") -> "Floats":
-        """Return the values, none beyond its pool's limit in either direction; they themselves if `reach_P` is not."""
+        """Return the values, clipped at their noise group's limit on both sides; unchanged if `reach_P` is within."""
         limit_P = limit_P.astype(np.float32)
         if not np.count_nonzero(reach_P > limit_P):
             return values_N
@@ -90,35 +90,35 @@ class Pools:
         return clipped_N
 
     def of(self, series: "Places") -> "Places":
-        """Return the pools of some series."""
+        """Return the noise groups of some series."""
         if self.count == 1:
             return np.zeros(len(series), dtype=np.intp)
-        if self._pools_N is None:
+        if self._group_N is None:
             return self._starts_P.searchsorted(series, side="right") - 1
-        return self._pools_N[series].astype(np.intp)
+        return self._group_N[series].astype(np.intp)
 
     def counts(self, series: "Places") -> "NDArray[np.float64]":
-        """Return how many of some series each pool holds, array of shape (P,)."""
+        """Return how many of some series each noise group holds, array of shape (P,)."""
         return np.bincount(self.of(series), minlength=self.count).astype(np.float64)
 
     def counts_below(self, values_N: "Floats", limit_P: "Figures") -> "NDArray[np.float64]":
-        """Return how many of each pool's series are below its limit, array of shape (P,)."""
+        """Return how many of each noise group's series are below its limit, array of shape (P,)."""
         below_N = values_N < self.per_series(limit_P.astype(np.float32))
-        if self._pools_N is None:
+        if self._group_N is None:
             counts: NDArray[np.float64] = np.add.reduceat(below_N, self._starts_P, dtype=np.float64)
             return counts
-        return np.bincount(self._pools_N, below_N, self.count).astype(np.float64)
+        return np.bincount(self._group_N, below_N, self.count).astype(np.float64)
 
-    def members(self, pool: int) -> "Places | slice":
-        """Return where the series of a pool are."""
-        if self._pools_N is not None:
-            return np.flatnonzero(self._pools_N == pool)
-        first = int(self._starts_P[pool])
-        return slice(first, first + int(self._runs_P[pool]))
+    def members(self, noise_group: int) -> "Places | slice":
+        """Return where the series of a noise group are."""
+        if self._group_N is not None:
+            return np.flatnonzero(self._group_N == noise_group)
+        first = int(self._starts_P[noise_group])
+        return slice(first, first + int(self._runs_P[noise_group]))
 
     def sums(self, values_N: "Floats") -> "NDArray[np.float64]":
-        """Return the sum of each pool's values, array of shape (P,)."""
-        if self._pools_N is None:
+        """Return the sum of each noise group's values, array of shape (P,)."""
+        if self._group_N is None:
             sums: NDArray[np.float64] = np.add.reduceat(values_N, self._starts_P, dtype=np.float64)
             return sums
-        return np.bincount(self._pools_N, values_N, self.count).astype(np.float64)
+        return np.bincount(self._group_N, values_N, self.count).astype(np.float64)

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from coordinator.decide import events as ev
-from coordinator.decide.incident_tracker import RunMemory
+from coordinator.decide.incident_tracker import SavedRun
 from coordinator.decide.losses import Losses
 from coordinator.decide.state import RunMachine
 from coordinator.detect.hangs.hang import Hang
 from coordinator.settings.policy import Policy
 from lockstep.contracts.domains import from_degrees
-from tests.coordinator.conftest import finding, judged
+from tests.coordinator.conftest import evaluated, finding
 
 T = 1_000_000.0
 POLICY = Policy()
@@ -40,9 +40,11 @@ class Story:
         self.told += [(type(i).__name__, self.now - T) for i in given]
         return given
 
-    def judge(self, step, *findings, after=1.0, **more):
+    def evaluate(self, step, *findings, after=1.0, **more):
         self.now += after
-        return self.feed(ev.StepJudgedEvent, judgement=judged(step, *findings, **({"step_seconds": 1.0} | more)))
+        return self.feed(
+            ev.StepEvaluatedEvent, step_result=evaluated(step, *findings, **({"step_seconds": 1.0} | more))
+        )
 
     def wait(self, seconds):
         """Let whole seconds pass."""
@@ -50,7 +52,7 @@ class Story:
         for _ in range(round(seconds)):
             self.now += 1.0
             if self.machine.is_blocked(self.now):
-                given += self.feed(ev.StandstillEvent, hang=self.hang)
+                given += self.feed(ev.StallEvent, hang=self.hang)
             given += self.feed(ev.TickEvent)
         return given
 
@@ -60,14 +62,14 @@ class Story:
 
     @property
     def incident(self):
-        return self.machine.standstill.incident
+        return self.machine.stall.incident
 
 
 def stepping(policy=POLICY, steps=10, **more):
     """Return a warm run of steps of 1 s; the last one ends at T + steps."""
     story = Story(policy)
     for step in range(60, 60 + steps):
-        story.judge(step, **more)
+        story.evaluate(step, **more)
     return story
 
 
@@ -86,7 +88,7 @@ def test_from_silence_to_the_late_rank_and_back():
     assert incident.numbers["silence_seconds"] == 6.0
     story.wait(60)
     assert story.state == "lost"
-    closed = story.judge(70)
+    closed = story.evaluate(70)
     assert [type(i).__name__ for i in closed] == ["CloseIncident"]
     assert (closed[0].incident.closed_step, closed[0].incident.state) == (70, "closed")
     assert closed[0].incident.lost_device_seconds == 4 * 66
@@ -107,8 +109,8 @@ def test_the_wait_is_five_steps_and_some_seconds_at_least(step_seconds, after):
 def test_pauses_seen_before_are_no_hang():
     """After a checkpoint of 20 s, flagged or not, silence counts from one and a half times that."""
     story = stepping()
-    story.judge(70, after=20.0, step_seconds=20.0, disturbed=True)
-    story.judge(71)
+    story.evaluate(70, after=20.0, step_seconds=20.0, disturbed=True)
+    story.evaluate(71)
     assert story.wait(30) == []
     assert [type(i).__name__ for i in story.wait(1)] == ["OpenIncident"]
 
@@ -117,8 +119,8 @@ def test_a_hang_is_no_pause_to_get_used_to():
     """After ten minutes of hanging, the next hang is reported when a run may be lost, not after fifteen minutes."""
     story = stepping()
     story.wait(600)
-    story.judge(70, step_seconds=600.0)
-    story.judge(71)
+    story.evaluate(70, step_seconds=600.0)
+    story.evaluate(71)
     assert story.told[-1][0] == "CloseIncident"
     assert story.wait(RUN.hang_pause_factor * RUN.lost_seconds) == []
     assert [type(i).__name__ for i in story.wait(1)] == ["OpenIncident"]
@@ -169,8 +171,8 @@ def test_a_record_that_lacks_names_nobody_where_records_are_lost(steps, lost_rec
     """By steps alone a late rank looks like a lost record: it is believed in runs that have long lost none."""
     story = stepping(steps=steps)
     for step in range(3060, 3060 + lost_records):
-        story.judge(step, reporting=3)
-    story.judge(3070)
+        story.evaluate(step, reporting=3)
+    story.evaluate(3070)
     story.hang = replace(LATE, is_measured=False)
     assert story.wait(10) == []
     assert [type(i).__name__ for i in story.wait(1)] == ["OpenIncident"] * is_told
@@ -200,22 +202,22 @@ def test_what_a_log_says_of_its_losses_is_believed():
 def test_a_run_that_warms_up_has_a_minute():
     """Graphs are compiled in the first steps; the longest of them is no measure later."""
     story = Story()
-    story.judge(0, step_seconds=50.0, warm=False)
+    story.evaluate(0, step_seconds=50.0, warm=False)
     assert story.wait(75) == []
-    story.judge(1, warm=False)
-    story.judge(2)
+    story.evaluate(1, warm=False)
+    story.evaluate(2)
     assert story.wait(5) == []
     assert [type(i).__name__ for i in story.wait(1)] == ["OpenIncident"]
 
 
 def test_a_step_that_lacks_the_late_rank_is_no_sign_of_life():
-    """The others' records of the step are judged without it after the grace time; the hang goes on. The next one ends it."""
+    """The others' records of the step are evaluated without it after the grace time; the hang goes on. The next one ends it."""
     story = stepping()
     assert story.wait(4) == []
-    story.judge(70, reporting=3)
+    story.evaluate(70, reporting=3)
     assert [type(i).__name__ for i in story.wait(1)] == ["OpenIncident"]
     assert story.incident.onset_step == 70
-    story.judge(70, reporting=3, after=0.0)
+    story.evaluate(70, reporting=3, after=0.0)
     assert story.incident is None
     assert story.state == "healthy"
 
@@ -224,7 +226,7 @@ def test_a_rank_without_an_agent_does_not_make_a_hang():
     """Once steps lack a rank for good they are steps like others."""
     story = stepping()
     for step in range(70, 120):
-        story.judge(step, reporting=3)
+        story.evaluate(step, reporting=3)
     assert story.told == []
 
 
@@ -252,13 +254,13 @@ def test_a_run_that_is_forgotten_leaves_nothing_open():
 def test_a_hang_ends_a_capture_and_keeps_the_other_incidents():
     """The steps that were to be captured do not come; the slow rank's incident stays open during the hang."""
     story = Story()
-    story.judge(60)
-    story.judge(62, finding())
+    story.evaluate(60)
+    story.evaluate(62, finding())
     assert story.state == "profiling"
     story.wait(6)
     assert (story.state, story.machine.captures.current) == ("hung", None)
     assert sorted(i.kind for i in story.machine.tracker.incidents.values()) == ["hang", "slow_rank"]
-    story.judge(63, finding())
+    story.evaluate(63, finding())
     assert [i.kind for i in story.machine.tracker.incidents.values()] == ["slow_rank"]
 
 
@@ -267,20 +269,20 @@ def test_a_restart_of_the_coordinator_goes_on_with_the_hang():
     before = stepping()
     before.wait(20)
     memory = before.machine.memory()
-    story = Story(memory=RunMemory(**{name: getattr(memory, name) for name in memory.__dataclass_fields__}))
+    story = Story(memory=SavedRun(**{name: getattr(memory, name) for name in memory.__dataclass_fields__}))
     story.now = before.now
     story.wait(10)
     assert {name for name, _ in story.told} == {"UpdateIncident"}
     assert (story.state, story.incident.id) == ("hung", before.incident.id)
     assert story.incident.lost_device_seconds == 4 * 30
-    story.judge(70)
+    story.evaluate(70)
     assert story.told[-1][0] == "CloseIncident"
 
 
 def test_a_verdict_that_nobody_asked_for_is_ignored():
     """A run that steps does not hang, whatever is reported of it."""
     story = stepping()
-    assert story.feed(ev.StandstillEvent, hang=LATE) == []
+    assert story.feed(ev.StallEvent, hang=LATE) == []
     assert story.state == "healthy"
 
 
@@ -290,7 +292,7 @@ def test_same_events_give_the_same_instructions():
     def tell():
         story = stepping()
         given = story.wait(30)
-        return given, story.judge(70), story.machine.memory()
+        return given, story.evaluate(70), story.machine.memory()
 
     assert tell() == tell()
 
@@ -300,7 +302,7 @@ HELD = finding(2, kind="hang", cause="host", onset=70, seconds=179.0, ratio=179.
 
 def held(story, *, after=180.0, **more):
     """Let a step of `after` seconds end that rank 2 held, and return what is reported of it."""
-    return story.judge(70, after=after, **({"step_seconds": after, "held": HELD} | more))
+    return story.evaluate(70, after=after, **({"step_seconds": after, "held": HELD} | more))
 
 
 def test_a_step_of_minutes_is_one_incident_that_is_over():
@@ -314,7 +316,7 @@ def test_a_step_of_minutes_is_one_incident_that_is_over():
     assert incident.lost_device_seconds == 4 * 179.0
     assert story.machine.tracker.lost_device_seconds == 4 * 179.0
     assert story.state == "healthy"
-    assert story.judge(71) == []
+    assert story.evaluate(71) == []
 
 
 def test_a_step_as_long_as_one_before_is_a_pause():
@@ -349,7 +351,7 @@ def test_a_step_of_minutes_before_noise_is_known_or_without_all_ranks(more):
     """A compilation in the first steps is none; a step that lacks another rank's record still names its rank."""
     story = Story()
     for step in range(60, 70):
-        story.judge(step, warm=more.get("warm", True))
+        story.evaluate(step, warm=more.get("warm", True))
     assert len(held(story, **more)) == (0 if "warm" in more else 2)
 
 
@@ -359,7 +361,7 @@ def test_a_hang_before_the_first_step_has_none():
     story.wait(400)
     incident = story.incident
     assert (incident.kind, incident.onset_step, incident.detected_step) == ("hang", None, None)
-    closed = story.judge(7)[-1].incident
+    closed = story.evaluate(7)[-1].incident
     assert (closed.onset_step, closed.detected_step, closed.closed_step) == (None, None, 7)
 
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from coordinator.decide.incident_tracker import IncidentTracker
     from coordinator.decide.incidents import Incident
     from coordinator.decide.losses import Losses
-    from coordinator.detect.findings import Judgement
+    from coordinator.detect.findings import StepResult
     from coordinator.detect.hangs.hang import Hang
     from coordinator.settings.run_policy import RunPolicy
 
 
-class Standstill:
+class StallDetector:
     """Invariant: at most one incident of kind hang is open in `tracker`. `policy` may be replaced.
 
     `last_sign_s` is when the run last made a step, or began; 0 before the first event. `losses` is what a step log has
@@ -31,7 +31,7 @@ class Standstill:
         self.losses: Losses | None = None
         self.last_sign_s = 0.0
         self._tracker = tracker
-        self._judgement: Judgement | None = None
+        self._step_result: StepResult | None = None
         self._is_warm = False
         self._reporting = 0
         self._lacking = self._dropped = self._steps = 0
@@ -57,35 +57,35 @@ class Standstill:
         """Begin a run, or another attempt: nothing distinguishes a long set-up or a compilation from a hang yet."""
         self.last_sign_s = now_s
         self._is_warm = False
-        self._judgement = None
+        self._step_result = None
         self._reporting = 0
 
-    def take_step(self, judgement: "Judgement", now_s: float) -> bool:
-        """Take a judged step; return whether it shows that the run goes on.
+    def take_step(self, step_result: "StepResult", now_s: float) -> bool:
+        """Take a evaluated step; return whether it shows that the run goes on.
 
-        One that lacks ranks which the step before had does not: it was judged because its records did not come, and
+        One that lacks ranks which the step before had does not: it was evaluated because its records did not come, and
         the next one shows whether ranks go on without them.
         """
-        dropped = self._reporting - judgement.ranks_reporting
-        self._reporting = judgement.ranks_reporting
+        dropped = self._reporting - step_result.ranks_reporting
+        self._reporting = step_result.ranks_reporting
         if dropped > 0:
             self._dropped += dropped
             return False
         self._lacking, self._dropped = self._lacking + self._dropped, 0
         self._steps += 1
-        step_s = judgement.step_seconds
-        if self.incident is not None and not judgement.is_disturbed:
+        step_s = step_result.step_seconds
+        if self.incident is not None and not step_result.is_disturbed:
             step_s = min(step_s, self.policy.lost_seconds)  # a hang is no pause to get used to
         self._longest_s[self._is_warm] = max(self._longest_s[self._is_warm], step_s)
-        self._judgement, self._is_warm = judgement, judgement.is_warm
+        self._step_result, self._is_warm = step_result, step_result.is_warm
         self._last_seen = None, now_s
         self.last_sign_s = now_s
         return True
 
     @property
     def _usual_s(self) -> float:
-        judgement = self._judgement
-        return 0.0 if judgement is None else judgement.recent_step_seconds or judgement.step_seconds
+        step_result = self._step_result
+        return 0.0 if step_result is None else step_result.recent_step_seconds or step_result.step_seconds
 
     @property
     def blocked_after_s(self) -> float:
@@ -111,7 +111,7 @@ class Standstill:
             self._reported_s = now_s
             self._named_by = hang
             found = self._finding(hang, now_s)
-            ended_unix_s = now_s if self._judgement is None else self._judgement.unix_s
+            ended_unix_s = now_s if self._step_result is None else self._step_result.unix_s
             step = None if self._step is None and hang.onset_step is None else max(found.onset_step, self._step or 0)
             incident = self._tracker.open(found, step, now_s, ended_unix_s=ended_unix_s)
             return self._grow(incident, now_s, rank_count), True
@@ -123,15 +123,15 @@ class Standstill:
         self._reported_s = now_s
         return after, False
 
-    def held(self, judgement: "Judgement") -> RunFinding | None:
+    def held(self, step_result: "StepResult") -> RunFinding | None:
         """Return who held a step for longer than any pause so far; ask before the step is taken.
 
         None where an incident was open meanwhile that names somebody.
         """
-        found, incident = judgement.held, self.incident
+        found, incident = step_result.held, self.incident
         if found is None or not self._is_warm or (incident is not None and incident.ranks):
             return None
-        return found if judgement.step_seconds > self.policy.hang_pause_factor * self._longest_s[True] else None
+        return found if step_result.step_seconds > self.policy.hang_pause_factor * self._longest_s[True] else None
 
     def close(self, now_s: float, held: RunFinding | None = None) -> "Incident | None":
         """Close the incident, if one is open: steps come again, or none are to be expected any more.
@@ -146,15 +146,15 @@ class Standstill:
             named = replace(incident, scope=held.scope, ranks=held.ranks, evidence=evidence, numbers=numbers)
             self._tracker.incidents[incident.id] = replace(named, cause=held.cause, domain=None)
         step = incident.detected_step
-        if self._judgement is not None:
-            step = max(step or 0, self._judgement.step)
+        if self._step_result is not None:
+            step = max(step or 0, self._step_result.step)
         self._named_by = None
         return self._tracker.close(incident.id, step, now_s)
 
     @property
     def _step(self) -> int | None:
-        """The step that is under way, None before one was judged."""
-        return None if self._judgement is None else self._judgement.step + 1
+        """The step that is under way, None before one was evaluated."""
+        return None if self._step_result is None else self._step_result.step + 1
 
     def _is_ripe(self, hang: "Hang", now_s: float, rank_count: int) -> bool:
         """Whether a verdict may open an incident."""
@@ -172,16 +172,16 @@ class Standstill:
             return self._is_warm and is_long
         return is_long or not hang.is_pause
 
-    def report_held(self, held: RunFinding, judgement: "Judgement", now_s: float) -> "tuple[Incident, Incident]":
+    def report_held(self, held: RunFinding, step_result: "StepResult", now_s: float) -> "tuple[Incident, Incident]":
         """Return the incident of a step that ranks held for minutes, as it opens and as it closes: both at once."""
-        incident = self._tracker.open(held, held.onset_step, now_s, ended_unix_s=judgement.unix_s)
-        lost_s = judgement.ranks_reporting * held.excess_seconds
+        incident = self._tracker.open(held, held.onset_step, now_s, ended_unix_s=step_result.unix_s)
+        lost_s = step_result.ranks_reporting * held.excess_seconds
         incident = self._tracker.incidents[incident.id] = replace(incident, lost_device_seconds=lost_s)
         self._tracker.lost_device_seconds += lost_s
-        return incident, self._tracker.close(incident.id, judgement.step, now_s)
+        return incident, self._tracker.close(incident.id, step_result.step, now_s)
 
     def _finding(self, hang: "Hang", now_s: float) -> RunFinding:
-        silence_s, usual_s = now_s - self.last_sign_s, self._usual_s
+        stall_s, usual_s = now_s - self.last_sign_s, self._usual_s
         return RunFinding(
             kind=HANG,
             cause=hang.cause,
@@ -189,13 +189,13 @@ class Standstill:
             ranks=hang.ranks,
             domain=hang.domain,
             onset_step=(self._step or 0) if hang.onset_step is None else hang.onset_step,
-            excess_ratio=silence_s / usual_s if usual_s else 0.0,
-            excess_seconds=silence_s,
-            evidence=(*hang.evidence, self._silence()),
+            excess_ratio=stall_s / usual_s if usual_s else 0.0,
+            excess_seconds=stall_s,
+            evidence=(*hang.evidence, self._stall_text()),
             numbers={**hang.numbers, "last_step_unix_seconds": self.last_sign_s, "usual_step_seconds": usual_s},
         )
 
-    def _silence(self) -> str:
+    def _stall_text(self) -> str:
         since = f"no step since {datetime.fromtimestamp(self.last_sign_s, UTC):%H:%M:%S} UTC"
         return f"{since}; one usually takes {self._usual_s:.3g} s" if self._usual_s else since
 
@@ -220,14 +220,14 @@ class Standstill:
 
     def _grow(self, incident: "Incident", now_s: float, rank_count: int) -> "Incident":
         """Return the incident with what it costs up to now: all ranks stand still, those that are late too."""
-        silence_s = now_s - incident.numbers.get("last_step_unix_seconds", now_s)
+        stall_s = now_s - incident.numbers.get("last_step_unix_seconds", now_s)
         usual_s = incident.numbers.get("usual_step_seconds", 0.0)
         grown = replace(
             incident,
-            excess_seconds=silence_s,
-            slowdown_ratio=silence_s / usual_s if usual_s else 0.0,
-            numbers=incident.numbers | {"silence_seconds": silence_s},
-            lost_device_seconds=rank_count * silence_s,
+            excess_seconds=stall_s,
+            slowdown_ratio=stall_s / usual_s if usual_s else 0.0,
+            numbers=incident.numbers | {"silence_seconds": stall_s},
+            lost_device_seconds=rank_count * stall_s,
         )
         self._tracker.lost_device_seconds += max(0.0, grown.lost_device_seconds - incident.lost_device_seconds)
         self._tracker.incidents[incident.id] = grown

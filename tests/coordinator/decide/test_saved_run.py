@@ -6,7 +6,7 @@ import zlib
 import numpy as np
 import pytest
 
-from coordinator.decide.memory import LEARNT_VERSION, Learnt, fingerprint_of, learnt_from_bytes
+from coordinator.decide.saved_run import LEARNT_VERSION, Learnt, fingerprint_of, learnt_from_bytes
 from lockstep.contracts.domains import from_degrees
 from lockstep.contracts.errors import MalformedError
 
@@ -17,7 +17,7 @@ LEARNT = Learnt(
     arrays={
         "ranks.baseline": np.array([0.5, np.nan, -np.inf], dtype=np.float32),
         "ranks.alarm": np.array([[True, False]]),
-        "judged": np.array(7, dtype=np.int64),
+        "evaluated": np.array(7, dtype=np.int64),
         "none": np.zeros((0, 3), dtype=np.uint16),
     },
 )

@@ -1,20 +1,20 @@
 # ruff: noqa: N802, N803, N806  (names of arrays end in their shape, see the legend below)
-"""When is an excess an alarm? One test for ranks, replicas, stages and links.
+"""When is a deviation an alarm? One test for ranks, replicas, stages and links.
 
 Pure: numbers in, numbers out; no clock, no I/O, no knowledge of what a series stands for.
 
-A series is the relative excess of one rank (replica, stage, domain) over its reference, one value a step, 0 when
+A series is the relative deviation of one rank (replica, stage, domain) over its reference, one value a step, 0 when
 healthy. A clipped one-sided sum shows that something lasts: a step adds at most 4, so one or two stalled steps never
-reach the 11 of an alarm and the third one does. A gate shows that it matters: the mean since the sum left zero must
-exceed both a floor and what noise makes of a mean of so many steps in so many series. Pools that are very noisy (ranks
-that share cores) have heavier tails than any such figure knows: there only large effects count.
+reach the 11 of an alarm and the third one does. A detection limit shows that it matters: the mean since the sum left
+zero must exceed both a floor and what noise makes of a mean of so many steps in so many series. Noise groups that are
+very noisy (ranks that share cores) have heavier tails than any such figure knows: there only large effects count.
 
 Healthy series cost a few passes over arrays, and 32 bytes each: sums are kept only where they are above zero
-(`sums.py`), what is known of an alarm only while there is one (`alarms.py`), and the gate (`gates.py`) is computed for
-the few whose sum is high. What a step costs is the number of calls rather than of series, hence families
-(`families.py`): series of several kinds are judged together.
+(`cusum_state.py`), what is known of an alarm only while there is one (`alarms.py`), and the limit
+(`detection_limits.py`) is computed for the few whose sum is high. What a step costs is the number of calls rather than
+of series, hence series groups (`series_groups.py`): series of several kinds are evaluated together.
 
-Shapes: N series, P pools of series that share their noise figures, F families, C chosen series.
+Shapes: N series, P noise groups, F series groups, C chosen series.
 """
 
 from collections import deque
@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.detect.keeping import joined, part_of
 from coordinator.detect.ranks.alarms import Alarms
+from coordinator.detect.ranks.cusum_state import CusumState
+from coordinator.detect.ranks.detection_limits import LONG_STEPS, SHORT_STEPS, Candidates, DetectionLimits
 from coordinator.detect.ranks.deviation import Deviation, deviation
-from coordinator.detect.ranks.families import Family, side_by_side
-from coordinator.detect.ranks.gates import LONG_STEPS, SHORT_STEPS, Candidates, Gates
 from coordinator.detect.ranks.groups import median_of_three
 from coordinator.detect.ranks.mirrored import MirroredTest
 from coordinator.detect.ranks.noise import FAR_SIGMAS
-from coordinator.detect.ranks.pools import Pools
-from coordinator.detect.ranks.static_differences import StaticDifferences, lasting_level, views_of_families
-from coordinator.detect.ranks.sums import Sums
+from coordinator.detect.ranks.noise_groups import NoiseGroups
+from coordinator.detect.ranks.series_groups import SeriesGroup, side_by_side
+from coordinator.detect.ranks.static_differences import StaticDifferences, lasting_level, views_of_series_groups
+from coordinator.detect.state_dict import nested, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,77 +50,77 @@ if TYPE_CHECKING:
 
 _LONG_RATE_STEPS = 8
 _UNCLIPPED_SHARE = 2 / 3  # of what counts in full, 6 sigma at least: up to there noise of 2 sigma is not cut
-_PAST_UNKNOWN = np.float32(1e6)  # ratio, beyond any excess
+_PAST_UNKNOWN = np.float32(1e6)  # ratio, beyond any deviation
 _STEPS_KEPT = 1024  # indices of the last steps, from which an onset is read
 
 
-class ExcessTest:
-    """The test's memory for N series; steps must be given in ascending order.
+class CusumTest:
+    """The test's state for N series; steps must be given in ascending order.
 
-    `families` holds, family by family, the pool of each series, numbered from 0 in each family. `alarm_N` is the
-    verdict, laid out when it is asked for; what it rests on is in `alarms`. A family's own is `families[k]`. `test`
-    names its share of the error budget.
+    `series_groups` holds, series group by series group, the noise group of each series, numbered from 0 in each series
+    group. `alarm_N` is the verdict, laid out when it is asked for; what it rests on is in `alarms`. A series group's
+    own is `series_groups[k]`. `test` names its share of the error budget.
     """
 
     def __init__(
         self,
-        families: "Sequence[NDArray[np.integer]]",
+        series_groups: "Sequence[NDArray[np.integer]]",
         policy: "ExcessPolicy",
         *,
         floor_ratio: float | None = None,
         fleet_views: "FleetViews | None" = None,
         test: str = "units",
     ) -> None:
-        series_F, counts_F = [len(own) for own in families], [int(own.max(initial=0)) + 1 for own in families]
-        spans_F, pools_F = side_by_side(series_F), side_by_side(counts_F)
-        numbered = [own.astype(np.intp) + its.start for own, its in zip(families, pools_F, strict=True)]
-        pools = Pools(np.concatenate(numbered))
+        series_F, counts_F = [len(own) for own in series_groups], [int(own.max(initial=0)) + 1 for own in series_groups]
+        spans_F, groups_F = side_by_side(series_F), side_by_side(counts_F)
+        numbered = [own.astype(np.intp) + its.start for own, its in zip(series_groups, groups_F, strict=True)]
+        noise_groups = NoiseGroups(np.concatenate(numbered))
         self.count = sum(series_F)
-        self._pools = pools
-        self.gates = Gates(pools, np.repeat(range(len(families)), counts_F), series_F, test=test)
-        self.families = tuple(Family(self, span, its) for span, its in zip(spans_F, pools_F, strict=True))
-        self._may_be_early_P = np.ones(pools.count, dtype=bool)
+        self._noise_groups = noise_groups
+        self.limits = DetectionLimits(noise_groups, np.repeat(range(len(series_groups)), counts_F), series_F, test=test)
+        self.series_groups = tuple(SeriesGroup(self, span, its) for span, its in zip(spans_F, groups_F, strict=True))
+        self._may_be_early_P = np.ones(noise_groups.count, dtype=bool)
         self._recent = [np.zeros(self.count, dtype=np.float32) for _ in range(SHORT_STEPS - 1)]
         self._median_N = np.zeros(self.count, dtype=np.float32)  # some steps ago
         self._mean_N = np.zeros(self.count, dtype=np.float32)
         self._mean_before_N = np.zeros(self.count, dtype=np.float32)  # a window ago
         self._baseline_N = np.zeros(self.count, dtype=np.float32)
-        views = fleet_views or (lambda level_N: views_of_families(level_N, self.families))
-        self._static = StaticDifferences(pools, self.count, views, self.gates)
-        self.sums = Sums(pools)
+        views = fleet_views or (lambda level_N: views_of_series_groups(level_N, self.series_groups))
+        self._static = StaticDifferences(noise_groups, self.count, views, self.limits)
+        self.cusums = CusumState(noise_groups)
         self.alarms = Alarms()
-        self.mirrored = MirroredTest(pools, self.gates)
+        self.mirrored = MirroredTest(noise_groups, self.limits)
         self.adopt(policy, floor_ratio=floor_ratio)
         self._steps: deque[int] = deque(maxlen=_STEPS_KEPT)
         self._last: Deviation | None = None
-        self.judged = 0
+        self.evaluated_steps = 0
 
     def adopt(
         self,
         policy: "ExcessPolicy",
         *,
         floor_ratio: float | None = None,
-        alarm_sigmas: "Sequence[tuple[Family, float]]" = (),
+        alarm_sigmas: "Sequence[tuple[SeriesGroup, float]]" = (),
     ) -> None:
-        """Judge by other thresholds from the next step on; `alarm_sigmas` are those of families that have their own."""
+        """Apply other thresholds from the next step on; `alarm_sigmas` are those of certain series groups."""
         self.policy = policy
-        own = [(family.pools, sigmas) for family, sigmas in alarm_sigmas]
-        self.gates.adopt(policy, policy.floor_ratio if floor_ratio is None else floor_ratio, own)
+        own = [(series_group.noise_groups, sigmas) for series_group, sigmas in alarm_sigmas]
+        self.limits.adopt(policy, policy.floor_ratio if floor_ratio is None else floor_ratio, own)
         self._find_high()
 
-    def forbid_early(self, families: "Sequence[Family]") -> None:
-        """Let these families, and no others, not be judged before `warm_up_steps`, however quiet the job.
+    def forbid_early(self, series_groups: "Sequence[SeriesGroup]") -> None:
+        """Let these series groups, and no others, not be evaluated before `warm_up_steps`, however quiet the job.
 
         One that is compared with its own past must not: how a job warms up is no past.
         """
         self._may_be_early_P[:] = True
-        for family in families:
-            self._may_be_early_P[family.pools] = False
+        for series_group in series_groups:
+            self._may_be_early_P[series_group.noise_groups] = False
 
     @property
     def noise(self) -> "PooledNoise":
         """How single steps scatter."""
-        return self.gates.single
+        return self.limits.single
 
     @property
     def alarm_N(self) -> "Marks":
@@ -135,35 +135,37 @@ class ExcessTest:
         return np.concatenate((self.alarms.series_A, self._high)) if len(self.alarms) else self._high
 
     def suspected(self) -> "tuple[Places, Floats]":
-        """Return the series of which more than one bad step is known, in no alarm, and their excess of two steps."""
+        """Return the series of which more than one bad step is known, in no alarm, and their deviation of two steps."""
         series = self.alarms.without(self._high)
         before_N, now_N = self._recent
         return series, np.minimum(before_N[series], now_N[series])
 
-    def far_of(self, family: Family, least: float) -> dict[int, float]:
-        """Return what a family's series were above their own past in the last step, by series.
+    def far_of(self, series_group: SeriesGroup, least: float) -> dict[int, float]:
+        """Return what a series group's series were above their own past in the last step, by series.
 
         Of those alone that were beyond all noise and `least`, and in no alarm; of none before that past is known.
         """
         now = self._last
-        if now is None or now.highest <= least or self.judged < LONG_STEPS:
+        if now is None or now.highest <= least or self.evaluated_steps < LONG_STEPS:
             return {}
-        far = now.raw_N[family.span] > least
+        far = now.raw_N[series_group.span] > least
         if now.seen_N is not None:
-            far &= now.seen_N[family.span]
-        series = self.alarms.without(far.nonzero()[0] + family.span.start)
+            far &= now.seen_N[series_group.span]
+        series = self.alarms.without(far.nonzero()[0] + series_group.span.start)
         above = now.raw_N[series] - np.maximum(self._static.past_N[series] - self._baseline_N[series], 0)
-        is_far = above > np.maximum(FAR_SIGMAS * self.gates.sigma_P[self._pools.of(series)], least)
-        return dict(zip((series[is_far] - family.span.start).tolist(), above[is_far].tolist(), strict=True))
+        is_far = above > np.maximum(FAR_SIGMAS * self.limits.sigma_P[self._noise_groups.of(series)], least)
+        return dict(zip((series[is_far] - series_group.span.start).tolist(), above[is_far].tolist(), strict=True))
 
-    def static_of(self, family: Family) -> "Floats":
-        """Return what a family's series always were, ratio, without what noise makes of it."""
-        return self._static.static_of(np.arange(family.span.start, family.span.stop))
+    def static_of(self, series_group: SeriesGroup) -> "Floats":
+        """Return what a series group's series always were, ratio, without what noise makes of it."""
+        return self._static.static_of(np.arange(series_group.span.start, series_group.span.stop))
 
-    def changed(self, family: Family) -> "Places":
-        """Return a family's series that have been above what they always were for more than one bad step."""
-        series = self.sums.changed(self._bad_step)
-        own: Places = series[(series >= family.span.start) & (series < family.span.stop)] - family.span.start
+    def changed(self, series_group: SeriesGroup) -> "Places":
+        """Return a series group's series that have been above what they always were for more than one bad step."""
+        series = self.cusums.changed(self._bad_step)
+        own: Places = (
+            series[(series >= series_group.span.start) & (series < series_group.span.stop)] - series_group.span.start
+        )
         return own
 
     @property
@@ -173,22 +175,22 @@ class ExcessTest:
 
     def _find_high(self) -> None:
         """Note whose sum is beyond what one bad step makes of it."""
-        self._high = self.sums.above(self._bad_step)
+        self._high = self.cusums.above(self._bad_step)
 
     def warm_P(self) -> "Marks | None":
-        """Return the pools whose noise is known well enough to judge by, None where all are.
+        """Return the noise groups whose noise is known well enough to evaluate by, None where all are.
 
         In quiet ones that is early, in others after `warm_up_steps`.
         """
         policy = self.policy
-        if self.judged > policy.warm_up_steps:
+        if self.evaluated_steps > policy.warm_up_steps:
             return None
-        warm_P: Marks = self._may_be_early_P & (self.gates.cautious_P < policy.early_sigma)
+        warm_P: Marks = self._may_be_early_P & (self.limits.cautious_P < policy.early_sigma)
         warm_P &= self.noise.samples_P >= policy.early_samples
         return warm_P
 
-    def step(self, excess_N: "NDArray[np.floating]", step: int) -> None:
-        """Judge one step.
+    def step(self, deviation_N: "NDArray[np.floating]", step: int) -> None:
+        """Evaluate one step.
 
         Parameters
         ----------
@@ -197,19 +199,19 @@ class ExcessTest:
         step
             Its index.
         """
-        self.judged += 1
+        self.evaluated_steps += 1
         self._steps.append(step)
-        values = deviation(excess_N, self._baseline_N, self._recent[-1], self._pools)
+        values = deviation(deviation_N, self._baseline_N, self._recent[-1], self._noise_groups)
         self._learn(values)
-        self.gates.settle()
-        sigma_P = self.gates.sigma_P
+        self.limits.settle()
+        sigma_P = self.limits.sigma_P
         warm_P = self.warm_P()
         if warm_P is None or warm_P.any():
             self._add(values, sigma_P, warm_P)
         self._decide(values)
         self._find_high()
         self.mirrored.step(values, self._recent, self._mean_N, warm_P, is_disturbed=len(self.alarms) > 0)
-        if self.judged > 1:
+        if self.evaluated_steps > 1:
             self._follow(values, sigma_P)
         self._recent = self._shifted(values)
         self._last = values
@@ -225,24 +227,26 @@ class ExcessTest:
         """Learn the noise of single steps, of medians of three and of long means."""
         policy, raw_N = self.policy, values.raw_N
         scratch_N = np.empty_like(raw_N)
-        if self.judged > 1:
-            np.subtract(*values.without_wild(self._recent[-1], (each.span for each in self.families)), out=scratch_N)
-            self.gates.follow(scratch_N)
-            common_P = self.gates.common_P
+        if self.evaluated_steps > 1:
+            np.subtract(
+                *values.without_wild(self._recent[-1], (each.span for each in self.series_groups)), out=scratch_N
+            )
+            self.limits.follow(scratch_N)
+            common_P = self.limits.common_P
             if common_P is not None:  # what all do at once is no noise
-                scratch_N -= self._pools.per_series(common_P.astype(np.float32))
+                scratch_N -= self._noise_groups.per_series(common_P.astype(np.float32))
             # What is in alarm scatters as it likes: it must not make its peers look noisy.
             np.abs(scratch_N, out=scratch_N)
-            left_out, present_P = self._unsteady(values), self.gates.present_P
+            left_out, present_P = self._unsteady(values), self.limits.present_P
             self.noise.learn(scratch_N, left_out, policy, suspicious=self.suspicious, present_P=present_P)
-        if self.judged % SHORT_STEPS == 0:
+        if self.evaluated_steps % SHORT_STEPS == 0:
             median_N = median_of_three(self._recent[0], self._recent[1], raw_N)
-            if self.judged >= policy.settle_steps + 2 * SHORT_STEPS:
+            if self.evaluated_steps >= policy.settle_steps + 2 * SHORT_STEPS:
                 np.subtract(median_N, self._median_N, out=scratch_N)
                 unseen = None if values.seen_N is None else (~values.seen_N).nonzero()[0]
-                self.gates.short.learn(np.abs(scratch_N, out=scratch_N), unseen, policy)
+                self.limits.short.learn(np.abs(scratch_N, out=scratch_N), unseen, policy)
             self._median_N = median_N
-        if self.judged > 1:
+        if self.evaluated_steps > 1:
             self._learn_mean(values, scratch_N)
 
     def _unsteady(self, values: Deviation) -> "Places | None":
@@ -255,85 +259,87 @@ class ExcessTest:
 
     def _learn_mean(self, values: Deviation, scratch_N: "Floats") -> None:
         clipped_N = values.raw_N
-        if not values.reach <= self.gates.least_wide:  # else there is no limit to look for
-            clipped_N = self._pools.clip(values.raw_N, self.gates.widest_P(), values.reach_P)
+        if not values.reach <= self.limits.least_wide:  # else there is no limit to look for
+            clipped_N = self._noise_groups.clip(values.raw_N, self.limits.widest_P(), values.reach_P)
         np.subtract(clipped_N, self._mean_N, out=scratch_N)
-        scratch_N *= np.float32(1 / min(self.judged - 1, _LONG_RATE_STEPS))
+        scratch_N *= np.float32(1 / min(self.evaluated_steps - 1, _LONG_RATE_STEPS))
         if values.seen_N is not None:
             scratch_N *= values.seen_N
         self._mean_N += scratch_N
-        if self.judged % LONG_STEPS == 0:
-            if self.judged > LONG_STEPS:
-                # A fault's onset is no walk: in a pool of two it would be half of all there is to learn from.
+        if self.evaluated_steps % LONG_STEPS == 0:
+            if self.evaluated_steps > LONG_STEPS:
+                # A fault's onset is no walk: in a noise group of two it would be half of all there is to learn from.
                 change_N = np.abs(self._mean_N - self._mean_before_N)
-                self.gates.long.learn(change_N, np.unique(self.suspicious), self.policy)
-            self._static.learn(self._level(values), self.judged, self.alarms.series_A)
+                self.limits.long.learn(change_N, np.unique(self.suspicious), self.policy)
+            self._static.learn(self._level(values), self.evaluated_steps, self.alarms.series_A)
             self._mean_before_N = self._mean_N.copy()
 
     def _level(self, values: Deviation) -> "Floats":
-        """Return the lasting excess of each series, array of shape (N,), its own level included.
+        """Return the lasting deviation of each series, array of shape (N,), its own level included.
 
         Long means count but a part of large values: a series beyond most of that part is at what its last ones show.
         """
         last = (*self._recent, values.raw_N)
         level_N = lasting_level(self._mean_N, last)
-        wide_P = _UNCLIPPED_SHARE * self.gates.widest_P()
+        wide_P = _UNCLIPPED_SHARE * self.limits.widest_P()
         if np.count_nonzero(values.reach_P > wide_P):
-            cut = (np.abs(self._mean_N) > self._pools.per_series(wide_P.astype(np.float32))).nonzero()[0]
+            cut = (np.abs(self._mean_N) > self._noise_groups.per_series(wide_P.astype(np.float32))).nonzero()[0]
             level_N[cut] = median_of_three(*(each_N[cut] for each_N in last))
         level_N += self._baseline_N
         return level_N
 
     def _add(self, values: Deviation, sigma_P: "Figures", warm_P: "Marks | None") -> None:
         """Move the sum of each series on, and count how long it has been above zero."""
-        self.sums.move(
+        self.cusums.move(
             values.raw_N,
             values.seen_N,
             sigma_P,
             warm_P,
-            most_P=self.gates.most_P,
+            most_P=self.limits.most_P,
             policy=self.policy,
-            static_of=self._beyond_baseline,
+            static_of=self._static_above_baseline,
         )
-        if self.judged % _STEPS_KEPT == 0:  # what lasts so long need not be counted further
-            self.sums.bound_runs(_STEPS_KEPT)
+        if self.evaluated_steps % _STEPS_KEPT == 0:  # what lasts so long need not be counted further
+            self.cusums.bound_runs(_STEPS_KEPT)
 
-    def _beyond_baseline(self, series: "Places") -> "Floats":
+    def _static_above_baseline(self, series: "Places") -> "Floats":
         """Return the most that some series always were beyond the level that is learnt of each, ratio.
 
-        Before anything is known of it, more than any excess.
+        Before anything is known of it, more than any deviation.
         """
-        if self.judged < LONG_STEPS:
+        if self.evaluated_steps < LONG_STEPS:
             return np.full(len(series), _PAST_UNKNOWN, dtype=np.float32)
-        beyond_C: Floats = self._static.most_of(series) - self._baseline_N[series]
-        return beyond_C
+        above_C: Floats = self._static.most_of(series) - self._baseline_N[series]
+        return above_C
 
     def _decide(self, values: Deviation) -> None:
         """Raise, keep and clear alarms."""
         candidates = self._candidates(values)
         if len(candidates):
             those = self._as_candidates(candidates, values)
-            passed_C = self.gates.passed(those)
+            passed_C = self.limits.passed(those)
             if passed_C.any():
                 level_N, own_C = self._level(values), self._baseline_N[candidates]
-                changes_2C = self.sums.changes_of(candidates)
-                passed_C &= self._static.passed(candidates, those, level_N, own_C, changes_2C, judged=self.judged)
+                changes_2C = self.cusums.changes_of(candidates)
+                passed_C &= self._static.passed(
+                    candidates, those, level_N, own_C, changes_2C, evaluated_steps=self.evaluated_steps
+                )
                 self._raise(candidates[passed_C], those.median[passed_C])
         if len(self.alarms):
             self._keep(values)
 
     def _candidates(self, values: Deviation) -> "Places":
         """Return the series, in no alarm yet, whose sum is an alarm's."""
-        sums = self.sums
-        if not len(sums.above(self.gates.least_alarm_sigmas)):
-            return sums.series[:0]
-        candidates = sums.series[sums.sum_C > self.gates.alarm_P().astype(np.float32)[sums.pool_C]]
+        cusums = self.cusums
+        if not len(cusums.above(self.limits.least_alarm_sigmas)):
+            return cusums.series[:0]
+        candidates = cusums.series[cusums.sum_C > self.limits.alarm_P().astype(np.float32)[cusums.group_C]]
         if values.seen_N is not None:
             candidates = candidates[values.seen_N[candidates]]
         if not len(candidates):
             return candidates
         candidates = self.alarms.without(candidates)
-        return candidates[self._median_of(candidates, values) > self.gates.least_median()]
+        return candidates[self._median_of(candidates, values) > self.limits.least_median()]
 
     def _median_of(self, series: "Places", values: Deviation) -> "Floats":
         """Return the medians of the last three steps of some series."""
@@ -343,16 +349,16 @@ class ExcessTest:
 
     def _as_candidates(self, series: "Places", values: Deviation) -> Candidates:
         before_C, last_C, now_C = (each_N[series] for each_N in (*self._recent, values.raw_N))
-        figures = self._pools.of(series), self.sums.of(series)
+        figures = self._noise_groups.of(series), self.cusums.of(series)
         return Candidates.of(*figures, last=(before_C, last_C, now_C), mean_C=self._mean_N[series])
 
     def noise_of(self, series: int) -> tuple[float, float]:
         """Return the standard deviation of one step of a series, and the mean of three that noise explains."""
-        return self.gates.explained(self.judged)[int(self._pools.of(np.array([series]))[0])]
+        return self.limits.explained(self.evaluated_steps)[int(self._noise_groups.of(np.array([series]))[0])]
 
     def _raise(self, raised: "Places", median_C: "Floats") -> None:
         known = len(self._steps)
-        last = [min(steps, known) for steps in self.sums.lasted(raised, median_C)]
+        last = [min(steps, known) for steps in self.cusums.lasted(raised, median_C)]
         self.alarms.add(raised, median_C, np.array([self._steps[-steps] for steps in last], dtype=np.int64))
 
     def _keep(self, values: Deviation) -> None:
@@ -360,17 +366,17 @@ class ExcessTest:
         policy, alarms = self.policy, self.alarms
         chosen = slice(None) if values.seen_N is None else values.seen_N[alarms.series_A]
         series = alarms.series_A[chosen]
-        quiet_C = values.raw_N[series] < policy.clear_share * self.gates.short_gate(self._pools.of(series))
+        quiet_C = values.raw_N[series] < policy.clear_share * self.limits.short_limit(self._noise_groups.of(series))
         alarms.keep(chosen, quiet_C, self._median_of(series, values))
         ended = alarms.clear(policy.clear_steps)
         if len(ended):
-            self.sums.drop(ended)
+            self.cusums.drop(ended)
 
     def _follow(self, values: Deviation, sigma_P: "Figures") -> None:
-        """Let baselines follow what is healthy, and silicon: what stays below every effect that is reported."""
+        """Let baselines follow healthy noise and static device variation, which stays below every reported effect."""
         policy = self.policy
         limit_P = np.minimum(FAR_SIGMAS * sigma_P, 1.0)
-        drift_N = self._pools.clip(values.raw_N, limit_P, values.reach_P) * np.float32(policy.baseline_rate)
+        drift_N = self._noise_groups.clip(values.raw_N, limit_P, values.reach_P) * np.float32(policy.baseline_rate)
         drift_N[self._rising(values, sigma_P)] = 0
         if values.seen_N is not None:
             drift_N *= values.seen_N
@@ -380,13 +386,13 @@ class ExcessTest:
             np.clip(self._baseline_N, -bound, bound, out=self._baseline_N)
 
     def _rising(self, values: Deviation, sigma_P: "Figures") -> "Places":
-        """Return the series whose excess may be a fault: no baseline may follow it."""
+        """Return the series whose deviation may be a fault: no baseline may follow it."""
         policy, high = self.policy, self._high
-        floor = policy.static_share * self.gates.floor_ratio
+        floor = policy.static_share * self.limits.floor_ratio
         rising = high[:0]
         if not np.maximum.reduce(self._mean_N) <= np.float32(min(floor, 1.0)):
             most_P = np.minimum(floor + sigma_P * policy.static_sigmas, 1.0)
-            rising = self._pools.above(self._mean_N, most_P, self._pools.highest(self._mean_N))
+            rising = self._noise_groups.above(self._mean_N, most_P, self._noise_groups.highest(self._mean_N))
         if not len(high) and not len(self.alarms):
             return rising
         return np.concatenate((self.alarms.series_A, high[values.raw_N[high] >= np.float32(floor)], rising))
@@ -399,28 +405,28 @@ class ExcessTest:
         own: dict[str, NDArray[np.generic]] = {name: getattr(self, name) for name in _KEPT}
         recent = {f"recent.{place}": values_N for place, values_N in enumerate(self._recent)}
         static = {f"static.{name}": getattr(self._static, f"{name}_{shape}") for name, shape in _STATIC_KEPT}
-        return own | recent | static | self.gates.memory()
+        return own | recent | static | self.limits.state_dict()
 
-    def memory(self) -> "dict[str, NDArray[np.generic]]":
+    def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt and what is in alarm, arrays by name."""
-        tables = joined({"sums": self.sums.memory(), "alarms": self.alarms.memory()})
-        steps = {"judged": np.array([self.judged]), "steps": np.array(self._steps, dtype=np.int64)}
+        tables = nested({"cusums": self.cusums.state_dict(), "alarms": self.alarms.state_dict()})
+        steps = {"evaluated_steps": np.array([self.evaluated_steps]), "steps": np.array(self._steps, dtype=np.int64)}
         return self._arrays() | tables | steps
 
-    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> bool:
-        """Take back what `memory` gave; return False, and take nothing, if it is another shape's."""
-        present = self._arrays() | {"judged": np.zeros(1, dtype=np.int64)}
-        if any(name not in memory or memory[name].shape != value.shape for name, value in present.items()):
+    def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> bool:
+        """Restore what `state_dict` returned; return False, and take nothing, if it is another shape's."""
+        present = self._arrays() | {"evaluated_steps": np.zeros(1, dtype=np.int64)}
+        if any(name not in state or state[name].shape != value.shape for name, value in present.items()):
             return False
         for name, value in present.items():
-            np.copyto(value, memory[name].astype(value.dtype))
-        self.gates.settle()
-        self.sums.recall(part_of(memory, "sums"), self.count)
+            np.copyto(value, state[name].astype(value.dtype))
+        self.limits.settle()
+        self.cusums.load_state_dict(part_of(state, "cusums"), self.count)
         self._find_high()
-        self.alarms.recall(part_of(memory, "alarms"), self.count)
-        self.judged = int(memory["judged"][0])
+        self.alarms.load_state_dict(part_of(state, "alarms"), self.count)
+        self.evaluated_steps = int(state["evaluated_steps"][0])
         self._steps.clear()
-        self._steps.extend(memory.get("steps", np.zeros(0)).astype(np.int64).tolist())
+        self._steps.extend(state.get("steps", np.zeros(0)).astype(np.int64).tolist())
         return True
 
 

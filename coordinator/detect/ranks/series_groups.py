@@ -1,9 +1,10 @@
 # ruff: noqa: N802, N806  (names of arrays end in their shape, see the legend below)
-"""Series of one kind that are judged together with others, and the test's results for them alone.
+"""Series of one kind that are evaluated together with others, and the test's results for them alone.
 
-A family's series lie side by side in the test, its pools too; its noise figures are those of its own series.
+A series group's series lie side by side in the test, its noise groups too; its noise figures are those of its own
+series.
 
-Shapes: N series of the family, P pools of it.
+Shapes: N series of the series group, P noise groups of it.
 """
 
 from itertools import accumulate
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from coordinator.detect.ranks.alarms import Alarms
-    from coordinator.detect.ranks.gates import Gates
+    from coordinator.detect.ranks.detection_limits import DetectionLimits
     from coordinator.detect.ranks.mirrored import MirroredTest
 
 
@@ -26,51 +27,51 @@ def side_by_side(lengths: "Sequence[int]") -> list[slice]:
 
 
 class JointTest(Protocol):
-    """What a family reads of the test that judges it together with others."""
+    """What a series group reads of the test that evaluates it together with others."""
 
-    judged: int
-    gates: "Gates"
+    evaluated_steps: int
+    limits: "DetectionLimits"
     alarms: "Alarms"
     mirrored: "MirroredTest"
 
     @property
     def alarm_N(self) -> "NDArray[np.bool_]":
-        """Which series of all families are in alarm."""
+        """Which series of all series groups are in alarm."""
 
     @property
     def suspicious(self) -> "NDArray[np.intp]":
         """Where a reference or a baseline must not learn now."""
 
     def warm_P(self) -> "NDArray[np.bool_] | None":
-        """Return the pools whose noise is known, None where all are."""
+        """Return the noise groups whose noise is known, None where all are."""
 
     def noise_of(self, series: int) -> tuple[float, float]:
         """Return the standard deviation of one step of a series, and the mean of three that noise explains."""
 
 
-class Family:
-    """A view: series and pools are numbered from 0 in each family."""
+class SeriesGroup:
+    """A view: series and noise groups are numbered from 0 in each series group."""
 
-    def __init__(self, test: JointTest, span: slice, pools: slice) -> None:
+    def __init__(self, test: JointTest, span: slice, noise_groups: slice) -> None:
         self._test = test
         self.span = span
-        self.pools = pools
+        self.noise_groups = noise_groups
 
     @property
-    def judged(self) -> int:
-        """How many steps have been judged."""
-        return self._test.judged
+    def evaluated_steps(self) -> int:
+        """How many steps have been evaluated."""
+        return self._test.evaluated_steps
 
     @property
     def is_warm(self) -> bool:
-        """Whether noise is known well enough to judge by."""
+        """Whether noise is known well enough to evaluate by."""
         warm_P = self._test.warm_P()
-        return warm_P is None or (self.judged > 0 and bool(warm_P[self.pools].all()))
+        return warm_P is None or (self.evaluated_steps > 0 and bool(warm_P[self.noise_groups].all()))
 
     @property
     def sigma_P(self) -> "NDArray[np.float64]":
         """Standard deviation of one step, array of shape (P,); NaN while unknown."""
-        return self._test.gates.scale_P[self.pools]
+        return self._test.limits.scale_P[self.noise_groups]
 
     @property
     def alarm_N(self) -> "NDArray[np.bool_]":
@@ -109,11 +110,11 @@ class Family:
         return self.span.start + series in self._test.alarms
 
     def is_quiet(self, series: int) -> bool:
-        """Whether a series in alarm had no excess in the last step."""
+        """Whether a series in alarm had no deviation in the last step."""
         return self._test.alarms.is_quiet(self.span.start + series)
 
     def level_and_onset(self, series: int) -> tuple[float, int]:
-        """Return the excess that an alarm rests on and the step at which it began, 0 and -1 where there is none."""
+        """Return the deviation that an alarm rests on and the step at which it began, 0 and -1 where there is none."""
         return self._test.alarms.of(self.span.start + series)
 
     def noise_of(self, series: int) -> tuple[float, float]:

@@ -5,13 +5,13 @@ from itertools import pairwise
 
 from coordinator.decide import events as ev
 from coordinator.decide.incidents import from_json, to_json
-from coordinator.decide.stack_desk import STACK_RANKS_MAX, STACK_SECONDS, StackDesk, sample
+from coordinator.decide.stack_manager import STACK_RANKS_MAX, STACK_SECONDS, StackManager, sample
 from coordinator.settings.policy import Policy
 from exporter.capturing.stack_text import Thread, thread_stacks
 from lockstep.contracts.codec import encode
 from lockstep.contracts.limits import STACKS_MAX_BYTES
 from lockstep.contracts.messages import RankStacks, ThreadStack
-from tests.coordinator.decide.test_standstill import LINK, stepping
+from tests.coordinator.decide.test_stall import LINK, stepping
 
 WAITS = ("/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 2501, "all_reduce")
 LOADS = ("/srv/train.py", 88, "load")
@@ -112,7 +112,7 @@ def test_of_many_ranks_the_late_ones_and_others_evenly_are_asked():
 
 def test_ten_thousand_ranks_are_a_thousand_messages_and_a_few_lines():
     """One leaf holds thousands: they are sampled, and the incident states of how many; the late rank is among them."""
-    desk, world_size, late = StackDesk(), 10_240, 9_999
+    desk, world_size, late = StackManager(), 10_240, 9_999
     story = stepping()
     story.wait(6)
     incident = replace(story.incident, ranks=(late,))

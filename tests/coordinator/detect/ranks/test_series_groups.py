@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coordinator.detect.ranks.excess import ExcessTest
+from coordinator.detect.ranks.cusum_test import CusumTest
 from coordinator.settings.policy import ExcessPolicy
 
 POLICY = ExcessPolicy()
@@ -25,28 +25,30 @@ def rows(steps=120):
 
 def test_families_are_judged_as_they_would_be_alone():
     """Alarms and onsets are those of a test of their own, and so are levels and noise as far as the first one's is."""
-    together = ExcessTest(POOLS, POLICY)
-    alone = [ExcessTest([own], POLICY) for own in POOLS]
+    together = CusumTest(POOLS, POLICY)
+    alone = [CusumTest([own], POLICY) for own in POOLS]
     parts, seen = rows(), set()
     for step, row in enumerate(zip(*parts, strict=True)):
         together.step(np.concatenate(row), step)
-        for family, test, own in zip(together.families, alone, row, strict=True):
+        for series_group, test, own in zip(together.series_groups, alone, row, strict=True):
             test.step(own, step)
-            assert family.alarm_N.tolist() == test.alarm_N.tolist()
-            assert together.noise.sigma_P[family.pools] == pytest.approx(test.noise.sigma_P, rel=0.05, nan_ok=True)
-            assert family.is_alarmed == bool(test.alarm_N.any())
+            assert series_group.alarm_N.tolist() == test.alarm_N.tolist()
+            assert together.noise.sigma_P[series_group.noise_groups] == pytest.approx(
+                test.noise.sigma_P, rel=0.05, nan_ok=True
+            )
+            assert series_group.is_alarmed == bool(test.alarm_N.any())
             for series in np.flatnonzero(test.alarm_N).tolist():
-                assert series in family
+                assert series in series_group
                 level, onset = test.alarms.of(series)
-                assert family.level_and_onset(series) == (pytest.approx(level, rel=0.01), onset)
-                seen.add((family, series))
+                assert series_group.level_and_onset(series) == (pytest.approx(level, rel=0.01), onset)
+                seen.add((series_group, series))
     assert len(seen) == 3
 
 
 def test_a_family_may_have_a_threshold_of_its_own():
     """Three clear steps alarm in one, the other waits for a fourth."""
-    test = ExcessTest([np.zeros(8, dtype=np.intp)] * 2, POLICY)
-    test.adopt(POLICY, alarm_sigmas=[(test.families[1], 15.0)])
+    test = CusumTest([np.zeros(8, dtype=np.intp)] * 2, POLICY)
+    test.adopt(POLICY, alarm_sigmas=[(test.series_groups[1], 15.0)])
     values = np.random.default_rng(0).normal(0, 0.004, (70, 16))
     values[60:, [3, 11]] += 0.1
     first = {}
@@ -59,11 +61,11 @@ def test_a_family_may_have_a_threshold_of_its_own():
 
 def test_a_family_that_is_compared_with_its_past_is_not_judged_early():
     """In the first steps of a quiet job only the other one is."""
-    test = ExcessTest([np.zeros(8, dtype=np.intp)] * 2, POLICY)
-    test.forbid_early([test.families[1]])
+    test = CusumTest([np.zeros(8, dtype=np.intp)] * 2, POLICY)
+    test.forbid_early([test.series_groups[1]])
     values = np.random.default_rng(4).normal(0, 0.004, (18, 16))
     values[:, [3, 11]] += 0.05
     for step, row in enumerate(values):
         test.step(row, step)
     assert test.alarms.series_A.tolist() == [3]
-    assert (test.families[0].is_warm, test.families[1].is_warm) == (True, False)
+    assert (test.series_groups[0].is_warm, test.series_groups[1].is_warm) == (True, False)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from coordinator.detect.runs.scattered import ScatteredGcTest
+from coordinator.detect.runs.unsynchronised_gc import UnsynchronisedGcTest
 from coordinator.settings.policy import GcPolicy
 
 STEP_SECONDS = 0.5
@@ -23,7 +23,7 @@ def collections(ranks, steps=200, *, rate=0.0, begin=60, end=None, seconds=0.13,
 
 def feed(gc, test=None):
     """Return the test and the steps in which it had found something."""
-    test = test or ScatteredGcTest(gc.shape[1], GcPolicy())
+    test = test or UnsynchronisedGcTest(gc.shape[1], GcPolicy())
     found = []
     for step, row in enumerate(gc):
         test.step(row, STEP_SECONDS, step)
@@ -164,14 +164,14 @@ def test_what_was_seen_outlives_a_restart():
         gc[step, rank] += 0.3
     whole, found = feed(gc[:96])
     first, _ = feed(gc[:90])
-    again = ScatteredGcTest(8, GcPolicy())
-    again.recall(first.memory())
+    again = UnsynchronisedGcTest(8, GcPolicy())
+    again.load_state_dict(first.state_dict())
     for step in range(90, 96):
         again.step(gc[step], STEP_SECONDS, step)
     assert again.found == whole.found
     assert found[-1] == 95
-    again.recall({"events": np.zeros(3)})
-    again.recall({})
+    again.load_state_dict({"events": np.zeros(3)})
+    again.load_state_dict({})
     assert again.found == whole.found
 
 
@@ -188,7 +188,7 @@ def recipe(steps=300, ranks=4, *, every=1, seed=3):
 def test_a_step_in_which_every_rank_collects_is_in_step_whatever_each_takes(every):
     """A common recipe, on cores that strangers share: some rank's collection is descheduled, which is no fault of it."""
     gc, full = recipe(every=every)
-    test, fooled = ScatteredGcTest(4, GcPolicy()), ScatteredGcTest(4, GcPolicy())
+    test, fooled = UnsynchronisedGcTest(4, GcPolicy()), UnsynchronisedGcTest(4, GcPolicy())
     found = {"counted": 0, "by length alone": 0}
     for step, (row, counts) in enumerate(zip(gc, full, strict=True)):
         test.step(row, 0.12, step, full_R=counts)
@@ -202,7 +202,7 @@ def test_a_step_in_which_every_rank_collects_is_in_step_whatever_each_takes(ever
 def test_full_collections_out_of_step_are_reported_next_to_small_ones_of_all_ranks():
     """Young generations are collected everywhere all the time: only full collections of every rank are in step."""
     gc = collections(128, rate=0.02)
-    test, steps = ScatteredGcTest(128, GcPolicy()), []
+    test, steps = UnsynchronisedGcTest(128, GcPolicy()), []
     for step, row in enumerate(gc):
         test.step(row, STEP_SECONDS, step, full_R=(row > 0.05).astype(np.float32))
         if test.found is not None:
@@ -213,7 +213,7 @@ def test_full_collections_out_of_step_are_reported_next_to_small_ones_of_all_ran
 def test_without_counts_collections_that_all_take_long_are_in_step():
     """A log of an older version: every rank collects for more than what counts."""
     rng = np.random.default_rng(5)
-    test = ScatteredGcTest(4, GcPolicy())
+    test = UnsynchronisedGcTest(4, GcPolicy())
     for step in range(200):
         test.step((0.02 + 0.1 * (rng.random(4) < 0.1)).astype(np.float32), 0.12, step)
         assert test.found is None

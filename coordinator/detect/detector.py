@@ -1,8 +1,8 @@
 # ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
 """All detectors of one run behind one call per step.
 
-Pure: a row in, a judgement out. Rank tests run on every undisturbed step, never after a step-time trigger: a rank that
-computes 5 % longer lengthens the step by 3 to 4 %, which a trigger misses.
+Pure: a row in, a step result out. Rank tests run on every undisturbed step, never after a step-time trigger: a rank
+that computes 5 % longer lengthens the step by 3 to 4 %, which a trigger misses.
 """
 
 from collections import Counter, deque
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from coordinator.detect.findings import SLOW_LINK, SLOW_RANK, Judgement, RunFinding
+from coordinator.detect.findings import SLOW_LINK, SLOW_RANK, RunFinding, StepResult
 from coordinator.detect.hangs.held_step import held_step
-from coordinator.detect.keeping import joined, part_of
 from coordinator.detect.links.slow_link import SlowLinkTest
 from coordinator.detect.ranks.components import single_parts
 from coordinator.detect.ranks.groups import has_nan, mean_of, median_of
@@ -22,9 +21,10 @@ from coordinator.detect.ranks.imbalance import Imbalance
 from coordinator.detect.ranks.intermittent_findings import IntermittentFindings
 from coordinator.detect.ranks.rank_findings import RankFindings
 from coordinator.detect.ranks.slow_rank import SlowRankTest
-from coordinator.detect.run_findings import scattered_gc, slow_link, slower_run, without_scattered
+from coordinator.detect.run_findings import slow_link, slower_run, unsynchronised_gc, without_unsynchronised_gc
 from coordinator.detect.runs.fluctuation import FluctuationTest, RunSample
-from coordinator.detect.runs.scattered import ScatteredGcTest
+from coordinator.detect.runs.unsynchronised_gc import UnsynchronisedGcTest
+from coordinator.detect.state_dict import nested, part_of
 from coordinator.detect.work_figure import WorkFigure
 from coordinator.intake.replicas import places_of, replicas_of
 from lockstep.contracts.metrics import MIRRORED_UNITS
@@ -50,17 +50,17 @@ _SAMPLE_RANKS = 1024  # all ranks of a synchronous job end a step together: so m
 
 
 class _Learns(Protocol):
-    """What outlives a restart of the coordinator by its memory."""
+    """What outlives a restart of the coordinator by its state."""
 
-    def memory(self) -> "dict[str, NDArray[np.generic]]":
+    def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt."""
 
-    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Take it back."""
+    def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Restore it."""
 
 
-class Judge:
-    """Memory of one generation of one run over the ranks `ranks` (ascending; rows must have the same columns).
+class Detector:
+    """State of one generation of one run over the ranks `ranks` (ascending; rows must have the same columns).
 
     `hosts` names the node of each of them; without it no node can be named. `outliers` is what the run's earlier
     generations have shown of its long steps: a restart changes its ranks' hosts and speed, but not how they stall.
@@ -92,7 +92,7 @@ class Judge:
         self._intermittent = IntermittentFindings(ranks, self._rank_findings, self._hosts, policy.excess)
         self._links = SlowLinkTest(topology.domains, ranks, policy.link, policy.excess, hosts=self._hosts)
         self._fluctuation = FluctuationTest(policy.fluctuation, outliers=outliers)
-        self._scattered = ScatteredGcTest(len(ranks), policy.gc)
+        self._unsynchronised_gc = UnsynchronisedGcTest(len(ranks), policy.gc)
         self._imbalance = Imbalance()
         self._work_figure = WorkFigure()
         self._ranks_of_node = dict(Counter(self._hosts))
@@ -106,8 +106,8 @@ class Judge:
         )
         """The last undisturbed steps, the youngest last."""
 
-    def judge(self, row: "StepRow") -> Judgement:
-        """Judge one completed step; rows must come in ascending order."""
+    def evaluate(self, row: "StepRow") -> StepResult:
+        """Evaluate one completed step; rows must come in ascending order."""
         step_seconds = median_of(_known(row.duration[:: 1 + len(row.duration) // _SAMPLE_RANKS]))
         present = int(np.count_nonzero(row.present))
         self._watch_size(present)
@@ -121,10 +121,10 @@ class Judge:
             self._slow_rank.step(row.self_seconds, row.step, compute_R=compute_R, work_R=work_R, parts=parts)
             self._links.step(row, row.step)
             self._fluctuation.step(self._sample(work_R, step_seconds), row.step)
-            self._scattered.step(row.components["gc"], step_seconds, row.step, full_R=row.full_collections)
+            self._unsynchronised_gc.step(row.components["gc"], step_seconds, row.step, full_R=row.full_collections)
             self._learn(row, step_seconds)
             self._findings = self._find(row, step_seconds)
-        return Judgement(
+        return StepResult(
             step=row.step,
             unix_s=row.end_unix_s,
             step_seconds=step_seconds,
@@ -161,7 +161,10 @@ class Judge:
         if self._slow_rank.is_paused or step_seconds > (1 + policy.rank.pause_ratio) * recent:
             return
         self._imbalance.step(self._slow_rank, step_seconds)
-        if self._slow_rank.ranks.judged % policy.cause.typical_every == 1 and not self._fluctuation.fluctuating:
+        if (
+            self._slow_rank.ranks.evaluated_steps % policy.cause.typical_every == 1
+            and not self._fluctuation.fluctuating
+        ):
             self._rank_findings.learn(row, policy.cause)
 
     def _sample(self, work_R: "NDArray[np.floating]", step_seconds: float) -> RunSample:  # noqa: N803
@@ -176,27 +179,27 @@ class Judge:
         )
 
     def adopt(self, policy: "Policy") -> None:
-        """Judge by other thresholds from the next step on; what has been learnt stays."""
+        """Apply other thresholds from the next step on; what has been learnt stays."""
         self._policy = policy
         self._slow_rank.adopt(policy.excess, policy.rank, policy.work)
         self._intermittent.test.policy = policy.excess
         self._links.adopt(policy.link, policy.excess)
-        self._fluctuation.policy, self._scattered.policy = policy.fluctuation, policy.gc
+        self._fluctuation.policy, self._unsynchronised_gc.policy = policy.fluctuation, policy.gc
 
-    def memory(self) -> "dict[str, NDArray[np.generic]]":
+    def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return what has been learnt, arrays by name: what a restart of the coordinator must not lose."""
         own: dict[str, NDArray[np.generic]] = {"flag_share": self._shares()}
         own["after_capture"] = np.array([self._after_capture])
-        return own | joined({name: part.memory() for name, part in self._parts().items()})
+        return own | nested({name: part.state_dict() for name, part in self._parts().items()})
 
-    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Take back what `memory` gave; arrays that do not fit this shape are left alone."""
+    def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Restore what `state_dict` returned; arrays that do not fit this shape are left alone."""
         for name, part in self._parts().items():
-            part.recall(part_of(memory, name))
-        share_R = memory.get("flag_share")
+            part.load_state_dict(part_of(state, name))
+        share_R = state.get("flag_share")
         if share_R is not None and share_R.shape == self.ranks.shape:
             self._flag_share_R = share_R.astype(np.float32) if share_R.any() else None
-            self._after_capture = bool(memory.get("after_capture", np.zeros(1)).any())
+            self._after_capture = bool(state.get("after_capture", np.zeros(1)).any())
 
     def _parts(self) -> "dict[str, _Learns]":
         return {
@@ -205,7 +208,7 @@ class Judge:
             "intermittent": self._intermittent,
             "links": self._links,
             "fluctuation": self._fluctuation,
-            "scattered": self._scattered,
+            "unsynchronised_gc": self._unsynchronised_gc,
             "imbalance": self._imbalance,
             "work_figure": self._work_figure,
         }
@@ -241,9 +244,9 @@ class Judge:
         found = self._rank_findings.find(self.recent_rows, policy)
         named = {each.ranks[0] for each in found}
         found += self._intermittent.find(self._slow_rank.far, row, named, policy)
-        if self._scattered.found is not None:
-            collecting = [int(self.ranks[column]) for column in self._scattered.found.ranks]
-            found = [*without_scattered(found), scattered_gc(self._scattered.found, collecting)]
+        if self._unsynchronised_gc.found is not None:
+            collecting = [int(self.ranks[column]) for column in self._unsynchronised_gc.found.ranks]
+            found = [*without_unsynchronised_gc(found), unsynchronised_gc(self._unsynchronised_gc.found, collecting)]
         found += [slow_link(slow) for slow in self._links.found(step_seconds)]
         if self._fluctuation.fluctuating:
             rows = list(self.recent_rows)[-policy.steps :]

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Memory = dict[str, NDArray[np.generic]]
+    StateDict = dict[str, NDArray[np.generic]]
 
 
 class Learner:
-    """An object whose memory is its attributes `LEARNT`: numbers, deques of numbers, and learners.
+    """An object whose state is its attributes `LEARNT`: numbers, deques of numbers, and learners.
 
     Their names, without leading underscores, are those of the arrays.
     """
@@ -26,32 +26,32 @@ class Learner:
 
     LEARNT: ClassVar[tuple[str, ...]] = ()
 
-    def memory(self) -> "Memory":
+    def state_dict(self) -> "StateDict":
         """Return what has been learnt: an array without dimensions of a number, one with one of a deque."""
-        memory: Memory = {}
+        state: StateDict = {}
         for name in self.LEARNT:
             value, kept = getattr(self, name), name.strip("_")
             if isinstance(value, Learner):
-                memory |= joined({kept: value.memory()})
+                state |= nested({kept: value.state_dict()})
             else:
-                memory[kept] = np.array(value, dtype=np.float64)
-        return memory
+                state[kept] = np.array(value, dtype=np.float64)
+        return state
 
-    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Take back what `memory` gave; of an object whose figures do not fit nothing is taken."""
+    def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Restore what `state_dict` returned; of an object whose figures do not fit nothing is taken."""
         figures, parts = {}, {}
         for name in self.LEARNT:
             value, kept = getattr(self, name), name.strip("_")
             if isinstance(value, Learner):
                 parts[kept] = value
-            elif kept in memory and memory[kept].ndim == isinstance(value, deque):
-                figures[name] = _as(value, memory[kept].astype(np.float64).tolist())
+            elif kept in state and state[kept].ndim == isinstance(value, deque):
+                figures[name] = _as(value, state[kept].astype(np.float64).tolist())
             else:
                 return
         for name, figure in figures.items():
             setattr(self, name, figure)
         for kept, part in parts.items():
-            part.recall(part_of(memory, kept))
+            part.load_state_dict(part_of(state, kept))
 
 
 def _as(value: Any, kept: Any) -> Any:
@@ -59,12 +59,12 @@ def _as(value: Any, kept: Any) -> Any:
     return deque(kept, maxlen=value.maxlen) if isinstance(value, deque) else type(value)(kept)
 
 
-def joined(parts: "Mapping[str, Memory]") -> "Memory":
-    """Return the memories of several parts as one, the part's name before a dot."""
-    return {f"{name}.{key}": value for name, memory in parts.items() for key, value in memory.items()}
+def nested(parts: "Mapping[str, StateDict]") -> "StateDict":
+    """Return the states of several parts as one, the part's name before a dot."""
+    return {f"{name}.{key}": value for name, state in parts.items() for key, value in state.items()}
 
 
-def part_of(memory: "Mapping[str, NDArray[np.generic]]", name: str) -> "Memory":
-    """Return what `joined` took from the part `name`."""
+def part_of(state: "Mapping[str, NDArray[np.generic]]", name: str) -> "StateDict":
+    """Return what `nested` took from the part `name`."""
     prefix = f"{name}."
-    return {key.removeprefix(prefix): value for key, value in memory.items() if key.startswith(prefix)}
+    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}

@@ -4,7 +4,7 @@
 Pure. A healthy series is at zero in all but a few percent of its steps, so memory and time go to those that are not:
 one comparison shows which might leave zero.
 
-Shapes: N series, P pools, C series above zero.
+Shapes: N series, P noise groups, C series above zero.
 """
 
 import math
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.detect.ranks.gates import SHORT_STEPS
+from coordinator.detect.ranks.detection_limits import SHORT_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from coordinator.detect.ranks.pools import Pools
+    from coordinator.detect.ranks.noise_groups import NoiseGroups
     from coordinator.settings.policy import ExcessPolicy
 
     Floats = NDArray[np.float32]
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     Places = NDArray[np.intp]
 
 _SAFE_SHARE = 1 - 1e-6  # of the bound below which nothing can leave zero: ten times what float32 rounds
-_GROWN_SHARE = 0.5  # of its present size that an excess had in the mean since it began, drifts included
+_GROWN_SHARE = 0.5  # of its present size that a deviation had in the mean since it began, drifts included
 _FIGURES = 6  # of a series above zero
 _SLACK_MIN = 1e-6  # sigmas; keeps a slack of 0 from meeting a noise that is not known, infinity
 
 
-class Sums:
-    """`series` (in no order) are above zero: of each its sum, the steps since it left zero, and their excess.
+class CusumState:
+    """`series` (in no order) are above zero: of each its sum, the steps since it left zero, and their deviation.
 
-    The excess is kept twice: as a mean may count it, so that no single step makes one, and all of it. Besides, of each
-    the sum over what it always was, and the steps since that left zero: a change is less than the whole excess, so
-    none has such a sum that has not the other.
+    The deviation is kept twice: as a mean may count it, so that no single step makes one, and all of it. Besides, of
+    each the sum over what it always was, and the steps since that left zero: a change is less than the whole deviation,
+    so none has such a sum that has not the other.
     """
 
-    def __init__(self, pools: "Pools") -> None:
-        self._pools = pools
+    def __init__(self, noise_groups: "NoiseGroups") -> None:
+        self._noise_groups = noise_groups
         self.series = np.zeros(0, dtype=np.intp)
-        self.pool_C = np.zeros(0, dtype=np.intp)
+        self.group_C = np.zeros(0, dtype=np.intp)
         self._figures_C6 = np.zeros((0, _FIGURES), dtype=np.float32)
 
     @property
@@ -63,35 +63,35 @@ class Sums:
         policy: "ExcessPolicy",
         static_of: "Callable[[Places], Floats] | None" = None,
     ) -> None:
-        """Add one step: scores in sigmas less the slack, and the excess itself, of which `most_P` counts at most.
+        """Add one step: scores in sigmas less the slack, and the deviation itself, of which `most_P` counts at most.
 
-        `static_of` returns what some series always were, ratio; without it all were as their peers. Pools that
+        `static_of` returns what some series always were, ratio; without it all were as their peers. Noise groups that
         `warm_P` (None: all) does not mark add no score, series that `seen_N` does not mark add nothing.
         """
         bound_P = sigma_P * (max(policy.slack_sigmas, _SLACK_MIN) * _SAFE_SHARE)
         if warm_P is not None:
             bound_P[~warm_P] = np.inf
-        self._admit(self._pools.above_but(raw_N, bound_P, self.series))
+        self._admit(self._noise_groups.above_but(raw_N, bound_P, self.series))
         if not len(self.series):
             return
-        pool_C = self.pool_C
-        excess_C = raw_N[self.series]
-        sigma_C = sigma_P.astype(np.float32)[pool_C]
-        adds: Marks | int = 1 if warm_P is None else warm_P[pool_C]
+        group_C = self.group_C
+        deviation_C = raw_N[self.series]
+        sigma_C = sigma_P.astype(np.float32)[group_C]
+        adds: Marks | int = 1 if warm_P is None else warm_P[group_C]
         seen: Marks | int = 1 if seen_N is None else seen_N[self.series]
         sum_C, run_C, total_C, whole_C, change_C, since_C = self._figures_C6.T
-        score_C = _score(excess_C, sigma_C, policy)
+        score_C = _score(deviation_C, sigma_C, policy)
         sum_C += score_C * (adds * seen)
         run_C += seen
         if static_of is not None:
-            score_C = _score(excess_C - np.maximum(static_of(self.series), 0), sigma_C, policy)
+            score_C = _score(deviation_C - np.maximum(static_of(self.series), 0), sigma_C, policy)
         change_C += score_C * (adds * seen)
         since_C += seen
         is_over_C = change_C <= 0
         change_C[is_over_C] = since_C[is_over_C] = 0
-        excess_C *= seen
-        whole_C += excess_C
-        total_C += np.minimum(excess_C, most_P.astype(np.float32)[pool_C])
+        deviation_C *= seen
+        whole_C += deviation_C
+        total_C += np.minimum(deviation_C, most_P.astype(np.float32)[group_C])
         self._keep((sum_C > 0).nonzero()[0])
 
     def _admit(self, series: "Places") -> None:
@@ -103,11 +103,11 @@ class Sums:
         figures_C6[:known] = self._figures_C6
         self._figures_C6 = figures_C6
         self.series = np.concatenate((self.series, series))
-        self.pool_C = np.concatenate((self.pool_C, self._pools.of(series)))
+        self.group_C = np.concatenate((self.group_C, self._noise_groups.of(series)))
 
     def _keep(self, places: "Places") -> None:
         if len(places) < len(self.series):
-            self.series, self.pool_C = self.series[places], self.pool_C[places]
+            self.series, self.group_C = self.series[places], self.group_C[places]
             self._figures_C6 = self._figures_C6[places]
 
     def above(self, limit: float) -> "Places":
@@ -121,7 +121,7 @@ class Sums:
         return self.series[(self._figures_C6[:, 4] > limit).nonzero()[0]]
 
     def of(self, series: "Places") -> "Floats":
-        """Return sum, steps since it left zero, their excess as it counts and all of it; shape (4, C), 0 at zero."""
+        """Return sum, steps since it left zero, their deviation as it counts and all of it; shape (4, C), 0 at zero."""
         return self._of(series)[:4]
 
     def changes_of(self, series: "Places") -> "Floats":
@@ -137,9 +137,9 @@ class Sums:
         return figures_6C
 
     def lasted(self, series: "Places", level_C: "Floats") -> list[int]:
-        """Return how many steps excesses of the present sizes `level_C` have lasted in some series."""
-        _, run_C, _, excess_C = self.of(series)
-        figures = zip(run_C.astype(int).tolist(), excess_C.tolist(), level_C.tolist(), strict=True)
+        """Return how many steps deviations of the present sizes `level_C` have lasted in some series."""
+        _, run_C, _, deviation_C = self.of(series)
+        figures = zip(run_C.astype(int).tolist(), deviation_C.tolist(), level_C.tolist(), strict=True)
         return [steps_lasted(*each) for each in figures]
 
     def drop(self, series: "Places") -> None:
@@ -151,36 +151,36 @@ class Sums:
         for run_C in (self._figures_C6[:, 1], self._figures_C6[:, 5]):
             np.minimum(run_C, steps, out=run_C)
 
-    def memory(self) -> "dict[str, NDArray[np.generic]]":
+    def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return all of it."""
         return {"series": self.series, "figures": self._figures_C6}
 
-    def recall(self, memory: "dict[str, NDArray[np.generic]]", count: int) -> None:
-        """Take back what `memory` gave; what is not of `count` series is left alone."""
-        series = memory.get("series", np.zeros(0)).astype(np.intp)
-        figures_C6 = memory.get("figures", np.zeros(0))
+    def load_state_dict(self, state: "dict[str, NDArray[np.generic]]", count: int) -> None:
+        """Restore what `state_dict` returned; what is not of `count` series is left alone."""
+        series = state.get("series", np.zeros(0)).astype(np.intp)
+        figures_C6 = state.get("figures", np.zeros(0))
         if figures_C6.shape != (*series.shape, _FIGURES):
             return
         if not ((series < 0) | (series >= count)).any():
-            self.series, self.pool_C = series, self._pools.of(series)
+            self.series, self.group_C = series, self._noise_groups.of(series)
             self._figures_C6 = figures_C6.astype(np.float32)
 
 
-def _score(excess_C: "Floats", sigma_C: "Floats", policy: "ExcessPolicy") -> "Floats":
-    """Return what a step's excess adds to a sum, sigmas."""
-    score_C: Floats = np.minimum(excess_C / sigma_C, np.float32(policy.clip_sigmas))
+def _score(deviation_C: "Floats", sigma_C: "Floats", policy: "ExcessPolicy") -> "Floats":
+    """Return what a step's deviation adds to a sum, sigmas."""
+    score_C: Floats = np.minimum(deviation_C / sigma_C, np.float32(policy.clip_sigmas))
     score_C -= np.float32(policy.slack_sigmas)
     return score_C
 
 
-def steps_lasted(run: int, excess: float, level: float) -> int:
-    """Return how many steps an excess of the size `level` has lasted, by those since its sum left zero (Page 1954).
+def steps_lasted(run: int, deviation: float, level: float) -> int:
+    """Return how many steps a deviation of the size `level` has lasted, by those since its sum left zero (Page 1954).
 
-    `level` is the present size, `excess` all of it since then.
-    The sum may have left zero long before, for what is silicon or chance: then its steps are counted by how many of
-    the present size they make.
+    `level` is the present size, `deviation` all of it since then.
+    The sum may have left zero long before, for what is static device variation or chance: then its steps are counted by
+    how many of the present size they make.
     """
     run = max(run, 1)
-    if excess < _GROWN_SHARE * level * run:
-        run = max(math.ceil(excess / level), SHORT_STEPS)
+    if deviation < _GROWN_SHARE * level * run:
+        run = max(math.ceil(deviation / level), SHORT_STEPS)
     return run

@@ -1,11 +1,11 @@
-"""Thresholds of a judge that is at work: the next steps are judged by them, with what was learnt before."""
+"""Thresholds of a detector that is at work: the next steps are evaluated by them, with what was learnt before."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from coordinator.detect.judge import Judge
+from coordinator.detect.detector import Detector
 from coordinator.settings.policy import Policy
 from coordinator.settings.thresholds import apply
 from tests.coordinator.scenarios import Scenario, generate
@@ -16,19 +16,23 @@ CHANGE = 100
 def found_after(scenario, before, after):
     """Return the kinds found before step CHANGE under thresholds `before`, and in the 20 steps after, under `after`."""
     recording = generate(replace(scenario, steps=CHANGE + 20))
-    judge = Judge(np.arange(recording.topology.world_size), recording.topology, apply(Policy(), before))
+    detector = Detector(np.arange(recording.topology.world_size), recording.topology, apply(Policy(), before))
     kinds = ([], [])
     for row in recording.rows():
         if row.step == CHANGE:
-            judge.adopt(apply(Policy(), after))
-        kinds[row.step >= CHANGE].extend(finding.kind for finding in judge.judge(row).findings)
+            detector.adopt(apply(Policy(), after))
+        kinds[row.step >= CHANGE].extend(finding.kind for finding in detector.evaluate(row).findings)
     return tuple(set(kind) for kind in kinds)
 
 
 @pytest.mark.parametrize(
     ("scenario", "threshold", "kind"),
     [
-        (Scenario(degrees="dp=8").with_fault("compute", 3, seconds=0.03, begin=60), "excess.floor_ratio", "slow_rank"),
+        (
+            Scenario(degrees="dp=8").with_fault("compute", 3, seconds=0.03, begin=60),
+            "excess.floor_ratio",
+            "slow_rank",
+        ),
         (
             Scenario(degrees="tp=2,dp=4").with_fault("tp", 2, 3, seconds=0.03, begin=60),
             "link.effect_ratio",

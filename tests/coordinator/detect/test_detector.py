@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from coordinator.detect.detector import Detector
 from coordinator.detect.findings import SLOW_RANK
-from coordinator.detect.judge import Judge
 from coordinator.detect.ranks.slow_rank import SlowRankTest
 from coordinator.settings.policy import Policy
 from tests.coordinator.scenarios import Scenario, generate
@@ -14,21 +14,21 @@ from tests.coordinator.scenarios import Scenario, generate
 POLICY = Policy()
 
 
-def judge_all(scenario, *, change=None):
-    """Return every judgement of a generated job."""
+def evaluate_all(scenario, *, change=None):
+    """Return every step_result of a generated job."""
     recording = generate(scenario)
     if change is not None:
         change(recording)
-    judge = Judge(np.arange(recording.topology.world_size), recording.topology, POLICY)
-    return [judge.judge(row) for row in recording.rows()]
+    detector = Detector(np.arange(recording.topology.world_size), recording.topology, POLICY)
+    return [detector.evaluate(row) for row in recording.rows()]
 
 
-def first_finding(judgements, kind="slow_rank"):
-    return next((j.step, f) for j in judgements for f in j.findings if f.kind == kind)
+def first_finding(step_results, kind="slow_rank"):
+    return next((j.step, f) for j in step_results for f in j.findings if f.kind == kind)
 
 
-def named(judgements, kind="slow_rank"):
-    return {rank for j in judgements for f in j.findings if f.kind == kind for rank in f.ranks}
+def named(step_results, kind="slow_rank"):
+    return {rank for j in step_results for f in j.findings if f.kind == kind for rank in f.ranks}
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward", "optimizer"])
@@ -36,7 +36,7 @@ def named(judgements, kind="slow_rank"):
 def test_the_third_slow_step_names_the_phase_and_whether_the_thread_slept(phase, asleep, cause):
     """A rank that computes more is distinguished from one that sleeps, in words and numbers, in every phase of compute."""
     scenario = Scenario(degrees="tp=2,dp=4").with_fault(phase, 3, seconds=0.06, begin=60, asleep=asleep)
-    step, finding = first_finding(judge_all(scenario))
+    step, finding = first_finding(evaluate_all(scenario))
     assert (step, finding.ranks, finding.cause, finding.confidence) == (62, (3,), cause, "high")
     numbers = finding.numbers
     assert numbers[f"{phase}_seconds"] - numbers[f"peers_{phase}_seconds"] == pytest.approx(0.06, rel=0.25)
@@ -51,13 +51,13 @@ def test_an_uneven_batch_lengthens_forward_and_backward_alike():
     """What a work figure explains is taken off both: a sleep in the optimizer is reported in a job of uneven batches."""
     work_r = np.random.default_rng(5).normal(1.0, 0.1, 8)
     recording = generate(Scenario(degrees="dp=8").with_fault("optimizer", 3, seconds=0.06, begin=60, asleep=True))
-    judge = Judge(np.arange(8), recording.topology, POLICY)
+    detector = Detector(np.arange(8), recording.topology, POLICY)
     more_s_r = 0.3 * (work_r - 1.0)
-    judgements = []
+    step_results = []
     for row in recording.rows():
         longer = {name: row.views[name] + more_s_r * share for name, share in (("forward", 1 / 3), ("backward", 2 / 3))}
-        judgements.append(
-            judge.judge(
+        step_results.append(
+            detector.evaluate(
                 replace(
                     row,
                     self_seconds=row.self_seconds + more_s_r,
@@ -68,7 +68,7 @@ def test_an_uneven_batch_lengthens_forward_and_backward_alike():
                 )
             )
         )
-    _, finding = first_finding(judgements)
+    _, finding = first_finding(step_results)
     assert (finding.ranks, finding.cause) == ((3,), "off_cpu")
     numbers = finding.numbers
     for phase, more in (("forward", 0.0), ("backward", 0.0), ("optimizer", 0.06)):
@@ -78,21 +78,21 @@ def test_an_uneven_batch_lengthens_forward_and_backward_alike():
 @pytest.mark.parametrize("part", ["compute", "data", "gc", "host"])
 def test_the_third_slow_step_names_rank_cause_and_onset(part):
     """A fault of any part is reported at its third step, with rank, cause, onset, domain and the numbers behind it."""
-    judgements = judge_all(Scenario(degrees="dp=8").with_fault(part, 3, seconds=0.06, begin=60))
-    step, finding = first_finding(judgements)
+    step_results = evaluate_all(Scenario(degrees="dp=8").with_fault(part, 3, seconds=0.06, begin=60))
+    step, finding = first_finding(step_results)
     assert (step, finding.ranks, finding.cause, finding.onset_step) == (62, (3,), part, 60)
     assert finding.domain == ("dp", "dp0")
     assert finding.excess_seconds == pytest.approx(0.06, rel=0.15)
     assert f"peers_{part}_seconds" in finding.numbers
     assert any("rank 3 works" in line for line in finding.evidence)
-    assert named(judgements) == {3}
+    assert named(step_results) == {3}
 
 
 def test_two_slow_ranks_with_their_own_causes():
     """Each is named with its own cause."""
     scenario = Scenario(degrees="dp=8").with_fault("compute", 1, seconds=0.06, begin=60)
-    judgements = judge_all(scenario.with_fault("data", 6, seconds=0.08, begin=60))
-    assert {(f.ranks, f.cause) for f in judgements[-1].findings if f.kind == "slow_rank"} == {
+    step_results = evaluate_all(scenario.with_fault("data", 6, seconds=0.08, begin=60))
+    assert {(f.ranks, f.cause) for f in step_results[-1].findings if f.kind == "slow_rank"} == {
         ((1,), "compute"),
         ((6,), "data"),
     }
@@ -101,13 +101,13 @@ def test_two_slow_ranks_with_their_own_causes():
 @pytest.mark.parametrize(("degrees", "slow"), [("dp=8", (0, 2, 4, 6)), ("dp=2", (1,))])
 def test_half_of_a_domain_and_a_domain_of_two(degrees, slow):
     """Half of the peers may be slow, and two ranks are enough to show which one is."""
-    judgements = judge_all(Scenario(degrees=degrees).with_fault("compute", *slow, seconds=0.05, begin=60))
-    assert named(judgements) == set(slow)
+    step_results = evaluate_all(Scenario(degrees=degrees).with_fault("compute", *slow, seconds=0.05, begin=60))
+    assert named(step_results) == set(slow)
 
 
 def test_a_rank_slow_from_the_first_step_is_found_in_the_first_steps():
     """No healthy past is needed where there are peers."""
-    step, finding = first_finding(judge_all(Scenario(degrees="dp=8").with_fault("compute", 5, seconds=0.04)))
+    step, finding = first_finding(evaluate_all(Scenario(degrees="dp=8").with_fault("compute", 5, seconds=0.04)))
     assert finding.ranks == (5,)
     assert step <= 6
 
@@ -126,15 +126,15 @@ def test_a_rank_slow_from_the_first_step_is_found_in_the_first_steps():
 )
 def test_what_is_no_fault_is_not_told(scenario):
     """Noise, legitimate imbalance, checkpoints and captures raise nothing."""
-    judgements = judge_all(scenario)
-    assert [f for j in judgements for f in j.findings] == []
-    assert not any(j.fluctuating for j in judgements)
+    step_results = evaluate_all(scenario)
+    assert [f for j in step_results for f in j.findings] == []
+    assert not any(j.fluctuating for j in step_results)
 
 
-def test_profiled_steps_and_the_one_after_are_not_judged():
+def test_profiled_steps_and_the_one_after_are_not_evaluated():
     """A capture disturbs its steps and the step in which the trace is written."""
-    judgements = judge_all(Scenario(degrees="dp=4", profiled=(50, 51, 52)))
-    assert [j.step for j in judgements if j.is_disturbed] == [50, 51, 52, 53]
+    step_results = evaluate_all(Scenario(degrees="dp=4", profiled=(50, 51, 52)))
+    assert [j.step for j in step_results if j.is_disturbed] == [50, 51, 52, 53]
 
 
 def test_a_rank_that_flags_every_step_does_not_stop_the_others():
@@ -143,37 +143,37 @@ def test_a_rank_that_flags_every_step_does_not_stop_the_others():
     def flag_all(recording):
         recording.flags[:, 0] = 2
 
-    judgements = judge_all(
+    step_results = evaluate_all(
         Scenario(degrees="dp=8", steps=160).with_fault("compute", 3, seconds=0.06, begin=100), change=flag_all
     )
-    assert named(judgements) == {3}
+    assert named(step_results) == {3}
 
 
 def test_a_slow_tensor_group_is_a_group_finding():
     """No one's own work grew: the cause is communication and the scope the group."""
-    judgements = judge_all(Scenario(degrees="tp=2,dp=4").with_fault("tp", 2, 3, seconds=0.03, begin=60))
-    _, finding = first_finding(judgements, "slow_link")
+    step_results = evaluate_all(Scenario(degrees="tp=2,dp=4").with_fault("tp", 2, 3, seconds=0.03, begin=60))
+    _, finding = first_finding(step_results, "slow_link")
     assert (finding.ranks, finding.cause, finding.scope, finding.domain[0]) == ((2, 3), "link", "group", "tp")
-    assert named(judgements) == set()
+    assert named(step_results) == set()
 
 
 def test_a_fault_on_every_rank_is_the_runs():
     """When all ranks wait for data, the run is slower than its history and data is why."""
-    judgements = judge_all(Scenario(degrees="dp=8").with_fault("data", *range(8), seconds=0.05, begin=60))
-    step, finding = first_finding(judgements, "fluctuation")
+    step_results = evaluate_all(Scenario(degrees="dp=8").with_fault("data", *range(8), seconds=0.05, begin=60))
+    step, finding = first_finding(step_results, "fluctuation")
     assert 62 <= step <= 64
     assert (finding.cause, finding.scope, finding.ranks) == ("data", "job", ())
-    assert named(judgements) == set()
+    assert named(step_results) == set()
 
 
 def test_one_strange_step_does_not_change_what_is_lost():
     """Seconds lost are a median: a step in which the peers stumble, as after a capture, leaves them as they were."""
     recording = generate(Scenario(degrees="dp=4", steps=75).with_fault("gc", 3, seconds=0.2, begin=60))
-    judge, found = Judge(np.arange(4), recording.topology, POLICY), {}
+    detector, found = Detector(np.arange(4), recording.topology, POLICY), {}
     for step, row in enumerate(recording.rows()):
         if step == 70:
             row.self_seconds[:3] += 1.0
-        found[step] = judge.judge(row).findings
+        found[step] = detector.evaluate(row).findings
     for step in (69, 70, 71):
         (finding,) = (each for each in found[step] if each.kind == SLOW_RANK)
         assert finding.excess_seconds == pytest.approx(0.2, rel=0.1)
@@ -183,9 +183,11 @@ def test_one_strange_step_does_not_change_what_is_lost():
 def test_a_slower_run_waits_for_a_rank_that_explains_it_and_is_about_to_alarm(degrees, seeds):
     """Its own history shows the run's third slow step before the rank's alarm: no page names the run for a step."""
     for seed in seeds:
-        judgements = judge_all(Scenario(degrees=degrees, seed=seed).with_fault("compute", 3, seconds=0.03, begin=60))
-        step, _ = first_finding(judgements)
-        before = [f for j in judgements for f in j.findings if j.step < step]
+        step_results = evaluate_all(
+            Scenario(degrees=degrees, seed=seed).with_fault("compute", 3, seconds=0.03, begin=60)
+        )
+        step, _ = first_finding(step_results)
+        before = [f for j in step_results for f in j.findings if j.step < step]
         assert [f.kind for f in before if f.is_sure] == []
         assert before[0].kind == "fluctuation"
 
@@ -195,7 +197,7 @@ def test_a_slower_run_waits_two_steps_at_most(monkeypatch):
     scenario = Scenario(degrees="dp=8").with_fault("compute", *range(8), seconds=0.05, begin=60)
 
     def sure_step():
-        return next(j.step for j in judge_all(scenario) for f in j.findings if f.kind == "fluctuation" and f.is_sure)
+        return next(j.step for j in evaluate_all(scenario) for f in j.findings if f.kind == "fluctuation" and f.is_sure)
 
     without = sure_step()
     monkeypatch.setattr(SlowRankTest, "suspected_seconds", lambda _: 1.0)
@@ -203,12 +205,12 @@ def test_a_slower_run_waits_two_steps_at_most(monkeypatch):
 
 
 def test_blind_ranks_are_counted():
-    """A job whose agent measured no wait cannot be judged by own work, and states how many ranks that concerns."""
+    """A job whose agent measured no wait cannot be evaluated by own work, and states how many ranks that concerns."""
     recording = generate(Scenario(degrees="dp=4", steps=40))
     rows = list(recording.rows())
-    judge = Judge(np.arange(4), recording.topology, POLICY)
+    detector = Detector(np.arange(4), recording.topology, POLICY)
     for row in rows:
         row.self_seconds[:] = np.nan
-        judgement = judge.judge(row)
-    assert judgement.ranks_blind == 4
-    assert judgement.findings == ()
+        step_result = detector.evaluate(row)
+    assert step_result.ranks_blind == 4
+    assert step_result.findings == ()
