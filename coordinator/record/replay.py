@@ -152,7 +152,8 @@ def replay(
     runs = Runs(CoordinatorConfig(), policy, {}, clock=lambda: 0.0)
     arrival_ns = log.arrival_ns
     runs.take(_announcement(log.run, topology, int(arrival_ns[0]), ranks_per_node), arrival_ns[0] / _NS)
-    losses = losses_of(log)
+    usual_s = float(np.median(log.columns["duration_ns"])) / _NS
+    losses = losses_of(log, max(policy.run.hang_seconds, policy.run.hang_steps * usual_s))
     if losses is not None:
         runs.feed(log.run, ev.LossesEvent(unix_s=arrival_ns[0] / _NS, cause_id="log", losses=losses))
     waiting: dict[str, int] = {}

@@ -12,6 +12,7 @@ from coordinator.detect.hangs.hang import Hang
 from coordinator.record.holes import losses_of
 from coordinator.record.steplog import StepLog
 
+LATE_SECONDS = 5.0
 CALM = Interruptions(checkpoint_every=0, evaluation_every=0, missing=0.0, late=0.0)
 
 
@@ -39,16 +40,16 @@ def log_of(lacking=(), *, every=1, **more):
 )
 def test_holes_are_counted_by_what_was_lost_together(lacking, lost, longest, most):
     """Those of one rank in a row, and those of one step."""
-    losses = losses_of(log_of(lacking))
+    losses = losses_of(log_of(lacking), LATE_SECONDS)
     assert (losses.lost, losses.longest_steps, losses.most_ranks) == (lost, longest, most)
     assert losses.records == 160 - len(lacking)
 
 
 def test_a_restart_and_steps_that_are_not_logged_are_no_gaps():
     """What lacks before a rank goes back to an earlier step may have been late; every fifth step may be all there is."""
-    losses = losses_of(log_of([(1, 18), (1, 19)], restart_at=20, rollback_steps=5))
+    losses = losses_of(log_of([(1, 18), (1, 19)], restart_at=20, rollback_steps=5), LATE_SECONDS)
     assert (losses.lost, losses.longest_steps) == (0, 0)
-    assert losses_of(log_of(every=5)).lost == 0
+    assert losses_of(log_of(every=5), LATE_SECONDS).lost == 0
 
 
 def test_the_order_of_rows_does_not_matter():
@@ -56,21 +57,33 @@ def test_the_order_of_rows_does_not_matter():
     log = log_of([(1, 5), (3, 5), (2, 17)], restart_at=20)
     shuffled = np.random.default_rng(1).permutation(log.count)
     mixed = StepLog(log.run, {name: values[shuffled] for name, values in log.columns.items()})
-    assert losses_of(mixed) == losses_of(log)
-    assert losses_of(log) == Losses(lost=3, records=157, longest_steps=1, most_ranks=2)
+    assert losses_of(mixed, LATE_SECONDS) == losses_of(log, LATE_SECONDS)
+    assert losses_of(log, LATE_SECONDS) == Losses(lost=3, records=157, longest_steps=1, most_ranks=2)
+
+
+@pytest.mark.parametrize(("seconds", "lost"), [(4, 0), (17, 3)])
+def test_what_comes_too_late_is_lost(seconds, lost):
+    """Two in a row of one rank and one of another, received at once long after the next ones, or a little later."""
+    log = log_of()
+    late = np.isin(log.columns["rank"], [1, 3]) & (log.columns["step"] == 5)
+    late |= (log.columns["rank"] == 1) & (log.columns["step"] == 6)
+    log.columns["received_ns"][late] = log.columns["received_ns"][late].max() + seconds * 10**9
+    losses = losses_of(log, LATE_SECONDS)
+    assert (losses.lost, losses.records) == (lost, 160 - lost)
+    assert (losses.longest_steps, losses.most_ranks) == ((2, 2) if lost else (0, 0))
 
 
 def test_ranks_that_are_there_no_more_are_gone():
     """Where others go on for more than a few steps."""
-    assert losses_of(log_of([(2, step) for step in range(35, 40)])).gone == frozenset()
-    assert losses_of(log_of([(2, step) for step in range(20, 40)])).gone == {2}
+    assert losses_of(log_of([(2, step) for step in range(35, 40)]), LATE_SECONDS).gone == frozenset()
+    assert losses_of(log_of([(2, step) for step in range(20, 40)]), LATE_SECONDS).gone == {2}
 
 
 def test_a_log_that_lacks_most_gives_no_incident():
     """More holes than records."""
     log = log_of()
     kept = (log.columns["step"] % 8 == 0) | (log.columns["rank"] == 0)
-    assert losses_of(StepLog(log.run, {name: values[kept] for name, values in log.columns.items()})) is None
+    assert losses_of(StepLog(log.run, {name: values[kept] for name, values in log.columns.items()}), LATE_SECONDS) is None
 
 
 def hang(*, ranks, records, is_of_hosts=False):

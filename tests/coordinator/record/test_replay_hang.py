@@ -122,6 +122,29 @@ def test_what_was_lost_at_once_before_may_be_lost_so_again():
     assert replay_lines(rows(log, ~burst), Policy()) == []
 
 
+def delayed(log, *, rank, step, seconds):
+    """Return the log with the records of a rank and a step received so much later, rows in order of arrival."""
+    late = (log.columns["rank"] == rank) & (log.columns["step"] == step)
+    log.columns["received_ns"] = log.columns["received_ns"] + late * seconds * S
+    return rows(log, np.argsort(log.columns["received_ns"], kind="stable"))
+
+
+def test_a_late_record_may_lack_by_the_same_chance_as_a_lost_one():
+    """At the end of an attempt one record is lost and one is 17 s late, as another is in the midst of the log."""
+    log = delayed(hung(ranks=[3, 5], records=1), rank=2, step=30, seconds=17)
+    assert replay_lines(log, Policy())[0]["ranks"] == [3, 5]
+    log = delayed(log, rank=6, step=30, seconds=17)
+    assert replay_lines(log, Policy()) == []
+
+
+def test_a_record_that_arrives_a_step_later_is_none_that_lacks():
+    """A hang is looked for after seconds of silence: what comes before is there."""
+    log = hung(ranks=[5], records=2)
+    for step in (20, 21, 22):
+        log = delayed(log, rank=2, step=step, seconds=1)
+    assert replay_lines(log, Policy())[0]["ranks"] == [5]
+
+
 def test_single_losses_excuse_no_two_records_in_a_row():
     """One record in a thousand gets lost, each by itself, as in most logs."""
     (line,) = replay_lines(hung(ranks=[5], records=2, missing=0.001), Policy())
