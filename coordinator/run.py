@@ -176,7 +176,14 @@ class Run:
         assert self.topology is not None
         ranks, infos = self.timeline.ranks.tolist(), self.membership.infos
         hosts = [self.hostname(rank) for rank in ranks]
-        self.detector = Detector(self.timeline.ranks, self.topology, self.policy, hosts=hosts, outliers=self.outliers)
+        self.detector = Detector(
+            self.timeline.ranks,
+            self.topology,
+            self.policy,
+            hosts=hosts,
+            outliers=self.outliers,
+            attempt_steps=self.machine.stall.attempt_length.expected_steps,
+        )
         self.fingerprint = fingerprint_of(self.topology, ranks, hosts, [infos[rank].attempt for rank in ranks])
         learnt = self.remembered
         if learnt is not None and learnt.fingerprint == self.fingerprint:

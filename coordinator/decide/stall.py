@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from coordinator.detect.error_budget import attempt_chance
+from coordinator.detect.error_budget import AttemptLength, attempt_chance
 from coordinator.detect.findings import HANG, LINK, UNKNOWN, RunFinding
 
 if TYPE_CHECKING:
@@ -23,12 +23,13 @@ class StallDetector:
     """Invariant: at most one incident of kind hang is open in `tracker`. `policy` may be replaced.
 
     `last_sign_s` is when the run last made a step, or began; 0 before the first event. `losses` is what a step log has
-    of its own as a whole, None in a living run.
+    of its own as a whole, None in a living run. `attempt_length` is that of the run's attempts.
     """
 
     def __init__(self, tracker: "IncidentTracker", policy: "RunPolicy") -> None:
         self.policy = policy
         self.losses: Losses | None = None
+        self.attempt_length = AttemptLength()
         self.last_sign_s = 0.0
         self._tracker = tracker
         self._step_result: StepResult | None = None
@@ -55,6 +56,7 @@ class StallDetector:
 
     def begin(self, now_s: float) -> None:
         """Begin a run, or another attempt: nothing distinguishes a long set-up or a compilation from a hang yet."""
+        self.attempt_length.end()
         self.last_sign_s = now_s
         self._is_warm = False
         self._step_result = None
@@ -73,6 +75,7 @@ class StallDetector:
             return False
         self._lacking, self._dropped = self._lacking + self._dropped, 0
         self._steps += 1
+        self.attempt_length.count_step()
         step_s = step_result.step_seconds
         if self.incident is not None and not step_result.is_disturbed:
             step_s = min(step_s, self.policy.lost_seconds)  # a hang is no pause to get used to
@@ -167,7 +170,9 @@ class StallDetector:
             # Records that still come in change the verdict: ranks that are only behind are not late.
             stood_s = max(self.policy.hang_steps * self._usual_s, self.policy.hang_seconds)
             is_silent = now_s - self._last_seen[1] >= stood_s
-            return self._is_warm and is_silent and chance <= attempt_chance("hang", self.policy.false_page_steps)
+            steps = self.attempt_length.expected_steps
+            is_rare = chance <= attempt_chance("hang", self.policy.false_page_steps, steps)
+            return self._is_warm and is_silent and is_rare
         if not hang.ranks and hang.cause != LINK:  # no one waits for anybody: all may be busy with something long
             return self._is_warm and is_long
         return is_long or not hang.is_pause

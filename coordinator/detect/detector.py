@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from coordinator.detect.error_budget import ATTEMPT_STEPS
 from coordinator.detect.findings import SLOW_LINK, SLOW_RANK, RunFinding, StepResult
 from coordinator.detect.hangs.held_step import held_step
 from coordinator.detect.links.slow_link import SlowLinkTest
@@ -64,6 +65,7 @@ class Detector:
 
     `hosts` names the node of each of them; without it no node can be named. `outliers` is what the run's earlier
     generations have shown of its long steps: a restart changes its ranks' hosts and speed, but not how they stall.
+    `attempt_steps` are those that the run's attempts are expected to have.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Detector:
         *,
         hosts: "Sequence[str]" = (),
         outliers: "Outliers | None" = None,
+        attempt_steps: float = ATTEMPT_STEPS,
     ) -> None:
         replicas = replicas_of(topology)
         self._policy = policy
@@ -87,6 +90,7 @@ class Detector:
             rank_policy=policy.rank,
             work_policy=policy.work,
             place_R=places_of(topology, ranks),
+            attempt_steps=attempt_steps,
         )
         self._rank_findings = RankFindings(topology, ranks, self._slow_rank, self._hosts)
         self._intermittent = IntermittentFindings(ranks, self._rank_findings, self._hosts, policy.excess)

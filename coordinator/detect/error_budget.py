@@ -27,7 +27,7 @@ SHARES = {
 """Of the budget, by test: the larger where latency depends on it. `units` are ranks, replicas and stages; `run_*` are a
 slower run by means, by rows of long steps and by the sum of residuals; `hang` is a late rank in a plain step log."""
 ATTEMPT_STEPS = 10_000.0
-"""Steps of an attempt, taken for granted where a test looks once an attempt: a day of steps of 8 s."""
+"""Steps that an attempt is expected to have before a run has ended one: a day of steps of 8 s."""
 _OVERSHOOT_SIGMAS = 1.166  # by how much a sum in steps passes its limit (Siegmund 1985)
 
 
@@ -55,6 +55,28 @@ def level_sigmas(looks: float) -> float:
     return -NormalDist().inv_cdf(1 / looks)
 
 
-def attempt_chance(test: str, false_page_steps: float) -> float:
-    """Return the chance that a test which looks once an attempt may be wrong."""
-    return ATTEMPT_STEPS / steps_between(test, false_page_steps)
+def attempt_chance(test: str, false_page_steps: float, attempt_steps: float) -> float:
+    """Return the chance that a test which looks once an attempt may be wrong, in attempts of so many steps."""
+    return attempt_steps / steps_between(test, false_page_steps)
+
+
+class AttemptLength:
+    """How many steps a run's attempts have: the mean of those that have ended and of one of `ATTEMPT_STEPS`."""
+
+    def __init__(self) -> None:
+        self._ended = self._ended_steps = self._steps = 0
+
+    def count_step(self) -> None:
+        """Count a step of the present attempt."""
+        self._steps += 1
+
+    def end(self) -> None:
+        """End the present attempt; one without steps is none."""
+        self._ended += self._steps > 0
+        self._ended_steps += self._steps
+        self._steps = 0
+
+    @property
+    def expected_steps(self) -> float:
+        """Steps that an attempt is expected to have."""
+        return (ATTEMPT_STEPS + self._ended_steps) / (1 + self._ended)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.detect.error_budget import attempt_chance, cusum_limit, level_sigmas, steps_between
+from coordinator.detect.error_budget import ATTEMPT_STEPS, attempt_chance, cusum_limit, level_sigmas, steps_between
 from coordinator.detect.ranks.groups import has_nan, median_of_three
 from coordinator.detect.ranks.noise import FAR_SIGMAS, PooledNoise, PresentScatter
 from coordinator.detect.state_dict import nested
@@ -87,6 +87,8 @@ class DetectionLimits:
         self, noise_groups: "NoiseGroups", series_group_P: "Places", series_F: "Sequence[int]", *, test: str = "units"
     ) -> None:
         self._test = test
+        self.attempt_steps = ATTEMPT_STEPS
+        """Steps that the run's attempts are expected to have; what is looked for once an attempt depends on it."""
         self._series = max(sum(series_F), 1)
         self._series_group_P = series_group_P
         self._first_F = np.searchsorted(series_group_P, range(len(series_F)))
@@ -296,7 +298,7 @@ class DetectionLimits:
     @property
     def static_rate(self) -> float:
         """The chance of a false outlier among them: they are looked at once an attempt."""
-        return attempt_chance("static", self.policy.false_page_steps)
+        return attempt_chance("static", self.policy.false_page_steps, self.attempt_steps)
 
     def least_median(self) -> float:
         """Return what a candidate's median of three steps must exceed whatever the noise, to pass."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coordinator.detect.error_budget import ATTEMPT_STEPS
 from coordinator.detect.ranks.absence import Absence
 from coordinator.detect.ranks.contention import waiting_stages
 from coordinator.detect.ranks.cusum_test import CusumTest
@@ -50,7 +51,7 @@ class SlowRankTest:
 
     `stage_R` and `replica_R` give the group of each rank; ranks of one replica work on the same data. `place_R` is the
     place of each in its expert domain: what all ranks of a place share, beyond what a work figure explains, is their
-    expert's load and no fault.
+    expert's load and no fault. `attempt_steps` are those that the run's attempts are expected to have.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class SlowRankTest:
         rank_policy: RankPolicy | None = None,
         work_policy: WorkPolicy | None = None,
         place_R: "Sequence[int] | None" = None,
+        attempt_steps: float = ATTEMPT_STEPS,
     ) -> None:
         self._count = len(stage_R)
         self.stage_groups = Groups(stage_R)
@@ -82,6 +84,7 @@ class SlowRankTest:
         """Each part of own work by itself, once the sum has turned out to be noisy."""
         self.work = WorkCorrection(self.stage_groups, work_policy or WorkPolicy())
         self._lay_out(policy)
+        self._test.limits.attempt_steps = attempt_steps
         self.scale_P = np.full(self.stage_groups.count, np.nan)
         """Seconds that a ratio of 1 stands for: the stage's reference, or its recent median if that is longer."""
         self.shift_R: Floats | None = None

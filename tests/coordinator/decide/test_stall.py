@@ -178,6 +178,19 @@ def test_a_record_that_lacks_names_nobody_where_records_are_lost(steps, lost_rec
     assert [type(i).__name__ for i in story.wait(1)] == ["OpenIncident"] * is_told
 
 
+def test_a_run_that_restarts_often_needs_more_evidence_each_time():
+    """A last record may be lost in each attempt: 3,000 steps without a loss are enough in one, not in ten of 300."""
+    story = Story()
+    for _ in range(10):
+        for step in range(300):
+            story.evaluate(step)
+        story.feed(ev.RestartedEvent)
+    for step in range(60):
+        story.evaluate(step)
+    story.hang = replace(LATE, is_measured=False)
+    assert story.wait(12) == []
+
+
 def test_records_that_still_come_in_are_no_hang():
     """While the verdict by lacking records changes, ranks are only behind; five seconds after its last change it stands."""
     story = stepping(steps=3000)

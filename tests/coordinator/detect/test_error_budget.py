@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from coordinator.detect.error_budget import (
+    ATTEMPT_STEPS,
     SHARES,
+    AttemptLength,
     attempt_chance,
     average_run_length,
     cusum_limit,
@@ -39,6 +41,20 @@ def test_a_cusum_of_white_noise_alarms_as_often_as_its_limit_is_made_for(slack, 
     assert average_run_length(slack, bound) == pytest.approx(steps, rel=0.1)
 
 
+def test_short_attempts_have_a_smaller_chance_each():
+    """A run that restarts every 300 steps spends in a thousand attempts what one of 10,000 steps would, and no more."""
+    length, spent = AttemptLength(), 0.0
+    length.end()  # nothing has begun
+    assert length.expected_steps == ATTEMPT_STEPS
+    for _ in range(1000):
+        spent += attempt_chance("static", 500_000.0, length.expected_steps)
+        for _ in range(300):
+            length.count_step()
+        length.end()
+    assert length.expected_steps == pytest.approx(300, rel=0.05)
+    assert spent < 1.3 * 300_000 / steps_between("static", 500_000.0)
+
+
 def test_a_level_is_passed_once_in_so_many_looks():
     """By the normal tail."""
     assert level_sigmas(740.8) == pytest.approx(3.0, abs=1e-3)
@@ -62,7 +78,7 @@ def _limits(steps):
         "static": 1 / test.limits.static_rate,
         "run_residuals": limit(policy.fluctuation.false_page_steps),
         "run_rows": float(Outliers().row_steps(policy.fluctuation)),
-        "hang": 1 / attempt_chance("hang", policy.run.false_page_steps),
+        "hang": 1 / attempt_chance("hang", policy.run.false_page_steps, ATTEMPT_STEPS),
         "intermittent": float(seen),
     }
 
