@@ -90,6 +90,9 @@ class Transfers:
             if values_R is None:
                 continue
             seconds_G[span] = block.least(values_R)
+            moved_R = row.moved.get(kind)
+            if moved_R is not None and not moved_R[block.sample.columns].all():
+                seconds_G[span][block.first(moved_R) == 0] = np.nan  # nothing to transfer, as in an evaluation
             hidden, lasting = _hidden(values_R, absent, again)
             if len(hidden) or block.is_partial:
                 if is_bound_G is None:

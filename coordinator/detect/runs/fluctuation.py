@@ -49,6 +49,7 @@ _SURE_LIMITS = 1.26  # times the limit that its sum must exceed: how long noise 
 _CORRELATION_MAX = 0.6  # of noise up to `noisy_sigma`, for a shift: slower noise, of 0.8 and more, looks like shifts
 _SHIFT_SIGMAS = 3.3  # that it must have there: healthy noise of memory 0.7 and 0.8 showed up to 3.04 in 25,600 steps
 _MEMORY_SAMPLES = 24  # of differences over the long lag: with 16 a memory of 0.9 passes for 0.6
+_RETURN_STEPS = 64  # for which a run that has become faster may go back: evaluations step by step take tens of steps
 _SUM_MAX_FACTOR = 3.0  # times the alarm's: a sum that grows for ever never comes back
 
 
@@ -82,6 +83,7 @@ class FluctuationTest(Learner):
     LEARNT = (
         *("_level", "_imbalance_seconds", "_evaluated_steps", "_settled", "_young_steps", "_raw", "_first"),
         *("_last", "_noise", "_work", "outliers", "_sum", "_sum_before", "_residuals"),
+        *("_slower_level", "_faster_steps"),
     )
 
     def __init__(self, policy: "FluctuationPolicy", *, outliers: Outliers | None = None) -> None:
@@ -95,6 +97,8 @@ class FluctuationTest(Learner):
         self.outliers.begin_attempt()
         self._residuals = RunResiduals()
         self._level = math.nan
+        self._slower_level = math.nan  # which the run left when it became faster
+        self._faster_steps = 0  # since then
         self._imbalance_seconds = 0.0
         self._evaluated_steps = 0
         self._settled = 0  # steps that the level was learnt from
@@ -173,7 +177,12 @@ class FluctuationTest(Learner):
         if self.fluctuating:
             self._keep(deviation)
         elif self._matters() or self._is_shifted or self._is_published():
-            self._raise()
+            if self._is_back:
+                self._move(self._slower_level - self._level)
+                self._slower_level = math.nan
+                self.outliers.forget_row()
+            else:
+                self._raise()
         if self._work.is_changing:
             if self._work.settle():
                 self._settle()
@@ -272,6 +281,9 @@ class FluctuationTest(Learner):
     def _follow(self, deviation: float) -> None:
         """Let the level follow what is healthy: an improvement once it lasts, everything else by a step's noise."""
         policy, sigma = self.policy, self._noise.sigma
+        self._faster_steps += 1
+        if self._faster_steps > _RETURN_STEPS:
+            self._slower_level = math.nan
         is_known = self._settled * policy.baseline_rate >= 1
         if is_known and self._sum.sum > policy.alarm_sum / 2 and self._sum.run <= _WINDOWS[-1]:
             return  # what may be a slowdown teaches nothing, until it is too old to become one
@@ -284,11 +296,23 @@ class FluctuationTest(Learner):
             return
         mean = fmean(self._clipped(_LONG))
         if mean < -self._limit(_LONG):
-            self._level += mean
-            self._last.move(mean)
-            self._settled = _LONG
-            self._residuals.clear()
-            self._noise.begin_era(self.policy)
+            if math.isnan(self._slower_level):
+                self._slower_level, self._faster_steps = self._level, 0
+            self._move(mean)
+
+    def _move(self, change: float) -> None:
+        """Move the level, and with it all that is measured from it."""
+        self._level += change
+        self._last.move(change)
+        self._settled = _LONG
+        self._sum.clear()
+        self._residuals.clear()
+        self._noise.begin_era(self.policy)
+
+    @property
+    def _is_back(self) -> bool:
+        """Whether a run that was faster for a while, as in an evaluation step by step, lasts what it did before."""
+        return self._level + self._last.median(_SHORT) > self._slower_level - self._limit(_SHORT)
 
     def _settle(self) -> None:
         """Take the level at which a run settled after a change of its work, as far as the change explains it."""

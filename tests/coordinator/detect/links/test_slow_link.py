@@ -306,6 +306,15 @@ def test_a_healthy_upper_bound_ends_an_alarm():
     assert told[-1] == 0
 
 
+def test_steps_without_transfers_show_nothing():
+    """In an evaluation step by step nothing is reduced: transfers that come back afterwards take what they took."""
+    recording = generate(Scenario(degrees="dp=4", steps=200))
+    evaluated = np.arange(200) % 80 >= 50
+    for waits in recording.waits.values():
+        waits[evaluated] *= 0.01
+    assert found(recording, moved=np.where(evaluated, 0.0, 1.0)) == {}
+
+
 def test_more_bytes_are_no_slower_link():
     """Twice the time for twice the bytes is the same link."""
     recording = generate(Scenario(degrees="dp=4").with_fault("dp", *range(4), seconds=0.05, begin=60))

@@ -418,3 +418,32 @@ def test_a_run_whose_work_changes_often_is_judged_between_the_changes():
         values[66:] *= 1.08
         _, alarms = feed(values, work=work)
         assert next(step for step, _, _, _ in alarms) in range(68, 80), seed
+
+
+@pytest.mark.parametrize("evaluated", [4, 8, 10, 16, 30, 60])
+def test_evaluations_step_by_step_are_no_slowdown_afterwards(evaluated):
+    """Steps of a forward pass alone, a fifth as long, every 100 steps: the training that goes on is as it was."""
+    for seed in range(6):
+        values = steps(400, seed=seed)
+        for begin in (80, 180, 280, 380):
+            values[begin : begin + evaluated] *= 0.2
+        assert feed(values)[1] == [], seed
+
+
+def test_a_run_that_is_slower_than_before_an_evaluation_is_found():
+    """Coming back is no fault; coming back slower is one, by what it is slower than before."""
+    values = steps(200, seed=3)
+    values[100:] *= 1.1
+    values[90:110] *= 0.3
+    ((first, _, ratio, _),) = feed(values)[1]
+    assert 112 <= first <= 120
+    assert ratio == pytest.approx(0.1, abs=0.02)
+
+
+def test_a_run_that_has_been_faster_for_long_is_slower_when_that_ends():
+    """What was before is forgotten: a fault that was there from the start, went, and comes again."""
+    values = steps(300, seed=4)
+    values[:80] *= 1.2
+    values[200:] *= 1.2
+    ((first, _, _, _),) = feed(values)[1]
+    assert 202 <= first <= 204
