@@ -47,6 +47,7 @@ SPARE = {8: ("tp=2,dp=4", "tp=4,dp=2"), **{size: PIPED[size] for size in (128, 1
 
 _NOISY = Nature(noise=0.01, wander=0.005, stall_rate=1e-4, stall_again=0.3, contention=0.3)
 _DOCUMENTS = Nature(documents=0.45)
+_EVALUATING = Disorder(evaluation_every=60, evaluation_rows=10)
 _EXPERTS = Nature(experts=0.5)
 Draw = Callable[[Layout, int, np.random.Generator], Sequence[Truth]]
 
@@ -169,6 +170,8 @@ FAULTS: dict[str, Make] = dict(
         _case("slow without a world", _ranks(COMPUTE, 0.05), has_world=False),
         _case("slow after two restarts", _ranks(COMPUTE, 0.05, begin=150), disorder=Disorder(restarts=(50, 110))),
         _case("slow after growing", _ranks(COMPUTE, 0.05, begin=130), disorder=Disorder(restarts=(90,), joins=2)),
+        _case("slow between evaluations", _ranks(COMPUTE, 0.05), disorder=_EVALUATING),
+        _case("compute of all between evaluations", _whole(COMPUTE, 0.08), disorder=_EVALUATING),
         _case("slow beside a frozen counter", _ranks(COMPUTE, 0.08, begin=100), disorder=Disorder(frozen_rank=0)),
         _case("slow beside a mad clock", _ranks(COMPUTE, 0.08, begin=100), disorder=Disorder(mad_clock_rank=0)),
         _case("slow, few columns", _ranks(COMPUTE, 0.05), absent=("tokens", "work", "transfer_ns", "bytes", "flags")),
@@ -187,6 +190,8 @@ FAULTS: dict[str, Make] = dict(
     )
 )
 
+_OFTEN = (40, 80, 120, 160)
+_MOVING = Disorder(restarts=_OFTEN, moves=True)
 _RESTART = Disorder(restarts=(110,))
 HEALTHY: dict[str, Make] = dict(
     (
@@ -203,6 +208,12 @@ HEALTHY: dict[str, Make] = dict(
         _case("gc on all", nature=Nature(gc_every=11), disorder=_RESTART),
         _case("one replica writes", disorder=replace(_RESTART, writers="first", checkpoint_every=20)),
         _case("flagged checkpoints", disorder=replace(_RESTART, flagged=True, checkpoint_every=15)),
+        *(
+            _case(f"evaluations of {rows} steps", disorder=Disorder(evaluation_every=80, evaluation_rows=rows))
+            for rows in (4, 10, 30)
+        ),
+        _case("other devices after restarts", nature=Nature(spread=0.014), disorder=_MOVING),
+        _case("late records, many restarts", disorder=Disorder(restarts=_OFTEN, late=0.01, late_seconds=17.0)),
         _case("missing bursts", disorder=replace(_RESTART, missing_bursts=8, missing=0.01)),
         _case("late nodes", disorder=replace(_RESTART, late_nodes=8, late=0.02)),
         _case("shrinking", disorder=replace(_RESTART, leaves=4)),

@@ -43,7 +43,7 @@ class Measured:
     waits: "dict[str, Floats]" = field(default_factory=dict)
     transfers: "dict[str, Floats]" = field(default_factory=dict)
     moved: "dict[str, Floats]" = field(default_factory=dict)
-    """Bytes, arrays of shape (R,)."""
+    """Bytes, arrays of shape (W, R)."""
 
 
 def run(case: "Case", layout: "Layout", work: "Work", rng: np.random.Generator) -> Measured:
@@ -56,7 +56,9 @@ def run(case: "Case", layout: "Layout", work: "Work", rng: np.random.Generator) 
     measured.waits = {kind: np.zeros(shape) for kind in booked}
     measured.transfers = {kind: np.zeros(shape) for kind in kinds}
     stage_R = np.array(layout.topology.stages)
-    measured.moved = {kind: _moved(kind, stage_R) for kind in kinds}
+    measured.moved = {kind: _moved(kind, stage_R) * np.ones((case.rows, 1)) for kind in kinds}
+    if "dp" in kinds:
+        measured.moved["dp"][case.evaluated_W] = 0.0  # an evaluation reduces no gradients
     clock_R = np.zeros(shape[1])
     gap_W = np.zeros(case.rows)
     gap_W[list(case.disorder.restarts)] = 150.0
@@ -83,7 +85,7 @@ def _step(
     for kind, groups in layout.groups.items():
         if kind not in measured.transfers:
             continue
-        seconds_G = _transfer(case, kind, groups, row, rng) * measured.moved[kind][groups[:, 0]] / 64e6
+        seconds_G = _transfer(case, kind, groups, row, rng) * measured.moved[kind][row, groups[:, 0]] / 64e6
         if kind == "pp":
             ended = _pipeline(start_R[groups], (now_R - start_R)[groups], seconds_G)
         else:

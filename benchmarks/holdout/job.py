@@ -67,11 +67,15 @@ class Disorder:
     checkpoint_seconds: float = 2.5
     writers: str = "all"  # all, or first: one replica writes and the others wait
     flagged: bool = False
+    evaluation_every: int = 0  # so often training stops for rows of a forward pass each, which nothing flags
+    evaluation_rows: int = 10
+    moves: bool = False  # after a restart the ranks run on other devices
     restarts: tuple[int, ...] = ()
     rollback: int = 7
     missing: float = 0.001
     missing_bursts: int = 0  # so often some ranks' records are lost for 3 to 12 rows
     late: float = 0.005
+    late_seconds: float = 0.0  # that late records are late besides the 1 to 4 steps
     late_nodes: int = 0  # so often a whole node's records come 2 to 4 steps late
     skew_seconds: float = 0.01
     leaves: int = 0  # so many ranks, the last ones, are gone after the first restart
@@ -94,6 +98,12 @@ class Case:
     truths: tuple[Truth, ...] = ()
     absent: tuple[str, ...] = ()  # columns that the log lacks, by their end: tokens, work, transfer_ns, bytes, ...
     has_world: bool = True  # everybody ends a step together; without, ranks run apart by what they can
+
+    @property
+    def evaluated_W(self) -> "np.ndarray[tuple[int, ...], np.dtype[np.bool_]]":  # noqa: N802
+        """Which rows are steps of an evaluation, array of shape (n_rows,)."""
+        every, rows = self.disorder.evaluation_every, np.arange(self.rows)
+        return (rows >= every) & (rows % every < self.disorder.evaluation_rows) if every else rows < 0
 
     @property
     def world_size(self) -> int:

@@ -48,7 +48,8 @@ def log_of(case: "Case", measured: "Measured", work: "Work", rng: np.random.Gene
     skew_R = rng.uniform(-1, 1, node_R[-1] + 1)[node_R] * case.disorder.skew_seconds / 2
     end_ns = np.rint((measured.end + skew_R) * _NS).astype(np.int64) + _EPOCH_NS
     start_ns = np.rint((measured.start + skew_R) * _NS).astype(np.int64) + _EPOCH_NS
-    received_ns = end_ns + _BATCH_NS + np.rint(delay * (measured.end - measured.start) * _NS).astype(np.int64)
+    late_s = delay * (measured.end - measured.start) + (delay > 0) * case.disorder.late_seconds
+    received_ns = end_ns + _BATCH_NS + np.rint(late_s * _NS).astype(np.int64)
     cells = np.flatnonzero(present)
     cells = cells[np.argsort(received_ns.ravel()[cells], kind="stable")]
     row, rank = np.divmod(cells, case.world_size)
@@ -67,7 +68,7 @@ def log_of(case: "Case", measured: "Measured", work: "Work", rng: np.random.Gene
     columns |= booked
     columns["compute_ns"] = columns["duration_ns"] - np.sum(list(booked.values()), axis=0)
     columns |= {f"{kind}_transfer_ns": taken(values, _NS) for kind, values in measured.transfers.items()}
-    columns |= {f"{kind}_bytes": values[rank].astype(np.int64) for kind, values in measured.moved.items()}
+    columns |= {f"{kind}_bytes": taken(values) for kind, values in measured.moved.items()}
     columns |= {"tokens": taken(work.tokens), "work": taken(work.work), "received_ns": received_ns.ravel()[cells]}
     columns["flags"] = _flags(case)[row]
     _lie(case, columns, row)

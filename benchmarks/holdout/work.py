@@ -25,6 +25,7 @@ _REST = 0.011  # of documents, inside a replica
 _TOKENS = 4096.0  # per micro-batch
 _RAMP_BEGIN = 40
 _STALL_SECONDS_MAX = 2.0
+_FORWARD = 1 / 3  # of compute, all that an evaluation has
 
 
 @dataclass
@@ -57,6 +58,7 @@ def draw(case: "Case", layout: "Layout", rng: np.random.Generator) -> Work:
     if case.nature.gc_every:
         at = np.arange(case.rows) % case.nature.gc_every == case.nature.gc_every - 1
         parts[GC][at] += case.nature.gc_seconds * rng.lognormal(0, 0.05, (int(at.sum()), shape[1]))
+    parts[COMPUTE][case.evaluated_W] *= _FORWARD
     own_R = base_R * 1.074
     for truth in case.truths:
         if truth.cause in parts:
@@ -69,12 +71,20 @@ def draw(case: "Case", layout: "Layout", rng: np.random.Generator) -> Work:
 def _noise(case: "Case", shape: tuple[int, int], rng: np.random.Generator) -> "Floats":
     nature = case.nature
     own = rng.standard_t(_TAIL, shape) * nature.noise / np.sqrt(_TAIL / (_TAIL - 2))
-    logarithm = own + nature.spread * rng.standard_normal(shape[1]) + _walk(rng, shape[0], 1, nature.common, 0.5)
+    logarithm = own + _spread(case, shape, rng) + _walk(rng, shape[0], 1, nature.common, 0.5)
     if nature.wander:
         logarithm += _walk(rng, shape[0], shape[1], nature.wander, 0.9)
     hiccup_W = (rng.random(shape[0]) < 1 / 400) * rng.exponential(0.3, shape[0])
     noise: Floats = np.exp(logarithm) + hiccup_W[:, None]
     return noise
+
+
+def _spread(case: "Case", shape: tuple[int, int], rng: np.random.Generator) -> "Floats":
+    """Return what the devices differ by, array that broadcasts to (W, R)."""
+    begins = [0, *case.disorder.restarts] if case.disorder.moves else [0]
+    drawn = case.nature.spread * rng.standard_normal((len(begins), shape[1]))
+    spread: Floats = drawn[np.searchsorted(begins, np.arange(shape[0]), side="right") - 1]
+    return spread
 
 
 def _walk(rng: np.random.Generator, rows: int, ranks: int, sigma: float, memory: float) -> "Floats":
