@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from coordinator.decide import events as ev
 from coordinator.decide.incidents import Prediction
 from coordinator.expected.advice_gains import within_loss
-from coordinator.expected.fitting import fit_model, predict_gain
 from coordinator.expected.healthy import KeptWindow
+from coordinator.expected.model_fit import fit_model, predict_gain
 from coordinator.run_isolation import HANDLE
 from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.messages import StackRequest

@@ -29,7 +29,7 @@ from exporter.reading.heartbeats import run_heartbeat
 from exporter.reading.positions import Positions
 from exporter.reading.rings import RingReading, Rings
 from exporter.reading.silence import announcement, watch
-from exporter.reading.tracks import RunTrack
+from exporter.reading.tracks import RunState
 from exporter.reading.unwatched import UnwatchedProcesses
 from exporter.sending.batches import Batcher
 from exporter.sending.publisher import Publisher
@@ -288,7 +288,7 @@ class Exporter:
         if reading.answer is not None:
             self._take_answer(reading.run, reading.rank, reading.answer)
 
-    def _take_answer(self, run: RunTrack, rank: int, answer: CaptureResult) -> None:
+    def _take_answer(self, run: RunState, rank: int, answer: CaptureResult) -> None:
         """Count a rank's answer, pass it on, and have a finished trace summarised."""
         if self._seen_requests.get((run.name, rank)) != answer.request_id and answer.state != "refused":
             self._seen_requests[run.name, rank] = answer.request_id
@@ -331,7 +331,7 @@ class Exporter:
                     heartbeats.append(run_heartbeat(run, now_ns, self._memory.report(run)))
         return heartbeats
 
-    def _send_state(self, run: RunTrack, *, last: bool = False) -> None:
+    def _send_state(self, run: RunState, *, last: bool = False) -> None:
         topic = topics.run_topic(run.name, topics.ANNOUNCE, self._node)
         with self._guard("run", run.name):
             self._publisher.state(topic, encode(announcement(run, self._node)), last=last)

@@ -70,6 +70,16 @@ FIELD_TERMS = {
     "coordinator/decide": _DETECTION,
     "coordinator/settings": _DETECTION,
     "coordinator/step_detection.py": _DETECTION,
+    "coordinator/record": {"holes": "gaps", "unbooked": "unaccounted time"},
+    "coordinator/expected": {"regained": "predicted gain"},
+    "exporter": {"appetite": "TraceSizeEstimator", "runtrack": "RunState", "ranktrack": "RankState"},
+    "lockstep/analysis": {"answers": "RuleRunner"},
+    "lockstep/simulator": {
+        "coarse": "fused pass",
+        "family": "group set",
+        "outline": "pass summary",
+        "script": "op list",
+    },
 }
 """By folder or file: words that were identifiers there, or parts of them, and the field's term in their place."""
 

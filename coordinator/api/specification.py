@@ -10,7 +10,7 @@ import sqlite3
 from aiohttp import web
 
 from coordinator.api.services import BAD, SERVICES, ApiError, authorise, known_run
-from coordinator.expected.fitting import read_setup
+from coordinator.expected.model_fit import read_setup
 from coordinator.settings.specs import API, SpecText
 from lockstep.contracts.errors import ConfigError, LockstepError
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.decide import events as ev
 from coordinator.detect.findings import FLUCTUATION, SLOW_LINK, SLOW_RANK
 from coordinator.expected.healthy import WINDOW_STEPS, HealthySteps, KeptWindow
-from coordinator.expected.regained import loss_of
+from coordinator.expected.predicted_gain import loss_of
 from coordinator.intake.views import OFF_CPU
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.metrics import EXPECTED_STATES

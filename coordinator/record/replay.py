@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coordinator.decide import events as ev
-from coordinator.record.holes import losses_of
+from coordinator.record.gaps import losses_of
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
 from lockstep.contracts.domains import (

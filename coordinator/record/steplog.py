@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from coordinator.intake.batch_table import read_batches
 from coordinator.intake.views import VIEW_FIELDS
-from coordinator.record.unbooked import book_rest
+from coordinator.record.unaccounted_time import attribute_unaccounted
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import WORLD_SIZE_MAX
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING
@@ -233,7 +233,7 @@ def _read_file(file: Path, skipped: Counter[str] | None) -> list[StepLog]:
         columns[name] = _whole(name, column, where=str(file))
         _check_range(name, columns[name], where=str(file))
     if not is_ours:
-        book_rest(columns, PART_COLUMNS, WAIT_COLUMNS)
+        attribute_unaccounted(columns, PART_COLUMNS, WAIT_COLUMNS)
     if not good.all():
         table, columns = table.filter(pa.array(good)), {name: values[good] for name, values in columns.items()}
     return _by_run(table, columns, where=str(file))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from exporter.capturing.captures import Candidate, Captures
 from exporter.capturing.control import ControlJob, ControlWriter
 from exporter.counts import Counts
-from exporter.reading.tracks import RunTrack
+from exporter.reading.tracks import RunState
 from lockstep.contracts.capture import CaptureResult
 from lockstep.contracts.messages import RUNNING, CaptureRequest
 
@@ -26,7 +26,7 @@ class CaptureRequests:
         *,
         counts: Counts,
         control: ControlWriter,
-        run_of: Callable[[str], RunTrack | None],
+        run_of: Callable[[str], RunState | None],
         stale_ns: int,
         on_answer: Callable[[str, int, CaptureResult], None],
         on_term: Callable[[int, float], None],

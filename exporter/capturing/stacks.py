@@ -18,7 +18,7 @@ from exporter.capturing.stack_dumps import DumpTarget, dump_stacks, open_target
 from exporter.capturing.stack_request_pipe import RequestPipes
 from exporter.capturing.stack_text import Thread, parse_stacks, thread_stacks
 from exporter.counts import Counts
-from exporter.reading.tracks import ENDED, RankTrack, RunTrack
+from exporter.reading.tracks import ENDED, RankState, RunState
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import RankStacks, RecordedCollective, StackRequest
 from lockstep.contracts.stacks import stacks_path
@@ -47,7 +47,7 @@ class StackRequests:
         counts: Counts,
         isolation: FaultIsolation,
         check_term: Callable[[int], str],
-        run_of: Callable[[str], RunTrack | None],
+        run_of: Callable[[str], RunState | None],
         on_stacks: Callable[[RankStacks], None],
     ) -> None:
         self._node = node
@@ -137,12 +137,12 @@ class StackRequests:
             thread, own = seen.get(rank, (threads.get(rank, 0), found[rank]))
             self._on_stacks(self._stacks(message, own, thread))
 
-    async def _read_others(self, run: RunTrack, ranks: list[int]) -> dict[int, tuple[int, list[Thread]]]:
+    async def _read_others(self, run: RunState, ranks: list[int]) -> dict[int, tuple[int, list[Thread]]]:
         """Return training thread and threads of ranks that wrote no stacks, as far as py-spy can read them."""
         found = await asyncio.gather(*(self._read_other(run, rank) for rank in ranks))
         return {rank: each for rank, each in zip(ranks, found, strict=True) if each is not None}
 
-    async def _read_other(self, run: RunTrack, rank: int) -> tuple[int, list[Thread]] | None:
+    async def _read_other(self, run: RunState, rank: int) -> tuple[int, list[Thread]] | None:
         track = _living(run.ranks, rank)
         if track is None or track.ring is None:
             return None
@@ -208,7 +208,7 @@ class StackRequests:
         )
 
 
-def _open(run: RunTrack, rank: int) -> tuple[int, FlightDump, DumpTarget]:
+def _open(run: RunState, rank: int) -> tuple[int, FlightDump, DumpTarget]:
     """Return a rank's training thread, the dump of its Flight Recorder, and its process.
 
     Raises
@@ -248,6 +248,6 @@ def _close(targets: list[DumpTarget]) -> None:
         target.close()
 
 
-def _living(ranks: Mapping[int, RankTrack], rank: int) -> RankTrack | None:
+def _living(ranks: Mapping[int, RankState], rank: int) -> RankState | None:
     track = ranks.get(rank)
     return None if track is None or track.state in ENDED else track

@@ -13,7 +13,7 @@ from exporter.inspector import InspectorStatus, InspectorView, times_by_kind
 from exporter.memory import RankMemoryView
 from exporter.neighbours import NeighbourStatus
 from exporter.reading.rings import Rings
-from exporter.reading.tracks import RankTrack, RunTrack
+from exporter.reading.tracks import RankState, RunState
 from lockstep.contracts.facts import RankFacts
 from lockstep.contracts.metric import HTTP_REFUSALS
 from lockstep.contracts.records import RECORD_INDEX
@@ -156,8 +156,8 @@ def take_snapshot(
 
 
 def _view_run(
-    run: RunTrack,
-    shown: list[RankTrack],
+    run: RunState,
+    shown: list[RankState],
     hosts: Mapping[tuple[str, int], HostTotals],
     memory: Mapping[tuple[str, int], RankMemoryView],
     inspector: InspectorStatus,
@@ -179,14 +179,14 @@ def _view_run(
     )
 
 
-def _lacks_peak(track: RankTrack) -> bool:
+def _lacks_peak(track: RankState) -> bool:
     """Whether a rank has model FLOPs that its device's peak cannot be compared with."""
     has_peak = track.facts is not None and track.facts.peak_flops_per_second is not None
     return bool(track.totals.measured[_MODEL_FLOPS]) and not has_peak
 
 
 def _view_rank(
-    track: RankTrack,
+    track: RankState,
     host: HostTotals | None,
     memory: RankMemoryView | None,
     inspector: InspectorStatus,

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 
 from exporter.host_watch.host_reading import Target
-from exporter.reading.tracks import RunTrack
+from exporter.reading.tracks import RunState
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import FINISHED
 
 
-def find_targets(runs: Iterable[RunTrack]) -> list[Target]:
+def find_targets(runs: Iterable[RunState]) -> list[Target]:
     """Return the ranks whose process may live, whatever its agent does; on the event loop, a few us a rank."""
     found = []
     for run in runs:

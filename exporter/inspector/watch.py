@@ -18,7 +18,7 @@ from exporter.inspector.accounts import InspectorAccounts, InspectorView
 from exporter.inspector.domain_times import Membership
 from exporter.inspector.dump_file import DumpFile
 from exporter.inspector.lines import InspectedOperation, parse_line
-from exporter.reading.tracks import RunTrack
+from exporter.reading.tracks import RunState
 from exporter.shared_directory import run_status
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.inspector_metrics import LINE_OUTCOMES
@@ -65,14 +65,14 @@ class InspectorWatch:
         self._ranks: dict[_Process, tuple[Key, int]] = {}
         self._refused: set[str] = set()
 
-    def tick(self, runs: Iterable[RunTrack], now_ns: int) -> None:
+    def tick(self, runs: Iterable[RunState], now_ns: int) -> None:
         """Read every file, once a second after a look which there are; `now_ns` is CLOCK_MONOTONIC."""
         if now_ns >= self._scan_ns:
             self._scan_ns = now_ns + SCAN_NS
             self.scan(runs)
         self.read()
 
-    def scan(self, runs: Iterable[RunTrack], unix_s: float | None = None) -> None:
+    def scan(self, runs: Iterable[RunState], unix_s: float | None = None) -> None:
         """Look which files there are and whose; `unix_s` is the time of the files' clock, now by default."""
         self._ranks = _ranks_of(runs)
         self._accounts.forget_others({key for key, _ in self._ranks.values()})
@@ -166,7 +166,7 @@ class InspectorWatch:
         )
 
 
-def _ranks_of(runs: Iterable[RunTrack]) -> dict[_Process, tuple[Key, int]]:
+def _ranks_of(runs: Iterable[RunState]) -> dict[_Process, tuple[Key, int]]:
     """Return rank and owner of each process that is one."""
     found: dict[_Process, tuple[Key, int]] = {}
     for run in runs:

@@ -14,7 +14,7 @@ from exporter.host_watch.proc import has_open
 from exporter.kernel_files import CGROUPS, PROC
 from exporter.memory.reading import MemoryHeadroom, anonymous_bytes, headroom, workers_bytes
 from exporter.memory.series import MemorySeries
-from exporter.reading.tracks import RankTrack, RunTrack
+from exporter.reading.tracks import RankState, RunState
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.memory_metrics import DEVICE_ALLOCATED, DEVICE_PEAK
 from lockstep.contracts.memory_report import DEVICE, HOST, WORKERS, MemorySlope, RankMemory
@@ -73,7 +73,7 @@ class MemoryWatch:
         self._targets_ns = self._workers_ns = self._reported_ns = -TARGETS_NS
         self._is_news = False
 
-    def tick(self, runs: Iterable[RunTrack]) -> bool:
+    def tick(self, runs: Iterable[RunState]) -> bool:
         """Take a sample of every rank; return whether a heartbeat should go out at once: a part began to grow."""
         now_ns = self._clock_ns()
         is_refresh = now_ns - self._targets_ns >= TARGETS_NS
@@ -103,7 +103,7 @@ class MemoryWatch:
         self._pids = found
         self._ranks = {key: rank for key, rank in self._ranks.items() if key in found}
 
-    def _sample(self, key: Key, track: RankTrack, *, with_workers: bool, with_headroom: bool) -> None:
+    def _sample(self, key: Key, track: RankState, *, with_workers: bool, with_headroom: bool) -> None:
         pid = self._pids.get(key)
         if pid is None:
             return
@@ -130,7 +130,7 @@ class MemoryWatch:
         self._is_news |= not growing <= rank.growing
         rank.growing = growing
 
-    def _add_device(self, rank: _Rank, track: RankTrack) -> None:
+    def _add_device(self, rank: _Rank, track: RankState) -> None:
         """Take the counters of the framework, which the agent refreshes once a second."""
         try:
             device = None if track.ring is None else track.ring.device_memory()
@@ -146,11 +146,11 @@ class MemoryWatch:
         if rank.step >= 0:
             rank.series.setdefault(part, MemorySeries()).add(rank.step, size_bytes)
 
-    def report(self, run: RunTrack) -> list[RankMemory]:
+    def report(self, run: RunState) -> list[RankMemory]:
         """Return what is known of a run's ranks, ascending."""
         return [self._report(rank, self._ranks[run.name, rank]) for rank in sorted(run.ranks) if self._has(run, rank)]
 
-    def _has(self, run: RunTrack, rank: int) -> bool:
+    def _has(self, run: RunState, rank: int) -> bool:
         known = self._ranks.get((run.name, rank))
         return known is not None and known.step >= 0 and HOST in known.sizes
 

@@ -7,7 +7,7 @@ ring shows that its process exists, that counts: the coordinator gives a rank th
 import logging
 from collections.abc import Sequence
 
-from exporter.reading.tracks import RankTrack, RunTrack
+from exporter.reading.tracks import RankState, RunState
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX
 from lockstep.contracts.memory_report import RankMemory
@@ -16,7 +16,7 @@ from lockstep.contracts.messages import RunHeartbeat
 _log = logging.getLogger(__name__)
 
 
-def run_heartbeat(run: RunTrack, now_ns: int, memory: Sequence[RankMemory] = ()) -> RunHeartbeat:
+def run_heartbeat(run: RunState, now_ns: int, memory: Sequence[RankMemory] = ()) -> RunHeartbeat:
     """Return the heartbeat of a run's announced ranks (`now_ns` CLOCK_MONOTONIC), with what is known of their memory.
 
     Its times are of the clock that wrote the ring: they never go back while a process lives.
@@ -29,13 +29,13 @@ def run_heartbeat(run: RunTrack, now_ns: int, memory: Sequence[RankMemory] = ())
     )
 
 
-def _alive_unix_ns(track: RankTrack, now_ns: int) -> int:
+def _alive_unix_ns(track: RankState, now_ns: int) -> int:
     last_ns = now_ns if _is_held(track) else track.heartbeat_ns
     track.alive_ns = max(track.alive_ns, last_ns)
     return max(0, track.alive_ns + track.header.clock_offset_ns)
 
 
-def _is_held(track: RankTrack) -> bool:
+def _is_held(track: RankState) -> bool:
     """Whether the rank's process holds its ring; false where that is unknown."""
     if track.ring is None:
         return False

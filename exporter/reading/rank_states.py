@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from exporter.reading.endings import EndWatch
 from exporter.reading.ring_file import ReadResult, RingFile
-from exporter.reading.tracks import ENDED, RankTrack
+from exporter.reading.tracks import ENDED, RankState
 from lockstep.contracts import ring as layout
 from lockstep.contracts.endings import RaisedEnding
 from lockstep.contracts.messages import (
@@ -37,7 +37,7 @@ class RankStates:
         self._over: dict[str, State] = {}
         self._finishing_since_s: dict[str, float] = {}
 
-    def state_of(self, key: str, track: RankTrack, ring: RingFile, look: ReadResult, now_s: float) -> State:
+    def state_of(self, key: str, track: RankState, ring: RingFile, look: ReadResult, now_s: float) -> State:
         """Return the state of a rank whose ring holds what `look` saw.
 
         Raises
@@ -68,7 +68,7 @@ class RankStates:
         """Give all descriptors back."""
         self._watch.close()
 
-    def _running_state(self, key: str, track: RankTrack, look: ReadResult, now_s: float) -> State:
+    def _running_state(self, key: str, track: RankState, look: ReadResult, now_s: float) -> State:
         if look.state == layout.STATE_FAILED:
             return UNWATCHED, None
         if look.state == layout.STATE_RAISED and look.ending is not None:
@@ -79,7 +79,7 @@ class RankStates:
                 return FINISHED, None
         return RUNNING, None
 
-    def _over_state(self, key: str, track: RankTrack, look: ReadResult) -> State:
+    def _over_state(self, key: str, track: RankState, look: ReadResult) -> State:
         if look.state == layout.STATE_RAISED and look.ending is not None:
             return FAILED, _raised(track, look.ending)
         last_sign_ns = max(0, look.heartbeat_ns + track.header.clock_offset_ns)
@@ -94,6 +94,6 @@ class RankStates:
         return (FINISHED, None) if look.state == layout.STATE_FINISHED else (GONE, ending)
 
 
-def _raised(track: RankTrack, ending: RaisedEnding) -> RankEnding:
+def _raised(track: RankState, ending: RaisedEnding) -> RankEnding:
     unix_ns = max(0, ending.monotonic_ns + track.header.clock_offset_ns)
     return RankEnding(unix_ns=unix_ns, kind=EXCEPTION, exception=ending.exception, frame=ending.frame)

@@ -25,7 +25,7 @@ from exporter.reading.rank_states import RankStates, State
 from exporter.reading.ring_file import ReadResult, RingFile
 from exporter.reading.run_directories import RunDirectories, turns_of
 from exporter.reading.totals import possible
-from exporter.reading.tracks import ENDED, RankTrack, RunTrack
+from exporter.reading.tracks import ENDED, RankState, RunState
 from lockstep.contracts.capture import CaptureResult
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.facts import facts_from_json
@@ -57,7 +57,7 @@ class RingReading:
     `lost` counts records that could not be read, by reason (`messages.LOSS_REASONS`).
     """
 
-    run: RunTrack
+    run: RunState
     rank: int
     records: Records
     answer: CaptureResult | None
@@ -68,7 +68,7 @@ class Rings:
     """All rings of this node. Belongs to the event loop; `scan` and `read` are bounded work."""
 
     def __init__(self, root: Path, counts: Counts, positions: Positions) -> None:
-        self.runs: dict[str, RunTrack] = {}
+        self.runs: dict[str, RunState] = {}
         self.omitted = 0
         self.quarantined = 0
         self.is_on_disk = is_on_disk(root)
@@ -80,7 +80,7 @@ class Rings:
         self._counts = counts
         self._positions = positions
         self._late: list[RingReading] = []
-        self._gone: list[RunTrack] = []
+        self._gone: list[RunState] = []
         self._states = RankStates()
 
     def scan(self, now_ns: int) -> None:
@@ -94,7 +94,7 @@ class Rings:
                 self._detach(run, track)
             self._gone.append(run)
         for name in followed:
-            run = self.runs.setdefault(name, RunTrack(name, self._root / name))
+            run = self.runs.setdefault(name, RunState(name, self._root / name))
             self._scan_run(run, owners[name])
         self.omitted = omitted + sum(run.omitted for run in self.runs.values())
         self.quarantined = sum(run.quarantined for run in self.runs.values())
@@ -109,7 +109,7 @@ class Rings:
             readings += self._look(run, track, ring, blocks)
         return readings
 
-    def take_gone(self) -> list[RunTrack]:
+    def take_gone(self) -> list[RunState]:
         """Return the runs that vanished since the last call."""
         gone, self._gone = self._gone, []
         return gone
@@ -160,7 +160,7 @@ class Rings:
                         live += abs(now_ns - ring.heartbeat_ns()) <= _FRESH_NS
         return live
 
-    def _scan_run(self, run: RunTrack, owner_uid: int) -> None:
+    def _scan_run(self, run: RunState, owner_uid: int) -> None:
         present = self._present(run, owner_uid)
         followed = dict(sorted(present.items())[:RANKS_PER_NODE_MAX])
         run.omitted = len(present) - len(followed)
@@ -182,7 +182,7 @@ class Rings:
             run.revision += 1
         _mark_superseded(run)
 
-    def _present(self, run: RunTrack, owner_uid: int) -> dict[int, int]:
+    def _present(self, run: RunState, owner_uid: int) -> dict[int, int]:
         """Return rank -> inode of the run's rings; one that stays without keeps other users off its name."""
         try:
             found = _ring_files(run.directory)
@@ -200,7 +200,7 @@ class Rings:
             )
         return found
 
-    def _attach(self, run: RunTrack, rank: int, inode: int, owner_uid: int) -> None:
+    def _attach(self, run: RunState, rank: int, inode: int, owner_uid: int) -> None:
         try:
             ring = _open_ring(run.directory, rank, owner_uid)
         except FileNotFoundError:
@@ -208,7 +208,7 @@ class Rings:
         except (MalformedError, OSError) as error:
             self._refuse(run, rank, inode, error)
             return
-        track = run.ranks.setdefault(rank, RankTrack(ring.header, ring, AttemptSteps(ring.header.block_count)))
+        track = run.ranks.setdefault(rank, RankState(ring.header, ring, AttemptSteps(ring.header.block_count)))
         if track.header.attempt != ring.header.attempt:
             track.failures_read = 0
         track.header, track.ring, track.state, track.groups = ring.header, ring, RUNNING, ()
@@ -217,7 +217,7 @@ class Rings:
         run.revision += 1
         self._resume(run, track, ring)
 
-    def _resume(self, run: RunTrack, track: RankTrack, ring: RingFile) -> None:
+    def _resume(self, run: RunState, track: RankState, ring: RingFile) -> None:
         """Go on where reading stopped: in a former file of this attempt, or by an earlier process.
 
         Its last step is where the rank stands until the next one.
@@ -232,7 +232,7 @@ class Rings:
             track.totals.last_step = track.steps.last_step
             track.totals.last_end_ns = track.steps.last_end_ns + ring.header.clock_offset_ns
 
-    def _detach(self, run: RunTrack, track: RankTrack) -> None:
+    def _detach(self, run: RunState, track: RankState) -> None:
         """Read a ring that lost its name to its end, as far as that is a training's, and close it."""
         if track.ring is None:
             return
@@ -247,7 +247,7 @@ class Rings:
         run.revision += 1
 
     def _look(
-        self, run: RunTrack, track: RankTrack, ring: RingFile, blocks: int, records_max: int = RECORDS_PER_READ
+        self, run: RunState, track: RankState, ring: RingFile, blocks: int, records_max: int = RECORDS_PER_READ
     ) -> list[RingReading]:
         """Return what is new of a ring; records that were built and could not be taken are counted lost."""
         key = _key(ring.path, ring.inode)
@@ -275,7 +275,7 @@ class Rings:
         self._counts.lost[TORN] += built
         return [RingReading(run, track.rank, NO_RECORDS, None, {TORN: built})] if built else []
 
-    def _take_look(self, run: RunTrack, track: RankTrack, look: ReadResult) -> None:
+    def _take_look(self, run: RunState, track: RankState, look: ReadResult) -> None:
         track.heartbeat_ns = look.heartbeat_ns
         track.note_failures(look.failures)
         for error in look.errors:
@@ -309,7 +309,7 @@ class Rings:
             counts.lost[reason] += count
         return lost
 
-    def _take_records(self, run: RunTrack, track: RankTrack, records: Records) -> Records:
+    def _take_records(self, run: RunState, track: RankState, records: Records) -> Records:
         """Count into the totals, and return the records with wall-clock times."""
         if not len(records):
             return records
@@ -330,7 +330,7 @@ class Rings:
         records[:, _TIMES] += track.header.clock_offset_ns
         return records
 
-    def _refuse(self, run: RunTrack, rank: int, inode: int, error: MalformedError | OSError) -> None:
+    def _refuse(self, run: RunState, rank: int, inode: int, error: MalformedError | OSError) -> None:
         if run.refused.get(rank) != inode:
             run.refused[rank] = inode
             self._counts.rejected["ring"] += 1
@@ -342,7 +342,7 @@ def _key(path: Path, inode: int) -> str:
     return f"{path} inode {inode}"
 
 
-def _as_read(state: State, track: RankTrack, *, is_last: bool) -> State:
+def _as_read(state: State, track: RankState, *, is_last: bool) -> State:
     """Return a rank's state with the last step that its ring holds; it has not ended before that is read.
 
     `is_last`: nothing of the ring will be read any more. `track` has all that was read.
@@ -353,7 +353,7 @@ def _as_read(state: State, track: RankTrack, *, is_last: bool) -> State:
     return name, None if ending is None else replace(ending, last_step=track.totals.last_step)
 
 
-def _mark_superseded(run: RunTrack) -> None:
+def _mark_superseded(run: RunState) -> None:
     """Find the ranks that ended and whose place, the same local rank of the same host, another rank has taken.
 
     An elastic restart gives ranks away to other nodes; the rings of before stay, and look like ranks that hang.
@@ -369,7 +369,7 @@ def _mark_superseded(run: RunTrack) -> None:
             run.revision += 1
 
 
-def _has_ended(track: RankTrack) -> bool:
+def _has_ended(track: RankState) -> bool:
     """Whether the rank's process is gone for certain."""
     try:
         return track.ring is None or track.ring.holder().is_gone

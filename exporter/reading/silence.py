@@ -7,7 +7,7 @@ nothing is decided, a node whose ranks write no records reports where they are, 
 
 import logging
 
-from exporter.reading.tracks import RankTrack, RunTrack
+from exporter.reading.tracks import RankState, RunState
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import RUNNING, GroupInfo, IssueCount, NodeAnnouncement, RankInfo, RankProgress
 
@@ -17,7 +17,7 @@ _STEPS = 5  # mean steps without a record: PerfTracker's rule for a blocked run
 _LEAST_NS = 5 * 10**9  # several batches and ticks; earlier than the coordinator asks is early enough
 
 
-def watch(run: RunTrack, now_ns: int) -> None:
+def watch(run: RunState, now_ns: int) -> None:
     """Notice that a run falls silent or reports again (`now_ns` CLOCK_MONOTONIC); either is worth an announcement."""
     silence = run.silence
     records = int(run.histogram.counts.sum())
@@ -32,7 +32,7 @@ def watch(run: RunTrack, now_ns: int) -> None:
         run.revision += 1
 
 
-def announcement(run: RunTrack, node: str) -> NodeAnnouncement:
+def announcement(run: RunState, node: str) -> NodeAnnouncement:
     """Return what this node announces of a run, ranks ascending; of a silent run, where its ranks stand."""
     groups = run.groups()
     place = {_identity(group): index for index, group in enumerate(groups)}
@@ -40,7 +40,7 @@ def announcement(run: RunTrack, node: str) -> NodeAnnouncement:
     return NodeAnnouncement(run=run.name, node=node, ranks=infos, groups=groups, revision=run.revision)
 
 
-def _info(track: RankTrack, place: dict[tuple[str, str, str], int], *, is_silent: bool) -> RankInfo:
+def _info(track: RankState, place: dict[tuple[str, str, str], int], *, is_silent: bool) -> RankInfo:
     if not is_silent or track.ring is None or track.steps.is_unnumbered:  # whose last step would be far behind
         return track.info()
     try:

@@ -28,7 +28,7 @@ ENDED = frozenset((FINISHED, FAILED, GONE))
 
 
 @dataclass(slots=True)
-class RankTrack:
+class RankState:
     """One rank of a run over all its attempts; `ring` is None while it has no file.
 
     `is_superseded`: its process has ended, and a younger rank of the run has its place on this node. `alive_ns` is when
@@ -103,12 +103,12 @@ class Silence:
 
 
 @dataclass(slots=True)
-class RunTrack:
+class RunState:
     """One run on this node."""
 
     name: str
     directory: Path
-    ranks: dict[int, RankTrack] = field(default_factory=dict)
+    ranks: dict[int, RankState] = field(default_factory=dict)
     histogram: NodeStepHistogram = field(default_factory=NodeStepHistogram)
     flagged: FlaggedSteps = field(default_factory=FlaggedSteps)
     departed: StepTotals = field(default_factory=StepTotals)
@@ -137,7 +137,7 @@ class RunTrack:
         for rank in [rank for rank, track in self.ranks.items() if track.ring is None]:
             self.departed.merge(self.ranks.pop(rank).totals)
 
-    def shown(self, now_ns: int, stale_ns: int) -> list[RankTrack]:
+    def shown(self, now_ns: int, stale_ns: int) -> list[RankState]:
         """Return the ranks whose series exist: a file, not finished, not silent for long.
 
         A rank whose agent took itself out is silent by nature: it is shown while another rank of the run lives.
@@ -147,7 +147,7 @@ class RunTrack:
         lives = any(track.state == RUNNING for track in fresh)
         return [t for t in open_ranks if t in fresh or (lives and t.state == UNWATCHED)]
 
-    def announced(self) -> list[RankTrack]:
+    def announced(self) -> list[RankState]:
         """Return the ranks to announce, ascending: with a file, or ended before theirs was removed.
 
         Left out are ranks whose place has another rank by now, as after an elastic restart. Where there are too many,

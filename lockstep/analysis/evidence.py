@@ -13,7 +13,7 @@ from lockstep.contracts.node_samples import MAX_BYTES, SERIES_MAX, VERSION, Node
 from lockstep.diagnosis.host_causes import Collection, HostSamples, LoaderSamples, QueueSamples
 from lockstep.trace.ascend.communication import AscendCommunication
 from lockstep.trace.ascend.kernels import Kernels
-from lockstep.trace.kineto.notes import NotedLoader, read_notes
+from lockstep.trace.kineto.agent_metadata import NotedLoader, read_notes
 from lockstep.trace.patterns import Resource, Samples
 
 

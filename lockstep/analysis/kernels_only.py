@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.trace.ascend.about import AscendSettings
 from lockstep.trace.ascend.collective import arguments_of, by_suffix
 from lockstep.trace.ascend.kernels import Kernels
 from lockstep.trace.ascend.load import about_of
+from lockstep.trace.ascend.rank_metadata import AscendSettings
 from lockstep.trace.columns import ABSENT, KERNEL, CollectiveArguments, TraceColumns, WorkKind
 
 _COMMUNICATION_STREAM = -2

@@ -1,10 +1,10 @@
-"""Everything known from one rank's trace alone, each part by its own rules (`answers`)."""
+"""Everything known from one rank's trace alone, each part by its own rules (`rule_runner.py`)."""
 
 from dataclasses import dataclass, replace
 
-from lockstep.analysis.answers import Answers
 from lockstep.analysis.evidence import NOTHING, Evidence
 from lockstep.analysis.exposed import bounded, exposed_ns
+from lockstep.analysis.rule_runner import RuleRunner
 from lockstep.contracts.messages import TraceSummary
 from lockstep.diagnosis.communication_causes.collectives import RankCollectives, collectives_of
 from lockstep.diagnosis.communication_causes.contention import computing
@@ -132,8 +132,8 @@ def analyse_rank(
         found = _with_calls(found, columns, evidence)
     parts.host()
     context = context_of(columns)
-    parts.answers.findings = [with_context(each, context) for each in parts.answers.findings]
-    found = _with_answers(found, parts.answers)
+    parts.rule_runner.findings = [with_context(each, context) for each in parts.rule_runner.findings]
+    found = _with_findings_of(found, parts.rule_runner)
     return found if evidence.communication is None else with_communication(found, evidence.communication)
 
 
@@ -153,15 +153,17 @@ def _with_calls(analysis: RankAnalysis, columns: TraceColumns, evidence: Evidenc
 
 def with_communication(analysis: RankAnalysis, communication: AscendCommunication) -> RankAnalysis:
     """Return the analysis with the vendor's account of the rank's links and collectives judged as well."""
-    answers = Answers(analysis.rank)
+    rule_runner = RuleRunner(analysis.rank)
     length_ns, rank, host = analysis.length_ns, analysis.rank, analysis.about.host
     computing = analysis.computing
-    transfers = answers.of("links", lambda: link_transfers_of(communication, rank, computing))
+    transfers = rule_runner.of("links", lambda: link_transfers_of(communication, rank, computing))
     if transfers is not None and len(transfers.operators):
-        _judge_links(answers, transfers, length_ns)
-    vendor = answers.of("vendor's collectives", lambda: collectives_of_communication(communication, rank, host=host))
-    return _with_answers(
-        replace(analysis, vendor_collectives=vendor if vendor is None or len(vendor) else None), answers
+        _judge_links(rule_runner, transfers, length_ns)
+    vendor = rule_runner.of(
+        "vendor's collectives", lambda: collectives_of_communication(communication, rank, host=host)
+    )
+    return _with_findings_of(
+        replace(analysis, vendor_collectives=vendor if vendor is None or len(vendor) else None), rule_runner
     )
 
 
@@ -181,21 +183,21 @@ def renumbered(analysis: RankAnalysis, rank: int) -> RankAnalysis:
     )
 
 
-def _with_answers(analysis: RankAnalysis, answers: Answers) -> RankAnalysis:
-    found = bounded(answers.findings, {analysis.rank: exposed_ns(analysis.about, analysis.breakdown)})
+def _with_findings_of(analysis: RankAnalysis, rule_runner: RuleRunner) -> RankAnalysis:
+    found = bounded(rule_runner.findings, {analysis.rank: exposed_ns(analysis.about, analysis.breakdown)})
     return replace(
         analysis,
         findings=tuple(sorted((*analysis.findings, *found), key=lambda each: -(each.lost_ns or 0))),
-        not_judged=tuple(dict.fromkeys((*analysis.not_judged, *answers.not_judged))),
+        not_judged=tuple(dict.fromkeys((*analysis.not_judged, *rule_runner.not_judged))),
     )
 
 
-def _judge_links(answers: Answers, transfers: LinkTransfers, length_ns: int) -> None:
-    answers.ask("links", lambda: judge_links(transfers, length_ns))
-    answers.ask("small packets", lambda: find_small_packets(transfers, length_ns))
-    answers.ask("retransmission", lambda: find_retransmission(transfers))
-    answers.ask("link contention", lambda: find_link_contention(transfers, length_ns))
-    answers.ask("alignment of packets", lambda: find_misaligned_packets(transfers, length_ns))
+def _judge_links(rule_runner: RuleRunner, transfers: LinkTransfers, length_ns: int) -> None:
+    rule_runner.ask("links", lambda: judge_links(transfers, length_ns))
+    rule_runner.ask("small packets", lambda: find_small_packets(transfers, length_ns))
+    rule_runner.ask("retransmission", lambda: find_retransmission(transfers))
+    rule_runner.ask("link contention", lambda: find_link_contention(transfers, length_ns))
+    rule_runner.ask("alignment of packets", lambda: find_misaligned_packets(transfers, length_ns))
 
 
 class _Parts:
@@ -204,7 +206,7 @@ class _Parts:
     def __init__(
         self, trace: PreparedTrace, window_ns: tuple[int, int], rank: int, evidence: Evidence, *, computing_ns: int
     ) -> None:
-        self.answers = Answers(rank)
+        self.rule_runner = RuleRunner(rank)
         self._trace, self._columns, self._rank, self._evidence = trace, trace.columns, rank, evidence
         self._window_ns, self._length_ns = window_ns, window_ns[1] - window_ns[0]
         self._computing_ns = computing_ns
@@ -214,32 +216,32 @@ class _Parts:
             path = PathFinder(self._trace).find(*self._window_ns)
             return RankPath(shares=tuple(ranked(path)), guessed_ns=path.guessed_ns())
 
-        return self.answers.of("critical path", found)
+        return self.rule_runner.of("critical path", found)
 
     def collectives(self) -> RankCollectives | None:
-        found = self.answers.of("collectives", lambda: collectives_of(self._columns, rank=self._rank))
+        found = self.rule_runner.of("collectives", lambda: collectives_of(self._columns, rank=self._rank))
         if found is not None and len(found):
             steps, vendor = len(self._trace.steps), self._columns.about.vendor
-            self.answers.ask("small messages", lambda: find_small_messages(found, self._length_ns, steps=steps))
-            self.answers.ask("alignment", lambda: find_misaligned(found, vendor=vendor))
+            self.rule_runner.ask("small messages", lambda: find_small_messages(found, self._length_ns, steps=steps))
+            self.rule_runner.ask("alignment", lambda: find_misaligned(found, vendor=vendor))
         return found
 
     def operators(self) -> tuple[Rooflines | None, dict[str, float] | None]:
         kernels, device = self._evidence.kernels, self._evidence.device
-        counters = None if kernels is None else self.answers.of("kernels", lambda: kernel_counters_of(kernels))
-        found = self.answers.of(
+        counters = None if kernels is None else self.rule_runner.of("kernels", lambda: kernel_counters_of(kernels))
+        found = self.rule_runner.of(
             "operators", lambda: judge_operators(self._columns, self._rank, kernels=counters, device=device)
         )
         if found is None:
             return None, None
-        self.answers.take((), found.not_judged)
+        self.rule_runner.take((), found.not_judged)
         length_ns, busy_ns = self._length_ns, self._computing_ns
-        self.answers.ask("operators", lambda: roll_up(found.findings, window_ns=length_ns, computing_ns=busy_ns))
-        held = None if not counters else self.answers.of("component roofline", lambda: _shares(counters))
+        self.rule_runner.ask("operators", lambda: roll_up(found.findings, window_ns=length_ns, computing_ns=busy_ns))
+        held = None if not counters else self.rule_runner.of("component roofline", lambda: _shares(counters))
         return None if found.rooflines is None else _joined(found.rooflines), held
 
     def patterns(self) -> PatternSummary | None:
-        return self.answers.of(
+        return self.rule_runner.of(
             "patterns",
             lambda: summarise_patterns(
                 self._columns,
@@ -252,7 +254,7 @@ class _Parts:
 
     def host(self) -> None:
         evidence = self._evidence
-        found = self.answers.of(
+        found = self.rule_runner.of(
             "host",
             lambda: judge_host(
                 view_host(self._columns, self._window_ns, steps=self._trace.steps),
@@ -263,7 +265,7 @@ class _Parts:
             ),
         )
         if found is not None:
-            self.answers.take(found.findings, found.not_judged)
+            self.rule_runner.take(found.findings, found.not_judged)
 
 
 def _next_to(columns: TraceColumns, collectives: RankCollectives) -> Intervals:

@@ -25,8 +25,8 @@ from lockstep.contracts.capture import (
 )
 from lockstep.contracts.paths import incoming_directory, trace_name
 from lockstep.contracts.records import Flag
+from lockstep.trace.kineto.agent_metadata import read_notes
 from lockstep.trace.kineto.load import load_trace
-from lockstep.trace.kineto.notes import read_notes
 from lockstep.trace.names import GC_KIND
 from lockstep.trace.summarise import summarise_trace
 from tests.agent.orders import ControlBlock, look_for_requests, make_order
@@ -456,7 +456,9 @@ def test_events_are_listed_only_where_the_trace_may_be_too_large(training, monke
     result = torch._C._autograd._ProfilerResult
     events = result.events
     monkeypatch.setattr(result, "events", lambda self: listed.append(len(found := events(self))) or found)
-    monkeypatch.setattr(budget.Appetite, "learn", lambda _self, _order, events, _captured_ns: appetites.append(events))
+    monkeypatch.setattr(
+        budget.TraceSizeEstimator, "learn", lambda _self, _order, events, _captured_ns: appetites.append(events)
+    )
     training.block.order(3, steps=1, trace_max_bytes=512 << 20)
     training.steps(2)
     assert training.answer.state == "done"

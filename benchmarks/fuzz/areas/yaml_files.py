@@ -11,7 +11,7 @@ import yaml
 
 from benchmarks.fuzz import mutate
 from benchmarks.fuzz.harness import ACCEPTED
-from coordinator.expected.fitting import read_setup
+from coordinator.expected.model_fit import read_setup
 from coordinator.settings.config import CoordinatorConfig
 from coordinator.settings.specs import API, SpecText, read_specs
 from exporter.config import ExporterConfig

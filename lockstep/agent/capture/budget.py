@@ -60,7 +60,7 @@ class Budget:
         return f"memory: got {available_bytes} bytes available, expected at least {needed:.0f}"
 
 
-class Appetite:
+class TraceSizeEstimator:
     """What the captures of this rank turned out to take, with stacks and without."""
 
     def __init__(self) -> None:

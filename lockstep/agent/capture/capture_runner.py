@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.backend_threads import LIMIT_NS, let_finish
 from lockstep.agent.boundary import describe
-from lockstep.agent.capture.budget import Appetite, Budget
+from lockstep.agent.capture.budget import Budget, TraceSizeEstimator
 from lockstep.agent.capture.memory import available_bytes
 from lockstep.agent.capture.obstacles import find_obstacle
 from lockstep.agent.capture.pace import EndPace, request_number
@@ -89,7 +89,7 @@ class CaptureRunner:
         self._answer: CaptureResult | None = None
         self._recording: Recording | None = None
         self._budget: Budget | None = None
-        self._appetite = Appetite()
+        self._trace_size = TraceSizeEstimator()
         self._last_step = 0
         self._boundary: StepBoundary | None = None
         self._acted_at = -1
@@ -218,7 +218,7 @@ class CaptureRunner:
             if self._tries == _QUIET_TRIES:
                 self._refuse(f"collectives are in flight at the end of each of {_QUIET_TRIES} steps")
             return 0
-        self._budget = self._appetite.budget(order, self._step_ns(self._boundary))
+        self._budget = self._trace_size.budget(order, self._step_ns(self._boundary))
         obstacle = find_obstacle(order, self._directory, self._trusted) or self._budget.obstacle(available_bytes())
         if not obstacle and not SESSION.claim(self._cut_short):
             obstacle = "another profiler is running"
@@ -325,7 +325,7 @@ class CaptureRunner:
             self._recording = None
             return
         finally:
-            self._appetite.learn(recording.order, recording.events, recording.captured_ns)
+            self._trace_size.learn(recording.order, recording.events, recording.captured_ns)
         self._charge(recording)
         self._store(
             replace(

@@ -1,7 +1,7 @@
 """Which functions behave abnormally on which workers, and how: PerfTracker, section 4.3.
 
 `gather` lays the summaries of all ranks side by side (`matrix`), `localise` judges them by the robust rule (`robust`,
-with a second look inside communication groups, `odd_ones`) or by the printed one (`printed`, `far_peers`), against
+with a second look inside communication groups, `outlier_ranks`) or by the printed one (`printed`, `far_peers`), against
 `expected` ranges and `limits`; `findings_of` turns the answer (`abnormal`) into the diagnosis's findings.
 """
 
@@ -9,7 +9,7 @@ from lockstep.diagnosis.localisation.abnormal import AbnormalFunction, Against, 
 from lockstep.diagnosis.localisation.findings import findings_of
 from lockstep.diagnosis.localisation.localise import Rule, localise
 from lockstep.diagnosis.localisation.matrix import Function, PatternMatrix, gather
-from lockstep.diagnosis.localisation.odd_ones import NO_GROUP, OddBy
+from lockstep.diagnosis.localisation.outlier_ranks import NO_GROUP, OddBy
 
 __all__ = [
     "NO_GROUP",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lockstep.diagnosis.localisation.matrix import Function, Ranks
-from lockstep.diagnosis.localisation.odd_ones import OddBy
+from lockstep.diagnosis.localisation.outlier_ranks import OddBy
 
 
 class Against(StrEnum):

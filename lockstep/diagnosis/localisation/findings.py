@@ -2,7 +2,7 @@
 
 from lockstep.diagnosis.finding import COMMUNICATION, COMPUTE, CPU, Finding, NotJudged
 from lockstep.diagnosis.localisation.abnormal import AbnormalFunction, Localisation
-from lockstep.diagnosis.localisation.odd_ones import OddBy
+from lockstep.diagnosis.localisation.outlier_ranks import OddBy
 from lockstep.diagnosis.verdict import HIGH, MEDIUM
 from lockstep.trace.patterns import FunctionClass
 

@@ -16,7 +16,7 @@ from lockstep.diagnosis.localisation.abnormal import AbnormalFunction, Against, 
 from lockstep.diagnosis.localisation.expected import ExpectedRange, expected_of
 from lockstep.diagnosis.localisation.limits import EFFECT_BETA, EFFECT_RATIO, EFFECT_USE
 from lockstep.diagnosis.localisation.matrix import BETA, DIMENSIONS, MU, Flags, Function, PatternMatrix, Single
-from lockstep.diagnosis.localisation.odd_ones import Groups, OddOnes, odd_ones
+from lockstep.diagnosis.localisation.outlier_ranks import Groups, OddOnes, outlier_ranks
 from lockstep.diagnosis.localisation.paper_rule import SEED, AbnormalWorkers, judge_by_paper, sample_peers
 from lockstep.diagnosis.localisation.robust import SAMPLE_MAX, Roles, judge_robust, length_limit
 from lockstep.trace.patterns import FunctionClass
@@ -125,7 +125,7 @@ class _Judge:
         """Look a second time, inside groups: only who communicates makes others slow in the same function."""
         if self._rule is Rule.PRINTED or function.kind is not FunctionClass.COLLECTIVE:
             return OddOnes()
-        return odd_ones(values_DW, verdict.unlike | verdict.unexpected, self._groups)
+        return outlier_ranks(values_DW, verdict.unlike | verdict.unexpected, self._groups)
 
     def _abnormal(self, function: Function, chosen: _Chosen, expected: ExpectedRange, odd: OddOnes) -> AbnormalFunction:
         beta_C = chosen.values_DC[BETA]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.contracts import limits
-from lockstep.trace.ascend.about import read_json
+from lockstep.trace.ascend.rank_metadata import read_json
 from lockstep.trace.ascend.texts import durations_ns, integer, ns_of_times, number
 from lockstep.trace.columns import ABSENT
 

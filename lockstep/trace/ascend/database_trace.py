@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.trace.ascend.about import AscendSettings
 from lockstep.trace.ascend.clocks import database_clocks, device_names
 from lockstep.trace.ascend.collective import BYTES_OF, COUNT_MAX, arguments_of, by_suffix
 from lockstep.trace.ascend.database import DATABASE_MAX_BYTES, Database, opened
@@ -18,6 +17,7 @@ from lockstep.trace.ascend.database_rows import TABLES, ApiType, TableRows, text
 from lockstep.trace.ascend.gathered import SHAPES_MAX, SHAPES_MAX_BYTES, STACKS_MAX, STACKS_MAX_BYTES, shape_text
 from lockstep.trace.ascend.links import Flows, LinkRows, link
 from lockstep.trace.ascend.load import about_of
+from lockstep.trace.ascend.rank_metadata import AscendSettings
 from lockstep.trace.columns import (
     ABSENT,
     OPERATOR,

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from lockstep.contracts.errors import MalformedError
-from lockstep.trace.ascend.about import AscendSettings, read_settings
+from lockstep.trace.ascend.rank_metadata import AscendSettings, read_settings
 from lockstep.trace.columns import ABSENT
 
 OUTPUT_FOLDERS = ("ASCEND_PROFILER_OUTPUT", "mindstudio_profiler_output")

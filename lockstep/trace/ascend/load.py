@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from lockstep.contracts import limits
 from lockstep.trace.ascend import tracks
-from lockstep.trace.ascend.about import AscendSettings
 from lockstep.trace.ascend.classes import Threads, classes_of, threads_of
 from lockstep.trace.ascend.collective import BYTES_OF, COUNT_MAX, arguments_of, by_suffix
 from lockstep.trace.ascend.decode import AscendDecoder
 from lockstep.trace.ascend.gathered import GatheredEvents
 from lockstep.trace.ascend.links import Clock, LinkRows, link, rows_at
+from lockstep.trace.ascend.rank_metadata import AscendSettings
 from lockstep.trace.ascend.tracks import Track
 from lockstep.trace.columns import (
     ABSENT,

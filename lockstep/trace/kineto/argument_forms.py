@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lockstep.trace.columns import ABSENT
 from lockstep.trace.interned import Interned
 from lockstep.trace.kineto.categories import ArgumentSet
-from lockstep.trace.kineto.rare import CollectiveFields, SyncFields, decode_one, integer
+from lockstep.trace.kineto.collective_args import CollectiveFields, SyncFields, decode_one, integer
 
 
 class OperatorArguments(CollectiveFields, gc=False):

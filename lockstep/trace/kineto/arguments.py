@@ -19,7 +19,7 @@ from lockstep.trace.columns import ABSENT, CollectiveArguments, SyncArguments
 from lockstep.trace.interned import Interned
 from lockstep.trace.kineto.argument_forms import EventArguments
 from lockstep.trace.kineto.categories import ArgumentSet
-from lockstep.trace.kineto.rare import RareReader
+from lockstep.trace.kineto.collective_args import RareReader
 
 SHAPES_MAX = 1 << 16
 """Distinct shapes; real traces have tens to hundreds, a job that recompiles for every length some thousands."""

@@ -3,7 +3,7 @@
 import pytest
 
 from lockstep.agent.capture import budget as module
-from lockstep.agent.capture.budget import Appetite
+from lockstep.agent.capture.budget import TraceSizeEstimator
 from lockstep.contracts.limits import PROFILE_EVENTS_MAX, PROFILE_SECONDS_MAX
 from tests.agent.orders import make_order
 
@@ -12,7 +12,7 @@ PLENTY = 1 << 50
 
 
 def budget(step_ns, **order):
-    return Appetite().budget(make_order(1, steps=3, **{"stacks": True, "shapes": False, **order}), step_ns)
+    return TraceSizeEstimator().budget(make_order(1, steps=3, **{"stacks": True, "shapes": False, **order}), step_ns)
 
 
 def test_short_steps_fit():
@@ -47,7 +47,7 @@ def test_events_end_it_before_one_step_too_many():
     """Steps of 1 s could make more events than the limit with a second one; of known appetite they do not."""
     reason = budget(SECOND_NS).exhausted(SECOND_NS, SECOND_NS, PLENTY)
     assert reason == f"events: got up to 2500000 with one more step, expected at most {PROFILE_EVENTS_MAX}"
-    appetite = Appetite()
+    appetite = TraceSizeEstimator()
     order = make_order(1, steps=3, stacks=True)
     appetite.learn(order, events=100_000, captured_ns=SECOND_NS)
     assert appetite.budget(order, SECOND_NS).events_per_s == 200_000
@@ -72,7 +72,7 @@ def test_far_slower_steps_end_it(step_ns, spent_ns, ends):
 
 def test_seconds_are_limited():
     """However long the steps are."""
-    appetite = Appetite()
+    appetite = TraceSizeEstimator()
     order = make_order(1, steps=100)
     appetite.learn(order, events=1, captured_ns=SECOND_NS)
     made = appetite.budget(order, 10 * SECOND_NS)

@@ -7,8 +7,8 @@ import pytest
 
 from coordinator.decide import events as ev
 from coordinator.expected.expectation import Expectation
-from coordinator.expected.fitting import fit_model
 from coordinator.expected.healthy import KeptWindow, kept_from_json, kept_to_json
+from coordinator.expected.model_fit import fit_model
 from coordinator.store import Store
 from lockstep.contracts.errors import MalformedError
 from lockstep.simulator.calibration.measured import OperatorTimes

@@ -10,8 +10,8 @@ import pytest
 from coordinator.decide import events as ev
 from coordinator.decide.incidents import Prediction, from_json, to_json
 from coordinator.expected.expectation import Expectation, fault_of
-from coordinator.expected.fitting import fit_model, predict_gain
 from coordinator.expected.healthy import WINDOW_STEPS, HealthySteps, KeptWindow, window_from_json, window_to_json
+from coordinator.expected.model_fit import fit_model, predict_gain
 from coordinator.record.journal import Entry, JournalWriter, read_entry
 from coordinator.settings.specs import SpecText
 from lockstep.contracts.domains import from_degrees, pack_ranks

@@ -248,7 +248,7 @@ def test_a_clock_that_is_hours_off_does_not_move_its_rows(tmp_path, hours):
     assert np.ptp(log.arrival_ns) == 4 * 10**8
 
 
-def test_what_a_foreign_log_leaves_unbooked_is_host_time(tmp_path):
+def test_what_a_foreign_log_does_not_account_for_is_host_time(tmp_path):
     """Two percent of a step that no part accounts for belong to the host; ours are exact and stay as they are."""
     made = columns(host_ns=np.full(STEPS * RANKS, 8 * 10**6))
     (foreign_log,) = steplog.read(foreign(tmp_path / "foreign.parquet", **made))

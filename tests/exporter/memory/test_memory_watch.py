@@ -10,7 +10,7 @@ from exporter.memory.memory_watch import REPORT_NS, TARGETS_NS, MemoryWatch
 from exporter.reading.attempt_steps import AttemptSteps
 from exporter.reading.heartbeats import run_heartbeat
 from exporter.reading.ring_file import RingFile
-from exporter.reading.tracks import RankTrack, RunTrack
+from exporter.reading.tracks import RankState, RunState
 from lockstep.contracts import ring as layout
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
@@ -31,12 +31,12 @@ class Watched:
     def __init__(self, node: FakeNode, folder: Path) -> None:
         self.node = node
         self.now_ns = NOW_NS
-        self.run = RunTrack(name="job", directory=folder)
+        self.run = RunState(name="job", directory=folder)
         self.targets: list[Target] = []
         for rank in (0, 1):
             ring = make_ring_file(folder, rank, now_ns=NOW_NS)
             file = RingFile(ring.path, rank)
-            self.run.ranks[rank] = RankTrack(
+            self.run.ranks[rank] = RankState(
                 header=file.header, ring=file, steps=AttemptSteps(file.header.block_count), heartbeat_ns=NOW_NS
             )
             self.targets.append(Target(run="job", rank=rank, ring=str(ring.path), pid=100 + rank))

@@ -3,9 +3,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lockstep.trace.ascend.about import AscendSettings
 from lockstep.trace.ascend.collective import group_hash
 from lockstep.trace.ascend.load import load_trace_view
+from lockstep.trace.ascend.rank_metadata import AscendSettings
 from lockstep.trace.columns import ABSENT, ANNOTATION, COPY, FILL, KERNEL, OPERATOR, RUNTIME, SYNC, WorkKind
 from lockstep.trace.launches import launches_of
 from lockstep.trace.steps import find_steps

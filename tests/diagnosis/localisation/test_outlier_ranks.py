@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lockstep.diagnosis.localisation import NO_GROUP, OddBy
-from lockstep.diagnosis.localisation.odd_ones import odd_ones
+from lockstep.diagnosis.localisation.outlier_ranks import outlier_ranks
 
 WORKERS = 64
 GROUPS = {"tp": np.arange(WORKERS) // 8, "dp": np.arange(WORKERS) % 8}
@@ -26,7 +26,7 @@ def test_the_outlier_is_found_by_its_usage_in_either_direction(usage):
     """More on the bus that replaces a link, or less on the slow link itself."""
     values, flagged = job(3)
     values[1, 19] = usage
-    found = odd_ones(values, flagged, GROUPS)
+    found = outlier_ranks(values, flagged, GROUPS)
     assert (found.worker.tolist(), found.by, found.group_kind) == ([19], OddBy.USAGE, "dp")
 
 
@@ -35,14 +35,14 @@ def test_the_steady_one_among_those_that_fluctuate():
     values, flagged = job(3)
     values[1, flagged], values[2, flagged] = 0.3, 0.25
     values[2, 27] = 0.02
-    assert odd_ones(values, flagged, GROUPS).worker.tolist() == [27]
+    assert outlier_ranks(values, flagged, GROUPS).worker.tolist() == [27]
 
 
 def test_without_samples_the_one_that_waits_least_came_last():
     """Even though it is not flagged itself."""
     values, flagged = job(3, measured=False)
     values[0, 11], flagged[11] = 0.02, False
-    found = odd_ones(values, flagged, GROUPS)
+    found = outlier_ranks(values, flagged, GROUPS)
     assert (found.worker.tolist(), found.by) == ([11], OddBy.SHORTEST)
 
 
@@ -50,14 +50,14 @@ def test_a_group_without_an_odd_one_has_none():
     """A slow switch is no one's."""
     for measured in (True, False):
         values, flagged = job(3, measured=measured)
-        assert len(odd_ones(values, flagged, GROUPS).worker) == 0
+        assert len(outlier_ranks(values, flagged, GROUPS).worker) == 0
 
 
 def test_half_of_a_group_is_not_odd():
     """Two camps: nothing shows which is right."""
     values, flagged = job(3)
     values[1, np.flatnonzero(flagged)[::2]] = 0.9
-    assert len(odd_ones(values, flagged, GROUPS).worker) == 0
+    assert len(outlier_ranks(values, flagged, GROUPS).worker) == 0
 
 
 def test_scattered_workers_are_no_group():
@@ -65,7 +65,7 @@ def test_scattered_workers_are_no_group():
     values, _ = job(3)
     flagged = np.zeros(WORKERS, np.bool_)
     flagged[[0, 9, 18, 27]] = True
-    assert odd_ones(values, flagged, GROUPS).group_kind == ""
+    assert outlier_ranks(values, flagged, GROUPS).group_kind == ""
 
 
 def test_pairs_and_workers_without_group_are_passed_over():
@@ -73,5 +73,5 @@ def test_pairs_and_workers_without_group_are_passed_over():
     values, flagged = job(3)
     values[1, 19] = 0.9
     pairs = {"pp": np.arange(WORKERS) // 2, "none": np.full(WORKERS, NO_GROUP)}
-    assert len(odd_ones(values, flagged, pairs).worker) == 0
-    assert len(odd_ones(values, flagged, {}).worker) == 0
+    assert len(outlier_ranks(values, flagged, pairs).worker) == 0
+    assert len(outlier_ranks(values, flagged, {}).worker) == 0

@@ -15,7 +15,7 @@ from lockstep.contracts import limits
 from lockstep.contracts.errors import MalformedError
 from lockstep.trace.source import TraceSource
 
-NOTES_MAX_BYTES = 128 << 10
+AGENT_METADATA_MAX_BYTES = 128 << 10
 """Four times what the agent writes at most: 256 collections, 101 boundaries."""
 COLLECTIONS_MAX = DEPTHS_MAX = 256
 _KEY = b'"lockstep":'
@@ -51,7 +51,7 @@ class NotedLoader:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notes:
+class AgentMetadata:
     """What the agent noted. `collections` are the longest, in order; `dropped_count` are those that make no sense.
 
     `loader` is None where no loader with workers was asked for a batch.
@@ -62,7 +62,7 @@ class Notes:
     loader: NotedLoader | None = None
 
 
-def read_notes(path: Path, *, max_bytes: int = limits.TRACE_MAX_BYTES) -> Notes | None:
+def read_notes(path: Path, *, max_bytes: int = limits.TRACE_MAX_BYTES) -> AgentMetadata | None:
     """Return the agent's notes in a trace, plain or gzip; None where nothing was noted.
 
     Of a plain file only the end is read.
@@ -88,11 +88,11 @@ def _tail(path: Path, source: TraceSource) -> bytes:
     """Return the end of what a file holds, unpacked."""
     if _is_plain(path):
         with path.open("rb") as file:
-            file.seek(max(path.stat().st_size - NOTES_MAX_BYTES, 0))
-            return file.read(NOTES_MAX_BYTES)
+            file.seek(max(path.stat().st_size - AGENT_METADATA_MAX_BYTES, 0))
+            return file.read(AGENT_METADATA_MAX_BYTES)
     tail = b""
     for chunk in source:  # raises for a file that is none, too
-        tail = (tail + chunk)[-NOTES_MAX_BYTES:]
+        tail = (tail + chunk)[-AGENT_METADATA_MAX_BYTES:]
     return tail
 
 
@@ -106,7 +106,7 @@ def _is_plain(path: Path) -> bool:
         return False
 
 
-def _notes(facts: Any, malformed: Callable[[str, object, object], MalformedError]) -> Notes | None:
+def _notes(facts: Any, malformed: Callable[[str, object, object], MalformedError]) -> AgentMetadata | None:
     """Return the notes that the facts hold, None for the facts of something else."""
     if not isinstance(facts, dict) or "collections" not in facts:
         return None
@@ -119,7 +119,7 @@ def _notes(facts: Any, malformed: Callable[[str, object, object], MalformedError
         raise malformed("collections", type(collections).__name__, "a list")
     found = [_collection(each, offset_ns) for each in collections]
     good = [each for each in found if each is not None]
-    return Notes(
+    return AgentMetadata(
         collections=tuple(good[:COLLECTIONS_MAX]),
         dropped_count=len(found) - len(good),
         loader=_loader(facts.get("loader")),

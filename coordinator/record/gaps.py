@@ -37,8 +37,8 @@ def losses_of(log: "StepLog", late_seconds: float) -> Losses | None:
     first = np.searchsorted(rank, rank)
     attempt -= attempt[first]
     within = np.arange(lost) - np.repeat(np.cumsum(gaps) - gaps, gaps)
-    holes = np.stack((np.repeat(attempt[before], gaps), np.repeat(place[before], gaps) + 1 + within))
-    most = np.unique(holes, axis=1, return_counts=True)[1].max(initial=0)
+    missing = np.stack((np.repeat(attempt[before], gaps), np.repeat(place[before], gaps) + 1 + within))
+    most = np.unique(missing, axis=1, return_counts=True)[1].max(initial=0)
     last = np.flatnonzero(np.diff(rank, append=-1))
     end = attempt[last] * (int(place.max(initial=0)) + 1) + place[last]
     gone = rank[last][end < np.median(end) - _LAG_STEPS] if len(end) else rank

@@ -1,4 +1,4 @@
-"""What a step log of others leaves unbooked in its steps.
+"""What a step log of others does not account for in its steps.
 
 Pure: columns of int64 in, ns; MISSING where not measured.
 """
@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _DAY_NS = 86_400 * 10**9  # no step and no part of one is longer
-_REST_PARTS = 20  # of a step, one of which a foreign log may leave unbooked or book too much
+_REST_PARTS = 20  # of a step, one of which a foreign log may leave unaccounted or account for too much
 
 
-def book_rest(columns: "dict[str, NDArray[np.int64]]", parts: "Sequence[str]", waits: "Sequence[str]") -> None:
+def attribute_unaccounted(
+    columns: "dict[str, NDArray[np.int64]]", parts: "Sequence[str]", waits: "Sequence[str]"
+) -> None:
     """Make the account of a log that others wrote exact: what nothing is booked for is host time.
 
     A step is off by a few percent where clocks are coarse or the account knows fewer parts than ours. One that is off

@@ -9,7 +9,7 @@ from benchmarks.scenarios.job import Interruptions, Scenario
 from benchmarks.scenarios.model import generate
 from coordinator.decide.losses import Losses
 from coordinator.detect.hangs.hang import Hang
-from coordinator.record.holes import losses_of
+from coordinator.record.gaps import losses_of
 from coordinator.record.steplog import StepLog
 
 LATE_SECONDS = 5.0
@@ -80,10 +80,12 @@ def test_ranks_that_are_there_no_more_are_gone():
 
 
 def test_a_log_that_lacks_most_gives_no_incident():
-    """More holes than records."""
+    """More gaps than records."""
     log = log_of()
     kept = (log.columns["step"] % 8 == 0) | (log.columns["rank"] == 0)
-    assert losses_of(StepLog(log.run, {name: values[kept] for name, values in log.columns.items()}), LATE_SECONDS) is None
+    assert (
+        losses_of(StepLog(log.run, {name: values[kept] for name, values in log.columns.items()}), LATE_SECONDS) is None
+    )
 
 
 def hang(*, ranks, records, is_of_hosts=False):

@@ -10,7 +10,7 @@ from lockstep.diagnosis.finding import Finding, NotJudged
 _Answer = TypeVar("_Answer")
 
 
-class Answers:
+class RuleRunner:
     """What rules about one rank found, and what could not be judged; `findings` all name that rank."""
 
     def __init__(self, rank: int) -> None:

@@ -11,8 +11,8 @@ import pytest
 from lockstep.agent.capture.recording import FACTS_VERSION, NOTED_COLLECTIONS_MAX
 from lockstep.agent.capture.trace_file import FACTS_KEY, extend
 from lockstep.contracts.errors import MalformedError
-from lockstep.trace.kineto import notes as module
-from lockstep.trace.kineto.notes import NotedCollection, NotedLoader, Notes, read_notes
+from lockstep.trace.kineto import agent_metadata as module
+from lockstep.trace.kineto.agent_metadata import AgentMetadata, NotedCollection, NotedLoader, read_notes
 
 OFFSET_NS = 1_700_000_000_000_000_000
 
@@ -31,7 +31,7 @@ def facts(collections: list[Any], **values: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("padding", [0, 3 * module.NOTES_MAX_BYTES])
+@pytest.mark.parametrize("padding", [0, 3 * module.AGENT_METADATA_MAX_BYTES])
 def test_collections_are_put_on_the_clock_of_the_trace(tmp_path: Path, *, padding: int, packed: bool):
     """Start, length and generation of each, from a short and a long file, packed or not."""
     path = make_trace(tmp_path / "t.json", facts([[100, 150, 2], [200, 201, None]]), padding)
@@ -40,7 +40,7 @@ def test_collections_are_put_on_the_clock_of_the_trace(tmp_path: Path, *, paddin
         packed_path.write_bytes(gzip.compress(path.read_bytes()))
         path = packed_path
     expected = (NotedCollection(OFFSET_NS + 100, 50, 2), NotedCollection(OFFSET_NS + 200, 1, None))
-    assert read_notes(path) == Notes(collections=expected, dropped_count=0)
+    assert read_notes(path) == AgentMetadata(collections=expected, dropped_count=0)
 
 
 def test_the_largest_notes_fit(tmp_path: Path):
@@ -49,17 +49,17 @@ def test_the_largest_notes_fit(tmp_path: Path):
     long_ns = 10**18
     made = facts([[long_ns + i, long_ns + i + 1, 2] for i in range(NOTED_COLLECTIONS_MAX)], reason="r" * 500)
     made["boundaries"] = [[10**18, 10**18]] * 101
-    path = make_trace(tmp_path / "t.json", made, 3 * module.NOTES_MAX_BYTES)
+    path = make_trace(tmp_path / "t.json", made, 3 * module.AGENT_METADATA_MAX_BYTES)
     notes = read_notes(path)
     assert notes is not None
     assert len(notes.collections) == NOTED_COLLECTIONS_MAX == module.COLLECTIONS_MAX
-    assert len(json.dumps(made)) * 2 < module.NOTES_MAX_BYTES
+    assert len(json.dumps(made)) * 2 < module.AGENT_METADATA_MAX_BYTES
 
 
 def test_notes_without_generations_are_read(tmp_path: Path):
     """Version 1 had pairs."""
     path = make_trace(tmp_path / "t.json", facts([[1, 3]], version=1))
-    assert read_notes(path) == Notes(collections=(NotedCollection(OFFSET_NS + 1, 2, None),), dropped_count=0)
+    assert read_notes(path) == AgentMetadata(collections=(NotedCollection(OFFSET_NS + 1, 2, None),), dropped_count=0)
 
 
 @pytest.mark.parametrize("text", ['{"traceEvents": []}', '[{"ph": "X"}]', '{"traceEvents": [], "lockstep": 7}', "{}"])
@@ -68,14 +68,14 @@ def test_a_trace_without_notes_gives_nothing(tmp_path: Path, text: str):
     path = tmp_path / "t.json"
     path.write_text(text)
     assert read_notes(path) is None
-    assert read_notes(make_trace(path, facts([]))) == Notes(collections=(), dropped_count=0)
+    assert read_notes(make_trace(path, facts([]))) == AgentMetadata(collections=(), dropped_count=0)
 
 
 def test_collections_that_make_no_sense_are_dropped_and_counted(tmp_path: Path):
     """The good ones stay."""
     bad = [None, [1], [1, 2, 3, 4], [5, 4, 0], ["1", 2, 0], [1, 2, 3], [1, 2, True], [1.0, 2, 0], [1 << 70, 1 << 70, 0]]
     notes = read_notes(make_trace(tmp_path / "t.json", facts([*bad, [1, 2, 0]])))
-    assert notes == Notes(collections=(NotedCollection(OFFSET_NS + 1, 1, 0),), dropped_count=len(bad))
+    assert notes == AgentMetadata(collections=(NotedCollection(OFFSET_NS + 1, 1, 0),), dropped_count=len(bad))
 
 
 @pytest.mark.parametrize(

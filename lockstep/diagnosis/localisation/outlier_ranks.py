@@ -54,7 +54,7 @@ class OddOnes:
     group_kind: str = ""
 
 
-def odd_ones(values_DW: Single, flagged_W: Flags, groups: Mapping[str, Groups]) -> OddOnes:
+def outlier_ranks(values_DW: Single, flagged_W: Flags, groups: Mapping[str, Groups]) -> OddOnes:
     """Return the odd ones inside the flagged groups, of the kind of group that explains the flagged workers best.
 
     A kind explains them if most of the workers of the groups that they are in are flagged. Those found by usage come
