@@ -218,7 +218,7 @@ accuracy: $(VENV)/.dev
 marathon: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.marathon
 
-# The README's pictures, from a real run of eight ranks: eight minutes to a quarter of an hour, by how fast its steps are.
+# The README's pictures, from a real run of eight ranks: a quarter of an hour at steps of 84 ms.
 .PHONY: preview
 preview: system-packages $(VENV)/.dev build/native_hooks/.built
 	LOCKSTEP_HOOKS_DIR=$(HOOKS) $(BIN)/python -m benchmarks.pictures

@@ -1,8 +1,8 @@
 """Pictures for the README, taken from a real run: every dashboard's preview and the coordinator's page of a run.
 
-`make preview` writes them to docs/images. Eight gloo ranks train under the whole stack, and one turns slow after 2,600
+`make preview` writes them to docs/images. Eight gloo ranks train under the whole stack, and one turns slow after 7,000
 steps; Chromium draws what `lockstep preview` makes of Prometheus four minutes later. The agent's share of the step time
-is printed. With its defaults the run takes eight minutes at steps of 84 ms, a quarter of an hour at 250 ms.
+is printed. With its defaults the run takes a quarter of an hour at steps of 84 ms.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parents[1] / "docs" / "images")
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument(
-        "--healthy-steps", type=int, default=2600, help="before one rank turns slow (default: %(default)s)"
+        "--healthy-steps", type=int, default=7000, help="before one rank turns slow (default: %(default)s)"
     )
     options = parser.parse_args(arguments)
     out: Path = options.out
