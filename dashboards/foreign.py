@@ -12,6 +12,21 @@ half a second.
 
 from dashboards.queries import RANK
 
+LABELS = {
+    "node_uname_info": ("nodename",),
+    "node_memory_MemAvailable_bytes": (),
+    "node_memory_MemTotal_bytes": (),
+    "node_network_receive_bytes_total": ("device",),
+    "node_network_transmit_bytes_total": ("device",),
+    "DCGM_FI_DEV_SM_CLOCK": ("gpu", "UUID", "hostname", "Hostname"),
+    "DCGM_FI_DEV_GPU_TEMP": ("gpu", "UUID", "hostname", "Hostname"),
+    "DCGM_FI_DEV_POWER_USAGE": ("gpu", "UUID", "hostname", "Hostname"),
+    "npu_chip_info_aicore_current_freq": ("id",),
+    "npu_chip_info_temperature": ("id",),
+    "npu_chip_info_power": ("id",),
+}
+"""Metric to the labels that queries use, besides job and instance."""
+
 _INFO = f"lockstep_rank_info{{{RANK}}}"
 _UUID = f'lockstep_rank_info{{{RANK},device_uuid!=""}}'
 _HERE = f"max by (hostname) ({_INFO})"
