@@ -130,8 +130,8 @@ def names_mark(path: Path, mark: str) -> bool:
 def environment() -> dict[str, str]:
     """Return the environment of a part, where Python writes bytecode.
 
-    Without it each process of a part compiles all tests with their assertions again (47 s of CPU to collect them instead
-    of 25), and each rank and server the modules that it imports.
+    Without it each process of a part compiles all tests with their assertions again, and each rank and server the modules
+    that it imports.
     """
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
