@@ -261,7 +261,6 @@ class _Parts:
                 noted=evidence.noted_collections,
                 samples=evidence.host_samples,
                 loader=evidence.loader,
-                queues=evidence.queues,
             ),
         )
         if found is not None:

@@ -6,7 +6,7 @@ needs, and returns findings or `NotJudged`. `judge_host` asks them all. Limits a
 
 from lockstep.diagnosis.host_causes.collection import Collection
 from lockstep.diagnosis.host_causes.contention import HostSamples
-from lockstep.diagnosis.host_causes.data import LoaderSamples, QueueSamples
+from lockstep.diagnosis.host_causes.data import LoaderSamples
 from lockstep.diagnosis.host_causes.judge import HostCauses, judge_host
 from lockstep.diagnosis.host_causes.view import HostView, view_host
 
@@ -16,7 +16,6 @@ __all__ = [
     "HostSamples",
     "HostView",
     "LoaderSamples",
-    "QueueSamples",
     "judge_host",
     "view_host",
 ]

@@ -1,9 +1,8 @@
 """I/O: does the loader hold the training up, and in which stage (Hermes 4.2.2, figure 5).
 
 The paper asks the queues: is the device's not empty, I/O is no bottleneck; else is the host's not empty, fetching is;
-else is the data queue not empty, processing is; else reading. `judge_queues` does so where all queues were sampled.
-torch's loader has the host's queue only, whose depth the agent notes; `judge_loader` knows the others' state from the
-trace and the workers:
+else is the data queue not empty, processing is; else reading. torch's loader has the host's queue only, whose depth the
+agent notes; the others' state is known from the trace and the workers:
 
 - device queue: only time counts in which the device had no work,
 - host queue: batches ready when training asks (`LoaderSamples`), else what the thread does inside `__next__`: batches
@@ -66,35 +65,6 @@ class LoaderSamples:
     def empty_ratio(self) -> float:
         """Return how often no batch was ready when training asked: the host queue of Hermes' rule."""
         return float((self.ready <= 0).mean()) if len(self.ready) else 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueSamples:
-    """Lengths of an input pipeline's queues, arrays of shape (n_samples,), each in its own unit."""
-
-    data: NDArray[np.int64]
-    """Read, not processed yet."""
-    host: NDArray[np.int64]
-    """Processed, not on the device yet."""
-    device: NDArray[np.int64]
-    """On the device, not used yet."""
-
-
-def judge_queues(view: HostView, queues: QueueSamples) -> list[Finding] | NotJudged:
-    """Return the stage that the queues name, if any."""
-    sampled = min(map(len, (queues.data, queues.host, queues.device)))
-    if not sampled:
-        return NotJudged(rule=_RULE, reason="no sample of the pipeline's queues")
-    empty = {name: float((getattr(queues, name) <= 0).mean()) for name in ("device", "host", "data")}
-    if empty["device"] < limits.QUEUE_EMPTY_RATIO.value:
-        return []
-    cause = READING
-    if empty["host"] < limits.QUEUE_EMPTY_RATIO.value:
-        cause = FETCHING
-    elif empty["data"] < limits.QUEUE_EMPTY_RATIO.value:
-        cause = PROCESSING
-    sentence = ", ".join(f"{name} queue empty in {100 * ratio:.0f} %" for name, ratio in empty.items())
-    return [Finding(bottleneck=IO, cause=cause, ranks=view.ranks, evidence=(f"{sentence} of {sampled} samples",))]
 
 
 def judge_loader(view: HostView, *, loader: LoaderSamples | None = None) -> list[Finding] | NotJudged:

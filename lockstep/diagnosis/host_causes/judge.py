@@ -7,7 +7,7 @@ from lockstep.diagnosis.finding import Finding, NotJudged
 from lockstep.diagnosis.host_causes.collection import Collection, judge_collections
 from lockstep.diagnosis.host_causes.compilation import judge_compilation
 from lockstep.diagnosis.host_causes.contention import HostSamples, judge_contention
-from lockstep.diagnosis.host_causes.data import LoaderSamples, QueueSamples, judge_fetching, judge_loader, judge_queues
+from lockstep.diagnosis.host_causes.data import LoaderSamples, judge_fetching, judge_loader
 from lockstep.diagnosis.host_causes.dispatch import judge_dispatch
 from lockstep.diagnosis.host_causes.synchronisation import judge_synchronisation
 from lockstep.diagnosis.host_causes.view import HostView
@@ -27,15 +27,13 @@ def judge_host(
     noted: Sequence[Collection] | None = None,
     samples: HostSamples | None = None,
     loader: LoaderSamples | None = None,
-    queues: QueueSamples | None = None,
 ) -> HostCauses:
     """Ask all rules; what is None was not measured, and rules that need it report that.
 
-    `noted` are the agent's collections, `samples` the node's, `loader` the agent's of torch's DataLoader, `queues` the
-    lengths of an input pipeline that has all three queues, which take the place of the loader's spans.
+    `noted` are the agent's collections, `samples` the node's, `loader` the agent's of torch's DataLoader.
     """
     answers = (
-        judge_loader(view, loader=loader) if queues is None else judge_queues(view, queues),
+        judge_loader(view, loader=loader),
         judge_fetching(view),
         judge_compilation(view),
         judge_dispatch(view),

@@ -7,10 +7,8 @@ from lockstep.diagnosis.host_causes.data import (
     PROCESSING,
     READING,
     LoaderSamples,
-    QueueSamples,
     judge_fetching,
     judge_loader,
-    judge_queues,
 )
 from lockstep.diagnosis.verdict import HIGH, LOW, MEDIUM
 from tests.diagnosis.host_causes.scenes import ALONE, WORKERS, copy, frame, kernel, loader, span, steps, view
@@ -153,29 +151,6 @@ def test_without_a_loader_nothing_is_judged():
     answer = judge_loader(view([span("aten::mm", 0, 5)], 10))
     assert isinstance(answer, NotJudged)
     assert "no span" in answer.reason
-
-
-@pytest.mark.parametrize(
-    ("device", "host", "data", "cause"),
-    [
-        ([1, 2, 1, 0], [0, 0, 0, 0], [0, 0, 0, 0], None),
-        ([0, 0, 0, 1], [3, 3, 3, 0], [0, 0, 0, 0], FETCHING),
-        ([0, 0, 0, 1], [0, 0, 0, 3], [9, 9, 9, 9], PROCESSING),
-        ([0, 0, 0, 1], [0, 0, 0, 3], [0, 0, 0, 9], READING),
-    ],
-)
-def test_the_first_queue_that_is_not_empty_names_the_stage(device, host, data, cause):
-    """Hermes, figure 5: device, host, data; the first that has something is fed well by all before it."""
-    queues = QueueSamples(device=np.array(device), host=np.array(host), data=np.array(data))
-    found = judge_queues(view([span("aten::mm", 0, 5)], 10), queues)
-    assert [each.cause for each in found] == ([cause] if cause else [])
-
-
-def test_queues_without_samples_are_not_judged():
-    """Nothing was measured, so nothing is reported."""
-    none = np.array([], np.int64)
-    queues = QueueSamples(device=none, host=none, data=none)
-    assert isinstance(judge_queues(view([span("aten::mm", 0, 5)], 10), queues), NotJudged)
 
 
 def test_copies_that_the_device_waits_for_are_fetching():

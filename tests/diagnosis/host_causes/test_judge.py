@@ -1,7 +1,6 @@
-import numpy as np
 import pytest
 
-from lockstep.diagnosis.host_causes import Collection, HostSamples, QueueSamples, judge_host, thresholds
+from lockstep.diagnosis.host_causes import Collection, HostSamples, judge_host, thresholds
 from lockstep.diagnosis.remedies import CAUSES, advise_finding
 from lockstep.diagnosis.threshold import Threshold
 from tests.diagnosis.host_causes.scenes import call, kernel, loader, span, steps, view
@@ -27,13 +26,6 @@ def test_a_healthy_window_has_no_findings():
     assert (
         judge_host(view(events, 100 * MS), noted=[], samples=HostSamples(span_ns=1, run_queue_wait_ns=0)).findings == ()
     )
-
-
-def test_sampled_queues_take_the_place_of_the_loaders_spans():
-    """They are the paper's own evidence."""
-    none = np.zeros(4, np.int64)
-    answer = judge_host(view([loader(0, 50)], 100), queues=QueueSamples(data=none + 1, host=none, device=none))
-    assert [finding.cause for finding in answer.findings] == ["data_processing"]
 
 
 def test_every_finding_gets_advice():
