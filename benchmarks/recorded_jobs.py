@@ -115,12 +115,12 @@ def judge(job: RecordedJob, found: Sequence[Finding]) -> Counter[str]:
     of_host = [each for each in found if each.cause in _OF_HOST and set(each.ranks) <= job.last and each not in mine]
     wrong = len(found) - len(mine[:1]) - len(of_host)
     if plan.fault == HEALTHY:
-        return Counter(healthy=1, healthy_named=wrong > 0, of_host=len(of_host), wrong=wrong)
+        return Counter(healthy=1, healthy_named=int(wrong > 0), of_host=len(of_host), wrong=wrong)
     if job.is_hidden:
-        return Counter(hidden=1, hidden_named=bool(mine), of_host=len(of_host), wrong=wrong)
+        return Counter(hidden=1, hidden_named=int(bool(mine)), of_host=len(of_host), wrong=wrong)
     cause, function = expected(plan)
     explained = any(each.cause == cause and function in each.subject for each in mine)
-    return Counter(faulty=1, right=bool(mine), explained=explained, of_host=len(of_host), wrong=wrong)
+    return Counter(faulty=1, right=int(bool(mine)), explained=int(explained), of_host=len(of_host), wrong=wrong)
 
 
 def table(counts: dict[str, Counter[str]], title: str) -> str:
