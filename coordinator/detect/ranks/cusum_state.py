@@ -85,7 +85,7 @@ class CusumState:
         run_C += seen
         if static_of is not None:
             score_C = _score(deviation_C - np.maximum(static_of(self.series), 0), sigma_C, policy)
-        change_C += score_C * (adds * seen)
+        change_C += np.where(adds * seen, score_C, 0)  # what noise leaves of the past may be infinite
         since_C += seen
         is_over_C = change_C <= 0
         change_C[is_over_C] = since_C[is_over_C] = 0

@@ -55,6 +55,19 @@ def test_a_pool_that_is_not_warm_adds_no_score():
     assert sorted(cusums.series.tolist()) == [2, 3]
 
 
+@pytest.mark.parametrize("uncounted", [{"seen_N": np.array([False])}, {"warm_P": np.array([False])}])
+def test_a_past_that_noise_leaves_open_spoils_no_change(uncounted):
+    """A step that does not count, while nothing of the past is known, adds nothing to a change that is found later."""
+    cusums = CusumState(NoiseGroups(np.zeros(1, dtype=np.intp)))
+    step = {"seen_N": None, "sigma_P": SIGMA_P[:1], "warm_P": None, "most_P": MOST_P[:1], "policy": POLICY}
+    high = np.full(1, 0.5, dtype=np.float32)
+    for more in ({}, uncounted):
+        cusums.move(high, **step | more, static_of=lambda series: np.full(len(series), np.inf, dtype=np.float32))
+    for _ in range(8):
+        cusums.move(high, **step, static_of=lambda series: np.zeros(len(series), dtype=np.float32))
+    assert cusums.changed(1.0).tolist() == [0]
+
+
 def test_a_dropped_sum_begins_at_zero():
     """Its sum is zero, the others' are what they were."""
     cusums = CusumState(NoiseGroups(np.zeros(4, dtype=np.intp)))
