@@ -129,7 +129,7 @@ def test_a_memory_capture_names_the_function_that_allocated():
     assert (incident.kind, incident.function, incident.diagnosed) == ("memory_growth", "train.py(88): keep", True)
     [line] = incident.profile_evidence
     assert line.startswith("15 MiB in 2 tensors that rank 2 allocated in train.py(88): keep")
-    assert "train.py(88): keep" in incident.advice[0].suggestion
+    assert "keep (train.py:88)" in incident.advice[0].suggestion
     job.play(0)
     assert not [order for order in job.orders if isinstance(order, ev.Diagnose)]
 
