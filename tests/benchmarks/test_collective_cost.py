@@ -14,8 +14,9 @@ from tests.agent.hooks import native_builds
 pytestmark = pytest.mark.torch
 
 
-FALLBACK = {"synchronous": Interpreted(22, 600), "asynchronous": Interpreted(21, 590)}
-"""Most that runs on the training thread without the C extension (Python 3.11)."""
+FALLBACK = {"synchronous": Interpreted(22, 600), "asynchronous": Interpreted(24, 630)}
+"""Most that runs on the training thread without the C extension (Python 3.11). The end of an asynchronous collective takes
+3 frames of them where it has ended before its callback is added: the callback runs on that thread then."""
 
 
 def test_a_collective_behind_the_kernels_that_torch_calls_as_python():
