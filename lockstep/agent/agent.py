@@ -213,15 +213,10 @@ class Agent:
         trusted = trusted_uids(os.environ)
         check_root(identity.directory.parent, trusted)
         with claim_run(identity, os.environ) as claimed:
+            capture = RankCapture(claimed.directory, claimed.rank, trusted, self.marks, is_in_flight=self.has_in_flight)
             self.ring = ring = RingWriter(claimed.directory, make_header(claimed))
-        self.capture = RankCapture(
-            claimed.directory,
-            claimed.rank,
-            ring.write_answer,
-            trusted,
-            self.marks,
-            is_in_flight=self.has_in_flight,
-        )
+        capture.begin(ring.write_answer)
+        self.capture = capture
         self._place = (claimed.rank, claimed.world_size)
         note_rank(os.environ, claimed.world_size)
         return ring

@@ -21,27 +21,43 @@ if TYPE_CHECKING:
 
 
 class RankCapture:
-    """The profile orders of one rank. Used by the training thread only; the arguments are those of CaptureRunner."""
+    """The profile orders of one rank. Used by the training thread only; the arguments are those of CaptureRunner.
+
+    It is made before the rank's ring can be seen: what the control block holds by then was meant for a former attempt,
+    and all that comes later for this one.
+    """
 
     def __init__(
         self,
         directory: Path,
         rank: int,
-        store_answer: "Callable[[Any], None]",
         trusted: frozenset[int],
         marks: "MarkBuffer",
         *,
         is_in_flight: "Callable[[], bool]" = lambda: False,
     ) -> None:
         self._marks = marks
-        self._place = (directory, rank, store_answer, trusted, marks)
+        self._place = (directory, rank)
+        self._trusted = trusted
         self._is_in_flight = is_in_flight
         self._control = ControlReader(control_path(directory), trusted)
         self._pace = EndPace(monotonic_ns())
         self._runner: CaptureRunner | None = None
+        self._store_answer: Callable[[Any], None] | None = None
         self._stale_request = 0
         """The request that a former attempt of this rank was given, 0 without one."""
-        self._stale_request = request_number(self._poll(monotonic_ns()))
+        self._unusable = ""
+        """Why the block does not count, as long as there is no ring to answer in."""
+        try:
+            self._stale_request = request_number(self._control.poll(monotonic_ns()))
+        except PeerError as error:
+            self._unusable = str(error)
+
+    def begin(self, store_answer: "Callable[[Any], None]") -> None:
+        """From now on, answer in the rank's ring."""
+        self._store_answer = store_answer
+        if self._unusable:
+            self._loaded().refuse_block(self._unusable)
 
     @property
     def running(self) -> bool:
@@ -81,9 +97,16 @@ class RankCapture:
 
     def _loaded(self) -> "CaptureRunner":
         if self._runner is None:
+            assert self._store_answer is not None
             from lockstep.agent.capture.capture_runner import CaptureRunner  # noqa: PLC0415  (most ranks are never asked)
 
             self._runner = CaptureRunner(
-                *self._place, pace=self._pace, is_in_flight=self._is_in_flight, last_request=self._stale_request
+                *self._place,
+                self._store_answer,
+                self._trusted,
+                self._marks,
+                pace=self._pace,
+                is_in_flight=self._is_in_flight,
+                last_request=self._stale_request,
             )
         return self._runner

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from lockstep.agent import agent as agent_module
 from lockstep.agent.capture import budget, obstacles
 from lockstep.agent.capture.recording import STEP_MARK
+from lockstep.agent.ring import RingWriter
 from lockstep.contracts.capture import (
     BACKWARD,
     RESULT_STATES,
@@ -528,6 +530,23 @@ def test_order_of_a_former_attempt_is_passed_over(watched):
     training = Training(watched)
     training.steps(3)
     assert training.answer is None
+
+
+def test_order_given_as_soon_as_the_ring_appears_is_carried_out(watched, monkeypatch):
+    """A ring that can be seen is one whose orders count: only what stood in the block before it was a former attempt's."""
+
+    class SeenAtOnce(RingWriter):
+        def __init__(self, directory, header):
+            super().__init__(directory, header)
+            block.order(1, steps=1)
+
+    block = ControlBlock(watched.directory)
+    monkeypatch.setattr(agent_module, "RingWriter", SeenAtOnce)
+    training = Training(watched)
+    training.steps(1)
+    training.let_a_second_pass()
+    training.steps(3)
+    assert (training.answer.request_id, training.answer.state) == (1, "done")
 
 
 def test_end_of_training_ends_the_capture(training):
