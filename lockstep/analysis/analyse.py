@@ -11,10 +11,8 @@ from lockstep.analysis.rank import RankAnalysis, renumbered, with_communication
 from lockstep.analysis.sources import Skipped, Source, Sources, find_sources
 from lockstep.analysis.summary import summary_of
 from lockstep.analysis.workers import AnalysisJob, Outcome, Runner
-from lockstep.contracts.errors import LockstepError, MalformedError
+from lockstep.contracts.errors import LockstepError, NoTraceError
 from lockstep.trace.ascend.communication import load_communication
-
-_NAMED_MAX = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +44,8 @@ def analyse_paths(
 
     Raises
     ------
-    MalformedError
-        There is no trace that can be used.
+    NoTraceError
+        No trace can be used.
     OSError
         Columns cannot be stored.
     """
@@ -70,7 +68,7 @@ def analyse_paths(
     skipped = [*found.skipped, *(each for outcome in outcomes for each in outcome.skipped)]
     ranks = _by_rank(outcomes, skipped)
     if not ranks:
-        _refuse(paths, skipped)
+        raise NoTraceError([each.error for each in skipped])
     _keep_stored(ranks, outcomes)
     analyses = [analysis for analysis, _ in ranks.values()]
     return Analysis(
@@ -107,14 +105,6 @@ def _by_rank(outcomes: Sequence[Outcome], skipped: list[Skipped]) -> dict[int, t
             free += 1
         ranks[free] = renumbered(analysis, free), job
     return ranks
-
-
-def _refuse(paths: Sequence[Path], skipped: Sequence[Skipped]) -> None:
-    reasons = "; ".join(each.error for each in skipped[:_NAMED_MAX])
-    more = f"; and {len(skipped) - _NAMED_MAX} more" if len(skipped) > _NAMED_MAX else ""
-    got = f"{len(skipped)} unusable: {reasons}{more}" if skipped else "nothing"
-    where = ", ".join(map(str, paths[:_NAMED_MAX]))
-    raise MalformedError("traces", where=where, got=got, expected="at least one trace that can be used")
 
 
 def _keep_stored(ranks: dict[int, tuple[RankAnalysis, AnalysisJob]], outcomes: Sequence[Outcome]) -> None:

@@ -32,7 +32,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "top",
         help="watch the runs of a coordinator in the terminal",
         description="Shows the runs of a coordinator and, for the selected run, the slowest ranks and the open "
-        "incidents. The keys up and down select a run, q quits. Without a terminal it prints plain text.",
+        "incidents. The keys up and down select a run, q quits. Without a terminal it prints plain text. Exits with 2 "
+        "if it cannot reach the coordinator at the start; a coordinator that goes away later is tried again.",
     )
     parser.add_argument("--coordinator", default=DEFAULT_URL, metavar="URL", help=f"default: {DEFAULT_URL}")
     parser.add_argument("--run", default="", metavar="NAME", help="the run shown in detail (default: the first)")
@@ -50,7 +51,7 @@ def act(arguments: argparse.Namespace) -> int:
     Raises
     ------
     LockstepError
-        An argument is wrong; with `--once`, the coordinator cannot be reached or has no such run.
+        An argument is wrong; the coordinator cannot be reached at the start; with `--once`, it has no such run.
     """
     url = arguments.coordinator.rstrip("/")
     check_url(url)
@@ -65,13 +66,17 @@ def act(arguments: argparse.Namespace) -> int:
 
 
 class Watch:
-    """What is known of a coordinator; `look` asks it again. `chosen` is the run shown in detail."""
+    """What is known of a coordinator; `look` asks it again. `chosen` is the run shown in detail.
+
+    `was_reached` is whether it has ever listed its runs.
+    """
 
     def __init__(self, url: str, token: str, run: str) -> None:
         self.url = url
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.chosen = run
         self._is_given = bool(run)
+        self.was_reached = False
         self.view = TopView(url=url, chosen=run)
 
     async def look(self, client: "aiohttp.ClientSession") -> None:
@@ -86,6 +91,7 @@ class Watch:
 
         try:
             runs = ordered((await _get(client, "/api/v1/runs"))["runs"])
+            self.was_reached = True
             if not self._is_given and self.chosen not in [run["run"] for run in runs]:
                 self.chosen = runs[0]["run"] if runs else ""
             slowest: list[dict[str, Any]] = []
@@ -101,8 +107,8 @@ class Watch:
             raise LocalError(f"coordinator at {self.url}: got an answer of another form: {error!r}") from error
         self.view = view
 
-    def trouble(self, what: str) -> None:
-        """Keep what is known, and note why it is not fresh."""
+    def trouble(self, what: str, interval_s: float) -> None:
+        """Keep what is known, and note why it is not fresh and when it is asked again."""
         old = self.view
         self.view = TopView(
             url=old.url,
@@ -110,7 +116,7 @@ class Watch:
             chosen=self.chosen,
             slowest=old.slowest,
             incidents=old.incidents,
-            trouble=f"{what}; trying again",
+            trouble=f"{what}; trying again every {interval_s:g} s, Ctrl-C quits",
         )
 
     def choose(self, step: int) -> None:
@@ -165,22 +171,29 @@ async def _watch(watch: Watch, interval_s: float, *, is_terminal: bool) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end)
     try:
-        with _terminal(watch, on_key) if is_terminal else _file(watch) as show:
-            async with _client(watch) as client:
+        async with _client(watch) as client:
+            await _look(watch, client, stop, interval_s)
+            with _terminal(watch, on_key) if is_terminal else _file(watch) as show:
                 while not stop.is_set():
-                    woken.clear()
-                    await _look(watch, client, stop)
                     show()
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(woken.wait(), interval_s)
+                    woken.clear()
+                    await _look(watch, client, stop, interval_s)
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
     return 0
 
 
-async def _look(watch: Watch, client: "aiohttp.ClientSession", stop: asyncio.Event) -> None:
-    """Look once; a user who wants to end does not wait for an answer."""
+async def _look(watch: Watch, client: "aiohttp.ClientSession", stop: asyncio.Event, interval_s: float) -> None:
+    """Look once; a user who wants to end does not wait for an answer.
+
+    Raises
+    ------
+    LocalError
+        The coordinator cannot be used, and never could: a wrong address does not become right by waiting.
+    """
     looking, stopping = asyncio.ensure_future(watch.look(client)), asyncio.ensure_future(stop.wait())
     await asyncio.wait((looking, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -189,7 +202,9 @@ async def _look(watch: Watch, client: "aiohttp.ClientSession", stop: asyncio.Eve
     try:
         await looking
     except LocalError as error:
-        watch.trouble(str(error))
+        if not watch.was_reached:
+            raise
+        watch.trouble(str(error), interval_s)
     except asyncio.CancelledError:
         if not stop.is_set():
             raise
@@ -212,7 +227,7 @@ def _terminal(watch: Watch, on_key: Callable[[bytes], None]) -> Iterator[Callabl
 
     def text() -> Text:
         size = shutil.get_terminal_size()
-        shown = [*lines(watch.view, size.columns)[: size.lines - 1], [("up, down: choose the run   q: end", "dim")]]
+        shown = [*lines(watch.view, size.columns)[: size.lines - 1], [("up, down: select the run   q: quit", "dim")]]
         return Text("\n", no_wrap=True).join(Text.assemble(*line) for line in shown)
 
     loop, keyboard = asyncio.get_running_loop(), sys.stdin.fileno()

@@ -4,6 +4,10 @@ A message states what, where, got, expected, in that order; the exception carrie
 is counted and its input dropped: it never travels past the reader that met it.
 """
 
+from collections.abc import Sequence
+
+_REASONS_SHOWN = 3
+
 
 class LockstepError(Exception):
     """Parent of every error that Lockstep raises on purpose; never raised itself."""
@@ -40,6 +44,15 @@ class MalformedError(PeerError):
         self.where = where
         self.got = got
         self.expected = expected
+
+
+class NoTraceError(PeerError):
+    """Of several traces none can be used; `reasons` are the errors of each."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        more = f"; and {len(reasons) - _REASONS_SHOWN} more" if len(reasons) > _REASONS_SHOWN else ""
+        super().__init__(f"no usable trace: {'; '.join(reasons[:_REASONS_SHOWN]) or 'no path was given'}{more}")
+        self.reasons = tuple(reasons)
 
 
 class ContractVersionError(MalformedError):

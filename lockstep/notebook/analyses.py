@@ -50,8 +50,8 @@ def analyze(paths: Paths, *, processes: int = 1, domains: str = "", order: str =
     ------
     ConfigError
         An argument is wrong; the message names it, what was got and what is expected.
-    MalformedError
-        There is no trace that can be used.
+    NoTraceError
+        No trace can be used.
     """
     if processes < 1:
         raise ConfigError(f"processes: got {processes}, expected at least 1")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from lockstep.analysis.sources import Skipped, find_sources, load_source, rank_of
-from lockstep.contracts.errors import LockstepError, MalformedError
+from lockstep.contracts.errors import LockstepError, MalformedError, NoTraceError
 from lockstep.notebook import trace_tables
 from lockstep.notebook.tables import Frame, shown, stacked
 from lockstep.trace.columns import ABSENT, TraceColumns
@@ -15,7 +15,6 @@ from lockstep.trace.events_table import SCHEMA as EVENTS
 from lockstep.trace.events_table import table_of
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
-_SHOWN = 3
 
 
 def paths_of(paths: Paths) -> list[Path]:
@@ -31,8 +30,10 @@ def open_trace(path: Paths) -> "OpenTrace":
 
     Raises
     ------
+    NoTraceError
+        No trace can be used.
     MalformedError
-        No trace can be used, or two are of one rank; the message names the path, what was found, what was expected.
+        Two traces are of one rank.
     """
     paths = paths_of(path)
     found = find_sources(paths)
@@ -56,9 +57,7 @@ def open_trace(path: Paths) -> "OpenTrace":
     free = (number for number in range(len(by_rank) + len(nameless)) if number not in by_rank)
     by_rank |= dict(zip(list(free), nameless, strict=False))
     if not by_rank:
-        got = "; ".join(each.error for each in skipped[:_SHOWN]) or "nothing"
-        where = ", ".join(map(str, paths[:_SHOWN]))
-        raise MalformedError("traces", where=where, got=got, expected="at least one trace that can be used")
+        raise NoTraceError([each.error for each in skipped])
     return OpenTrace(by_rank, skipped)
 
 

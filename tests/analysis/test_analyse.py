@@ -9,7 +9,7 @@ import pytest
 from lockstep.analysis import workers
 from lockstep.analysis.analyse import analyse_paths
 from lockstep.analysis.workers import run_here
-from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.errors import NoTraceError
 from lockstep.trace.store import read_columns, write_columns
 from tests.analysis.job import FORWARD, RANKS, SLEEP, rank_columns
 from tests.trace.traces import RECORDING, document, event, write
@@ -56,7 +56,7 @@ def test_hostile_files_are_named_and_passed_over(job):
 def test_nothing_to_use_is_an_error(tmp_path):
     """The error names what was wrong with each."""
     write(tmp_path, b"[]", "rank7.json")
-    with pytest.raises(MalformedError, match=r"1 unusable: .*rank7\.json"):
+    with pytest.raises(NoTraceError, match=r"^no usable trace: \S+ in \S*rank7\.json: got [^;]+, expected [^;]+$"):
         analyse_paths([tmp_path], alone)
 
 

@@ -85,10 +85,20 @@ async def test_a_coordinator_that_goes_away_is_reported_and_asked_again(site):
     async with _client(watch) as client:
         with pytest.raises(LocalError) as error:
             await watch.look(client)
-    watch.trouble(str(error.value))
+    watch.trouble(str(error.value), 2.0)
     text = shown(watch.view)
-    assert "trying again" in text
+    assert "coordinator at http://127.0.0.1:9: no coordinator is running there" in text
+    assert "trying again every 2 s, Ctrl-C quits" in text
     assert "rank 2  host-n1" in text
+
+
+def test_a_coordinator_that_was_never_there_ends_the_command(capsys):
+    """Status 2 and one line with the address, not a screen that tries for ever."""
+    assert main(["top", "--coordinator", "http://127.0.0.1:9"]) == 2
+    assert capsys.readouterr() == (
+        "",
+        "lockstep: coordinator at http://127.0.0.1:9: no coordinator is running there; use --coordinator URL\n",
+    )
 
 
 async def test_up_and_down_choose_the_run(site):
@@ -184,7 +194,7 @@ async def test_a_terminal_is_drawn_on_and_given_back(site, way):
 
     def use():
         with terminal(site.url) as (process, read_until, press):
-            read_until("q: end")
+            read_until("q: quit")
             read_until("host-n1")
             press(b"\x1b[B")
             read_until("no undisturbed step yet")
