@@ -10,7 +10,7 @@ import numpy as np
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import HostSpan
 from lockstep.contracts.node_samples import MAX_BYTES, SERIES_MAX, VERSION, NodeSamples, samples_path
-from lockstep.diagnosis.host_causes import Collection, HostSamples, LoaderSamples
+from lockstep.diagnosis.host_causes import Collection, LoaderSamples
 from lockstep.trace.ascend.communication import AscendCommunication
 from lockstep.trace.ascend.kernels import Kernels
 from lockstep.trace.kineto.agent_metadata import NotedLoader, read_notes
@@ -22,16 +22,14 @@ class Evidence:
     """Everything besides the columns that the rules can use; None is not recorded, and rules that need it report that.
 
     `kernels` and `communication` are Ascend's tables. `noted_collections` are the agent's, on the trace's clock;
-    `host_samples` the node's; `loader` is the agent's of the DataLoader; `samples` are of the hardware, on
-    the trace's clock, for patterns; `host` is what the node counted of the rank, which is compared with its peers'
-    (`diagnosis.cpu_share`). `device` overrides the name that the trace has; `ranks_per_node` separates collectives
-    between nodes.
+    `loader` is the agent's of the DataLoader; `samples` are of the hardware, on the trace's clock, for patterns.
+    `host` is what the node counted of the rank; `diagnosis.cpu_share` compares it with its peers' as well. `device`
+    overrides the name that the trace has; `ranks_per_node` separates collectives between nodes.
     """
 
     kernels: Kernels | None = None
     communication: AscendCommunication | None = None
     noted_collections: Sequence[Collection] | None = None
-    host_samples: HostSamples | None = None
     loader: LoaderSamples | None = None
     samples: Mapping[Resource, Samples] | None = None
     host: HostSpan | None = None

@@ -259,7 +259,7 @@ class _Parts:
             lambda: judge_host(
                 view_host(self._columns, self._window_ns, steps=self._trace.steps),
                 noted=evidence.noted_collections,
-                samples=evidence.host_samples,
+                host=evidence.host,
                 loader=evidence.loader,
             ),
         )

@@ -12,13 +12,11 @@ machines, and the answer with it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 from lockstep.contracts.messages import RankFinding, TraceSummary
-from lockstep.diagnosis.host_causes import HostSamples
-from lockstep.diagnosis.host_causes.contention import judge_contention
-from lockstep.diagnosis.host_causes.thresholds import OTHERS_RATIO, THROTTLED_RATIO
+from lockstep.diagnosis.host_causes.contention import find_contention
 from lockstep.trace.waiting import WAIT_NAME
 
 
@@ -44,7 +42,7 @@ def contention_beyond_peers(suspect: TraceSummary, peers: Sequence[TraceSummary]
     common = min(1.0, usual.on_cpu / own.on_cpu) if own.on_cpu > 0 else 1.0
     prolonged = own.waiting * common - usual.waiting
     lost = max(prolonged, own.throttled - usual.throttled)
-    return _text(suspect, lost_ns=round(lost * suspect.window_ns)) if lost > 0 else []
+    return _finding(suspect, lost_ns=round(lost * suspect.window_ns)) if lost > 0 else []
 
 
 def captured_excess_ns(suspect: TraceSummary, peers: Sequence[TraceSummary]) -> float:
@@ -54,16 +52,6 @@ def captured_excess_ns(suspect: TraceSummary, peers: Sequence[TraceSummary]) -> 
     """
     theirs = [_outside_collectives_ns(peer) for peer in peers if peer.window_ns > 0]
     return _outside_collectives_ns(suspect) - median(theirs) if theirs else 0.0
-
-
-def contention_from_outside(summary: TraceSummary) -> list[RankFinding]:
-    """Return whether a rank meets contention that is not its own job's: for a job that is slower as a whole."""
-    host = summary.host
-    if host is None or host.span_ns <= 0:
-        return []
-    crowded = bool(host.cores) and (host.others_cores or 0.0) >= OTHERS_RATIO.value * (host.cores or 1)
-    throttled = (host.throttled_ns or 0) >= THROTTLED_RATIO.value * host.span_ns
-    return _text(summary, lost_ns=None) if crowded or throttled else []
 
 
 def _share(summary: TraceSummary) -> _Share | None:
@@ -85,28 +73,19 @@ def _outside_collectives_ns(summary: TraceSummary) -> float:
     return (summary.window_ns - _standing_ns(summary)) / max(summary.steps, 1)
 
 
-def _text(summary: TraceSummary, *, lost_ns: int | None) -> list[RankFinding]:
-    """Return the rule's finding; `lost_ns` takes the place of its cost, which knows of no peers."""
-    host = summary.host
-    assert host is not None
-    samples = HostSamples(
-        span_ns=host.span_ns,
-        run_queue_wait_ns=host.run_queue_wait_ns,
-        throttled_ns=host.throttled_ns,
-        cores=host.cores,
-        others_cores=host.others_cores,
-        busiest=tuple((str(command), float(cores)) for command, cores in host.busiest),
-    )
-    judged = judge_contention(samples, window_ns=(0, summary.window_ns), ranks=(summary.rank,))
-    found = [
+def _finding(summary: TraceSummary, *, lost_ns: int) -> list[RankFinding]:
+    """Return what keeps the rank from a CPU, at a cost that its peers were compared for."""
+    assert summary.host is not None
+    found = find_contention(summary.host, window_ns=(0, summary.window_ns), ranks=(summary.rank,))
+    if found is None:
+        return []
+    return [
         RankFinding(
-            bottleneck=each.bottleneck,
-            cause=each.cause,
-            subject=each.subject,
-            evidence=list(each.evidence),
-            confidence=each.confidence,
-            lost_ns=each.lost_ns,
+            bottleneck=found.bottleneck,
+            cause=found.cause,
+            subject=found.subject,
+            evidence=list(found.evidence),
+            confidence=found.confidence,
+            lost_ns=lost_ns,
         )
-        for each in (judged if isinstance(judged, list) else ())
     ]
-    return found if lost_ns is None else [replace(each, lost_ns=lost_ns) for each in found]

@@ -2,7 +2,7 @@
 
 A cause that healthy ranks have as well may cost all ranks time, but it is not why this one is slower. For a job that is
 slower as a whole there are no healthy ranks: there a cause counts that most of the captured ranks share. What the nodes
-counted of their CPUs is judged in `cpu_share`.
+counted of their CPUs is compared in `cpu_share`.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from lockstep.contracts.messages import RankFinding, TraceSummary
-from lockstep.diagnosis.cpu_share import captured_excess_ns, contention_beyond_peers, contention_from_outside
+from lockstep.diagnosis.cpu_share import captured_excess_ns, contention_beyond_peers
 from lockstep.diagnosis.excess import HOLDING_RATIO
 from lockstep.diagnosis.finding import IO, Finding
 from lockstep.diagnosis.frames import is_own
@@ -57,8 +57,9 @@ def causes_beyond_peers(
     held_ns = min((each for each in (excess_ns, captured_ns) if each > 0), default=0.0)
     for suspect in suspects:
         least_ns = _explaining_ns(suspect, held_ns, excess_ns)
-        for name, cost in _costs([*suspect.findings, *contention_beyond_peers(suspect, peers)], suspect.steps).items():
-            theirs = [_costs(peer.findings, peer.steps).get(name) for peer in peers]
+        compared = [*_not_of_cpus(suspect), *contention_beyond_peers(suspect, peers)]
+        for name, cost in _costs(compared, suspect.steps).items():
+            theirs = [_costs(_not_of_cpus(peer), peer.steps).get(name) for peer in peers]
             usual_ns = median([each.ns or 0.0 if each else 0.0 for each in theirs]) if theirs else 0.0
             if cost.ns is None:
                 if any(theirs):
@@ -83,7 +84,7 @@ def causes_of_many(summaries: Sequence[TraceSummary], *, step_ns: float, cause: 
     """
     by_cause: dict[str, list[tuple[int, _Cost]]] = {}
     for summary in summaries:
-        for name, cost in _costs([*summary.findings, *contention_from_outside(summary)], summary.steps).items():
+        for name, cost in _costs(summary.findings, summary.steps).items():
             by_cause.setdefault(name, []).append((summary.rank, cost))
     found = []
     for reported in by_cause.values():
@@ -102,6 +103,11 @@ def causes_of_many(summaries: Sequence[TraceSummary], *, step_ns: float, cause: 
         (each for each in found if cause in _UNMEASURED or _is_meant(cause, each)),
         key=lambda each: (not _is_meant(cause, each), -(each.lost_ns or 0)),
     )
+
+
+def _not_of_cpus(summary: TraceSummary) -> list[RankFinding]:
+    """Return what a rank reports, but for contention: alone, a rank does not show what of it prolongs its work."""
+    return [found for found in summary.findings if found.cause != CONTENTION]
 
 
 def _explaining_ns(suspect: TraceSummary, held_ns: float, excess_ns: float) -> float:

@@ -7,8 +7,8 @@ import pytest
 from lockstep.analysis.cluster import analyse_cluster, families
 from lockstep.analysis.evidence import Evidence
 from lockstep.analysis.rank import analyse_rank
+from lockstep.contracts.messages import HostSpan
 from lockstep.diagnosis.communication_causes.waiting import SLOW_RANK
-from lockstep.diagnosis.host_causes import HostSamples
 from lockstep.diagnosis.localisation import NO_GROUP
 from lockstep.trace.columns import TraceAbout
 from tests.analysis.job import FORWARD, RANKS, SLEEP, STEP_NS, STEPS, rank_columns
@@ -45,7 +45,7 @@ def test_the_best_gain_comes_first():
 
 def test_every_ranks_own_findings_are_advised():
     """What a rank has by itself comes with its remedies and their gain, over that rank's window."""
-    throttled = Evidence(host_samples=HostSamples(span_ns=100, throttled_ns=40, run_queue_wait_ns=0))
+    throttled = Evidence(host=HostSpan(span_ns=100, throttled_ns=40, run_queue_wait_ns=0))
     cluster = analyse_cluster([analyse_rank(rank_columns(rank), rank=rank, evidence=throttled) for rank in RANKS])
     for rank in cluster.ranks:
         kept_out = next(each for each in rank.findings if each.cause == "cpu_contention")

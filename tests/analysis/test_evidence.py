@@ -4,7 +4,7 @@ import gzip
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.messages import HostSpan
 from lockstep.contracts.node_samples import NodeSamples, ResourceSeries, samples_path
 from lockstep.diagnosis.explain import explain
+from lockstep.diagnosis.host_causes.contention import CONTENTION
 from lockstep.diagnosis.verdict import Diagnosis
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.patterns import Resource, decode_patterns
@@ -71,6 +72,22 @@ def test_the_call_trees_that_are_compared_carry_what_the_node_counted(job):
     analysis = analyse_paths([job], partial(run_here, processes=1))
     assert [each.calls.host for each in analysis.cluster.ranks] == [HOST] * RANKS
     assert len(analysis.cluster.ranks) == RANKS  # samples are no traces
+    assert not any(each.rule == CONTENTION for rank in analysis.cluster.ranks for each in rank.not_judged)
+
+
+def test_a_limit_of_the_control_group_is_reported_from_the_samples_file(job):
+    """The finding is the same in `analyze` and in what the node sends; a trace without the file states what lacks."""
+    throttled = replace(HOST, throttled_ns=40 * MS)
+    slow = f"rank{CULPRIT}.json.gz"
+    samples_path(job / slow).write_text(json.dumps(asdict(NodeSamples(host=throttled))))
+    samples_path(job / "rank1.json.gz").unlink()
+    cluster = analyse_paths([job], partial(run_here, processes=1)).cluster
+    assert [(each.cause, each.ranks) for each in cluster.findings] == [(CONTENTION, (CULPRIT,))]
+    unsampled = [each.rank for each in cluster.ranks if CONTENTION in {rule.rule for rule in each.not_judged}]
+    assert unsampled == [1]
+    sent = summarise(job / slow, run="r", node="n", rank=CULPRIT, request_id=1, steps=STEPS)
+    (found,) = [each for each in sent.findings if each.cause == CONTENTION]
+    assert "its control group was throttled 40.0 % of the time: raise the CPU limit" in found.evidence
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 99}', '{"resources": {"cpu": 5}}'])

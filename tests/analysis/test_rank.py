@@ -9,7 +9,7 @@ import pytest
 from lockstep.analysis.cluster import analyse_cluster
 from lockstep.analysis.evidence import Evidence
 from lockstep.analysis.rank import RankAnalysis, analyse_rank, renumbered, with_communication
-from lockstep.diagnosis.host_causes import HostSamples
+from lockstep.contracts.messages import HostSpan
 from lockstep.trace.ascend.communication import load_communication
 from lockstep.trace.columns import ANNOTATION, KERNEL, OPERATOR, PYTHON, RUNTIME, CollectiveArguments, WorkKind
 from lockstep.trace.kineto.load import load_trace
@@ -19,7 +19,7 @@ from tests.trace.ascend.recordings import TABLES
 from tests.trace.made import columns_of, made
 from tests.trace.traces import RECORDING
 
-THROTTLED = HostSamples(span_ns=1_000_000_000, throttled_ns=400_000_000, cores=2, others_cores=0.0)
+THROTTLED = HostSpan(span_ns=1_000_000_000, throttled_ns=400_000_000, cores=2, others_cores=0.0)
 LIGHT_BYTES = 100_000
 
 
@@ -75,7 +75,7 @@ def test_a_part_that_refuses_costs_nothing_else():
 
 def test_evidence_of_the_node_reaches_its_rule():
     """A throttled control group is a finding of this rank, and without samples the rule states that it has none."""
-    found = analyse_rank(rank_columns(1), rank=1, evidence=Evidence(host_samples=THROTTLED))
+    found = analyse_rank(rank_columns(1), rank=1, evidence=Evidence(host=THROTTLED))
     assert [(each.cause, each.ranks) for each in found.findings if each.cause == "cpu_contention"] == [
         ("cpu_contention", (1,))
     ]
@@ -159,7 +159,7 @@ def test_the_vendors_links_are_judged():
 
 def test_another_number_everywhere():
     """A trace that got another's number is renumbered to the last field."""
-    analysis = analyse_rank(rank_columns(1, slept_ms={1: 40}), rank=1, evidence=Evidence(host_samples=THROTTLED))
+    analysis = analyse_rank(rank_columns(1, slept_ms={1: 40}), rank=1, evidence=Evidence(host=THROTTLED))
     moved = renumbered(analysis, 7)
     assert (moved.rank, moved.collectives.rank) == (7, 7)
     assert moved.findings

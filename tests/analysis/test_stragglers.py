@@ -9,13 +9,13 @@ from lockstep.analysis.cluster import analyse_cluster
 from lockstep.analysis.evidence import Evidence
 from lockstep.analysis.rank import analyse_rank
 from lockstep.analysis.stragglers import costing, unexplained_ns
+from lockstep.contracts.messages import HostSpan
 from lockstep.diagnosis.finding import COMPUTE, CPU, Finding
-from lockstep.diagnosis.host_causes import HostSamples
 from tests.analysis.job import FORWARD, MS, RANKS, rank_columns
 from tests.analysis.test_differences import waiting
 
-THROTTLED = Evidence(host_samples=HostSamples(span_ns=100, throttled_ns=40, run_queue_wait_ns=0))
-QUIET = Evidence(host_samples=HostSamples(span_ns=100, throttled_ns=0, run_queue_wait_ns=0))
+THROTTLED = Evidence(host=HostSpan(span_ns=100, throttled_ns=40, run_queue_wait_ns=0))
+QUIET = Evidence(host=HostSpan(span_ns=100, throttled_ns=0, run_queue_wait_ns=0))
 
 
 def straggler(throttled):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lockstep.contracts.messages import HostSpan
-from lockstep.diagnosis.cpu_share import captured_excess_ns, contention_beyond_peers, contention_from_outside
+from lockstep.diagnosis.cpu_share import captured_excess_ns, contention_beyond_peers
 from lockstep.diagnosis.root_cause import causes_beyond_peers
 from tests.diagnosis.summaries import STEPS, summary
 
@@ -97,9 +97,15 @@ def test_counts_that_cannot_be_are_cut(wrong_ns):
     assert 0 <= (cost_ms(wrong, rank(0, standing_ms=90, waiting_ms=0)) or 0) <= STEP_MS
 
 
-def test_a_whole_job_is_slowed_by_strangers_only():
-    """Ranks that wait for each other did so before; other processes on their cores, or a limit, are news."""
-    assert contention_from_outside(rank(0, standing_ms=20, waiting_ms=50)) == []
-    for host in ({"others_cores": 1.2}, {"throttled_ns": 300 * 10**6}):
-        (found,) = contention_from_outside(rank(0, standing_ms=20, waiting_ms=50, **host))
-        assert found.cause == "cpu_contention"
+def test_what_ranks_report_by_themselves_is_compared_and_not_added():
+    """Suspect and peers report strangers on their cores: the cause costs what it prolongs, once."""
+    crowded = {"cores": 1, "others_cores": 0.9, "busiest": [("burner", 0.9)]}
+    suspect = rank(2, standing_ms=10, waiting_ms=80, **crowded)
+    peers = [rank(each, standing_ms=60, waiting_ms=30, **crowded) for each in (0, 1)]
+    reported = [
+        replace(each, findings=contention_beyond_peers(each, [rank(9, standing_ms=99, waiting_ms=0)]))
+        for each in (suspect, *peers)
+    ]
+    assert [each.cause for rank_ in reported for each in rank_.findings] == ["cpu_contention"] * 3
+    (found,) = causes_beyond_peers("compute", reported[:1], reported[1:], excess_ns=0.5 * STEP_NS)
+    assert (found.cause, found.lost_ns / 1e6) == ("cpu_contention", pytest.approx(cost_ms(suspect, *peers), abs=0.1))

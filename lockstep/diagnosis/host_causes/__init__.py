@@ -5,7 +5,6 @@ needs, and returns findings or `NotJudged`. `judge_host` asks them all. Limits a
 """
 
 from lockstep.diagnosis.host_causes.collection import Collection
-from lockstep.diagnosis.host_causes.contention import HostSamples
 from lockstep.diagnosis.host_causes.data import LoaderSamples
 from lockstep.diagnosis.host_causes.judge import HostCauses, judge_host
 from lockstep.diagnosis.host_causes.view import HostView, view_host
@@ -13,7 +12,6 @@ from lockstep.diagnosis.host_causes.view import HostView, view_host
 __all__ = [
     "Collection",
     "HostCauses",
-    "HostSamples",
     "HostView",
     "LoaderSamples",
     "judge_host",

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from lockstep.contracts.messages import HostSpan
 from lockstep.diagnosis.finding import Finding, NotJudged
 from lockstep.diagnosis.host_causes.collection import Collection, judge_collections
 from lockstep.diagnosis.host_causes.compilation import judge_compilation
-from lockstep.diagnosis.host_causes.contention import HostSamples, judge_contention
+from lockstep.diagnosis.host_causes.contention import judge_contention
 from lockstep.diagnosis.host_causes.data import LoaderSamples, judge_fetching, judge_loader
 from lockstep.diagnosis.host_causes.dispatch import judge_dispatch
 from lockstep.diagnosis.host_causes.synchronisation import judge_synchronisation
@@ -25,12 +26,12 @@ def judge_host(
     view: HostView,
     *,
     noted: Sequence[Collection] | None = None,
-    samples: HostSamples | None = None,
+    host: HostSpan | None = None,
     loader: LoaderSamples | None = None,
 ) -> HostCauses:
     """Ask all rules; what is None was not measured, and rules that need it report that.
 
-    `noted` are the agent's collections, `samples` the node's, `loader` the agent's of torch's DataLoader.
+    `noted` are the agent's collections, `host` what the node counted, `loader` the agent's of torch's DataLoader.
     """
     answers = (
         judge_loader(view, loader=loader),
@@ -39,7 +40,7 @@ def judge_host(
         judge_dispatch(view),
         judge_synchronisation(view),
         judge_collections(view, noted=noted),
-        judge_contention(samples, window_ns=view.window_ns, ranks=view.ranks),
+        judge_contention(host, window_ns=view.window_ns, ranks=view.ranks),
     )
     findings = [_with_steps(finding) for answer in answers if not isinstance(answer, NotJudged) for finding in answer]
     return HostCauses(

@@ -1,20 +1,25 @@
 import pytest
 
+from lockstep.contracts.messages import HostSpan
 from lockstep.diagnosis.finding import NotJudged
-from lockstep.diagnosis.host_causes.contention import HostSamples, judge_contention
+from lockstep.diagnosis.host_causes.contention import find_contention, judge_contention
 from lockstep.diagnosis.verdict import HIGH, LOW, MEDIUM
 
 SECOND = 1_000_000_000
 
 
 def _judge(**counted):
-    return judge_contention(HostSamples(span_ns=10 * SECOND, **counted), window_ns=(0, SECOND), ranks=(2,))
+    return judge_contention(HostSpan(span_ns=10 * SECOND, **counted), window_ns=(0, SECOND), ranks=(2,))
+
+
+def _find(**counted):
+    return find_contention(HostSpan(span_ns=10 * SECOND, **counted), window_ns=(0, SECOND), ranks=(2,))
 
 
 def test_a_thread_that_waits_for_a_cpu_names_who_has_it():
     """As in Hermes' case: a monitoring program on 40 cores."""
     (finding,) = _judge(
-        run_queue_wait_ns=2 * SECOND, cores=8, others_cores=6.0, busiest=(("prometheus", 5.5), ("cron", 0.2))
+        run_queue_wait_ns=2 * SECOND, cores=8, others_cores=6.0, busiest=[("prometheus", 5.5), ("cron", 0.2)]
     )
     assert (finding.cause, finding.subject, finding.confidence) == ("cpu_contention", "prometheus", HIGH)
     assert (finding.lost_ns, finding.ranks) == (SECOND // 5, (2,))
@@ -25,7 +30,13 @@ def test_a_thread_that_waits_for_a_cpu_names_who_has_it():
 @pytest.mark.parametrize(("wait", "named"), [(500_000_000, True), (499_000_000, False)])
 def test_limit_of_waiting(wait, named):
     """A twentieth of the time."""
-    assert bool(_judge(run_queue_wait_ns=wait, throttled_ns=0)) is named
+    assert (_find(run_queue_wait_ns=wait, throttled_ns=0) is not None) is named
+    assert bool(_judge(run_queue_wait_ns=wait, cores=2, others_cores=1.0)) is named
+
+
+def test_ranks_of_a_job_that_wait_for_each_other_are_no_fault_of_one():
+    """Without strangers on its cores and without a limit, what a rank waits is compared with its peers' only."""
+    assert _judge(run_queue_wait_ns=4 * SECOND, throttled_ns=0, cores=2, others_cores=0.9) == []
 
 
 def test_a_throttled_group_is_reported_as_such():
@@ -56,11 +67,10 @@ def test_busy_neighbours_without_a_measured_wait_are_of_low_confidence():
 
 def test_waiting_for_unknown_neighbours_is_of_medium_confidence():
     """That the thread waited is certain; for whom is not."""
-    (finding,) = _judge(run_queue_wait_ns=2 * SECOND)
-    assert finding.confidence == MEDIUM
+    assert _find(run_queue_wait_ns=2 * SECOND).confidence == MEDIUM
 
 
-@pytest.mark.parametrize("samples", [None, HostSamples(span_ns=0), HostSamples(span_ns=SECOND)])
-def test_without_samples_nothing_is_judged(samples):
+@pytest.mark.parametrize("host", [None, HostSpan(span_ns=0), HostSpan(span_ns=SECOND)])
+def test_without_samples_nothing_is_judged(host):
     """A trace does not show contention."""
-    assert isinstance(judge_contention(samples, window_ns=(0, SECOND), ranks=(0,)), NotJudged)
+    assert isinstance(judge_contention(host, window_ns=(0, SECOND), ranks=(0,)), NotJudged)

@@ -1,6 +1,7 @@
 import pytest
 
-from lockstep.diagnosis.host_causes import Collection, HostSamples, judge_host, thresholds
+from lockstep.contracts.messages import HostSpan
+from lockstep.diagnosis.host_causes import Collection, judge_host, thresholds
 from lockstep.diagnosis.remedies import CAUSES, advise_finding
 from lockstep.diagnosis.threshold import Threshold
 from tests.diagnosis.host_causes.scenes import call, kernel, loader, span, steps, view
@@ -14,7 +15,7 @@ def test_all_rules_answer_and_the_costliest_finding_goes_first():
     answer = judge_host(
         view(events, 100 * MS),
         noted=[Collection(80_000_000, 5_000_000)],
-        samples=HostSamples(span_ns=1000, run_queue_wait_ns=100),
+        host=HostSpan(span_ns=1000, run_queue_wait_ns=100, cores=2, others_cores=1.0),
     )
     assert [finding.cause for finding in answer.findings] == ["compilation", "data_processing", "cpu_contention", "gc"]
     assert {each.rule for each in answer.not_judged} == {"data fetching", "dispatch", "synchronisation"}
@@ -23,9 +24,7 @@ def test_all_rules_answer_and_the_costliest_finding_goes_first():
 def test_a_healthy_window_has_no_findings():
     """A device that works all the time is no one's victim."""
     events = [call("cudaLaunchKernel", 0, 5, correlation=1), kernel("gemm", 0, 100 * MS, correlation=1), loader(0, 90)]
-    assert (
-        judge_host(view(events, 100 * MS), noted=[], samples=HostSamples(span_ns=1, run_queue_wait_ns=0)).findings == ()
-    )
+    assert judge_host(view(events, 100 * MS), noted=[], host=HostSpan(span_ns=1, run_queue_wait_ns=0)).findings == ()
 
 
 def test_every_finding_gets_advice():
