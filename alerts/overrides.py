@@ -15,9 +15,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
-from alerts.policy import AlertPolicy, threshold_range
+from alerts.policy import AlertPolicy
 from alerts.rule import Alert, RuleGroup, Severity
 from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.settings import ranges_of
 from lockstep.contracts.yaml_text import read_yaml_file
 
 SEVERITIES: tuple[str, ...] = get_args(Severity)
@@ -89,10 +90,10 @@ def with_threshold(policy: SitePolicy, name: object, value: object, *, where: st
     ConfigError
         There is no such threshold, or the value is no number of its kind or out of range.
     """
-    known = {each.name: type(getattr(policy.thresholds, each.name)) for each in fields(AlertPolicy)}
-    if name not in known:
-        _refuse_name(where, name, tuple(known))
-    kind, (low, high) = known[str(name)], threshold_range(str(name))
+    ranges = ranges_of(AlertPolicy)
+    if name not in ranges:
+        _refuse_name(where, name, tuple(ranges))
+    kind, bound = type(getattr(policy.thresholds, str(name))), ranges[str(name)]
     try:
         number = kind(value) if isinstance(value, str) else value
     except ValueError:
@@ -100,8 +101,8 @@ def with_threshold(policy: SitePolicy, name: object, value: object, *, where: st
     accepted = (int,) if kind is int else (int, float)
     if isinstance(number, bool) or not isinstance(number, accepted):
         raise ConfigError(f"{where} {name}: got {value!r:.100}, expected a number ({kind.__name__})")
-    if not low <= number <= high:
-        raise ConfigError(f"{where} {name}: got {value!s:.100}, expected {low:g} to {high:g}")
+    if not bound.low <= number <= bound.high:
+        raise ConfigError(f"{where} {name}: got {value!s:.100}, expected {bound.low:g} to {bound.high:g}")
     changed: dict[str, Any] = {str(name): kind(number)}
     return replace(policy, thresholds=replace(policy.thresholds, **changed))
 
@@ -182,9 +183,9 @@ def schema(names: tuple[str, ...]) -> dict[str, Any]:
 
 def threshold_schema(name: str) -> dict[str, Any]:
     """Return the JSON schema of one threshold."""
-    low, high = threshold_range(name)
+    bound = ranges_of(AlertPolicy)[name]
     kind = "integer" if isinstance(getattr(AlertPolicy(), name), int) else "number"
-    return {"type": kind, "minimum": low, "maximum": high}
+    return {"type": kind, "minimum": bound.low, "maximum": bound.high}
 
 
 def overrides_schema(names: tuple[str, ...]) -> dict[str, Any]:

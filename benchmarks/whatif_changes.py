@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks.whatif_roundtrip import TOKEN, Job
 from lockstep.cli.monitored_run import read_monitored_run
+from tests.support.policy_file import policy_file
 from tests.support.servers import running, wait_until
 from tests.support.stack import LOCKSTEP, Stack, full_stack
 
@@ -105,7 +106,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "token").write_text(TOKEN)
-        with full_stack(folder, {"api_token_file": str(folder / "token"), "profiling_enabled": "false"}) as stack:
+        with full_stack(
+            folder,
+            {
+                "api_token_file": str(folder / "token"),
+                "policy_file": policy_file(folder, {"profile.enabled": "false"}),
+            },
+        ) as stack:
             result = measure_changes(stack, folder)
     print(json.dumps(asdict(result)) if arguments.json else result.table())
 

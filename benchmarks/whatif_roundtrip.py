@@ -19,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tests.support.policy_file import policy_file
 from tests.support.servers import running, wait_until
 from tests.support.stack import LOCKSTEP, Stack, full_stack
 
@@ -128,7 +129,8 @@ class Job:
 def job(folder: Path, *, fault_ms: float) -> Iterator[Job]:
     """Start everything; the fault is not there yet."""
     (folder / "token").write_text(TOKEN)
-    settings = {"api_token_file": str(folder / "token"), "profiling_enabled": "false"}  # a capture would be measured
+    policy = policy_file(folder, {"profile.enabled": "false"})  # a capture would be measured
+    settings = {"api_token_file": str(folder / "token"), "policy_file": policy}
     script = Path(__file__).with_name("whatif_job.py")
     fault = ["--fault", "compute", "--rank", str(RANK), "--fault-ms", str(fault_ms), "--steps", "1000000"]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS), str(script)]

@@ -4,35 +4,19 @@ import ipaddress
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import urlsplit
 
+from lockstep.contracts.bounds import PORT_MAX, Range
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.limits import HEARTBEAT_SECONDS_MAX
 from lockstep.contracts.messages import ADDRESS
 from lockstep.contracts.metric import LEVELS, Level
 from lockstep.contracts.paths import DEFAULT_ROOT, check_name
+from lockstep.contracts.settings import check_ranges
 from lockstep.serving.broker import BrokerConfig, check_broker
 
-_PORT_MAX = 65535
 _IPV6 = 6
-_RANGES: dict[str, tuple[float, float]] = {
-    "http_port": (0, _PORT_MAX),
-    "tick_seconds": (0.01, 10.0),
-    "scan_seconds": (0.01, 60.0),
-    "batch_seconds": (0.01, 60.0),
-    "announce_seconds": (0.1, HEARTBEAT_SECONDS_MAX),
-    "drain_seconds": (0.0, 60.0),
-    "spool_max_bytes": (64 << 10, 1 << 40),
-    "coordinator_forget_seconds": (60.0, 7 * 86400.0),
-    "trace_keep_bytes": (0, 1 << 40),
-    "rank_stale_seconds": (0.1, 86400.0),
-    "neighbour_seconds": (1.0, 300.0),
-    "summarise_seconds": (0.1, 3600.0),
-    "summarise_memory_bytes": (256 << 20, 1 << 40),
-    "summarise_busy_ratio": (0.005, 1.0),
-    "summarise_burst_ratio": (0.005, 1.0),
-    "summarise_burst_seconds": (0.0, 3600.0),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +31,7 @@ class ExporterConfig(BrokerConfig):
     # can be changed over HTTP.
     http_host: str = "0.0.0.0"  # noqa: S104
     """Address that the HTTP server binds."""
-    http_port: int = 9855
+    http_port: Annotated[int, Range(0, PORT_MAX)] = 9855
     """Port of the HTTP server; 0: any free one."""
     advertise_address: str = ""
     """Address of this exporter for Prometheus's discovery: host and port, or a host alone, then with `http_port`.
@@ -57,42 +41,45 @@ class ExporterConfig(BrokerConfig):
     metrics_level: str = "default"
     """How many series are exported: minimal (8 for each of 10,000 ranks), default (27) or full (61). Neither alerts nor
     findings depend on it; docs/metrics.md lists what each level leaves out."""
-    tick_seconds: float = 0.2
+    tick_seconds: Annotated[float, Range(0.01, 10.0)] = 0.2
     """Time between two reads of all open rings."""
-    scan_seconds: float = 1.0
+    scan_seconds: Annotated[float, Range(0.01, 60.0)] = 1.0
     """Time between two searches for new, replaced and removed rings."""
-    batch_seconds: float = 1.0
+    batch_seconds: Annotated[float, Range(0.01, 60.0)] = 1.0
     """Time for which the exporter collects step records before it publishes them."""
-    announce_seconds: float = 10.0
+    announce_seconds: Annotated[float, Range(0.1, HEARTBEAT_SECONDS_MAX)] = 10.0
     """Time between two heartbeats of this exporter and its ranks. Changes of the ranks are announced at once."""
-    drain_seconds: float = 2.0
+    drain_seconds: Annotated[float, Range(0.0, 60.0)] = 2.0
     """Longest time at shutdown for sending spooled messages; the rest stays on disk."""
     spool_directory: str = "/var/tmp/lockstep-exporter"  # noqa: S108  (kept over reboots; ours alone, checked at open)
     """Directory of messages that a coordinator may still need; its mode is 0700, and one exporter uses it at a time."""
-    spool_max_bytes: int = 256 << 20  # a day of 8 ranks at 10 steps/s is 3 GB, two hours are this
+    # A day of 8 ranks at 10 steps/s is 3 GB, two hours are this.
+    spool_max_bytes: Annotated[int, Range(64 << 10, 1 << 40)] = 256 << 20
     """Largest size of the spool; beyond it the oldest messages are dropped and counted."""
-    coordinator_forget_seconds: float = 3600.0  # half of what the spool holds, and longer than a node takes to reboot
+    # Half of what the spool holds, and longer than a node takes to reboot.
+    coordinator_forget_seconds: Annotated[float, Range(60.0, 7 * 86400.0)] = 3600.0
     """Time after a coordinator's last acknowledgement for which the exporter keeps messages that it alone lacks."""
-    trace_keep_bytes: int = 512 << 20  # about 20 usual traces; they lie in memory that training could use
+    # About 20 usual traces; they lie in memory that training could use.
+    trace_keep_bytes: Annotated[int, Range(0, 1 << 40)] = 512 << 20
     """Raw traces kept per run; the oldest are deleted."""
-    rank_stale_seconds: float = 900.0
+    rank_stale_seconds: Annotated[float, Range(0.1, 86400.0)] = 900.0
     """Silence after which a rank's series vanish; above torch's 600 s for a collective: a hung job stays visible."""
     neighbour_addresses: str = ""
     """Pages of other exporters on this node to store as evidence of incidents, separated by commas:
     http://127.0.0.1:9400/metrics,http://127.0.0.1:9100/metrics. Needed only where there is no Prometheus."""
-    neighbour_seconds: float = 15.0
+    neighbour_seconds: Annotated[float, Range(1.0, 300.0)] = 15.0
     """Time between two reads of these pages."""
     neighbour_token_file: str = ""
     """File with the bearer token for these pages; empty: none."""
-    summarise_seconds: float = 120.0
+    summarise_seconds: Annotated[float, Range(0.1, 3600.0)] = 120.0
     """Longest time for summarising one trace."""
-    summarise_memory_bytes: int = 4 << 30
+    summarise_memory_bytes: Annotated[int, Range(256 << 20, 1 << 40)] = 4 << 30
     """Address space of the process that summarises a trace."""
-    summarise_busy_ratio: float = 0.02  # detectors find a rank that is slower by 2.5 %
+    summarise_busy_ratio: Annotated[float, Range(0.005, 1.0)] = 0.02  # detectors find a rank that is slower by 2.5 %
     """Share of a core that summaries may take over time while training uses all cores; idle cores they use fully."""
-    summarise_burst_ratio: float = 0.25
+    summarise_burst_ratio: Annotated[float, Range(0.005, 1.0)] = 0.25
     """The same for the first summarise_burst_seconds, because an incident waits for its capture."""
-    summarise_burst_seconds: float = 6.0
+    summarise_burst_seconds: Annotated[float, Range(0.0, 3600.0)] = 6.0
     """Seconds of a core that summaries may take at summarise_burst_ratio; they refill at summarise_busy_ratio."""
 
     @property
@@ -120,15 +107,9 @@ class ExporterConfig(BrokerConfig):
             The first wrong one, by key.
         """
         check_name(self.node_name, "node")
-        self._check_ranges()
+        check_ranges(self)
         self._check_texts()
         check_broker(self)
-
-    def _check_ranges(self) -> None:
-        for key, (low, high) in _RANGES.items():
-            value = getattr(self, key)
-            if not low <= value <= high:
-                raise ConfigError(f"{key}: got {value}, expected {low:g} to {high:g}")
 
     @property
     def level(self) -> Level:

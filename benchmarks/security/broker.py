@@ -41,6 +41,7 @@ from lockstep.serving.messaging import BrokerError, PublishRefusedError, Will
 from lockstep.serving.mqtt import MqttBroker
 from tests.end_to_end.fake_nodes import FakeNodes
 from tests.support.batches import batch_of_columns
+from tests.support.policy_file import policy_file
 from tests.support.secured_broker import COORDINATOR, SecuredBroker
 from tests.support.servers import get_json, wait_until
 from tests.support.wire import wired
@@ -64,8 +65,9 @@ class World:
         (directory / "token").write_text("secret\n")
         root = directory / "root"
         root.mkdir()
+        policy = policy_file(directory, {"profile.enabled": "false"})
         common: dict[str, dict[str, object]] = {
-            "coordinator": {"name": "c1", "api_token_file": directory / "token", "profiling_enabled": False},
+            "coordinator": {"name": "c1", "api_token_file": directory / "token", "policy_file": policy},
             "exporter": {"node": OWNER, "root": root, "spool_directory": directory / "spool", "batch_seconds": 0.2},
         }
         users = {"coordinator": COORDINATOR, "exporter": OWNER}

@@ -4,47 +4,26 @@ import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from coordinator.settings.policy import Policy
 from coordinator.settings.specs import read_specs
-from coordinator.settings.thresholds import apply, catalogue, check_order, check_values
+from coordinator.settings.thresholds import apply, check_order, check_values
+from lockstep.contracts.bounds import PORT_MAX, Range
 from lockstep.contracts.domains import DEFAULT_ORDER, parse_degrees
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.paths import check_name
 from lockstep.contracts.records import DOMAIN_KINDS
+from lockstep.contracts.settings import check_ranges
 from lockstep.contracts.yaml_text import read_yaml_file
 from lockstep.serving.broker import BrokerConfig, check_broker
 
-_PORT_MAX = 65535
 _SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _MATCHER = r'[A-Za-z_][A-Za-z0-9_]*(?:=|!=|=~|!~)"[^"\\\n]*"'
 _MATCHERS = re.compile(rf"{_MATCHER}(?:,{_MATCHER})*")
-_RANGES: dict[str, tuple[float, float]] = {
-    "http_port": (0, _PORT_MAX),
-    "record_quota_bytes": (1 << 20, 1 << 50),
-    "runs_max": (1, 10_000),
-    "notify_min_devices_lost": (0, 1_000_000),
-}
-_THRESHOLDS: dict[str, tuple[str, ...]] = {
-    "slow_floor_ratio": ("excess.floor_ratio",),
-    "warm_up_steps": ("excess.warm_up_steps", "fluctuation.warm_up_steps"),
-    "grace_seconds": ("timeline.grace_seconds",),
-    "recover_steps": ("run.recover_steps",),
-    "lost_seconds": ("run.lost_seconds",),
-    "keep_seconds": ("run.keep_seconds",),
-    "profiling_enabled": ("profile.enabled",),
-    "profile_steps": ("profile.steps",),
-    "profile_cooldown_seconds": ("profile.cooldown_seconds",),
-    "profiles_per_day": ("profile.per_day",),
-    "profiles_per_run": ("profile.per_run",),
-}
-"""Keys that set a threshold, with its names in `policy.py`."""
-
 LIVE_KEYS = frozenset(
     {
-        *_THRESHOLDS,
         "policy_file",
         "simulation_file",
         "api_token_file",
@@ -69,7 +48,7 @@ class CoordinatorConfig(BrokerConfig):
     # All interfaces: a Prometheus on another machine is the purpose, and changes over HTTP need a token.
     http_host: str = "0.0.0.0"  # noqa: S104
     """Address that the HTTP server binds."""
-    http_port: int = 9856
+    http_port: Annotated[int, Range(0, PORT_MAX)] = 9856
     """Port of the HTTP server; 0: any free one."""
     web_config_file: str = ""
     """TLS and passwords of the HTTP server, in the form of Prometheus' exporter-toolkit; empty: none."""
@@ -77,13 +56,12 @@ class CoordinatorConfig(BrokerConfig):
     """Directory of incidents and budgets (SQLite); empty: in memory, lost at exit."""
     record_directory: str = ""
     """Directory for a recording of all input, for `lockstep replay`; empty: no recording."""
-    record_quota_bytes: int = 1 << 30
+    record_quota_bytes: Annotated[int, Range(1 << 20, 1 << 50)] = 1 << 30
     """Largest size of the recording; the coordinator deletes its oldest parts first."""
     api_token_file: str = ""
     """File with the bearer token of API calls that change something; empty: the coordinator refuses such calls."""
     policy_file: str = ""
-    """YAML file of thresholds by dotted name (`excess.floor_ratio: 0.03`), which override the keys below; empty: none.
-    """
+    """YAML file of thresholds by dotted name (`excess.floor_ratio: 0.03`); empty: the defaults of docs/settings.md."""
     simulation_file: str = ""
     """YAML file that maps run names or patterns to specifications of their jobs (`big-*: gpt.yaml`); empty: none."""
     domains: str = ""
@@ -121,7 +99,7 @@ class CoordinatorConfig(BrokerConfig):
     """File with the secret (`whsec_` and base64) that signs these events; required with `notify_webhook_url`."""
     notify_slack_url_file: str = ""
     """File with the address of a Slack incoming webhook, which gets the same as messages; empty: none."""
-    notify_min_devices_lost: float = 0.0
+    notify_min_devices_lost: Annotated[float, Range(0, 1_000_000)] = 0.0
     """Incidents that cost fewer devices send no notification. The cost is slowdown times ranks; for a hang or crash,
     all ranks."""
     kubernetes_api_url: str = ""
@@ -130,30 +108,8 @@ class CoordinatorConfig(BrokerConfig):
     """File with the bearer token for that API server."""
     kubernetes_ca_file: str = f"{_SERVICE_ACCOUNT}/ca.crt"
     """File with the certificate authorities for that API server; empty: those of the system."""
-    profiling_enabled: bool = True
-    """Whether ranks may be profiled at all, on suspicion or on request."""
-    runs_max: int = 256
+    runs_max: Annotated[int, Range(1, 10_000)] = 256
     """Runs monitored at the same time; the coordinator refuses and counts more."""
-    slow_floor_ratio: float = Policy().excess.floor_ratio
-    """Smallest excess over its peers at which a rank counts as slow."""
-    warm_up_steps: int = Policy().excess.warm_up_steps
-    """Undisturbed steps of an attempt from which noise is learnt before anything is reported."""
-    grace_seconds: float = Policy().timeline.grace_seconds
-    """Longest wait for a rank's record of a step that other ranks have reported."""
-    recover_steps: int = Policy().run.recover_steps
-    """Steps without a finding after which an incident closes."""
-    lost_seconds: float = Policy().run.lost_seconds
-    """Time without a message after which a run counts as lost."""
-    keep_seconds: float = Policy().run.keep_seconds
-    """Time for which a run that ended stays visible."""
-    profile_steps: int = Policy().profile.steps
-    """Steps of one capture."""
-    profile_cooldown_seconds: float = Policy().profile.cooldown_seconds
-    """Least time between two captures of a run."""
-    profiles_per_day: int = Policy().profile.per_day
-    """Captures of a run in 24 hours."""
-    profiles_per_run: int = Policy().profile.per_run
-    """Captures of a run in all."""
 
     @property
     def coordinator_name(self) -> str:
@@ -168,10 +124,7 @@ class CoordinatorConfig(BrokerConfig):
         ConfigError
             A value that cannot be used; the message names its key.
         """
-        for key, (low, high) in (_RANGES | _threshold_ranges()).items():
-            value = getattr(self, key)
-            if not low <= value <= high:
-                raise ConfigError(f"{key}: got {value}, expected {low:g} to {high:g}")
+        check_ranges(self)
         if not self.http_host:
             raise ConfigError("http_host: got '', expected a host name or address")
         check_broker(self)
@@ -254,16 +207,15 @@ class CoordinatorConfig(BrokerConfig):
         return token
 
     def policy(self) -> Policy:
-        """Return the thresholds: those given here in their places, those of the policy file before them.
+        """Return the thresholds: the defaults, and those of the policy file in their place.
 
         Raises
         ------
         ConfigError
             The policy file cannot be used, or a threshold in it; the message names it.
         """
-        given: dict[str, Any] = {name: getattr(self, key) for key, names in _THRESHOLDS.items() for name in names}
         where = f"policy_file {self.policy_file}" if self.policy_file else "thresholds"
-        policy = apply(Policy(), given | check_values(self._read_policy_file(), where=where))
+        policy = apply(Policy(), check_values(self._read_policy_file(), where=where))
         check_order(policy, where=where)
         return policy
 
@@ -276,8 +228,3 @@ class CoordinatorConfig(BrokerConfig):
         if not isinstance(value, dict):
             raise ConfigError(f"policy_file {self.policy_file}: got {type(value).__name__}, expected names and values")
         return value
-
-
-def _threshold_ranges() -> dict[str, tuple[float, float]]:
-    known = {key: catalogue()[names[0]] for key, names in _THRESHOLDS.items()}
-    return {key: (of.low, of.high) for key, of in known.items() if of.low is not None and of.high is not None}

@@ -1,4 +1,4 @@
-"""What the fields of messages and of shared memory may hold, declared in their types: `Annotated[int, Range(0, 9)]`.
+"""What fields of messages, shared memory and configurations may hold, in their types: `Annotated[int, Range(0, 9)]`.
 
 Decoding enforces the bounds: `codec.py` hands them to msgspec, `violation` checks what came as JSON through shared
 memory. So what passes is a value that arithmetic, arrays of int64 and encoders take without another look. A test
@@ -16,6 +16,7 @@ MESSAGE_VERSION = 1
 INT63_MAX = (1 << 63) - 1
 STEP_MAX = (1 << 62) - 1
 FLAGS_MAX = (1 << 32) - 1
+PORT_MAX = 65535
 
 
 @dataclass(frozen=True, slots=True)

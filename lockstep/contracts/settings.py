@@ -1,15 +1,16 @@
 """From configuration file, environment and flags to one frozen dataclass per service.
 
-A service's configuration is a frozen keyword-only dataclass with defaults. Sources are applied in order, the later
-one wins: file, environment (`LOCKSTEP_EXPORTER_BATCH_SECONDS` for `batch_seconds` of the exporter), flags. Nothing else
+A service's configuration is a frozen keyword-only dataclass with defaults. The annotation of a number holds its range
+(`Annotated[int, Range(0, 65535)]`), the docstring below a key describes it. Sources are applied in order, the later one
+wins: file, environment (`LOCKSTEP_EXPORTER_BATCH_SECONDS` for `batch_seconds` of the exporter), flags. Nothing else
 reads the environment.
 """
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
+from lockstep.contracts.bounds import Range, unannotated
 from lockstep.contracts.errors import ConfigError
 
 C = TypeVar("C")
@@ -34,7 +35,7 @@ def build_config(
     ConfigError
         An unknown key (the nearest known one is named) or a value of another type.
     """
-    known = {field.name: field.type for field in fields(form)}  # type: ignore[arg-type]
+    known = get_type_hints(form)
     values: dict[str, Any] = {}
     for key, value in (file or {}).items():
         values[key] = _typed(_known(key, known, file_name), known, value, f"{file_name}: {key}")
@@ -45,6 +46,26 @@ def build_config(
     for key, text in (flags or {}).items():
         values[key] = _from_text(_known(key, known, "--set"), known, text, f"--set {key}")
     return form(**values)
+
+
+def ranges_of(form: type) -> dict[str, Range]:
+    """Return the range of each key that has one."""
+    bounds = {key: unannotated(hint)[1] for key, hint in get_type_hints(form, include_extras=True).items()}
+    return {key: bound for key, bound in bounds.items() if isinstance(bound, Range)}
+
+
+def check_ranges(config: object) -> None:
+    """Check that every number of a configuration is within its range.
+
+    Raises
+    ------
+    ConfigError
+        The first that is not, by key.
+    """
+    for key, bound in ranges_of(type(config)).items():
+        value = getattr(config, key)
+        if not bound.low <= value <= bound.high:
+            raise ConfigError(f"{key}: got {value}, expected {bound.low:g} to {bound.high:g}")
 
 
 def _known(key: str, known: Mapping[str, Any], where: str) -> str:

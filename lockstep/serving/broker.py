@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from lockstep.contracts.bounds import PORT_MAX, Range
 from lockstep.contracts.errors import ConfigError
 
-_PORT_MAX = 65535
 _FILES = ("broker_password_file", "broker_ca_file", "broker_cert_file", "broker_key_file")
 
 
@@ -15,7 +16,7 @@ class BrokerConfig:
 
     broker_host: str = "127.0.0.1"
     """MQTT broker's host name or address; it must speak MQTT 5."""
-    broker_port: int = 1883
+    broker_port: Annotated[int, Range(1, PORT_MAX)] = 1883
     """MQTT broker's TCP port; 8883 by custom with TLS."""
     broker_username: str = ""
     """User at the broker; empty: anonymous."""
@@ -30,7 +31,7 @@ class BrokerConfig:
 
 
 def check_broker(config: BrokerConfig) -> None:
-    """Check what both configurations share.
+    """Check what both configurations share; ranges are checked with the other keys' (`settings.check_ranges`).
 
     Raises
     ------
@@ -39,8 +40,6 @@ def check_broker(config: BrokerConfig) -> None:
     """
     if not config.broker_host:
         raise ConfigError("broker_host: got '', expected a host name or address")
-    if not 1 <= config.broker_port <= _PORT_MAX:
-        raise ConfigError(f"broker_port: got {config.broker_port}, expected 1 to {_PORT_MAX}")
     for key in _FILES:
         name = getattr(config, key)
         if name and not Path(name).is_file():

@@ -10,6 +10,8 @@ import urllib.request
 
 import pytest
 
+from tests.support.policy_file import policy_file
+
 COMMAND = [sys.executable, "-m", "lockstep.cli.main", "coordinator", "--config"]
 
 
@@ -49,13 +51,14 @@ def test_a_hangup_reads_the_configuration_again(config):
     """What can change does, what cannot is named, a wrong file is reported and survived; the end is as always."""
     service = Service(config)
     port = service.wait_for(r"coordinator on http://127\.0\.0\.1:(\d+)/").group(1)
-    config.write_text(config.read_text().replace("broker_port: 1", "broker_port: 2") + "slow_floor_ratio: 0.1\n")
+    policy = policy_file(config.parent, {"excess.floor_ratio": 0.1})
+    config.write_text(config.read_text().replace("broker_port: 1", "broker_port: 2") + f"policy_file: {policy}\n")
     os.kill(service.process.pid, signal.SIGHUP)
     service.wait_for(r"policy of all runs: excess\.floor_ratio: 0\.025 -> 0\.1, by SIGHUP")
     service.wait_for(r"reload by SIGHUP: broker_port need a restart")
-    config.write_text("slow_flor_ratio: 0.1\n")
+    config.write_text("policy_fil: x\n")
     os.kill(service.process.pid, signal.SIGHUP)
-    service.wait_for(r"nearest known key is 'slow_floor_ratio'.*the previous configuration stays in force")
+    service.wait_for(r"nearest known key is 'policy_file'.*the previous configuration stays in force")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
         assert "lockstep_coordinator_config_last_reload_successful 0.0" in response.read().decode()
     assert service.end() == 0

@@ -25,6 +25,7 @@ from tests.support.alert_loop import (
     quick_routes,
     scrape_jobs,
 )
+from tests.support.policy_file import policy_file
 from tests.support.servers import get_json, mosquitto, wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
@@ -94,7 +95,8 @@ class Pair:
     @staticmethod
     def _coordinator(folder, name, port):
         settings = {"name": name, "broker_port": port, "state_directory": folder / f"state-{name}"}
-        settings |= {"domains": f"dp={NODES * RANKS_PER_NODE}", "recover_steps": 20, "profile_cooldown_seconds": 1}
+        policy = policy_file(folder, {"run.recover_steps": 20, "profile.cooldown_seconds": 1})
+        settings |= {"domains": f"dp={NODES * RANKS_PER_NODE}", "policy_file": policy}
         return Service("coordinator", f"coordinator-{name}", folder, settings)
 
     def value(self, name, metric):

@@ -129,14 +129,22 @@ def test_values_reach_the_service_as_they_were_set():
     """Whole numbers beyond a million, shares, truth and text arrive as such; so do thresholds."""
     values = {
         "coordinator": {
-            "config": {"record_quota_bytes": 5_000_000_000, "slow_floor_ratio": 0.0125, "profiling_enabled": False},
+            "config": {
+                "record_quota_bytes": 5_000_000_000,
+                "notify_min_devices_lost": 0.0125,
+                "evidence_from_nodes": True,
+            },
         },
         "exporter": {"config": {"tick_seconds": 0.05, "spool_max_bytes": 1 << 33}},
     }
     items = render(values)
     written = yaml.safe_load(pick(items, "ConfigMap", "-coordinator")["data"]["coordinator.yaml"])
     config = build_config(CoordinatorConfig, file=written, prefix="NONE_")
-    assert (config.record_quota_bytes, config.slow_floor_ratio, config.profiling_enabled) == (5 * 10**9, 0.0125, False)
+    assert (config.record_quota_bytes, config.notify_min_devices_lost, config.evidence_from_nodes) == (
+        5 * 10**9,
+        0.0125,
+        True,
+    )
     exporter = yaml.safe_load(pick(items, "ConfigMap", "-exporter")["data"]["exporter.yaml"])
     assert (exporter["tick_seconds"], exporter["spool_max_bytes"]) == (0.05, 1 << 33)
 

@@ -16,6 +16,7 @@ import yaml
 from lockstep.cli.main import main
 from tests.end_to_end.fake_nodes import FakeNodes
 from tests.support import servers
+from tests.support.policy_file import policy_file
 from tests.support.routes import to_webhook
 from tests.support.servers import PATIENCE_S, free_port, get_json, mosquitto, running, wait_ready, wait_until
 
@@ -158,7 +159,8 @@ def live_loop(folder, server):
             root.mkdir()
             places = {"node": f"n{node}", "root": root, "spool_directory": folder / f"spool{node}"}
             started.append(enter(lockstep(folder, broker.port, "exporter", **quick, **places)))
-        judge = {"domains": f"dp={NODES * RANKS_PER_NODE}", "profiling_enabled": "false", "recover_steps": 20}
+        policy = policy_file(folder, {"profile.enabled": "false", "run.recover_steps": 20})
+        judge = {"domains": f"dp={NODES * RANKS_PER_NODE}", "policy_file": policy}
         started.append(enter(lockstep(folder, broker.port, "coordinator", **judge)))
         for process, url, log in started:
             wait_ready(f"{url}/-/ready", process, log)

@@ -10,11 +10,11 @@ import yaml
 
 from alerts import rules
 from alerts.overrides import overrides_schema, threshold_schema
-from coordinator.settings import config as coordinator_config
 from coordinator.settings.thresholds import PolicyThreshold, catalogue
-from exporter import config as exporter_config
+from lockstep.cli.chart.blocks import FORMS
 from lockstep.cli.chart.values import Value, read_values
 from lockstep.contracts.metrics import LEVELS
+from lockstep.contracts.settings import ranges_of
 
 Schema = dict[str, Any]
 
@@ -150,11 +150,9 @@ def _by_kind(name: str, default: Any) -> Schema:
 def _service_key(path: str, default: Any) -> Schema | None:
     """Return what is known of a service's own key, of a threshold of the alerts, or of the coordinator's policy."""
     owner, _, key = path.rpartition(".")
-    if owner == "exporter.config":
-        return _range(exporter_config._RANGES.get(key), default)  # noqa: SLF001  (the one place that knows them)
-    if owner == "coordinator.config":
-        ranges = coordinator_config._RANGES | coordinator_config._threshold_ranges()  # noqa: SLF001
-        return _range(ranges.get(key), default)
+    if owner in ("exporter.config", "coordinator.config"):
+        bound = ranges_of(FORMS[owner]).get(key)
+        return None if bound is None else _range(bound.low, bound.high, default)
     if owner == "prometheusRule.thresholds":
         return threshold_schema(key)
     if path == "coordinator.policy":
@@ -163,9 +161,8 @@ def _service_key(path: str, default: Any) -> Schema | None:
     return None
 
 
-def _range(limits: tuple[float, float] | None, default: Any) -> Schema | None:
-    kind = "integer" if isinstance(default, int) else "number"
-    return None if limits is None else {"type": kind, "minimum": limits[0], "maximum": limits[1]}
+def _range(low: float, high: float, default: Any) -> Schema:
+    return {"type": "integer" if isinstance(default, int) else "number", "minimum": low, "maximum": high}
 
 
 def _threshold(threshold: PolicyThreshold) -> Schema:
@@ -173,4 +170,4 @@ def _threshold(threshold: PolicyThreshold) -> Schema:
         return {"type": "boolean"}
     if isinstance(threshold.default, tuple):
         return _WORDS
-    return _range((threshold.low or 0.0, threshold.high or 0.0), threshold.default) or {}
+    return _range(threshold.low or 0.0, threshold.high or 0.0, threshold.default)

@@ -12,6 +12,7 @@ from lockstep.contracts.errors import ConfigError
 from tests.coordinator.scenarios import Scenario, generate
 from tests.coordinator.test_runs import names, play
 from tests.coordinator.web import FAULTY, Site, ask, get
+from tests.support.policy_file import policy_file
 
 POLICY = "/api/v1/policy"
 OF_JOB = "/api/v1/runs/job/policy"
@@ -197,14 +198,15 @@ async def test_what_cannot_be_kept_is_not_put_into_force(site, monkeypatch):
     assert site.control.policy() == Policy()
 
 
-async def test_a_reload_reports_what_it_applied_and_what_needs_a_restart(site, token_file):
+async def test_a_reload_reports_what_it_applied_and_what_needs_a_restart(site, token_file, tmp_path):
     """Thresholds and degrees take effect; ports are named and stay."""
+    file = policy_file(tmp_path, {"excess.floor_ratio": 0.1})
     site.reread = lambda: CoordinatorConfig(
-        api_token_file=token_file, slow_floor_ratio=0.1, http_port=1, runbook_base_url="http://x"
+        api_token_file=token_file, policy_file=file, http_port=1, runbook_base_url="http://x"
     )
     status, answer = await ask(site, "POST", "/-/reload")
     assert status == 200
-    assert set(answer["applied"]) == {"slow_floor_ratio", "runbook_base_url"}
+    assert set(answer["applied"]) == {"policy_file", "runbook_base_url"}
     assert answer["needs_restart"] == ["http_port"]
     assert [change["name"] for change in answer["changed"]] == ["excess.floor_ratio"]
     assert site.runs.by_name["job"].policy.excess.floor_ratio == 0.1

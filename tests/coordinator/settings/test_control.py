@@ -5,12 +5,13 @@ import pytest
 from coordinator.settings.config import LIVE_KEYS, CoordinatorConfig
 from coordinator.settings.control import Control, Settings
 from coordinator.settings.policy import Policy
+from coordinator.settings.thresholds import apply
 from lockstep.contracts.errors import ConfigError
 
 
-def settings(token="", **values):
-    config = CoordinatorConfig(**values)
-    return Settings(config=config, policy=config.policy(), token=token)
+def settings(token="", thresholds=None, **values):
+    """Return a configuration whose policy file holds `thresholds`."""
+    return Settings(config=CoordinatorConfig(**values), policy=apply(Policy(), thresholds or {}), token=token)
 
 
 def control(kept=None, **values):
@@ -27,7 +28,7 @@ def described(made, name, run=""):
 
 def test_the_later_layer_wins_and_names_its_origin():
     """Default, configuration, all runs, one run."""
-    made = control(slow_floor_ratio=0.05)
+    made = control(thresholds={"excess.floor_ratio": 0.05})
     name = "excess.floor_ratio"
     assert described(made, "run.recover_steps")["source"] == "default"
     assert (described(made, name)["value"], described(made, name)["source"]) == (0.05, "file")
@@ -103,9 +104,9 @@ def test_reconfiguring_applies_what_it_can_and_names_the_rest():
     """Ports stay, degrees and thresholds change, what was reported over HTTP goes before both."""
     made = control(http_port=1234)
     put(made, {"run.recover_steps": 30})
-    new = settings("new", http_port=5678, domains="dp=8", slow_floor_ratio=0.1, recover_steps=20)
+    new = settings("new", {"excess.floor_ratio": 0.1, "run.recover_steps": 20}, http_port=5678, domains="dp=8")
     done = made.reconfigure(new, who="a test", now_s=200.0)
-    assert set(done.applied) == {"domains", "slow_floor_ratio", "recover_steps"}
+    assert set(done.applied) == {"domains"}
     assert done.needs_restart == ("http_port",)
     assert [(change.name, change.after) for change in done.changes] == [("excess.floor_ratio", 0.1)]
     assert (made.config.http_port, made.config.domains, made.token) == (1234, "dp=8", "new")
@@ -119,7 +120,7 @@ def test_a_configuration_that_changes_over_http_contradict_is_refused_whole():
     put(made, {"run.lost_keep_seconds": 100.0})
     before = made.config
     with pytest.raises(ConfigError, match=r"run.lost_seconds"):
-        made.reconfigure(settings(lost_seconds=200.0), who="a test", now_s=200.0)
+        made.reconfigure(settings(thresholds={"run.lost_seconds": 200.0}), who="a test", now_s=200.0)
     assert made.config is before
     assert made.policy().run.lost_seconds == Policy().run.lost_seconds
     assert made.reload_unix_s == 100.0

@@ -8,8 +8,6 @@ import pytest
 
 from coordinator.runtime import Coordinator
 from coordinator.settings.config import CoordinatorConfig
-from coordinator.settings.control import Control
-from coordinator.settings.reload import read_settings
 from lockstep.cli.services_command import read_config
 from lockstep.contracts.errors import ConfigError
 from tests.coordinator.conftest import running, until
@@ -27,7 +25,7 @@ def files(tmp_path):
     """Return a configuration file and the policy file that it names."""
     config, policy = tmp_path / "coordinator.yaml", tmp_path / "policy.yaml"
     policy.write_text("excess.floor_ratio: 0.05\ndetectors.hang: false\n")
-    config.write_text(f"policy_file: {policy}\nrecover_steps: 20\n")
+    config.write_text(f"policy_file: {policy}\nruns_max: 20\n")
     return config, policy
 
 
@@ -39,8 +37,8 @@ async def test_both_files_are_read_again(files):
     await site.reloader.reload("a test")
     assert site.control.policy().excess.floor_ratio == 0.05
     assert not site.runs.by_name["job"].policy.detectors.hang
-    policy.write_text("excess.floor_ratio: 0.1\nscope.runs: [prod-*]\n")
-    config.write_text(config.read_text().replace("recover_steps: 20", "recover_steps: 30"))
+    policy.write_text("excess.floor_ratio: 0.1\nrun.recover_steps: 30\nscope.runs: [prod-*]\n")
+    config.write_text(config.read_text().replace("runs_max: 20", "runs_max: 30"))
     done = await site.reloader.reload("a test")
     assert [change.name for change in done.changes] == [
         "excess.floor_ratio",
@@ -48,7 +46,7 @@ async def test_both_files_are_read_again(files):
         "detectors.hang",
         "scope.runs",
     ]
-    assert done.applied == ("recover_steps",)
+    assert done.applied == ("runs_max",)
     assert site.runs.by_name["job"].machine.tracker.policy.recover_steps == 30
     site.store.close()
 
@@ -56,8 +54,8 @@ async def test_both_files_are_read_again(files):
 @pytest.mark.parametrize(
     ("name", "text", "named"),
     [
-        ("coordinator.yaml", "recover_stepz: 3", "nearest known key is 'recover_steps'"),
-        ("coordinator.yaml", "recover_steps: 0", "recover_steps: got 0"),
+        ("coordinator.yaml", "runs_maxx: 3", "nearest known key is 'runs_max'"),
+        ("coordinator.yaml", "runs_max: 0", "runs_max: got 0"),
         ("coordinator.yaml", "policy_file: /nowhere", "/nowhere"),
         ("coordinator.yaml", "[", "coordinator.yaml"),
         ("policy.yaml", "excess.flor_ratio: 0.1", "nearest is 'excess.floor_ratio'"),
@@ -92,14 +90,6 @@ def test_the_example_of_a_policy_file_is_valid():
     assert config.policy().scope.runs == ("prod-*", "pretrain-*")
 
 
-def test_a_policy_file_goes_before_the_keys_of_the_configuration(files):
-    """It is the more specific of the two."""
-    _, policy = files
-    config = CoordinatorConfig(policy_file=str(policy), slow_floor_ratio=0.2, recover_steps=30)
-    made = Control(read_settings(config), {}, 0.0)
-    assert (made.policy().excess.floor_ratio, made.policy().run.recover_steps) == (0.05, 30)
-
-
 async def test_a_running_coordinator_reloads_and_shows_it_in_its_metrics(files):
     """The metrics of Prometheus's own convention, and the count of changes."""
     config, policy = files
@@ -117,5 +107,5 @@ async def test_a_running_coordinator_reloads_and_shows_it_in_its_metrics(files):
         ):
             text = await response.text()
     assert f"{prefix}config_last_reload_successful 0.0" in text
-    assert f'{prefix}policy_changes_total{{source="file"}} 3.0' in text
+    assert f'{prefix}policy_changes_total{{source="file"}} 2.0' in text
     assert f"{prefix}config_last_reload_success_timestamp_seconds 1" in text
