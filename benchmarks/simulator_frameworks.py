@@ -166,5 +166,6 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "torchtitan, further runs: AsyncTP": _TORCHTITAN_ASYNC,
     "NeMo 24.07, H100, FP8": _NEMO,
     "Megatron-Bridge, H100, FP8": _BRIDGE,
+    "Megatron-Bridge, B200, FP8": _BRIDGE,
     "Megatron-Bridge, H100, FP8, experts": replace(_BRIDGE, overlap_tensor=False, expert_tp=1),
 }

@@ -1,8 +1,11 @@
 """Software that a specification names: kernels of attention, a fused loss, dropout, and PyTorch without compilation."""
 
+from dataclasses import replace
+
 import pytest
 
-from lockstep.simulator.hardware.clusters import H100
+from lockstep.contracts.errors import ConfigError, MalformedError
+from lockstep.simulator.hardware.clusters import A100, B200, H100, H200, MI300X, V100
 from lockstep.simulator.lowering.costs import OperatorCost, operator_seconds
 from lockstep.simulator.models.transformers import gpt
 from lockstep.simulator.spec import load_spec
@@ -29,6 +32,34 @@ def test_kernels_of_attention_are_ordered_as_measured():
     steps_s = [job(device=f"attention_kernel: {name}").step_seconds for name in names]
     assert steps_s == sorted(steps_s, reverse=True)
     assert job().step_seconds == steps_s[1]
+
+
+@pytest.mark.parametrize(
+    ("device", "kernel", "forward", "backward"),
+    [
+        (A100, None, 156, 156),
+        (H100, None, 284, 287),
+        (H100, "cudnn", 451, 467),
+        (H200, "flash_attention_3", 513, 505),
+        (B200, None, 1418, 1209),
+        (B200, "flash_attention_2", 362, 347),
+        (MI300X, None, 551, 433),
+    ],
+)
+def test_fused_attention_reaches_what_was_measured(device, kernel, forward, backward):
+    """TFLOP/s with a causal mask, 128 features a head and 8,192 tokens, by kernel, the device's usual one if None."""
+    speed = replace(device, attention_kernel=kernel).attention_speed
+    reached = [device.reached_flops_per_second * share / 1e12 for share in (speed.forward, speed.backward)]
+    assert reached == pytest.approx([forward, backward], rel=2e-3)
+
+
+def test_a_kernel_without_a_measurement_on_the_device_is_refused():
+    """Version 3 of FlashAttention does not run on B200: line and kernels that are known; V100 has none at all."""
+    with pytest.raises(MalformedError, match=r"line 4.*flash_attention_3.*cudnn, flash_attention_4, flash_attention_2"):
+        job(device="name: B200, attention_kernel: flash_attention_3")
+    with pytest.raises(ConfigError, match=r"B200.*expected one of cudnn"):
+        _ = replace(B200, attention_kernel="flash_attention_3").attention_speed
+    assert replace(V100, attention_kernel="cudnn").attention_speed is None
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_a_ring_hides_its_transfers_behind_parts_of_attention():
     assert [each.transfer.kind for each in back] == ["all_gather", "reduce_scatter"] * 2
     assert {each.transfer.volume_bytes for each in back} == {volume_bytes}
     # Attention's backward pass has 2.5 times the work of its forward pass, at the speed of its own.
-    attention = CLUSTER.device.attention
+    attention = CLUSTER.device.attention_speed
     ratio = 2.5 * attention.forward / attention.backward
     assert back[0].hides_s == pytest.approx(ratio * round_.hides_s * 4 / 3 / 2, rel=0.05)
 
@@ -114,7 +114,7 @@ def test_a_ring_costs_its_copies_where_links_cost_nothing():
     tree = preset(LLAMA, Degrees(cp=4, dp=2))
 
     def step_s(exchange, **device):
-        cluster = free.with_device(launch_s=0.0, attention=None, **device)
+        cluster = free.with_device(launch_s=0.0, attention=(), **device)
         options = Options(context=ContextParallelism(exchange=exchange))
         return simulate(tree, cluster, batch=2, options=options).step_seconds
 
@@ -138,7 +138,7 @@ def test_contiguous_parts_of_a_causal_sequence_wait_for_the_last():
     # Two layers of half of 4 s^2 h FLOPs a sample, 4 samples a rank, each sample over 4 ranks.
     flops = 2 * 0.5 * 4 * 4096**2 * 1024 * 4 / 4
     assert slow_s - even_s == pytest.approx(
-        0.75 * flops / (device.reached_flops_per_second * device.attention.forward), rel=0.05
+        0.75 * flops / (device.reached_flops_per_second * device.attention_speed.forward), rel=0.05
     )
 
 

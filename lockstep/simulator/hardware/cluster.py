@@ -33,27 +33,19 @@ def joined_seconds(*bounds_s: float) -> float:
     return float(sum(bound_s**_SHARPNESS for bound_s in bounds_s) ** (1 / _SHARPNESS))
 
 
+FLASH_1, FLASH_2, FLASH_3, FLASH_4 = (f"flash_attention_{version}" for version in (1, 2, 3, 4))
+CUDNN, AITER = "cudnn", "aiter"
+ATTENTION_KERNELS = (FLASH_1, FLASH_2, FLASH_3, FLASH_4, CUDNN, AITER)
+"""Kernels of fused attention that a specification can name; each device has the speeds of those that are measured."""
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionSpeed:
-    """Speed of fused attention, forward and backward, by the FLOPs that it executes, relative to another speed."""
+    """Speed of a kernel of fused attention, by the FLOPs that it executes, relative to that of a full wave."""
 
+    kernel: str
     forward: float
     backward: float
-
-
-FLASH_1, FLASH_2, FLASH_3, CUDNN = "flash_attention_1", "flash_attention_2", "flash_attention_3", "cudnn"
-ATTENTION_KERNELS: Mapping[str, AttentionSpeed] = {
-    FLASH_1: AttentionSpeed(forward=0.40 / 0.50, backward=0.30 / 0.50),
-    FLASH_2: AttentionSpeed(forward=1.0, backward=1.0),
-    FLASH_3: AttentionSpeed(forward=602 / 333, backward=559 / 318),
-    CUDNN: AttentionSpeed(forward=529 / 333, backward=518 / 318),
-}
-"""Kernels of fused attention, and what they reach of a device's `attention`, which is FlashAttention 2's.
-
-On A100 version 1 reaches 30 to 50 % of the peak in forward and 25 to 35 % in backward (Dao 2023, arXiv 2307.08691,
-section 1), of which the middle counts, against the 50 % of version 2; other devices are taken to be alike. Version 3
-and cuDNN 9 are those of H100: TFLOP/s with 128 features a head and 8,192 tokens, forward with a causal mask (Shah et
-al. 2024, arXiv 2407.08608, figures 5 and 6)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +55,9 @@ class Device:
     An operator takes about the longest of its arithmetic and its memory traffic, each at its efficiency; the host needs
     `launch_s` to issue each, and goes ahead of the device. With a `tiling` products take the time of whole waves of
     tiles, of which `matrix_efficiency` is the share of the peak that a full one reaches; without, half of
-    `matrix_efficiency` is reached by a product of `half_flops`: small ones fill a device badly. `attention` is the
-    speed of fused attention by the kernel FLASH_2 relative to that of a full wave, whose clocks and power it shares;
-    equal to it where None. `attention_kernel` is one of ATTENTION_KERNELS; `fp8_flops_per_second` is the peak of FP8
+    `matrix_efficiency` is reached by a product of `half_flops`: small ones fill a device badly. `attention` has the
+    speeds of kernels of fused attention, which share clocks and power with products, the usual kernel first; without
+    any it is as fast as a full wave. `attention_kernel` names another one; `fp8_flops_per_second` is the peak of FP8
     products, of which they reach `fp8_share` times what others reach of theirs, in backward `fp8_backward_share` of
     that, where libraries add in single precision. If `launch_blocking`, the host issues an operator when the one before
     has ended (CUDA_LAUNCH_BLOCKING=1), so that `launch_s` comes on top.
@@ -85,8 +77,8 @@ class Device:
     launch_s: float = 0.0
     overlap_factor: float = 0.0
     tiling: Tiling | None = None
-    attention: AttentionSpeed | None = None
-    attention_kernel: str = FLASH_2
+    attention: tuple[AttentionSpeed, ...] = ()
+    attention_kernel: str | None = None
     fp8_flops_per_second: float | None = None
     fp8_share: float = 1.0
     fp8_backward_share: float = 1.0
@@ -105,6 +97,23 @@ class Device:
     def reached_flops_per_second(self) -> float:
         """What large products reach of the peak."""
         return self.flops_per_second * self.matrix_efficiency
+
+    @property
+    def attention_speed(self) -> AttentionSpeed | None:
+        """The speed of the kernel of fused attention; None where none is known of the device.
+
+        Raises
+        ------
+        ConfigError
+            `attention_kernel` is none of those that are known of the device.
+        """
+        if not self.attention or self.attention_kernel is None:
+            return next(iter(self.attention), None)
+        for speed in self.attention:
+            if speed.kernel == self.attention_kernel:
+                return speed
+        known = ", ".join(speed.kernel for speed in self.attention)
+        raise ConfigError(f"attention kernel of {self.name}: got {self.attention_kernel}, expected one of {known}")
 
     def arithmetic_seconds(self, flops: float, launches: float = 1.0, shapes: Sequence[Shape] = ()) -> float:
         """Return the time of `flops` that come as products of `shapes`, or as `launches` of unknown shape."""

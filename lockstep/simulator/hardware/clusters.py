@@ -1,9 +1,10 @@
 """Clusters by name: the papers' and the usual. Peaks are vendors' dense figures, efficiencies come from measurements.
 
-The efficiencies of V100, A100 and H100 come from the operator times of tests/simulator/data/operators.csv, each with
-its source: `matrix_efficiency` is that of the largest product of each device, for training is a sustained load, under
-which clocks fall, with operands distributed as training's where a source states them; the tiling is what the shapes
-in their table show. Nothing here but the host's time is fitted to steps of training. Bandwidths are one direction's.
+The efficiencies of V100, A100, H100, B200 and MI300X come from the operator times of
+tests/simulator/data/operators.csv, each with its source: `matrix_efficiency` is that of the largest product of each
+device, for training is a sustained load, under which clocks fall, with operands distributed as training's where a
+source states them; the tiling is what the shapes in their table show. Nothing here but the host's time is fitted to
+steps of training. Bandwidths are one direction's.
 Latencies and bus bandwidths of NVLink are fits to published all-reduce times (vTrain's tables, messages of 16 MB and
 more); H100's and the networks' are what the maintainers of NCCL give; the others are data-sheet figures with no latency
 known.
@@ -13,7 +14,18 @@ from dataclasses import replace
 from typing import TypedDict
 
 from lockstep.contracts.peaks import peak_flops_per_second
-from lockstep.simulator.hardware.cluster import AttentionSpeed, Cluster, Device, Level
+from lockstep.simulator.hardware.cluster import (
+    AITER,
+    CUDNN,
+    FLASH_1,
+    FLASH_2,
+    FLASH_3,
+    FLASH_4,
+    AttentionSpeed,
+    Cluster,
+    Device,
+    Level,
+)
 from lockstep.simulator.hardware.collectives import Link
 from lockstep.simulator.hardware.intracard import SUNWAY
 from lockstep.simulator.hardware.products import Tiling
@@ -28,11 +40,19 @@ def _peak(name: str, dtype: str) -> float:
     return peak
 
 
+def _attention(reached_tflops: float, **kernels: tuple[float, float]) -> tuple[AttentionSpeed, ...]:
+    """Return the speeds of kernels of fused attention from TFLOP/s, forward and backward, and those of a full wave."""
+    return tuple(
+        AttentionSpeed(kernel, forward / reached_tflops, backward / reached_tflops)
+        for kernel, (forward, backward) in kernels.items()
+    )
+
+
 _FP32_EFFICIENCY = 0.8
 """What large single-precision products reach of the peak at boost clock; not measured on these clusters. Between 0.5
 and 0.8 the order of Proteus's table V on HC2 does not depend on it."""
 _MEMORY_EFFICIENCY = 0.77
-"""What an element-wise operator of PyTorch gets of an A100's memory. No measurement of V100 or H100 with a source that
+"""What an element-wise operator of PyTorch gets of an A100's memory. No measurement of other devices with a source that
 could be checked was found; they are taken to be alike."""
 _LAUNCH_S = 88e-6
 """The host's time to issue an operator of a model: a kernel or a few, views of tensors, and Python around them, while
@@ -99,8 +119,13 @@ A100 = Device(
         fill=256.0,
         unaligned_flops_per_second=_FP32_EFFICIENCY * _peak("A100", "fp32"),  # without tensor cores
     ),
-    # Dao 2023 (arXiv 2307.08691): 50 to 73 % of the peak; the lower end is that of short sequences with a causal mask.
-    attention=AttentionSpeed(forward=0.5 / 0.86, backward=0.5 / 0.86),
+    # Dao 2023 (arXiv 2307.08691): version 2 reaches 50 to 73 % of the peak, of which the lower end is that of short
+    # sequences with a causal mask; version 1 reaches 30 to 50 % forward and 25 to 35 % backward, of which the middle
+    # counts.
+    attention=_attention(
+        312 * 0.86,
+        **{FLASH_2: (312 * 0.5, 312 * 0.5), FLASH_1: (312 * 0.4, 312 * 0.3)},
+    ),
     **_PROCESS,
 )
 A100_FP32 = Device(
@@ -120,14 +145,65 @@ H100 = Device(
     memory_efficiency=_MEMORY_EFFICIENCY,
     launch_s=_LAUNCH_S,
     tiling=Tiling(multiprocessors=132, narrow_share=0.8),
-    # FlashAttention 2, causal mask, 128 features a head, 8,192 tokens (Dao-AILab/flash-attention, pull request 1791).
-    attention=AttentionSpeed(forward=284 / (989.5 * 0.70), backward=287 / (989.5 * 0.70)),
+    # Causal mask, 128 features a head, 8,192 tokens: version 2 by Dao-AILab/flash-attention, pull request 1791; the
+    # others relative to it by Shah et al. 2024 (arXiv 2407.08608, figures 5 and 6), version 1 as on A100.
+    attention=_attention(
+        989.5 * 0.70,
+        **{
+            FLASH_2: (284, 287),
+            FLASH_1: (284 * 0.4 / 0.5, 287 * 0.3 / 0.5),
+            FLASH_3: (284 * 602 / 333, 287 * 559 / 318),
+            CUDNN: (284 * 529 / 333, 287 * 518 / 318),
+        },
+    ),
     fp8_flops_per_second=_peak("H100", "fp8"),
     # 1,280 of 1,979 TFLOP/s, 720 of 989 in bf16 (SemiAnalysis, "MI300X vs H100 vs H200 Benchmark Part 1", 2024)
     fp8_share=(1280 / 1979) / (720 / 989.5),
     # Without fast accumulation, which Transformer Engine (_2X_ACC_DGRAD and _2X_ACC_WGRAD) and torchao
     # (use_fast_accum) have in forward only: it makes products 1.1 to 1.2 times as fast (pytorch/ao, issue 2377)
     fp8_backward_share=1 / 1.15,
+    **_PROCESS,
+)
+H200 = replace(H100, name="H200", memory_bytes_per_second=4800e9, memory_bytes=141 * _GIB)
+"""The die and the power of an H100 with other memory (data sheet). Both were measured at 720 TFLOP/s in bf16 and 1,280
+in FP8 (SemiAnalysis 2024, as for H100)."""
+B200 = Device(
+    name="B200",
+    flops_per_second=_peak("B200", "bf16"),
+    memory_bytes_per_second=7672e9,  # a bus of 7,680 bits (pytorch/ao, pull request 4002)
+    memory_bytes=180 * _GIB,
+    matrix_efficiency=0.63,
+    memory_efficiency=_MEMORY_EFFICIENCY,
+    launch_s=_LAUNCH_S,
+    tiling=Tiling(multiprocessors=148, narrow_share=0.7),
+    # Version 4 with a causal mask, 128 features a head, 8,192 tokens (Dao-AILab/flash-attention, pull request 2280).
+    # cuDNN is as fast in forward (1,071 and 1,079 TFLOP/s with 64 features, pull request 2605) and taken to be so in
+    # backward. Version 2 without a mask (meta-pytorch/tritonbench, pull request 171), in backward as much slower as
+    # with 64 features (329 and 343, Dao-AILab/flash-attention, issue 1589). Version 3 does not run.
+    attention=_attention(
+        2250 * 0.63,
+        **{CUDNN: (1418, 1209), FLASH_4: (1418, 1209), FLASH_2: (362, 362 * 329 / 343)},
+    ),
+    fp8_flops_per_second=_peak("B200", "fp8"),
+    # cuBLAS with a scale for each 32 elements (MXFP8) reaches 2,850 of 4,500 (triton-lang/triton, pull request 9044)
+    fp8_share=(2850 / 4500) / (1420 / 2250),
+    **_PROCESS,
+)
+MI300X = Device(
+    name="MI300X",
+    flops_per_second=_peak("MI300X", "bf16"),
+    memory_bytes_per_second=5300e9,
+    memory_bytes=192 * _GIB,
+    matrix_efficiency=0.51,
+    memory_efficiency=_MEMORY_EFFICIENCY,
+    launch_s=_LAUNCH_S,
+    tiling=Tiling(multiprocessors=304, narrow_share=0.9),  # the share is that of V100 and A100
+    # AITER's kernels with a causal mask, 128 features, 8,192 tokens, 64 heads and 8 of keys, batch 8, gradients of
+    # queries added in single precision (ROCm/aiter, op_tests/cpp/mha/README.md).
+    attention=_attention(1307.4 * 0.51, **{AITER: (551, 433)}),
+    fp8_flops_per_second=_peak("MI300X", "fp8"),
+    # 990 of 2,615 TFLOP/s, 620 of 1,307 in bf16 (SemiAnalysis, as above)
+    fp8_share=(990 / 2614.9) / (620 / 1307.4),
     **_PROCESS,
 )
 ASCEND = Device(name="Ascend", flops_per_second=256e12, memory_bytes_per_second=1200e9, memory_bytes=32 * _GIB)
@@ -157,6 +233,19 @@ _A100_NVLINK = Level(
 )
 _H100_NVLINK = Level(name="NVLink", fanout=8, link=Link(bytes_per_second=370e9, launch_s=20e-6), through=False)
 """Of 450 GB/s the protocol leaves 370 (a maintainer of NCCL, NVIDIA/nccl-tests, issue 212), without NVLink SHARP."""
+_B200_NVLINK = Level(name="NVLink", fanout=8, link=Link(bytes_per_second=18 * 40.1e9, launch_s=20e-6), through=False)
+"""NCCL counts 40.1 GB/s for each of 18 links of 50, as it counts 20.6 of 25 for H100 (NVIDIA/nccl, issue 1807), without
+NVLink SHARP."""
+_XGMI_BYTES_PER_SECOND = 48e9
+_MI300X_XGMI = Level(
+    name="xGMI",
+    fanout=8,
+    link=Link(bytes_per_second=7 * _XGMI_BYTES_PER_SECOND, launch_s=20e-6),
+    through=False,
+    measured={n: (Link(bytes_per_second=(n - 1) * _XGMI_BYTES_PER_SECOND, launch_s=20e-6),) for n in range(2, 9)},
+)
+"""Every pair of a node's devices has a link of its own, of whose 64 GB/s 48 can be used, so that a group of n has n - 1
+(AMD, "Understanding RCCL bandwidth and xGMI performance on AMD Instinct MI300X", 2025)."""
 _NETWORK_SHARE = 0.94
 """A card of 400 Gbit/s carries 46 to 48 GB/s (a maintainer of NCCL, NVIDIA/nccl-tests, issue 290)."""
 
@@ -221,6 +310,27 @@ def dgx_h100(nodes: int = 1, network_gbit: float = 3200) -> Cluster:
     )
 
 
+def dgx_h200(nodes: int = 1, network_gbit: float = 3200) -> Cluster:
+    """Return DGX H200s: NVLink and 8 cards a node."""
+    return Cluster(
+        name="DGX H200", device=H200, levels=(_H100_NVLINK, _network(nodes, network_gbit, 8, _NETWORK_SHARE))
+    )
+
+
+def dgx_b200(nodes: int = 1, network_gbit: float = 3200) -> Cluster:
+    """Return DGX B200s: NVLink of the fifth generation and 8 cards a node."""
+    return Cluster(
+        name="DGX B200", device=B200, levels=(_B200_NVLINK, _network(nodes, network_gbit, 8, _NETWORK_SHARE))
+    )
+
+
+def mi300x(nodes: int = 1, network_gbit: float = 3200) -> Cluster:
+    """Return nodes of 8 MI300X: a mesh of xGMI and 8 cards a node."""
+    return Cluster(
+        name="MI300X", device=MI300X, levels=(_MI300X_XGMI, _network(nodes, network_gbit, 8, _NETWORK_SHARE))
+    )
+
+
 def sunway_card() -> Cluster:
     """Return SW-IntraCC's card: four core groups of 15 GB on a ring; what a core group computes is not published."""
     group = Device(name="SW-AI core group", flops_per_second=1.0, memory_bytes_per_second=100e9, memory_bytes=15e9)
@@ -235,5 +345,8 @@ CLUSTERS = {
     "DGX V100": dgx_v100,
     "DGX A100": dgx_a100,
     "DGX H100": dgx_h100,
+    "DGX H200": dgx_h200,
+    "DGX B200": dgx_b200,
+    "MI300X": mi300x,
     "SW-AI": sunway_card,
 }

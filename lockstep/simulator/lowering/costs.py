@@ -6,7 +6,7 @@ products: what they move takes its time before or after the products and is not 
 
 from dataclasses import dataclass
 
-from lockstep.simulator.hardware.cluster import ATTENTION_KERNELS, Device, joined_seconds
+from lockstep.simulator.hardware.cluster import Device, joined_seconds
 from lockstep.simulator.hardware.products import Shape
 from lockstep.simulator.models.model import Operator, Precision
 
@@ -88,14 +88,14 @@ def _sequence_share(tokens: float) -> float:
 def _fused_attention_seconds(op: Operator, work: OperatorCost, device: Device) -> tuple[float, float]:
     flops = work.flops * op.executed_share * work.causal_factor
     backward_flops = flops * _FUSED_BACKWARD_RATIO
-    if device.attention is None:
+    speed = device.attention_speed
+    if speed is None:
         forward_s, backward_s = device.arithmetic_seconds(flops), device.arithmetic_seconds(backward_flops)
     else:
-        kernel = ATTENTION_KERNELS[device.attention_kernel]
         share = _sequence_share(op.dims["s"] / work.attention_kernels)
         reached = device.reached_flops_per_second * share
-        forward_s = flops / (reached * device.attention.forward * kernel.forward)
-        backward_s = backward_flops / (reached * device.attention.backward * kernel.backward)
+        forward_s = flops / (reached * speed.forward)
+        backward_s = backward_flops / (reached * speed.backward)
     moved_bytes = work.moved_bytes * (op.backward_ratio if op.backward_moves_ratio is None else op.backward_moves_ratio)
     return (
         device.memory_seconds(work.moved_bytes * op.separate_share)

@@ -85,12 +85,21 @@ def _by_levels(values: Mapping[str, Any], places: Places) -> Cluster:
 def _device(values: Mapping[str, Any], base: Device | None, places: Places) -> Device:
     given = {name: value for name, value in values.items() if value is not None and (name != "name" or value)}
     if base is not None:
-        return replace(base, **given)
+        return _with_known_kernel(replace(base, **given), places)
     for name in ("flops_per_second", "memory_bytes_per_second", "memory_bytes"):
         if name not in given:
             expected = f"a number, or the name of a known device: {nearest(values['name'], tuple(DEVICES))}"
             raise places.refuse(("cluster", "device", name), got="nothing", expected=expected)
     return Device(**({"name": "device"} | given))
+
+
+def _with_known_kernel(device: Device, places: Places) -> Device:
+    """Return `device`, whose kernel of attention has a speed on it, if it has any."""
+    known = [speed.kernel for speed in device.attention]
+    if known and device.attention_kernel not in (None, *known):
+        path = ("cluster", "device", "attention_kernel")
+        raise places.refuse(path, got=device.attention_kernel, expected=f"one of {', '.join(known)} with {device.name}")
+    return device
 
 
 def _level(values: Mapping[str, Any], index: int, places: Places) -> Level:

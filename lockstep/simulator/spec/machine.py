@@ -49,8 +49,8 @@ DEVICE = {
     ),
     "attention_kernel": optional(
         choice(
-            "kernel of fused attention, `flash_attention_2` if not given; `flash_attention_3` and `cudnn` are for H100",
-            tuple(ATTENTION_KERNELS),
+            "kernel of fused attention; the device's usual one if not given, and only one that was measured on it",
+            ATTENTION_KERNELS,
         )
     ),
     "launch_blocking": flag(

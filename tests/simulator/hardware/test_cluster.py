@@ -3,8 +3,11 @@ import pytest
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.hardware.cluster import Cluster, Device, Level, link_usage
-from lockstep.simulator.hardware.clusters import CLUSTERS, dgx_a100, hc1, hc2
+from lockstep.simulator.hardware.clusters import CLUSTERS, dgx_a100, hc1, hc2, mi300x
 from lockstep.simulator.hardware.collectives import Link
+from lockstep.simulator.models.transformers import gpt
+from lockstep.simulator.simulate import Options, compile_job
+from lockstep.simulator.strategy.preset import Degrees, preset
 
 DEVICE = Device(
     name="d", flops_per_second=100.0, memory_bytes_per_second=10.0, memory_bytes=1.0, launch_s=0.5, half_flops=50.0
@@ -99,3 +102,12 @@ def test_levels_multiply():
     assert cluster.size == 24
     assert len(cluster.links().capacity) == 24 + 6 + 3
     assert cluster.child_size(2) == 8
+
+
+@pytest.mark.parametrize(("members", "links"), [(2, 1), (4, 3), (8, 7)])
+def test_a_group_of_mi300x_has_the_links_between_its_members(members, links):
+    """A mesh of xGMI: of a device's 7 links of 48 GB/s a group uses those to its other members."""
+    tree = preset(gpt(layers=2, hidden=4096, heads=32, sequence=2048), Degrees(dp=members))
+    job = compile_job(tree, mi300x(), batch=members, options=Options(bucket_bytes=None))
+    (flow,) = {each for each in job.graph.flows if each.kind == "all_reduce"}
+    assert flow.alone == pytest.approx(links * 48e9)

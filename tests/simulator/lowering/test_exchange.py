@@ -13,7 +13,7 @@ from lockstep.simulator.simulate import Options, simulate
 from lockstep.simulator.strategy.preset import Degrees, preset
 
 CLUSTER = dgx_h100(4)
-DEVICE = replace(CLUSTER.device, launch_s=0.0, attention=None)
+DEVICE = replace(CLUSTER.device, launch_s=0.0, attention=())
 """A host that takes no time, and attention that takes as long in parts as whole."""
 LAYERS = 2
 LLAMA = llama(layers=LAYERS, hidden=1024, heads=16, kv_heads=8, sequence=4096, ffn=2816, vocabulary=32000)
@@ -116,5 +116,5 @@ def test_each_part_of_attention_is_as_slow_as_a_sequence_of_its_length():
     (during_s,) = {each.hides_s for each in transfers(part(RING, device).forward)}
     flops = 2 * 4096 * 4096 * 2 * 1024 / RANKS * 0.5
     share = (1 + 350 / 8192) / (1 + 350 / 1024)
-    reached = device.reached_flops_per_second * device.attention.forward * share
+    reached = device.reached_flops_per_second * device.attention_speed.forward * share
     assert during_s == pytest.approx(0.75 * flops / reached, rel=1e-3)
