@@ -49,6 +49,8 @@ _NOISY = Nature(noise=0.01, wander=0.005, stall_rate=1e-4, stall_again=0.3, cont
 _DOCUMENTS = Nature(documents=0.45)
 _EVALUATING = Disorder(evaluation_every=60, evaluation_rows=10)
 _EXPERTS = Nature(experts=0.5)
+_LOADING = Nature(loading=0.06)
+TENSOR = {size: tuple(shape for shape in shapes if "tp" in shape) for size, shapes in PLAIN.items()}
 Draw = Callable[[Layout, int, np.random.Generator], Sequence[Truth]]
 
 
@@ -165,6 +167,7 @@ FAULTS: dict[str, Make] = dict(
         _case("slow under documents", _ranks(COMPUTE, 0.1), SPARE, _DOCUMENTS),
         _case("slow under experts", _ranks(COMPUTE, 0.05), EXPERT, _EXPERTS, absent=("work",)),
         _case("slow under accumulation", _ranks(COMPUTE, 0.05), nature=Nature(accumulation=(8, 10)), absent=("work",)),
+        _case("slow where one rank a group loads", _ranks(COMPUTE, 0.05), TENSOR, _LOADING),
         _case("slow in context groups", _ranks(COMPUTE, 0.05), CONTEXT),
         _case("slow, noisy", _ranks(COMPUTE, 0.05), nature=_NOISY),
         _case("slow without a world", _ranks(COMPUTE, 0.05), has_world=False),
@@ -203,6 +206,7 @@ HEALTHY: dict[str, Make] = dict(
         _case("flat documents", shapes={8: ("dp=8",), 128: ("dp=128",), 1024: ("dp=1024",)}, nature=_DOCUMENTS),
         _case("experts", shapes=EXPERT, nature=_EXPERTS, disorder=_RESTART, absent=("work",)),
         _case("experts, tokens unknown", shapes=EXPERT, nature=_EXPERTS, absent=("work", "tokens")),
+        _case("one rank a group loads", shapes=TENSOR, nature=_LOADING, disorder=_RESTART),
         _case("accumulation", nature=Nature(accumulation=(8, 10, 9)), disorder=_RESTART, absent=("work",)),
         _case("gradual ramp", nature=Nature(ramp_rows=100), absent=("work",)),
         _case("gc on all", nature=Nature(gc_every=11), disorder=_RESTART),

@@ -54,6 +54,7 @@ class Nature:
     experts: float = 0.0  # share of compute that follows routed tokens
     expert_heat: float = 300.0  # concentration of the routing in one step: lower is more uneven
     accumulation: tuple[int, ...] = (8,)  # micro-batches, replica by replica in turn
+    loading: float = 0.0  # share of compute: what one rank of each tensor group reads for its group
     ramp_rows: int = 0  # the batch doubles gradually over so many rows, from row 40 on
     gc_every: int = 0  # on all ranks in the same step
     gc_seconds: float = 0.15

@@ -55,6 +55,9 @@ def draw(case: "Case", layout: "Layout", rng: np.random.Generator) -> Work:
         HOST: case.seconds * 0.05 * rng.lognormal(0, 0.06, shape),
         GC: case.seconds * 0.004 * rng.lognormal(0, 0.2, shape),
     }
+    if case.nature.loading:
+        reads_R = layout.place("tp") == 0
+        parts[DATA] += reads_R * (case.seconds * case.nature.loading * rng.lognormal(0, 0.18, shape))
     if case.nature.gc_every:
         at = np.arange(case.rows) % case.nature.gc_every == case.nature.gc_every - 1
         parts[GC][at] += case.nature.gc_seconds * rng.lognormal(0, 0.05, (int(at.sum()), shape[1]))

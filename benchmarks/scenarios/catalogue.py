@@ -40,6 +40,7 @@ _EXPERTS_HOT = Imbalance(expert_sigma=0.1)
 _ROUTED = Imbalance(routing_sigma=0.3)
 _SCALING = replace(RESTARTED, warm_up_scales=True)
 _LONG = replace(_SCALING, warm_up_ratio=2.0, warm_up_fade_steps=8.0)
+_LOADING = Imbalance(loader_ratio=0.05)
 _HALF_BANDWIDTH = 1.0  # a transfer takes as long again
 
 _WINDOWS = Imbalance(window_steps=(45, 70, 95, 120, 145, 170), flops_known=True)
@@ -94,6 +95,9 @@ FAULTS: dict[str, Make] = {
     **_named(slow, name="slow, sequences", ratio=0.10, imbalance=_SEQUENCE),
     **_named(slow, name="slow, sequences, pipelines", ratio=0.10, imbalance=_SEQUENCE, shapes=PIPELINES),
     **_named(slow, name="slow, experts", ratio=0.05, imbalance=_EXPERTS_HOT, shapes=EXPERTS),
+    **_named(slow, name="slow, one loader a group", ratio=0.05, imbalance=_LOADING),
+    **_named(slow, name="slow, one loader a group, pairs", ratio=0.05, imbalance=_LOADING, shapes=PAIRS),
+    **_named(slow, name="slow loader, one a group", ratio=0.05, imbalance=_LOADING, cause="data"),
     **_named(slow, name="slow, noisy", ratio=0.05, noise=NOISY),
     **{
         name: make
@@ -178,6 +182,8 @@ HEALTHY: dict[str, Make] = {
         healthy, name="a writer of half a minute", interruptions=replace(RESTARTED, writer_every=50, writer_ratio=70.0)
     ),
     **_named(healthy, name="last stage", shapes=PIPELINES, imbalance=Imbalance(last_stage=0.25)),
+    **_named(healthy, name="one loader a group", imbalance=_LOADING),
+    **_named(healthy, name="one loader a group, pairs", imbalance=_LOADING, shapes=PAIRS),
     **_named(healthy, name="sequences", imbalance=_SEQUENCE),
     **_named(healthy, name="experts", shapes=EXPERTS, imbalance=_EXPERTS_HOT),
     **_named(healthy, name="routed experts", shapes=EXPERTS, imbalance=_ROUTED),

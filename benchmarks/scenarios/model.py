@@ -72,6 +72,7 @@ def generate(scenario: Scenario) -> Recording:
             for name, sigma in SIGMAS.items()
         },
     }
+    parts["data"] += _loading(scenario, grid, rng)
     step_W, gap_W, flags = interrupt(scenario, parts, rng)
     for fault in scenario.faults:
         if fault.cause in COMPONENTS or fault.cause in PHASES:
@@ -210,6 +211,16 @@ def _imbalance(
         extra[begin:] += np.float32(imbalance.ramp_ratio)
     shape = (steps, int(np.prod(grid)))
     return load.reshape(shape) * np.float32(_TOKENS), extra.reshape(shape) * np.float32(scenario.compute)
+
+
+def _loading(scenario: Scenario, grid: tuple[int, int, int, int, int], rng: np.random.Generator) -> "Floats":
+    """Return the seconds in which the first rank of a tensor group reads what all of it works on, array (W, R)."""
+    imbalance, full = scenario.imbalance, (scenario.steps, *grid)
+    seconds = np.zeros(full, dtype=np.float32)
+    if imbalance.loader_ratio:
+        jitter = 1 + np.float32(imbalance.loader_sigma) * _normal(rng, full[:-1])
+        seconds[..., 0] = np.float32(imbalance.loader_ratio * scenario.own_seconds) * jitter
+    return seconds.reshape(scenario.steps, -1)
 
 
 def _windows(scenario: Scenario) -> "NDArray[np.float64]":

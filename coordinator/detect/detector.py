@@ -90,6 +90,7 @@ class Detector:
             rank_policy=policy.rank,
             work_policy=policy.work,
             place_R=places_of(topology, ranks),
+            hosts=self._hosts,
             attempt_steps=attempt_steps,
         )
         self._rank_findings = RankFindings(topology, ranks, self._slow_rank, self._hosts)

@@ -181,11 +181,12 @@ def less_work(parts: "Parts", shift_R: "NDArray[np.floating] | None") -> "Parts"
 
 
 class Explainer:
-    """Explains slow ranks of one layout; `replicas` is None where ranks share no batches."""
+    """Explains slow ranks of one layout; `replicas` is None where ranks share no batches, `places` where all differ."""
 
-    def __init__(self, stages: Groups, replicas: Groups | None) -> None:
+    def __init__(self, stages: Groups, replicas: Groups | None, places: Groups | None = None) -> None:
         self._stages = stages
         self._replicas = replicas
+        self._places = places
 
     def explain(
         self,
@@ -195,12 +196,14 @@ class Explainer:
         typical_P: "Parts",
         policy: "CausePolicy",
         *,
+        differs_R: "NDArray[np.bool_] | None" = None,
         slow_parts: "Callable[[int], Collection[str]]",
     ) -> dict[int, Explanation]:
         """Return the explanation of each slow rank by its column.
 
         `own` holds medians of the last steps; `typical_P` what steps of each stage used to consist of, the reference
-        where no healthy rank does the same work; `shares_R` marks the ranks that are slower than their own replica.
+        where no healthy rank does the same work; `shares_R` marks the ranks that are slower than their own replica,
+        `differs_R` those whose place has work of its own, which is no part of the excess.
         `slow_parts` returns of a column the parts in alarm by themselves, the largest excess first.
         """
         columns = np.flatnonzero(slow_R)
@@ -211,6 +214,9 @@ class Explainer:
             if name in typical_P:
                 healthy_P = np.where(np.isnan(healthy_P), typical_P[name], healthy_P)
             usual_R = self._stages.spread(healthy_P)
+            if self._places is not None and differs_R is not None and name != WAIT:
+                place_L = np.nan_to_num(self._places.median(healthy_R - usual_R))
+                usual_R = usual_R + self._places.spread(place_L) * differs_R
             if self._replicas is not None and shares_R.any() and name != WAIT:
                 shared_D = np.nan_to_num(self._replicas.median(healthy_R - usual_R))
                 usual_R = usual_R + self._replicas.spread(shared_D) * shares_R

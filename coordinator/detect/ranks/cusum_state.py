@@ -62,10 +62,12 @@ class CusumState:
         most_P: "Figures",
         policy: "ExcessPolicy",
         static_of: "Callable[[Places], Floats] | None" = None,
+        noise_factor_N: "Floats | None" = None,
     ) -> None:
         """Add one step: scores in sigmas less the slack, and the deviation itself, of which `most_P` counts at most.
 
-        `static_of` returns what some series always were, ratio; without it all were as their peers. Noise groups that
+        `static_of` returns what some series always were, ratio; without it all were as their peers. `noise_factor_N` is
+        how many times as noisy as its noise group each series is, None where all are alike. Noise groups that
         `warm_P` (None: all) does not mark add no score, series that `seen_N` does not mark add nothing.
         """
         bound_P = sigma_P * (max(policy.slack_sigmas, _SLACK_MIN) * _SAFE_SHARE)
@@ -77,6 +79,8 @@ class CusumState:
         group_C = self.group_C
         deviation_C = raw_N[self.series]
         sigma_C = sigma_P.astype(np.float32)[group_C]
+        if noise_factor_N is not None:
+            sigma_C *= noise_factor_N[self.series]
         adds: Marks | int = 1 if warm_P is None else warm_P[group_C]
         seen: Marks | int = 1 if seen_N is None else seen_N[self.series]
         sum_C, run_C, total_C, whole_C, change_C, since_C = self._figures_C6.T

@@ -93,6 +93,7 @@ class CusumTest:
         self.adopt(policy, floor_ratio=floor_ratio)
         self._steps: deque[int] = deque(maxlen=_STEPS_KEPT)
         self._last: Deviation | None = None
+        self._noise_factor_N: Floats | None = None
         self.evaluated_steps = 0
 
     def adopt(
@@ -153,7 +154,8 @@ class CusumTest:
             far &= now.seen_N[series_group.span]
         series = self.alarms.without(far.nonzero()[0] + series_group.span.start)
         above = now.raw_N[series] - np.maximum(self._static.past_N[series] - self._baseline_N[series], 0)
-        is_far = above > np.maximum(FAR_SIGMAS * self.limits.sigma_P[self._noise_groups.of(series)], least)
+        sigma_C = self.limits.sigma_P[self._noise_groups.of(series)] * self._noise_factor_of(series)
+        is_far = above > np.maximum(FAR_SIGMAS * sigma_C, least)
         return dict(zip((series[is_far] - series_group.span.start).tolist(), above[is_far].tolist(), strict=True))
 
     def static_of(self, series_group: SeriesGroup) -> "Floats":
@@ -189,17 +191,20 @@ class CusumTest:
         warm_P &= self.noise.samples_P >= policy.early_samples
         return warm_P
 
-    def step(self, deviation_N: "NDArray[np.floating]", step: int) -> None:
+    def step(self, deviation_N: "NDArray[np.floating]", step: int, *, noise_factor_N: "Floats | None" = None) -> None:
         """Evaluate one step.
 
         Parameters
         ----------
-        excess_N
+        deviation_N
             Array of shape (N,), ratio; NaN where the series has no value in this step, which changes nothing there.
         step
             Its index.
+        noise_factor_N
+            How many times as noisy as its noise group each series is, array of shape (N,); None where all are alike.
         """
         self.evaluated_steps += 1
+        self._noise_factor_N = noise_factor_N
         self._steps.append(step)
         values = deviation(deviation_N, self._baseline_N, self._recent[-1], self._noise_groups)
         self._learn(values)
@@ -237,6 +242,7 @@ class CusumTest:
                 scratch_N -= self._noise_groups.per_series(common_P.astype(np.float32))
             # What is in alarm scatters as it likes: it must not make its peers look noisy.
             np.abs(scratch_N, out=scratch_N)
+            self._to_noise_group(scratch_N)
             left_out, present_P = self._unsteady(values), self.limits.present_P
             self.noise.learn(scratch_N, left_out, policy, suspicious=self.suspicious, present_P=present_P)
         if self.evaluated_steps % SHORT_STEPS == 0:
@@ -244,10 +250,21 @@ class CusumTest:
             if self.evaluated_steps >= policy.settle_steps + 2 * SHORT_STEPS:
                 np.subtract(median_N, self._median_N, out=scratch_N)
                 unseen = None if values.seen_N is None else (~values.seen_N).nonzero()[0]
-                self.limits.short.learn(np.abs(scratch_N, out=scratch_N), unseen, policy)
+                np.abs(scratch_N, out=scratch_N)
+                self._to_noise_group(scratch_N)
+                self.limits.short.learn(scratch_N, unseen, policy)
             self._median_N = median_N
         if self.evaluated_steps > 1:
             self._learn_mean(values, scratch_N)
+
+    def _to_noise_group(self, difference_N: "Floats") -> None:
+        """Divide differences by what their series scatter more than their noise group."""
+        if self._noise_factor_N is not None:
+            difference_N /= self._noise_factor_N
+
+    def _noise_factor_of(self, series: "Places | int") -> "Floats | float":
+        """Return how many times as noisy as its noise group some series are."""
+        return 1.0 if self._noise_factor_N is None else self._noise_factor_N[series]
 
     def _unsteady(self, values: Deviation) -> "Places | None":
         """Return the series without a value or in alarm; None where there are none."""
@@ -270,6 +287,7 @@ class CusumTest:
             if self.evaluated_steps > LONG_STEPS:
                 # A fault's onset is no walk: in a noise group of two it would be half of all there is to learn from.
                 change_N = np.abs(self._mean_N - self._mean_before_N)
+                self._to_noise_group(change_N)
                 self.limits.long.learn(change_N, np.unique(self.suspicious), self.policy)
             self._static.learn(self._level(values), self.evaluated_steps, self.alarms.series_A)
             self._mean_before_N = self._mean_N.copy()
@@ -298,6 +316,7 @@ class CusumTest:
             most_P=self.limits.most_P,
             policy=self.policy,
             static_of=self._static_above_baseline,
+            noise_factor_N=self._noise_factor_N,
         )
         if self.evaluated_steps % _STEPS_KEPT == 0:  # what lasts so long need not be counted further
             self.cusums.bound_runs(_STEPS_KEPT)
@@ -350,7 +369,8 @@ class CusumTest:
     def _as_candidates(self, series: "Places", values: Deviation) -> Candidates:
         before_C, last_C, now_C = (each_N[series] for each_N in (*self._recent, values.raw_N))
         figures = self._noise_groups.of(series), self.cusums.of(series)
-        return Candidates.of(*figures, last=(before_C, last_C, now_C), mean_C=self._mean_N[series])
+        last, noise_factor = (before_C, last_C, now_C), self._noise_factor_of(series)
+        return Candidates.of(*figures, last=last, mean_C=self._mean_N[series], noise_factor=noise_factor)
 
     def noise_of(self, series: int) -> tuple[float, float]:
         """Return the standard deviation of one step of a series, and the mean of three that noise explains."""

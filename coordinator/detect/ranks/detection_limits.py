@@ -42,7 +42,8 @@ _SAFE_SHARE = 1 - 1e-6  # of a bound that rounding must not make a limit of
 class Candidates:
     """Series that may alarm, arrays of shape (C,): sum, steps since it left zero and their deviation.
 
-    `median` and `least` are of the last three steps, `mean` is the long one.
+    `median` and `least` are of the last three steps, `mean` is the long one; `noise_factor` is how many times as noisy
+    as its noise group a series is.
     """
 
     noise_group: "Places"
@@ -52,10 +53,17 @@ class Candidates:
     median: "Floats"
     least: "Floats"
     mean: "Floats"
+    noise_factor: "Floats | float" = 1.0
 
     @classmethod
     def of(
-        cls, group_C: "Places", cusums_4C: "Floats", *, last: "tuple[Floats, Floats, Floats]", mean_C: "Floats"
+        cls,
+        group_C: "Places",
+        cusums_4C: "Floats",
+        *,
+        last: "tuple[Floats, Floats, Floats]",
+        mean_C: "Floats",
+        noise_factor: "Floats | float" = 1.0,
     ) -> "Candidates":
         """Return them, given what `CusumState.of` returns of them, their last three values and long means."""
         sum_C, run_C, deviation_C, _ = cusums_4C
@@ -67,6 +75,7 @@ class Candidates:
             median=median_of_three(*last),
             least=np.minimum(np.minimum(last[0], last[1]), last[2]),
             mean=mean_C,
+            noise_factor=noise_factor,
         )
 
     @property
@@ -186,9 +195,16 @@ class DetectionLimits:
         alarm_P: Figures = self._alarm_sigmas_P * (1 + self.policy.burst_caution * often_P)
         return alarm_P
 
-    def limit(self, group_C: "Places", run_C: "Figures", floor_C: "Figures | None" = None) -> "Figures":
+    def limit(
+        self,
+        group_C: "Places",
+        run_C: "Figures",
+        floor_C: "Figures | None" = None,
+        *,
+        noise_factor: "Floats | float" = 1.0,
+    ) -> "Figures":
         """Return the mean of `run_C` steps that noise explains: its white part shrinks with them, its walk does not."""
-        spread_C = self._mean_sigma(group_C, run_C)
+        spread_C = self._mean_sigma(group_C, run_C) * noise_factor
         floor_C = np.full(len(run_C), self.floor_ratio) if floor_C is None else floor_C
         limit_C: Figures = np.maximum(self._sigmas * spread_C, floor_C)
         return limit_C
@@ -213,9 +229,11 @@ class DetectionLimits:
         )
         return skew_P
 
-    def short_limit(self, group_C: "Places", floor_C: "Figures | None" = None) -> "Figures":
+    def short_limit(
+        self, group_C: "Places", floor_C: "Figures | None" = None, *, noise_factor: "Floats | float" = 1.0
+    ) -> "Figures":
         """Return the mean of three steps that noise explains."""
-        return self.limit(group_C, np.full(len(group_C), float(SHORT_STEPS)), floor_C)
+        return self.limit(group_C, np.full(len(group_C), float(SHORT_STEPS)), floor_C, noise_factor=noise_factor)
 
     def explained(self, evaluated_steps: int) -> list[tuple[float, float]]:
         """Return the sigma of one step of each noise group, and the mean of three steps that it explains.
@@ -240,14 +258,15 @@ class DetectionLimits:
         No limit is below the floor: `least_median` spares most of them this.
         """
         policy, floor, group_C = self.policy, self.floor_ratio, those.noise_group
-        limit_C = self.limit(group_C, np.clip(those.run, 1, LONG_STEPS).astype(np.float64))
+        factor = those.noise_factor
+        limit_C = self.limit(group_C, np.clip(those.run, 1, LONG_STEPS).astype(np.float64), noise_factor=factor)
         mean_C = those.deviation / np.maximum(those.run, 1)
         # A drift's mean since its onset lags behind it: the long mean and the last steps may speak for it too.
-        long_C = those.mean > self.limit(group_C, np.full(len(group_C), float(LONG_STEPS)))
+        long_C = those.mean > self.limit(group_C, np.full(len(group_C), float(LONG_STEPS)), noise_factor=factor)
         # What has grown clear over many steps may be a little smaller: so a drift is reported before it is large.
         clear_C = those.sum > policy.clear_factor * self._alarm_sigmas_P[group_C]
         least_C = np.where(clear_C, policy.clear_floor_share, 1.0) * floor
-        last_C = those.median > self.short_limit(group_C, least_C)
+        last_C = those.median > self.short_limit(group_C, least_C, noise_factor=factor)
         last_C &= mean_C > policy.run_share * limit_C
         summed_C = (
             ((mean_C > limit_C) & (those.median > policy.median_share * limit_C))
@@ -266,9 +285,8 @@ class DetectionLimits:
         """
         change_C, since_C = changes_2C
         now_C = np.maximum(those.lasting, those.median)
-        changed_C: Marks = now_C - past_C > self.limit(
-            those.noise_group, np.clip(since_C, 1, LONG_STEPS).astype(np.float64)
-        )
+        steps_C = np.clip(since_C, 1, LONG_STEPS).astype(np.float64)
+        changed_C: Marks = now_C - past_C > self.limit(those.noise_group, steps_C, noise_factor=those.noise_factor)
         changed_C &= change_C > self.alarm_P()[those.noise_group]
         return changed_C
 

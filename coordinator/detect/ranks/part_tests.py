@@ -5,8 +5,9 @@ Pure. On shared hosts own work scatters by 5 to 15 %, nearly all of it in forwar
 scatters by a tenth of a percent of a step: there +13 % of a step in one part is beyond doubt for that part and nothing
 for the sum. A part is compared as the sum is: less its stage's, less what the replica shares, over the stage's own
 work; but less their medians, for a low quantile of noisy values leaves healthy ranks half a sigma above it. All parts
-have one unit, so the largest deviation is the cause. What a rank usually has less in its other parts is taken off as
-well: where some ranks load data for others, or wait in another part than they, the same seconds stand elsewhere.
+have one unit, so the largest deviation is the cause. What all ranks at one place do in a part, as those that load data
+for others, is taken off first, as from the sum; and what a rank usually has less in its other parts: a rank may wait
+in another part than its peers, and the same seconds stand elsewhere.
 
 Each is a CUSUM (Page 1954) with a slack of one sigma, half of the two sigma of backward's own noise that +13 % of a
 step are at 8 %. Its limit follows from the steps between false pages of the whole run (Siegmund 1985).
@@ -24,7 +25,9 @@ from coordinator.detect.error_budget import cusum_limit, steps_between
 from coordinator.detect.ranks.components import PARTS
 from coordinator.detect.ranks.cusum_test import CusumTest
 from coordinator.detect.ranks.groups import Groups
+from coordinator.detect.ranks.place_effects import PlaceEffects
 from coordinator.detect.ranks.references import References
+from coordinator.detect.state_dict import nested, part_of
 from coordinator.intake.views import OFF_CPU
 
 if TYPE_CHECKING:
@@ -61,11 +64,18 @@ def as_policy(policy: "ExcessPolicy", series: int) -> "ExcessPolicy":
 class PartTests:
     """State of one run's parts, named `names`, over the ranks of `stages` and `replicas` (None: ranks share no batch).
 
+    `places` are those of ranks in replicas and on nodes, None where every rank's is its own.
     Steps must be given in ascending order.
     """
 
     def __init__(
-        self, names: "Sequence[str]", stages: "Groups", replicas: "Groups | None", policy: "ExcessPolicy"
+        self,
+        names: "Sequence[str]",
+        stages: "Groups",
+        replicas: "Groups | None",
+        policy: "ExcessPolicy",
+        *,
+        places: "Groups | None" = None,
     ) -> None:
         self.names = tuple(names)
         self._stages = stages
@@ -74,6 +84,7 @@ class PartTests:
         self._correlation = np.zeros(len(self.names))  # of the ranks of a replica, in each part
         self._steps = 0
         self._rest_KR = np.zeros((len(self.names), len(stages.group_R)), dtype=np.float32)  # of own work, ratio
+        self._place_effects = tuple(PlaceEffects(places, stages) for _ in self.names)
         self.test = CusumTest(
             [stages.group_R] * len(self.names), as_policy(policy, len(self.names) * len(stages.group_R)), test="parts"
         )
@@ -83,39 +94,50 @@ class PartTests:
         deviation_N = np.full(self.test.count, np.nan, dtype=np.float32)
         scale_R = self._stages.spread(scale_P.astype(np.float32))
         self._steps += 1
-        disjoint = [parts[name] for name in self.names if name in parts and name != OFF_CPU]
+        factor_N = np.ones(self.test.count, dtype=np.float32)
+        seconds: dict[str, NDArray[np.float32]] = {}
+        for name, effects in zip(self.names, self._place_effects, strict=True):
+            if name in parts:
+                own_R, effect_R = np.ascontiguousarray(parts[name], dtype=np.float32), effects.effect_R
+                seconds[name] = own_R if effect_R is None else own_R - (effect_R * scale_R).astype(np.float32)
+        disjoint = [seconds_R for name, seconds_R in seconds.items() if name != OFF_CPU]
         own_R = self._above_stage(np.sum(disjoint, axis=0)) if disjoint else np.zeros(len(scale_R), dtype=np.float32)
         for place, (name, series_group) in enumerate(zip(self.names, self.test.series_groups, strict=True)):
-            if name in parts:
-                less_R = self._usually_less(place, (own_R - self._above_stage(parts[name])) / scale_R)
-                deviation_N[series_group.span] = self._residual(place, parts[name]) / scale_R + less_R
+            if name in seconds:
+                less_R = self._usually_less(place, (own_R - self._above_stage(seconds[name])) / scale_R)
+                rest_R = deviation_N[series_group.span]
+                rest_R[:] = self._residual(place, seconds[name]) / scale_R + less_R
+                effects, alarmed = self._place_effects[place], series_group.alarms
+                if (factor_R := effects.noise_factor_R) is not None:
+                    factor_N[series_group.span] = factor_R
+                effects.learn_noise(seconds[name], self._stages.median(seconds[name]), scale_P, alarmed)
+                effects.learn(rest_R, alarmed)
         if not np.isnan(deviation_N).all():
-            self.test.step(deviation_N, step)
+            self.test.step(deviation_N, step, noise_factor_N=factor_N)
 
-    def _residual(self, place: int, seconds_R: "NDArray[np.floating]") -> "NDArray[np.float32]":
+    def _residual(self, place: int, own_R: "NDArray[np.float32]") -> "NDArray[np.float32]":
         """Return seconds beyond the stage's median, array of shape (R,), and beyond what the rank's replica shares.
 
         The latter only where a replica's ranks share most of what they have: elsewhere it would add the median's noise
         to each of them.
         """
-        rest_R = self._above_stage(seconds_R)
+        rest_R = self._above_stage(own_R)
         if self._replicas is not None:
             rate = max(_CORRELATION_RATE, 1 / self._steps)
             healthy_R = rest_R.copy()
             healthy_R[self.columns] = np.nan  # a slow rank is unlike its replica, whatever that shares
             self._correlation[place] += rate * (_correlation(healthy_R, self._replicas) - self._correlation[place])
             if self._correlation[place] > _SHARED_MIN:
-                own_R = np.ascontiguousarray(seconds_R, dtype=np.float32)
                 reference_P, shared_D = self._references.split(own_R, Groups.median)
                 assert shared_D is not None
                 usual_R = self._stages.spread(reference_P) + self._replicas.spread(shared_D)
                 rest_R = own_R - usual_R.astype(np.float32, copy=False)
         return rest_R
 
-    def _above_stage(self, seconds_R: "NDArray[np.floating]") -> "NDArray[np.float32]":
+    def _above_stage(self, seconds_R: "NDArray[np.float32]") -> "NDArray[np.float32]":
         """Return seconds beyond the stage's median, array of shape (R,)."""
-        own_R = np.ascontiguousarray(seconds_R, dtype=np.float32)
-        above_R: NDArray[np.float32] = own_R - self._stages.spread(self._stages.median(own_R)).astype(np.float32)
+        usual_R = self._stages.spread(self._stages.median(seconds_R))
+        above_R: NDArray[np.float32] = seconds_R - usual_R.astype(np.float32)
         return above_R
 
     def _usually_less(self, place: int, now_R: "NDArray[np.floating]") -> "NDArray[np.float32]":
@@ -137,7 +159,9 @@ class PartTests:
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt, arrays by name."""
         which = np.array([name in self.names for name in PARTS])
-        return {"which": which, "rest": self._rest_KR} | self.test.state_dict()
+        own: dict[str, NDArray[np.generic]] = {"which": which, "rest": self._rest_KR}
+        effects = zip(self.names, self._place_effects, strict=True)
+        return own | nested({f"places.{name}": each.state_dict() for name, each in effects}) | self.test.state_dict()
 
     @classmethod
     def from_state_dict(
@@ -146,18 +170,21 @@ class PartTests:
         stages: "Groups",
         replicas: "Groups | None",
         policy: "ExcessPolicy",
+        *,
+        places: "Groups | None" = None,
     ) -> "PartTests | None":
         """Return the tests whose `state_dict` this is, None if it does not fit."""
         which = state.get("which")
         if which is None or which.shape != (len(PARTS),) or not which.any():
             return None
-        own = cls(
-            [name for name, is_evaluated in zip(PARTS, which, strict=True) if is_evaluated], stages, replicas, policy
-        )
+        names = [name for name, is_evaluated in zip(PARTS, which, strict=True) if is_evaluated]
+        own = cls(names, stages, replicas, policy, places=places)
         rest_KR = state.get("rest")
         if rest_KR is not None and rest_KR.shape == own._rest_KR.shape:
             own._rest_KR = rest_KR.astype(np.float32)
             own._steps = _REST_STEPS
+        for name, effects in zip(own.names, own._place_effects, strict=True):
+            effects.load_state_dict(part_of(state, f"places.{name}"))
         return own if own.test.load_state_dict(state) else None
 
     @property

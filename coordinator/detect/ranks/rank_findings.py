@@ -61,7 +61,9 @@ class RankFindings:
         self._ranks = ranks
         self._hosts = hosts
         self._test = test
-        self._explainer = Explainer(test.stage_groups, test.replica_groups if test.has_replicas else None)
+        self._explainer = Explainer(
+            test.stage_groups, test.replica_groups if test.has_replicas else None, test.place_effects.places
+        )
         self._domains = topology.domains
         self._domains_of: dict[int, list[Domain]] = {}  # of ranks that were named
         self._found: dict[int, RunFinding] = {}
@@ -138,7 +140,10 @@ class RankFindings:
         own = less_work(medians(rows), self._test.shift_R)
         waits = _mean_waits(rows[-1])
         shares_R, slow_parts = self._test.ranks.alarm_N, self._test.slow_parts
-        explained = self._explainer.explain(own, slow_R, shares_R, self.typical, policy, slow_parts=slow_parts)
+        differs_R = self._test.place_effects.differs_R
+        explained = self._explainer.explain(
+            own, slow_R, shares_R, self.typical, policy, differs_R=differs_R, slow_parts=slow_parts
+        )
         lost_R = _lost_seconds(rows, slow_R)
         self._note_domains(self._ranks[list(explained)].tolist())
         for column, explanation in explained.items():
@@ -191,7 +196,10 @@ class RankFindings:
         slow_R = np.zeros(len(self._ranks), dtype=bool)
         slow_R[list(columns)] = True
         own = less_work(parts_of(row), self._test.shift_R)
-        return self._explainer.explain(own, slow_R, slow_R, self.typical, policy, slow_parts=lambda _: ())
+        differs_R = self._test.place_effects.differs_R
+        return self._explainer.explain(
+            own, slow_R, slow_R, self.typical, policy, differs_R=differs_R, slow_parts=lambda _: ()
+        )
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt, arrays by name."""

@@ -20,6 +20,7 @@ from coordinator.detect.ranks.contention import waiting_stages
 from coordinator.detect.ranks.cusum_test import CusumTest
 from coordinator.detect.ranks.groups import Groups, has_nan, mean_of, median_of, middle
 from coordinator.detect.ranks.part_tests import PartTests
+from coordinator.detect.ranks.place_effects import PlaceEffects, places_of
 from coordinator.detect.ranks.references import References, expert_places, static_stand_in
 from coordinator.detect.ranks.series_groups import SeriesGroup
 from coordinator.detect.ranks.static_differences import FleetView, views_of_ranks
@@ -51,7 +52,8 @@ class SlowRankTest:
 
     `stage_R` and `replica_R` give the group of each rank; ranks of one replica work on the same data. `place_R` is the
     place of each in its expert domain: what all ranks of a place share, beyond what a work figure explains, is their
-    expert's load and no fault. `attempt_steps` are those that the run's attempts are expected to have.
+    expert's load and no fault. `hosts` are the nodes of the ranks, if known. `attempt_steps` are those
+    that the run's attempts are expected to have.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class SlowRankTest:
         rank_policy: RankPolicy | None = None,
         work_policy: WorkPolicy | None = None,
         place_R: "Sequence[int] | None" = None,
+        hosts: "Sequence[str]" = (),
         attempt_steps: float = ATTEMPT_STEPS,
     ) -> None:
         self._count = len(stage_R)
@@ -71,7 +74,9 @@ class SlowRankTest:
         self.has_replicas = 1 < self.replica_groups.count < len(stage_R)
         self._batches = self.replica_groups if self.has_replicas else None
         self._references = References(self.stage_groups, self._batches)
-        self._places = expert_places(place_R, self._batches)
+        self._expert_places = expert_places(place_R, self._batches)
+        self.place_effects = PlaceEffects(places_of(self._batches, hosts), self.stage_groups)
+        """What all ranks at one place of their replicas and nodes do beyond their stage."""
         self._all_stages = Groups(np.zeros(self.stage_groups.count, dtype=np.intp))
         self._past_P = np.full(self.stage_groups.count, np.nan)
         self._references_KP = np.full((_REFERENCE_STEPS, self.stage_groups.count), np.nan)
@@ -147,6 +152,9 @@ class SlowRankTest:
             self.shift_R = self.work.seconds(compute_R, work_R, lambda: self.ranks.suspicious)
         if self.shift_R is not None:
             own_R -= self.shift_R
+        effect_R = self.place_effects.effect_R
+        if effect_R is not None:
+            own_R -= effect_R * self.stage_groups.spread(self.scale_P).astype(np.float32)
         if not self.ranks.is_warm:
             # How much of compute follows the work is not known in the first steps, in which a job warms up besides.
             self._test.forbid_early([self.stages] if self.shift_R is None else self._test.series_groups)
@@ -159,10 +167,12 @@ class SlowRankTest:
         self._references_KP[-1] = reference_P
         self._usual_P = middle(self._references_KP)
         self.scale_P = np.maximum(np.fmax(reference_P, self._usual_P), _SECONDS_MIN)
+        self.place_effects.learn_noise(own_R, reference_P, self.scale_P, self.ranks.alarms)
         self._compare(own_R, reference_P, shared_D, deviation_N[self.replicas.span])
         if self.stage_groups.count > 1:
             common, deviation_N[self.stages.span] = self._compare_stages(reference_P, own_R)
-        self._test.step(deviation_N, step)
+        self._test.step(deviation_N, step, noise_factor_N=self._noise_factor_N())
+        self.place_effects.learn(own_R, self.ranks.alarms)
         self._look_closer(parts, step)
         if self.stage_groups.count > 1:
             self._learn_stages(common, deviation_N[self.stages.span])
@@ -178,6 +188,15 @@ class SlowRankTest:
         if not self.has_replicas:
             return False
         return bool(np.fmax.reduce(self.replicas.sigma_P) > _UNEVEN_RATIO * np.fmax.reduce(self.ranks.sigma_P))
+
+    def _noise_factor_N(self) -> "Floats | None":
+        """Return how many times as noisy as its noise group each series is, None where all are alike."""
+        factor_R = self.place_effects.noise_factor_R
+        if factor_R is None:
+            return None
+        factor_N: Floats = np.ones(self._test.count, dtype=np.float32)
+        factor_N[self.ranks.span] = factor_R
+        return factor_N
 
     def _is_noisy(self) -> bool:
         """Whether parts are evaluated by themselves: own work has scattered by more than a quiet job's."""
@@ -195,7 +214,8 @@ class SlowRankTest:
             return
         seconds = parts(self.shift_R)
         if self.parts is None:
-            self.parts = PartTests(tuple(seconds), self.stage_groups, self._batches, self._excess_policy)
+            groups, places = (self.stage_groups, self._batches), self.place_effects.places
+            self.parts = PartTests(tuple(seconds), *groups, self._excess_policy, places=places)
         self.parts.step(seconds, self.scale_P, step)
 
     def _compare(
@@ -213,8 +233,8 @@ class SlowRankTest:
             np.divide(own_D, np.float32(mean_of(reference_P)), out=deviation_D)
             rest, shared = groups.broadcast(own_R, shared_D)
             rest -= shared
-        elif self._places is not None:
-            rest, shared = self._places.broadcast(own_R, self._places.reference(own_R))
+        elif self._expert_places is not None:
+            rest, shared = self._expert_places.broadcast(own_R, self._expert_places.reference(own_R))
             rest -= shared
         rest, scale = self.stage_groups.broadcast(own_R, self.scale_P.astype(np.float32))
         rest /= scale
@@ -257,8 +277,8 @@ class SlowRankTest:
         if len(known_D):
             self.imbalance_seconds = float(np.maximum.reduce(known_D, initial=0) - np.float32(median_of(known_D)))
         own_D = shared_D
-        if self._places is not None:
-            of_place_D = self._places.spread(self._places.reference(shared_D))
+        if self._expert_places is not None:
+            of_place_D = self._expert_places.spread(self._expert_places.reference(shared_D))
             own_D = shared_D - of_place_D.astype(np.float32, copy=False)
         if alone_D is not None and alone_D.any():
             own_D = np.where(alone_D, np.float32(np.nan), own_D)
@@ -407,7 +427,8 @@ class SlowRankTest:
         """Restore what `state_dict` returned; what does not fit is left alone."""
         single = part_of(state, "single")
         if single:
-            self.parts = PartTests.from_state_dict(single, self.stage_groups, self._batches, self._excess_policy)
+            groups, places = (self.stage_groups, self._batches), self.place_effects.places
+            self.parts = PartTests.from_state_dict(single, *groups, self._excess_policy, places=places)
         for name, part in self._parts().items():
             part.load_state_dict(part_of(state, name))
         own = {"past": self._past_P, "references": self._references_KP}
@@ -416,5 +437,5 @@ class SlowRankTest:
                 np.copyto(present, state[name].astype(present.dtype))
         self._usual_P = middle(self._references_KP)
 
-    def _parts(self) -> "dict[str, CusumTest | WorkCorrection]":
-        return {"test": self._test, "work": self.work}
+    def _parts(self) -> "dict[str, CusumTest | WorkCorrection | PlaceEffects]":
+        return {"test": self._test, "work": self.work, "places": self.place_effects}

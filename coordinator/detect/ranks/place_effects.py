@@ -1,0 +1,164 @@
+# ruff: noqa: N802, N803, N806  (names of arrays end in their shape, see the legend below)
+"""What all ranks at one place do beyond their stage: one rank of a tensor group reads the batch, one of a node logs.
+
+Pure. A lasting term of the additive model, next to those of stage, replica, work and rank. A place is that in a replica
+and on a node. A training is laid out so from its first step on, in all replicas or on all nodes. What nine tenths of a
+place have in common is the place's; what fewer have is a rank's. The level of a rank in alarm is frozen: a fault is
+not part of the layout. Who reads a batch scatters more than who only computes, which holds for the place as well.
+
+Shapes: R ranks, L places, M sampled members of a place.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coordinator.detect.ranks.groups import Groups
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
+
+_SAMPLED = 16  # members, of which the second lowest is what nine tenths exceed; of up to five, the lowest
+_SHARED_QUANTILE = 0.1
+_YOUNG_WEIGHT = 2.0  # of a step: the first ones are warm-up, in which all else takes longer
+_RATE = 1 / 16  # of a step, as in the long mean
+_MOVES_RATE = 1 / 64  # of a step, as of noise
+_YOUNG_STEPS = 8
+_FAR_MOVES = 3.0  # usual differences, that one counts for at most: an onset or a stall is no noise
+_NOISIER_FACTOR = 1.5  # what two figures of 64 differences hardly differ by
+_MOVES_MIN = 1e-6  # ratio; below, figures are equal but for rounding
+
+
+class PlaceEffects:
+    """State of the `places` of one layout, each of two ranks or more; None where each rank has its own."""
+
+    def __init__(self, places: Groups | None, stages: Groups) -> None:
+        self.places = places
+        self._member_LM = np.zeros((0, 1), dtype=np.int32) if places is None else _sampled(places)
+        self._stage_L = stages.of(self._member_LM[:, 0].astype(np.intp))
+        self._stages = Groups(self._stage_L)
+        self._lowest = round(_SHARED_QUANTILE * (self._member_LM.shape[1] - 1))
+        self._level_LM = np.zeros(self._member_LM.shape, dtype=np.float32)
+        self._last_LM = np.zeros_like(self._level_LM)
+        self._moves_L = np.zeros(len(self._level_LM), dtype=np.float32)  # mean difference between two steps, ratio
+        self._steps = 0
+        self._effect_L = np.zeros(len(self._level_LM), dtype=np.float32)
+
+    @property
+    def effect_R(self) -> "Floats | None":
+        """What all ranks of each rank's place have beyond its stage, ratio, 0 or more; None where no place has any."""
+        return self._spread(self._effect_L) if self._effect_L.any() else None
+
+    @property
+    def differs_R(self) -> "NDArray[np.bool_] | None":
+        """Which ranks have such an effect, None where none has."""
+        effect_R = self.effect_R
+        return None if effect_R is None else effect_R > 0
+
+    @property
+    def noise_factor_R(self) -> "Floats | None":
+        """How many times as noisy as its stage each rank's place is, 1 or more; None where none is noisier."""
+        if self.places is None:
+            return None
+        usual_L = self._stages.spread(self._stages.median(self._moves_L))
+        factor_L = self._moves_L / np.maximum(usual_L, np.float32(_MOVES_MIN))
+        is_noisier_L = factor_L > _NOISIER_FACTOR
+        return self._spread(np.where(is_noisier_L, factor_L, np.float32(1))) if is_noisier_L.any() else None
+
+    def _spread(self, figures_L: "Floats") -> "Floats":
+        assert self.places is not None
+        return self.places.spread(figures_L)
+
+    def learn_noise(
+        self,
+        own_R: "Floats",
+        reference_P: "NDArray[np.floating]",
+        scale_P: "NDArray[np.floating]",
+        alarmed: "NDArray[np.intp]",
+    ) -> None:
+        """Take the ranks' own work in one step, their stages' and what that is a ratio of, seconds, NaN where unknown.
+
+        Noise is not that above the replicas: of two ranks in one, the lower one is what the other is compared with.
+        """
+        self._steps += 1
+        stage_L1 = self._stage_L[:, None]
+        now_LM = (own_R[self._member_LM] - reference_P[stage_L1]) / scale_P[stage_L1]
+        is_left_out_LM = self._is_left_out(now_LM, alarmed)
+        if self._steps > 1:
+            moves_LM = np.abs(now_LM - self._last_LM)
+            if self._steps > _YOUNG_STEPS:
+                np.minimum(moves_LM, _FAR_MOVES * self._moves_L[:, None], out=moves_LM)
+            moves_LM[is_left_out_LM | np.isnan(moves_LM)] = 0
+            change_L = moves_LM.mean(axis=1) - self._moves_L
+            self._moves_L += change_L * np.float32(max(1 / (self._steps - 1), _MOVES_RATE))
+        self._last_LM = now_LM
+
+    def learn(self, deviation_R: "Floats", alarmed: "NDArray[np.intp]") -> None:
+        """Take the ranks' deviations of the same step, ratios without the effects so far, NaN where unknown."""
+        change_LM = deviation_R[self._member_LM] + self._effect_L[:, None] - self._level_LM
+        change_LM[self._is_left_out(change_LM, alarmed)] = 0
+        rate = np.float32(max(_YOUNG_WEIGHT / (_YOUNG_WEIGHT + self._steps), _RATE))
+        self._level_LM += change_LM * rate
+        lowest_L = np.partition(self._level_LM, self._lowest, axis=1)[:, self._lowest]
+        self._effect_L = np.maximum(lowest_L, np.float32(0))
+
+    def _is_left_out(self, values_LM: "Floats", alarmed: "NDArray[np.intp]") -> "NDArray[np.bool_]":
+        is_left_out_LM: NDArray[np.bool_] = np.isnan(values_LM)
+        return is_left_out_LM | np.isin(self._member_LM, alarmed) if len(alarmed) else is_left_out_LM
+
+    def state_dict(self) -> "dict[str, NDArray[np.generic]]":
+        """Return what was learnt."""
+        return {
+            "level": self._level_LM,
+            "last": self._last_LM,
+            "effect": self._effect_L,
+            "moves": self._moves_L,
+            "steps": np.array([self._steps]),
+        }
+
+    def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Restore what `state_dict` returned; what does not fit is left alone."""
+        own = {"level": self._level_LM, "last": self._last_LM, "effect": self._effect_L, "moves": self._moves_L}
+        if "steps" not in state or any(name not in state or state[name].shape != own[name].shape for name in own):
+            return
+        for name, value in own.items():
+            np.copyto(value, state[name].astype(np.float32))
+        self._steps = int(state["steps"][0])
+
+
+def _sampled(places: Groups) -> "NDArray[np.int32]":
+    """Return some ranks of each place, as many of each, array of shape (L, M)."""
+    order_R = np.argsort(places.group_R, kind="stable")
+    first_L = np.cumsum(places.sizes_G) - places.sizes_G
+    members = min(int(places.sizes_G.min()), _SAMPLED)
+    picked_LM = first_L[:, None] + np.arange(members) * places.sizes_G[:, None] // members
+    return order_R[picked_LM].astype(np.int32)
+
+
+def places_of(replicas: Groups | None, hosts: "Sequence[str]") -> Groups | None:
+    """Return the ranks' places in their replicas and on their nodes, `hosts` by rank; None where each is the only one.
+
+    The finest places that have two ranks each: those of both, else of replicas, else of nodes.
+    """
+    in_replica = None if replicas is None else _places_in(replicas)
+    in_node = _places_in(Groups(np.unique(np.array(hosts), return_inverse=True)[1])) if len(hosts) else None
+    both = None
+    if in_replica is not None and in_node is not None:
+        both = Groups(in_replica.group_R * in_node.count + in_node.group_R)
+    for places in (both, in_replica, in_node):
+        if places is not None and places.count > 1 and int(places.sizes_G.min()) > 1:
+            return places
+    return None
+
+
+def _places_in(groups: Groups) -> Groups:
+    """Return each rank's place in its group, in ascending order of ranks."""
+    order_R = np.argsort(groups.group_R, kind="stable")
+    first_G = np.cumsum(groups.sizes_G) - groups.sizes_G
+    place_R = np.empty(len(order_R), dtype=np.intp)
+    place_R[order_R] = np.arange(len(order_R)) - np.repeat(first_G, groups.sizes_G)
+    return Groups(place_R)

@@ -1,0 +1,106 @@
+"""What all ranks at one place of their replicas or nodes do is no fault, and hides none."""
+
+import numpy as np
+import pytest
+
+from coordinator.detect.ranks.groups import Groups
+from coordinator.detect.ranks.place_effects import PlaceEffects, places_of
+from coordinator.detect.ranks.slow_rank import SlowRankTest
+from coordinator.settings.policy import ExcessPolicy
+
+STEPS, BEGIN = 200, 100
+
+
+def own_work(ranks, loads, *, seed=1, load=0.025, warm_up=1.0):
+    """Return own work of a job whose ranks `loads` read the batch for others, seconds, shape (steps, ranks)."""
+    rng = np.random.default_rng(seed)
+    device = 1 + 0.0025 * rng.standard_normal(ranks)
+    compute = 0.45 * device * (1 + 0.003 * rng.standard_normal((STEPS, ranks)))
+    compute += 0.45 * warm_up * np.exp(-np.arange(STEPS) / 3)[:, None]
+    return compute + load * np.asarray(loads) * rng.gamma(30, 1 / 30, (STEPS, ranks))
+
+
+def first_alarms(own, replicas, *, hosts=(), stages=None):
+    """Return {rank: first step in alarm}."""
+    test = SlowRankTest(stages or [0] * own.shape[1], replicas, ExcessPolicy(), hosts=hosts)
+    first = {}
+    for step, row in enumerate(own):
+        test.step(row, step)
+        for rank in np.flatnonzero(test.slow_R):
+            first.setdefault(int(rank), step)
+    return first
+
+
+def tensor_groups(ranks, width):
+    """Return the replica of each rank, and which rank of its tensor group loads."""
+    return [rank // width for rank in range(ranks)], np.arange(ranks) % width == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("ranks", "width"), [(8, 2), (8, 4), (64, 8), (128, 2), (128, 8)])
+def test_one_loading_rank_of_each_tensor_group_is_no_fault(ranks, width, seed):
+    """The first rank of each tensor group reads the batch, 5 % of a step: no one is named, at any size."""
+    replicas, loads = tensor_groups(ranks, width)
+    assert first_alarms(own_work(ranks, loads, seed=seed), replicas) == {}
+
+
+@pytest.mark.parametrize("slow", [2, 3], ids=["loading", "waiting"])
+@pytest.mark.parametrize(("ranks", "width"), [(8, 2), (64, 2), (128, 2)])
+def test_a_slow_rank_among_loading_ranks_is_found(ranks, width, slow):
+    """+5 % on a rank that loads, or on one that does not, is named within ten steps, and no one else."""
+    replicas, loads = tensor_groups(ranks, width)
+    own = own_work(ranks, loads)
+    own[BEGIN:, slow] *= 1.05
+    found = first_alarms(own, replicas)
+    assert found.keys() == {slow}
+    assert found[slow] <= BEGIN + 9
+
+
+def test_one_rank_of_each_node_that_writes_is_no_fault():
+    """Without replicas the first rank of each of eight nodes has more to do; a slow one among them is still found."""
+    own = own_work(64, np.arange(64) % 8 == 0)
+    hosts = [f"node{rank // 8}" for rank in range(64)]
+    assert first_alarms(own, list(range(64)), hosts=hosts) == {}
+    own[BEGIN:, 8] *= 1.05
+    assert first_alarms(own, list(range(64)), hosts=hosts).keys() == {8}
+
+
+def test_what_three_of_four_share_is_no_layout():
+    """Three of four ranks at one place that are slow from the start are named: a layout holds in all replicas."""
+    replicas, _ = tensor_groups(8, 2)
+    own = own_work(8, np.zeros(8), warm_up=0.0)
+    own[:, [0, 2, 4]] *= 1.05
+    assert first_alarms(own, replicas).keys() == {0, 2, 4}
+
+
+def test_a_rank_in_alarm_is_no_layout():
+    """Both ranks of a place that turn slow at once stay named: what is in alarm does not become the place's."""
+    replicas = [0, 0, 0, 0, 1, 1, 1, 1]
+    own = own_work(8, np.zeros(8))
+    own[BEGIN:, [1, 5]] *= 1.08
+    test = SlowRankTest([0] * 8, replicas, ExcessPolicy())
+    for step, row in enumerate(own):
+        test.step(row, step)
+    assert set(np.flatnonzero(test.slow_R)) == {1, 5}
+
+
+def test_places_are_those_in_replica_and_node():
+    """The finest places with two ranks each: in both, else in the replica, else on the node."""
+    pairs = Groups([0, 0, 1, 1, 2, 2, 3, 3])
+    nodes = ["a"] * 4 + ["b"] * 4
+    assert places_of(pairs, nodes).count == 4
+    assert places_of(pairs, ["a"] * 8).count == 2
+    assert places_of(None, nodes).count == 4
+    assert places_of(None, ["a"] * 8) is None
+    assert places_of(None, ()) is None
+
+
+def test_state_outlives_a_restart():
+    """What was learnt of places is restored; that of another layout is left alone."""
+    effects, restored = (PlaceEffects(Groups([0, 1] * 4), Groups([0] * 8)) for _ in range(2))
+    effects.learn(np.array([0.05, 0, 0.06, 0, 0.05, 0, 0.07, 0], dtype=np.float32), np.zeros(0, dtype=np.intp))
+    restored.load_state_dict(effects.state_dict())
+    np.testing.assert_array_equal(restored.effect_R, effects.effect_R)
+    other = PlaceEffects(Groups([0, 1, 2, 3] * 2), Groups([0] * 8))
+    other.load_state_dict(effects.state_dict())
+    assert other.effect_R is None
