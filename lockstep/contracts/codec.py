@@ -2,10 +2,11 @@
 
 Decoding is where hostile input ends: size before allocation, types and bounds (`bounds.py`) by msgspec, version, topic,
 fields that refer to each other, the lengths of columns. The rest of the program need not doubt a decoded message, and
-can encode it again.
+can encode it again. Trace summaries are deflated: keys and names that repeat are two thirds of them.
 """
 
 import re
+import zlib
 from collections.abc import Callable
 from dataclasses import is_dataclass
 from functools import lru_cache
@@ -32,7 +33,6 @@ from lockstep.contracts.messages import (
     StepBatch,
     TraceSummary,
 )
-from lockstep.contracts.packed_summary import Body, PackedSummary, packed_summary, plain_body, unpacked_fields
 from lockstep.contracts.rows import RANK, VALUE_BYTES, names_of
 
 Message = (
@@ -49,7 +49,7 @@ Message = (
 )
 M = TypeVar("M", bound=Message)
 
-_FORMS: dict[str, type[Message | PackedSummary]] = {
+_FORMS: dict[str, type[Message]] = {
     topics.STEPS: StepBatch,
     topics.ANNOUNCE: NodeAnnouncement,
     topics.ALIVE: NodeAlive,
@@ -57,7 +57,7 @@ _FORMS: dict[str, type[Message | PackedSummary]] = {
     topics.COORDINATOR: CoordinatorAlive,
     topics.REQUEST: CaptureRequest,
     topics.ANSWER: CaptureResult,
-    topics.SUMMARY: PackedSummary,
+    topics.SUMMARY: TraceSummary,
     topics.STACK_REQUEST: StackRequest,
     topics.STACKS: RankStacks,
 }
@@ -107,13 +107,13 @@ def _bound_fields(form: type) -> None:
         form.__annotations__[name] = _bounded(hint)
 
 
-for _form in (*_FORMS.values(), Body, TraceSummary):
+for _form in _FORMS.values():
     _bound_fields(_form)
 
-_CHANNELS: dict[type, str] = {form: channel for channel, form in _FORMS.items()} | {TraceSummary: topics.SUMMARY}
+_CHANNELS: dict[type, str] = {form: channel for channel, form in _FORMS.items()}
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS = {channel: msgspec.msgpack.Decoder(form) for channel, form in _FORMS.items()}
-_BODY = msgspec.msgpack.Decoder(Body)
+_DEFLATE_LEVEL = 9
 
 _LAYOUTS_KEPT = 256  # the nodes of a job send a handful
 _SEARCHED_MAX_BYTES = 64 << 10  # of a refused message, in which the refused value is looked up
@@ -152,18 +152,18 @@ def encode(message: Message) -> bytes:
 
 
 def packed_bytes(summary: TraceSummary) -> tuple[bytes, int]:
-    """Return the bytes of a summary, whatever their number, and the size of its body unpacked.
+    """Return the bytes of a summary, whatever their number, and their number before they were deflated.
 
     Raises
     ------
     MalformedError
         It holds what has no encoding.
     """
-    packed = packed_summary(summary, _encoded)
-    return _encoded(packed), packed.body_bytes
+    plain = _encoded(summary)
+    return zlib.compress(plain, _DEFLATE_LEVEL), len(plain)
 
 
-def _encoded(value: Message | PackedSummary | Body) -> bytes:
+def _encoded(value: Message) -> bytes:
     try:
         return _ENCODER.encode(value)
     except (OverflowError, UnicodeEncodeError) as error:
@@ -196,8 +196,10 @@ def decode_parsed(parsed: topics.Topic, topic: str, payload: bytes) -> Message:
         raise MalformedError("channel", where=topic, got=parsed.channel, expected=tuple(_DECODERS))
     if len(payload) > _MAX_BYTES[parsed.channel]:
         _at_most("message size", topic, len(payload), _MAX_BYTES[parsed.channel])
+    if parsed.channel == topics.SUMMARY:
+        payload = _inflated(topic, payload)
     try:
-        message: Message | PackedSummary = _DECODERS[parsed.channel].decode(payload)
+        message: Message = _DECODERS[parsed.channel].decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         version = _version_of(payload)
         if version != MESSAGE_VERSION:
@@ -207,19 +209,23 @@ def decode_parsed(parsed: topics.Topic, topic: str, payload: bytes) -> Message:
     if message.version != MESSAGE_VERSION:
         raise ContractVersionError("version", where=topic, got=message.version, expected=MESSAGE_VERSION)
     _check_names(topic, parsed, message)
-    if isinstance(message, StepBatch):  # first: thousands of them come in a second
-        _check_batch(topic, message)
-        return message
-    if isinstance(message, PackedSummary):
-        return _unpacked(topic, message)
-    if isinstance(message, NodeAnnouncement):
-        _check_announcement(topic, message)
-    if isinstance(message, CaptureResult) and message.rank < 0:
-        raise MalformedError("rank", where=topic, got=message.rank, expected="whose result it is")
+    _check_content(topic, message)
     return message
 
 
-def _check_names(topic: str, parsed: topics.Topic, message: Message | PackedSummary) -> None:
+def _check_content(topic: str, message: Message) -> None:
+    """Refuse a message whose fields contradict each other."""
+    if isinstance(message, StepBatch):  # first: thousands of them come in a second
+        _check_batch(topic, message)
+    elif isinstance(message, TraceSummary):
+        _check_tree(topic, message)
+    elif isinstance(message, NodeAnnouncement):
+        _check_announcement(topic, message)
+    elif isinstance(message, CaptureResult) and message.rank < 0:
+        raise MalformedError("rank", where=topic, got=message.rank, expected="whose result it is")
+
+
+def _check_names(topic: str, parsed: topics.Topic, message: Message) -> None:
     """Refuse a message that names another run, node or coordinator than its topic."""
     if isinstance(message, CoordinatorAlive):
         if message.coordinator != parsed.node:
@@ -245,24 +251,30 @@ def decode_as(form: type[M], topic: str, payload: bytes) -> M:
     return message
 
 
-def _unpacked(topic: str, packed: PackedSummary) -> TraceSummary:
-    """Return the summary inside its envelope.
+def _inflated(topic: str, payload: bytes) -> bytes:
+    """Return the bytes of a summary; never more than SUMMARY_MAX_BYTES are unpacked."""
+    unpacker = zlib.decompressobj()
+    try:
+        plain = unpacker.decompress(payload, limits.SUMMARY_MAX_BYTES + 1)
+    except zlib.error as error:
+        raise MalformedError("summary", where=topic, got=str(error), expected="deflated data") from error
+    if not unpacker.eof or unpacker.unused_data or len(plain) > limits.SUMMARY_MAX_BYTES:
+        expected = f"deflated data of up to {limits.SUMMARY_MAX_BYTES} bytes, and nothing behind it"
+        raise MalformedError("summary", where=topic, got=f"{len(plain)} bytes and more", expected=expected)
+    return plain
 
-    Raises
-    ------
-    MalformedError
-        Its size is not what the envelope gives or beyond the limit, or the body is malformed.
-    """
-    plain = plain_body(packed, topic)
-    try:
-        body = _BODY.decode(plain)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _malformed(error, topic, "summary", lambda: msgspec.msgpack.decode(plain)) from error
-    given = unpacked_fields(packed, body, topic)
-    try:
-        return msgspec.convert(given, TraceSummary)
-    except msgspec.ValidationError as error:
-        raise _malformed(error, topic, "summary", lambda: given) from error
+
+def _check_tree(topic: str, summary: TraceSummary) -> None:
+    """Refuse a call tree whose callers do not stand before their callees, or whose steps are not the summary's."""
+    steps = len(summary.step_ns)
+    for index, node in enumerate(summary.tree):
+        if node.parent >= index:
+            raise MalformedError("parent", where=topic, got=node.parent, expected=f"-1 to {index - 1}")
+        if len(node.by_step_ns) != steps:
+            got = len(node.by_step_ns)
+            raise MalformedError(
+                "by_step_ns", where=topic, got=got, expected=f"{steps}, as many as the summary's steps"
+            )
 
 
 def _malformed(error: Exception, where: str, what: str, whole: Callable[[], Any]) -> MalformedError:

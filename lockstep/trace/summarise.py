@@ -15,11 +15,11 @@ NODE_MIN_RATIO = 0.005
 """Share of the window below which a node is left out: a straggler worth an alert is 5 % slower, and the diagnosis asks
 for a node with most of that; 0.5 % is a tenth of it, and leaves 25 to 125 nodes of every trace at hand."""
 
-AIM_BYTES = 10 << 10
-"""Of the call tree before it is packed, which makes a third of it."""
+AIM_BYTES = 16 << 10
+"""Of the call tree before it is deflated, which makes a third of it."""
 
-NODE_BYTES = 64
-"""A `CallNode` without its name: in columns up to 26, and room for a mix of names that packs badly."""
+NODE_BYTES = 112
+"""A `CallNode` with its keys, without its name."""
 
 _COLLECTIVES_MAX = 32  # names; more are names that a generator made
 _LAUNCHERS = (

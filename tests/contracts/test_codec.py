@@ -186,7 +186,7 @@ def test_half_a_surrogate_pair_is_refused_by_the_sender():
     """As Python holds file names that are no Unicode."""
     with pytest.raises(MalformedError, match="message in CaptureResult"):
         codec.encode(messages.CaptureResult(run="r", node="n", rank=0, request_id=1, state="done", reason="\ud800"))
-    with pytest.raises(MalformedError, match="message in Body"):
+    with pytest.raises(MalformedError, match="message in TraceSummary"):
         codec.encode(replace(SUMMARY, error="\ud800"))
 
 

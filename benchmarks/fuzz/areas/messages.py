@@ -1,6 +1,7 @@
 """Messages of every channel through the bus into the coordinator's runs, and time passing between them."""
 
 import asyncio
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from lockstep.contracts import messages, topics
 from lockstep.contracts.codec import Message, decode, encode
 from lockstep.contracts.delivery import FrameHeader, pack_frame
 from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.messages import TraceSummary
 from lockstep.contracts.records import MISSING
 from lockstep.contracts.rows import join_columns, split_columns
 from lockstep.serving.exposition import render
@@ -120,8 +122,10 @@ class Messages:
         topic, message = random.choice(seeds.MESSAGES)
         payload = encode(message)
         if kind < 0.8:
-            changed = mutate.changed_value(random, msgspec.msgpack.decode(payload), random.choice((1, 1, 1, 2, 4)))
-            payload = _encoded(changed)
+            is_deflated = isinstance(message, TraceSummary)
+            plain = zlib.decompress(payload) if is_deflated else payload
+            changed = mutate.changed_value(random, msgspec.msgpack.decode(plain), random.choice((1, 1, 1, 2, 4)))
+            payload = zlib.compress(_encoded(changed)) if is_deflated else _encoded(changed)
         elif kind < 0.95:
             payload = mutate.changed_bytes(random, payload, random.choice((1, 1, 2, 8)))
         else:

@@ -21,12 +21,11 @@ from lockstep.diagnosis.explain import explain
 
 _TOPIC = topics.run_topic(seeds.RUN, topics.SUMMARY, seeds.NODE)
 _SCOPES = ("rank", "replica", "stage", "group", "node", "network", "job")
-_BODY = "body"
 _EXPLAINED_SHARE = 0.1  # of those accepted: a diagnosis takes milliseconds
 
 
 class Summaries:
-    """A summary's envelope and body are mutated; those that are accepted are suspects and peers of each other."""
+    """Mutates summaries before or after they are deflated; accepted ones are suspects and peers of each other."""
 
     name = "summaries"
 
@@ -87,18 +86,14 @@ def real_summaries() -> tuple[messages.TraceSummary, ...]:
 
 
 def _payload(random: Random) -> bytes:
-    envelope = msgspec.msgpack.decode(encode(random.choice(real_summaries())))
-    plain = zlib.decompress(envelope[_BODY])
+    plain = zlib.decompress(encode(random.choice(real_summaries())))
     kind = random.random()
     if kind < 0.7:
         plain = _encoded(mutate.changed_value(random, msgspec.msgpack.decode(plain), random.choice((1, 1, 2, 4))))
     elif kind < 0.85:
         plain = mutate.changed_bytes(random, plain, random.choice((1, 1, 4)))
-    envelope |= {_BODY: zlib.compress(plain), "body_bytes": len(plain)}
-    if kind > 0.95:
-        envelope = mutate.changed_value(random, envelope)
-    payload = _encoded(envelope)
-    return mutate.changed_bytes(random, payload) if 0.85 < kind < 0.95 else payload
+    payload = zlib.compress(plain)
+    return mutate.changed_bytes(random, payload) if kind > 0.85 else payload
 
 
 def _encoded(value: Any) -> bytes:

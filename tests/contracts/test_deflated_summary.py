@@ -1,5 +1,6 @@
-"""Trace summaries packed: they come back equal, hostile bytes are refused by name."""
+"""Trace summaries deflated: they come back equal, hostile bytes are refused by name."""
 
+import random
 import zlib
 from dataclasses import asdict, replace
 
@@ -69,9 +70,11 @@ def test_any_tree_comes_back_equal(tree, path):
 def test_another_version_is_named():
     """Whatever else stands in the message."""
     with pytest.raises(ContractVersionError, match="got 3, expected 1"):
-        decode(TOPIC, msgspec.msgpack.encode(asdict(FULL) | {"version": 3}))
+        decode(TOPIC, summary_with(version=3))
+    with pytest.raises(ContractVersionError, match="got 3, expected 1"):
+        decode(TOPIC, zlib.compress(msgspec.msgpack.encode({"version": 3, "tree": 7})))
     with pytest.raises(MalformedError):
-        decode(TOPIC, msgspec.msgpack.encode({"version": 1, "run": "run"}))
+        decode(TOPIC, zlib.compress(msgspec.msgpack.encode({"version": 1, "run": "run"})))
 
 
 def test_a_summary_that_does_not_fit_is_not_sent():
@@ -81,21 +84,16 @@ def test_a_summary_that_does_not_fit_is_not_sent():
         encode(replace(EMPTY, error=noise))
 
 
-def packed(**changes):
-    """Return the envelope's fields as bytes, some of them changed."""
-    fields = msgspec.msgpack.decode(encode(FULL))
-    return msgspec.msgpack.encode(fields | changes)
+def summary_with(**changes):
+    """Return the bytes of a summary, some of its fields changed."""
+    return zlib.compress(msgspec.msgpack.encode(asdict(FULL) | changes))
 
 
-def body_of(*, tree=None, **changes):
-    """Return an envelope whose body has other values at some places."""
-    body = msgspec.msgpack.decode(zlib.decompress(msgspec.msgpack.decode(encode(FULL))["body"]))
-    for place, value in changes.items():
-        body[int(place[1:])] = value
-    for place, value in (tree or {}).items():
-        body[8][place] = value
-    plain = msgspec.msgpack.encode(body)
-    return packed(body=zlib.compress(plain), body_bytes=len(plain))
+def tree_with(at, **changes):
+    """Return the bytes of a summary, some fields of one node changed."""
+    tree = [asdict(node) for node in FULL.tree]
+    tree[at] |= changes
+    return summary_with(tree=tree)
 
 
 BOMB = zlib.compress(bytes(1 << 22), 9)
@@ -105,33 +103,30 @@ BOMB = zlib.compress(bytes(1 << 22), 9)
 @pytest.mark.parametrize(
     ("payload", "what"),
     [
-        (packed(body=BOMB, body_bytes=1 << 22), "body_bytes"),
-        (packed(body=BOMB, body_bytes=1 << 10), "body"),
-        (packed(body_bytes=0), "body_bytes"),
-        (packed(body_bytes=-1), "body_bytes"),
-        (packed(body_bytes=1 << 62), "body_bytes"),
-        (packed(body=b""), "body"),
-        (packed(body=b"nonsense"), "body"),
-        (packed(body=encode(FULL)), "body"),
-        (packed(body=b"x" * 11_000), "message size"),
-        (packed(run="other"), "run"),
-        (packed(node="other"), "node"),
-        (packed(body=zlib.compress(b"\xc1"), body_bytes=1), "summary"),
-        (packed(body=zlib.compress(b"\x91" * 9000), body_bytes=9000), "summary"),
-        (body_of(tree={0: [1, 1, 2]}), "tree"),
-        (body_of(tree={0: [1, 0, 2, 4]}), "parent"),
-        (body_of(tree={0: [1, 9, 2, 4]}), "parent"),
-        (body_of(tree={1: [0, 99, 0, 0]}), "name"),
-        (body_of(tree={2: [0, 0, -1, 0]}), "name"),
-        (body_of(tree={3: ["x", 0, 0, 0]}), "summary[8][3][0]"),
-        (body_of(tree={3: [(1 << 53) + 1, 0, 0, 0]}), "tree[0].total_ns"),
-        (body_of(tree={4: [1 << 60, 0, 0, 0]}), "tree[0].self_ns"),
-        (body_of(_7=[]), "name"),
-        (body_of(_20=[[60, 40], [60, 0], [0, 10]]), "tree"),
-        (body_of(_20=[[60, 40], [60, 0], [0, 10], [5]]), "by_step_ns"),
-        (body_of(_20=[]), "tree"),
-        (body_of(_20=[[-1, 40], [60, 0], [0, 10], [5, 0]]), "tree[0].by_step_ns[0]"),
-        (body_of(_0="three"), "summary[0]"),
+        (BOMB, "summary"),
+        (b"", "summary"),
+        (b"nonsense", "summary"),
+        (msgspec.msgpack.encode(FULL), "summary"),
+        (encode(FULL)[:-1], "summary"),
+        (encode(FULL) + b"x", "summary"),
+        (zlib.compress(random.Random(1).randbytes(9000) + bytes(limits.SUMMARY_MAX_BYTES - 8999)), "summary"),
+        (b"x" * 11_000, "message size"),
+        (summary_with(run="other"), "run"),
+        (summary_with(node="other"), "node"),
+        (zlib.compress(b"\xc1"), "summary"),
+        (zlib.compress(b"\x91" * 9000), "summary"),
+        (tree_with(1, parent=1), "parent"),
+        (tree_with(1, parent=3), "parent"),
+        (tree_with(1, parent=-2), "tree[1].parent"),
+        (tree_with(1, name=7), "tree[1].name"),
+        (tree_with(0, total_ns="x"), "tree[0].total_ns"),
+        (tree_with(0, total_ns=(1 << 53) + 1), "tree[0].total_ns"),
+        (tree_with(0, self_ns=1 << 60), "tree[0].self_ns"),
+        (tree_with(3, by_step_ns=[5]), "by_step_ns"),
+        (tree_with(3, by_step_ns=[]), "by_step_ns"),
+        (tree_with(0, by_step_ns=[-1, 40]), "tree[0].by_step_ns[0]"),
+        (summary_with(step_ns=[60]), "by_step_ns"),
+        (summary_with(rank="three"), "rank"),
     ],
 )
 def test_hostile_bytes_are_refused_by_name(payload, what):
@@ -141,20 +136,18 @@ def test_hostile_bytes_are_refused_by_name(payload, what):
     assert caught.value.what == what
 
 
-def test_a_body_of_an_older_version_has_no_single_steps():
-    """Its last two columns are not there."""
-    body = msgspec.msgpack.decode(zlib.decompress(msgspec.msgpack.decode(encode(FULL))["body"]))[:-2]
-    plain = msgspec.msgpack.encode(body)
-    found = decode(TOPIC, packed(body=zlib.compress(plain), body_bytes=len(plain)))
-    assert found.step_ns == []
-    assert [each.by_step_ns for each in found.tree] == [[]] * len(FULL.tree)
-
-
-def test_every_body_cut_or_changed_is_refused():
-    """A checksum guards the body: cut anywhere, or with any byte changed, it is malformed and nothing else."""
-    fields = msgspec.msgpack.decode(encode(FULL))
-    body = fields["body"]
-    for at in range(len(body)):
-        for broken in (body[:at], body[:at] + bytes([body[at] ^ 0xFF]) + body[at + 1 :]):
+def test_every_summary_cut_or_changed_is_refused():
+    """A checksum guards it: cut anywhere, or with any byte changed, it is malformed and nothing else."""
+    data = encode(FULL)
+    for at in range(len(data)):
+        for broken in (data[:at], data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]):
             with pytest.raises(MalformedError):
-                decode(TOPIC, msgspec.msgpack.encode(fields | {"body": broken}))
+                decode(TOPIC, broken)
+
+
+def test_a_summary_of_the_largest_size_is_accepted():
+    """To the byte."""
+    missing = limits.SUMMARY_MAX_BYTES - len(msgspec.msgpack.encode(replace(EMPTY, error="x" * 300)))
+    full = replace(EMPTY, error="x" * (300 + missing))
+    assert packed_bytes(full)[1] == limits.SUMMARY_MAX_BYTES
+    assert decode(TOPIC, encode(full)) == full
