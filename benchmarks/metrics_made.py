@@ -12,7 +12,7 @@ from alerts.policy import Site
 from coordinator.decide.incidents import Incident
 from coordinator.record.earlier_attempts import EarlierAttempts
 from coordinator.snapshot import RunSnapshot, Snapshot, Suspect
-from dashboards import foreign
+from dashboards import external_metrics
 from exporter.counts import DeliveryStatus
 from exporter.exposing.snapshot import NodeRunView, NodeSnapshot, RankView
 from exporter.host_watch import HostTotals, NodeLoad
@@ -213,7 +213,7 @@ def openmetrics(names: set[str], ranks: int, start_unix_s: int, span_s: int) -> 
         if rule.record in names:
             labels = list(_sets(labels_of_recording(rule.expr), ranks))
             yield _family(rule.record, "gauge", [rule.record], labels, rate=0.0, times=times)
-    for name, extra in foreign.LABELS.items():
+    for name, extra in external_metrics.LABELS.items():
         if name in names:
             labels = list(_of_others(name, extra, ranks))
             rate = 1e9 if name.endswith("_total") else 0.0

@@ -141,8 +141,8 @@ class Coordinator:
         self._specs = Specs(self._control.specs, await asyncio.to_thread(store.load_specifications))
         self._runs.expect(self._specs.of, await asyncio.to_thread(store.load_windows))
         name, incarnation = self.config.coordinator_name, time.time_ns()
-        positions, ledger = await asyncio.to_thread(store.load_streams)
-        self._streams = Streams(name, incarnation, positions, ledger)
+        offsets, ledger = await asyncio.to_thread(store.load_streams)
+        self._streams = Streams(name, incarnation, offsets, ledger)
         self._leadership = Leadership(name, incarnation)
         self._devices = DeviceTable(self._knows)
 

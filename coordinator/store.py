@@ -19,7 +19,7 @@ from coordinator.decide.incidents import CLOSED, OPEN, Incident, from_json, to_j
 from coordinator.decide.saved_run import LEARNT_MAX_BYTES, Learnt, SavedRun, learnt_from_bytes, saved_run_from_json
 from coordinator.expected.healthy import KeptWindow, kept_from_json, kept_to_json
 from coordinator.fleet.history import Sighting, Subject
-from coordinator.intake.streams import StreamPosition
+from coordinator.intake.streams import StreamOffset
 from coordinator.record.step_series import SERIES_MAX_BYTES
 from lockstep.contracts.errors import ConfigError, MalformedError
 
@@ -131,16 +131,16 @@ class Store:
                 self._keep_streams(commit)
 
     def _keep_streams(self, commit: "Commit") -> None:
-        rows = [(node, place.stream_id, place.sequence) for node, place in commit.positions.items()]
+        rows = [(node, place.stream_id, place.sequence) for node, place in commit.offsets.items()]
         self._database.executemany("INSERT OR REPLACE INTO streams VALUES (?, ?, ?)", rows)
         self._database.executemany("INSERT OR REPLACE INTO ledger VALUES (?, ?)", list(commit.ledger.items()))
 
-    def load_streams(self) -> "tuple[dict[str, StreamPosition], dict[str, int]]":
-        """Return what `keep` wrote of the nodes' streams: positions by node, and records by outcome."""
+    def load_streams(self) -> "tuple[dict[str, StreamOffset], dict[str, int]]":
+        """Return what `keep` wrote of the nodes' streams: offsets by node, and records by outcome."""
         with self._lock:
             rows = self._database.execute("SELECT node, stream_id, sequence FROM streams").fetchall()
             ledger = dict(self._database.execute("SELECT outcome, records FROM ledger").fetchall())
-        return {node: StreamPosition(stream_id, sequence) for node, stream_id, sequence in rows}, ledger
+        return {node: StreamOffset(stream_id, sequence) for node, stream_id, sequence in rows}, ledger
 
     def keep_sightings(self, sightings: "Iterable[Sighting]", since_unix_s: float) -> None:
         """Write whom incidents named; what is older than a time is deleted."""

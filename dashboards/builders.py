@@ -1,7 +1,7 @@
 """Builders over grafanalib: panels that cannot be forgotten a description, and JSON that Grafana reads as it is.
 
 No panel stacks, connects over missing data or puts a 0 where nothing was measured. What counts things has the unit
-`finish.COUNT` and no decimals. `finish.py` makes what today's Grafana reads of grafanalib's output.
+`postprocess.COUNT` and no decimals. `postprocess.py` makes what today's Grafana reads of grafanalib's output.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 import grafanalib.core as G  # noqa: N812  (grafanalib's own idiom)
 from grafanalib._gen import DashboardEncoder
 
-from dashboards.finish import DATASOURCE, MIN_INTERVAL, finished
+from dashboards.postprocess import DATASOURCE, MIN_INTERVAL, postprocessed
 
 SCHEMA_VERSION = 41  # what current Grafana releases write; older ones ignore what they do not know
 COLUMNS = 24
@@ -312,7 +312,7 @@ def render(board: DashboardSpec) -> str:
         annotations=G.Annotations(list=list(board.annotations)),
         panels=_placed(board.rows),
     )
-    return json.dumps(finished(_plain(dashboard), board.at_coordinator), indent=2, sort_keys=True) + "\n"
+    return json.dumps(postprocessed(_plain(dashboard), board.at_coordinator), indent=2, sort_keys=True) + "\n"
 
 
 def _plain(part: Any) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from dashboards.builders import (
     states,
     timeseries,
 )
-from dashboards.finish import COUNT
 from dashboards.panels import AT_RUN, Column, coordinator_variable, grid, to_coordinator
+from dashboards.postprocess import COUNT
 from dashboards.queries import CAUSE_COLOURS, RUN, TOP
 from dashboards.shared import (
     CLOSED_INCIDENTS,

@@ -13,8 +13,8 @@ from dashboards.builders import (
     states,
     timeseries,
 )
-from dashboards.finish import COUNT
 from dashboards.panels import Column, coordinator_variable, grid, to_board
+from dashboards.postprocess import COUNT
 from dashboards.queries import CAUSE_COLOURS, STATE_COLOURS, TOP
 
 _LIVE = 'lockstep_run_state{state!~"finished|lost"}'

@@ -1,6 +1,6 @@
 """The Rank dashboard: what one rank does in its run, on its host and on its device."""
 
-from dashboards import foreign
+from dashboards import external_metrics
 from dashboards.builders import (
     DashboardRow,
     DashboardSpec,
@@ -14,9 +14,9 @@ from dashboards.builders import (
     timeseries,
     variable,
 )
-from dashboards.finish import COUNT
 from dashboards.levels import OF_NODE
 from dashboards.panels import AT_RUN, Column, coordinator_variable, grid
+from dashboards.postprocess import COUNT
 from dashboards.queries import RANK, RUN, rate
 from dashboards.shared import MARKS
 from lockstep.contracts.metrics import BY_NAME
@@ -279,7 +279,7 @@ _HOST = DashboardRow(
                     "Share of memory that is available, by node_exporter. No data where it is not scraped.",
                     "percentunit",
                     query(
-                        foreign.on_host(
+                        external_metrics.on_host(
                             "max by (instance) (node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes)"
                         ),
                         "available",
@@ -292,7 +292,7 @@ _HOST = DashboardRow(
                     "Bps",
                     *(
                         query(
-                            foreign.on_host(
+                            external_metrics.on_host(
                                 f"sum by (instance) (rate(node_network_{way}_bytes_total"
                                 '{device!="lo"}[$__rate_interval]))'
                             ),
@@ -314,11 +314,11 @@ def _device(title: str, description: str, unit: str, gpu: str, npu: str) -> obje
         "rank reports none, the one with the number of its local rank is shown, which is another if a variable such as "
         "CUDA_VISIBLE_DEVICES orders them otherwise. No data where neither DCGM exporter nor npu-exporter is scraped.",
         unit,
-        query(foreign.own_gpu(gpu), "its own: GPU {{gpu}}"),
-        query(foreign.gpu_by_place(gpu), "its local rank's: GPU {{gpu}}"),
-        query(foreign.of_gpus(gpu), "GPU {{gpu}}"),
-        query(foreign.npu_by_place(npu), "its local rank's: NPU {{id}}"),
-        query(foreign.of_npus(npu), "NPU {{id}}"),
+        query(external_metrics.own_gpu(gpu), "its own: GPU {{gpu}}"),
+        query(external_metrics.gpu_by_place(gpu), "its local rank's: GPU {{gpu}}"),
+        query(external_metrics.of_gpus(gpu), "GPU {{gpu}}"),
+        query(external_metrics.npu_by_place(npu), "its local rank's: NPU {{id}}"),
+        query(external_metrics.of_npus(npu), "NPU {{id}}"),
     )
 
 

@@ -11,8 +11,8 @@ from dashboards.builders import (
     stat,
     timeseries,
 )
-from dashboards.finish import COUNT
 from dashboards.panels import Column, coordinator_variable, grid
+from dashboards.postprocess import COUNT
 from dashboards.queries import TOP, rate
 
 _GOOD_BAD = ((None, "green"), (1, "red"))

@@ -1,8 +1,8 @@
 """Panels, and marks on panels, that stand on more than one dashboard, the same on each."""
 
 from dashboards.builders import annotation, bars, coloured, query, table, timeseries
-from dashboards.finish import COUNT
 from dashboards.panels import Column, grid, to_board, to_coordinator
+from dashboards.postprocess import COUNT
 from dashboards.queries import CAUSE_COLOURS, RUN, TOP, ratio_by_kind
 
 MARKS = (

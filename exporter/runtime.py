@@ -26,10 +26,10 @@ from exporter.inspector import InspectorWatch
 from exporter.memory import MemoryWatch
 from exporter.neighbours import NeighbourReader
 from exporter.reading.heartbeats import run_heartbeat
-from exporter.reading.positions import Positions
+from exporter.reading.read_offsets import ReadOffsets
 from exporter.reading.rings import RingReading, Rings
+from exporter.reading.run_state import RunState
 from exporter.reading.silence import announcement, watch
-from exporter.reading.tracks import RunState
 from exporter.reading.unwatched import UnwatchedProcesses
 from exporter.sending.batches import Batcher
 from exporter.sending.publisher import Publisher
@@ -74,11 +74,11 @@ class Exporter:
         self.snapshot: NodeSnapshot | None = None
         self.counts = Counts()
         self._node = config.node_name
-        self._positions: Positions = {}  # as saved last; rings that an earlier process read go on from there
-        self._positions_path = Path(config.spool_directory) / "positions.json"
+        self._offsets: ReadOffsets = {}  # as saved last; rings that an earlier process read go on from there
+        self._offsets_path = Path(config.spool_directory) / "offsets.json"
         self._isolation = FaultIsolation(("run", "message", "trace"), quarantine_s=_QUARANTINE_S)
         self._term_path = Path(config.spool_directory) / "term.json"
-        self._rings = Rings(Path(config.root), self.counts, self._positions)
+        self._rings = Rings(Path(config.root), self.counts, self._offsets)
         self._unwatched = UnwatchedProcesses(Path(config.root), self.counts)
         self._inspector = InspectorWatch(Path(config.root), self.counts)
         self._neighbours = NeighbourReader(config, lambda: self._inspector.status().ranks)
@@ -155,7 +155,7 @@ class Exporter:
         prepare_root(Path(self.config.root))
         self._publisher.open()
         try:
-            self._positions.update(load_state(self._positions_path, Positions) or {})
+            self._offsets.update(load_state(self._offsets_path, ReadOffsets) or {})
             self._captures.term = load_state(self._term_path, int) or 0
             self._publisher.term = self._captures.term_in_force(time.time())
             runner = await self._bind()
@@ -350,11 +350,11 @@ class Exporter:
         """Put the gathered records into the spool, then remember how far the rings were read."""
         for batch in self._batcher.take(unix_ns):
             self._put(topics.STEPS, batch, batch.count)
-        positions = self._rings.positions()
-        if positions != self._positions:
-            save_state(self._positions_path, positions)  # else a restart reads records twice
-            self._positions.clear()
-            self._positions.update(positions)
+        offsets = self._rings.offsets()
+        if offsets != self._offsets:
+            save_state(self._offsets_path, offsets)  # else a restart reads records twice
+            self._offsets.clear()
+            self._offsets.update(offsets)
 
     def _put(self, channel: str, message: _RunMessage, records: int = 0) -> None:
         with self._guard("run", message.run):

@@ -11,7 +11,7 @@ from benchmarks.services import Service, read_store, shipped_broker, total, usag
 from benchmarks.soak.fleets import Fleets
 from benchmarks.soak.job import RUN, Job, JobPlan
 from benchmarks.soak.nodes import CONNECTS_PER_SECOND, FleetCounts, FleetPlan, shares
-from benchmarks.soak.verdict import Look, Second, Soaked
+from benchmarks.soak.verdict import ScrapeSample, Second, Soaked
 from tests.support.servers import Mosquitto, get_json
 
 _SCRAPE_S = 5.0
@@ -120,7 +120,7 @@ class Soak:
             samples = self._coordinator.scrape() or {}
             step = int(total(samples, "lockstep_run_step", f'"{RUN}"'))
             unsettled = int(total(samples, "lockstep_coordinator_unsettled_frames"))
-            self.seen.looks.append(Look(self._ended_steps - 1 - step, unsettled, _reference_cpu_s()))
+            self.seen.scrapes.append(ScrapeSample(self._ended_steps - 1 - step, unsettled, _reference_cpu_s()))
             fleet = self._fleets.read()
             print(
                 f"  step {self._ended_steps - 1}: judged {step}, frames unsettled {unsettled}; nodes: {fleet.connected}"

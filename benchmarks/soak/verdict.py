@@ -30,7 +30,7 @@ class Second(NamedTuple):
     broker: Usage
 
 
-class Look(NamedTuple):
+class ScrapeSample(NamedTuple):
     """What a scrape has shown: by how many steps the judged one is behind the job's, and what waits to be settled.
 
     `reference_cpu_s` is what a fixed computation took just then: it grows where neighbours share caches and cores.
@@ -43,14 +43,14 @@ class Look(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Soaked:
-    """All that was seen; `seconds` and `looks` are of the time in which the job ran, without its first sixth.
+    """All that was seen; `seconds` and `scrapes` are of the time in which the job ran, without its first sixth.
 
     `found_s` is from the end of the first faulty step to the incident in the API.
     """
 
     plan: JobPlan
     seconds: list[Second] = field(default_factory=list)
-    looks: list[Look] = field(default_factory=list)
+    scrapes: list[ScrapeSample] = field(default_factory=list)
     fleet: FleetCounts = field(default_factory=FleetCounts)
     fleet_cores: float = 0.0
     samples: Samples = field(default_factory=dict)
@@ -82,7 +82,7 @@ def checks_of(soaked: Soaked) -> list[Check]:
 
 def keeps_up(soaked: Soaked) -> bool:
     """Whether the coordinator was never far behind the job, and nothing was lost."""
-    is_near = bool(soaked.looks) and all(look.behind_steps <= BEHIND_STEPS_MAX for look in soaked.looks)
+    is_near = bool(soaked.scrapes) and all(sample.behind_steps <= BEHIND_STEPS_MAX for sample in soaked.scrapes)
     return is_near and not has_missed(_delivery_checks(soaked))
 
 
@@ -141,14 +141,14 @@ def _finding_checks(soaked: Soaked) -> list[Check]:
 
 def _cost_checks(soaked: Soaked) -> list[Check]:
     steady = soaked.seconds
-    if len(steady) < _SECONDS_MIN or not soaked.looks:
+    if len(steady) < _SECONDS_MIN or not soaked.scrapes:
         return [Check("seconds measured", str(len(steady)), f">= {_SECONDS_MIN}", is_met=False)]
     own, broker = cores(steady, "coordinator"), cores(steady, "broker")
     resident = [second.coordinator.resident_bytes for second in steady]
     budget = next((limit for nodes, limit in sorted(BUDGET_CORES.items()) if soaked.plan.nodes <= nodes), None)
-    behind = sorted(look.behind_steps for look in soaked.looks)
-    unsettled = [look.unsettled for look in soaked.looks]
-    references = [look.reference_cpu_s for look in soaked.looks]
+    behind = sorted(sample.behind_steps for sample in soaked.scrapes)
+    unsettled = [sample.unsettled for sample in soaked.scrapes]
+    references = [sample.reference_cpu_s for sample in soaked.scrapes]
     seconds = steady[-1].at_s - steady[0].at_s
     return [
         Check("seconds measured", f"{seconds:.0f}"),
@@ -216,8 +216,8 @@ def ladder_line(soaked: Soaked) -> str:
         f"{max(own):.2f}",
         f"{mean(broker):.2f}",
         f"{soaked.seconds[-1].coordinator.resident_bytes / 1e6:.0f}",
-        f"{max(look.behind_steps for look in soaked.looks)}",
-        f"{max(look.unsettled for look in soaked.looks):,}",
+        f"{max(sample.behind_steps for sample in soaked.scrapes)}",
+        f"{max(sample.unsettled for sample in soaked.scrapes):,}",
         f"{gaps:,.0f}",
         f"{soaked.fleet.frames_resent:,}",
         f"{lost:,.0f}",

@@ -149,14 +149,14 @@ def _operation(route: web.RouteDef) -> dict[str, Any]:
     handler = route.handler
     text = " ".join((handler.__doc__ or "").split())
     named = [{"name": name, "in": "path", "required": True, "schema": _TEXT} for name in _names(route.path)]
-    asked = [{"name": name, "in": "query", "schema": schema} for name, schema in QUERIES.get(route.path, {}).items()]
+    query = [{"name": name, "in": "query", "schema": schema} for name, schema in QUERIES.get(route.path, {}).items()]
     operation: dict[str, Any] = {
         "operationId": f"{handler.__module__.rpartition('.')[2]}_{handler.__name__.strip('_')}_{_suffix(route)}",
         "summary": text.rstrip("."),
         "responses": _responses(route),
     }
-    if named or asked:
-        operation["parameters"] = [*named, *asked]
+    if named or query:
+        operation["parameters"] = [*named, *query]
     if route.method not in SAFE:
         operation["security"] = [{"token": []}]
     body = _body(route)

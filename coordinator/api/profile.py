@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 _CONFLICT = web.HTTPConflict.status_code
 
 
-async def show_profiles(request: web.Request) -> web.Response:
+async def show_captures(request: web.Request) -> web.Response:
     """Show the capture of a run that is under way, rank by rank, and the last ones that are over."""
     captures = known_run(request).machine.captures
     current = None if captures.current is None else captures.current.progress()
     return web.json_response({"running": current, "past": [capture.progress() for capture in reversed(captures.past)]})
 
 
-async def ask_profile(request: web.Request) -> web.Response:
+async def request_capture(request: web.Request) -> web.Response:
     """Ask ranks of a run for a capture."""
     services = request.app[SERVICES]
     authorise(request)
     run = known_run(request)
     ranks, steps, shapes = await _body(request, run)
-    event = ev.CaptureAskedEvent(
+    event = ev.CaptureRequestedEvent(
         unix_s=services.now_s(), cause_id="api:profile", ranks=ranks, steps=steps, shapes=shapes
     )
     orders = services.runs.feed(run.name, event)
@@ -35,8 +35,12 @@ async def ask_profile(request: web.Request) -> web.Response:
     for _, instructions in orders:
         for instruction in instructions:
             if isinstance(instruction, ev.RequestCapture):
-                asked = instruction.request
-                answer = {"request_id": asked.request_id, "first_step": asked.first_step, "steps": asked.steps}
+                requested = instruction.request
+                answer = {
+                    "request_id": requested.request_id,
+                    "first_step": requested.first_step,
+                    "steps": requested.steps,
+                }
                 return web.json_response(answer, status=web.HTTPAccepted.status_code)
             if isinstance(instruction, ev.RefuseCapture):
                 raise ApiError(_CONFLICT, f"run {run.name}: {instruction.reason}")

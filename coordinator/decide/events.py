@@ -115,7 +115,7 @@ class ExplainedEvent(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureAskedEvent(Event):
+class CaptureRequestedEvent(Event):
     """An operator asks for a capture of `ranks`, which exist."""
 
     ranks: tuple[int, ...]

@@ -63,7 +63,7 @@ class RunMachine:
             ev.MemoryGrowthEvent: self._on_memory_growth,
             ev.LossesEvent: self._on_losses,
             ev.PolicyChangedEvent: self._on_policy,
-            ev.CaptureAskedEvent: self._on_asked,
+            ev.CaptureRequestedEvent: self._on_capture_requested,
             ev.CaptureFailedEvent: self._on_failed,
             ev.CaptureResultEvent: self._on_answer,
             ev.SummaryEvent: self._on_summary,
@@ -289,7 +289,7 @@ class RunMachine:
         if incident is not None:
             self._out.add(ev.CloseIncident, incident=incident)
 
-    def _on_asked(self, event: ev.CaptureAskedEvent) -> None:
+    def _on_capture_requested(self, event: ev.CaptureRequestedEvent) -> None:
         reason = "" if self._policy.profile.enabled else "profiling is switched off"
         if self.captures.current is not None:
             reason = f"request {self.captures.current.request_id} is under way"

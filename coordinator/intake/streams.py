@@ -100,7 +100,7 @@ class _Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamPosition:
+class StreamOffset:
     """A place in a node's stream."""
 
     stream_id: int
@@ -109,20 +109,20 @@ class StreamPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """What may be committed at one moment: positions that moved by node, and records by outcome since the beginning."""
+    """What may be committed at one moment: offsets that moved by node, and records by outcome since the beginning."""
 
-    positions: Mapping[str, StreamPosition]
+    offsets: Mapping[str, StreamOffset]
     ledger: Mapping[str, int]
 
 
 class Streams:
-    """All nodes' streams. `positions` and `ledger` are what an earlier coordinator committed."""
+    """All nodes' streams. `offsets` and `ledger` are what an earlier coordinator committed."""
 
     def __init__(
         self,
         coordinator: str,
         incarnation: int,
-        positions: Mapping[str, StreamPosition] | None = None,
+        offsets: Mapping[str, StreamOffset] | None = None,
         ledger: Mapping[str, int] | None = None,
     ) -> None:
         self.frames: Counter[str] = Counter({verdict.value: 0 for verdict in FrameVerdict})
@@ -132,9 +132,9 @@ class Streams:
         self._moved: set[str] = set()
         self._streams: dict[str, _Stream] = {}
         self._orphans: list[Receipt] = []  # of streams that their node has left behind
-        for node, position in (positions or {}).items():
-            at = position.sequence
-            self._streams[node] = _Stream(position.stream_id, received=at, settled=at, committed=at)
+        for node, offset in (offsets or {}).items():
+            at = offset.sequence
+            self._streams[node] = _Stream(offset.stream_id, received=at, settled=at, committed=at)
 
     def __len__(self) -> int:
         """How many nodes are followed."""
@@ -214,27 +214,27 @@ class Streams:
             if stream.settled != stream.committed:
                 self._moved.add(node)
         self._count_orphans()
-        positions = {
-            node: StreamPosition(stream.stream_id, stream.settled)
+        offsets = {
+            node: StreamOffset(stream.stream_id, stream.settled)
             for node in self._moved
             for stream in (self._streams[node],)
         }
         self._moved = set()
-        return Commit(positions=positions, ledger=dict(self._ledger))
+        return Commit(offsets=offsets, ledger=dict(self._ledger))
 
     def committed(self, commit: Commit) -> None:
         """Note that the store has written `commit`."""
-        for node, position in commit.positions.items():
+        for node, offset in commit.offsets.items():
             stream = self._streams.get(node)
-            if stream is not None and stream.stream_id == position.stream_id:
-                stream.committed = max(stream.committed, position.sequence)
+            if stream is not None and stream.stream_id == offset.stream_id:
+                stream.committed = max(stream.committed, offset.sequence)
 
     def failed(self, commit: Commit) -> None:
         """Note that the store could not write `commit`: the next one covers it."""
-        self._moved |= commit.positions.keys()
+        self._moved |= commit.offsets.keys()
 
     def acknowledgements(self) -> list[Acknowledgement]:
-        """Return the acknowledgements of all nodes whose position changed since theirs."""
+        """Return the acknowledgements of all nodes whose offset changed since theirs."""
         return [
             self._acknowledge(node, stream)
             for node, stream in self._streams.items()
@@ -246,7 +246,7 @@ class Streams:
         for stream in self._streams.values():
             stream.acknowledged = (-1, -1)
 
-    def positions(self) -> dict[str, dict[str, int]]:
+    def offsets(self) -> dict[str, dict[str, int]]:
         """Return where each node's stream stands, by node."""
         return {
             node: {

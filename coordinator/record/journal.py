@@ -72,7 +72,7 @@ _EVENTS: dict[str, type[ev.Event]] = {
     "fleet_history": ev.FleetHistoryEvent,
     "machine_evidence": ev.MachineEvidenceEvent,
     "predicted": ev.PredictedEvent,
-    "profile_asked": ev.CaptureAskedEvent,
+    "profile_asked": ev.CaptureRequestedEvent,
     "policy": ev.PolicyChangedEvent,
     "profile_failed": ev.CaptureFailedEvent,
     "tick": ev.TickEvent,

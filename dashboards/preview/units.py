@@ -2,7 +2,7 @@
 
 import math
 
-from dashboards.finish import COUNT
+from dashboards.postprocess import COUNT
 
 _SECONDS = ((1, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _LONG = ((86400, "d"), (3600, "h"), (60, "min"))

@@ -1,7 +1,7 @@
 """Is the run well? Its state, its step time and what it gets done."""
 
 from dashboards.builders import DashboardRow, PanelLine, coloured, query, stat, states, timeseries
-from dashboards.finish import COUNT
+from dashboards.postprocess import COUNT
 from dashboards.queries import RUN, STATE_COLOURS, judged_rate
 from lockstep.contracts.metrics import RUN_STATES
 

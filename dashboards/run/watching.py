@@ -1,7 +1,7 @@
 """What does monitoring cost, and does it work? The agents, the profiles, and records on their way."""
 
 from dashboards.builders import DashboardRow, PanelLine, query, timeseries
-from dashboards.finish import COUNT
+from dashboards.postprocess import COUNT
 from dashboards.queries import RUN, rate
 from dashboards.shared import PROFILES
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from exporter.capturing.captures import Candidate, Captures
 from exporter.capturing.control import ControlJob, ControlWriter
 from exporter.counts import Counts
-from exporter.reading.tracks import RunState
+from exporter.reading.run_state import RunState
 from lockstep.contracts.capture import CaptureResult
 from lockstep.contracts.messages import RUNNING, CaptureRequest
 

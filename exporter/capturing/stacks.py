@@ -18,7 +18,7 @@ from exporter.capturing.stack_dumps import DumpTarget, dump_stacks, open_target
 from exporter.capturing.stack_request_pipe import RequestPipes
 from exporter.capturing.stack_text import Thread, parse_stacks, thread_stacks
 from exporter.counts import Counts
-from exporter.reading.tracks import ENDED, RankState, RunState
+from exporter.reading.run_state import ENDED, RankState, RunState
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import RankStacks, RecordedCollective, StackRequest
 from lockstep.contracts.stacks import stacks_path

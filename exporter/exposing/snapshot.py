@@ -13,7 +13,7 @@ from exporter.inspector import InspectorStatus, InspectorView, times_by_kind
 from exporter.memory import RankMemoryView
 from exporter.neighbours import NeighbourStatus
 from exporter.reading.rings import Rings
-from exporter.reading.tracks import RankState, RunState
+from exporter.reading.run_state import RankState, RunState
 from lockstep.contracts.facts import RankFacts
 from lockstep.contracts.metric import HTTP_REFUSALS
 from lockstep.contracts.records import RECORD_INDEX

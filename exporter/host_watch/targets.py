@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from exporter.host_watch.host_reading import Target
-from exporter.reading.tracks import RunState
+from exporter.reading.run_state import RunState
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import FINISHED
 

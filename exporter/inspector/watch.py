@@ -18,7 +18,7 @@ from exporter.inspector.accounts import InspectorAccounts, InspectorView
 from exporter.inspector.domain_times import Membership
 from exporter.inspector.dump_file import DumpFile
 from exporter.inspector.lines import InspectedOperation, parse_line
-from exporter.reading.tracks import RunState
+from exporter.reading.run_state import RunState
 from exporter.shared_directory import run_status
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.inspector_metrics import LINE_OUTCOMES

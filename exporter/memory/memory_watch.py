@@ -14,7 +14,7 @@ from exporter.host_watch.proc import has_open
 from exporter.kernel_files import CGROUPS, PROC
 from exporter.memory.reading import MemoryHeadroom, anonymous_bytes, headroom, workers_bytes
 from exporter.memory.series import MemorySeries
-from exporter.reading.tracks import RankState, RunState
+from exporter.reading.run_state import RankState, RunState
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.memory_metrics import DEVICE_ALLOCATED, DEVICE_PEAK
 from lockstep.contracts.memory_report import DEVICE, HOST, WORKERS, MemorySlope, RankMemory

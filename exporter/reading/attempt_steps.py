@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from exporter.reading.positions import ReadPosition
+from exporter.reading.read_offsets import ReadOffset
 from lockstep.accounting.block_reader import BlockRead, BlockReader, Fetch
 from lockstep.accounting.lost_marks import BuilderCounts
 from lockstep.accounting.step_builder import StepBuilder
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 RECORDS_PER_READ = 512
 """2,500 steps a second at five ticks a second."""
-_WHERE = "positions"
+_WHERE = "offsets"
 _STEP, _END = RECORD_INDEX["step"], RECORD_INDEX["end_ns"]
 
 Records = NDArray[np.int64]
@@ -66,12 +66,12 @@ class StepsRead:
 class AttemptSteps:
     """Reads one file after the other of one attempt: an agent whose file was removed writes another one.
 
-    A file has `block_count` blocks. `position` is where an earlier reader of the same attempt stopped: its steps do not
+    A file has `block_count` blocks. `offset` is where an earlier reader of the same attempt stopped: its steps do not
     come again. `last_step` and `last_end_ns` are those of the record that came last, None before the first.
     `is_drained`: the last read took all that its file held then.
     """
 
-    def __init__(self, block_count: int, position: ReadPosition | None = None) -> None:
+    def __init__(self, block_count: int, offset: ReadOffset | None = None) -> None:
         self.last_step: int | None = None
         self.last_end_ns: int | None = None
         self._builder = StepBuilder()
@@ -81,29 +81,29 @@ class AttemptSteps:
         self._saved_sequence = 0
         self._is_saved = self._has_marks = False
         self.is_drained = False
-        next_sequence = self._resume(position) if position is not None else 0
+        next_sequence = self._resume(offset) if offset is not None else 0
         self._reader = BlockReader(block_count, next_sequence)
 
-    def _resume(self, position: ReadPosition) -> int:
+    def _resume(self, offset: ReadOffset) -> int:
         """Take what an earlier reader knew; return the block to go on with."""
-        self.last_step, self.last_end_ns = position.last_step, position.last_end_ns
-        if position.builder is None:
+        self.last_step, self.last_end_ns = offset.last_step, offset.last_end_ns
+        if offset.builder is None:
             return 0
         try:
-            self._builder = StepBuilder.from_state(position.builder, where=_WHERE)
+            self._builder = StepBuilder.from_state(offset.builder, where=_WHERE)
         except PeerError as error:
             _log.warning("the state of an attempt's steps is not used: %s", error)
             return 0
-        self._saved, self._saved_sequence, self._is_saved = position.builder, position.next_sequence, True
-        return position.next_sequence
+        self._saved, self._saved_sequence, self._is_saved = offset.builder, offset.next_sequence, True
+        return offset.next_sequence
 
-    def position(self, attempt: int, answer_generation: int) -> ReadPosition:
+    def offset(self, attempt: int, answer_generation: int) -> ReadOffset:
         """Return where the next reader goes on: with the state at the end of the last read that ended a step."""
         if not self._is_saved and self._builder.is_numbered:
             self._saved = self._builder.state()
             self._saved_sequence = self._next_sequence
             self._is_saved = True
-        return ReadPosition(
+        return ReadOffset(
             attempt, answer_generation, self._saved_sequence, self.last_step, self.last_end_ns, self._saved
         )
 

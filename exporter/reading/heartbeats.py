@@ -7,7 +7,7 @@ ring shows that its process exists, that counts: the coordinator gives a rank th
 import logging
 from collections.abc import Sequence
 
-from exporter.reading.tracks import RankState, RunState
+from exporter.reading.run_state import RankState, RunState
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX
 from lockstep.contracts.memory_report import RankMemory

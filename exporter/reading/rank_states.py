@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from exporter.reading.endings import EndWatch
 from exporter.reading.ring_file import ReadResult, RingFile
-from exporter.reading.tracks import ENDED, RankState
+from exporter.reading.run_state import ENDED, RankState
 from lockstep.contracts import ring as layout
 from lockstep.contracts.endings import RaisedEnding
 from lockstep.contracts.messages import (
@@ -37,8 +37,8 @@ class RankStates:
         self._over: dict[str, State] = {}
         self._finishing_since_s: dict[str, float] = {}
 
-    def state_of(self, key: str, track: RankState, ring: RingFile, look: ReadResult, now_s: float) -> State:
-        """Return the state of a rank whose ring holds what `look` saw.
+    def state_of(self, key: str, track: RankState, ring: RingFile, result: ReadResult, now_s: float) -> State:
+        """Return the state of a rank whose ring holds what `result` shows.
 
         Raises
         ------
@@ -53,7 +53,7 @@ class RankStates:
             self._watch.watch(key, holder.pid)
         # A process releases its ring a moment before it can be seen how it ended.
         is_over = holder.is_gone and not self._watch.is_watched(key)
-        state = self._over_state(key, track, look) if is_over else self._running_state(key, track, look, now_s)
+        state = self._over_state(key, track, result) if is_over else self._running_state(key, track, result, now_s)
         if state[0] in ENDED:
             self._over[key] = state
         return state
@@ -68,30 +68,30 @@ class RankStates:
         """Give all descriptors back."""
         self._watch.close()
 
-    def _running_state(self, key: str, track: RankState, look: ReadResult, now_s: float) -> State:
-        if look.state == layout.STATE_FAILED:
+    def _running_state(self, key: str, track: RankState, result: ReadResult, now_s: float) -> State:
+        if result.state == layout.STATE_FAILED:
             return UNWATCHED, None
-        if look.state == layout.STATE_RAISED and look.ending is not None:
-            return FAILED, _raised(track, look.ending)
-        if look.state == layout.STATE_FINISHED:
+        if result.state == layout.STATE_RAISED and result.ending is not None:
+            return FAILED, _raised(track, result.ending)
+        if result.state == layout.STATE_FINISHED:
             since_s = self._finishing_since_s.setdefault(key, now_s)
             if not self._watch.is_watched(key) or now_s - since_s >= FINISHING_S:
                 return FINISHED, None
         return RUNNING, None
 
-    def _over_state(self, key: str, track: RankState, look: ReadResult) -> State:
-        if look.state == layout.STATE_RAISED and look.ending is not None:
-            return FAILED, _raised(track, look.ending)
-        last_sign_ns = max(0, look.heartbeat_ns + track.header.clock_offset_ns)
+    def _over_state(self, key: str, track: RankState, result: ReadResult) -> State:
+        if result.state == layout.STATE_RAISED and result.ending is not None:
+            return FAILED, _raised(track, result.ending)
+        last_sign_ns = max(0, result.heartbeat_ns + track.header.clock_offset_ns)
         ending = self._watch.ending(key, last_sign_ns)
         if ending is None:
             return FINISHED, None
-        if ending.kind == EXIT_CODE and look.state == layout.STATE_FINISHED:  # it noted its end before it was seen
+        if ending.kind == EXIT_CODE and result.state == layout.STATE_FINISHED:  # it noted its end before it was seen
             noted_ns = max(last_sign_ns, ending.alive_unix_ns)
             return FAILED, replace(ending, is_orderly=True, unix_ns=min(ending.unix_ns, noted_ns))
         if ending.kind == EXIT_CODE:
             return FAILED, ending
-        return (FINISHED, None) if look.state == layout.STATE_FINISHED else (GONE, ending)
+        return (FINISHED, None) if result.state == layout.STATE_FINISHED else (GONE, ending)
 
 
 def _raised(track: RankState, ending: RaisedEnding) -> RankEnding:

@@ -1,7 +1,7 @@
 """One ring file, open for reading.
 
 Reads with pread, never through a mapping: a file that is cut under a mapping kills its reader with SIGBUS, while pread
-comes back short, which is an ordinary error here. It costs one copy of a few kilobytes per look (about 2 us).
+comes back short, which is an ordinary error here. It costs one copy of a few kilobytes per read (about 2 us).
 """
 
 import os
@@ -36,7 +36,7 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadResult:
-    """What a ring holds besides blocks; `answer`, `groups` and `facts` only if they changed since the look before."""
+    """What a ring holds besides blocks; `answer`, `groups` and `facts` only if they changed since the read before."""
 
     heartbeat_ns: int
     state: int
@@ -169,7 +169,7 @@ class RingFile:
         pid = lock_holder(self._descriptor)
         return RingHolder(pid=pid or None, is_gone=pid is None, locks=True)
 
-    def look(self) -> ReadResult:
+    def read(self) -> ReadResult:
         """Read the words, and what is new of answer, groups and facts.
 
         Raises
@@ -235,7 +235,7 @@ class RingFile:
         if read_generation(front, _ANSWER) == self.answer_generation:
             return None
         found = read_blob(front, _ANSWER, ring.ANSWER_BYTES)
-        if found is None:  # in the middle of being written: the next look sees it
+        if found is None:  # in the middle of being written: the next read returns it
             return None
         self.answer_generation, value = found
         try:

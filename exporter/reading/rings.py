@@ -1,4 +1,4 @@
-"""Finds the runs and rings of this node and reads them; the only writer of the tracks.
+"""Finds the runs and rings of this node and reads them; the only writer of their states.
 
 The exporter never writes a ring. A ring that is refused is counted once per file and logged, tried again at each
 scan, and does not hurt its neighbours; one with which reading itself fails again and again is left alone until its file
@@ -20,12 +20,12 @@ import numpy as np
 from exporter.counts import Counts
 from exporter.reading.announce import parse_groups, parse_slots
 from exporter.reading.attempt_steps import NO_RECORDS, RECORDS_PER_READ, AttemptSteps, Records, StepsRead
-from exporter.reading.positions import Positions
 from exporter.reading.rank_states import RankStates, State
+from exporter.reading.read_offsets import ReadOffsets
 from exporter.reading.ring_file import ReadResult, RingFile
 from exporter.reading.run_directories import RunDirectories, turns_of
+from exporter.reading.run_state import ENDED, RankState, RunState
 from exporter.reading.totals import possible
-from exporter.reading.tracks import ENDED, RankState, RunState
 from lockstep.contracts.capture import CaptureResult
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.facts import facts_from_json
@@ -43,7 +43,7 @@ _BLOCKS_PER_READ = 4096  # of all rings together, 80 ms of work; eight ranks fil
 _BLOCKS_PER_LOOK = 512  # of one ring, a quarter of what it holds
 _BLOCKS_PER_LOOK_MIN = 16
 _RECORDS_AT_END = 8192  # of a ring that lost its name; more are no training's, whose steps have several marks each
-_TRACKS_MAX = 4 * RANKS_PER_NODE_MAX  # ranks of one run that came and went, as elastic jobs make them
+_RANK_STATES_MAX = 4 * RANKS_PER_NODE_MAX  # ranks of one run that came and went, as elastic jobs make them
 _FRESH_NS = 30 * 10**9  # a run with a sign of life this near goes before one without
 _NS = 1e-9
 _RING = "ring"
@@ -67,7 +67,7 @@ class RingReading:
 class Rings:
     """All rings of this node. Belongs to the event loop; `scan` and `read` are bounded work."""
 
-    def __init__(self, root: Path, counts: Counts, positions: Positions) -> None:
+    def __init__(self, root: Path, counts: Counts, offsets: ReadOffsets) -> None:
         self.runs: dict[str, RunState] = {}
         self.omitted = 0
         self.quarantined = 0
@@ -78,7 +78,7 @@ class Rings:
         self._root = root
         self._directories = RunDirectories(root, counts)
         self._counts = counts
-        self._positions = positions
+        self._offsets = offsets
         self._late: list[RingReading] = []
         self._gone: list[RunState] = []
         self._states = RankStates()
@@ -102,8 +102,8 @@ class Rings:
     def read(self) -> list[RingReading]:
         """Read what is new in every open ring."""
         readings, self._late = self._late, []
-        tracks = [(run, track) for run in self.runs.values() for track in run.ranks.values()]
-        opened = [(run, track, track.ring) for run, track in tracks if track.ring is not None]
+        states = [(run, track) for run in self.runs.values() for track in run.ranks.values()]
+        opened = [(run, track, track.ring) for run, track in states if track.ring is not None]
         blocks = min(_BLOCKS_PER_LOOK, max(_BLOCKS_PER_LOOK_MIN, _BLOCKS_PER_READ // max(1, len(opened))))
         for run, track, ring in opened:
             readings += self._look(run, track, ring, blocks)
@@ -114,17 +114,17 @@ class Rings:
         gone, self._gone = self._gone, []
         return gone
 
-    def positions(self) -> Positions:
+    def offsets(self) -> ReadOffsets:
         """Return how far every open ring was read."""
         return {
-            run.name: {track.rank: track.position(track.ring) for track in run.ranks.values() if track.ring is not None}
+            run.name: {track.rank: track.offset(track.ring) for track in run.ranks.values() if track.ring is not None}
             for run in self.runs.values()
         }
 
     def unnumbered(self) -> int:
         """Return how many ranks that train have marks and no step numbers."""
-        tracks = (track for run in self.runs.values() for track in run.ranks.values())
-        return sum(t.ring is not None and t.state == RUNNING and t.steps.is_unnumbered for t in tracks)
+        states = (track for run in self.runs.values() for track in run.ranks.values())
+        return sum(t.ring is not None and t.state == RUNNING and t.steps.is_unnumbered for t in states)
 
     def close(self) -> None:
         """Close every ring, and watch no process any more."""
@@ -177,7 +177,7 @@ class Rings:
                         self._attach(run, rank, inode, owner_uid)
         keys = (_key(ring_path(run.directory, rank), inode) for rank, inode in followed.items())
         run.quarantined = sum(self.isolation.is_quarantined(_RING, key, self._now_s) for key in keys)
-        if len(run.ranks) > _TRACKS_MAX:
+        if len(run.ranks) > _RANK_STATES_MAX:
             run.forget_departed()
             run.revision += 1
         _mark_superseded(run)
@@ -222,12 +222,12 @@ class Rings:
 
         Its last step is where the rank stands until the next one.
         """
-        position = track.left_at or self._positions.get(run.name, {}).get(track.rank)
-        if position is not None and position.attempt != ring.header.attempt:
-            position = None
-        track.steps = AttemptSteps(ring.header.block_count, position)
-        if position is not None:
-            ring.answer_generation = position.answer_generation
+        offset = track.left_at or self._offsets.get(run.name, {}).get(track.rank)
+        if offset is not None and offset.attempt != ring.header.attempt:
+            offset = None
+        track.steps = AttemptSteps(ring.header.block_count, offset)
+        if offset is not None:
+            ring.answer_generation = offset.answer_generation
         if track.steps.last_step is not None and track.steps.last_end_ns is not None:
             track.totals.last_step = track.steps.last_step
             track.totals.last_end_ns = track.steps.last_end_ns + ring.header.clock_offset_ns
@@ -241,7 +241,7 @@ class Rings:
         key = _key(track.ring.path, track.ring.inode)
         self.isolation.forget(_RING, key)
         self._states.forget(key)
-        track.left_at = track.position(track.ring)
+        track.left_at = track.offset(track.ring)
         track.ring.close()
         track.ring = None
         run.revision += 1
@@ -256,42 +256,42 @@ class Rings:
         built = 0
         with self.isolation.guard(_RING, key, self._now_s):
             try:
-                look = ring.look()
-                state = self._states.state_of(key, track, ring, look, self._now_s)
+                result = ring.read()
+                state = self._states.state_of(key, track, ring, result, self._now_s)
                 steps = track.steps.read(ring.blocks, blocks, records_max)
             except (MalformedError, OSError) as error:
                 self._refuse(run, track.rank, ring.inode, error)
                 return []
             built = len(steps.records)
             lost = self._take_losses(steps)
-            self._take_look(run, track, look)  # before the records: what a device can do is of its facts
+            self._apply_result(run, track, result)  # before the records: what a device can do is of its facts
             records = self._take_records(run, track, steps.records)
             state = _as_read(state, track, is_last=records_max == _RECORDS_AT_END)
             if state != (track.state, track.ending):
                 track.state, track.ending = state
                 run.revision += 1
-            is_new = len(records) or look.answer is not None or lost
-            return [RingReading(run, track.rank, records, look.answer, lost)] if is_new else []
+            is_new = len(records) or result.answer is not None or lost
+            return [RingReading(run, track.rank, records, result.answer, lost)] if is_new else []
         self._counts.lost[TORN] += built
         return [RingReading(run, track.rank, NO_RECORDS, None, {TORN: built})] if built else []
 
-    def _take_look(self, run: RunState, track: RankState, look: ReadResult) -> None:
-        track.heartbeat_ns = look.heartbeat_ns
-        track.note_failures(look.failures)
-        for error in look.errors:
+    def _apply_result(self, run: RunState, track: RankState, result: ReadResult) -> None:
+        track.heartbeat_ns = result.heartbeat_ns
+        track.note_failures(result.failures)
+        for error in result.errors:
             self._counts.reject("answer", error)
         where = str(ring_path(run.directory, track.rank))
         try:
-            if look.facts is not None:
-                track.facts = facts_from_json(look.facts, where=where)
+            if result.facts is not None:
+                track.facts = facts_from_json(result.facts, where=where)
                 run.revision += 1
         except MalformedError as error:
             self._counts.reject("ring", error)
         try:
-            if look.groups is not None:
+            if result.groups is not None:
                 world_size = track.header.world_size
-                groups = parse_groups(look.groups, where=where, world_size=world_size)
-                track.slots = parse_slots(look.groups, groups, where=where, world_size=world_size)
+                groups = parse_groups(result.groups, where=where, world_size=world_size)
+                track.slots = parse_slots(result.groups, groups, where=where, world_size=world_size)
                 track.groups = groups
                 run.revision += 1
         except MalformedError as error:

@@ -7,7 +7,7 @@ nothing is decided, a node whose ranks write no records reports where they are, 
 
 import logging
 
-from exporter.reading.tracks import RankState, RunState
+from exporter.reading.run_state import RankState, RunState
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import RUNNING, GroupInfo, IssueCount, NodeAnnouncement, RankInfo, RankProgress
 

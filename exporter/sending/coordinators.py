@@ -3,10 +3,10 @@
 No I/O and no clock here: times are arguments, CLOCK_MONOTONIC ns. `publisher.py` hands acknowledgements in and asks.
 
 A coordinator is *known* while its last acknowledgement is at most `forget_ns` old: what it has not committed is kept.
-It is *live* while it has acknowledged in this session and within the last 30 s: the send position waits for it.
+It is *live* while it has acknowledged in this session and within the last 30 s: the send offsets waits for it.
 
-The send position goes back to behind what a coordinator has received (go-back-N) in three cases: it shows its position
-for the first time in this session or since it was started; it asks for it; or it acknowledges the same position for
+The send offsets goes back to behind what a coordinator has received (go-back-N) in three cases: it shows its offsets
+for the first time in this session or since it was started; it asks for it; or it acknowledges the same offsets for
 10 s although more was sent, which is how the loss of the newest messages shows. That timeout doubles while it is of no
 use (as RFC 6298, 5.5), so that a thousand nodes do not keep an overloaded coordinator busy with duplicates. One that
 acknowledges nothing shows no loss: duplicates would only fill the broker's queue until it goes on.
@@ -32,7 +32,7 @@ KNOWN_MAX = 16  # a pair is usual; each one holds messages back
 
 
 @dataclass(slots=True)
-class _Position:
+class _CoordinatorOffsets:
     """One coordinator; `unmoved_ns` is when `received` last moved while more was sent, None while nothing more was."""
 
     seen_ns: int
@@ -48,9 +48,9 @@ class _Position:
 
 
 class Coordinators:
-    """Positions of all known coordinators and of the publisher in one stream.
+    """Offsets of all known coordinators and of the publisher in one stream.
 
-    `next_sequence` is the send position, None until a coordinator has acknowledged in this session.
+    `next_sequence` is the send offsets, None until a coordinator has acknowledged in this session.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Coordinators:
         self._stream_id = stream_id
         self._sent = last  # the last message that this process or an earlier one may have sent
         self._forget_ns = forget_ns
-        self._positions = {name: _Position(seen, freed, freed) for name, seen in (seen_ns or {}).items()}
+        self._coordinators = {name: _CoordinatorOffsets(seen, freed, freed) for name, seen in (seen_ns or {}).items()}
         self._in_flight: deque[tuple[int, int]] = (
             deque()
         )  # (last sequence, bytes) of frames behind the live coordinators
@@ -69,18 +69,18 @@ class Coordinators:
     @property
     def seen_ns(self) -> dict[str, int]:
         """When each known coordinator last acknowledged."""
-        return {name: position.seen_ns for name, position in self._positions.items()}
+        return {name: offsets.seen_ns for name, offsets in self._coordinators.items()}
 
     def begin_session(self) -> None:
         """Note a new connection: nothing is sent before a coordinator acknowledges in it."""
         self.next_sequence = None
         self._in_flight.clear()
-        for position in self._positions.values():
-            position.in_session = False
-            position.unmoved_ns = None
+        for offsets in self._coordinators.values():
+            offsets.in_session = False
+            offsets.unmoved_ns = None
 
     def acknowledge(self, ack: Acknowledgement, now_ns: int) -> None:
-        """Take over a coordinator's position.
+        """Take over a coordinator's offsets.
 
         Raises
         ------
@@ -88,39 +88,40 @@ class Coordinators:
             It cannot stand there; nothing has changed.
         """
         self._check(ack)
-        position = self._positions.setdefault(ack.coordinator, _Position(now_ns, 0, 0))
-        is_first = not position.in_session or ack.incarnation != position.incarnation
-        has_released = position.is_holding and not ack.hold
-        if is_first or ack.received != position.received:
-            position.unmoved_ns = now_ns
-        if ack.received > position.received:
-            position.timeouts = 0
-        position.seen_ns = self.acknowledged_ns = now_ns
-        position.received, position.committed = ack.received, ack.committed
-        position.window_messages, position.window_bytes = ack.window_messages, ack.window_bytes
-        position.incarnation, position.in_session, position.is_holding = ack.incarnation, True, ack.hold
+        offsets = self._coordinators.setdefault(ack.coordinator, _CoordinatorOffsets(now_ns, 0, 0))
+        is_first = not offsets.in_session or ack.incarnation != offsets.incarnation
+        has_released = offsets.is_holding and not ack.hold
+        if is_first or ack.received != offsets.received:
+            offsets.unmoved_ns = now_ns
+        if ack.received > offsets.received:
+            offsets.timeouts = 0
+        offsets.seen_ns = self.acknowledged_ns = now_ns
+        offsets.received, offsets.committed = ack.received, ack.committed
+        offsets.window_messages, offsets.window_bytes = ack.window_messages, ack.window_bytes
+        offsets.incarnation, offsets.in_session, offsets.is_holding = ack.incarnation, True, ack.hold
         if has_released:
-            position.unmoved_ns, position.timeouts = now_ns, 0
+            offsets.unmoved_ns, offsets.timeouts = now_ns, 0
         if is_first or ack.resend or has_released:
             self.rewind(ack.received + 1)
-        if not self._lacks(position):
-            position.unmoved_ns = None
+        if not self._lacks(offsets):
+            offsets.unmoved_ns = None
 
     def tick(self, now_ns: int) -> None:
         """Forget coordinators that are silent for long, and send again to those that stand still."""
-        for name in [name for name, position in self._positions.items() if now_ns - position.seen_ns > self._forget_ns]:
-            del self._positions[name]
-        for position in self._live(now_ns):
-            patience_ns = RESEND_NS << min(position.timeouts, _RESEND_DOUBLINGS_MAX)
-            if position.is_holding or position.unmoved_ns is None or not self._lacks(position):
+        silent = [name for name, each in self._coordinators.items() if now_ns - each.seen_ns > self._forget_ns]
+        for name in silent:
+            del self._coordinators[name]
+        for offsets in self._live(now_ns):
+            patience_ns = RESEND_NS << min(offsets.timeouts, _RESEND_DOUBLINGS_MAX)
+            if offsets.is_holding or offsets.unmoved_ns is None or not self._lacks(offsets):
                 continue
-            if position.seen_ns - position.unmoved_ns >= patience_ns:
-                position.timeouts += 1
-                position.unmoved_ns = now_ns
-                self.rewind(position.received + 1)
+            if offsets.seen_ns - offsets.unmoved_ns >= patience_ns:
+                offsets.timeouts += 1
+                offsets.unmoved_ns = now_ns
+                self.rewind(offsets.received + 1)
 
     def rewind(self, sequence: int) -> None:
-        """Send from `sequence` on, if the send position is beyond it."""
+        """Send from `sequence` on, if the send offsets is beyond it."""
         if self.next_sequence is None or sequence < self.next_sequence:
             self.next_sequence = sequence
         while self._in_flight and self._in_flight[-1][0] >= sequence:
@@ -129,50 +130,50 @@ class Coordinators:
     def may_send(self, size_bytes: int, now_ns: int) -> bool:
         """Whether a frame of this size fits every window, and no coordinator holds; one may always be in flight."""
         live = list(self._live(now_ns))
-        if self.next_sequence is None or not live or any(position.is_holding for position in live):
+        if self.next_sequence is None or not live or any(offsets.is_holding for offsets in live):
             return False
-        received = [position.received for position in live]
+        received = [offsets.received for offsets in live]
         while self._in_flight and self._in_flight[0][0] <= min(received):
             self._in_flight.popleft()
         return not self._in_flight or (
-            len(self._in_flight) < min(position.window_messages for position in live)
-            and size_bytes + sum(b for _, b in self._in_flight) <= min(position.window_bytes for position in live)
+            len(self._in_flight) < min(offsets.window_messages for offsets in live)
+            and size_bytes + sum(b for _, b in self._in_flight) <= min(offsets.window_bytes for offsets in live)
         )
 
     def note_sent(self, last: int, size_bytes: int, now_ns: int) -> bool:
-        """Move the send position behind a frame that ends with `last`; return whether it was sent before."""
+        """Move the send offsets behind a frame that ends with `last`; return whether it was sent before."""
         self.next_sequence = last + 1
         self._in_flight.append((last, size_bytes))
-        for position in self._positions.values():
-            if position.in_session and position.unmoved_ns is None and position.received < last:
-                position.unmoved_ns = now_ns
+        for offsets in self._coordinators.values():
+            if offsets.in_session and offsets.unmoved_ns is None and offsets.received < last:
+                offsets.unmoved_ns = now_ns
         is_resent = last <= self._sent
         self._sent = max(self._sent, last)
         return is_resent
 
     def received(self) -> int | None:
         """Return the last message that every known coordinator has received, None if none is known."""
-        return min((position.received for position in self._positions.values()), default=None)
+        return min((offsets.received for offsets in self._coordinators.values()), default=None)
 
     def committed(self) -> int | None:
         """Return the last message that every known coordinator has committed, None if none is known."""
-        return min((position.committed for position in self._positions.values()), default=None)
+        return min((offsets.committed for offsets in self._coordinators.values()), default=None)
 
     def lost_frame_end(self, first: int, last: int) -> int:
         """Return where a lost frame from `first` on has to end: at most `last`, and where a coordinator stands inside.
 
         A coordinator counts all records of a lost frame or none.
         """
-        inside = (position.received for position in self._positions.values() if position.in_session)
+        inside = (offsets.received for offsets in self._coordinators.values() if offsets.in_session)
         return min((received for received in inside if first <= received < last), default=last)
 
-    def _live(self, now_ns: int) -> Iterator[_Position]:
-        for position in self._positions.values():
-            if position.in_session and now_ns - position.seen_ns <= LIVE_NS:
-                yield position
+    def _live(self, now_ns: int) -> Iterator[_CoordinatorOffsets]:
+        for offsets in self._coordinators.values():
+            if offsets.in_session and now_ns - offsets.seen_ns <= LIVE_NS:
+                yield offsets
 
-    def _lacks(self, position: _Position) -> bool:
-        return self.next_sequence is not None and position.received < self.next_sequence - 1
+    def _lacks(self, offsets: _CoordinatorOffsets) -> bool:
+        return self.next_sequence is not None and offsets.received < self.next_sequence - 1
 
     def _check(self, ack: Acknowledgement) -> None:
         where = f"acknowledgement of {ack.coordinator:.128}"
@@ -182,7 +183,7 @@ class Coordinators:
             raise MalformedError("stream_id", where=where, got=ack.stream_id, expected=self._stream_id)
         if not 0 <= ack.committed <= ack.received <= self._sent:
             raise MalformedError(
-                "position", where=where, got=(ack.committed, ack.received), expected=f"0 to {self._sent}, in order"
+                "offsets", where=where, got=(ack.committed, ack.received), expected=f"0 to {self._sent}, in order"
             )
-        if ack.coordinator not in self._positions and len(self._positions) >= KNOWN_MAX:
+        if ack.coordinator not in self._coordinators and len(self._coordinators) >= KNOWN_MAX:
             raise MalformedError("coordinator", where=where, got="another one", expected=f"at most {KNOWN_MAX}")

@@ -123,7 +123,7 @@ class Publisher:
 
     def put(self, topic: str, payload: bytes, records: int = 0) -> None:
         """Append a message with so many step records to the stream."""
-        self._apply_positions(self._clock_ns())
+        self._apply_offsets(self._clock_ns())
         self.spool.append(topic, payload, records)
         self._count_lost()
         self._wake.set()
@@ -228,7 +228,7 @@ class Publisher:
 
     def _next_frame(self, now_ns: int) -> _Frame | None:
         """Return what to send next, and count it as sent; None if there is nothing or the window is full."""
-        self._apply_positions(now_ns)
+        self._apply_offsets(now_ns)
         sequence = self._coordinators.next_sequence
         item = None if sequence is None else self.spool.read(sequence)
         self._count_lost()  # reading finds damage
@@ -315,7 +315,7 @@ class Publisher:
             )
         )
 
-    def _apply_positions(self, now_ns: int) -> None:
+    def _apply_offsets(self, now_ns: int) -> None:
         """Remember who is known, and free what every known coordinator has committed."""
         self._coordinators.tick(now_ns)
         seen_ns = self._coordinators.seen_ns
@@ -361,7 +361,7 @@ class Publisher:
         except MalformedError as error:
             self._counts.reject("acknowledgement", error)
             return
-        self._apply_positions(now_ns)
+        self._apply_offsets(now_ns)
         self._wake.set()
 
     def _note_failure(self, error: BrokerError | OSError, failures: int) -> None:

@@ -70,10 +70,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         metavar="ADDRESS",
         help="run on a Dask cluster, e.g. tcp://host:8786; its workers need the same files and the same Lockstep",
     )
-    parser.set_defaults(act=act)
+    parser.set_defaults(execute=execute)
 
 
-def act(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> int:
     """Analyse or compare, print, and write what is asked for.
 
     Raises

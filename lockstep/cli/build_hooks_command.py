@@ -26,10 +26,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="directory of builds (default: inside the installed package where it may be written, else the user's "
         "~/.cache/lockstep/hooks; a training looks in both)",
     )
-    parser.set_defaults(act=act)
+    parser.set_defaults(execute=execute)
 
 
-def act(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> int:
     """Build, and print what was built.
 
     Raises

@@ -53,10 +53,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="with --steps: traces of healthy ranks, which separate matrix products from other operators",
     )
     parser.add_argument("--output", metavar="FILE", type=Path, help="write the section to FILE instead")
-    parser.set_defaults(act=act)
+    parser.set_defaults(execute=execute)
 
 
-def act(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> int:
     """Fit, and print or write the section.
 
     Raises

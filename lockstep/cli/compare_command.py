@@ -26,10 +26,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("--run-b", default="", metavar="NAME", help="the run to read if RUN_B holds several")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write the comparison as an HTML page")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(act=act)
+    parser.set_defaults(execute=execute)
 
 
-def act(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> int:
     """Print what changed; return 1 if a part is slower.
 
     Raises

@@ -18,10 +18,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "  lockstep completion fish > ~/.config/fish/completions/lockstep.fish",
     )
     parser.add_argument("shell", choices=_SHELLS, help="the shell")
-    parser.set_defaults(act=act)
+    parser.set_defaults(execute=execute)
 
 
-def act(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> int:
     """Print the script."""
     from lockstep.cli.command_line.completions import SHELLS  # noqa: PLC0415
     from lockstep.cli.command_line.parser_tree import read_parser  # noqa: PLC0415

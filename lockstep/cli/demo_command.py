@@ -26,10 +26,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("--json", action="store_true", help="print the verdict as one JSON object on the last line")
     parser.add_argument("--record", metavar="DIR", help="record the run, for `lockstep replay DIR`")
     parser.add_argument("--picture", metavar="FILE", help="also write the verdict as an SVG picture")
-    parser.set_defaults(act=act)
+    parser.set_defaults(execute=execute)
 
 
-def act(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> int:
     """Run the demonstration.
 
     Raises

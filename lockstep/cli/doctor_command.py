@@ -40,10 +40,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--facts", metavar="FILE", help="write this node's facts to FILE (- is standard output) and exit"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(act=act)
+    parser.set_defaults(execute=execute)
 
 
-def act(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> int:
     """Check and print; 1 if a check warns or fails.
 
     Raises

@@ -64,10 +64,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="a threshold or waiting time by its name in alerts/policy.py, or a setting of one alert: "
         "ALERT.severity=warning, ALERT.for=15m, ALERT.enabled=false; overrides the policy file",
     )
-    parser.set_defaults(act=act)
+    parser.set_defaults(execute=execute)
 
 
-def act(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> int:
     """Write the files and name each.
 
     Raises

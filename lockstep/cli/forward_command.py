@@ -19,8 +19,8 @@ from lockstep.contracts.errors import ConfigError
 from lockstep.trackers.tracker import LIBRARIES, Tracker, TrackerOptions, open_tracker
 
 if TYPE_CHECKING:
+    from lockstep.trackers.forward_state import ForwardState
     from lockstep.trackers.forwarder import Forwarder
-    from lockstep.trackers.position import Position
 
 _INTERVALS_S = (1.0, 3600.0)
 _STATE_FOLDER = Path(".local", "state", "lockstep")
@@ -68,10 +68,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--state", type=Path, metavar="FILE", help="how far the run was sent (default: in ~/.local/state/lockstep)"
     )
     parser.add_argument("--once", action="store_true", help="send what is known now, and end")
-    parser.set_defaults(act=act)
+    parser.set_defaults(execute=execute)
 
 
-def act(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> int:
     """Forward until the run or the process is to end.
 
     Raises
@@ -80,20 +80,20 @@ def act(arguments: argparse.Namespace) -> int:
         An argument is wrong, or the tracker's library is not installed; with `--once`, coordinator or tracker is away.
     """
     from lockstep.trackers.coordinator_reader import CoordinatorReader  # noqa: PLC0415  (the agent's image has no HTTP)
+    from lockstep.trackers.forward_state import hold_state, load_state  # noqa: PLC0415
     from lockstep.trackers.forwarder import Forwarder  # noqa: PLC0415
-    from lockstep.trackers.position import hold_position, load_position  # noqa: PLC0415
 
     _check(arguments)
     token, to = read_token(arguments.token_file), arguments.to
     reader = CoordinatorReader(arguments.coordinator, arguments.run, token=token, link_url=arguments.link_url)
     state_file = arguments.state or _default_state_file(arguments.run, to)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    with hold_position(state_file):
-        position = load_position(state_file, arguments.run, to)
+    with hold_state(state_file):
+        state = load_state(state_file, arguments.run, to)
         forwarder = Forwarder(
             reader.read,
             partial(_open, arguments, state_file),
-            position,
+            state,
             state_file,
             interval_s=arguments.interval,
             log=_log,
@@ -137,16 +137,16 @@ def _stop_on_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _open(arguments: argparse.Namespace, state_file: Path, position: "Position") -> Tracker:
+def _open(arguments: argparse.Namespace, state_file: Path, state: "ForwardState") -> Tracker:
     """Open the tracker in the training's run, else in the one that an earlier process began."""
-    if arguments.id and position.tracker_run not in ("", arguments.id):
-        got = f"the position in run {position.tracker_run}"
+    if arguments.id and state.tracker_run not in ("", arguments.id):
+        got = f"the state in run {state.tracker_run}"
         raise ConfigError(f"--state {state_file}: got {got}, expected of {arguments.id}; name another file")
     options = TrackerOptions(
         run=arguments.run,
         address=arguments.address,
         project=arguments.project,
-        tracker_run=arguments.id or position.tracker_run,
+        tracker_run=arguments.id or state.tracker_run,
         is_attached=bool(arguments.id),
     )
     return open_tracker(arguments.to, options)

@@ -29,10 +29,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--port", type=port_number, metavar="PORT", default=9857, help="its port (default: %(default)s)"
     )
-    parser.set_defaults(act=act)
+    parser.set_defaults(execute=execute)
 
 
-def act(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM.
 
     Raises

@@ -43,7 +43,7 @@ class CommandHelp(argparse.HelpFormatter):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the commands that are installed; each sub-command sets `act`, which takes the arguments."""
+    """Return the parser of the installed commands; each sub-command sets `execute`, which takes the arguments."""
     parser = argparse.ArgumentParser(
         prog="lockstep", description="Finds what holds a synchronous training job back and reports it in Prometheus."
     )
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = parsed.command_parser
         command.error(f"unrecognized arguments: {' '.join(unknown)}; {command.prog} --help lists what it takes")
     try:
-        status = int(parsed.act(parsed))
+        status = int(parsed.execute(parsed))
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has closed it: `lockstep ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end

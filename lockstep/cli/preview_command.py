@@ -32,10 +32,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         metavar="NAME=VALUE",
         help="value of a variable, such as run=llama (default: the first)",
     )
-    parser.set_defaults(act=act)
+    parser.set_defaults(execute=execute)
 
 
-def act(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> int:
     """Draw and write the page.
 
     Raises

@@ -47,10 +47,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("--token-file", metavar="FILE", help="file with the coordinator's API token")
     parser.add_argument("--no-wait", action="store_true", help="exit when the coordinator has accepted the request")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object, and no progress")
-    parser.set_defaults(act=act)
+    parser.set_defaults(execute=execute)
 
 
-def act(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> int:
     """Ask, wait and print; 1 if no rank delivered.
 
     Raises

@@ -44,10 +44,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--lenient", action="store_true", help="count and skip impossible values in a step log, as a coordinator does"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object per line instead of a table")
-    parser.set_defaults(act=act)
+    parser.set_defaults(execute=execute)
 
 
-def act(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> int:
     """Print the incidents of every run in the log, in the order of their opening.
 
     Raises

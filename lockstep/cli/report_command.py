@@ -29,10 +29,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("--order", default=DEFAULT_ORDER, help="order of the degrees, fastest varying first")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write the report as an HTML page")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(act=act)
+    parser.set_defaults(execute=execute)
 
 
-def act(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> int:
     """Print the summary, and write the page if one is asked for.
 
     Raises

@@ -66,10 +66,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     for flag, (variable, text) in _OPTIONS.items():
         throughput.add_argument(flag, metavar="VALUE", dest=variable, help=text)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
-    parser.set_defaults(act=act)
+    parser.set_defaults(execute=execute)
 
 
-def act(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> int:
     """Replace this process with the training command.
 
     Raises

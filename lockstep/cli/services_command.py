@@ -30,7 +30,7 @@ def _add_service(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
     name: str,
     help_: str,
-    act: Callable[[argparse.Namespace], int],
+    execute: Callable[[argparse.Namespace], int],
 ) -> None:
     keys = f"Every setting has a default; `lockstep {name} --print-config` lists them."
     parser = commands.add_parser(name, help=help_, description=f"{help_.capitalize()}. {keys}")
@@ -43,7 +43,7 @@ def _add_service(
         help="one setting; wins over the environment (LOCKSTEP_" + name.upper() + "_KEY), which wins over the file",
     )
     parser.add_argument("--print-config", action="store_true", help="print the settings in force and exit")
-    parser.set_defaults(act=act)
+    parser.set_defaults(execute=execute)
     parser.add_argument(
         "--web.config.file",
         dest="set",
@@ -90,7 +90,7 @@ def _add_up(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         metavar="PORT",
         help="port of the coordinator's metrics, API and page (default: 9856)",
     )
-    up.set_defaults(act=_up)
+    up.set_defaults(execute=_up)
 
 
 def port_number(text: str) -> int:

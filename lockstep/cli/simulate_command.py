@@ -26,10 +26,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--trace", metavar="FILE", type=Path, help="write the timeline as a Chrome trace (Perfetto)")
     parser.add_argument("--picture", metavar="FILE", type=Path, help="write the timeline as an SVG picture")
-    parser.set_defaults(act=act)
+    parser.set_defaults(execute=execute)
 
 
-def act(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> int:
     """Simulate, print, and write what is asked for.
 
     Raises

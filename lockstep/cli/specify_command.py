@@ -32,10 +32,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("--sequence", type=int, metavar="N", help="tokens of a sample, with --hugging-face")
     parser.add_argument("--preset", default="DGX H100", help="preset of the cluster (default: DGX H100)")
     parser.add_argument("--output", metavar="FILE", type=Path, help="write to FILE instead")
-    parser.set_defaults(act=act)
+    parser.set_defaults(execute=execute)
 
 
-def act(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> int:
     """Print or write the specification.
 
     Raises

@@ -42,10 +42,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--interval", type=float, default=2.0, metavar="SECONDS", help="time between two updates (default: 2)"
     )
     parser.add_argument("--token-file", metavar="FILE", help="file with the API token, if the coordinator requires one")
-    parser.set_defaults(act=act)
+    parser.set_defaults(execute=execute)
 
 
-def act(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> int:
     """Watch until the user ends it.
 
     Raises

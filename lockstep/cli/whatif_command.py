@@ -75,10 +75,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     add_cost_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(act=act)
+    parser.set_defaults(execute=execute)
 
 
-def act(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> int:
     """Simulate the alternatives and print them.
 
     Raises

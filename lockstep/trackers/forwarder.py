@@ -13,9 +13,9 @@ from pathlib import Path
 from lockstep.contracts.errors import PeerError
 from lockstep.serving.log_limit import LogLimit
 from lockstep.serving.messaging import backoff_seconds
+from lockstep.trackers.forward_state import ForwardState, save_state
 from lockstep.trackers.incident_notes import IncidentNote
 from lockstep.trackers.points import StepPoint, join_points, with_values
-from lockstep.trackers.position import Position, save_position
 from lockstep.trackers.tracker import Tracker
 
 INCIDENTS_LISTED_MAX = 200
@@ -39,7 +39,7 @@ class RunReport:
 
 
 class Forwarder:
-    """`position` is what the tracker has; it is in the file before the next call.
+    """`state` is what the tracker has; it is in the file before the next call.
 
     `sent_points` and `sent_incidents` count what this process has sent.
     """
@@ -47,14 +47,14 @@ class Forwarder:
     def __init__(
         self,
         read: Callable[[], RunReport],
-        open_tracker: Callable[[Position], Tracker],
-        position: Position,
+        open_tracker: Callable[[ForwardState], Tracker],
+        state: ForwardState,
         state_file: Path,
         *,
         interval_s: float,
         log: logging.Logger,
     ) -> None:
-        self.position = position
+        self.state = state
         self.sent_points = 0
         self.sent_incidents = 0
         self._read, self._open_tracker, self._state_file, self._interval_s = read, open_tracker, state_file, interval_s
@@ -84,8 +84,8 @@ class Forwarder:
     def _send_points(
         self, tracker: Tracker, report: RunReport, incidents: Sequence[IncidentNote], now_s: float, *, is_last: bool
     ) -> None:
-        position = self.position
-        new = [point for point in report.points if point.end_unix_s > position.until_unix_s]
+        state = self.state
+        new = [point for point in report.points if point.end_unix_s > state.until_unix_s]
         self._note_gap(new, now_s)
         joined = join_points(new, self._interval_s)
         waits_s = _SETTLED_INTERVALS * self._interval_s
@@ -100,31 +100,31 @@ class Forwarder:
         )
         tracker.log_points(joined)
         self.sent_points += len(joined)
-        position.until_unix_s, position.last_step = joined[-1].end_unix_s, joined[-1].last_step
+        state.until_unix_s, state.last_step = joined[-1].end_unix_s, joined[-1].last_step
         self._save()
 
     def _note_gap(self, new: Sequence[StepPoint], now_s: float) -> None:
         """Log steps that the coordinator has no more, of the attempt that was forwarded last."""
         first = new[0].first_step if new else 0
-        if self.position.last_step >= 0 and first > self.position.last_step + 1:
-            lost = f"steps {self.position.last_step + 1} to {first - 1}"
+        if self.state.last_step >= 0 and first > self.state.last_step + 1:
+            lost = f"steps {self.state.last_step + 1} to {first - 1}"
             self._log.warning("gap", now_s, f"{lost} were not judged, or are not known any more; they are left out")
 
     def _send_incidents(self, tracker: Tracker, incidents: Sequence[IncidentNote]) -> None:
-        position = self.position
-        changed = [note for note in incidents if position.revisions.get(note.id) != note.revision]
+        state = self.state
+        changed = [note for note in incidents if state.revisions.get(note.id) != note.revision]
         listed_ids = {note.id for note in incidents}
         if changed:
             tracker.log_incidents(changed, incidents[-INCIDENTS_LISTED_MAX:])
             self.sent_incidents += len(changed)
-        if changed or position.revisions.keys() - listed_ids:
-            position.revisions = {note.id: note.revision for note in incidents}
-            position.hosts = {note.id: note.host for note in incidents if note.host}
+        if changed or state.revisions.keys() - listed_ids:
+            state.revisions = {note.id: note.revision for note in incidents}
+            state.hosts = {note.id: note.host for note in incidents if note.host}
             self._save()
 
     def _with_host(self, note: IncidentNote) -> IncidentNote:
         """Return an incident with the host that it had while it was open: the coordinator gives no other."""
-        return note if note.host else replace(note, host=self.position.hosts.get(note.id, ""))
+        return note if note.host else replace(note, host=self.state.hosts.get(note.id, ""))
 
     def close(self, *, is_over: bool) -> None:
         """Let the tracker end, where it was reached.
@@ -139,13 +139,13 @@ class Forwarder:
 
     def _opened(self) -> Tracker:
         if self._tracker is None:
-            self._tracker = self._open_tracker(self.position)
-            self.position.tracker_run = self._tracker.tracker_run
+            self._tracker = self._open_tracker(self.state)
+            self.state.tracker_run = self._tracker.tracker_run
             self._save()  # at once: a restart must find the run that was begun
         return self._tracker
 
     def _save(self) -> None:
-        save_position(self._state_file, self.position)
+        save_state(self._state_file, self.state)
 
 
 def follow(

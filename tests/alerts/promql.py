@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from alerts import rules
-from dashboards import foreign
+from dashboards import external_metrics
 from lockstep.contracts.metrics import BY_NAME, Metric
 
 _TOKEN = re.compile(
@@ -26,7 +26,7 @@ _EXTERNAL = {"cluster": ("=~", "$cluster")}
 """Labels that a site may add to all series, in the form that also matches series without them."""
 _OF_PROMETHEUS = {
     "up": _TARGET,
-    **{name: (*_TARGET, *labels) for name, labels in foreign.LABELS.items()},
+    **{name: (*_TARGET, *labels) for name, labels in external_metrics.LABELS.items()},
     "ALERTS": (*_TARGET, "alertname", "alertstate", "severity", "run", "rank", "hostname", "cause"),
 }
 RATES = ("rate", "irate", "increase", "resets")
@@ -149,7 +149,7 @@ def problems(text: str) -> list[str]:
 
 def _rate_problems(selector: Selector, metric: Metric | None) -> list[str]:
     counted = metric is not None and metric.type in ("counter", "histogram")
-    counted = counted or (selector.metric in foreign.LABELS and selector.metric.endswith("_total"))
+    counted = counted or (selector.metric in external_metrics.LABELS and selector.metric.endswith("_total"))
     rated = bool(selector.range) and selector.function in RATES
     if counted and not rated and selector.function != COUNTS:
         return [f"{selector.metric}: a counter outside of rate or increase"]

@@ -4,7 +4,7 @@ import re
 
 from benchmarks.metrics_cost import SPAN_SECONDS, queries
 from benchmarks.metrics_made import openmetrics
-from dashboards import foreign
+from dashboards import external_metrics
 from lockstep.contracts.metrics import BY_NAME
 
 
@@ -13,6 +13,6 @@ def test_every_family_that_a_dashboard_reads_has_samples():
     asked = {name for query in queries() for name in re.findall(r"[a-zA-Z_:][a-zA-Z0-9_:]*", query)}
     text = "".join(lines for lines, _ in openmetrics(asked, 16, 0, SPAN_SECONDS))
     made = set(re.findall(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)\{", text, re.MULTILINE))
-    known = {name for name in asked if name in BY_NAME or name in foreign.LABELS or ":lockstep_" in name}
+    known = {name for name in asked if name in BY_NAME or name in external_metrics.LABELS or ":lockstep_" in name}
     assert len(known) > 100
     assert known <= made

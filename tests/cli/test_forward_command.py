@@ -91,7 +91,7 @@ def test_a_process_that_follows_ends_when_it_is_asked_to(tmp_path, capsys, monke
 
 
 async def test_an_unknown_run_is_named_with_those_that_are_known(site, tmp_path, capsys):
-    """The position stays at the beginning."""
+    """The state stays at the beginning."""
     assert await asyncio.to_thread(main, arguments(tmp_path, run="jop", url=site.url)) == 2
     assert "got 'jop', expected a run that it knows: job" in capsys.readouterr().err
 

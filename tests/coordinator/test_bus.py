@@ -197,7 +197,7 @@ async def test_a_gap_is_asked_for_and_filled(broker):
         await wire.send(topics.STEPS, BATCH)
         await until(lambda: len(ears.of(type(BATCH))) == 2)
         assert ears.streams.frames["gap"] >= 1
-        assert ears.streams.positions()["n0"]["received"] == 2
+        assert ears.streams.offsets()["n0"]["received"] == 2
 
 
 async def test_a_frame_ahead_of_what_its_run_holds_comes_again_when_there_is_capacity(broker):
@@ -216,7 +216,7 @@ async def test_a_frame_ahead_of_what_its_run_holds_comes_again_when_there_is_cap
         capacity["job"] = 1
         ears.bus.resume()
         await until(lambda: len(ears.of(type(BATCH))) == 2)
-        assert (wire.resent, ears.streams.positions()["n0"]["received"]) == (2, 2)
+        assert (wire.resent, ears.streams.offsets()["n0"]["received"]) == (2, 2)
 
 
 async def test_the_bus_reports_when_a_session_begins_and_ends():

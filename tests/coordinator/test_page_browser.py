@@ -225,7 +225,7 @@ def test_a_long_name_breaks_no_other_column(tab, server):
     server.do(server.site.runs.forget, name)
 
 
-def ask_profile(tab, token):
+def request_capture(tab, token):
     tab.ask(f"document.forms.profile.elements.token.value = {token!r}")
     tab.ask("document.forms.profile.elements.ranks.value = '1, 2-3'")
     tab.ask("document.querySelector('#profile button').click()")
@@ -244,13 +244,13 @@ def test_a_profile_with_a_wrong_and_a_right_token(tab, server):
     """Refused with the reason; accepted, followed to its end rank by rank; the token is kept in the tab only."""
     open_map(tab, server)
     status = "document.getElementById('profile-status').textContent"
-    ask_profile(tab, "wrong")
+    request_capture(tab, "wrong")
     until(tab, f"{status}.startsWith('Refused: Authorization')")
     assert [each for each in tab.complaints if "401" in each]
     tab.complaints.clear()
     assert tab.ask("sessionStorage.getItem('token')") is None
     server.do(lambda: setattr(server.site.runs.by_name["job"].machine.captures, "current", None))
-    ask_profile(tab, TOKEN)
+    request_capture(tab, TOKEN)
     until(tab, f"{status}.includes('is accepted')")
     assert (tab.ask("sessionStorage.getItem('token')"), tab.ask("localStorage.length")) == (TOKEN, 0)
     until(tab, "document.getElementById('profile-ranks').children.length === 3")

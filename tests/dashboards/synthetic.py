@@ -65,7 +65,7 @@ def openmetrics(start_unix_s: int) -> str:
                     number = value(second)
                     if number is not None:
                         lines.append(f"{name}{{{text}}} {number} {start_unix_s + second}\n")
-    for name, group in groupby(_foreign(), key=itemgetter(0)):
+    for name, group in groupby(_external_metrics(), key=itemgetter(0)):
         for place, (_, labels, rate, level) in enumerate(group):
             if place == 0:
                 lines.append(f"# TYPE {name.removesuffix('_total')} {'counter' if rate else 'gauge'}\n")
@@ -75,7 +75,7 @@ def openmetrics(start_unix_s: int) -> str:
     return "".join([*lines, "# EOF\n"])
 
 
-def _foreign():
+def _external_metrics():
     """Yield (name, labels, growth a second, value) of what others export: all of the slow rank's host, GPUs of both."""
     host = _host(SLOW_RANK)
     node = {"job": "node", "instance": f"{host}:9100"}

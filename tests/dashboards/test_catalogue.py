@@ -6,7 +6,7 @@ import re
 import pytest
 
 from alerts import rules
-from dashboards import catalogue, foreign
+from dashboards import catalogue, external_metrics
 from dashboards.builders import every_panel
 from dashboards.levels import OF_NODE, level_of
 from lockstep.contracts.metric import LEVELS
@@ -191,7 +191,7 @@ def test_a_query_uses_the_catalogue(name, panel, target):
     assert problems(expression(target)) == []
     for selector in parse(expression(target)).selectors:
         metric = BY_NAME.get(re.sub(r"_bucket\Z", "", selector.metric))
-        if selector.metric in foreign.LABELS:
+        if selector.metric in external_metrics.LABELS:
             continue
         if "run" in variables(name) and (metric is None or "run" in metric.labels):
             assert selector.matchers["run"] == ("=", "$run")

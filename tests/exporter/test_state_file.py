@@ -3,26 +3,26 @@ from pathlib import Path
 
 import pytest
 
-from exporter.reading.positions import Positions, ReadPosition
+from exporter.reading.read_offsets import ReadOffset, ReadOffsets
 from exporter.state_file import load_state, save_state
 
 
 def test_a_value_survives(tmp_path: Path):
     """What was saved is loaded, in the form that it had."""
-    positions = {"run": {0: ReadPosition(1, 2, 3), 7: ReadPosition(4, 5, 6)}}
-    assert save_state(tmp_path / "positions.json", positions)
-    assert load_state(tmp_path / "positions.json", Positions) == positions
-    assert [path.name for path in tmp_path.iterdir()] == ["positions.json"]
+    offsets = {"run": {0: ReadOffset(1, 2, 3), 7: ReadOffset(4, 5, 6)}}
+    assert save_state(tmp_path / "offsets.json", offsets)
+    assert load_state(tmp_path / "offsets.json", ReadOffsets) == offsets
+    assert [path.name for path in tmp_path.iterdir()] == ["offsets.json"]
 
 
 def test_a_damaged_file_is_no_value(tmp_path: Path, caplog):
     """Damage is a line in the log; a missing file is none."""
-    path = tmp_path / "positions.json"
-    assert load_state(path, Positions) is None
+    path = tmp_path / "offsets.json"
+    assert load_state(path, ReadOffsets) is None
     assert not caplog.records
     for damage in (b"", b"{", b'{"run": {"a": [1, 2, 3]}}', b'{"run": {"0": []}}', b"\xff\xfe"):
         path.write_bytes(damage)
-        assert load_state(path, Positions) is None
+        assert load_state(path, ReadOffsets) is None
     assert len(caplog.records) == 5
 
 

@@ -72,6 +72,7 @@ def graph(operations, edges=(), capacity=(1.0,)):
         capacity=list(capacity),
         expansions=[],
         bounds=[],
+        rows=np.arange(count),
     )
 
 

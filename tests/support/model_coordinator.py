@@ -17,7 +17,7 @@ from lockstep.serving.mqtt import MqttBroker
 
 
 @dataclass
-class StreamPosition:
+class StreamOffset:
     """What a coordinator has of one stream: sequences and payloads taken, ranges counted as lost."""
 
     received: int = 0
@@ -40,10 +40,10 @@ class ModelCoordinator:
 
     name: str = "model"
     incarnation: int = 1
-    streams: dict[tuple[str, int], StreamPosition] = field(default_factory=dict)
+    streams: dict[tuple[str, int], StreamOffset] = field(default_factory=dict)
 
-    def position(self, node: str, stream_id: int) -> StreamPosition:
-        return self.streams.setdefault((node, stream_id), StreamPosition())
+    def position(self, node: str, stream_id: int) -> StreamOffset:
+        return self.streams.setdefault((node, stream_id), StreamOffset())
 
     def acknowledgement(self, node: str, stream_id: int, *, resend: bool = False) -> Acknowledgement:
         position = self.position(node, stream_id)

@@ -5,8 +5,8 @@ import logging
 import pytest
 
 from lockstep.contracts.errors import ConfigError, MalformedError, PeerError
+from lockstep.trackers.forward_state import hold_state, load_state
 from lockstep.trackers.forwarder import INCIDENTS_LISTED_MAX, Forwarder, RunReport, follow
-from lockstep.trackers.position import hold_position, load_position
 from tests.trackers.samples import BEGIN, NotingTracker, incident, interval, notes_of, points_of
 
 LOG = logging.getLogger("test.forward")
@@ -22,8 +22,8 @@ class Site:
         self.report = RunReport(points=(), incidents=())
 
     def start(self):
-        position = load_position(self.state, "job", "noting")
-        return Forwarder(lambda: self.report, lambda _: self.tracker, position, self.state, interval_s=10.0, log=LOG)
+        saved = load_state(self.state, "job", "noting")
+        return Forwarder(lambda: self.report, lambda _: self.tracker, saved, self.state, interval_s=10.0, log=LOG)
 
     def knows(self, *intervals, incidents=(), **values):
         self.report = RunReport(points=points_of(*intervals), incidents=notes_of(*incidents), **values)
@@ -54,7 +54,7 @@ def test_a_restart_goes_on_after_the_last_step_that_was_sent(site):
     site.start().forward(BEGIN + 25, is_last=True)
     site.knows(*SERIES)
     after = site.start()
-    assert (after.position.last_step, after.position.tracker_run) == (249, "tracked")
+    assert (after.state.last_step, after.state.tracker_run) == (249, "tracked")
     after.forward(BEGIN + 60, is_last=True)
     steps = site.steps()
     assert [first for _, first, _ in steps] == [0, *(last + 1 for _, _, last in steps[:-1])]
@@ -73,14 +73,14 @@ def test_the_steps_of_a_restarted_attempt_are_sent_though_their_numbers_begin_ag
 
 
 def test_what_a_tracker_refuses_is_sent_again_and_nothing_twice(site):
-    """The position is that of what was taken."""
+    """The state is that of what was sent."""
     forwarder = site.start()
     site.knows(*SERIES[:30], incidents=[incident()])
     site.tracker.failures = 1
     with pytest.raises(PeerError):
         forwarder.forward(BEGIN + 30, is_last=True)
     assert site.tracker.points == []
-    assert load_position(site.state, "job", "noting").last_step == -1
+    assert load_state(site.state, "job", "noting").last_step == -1
     forwarder.forward(BEGIN + 31, is_last=True)
     site.tracker.failures = 1  # between points and incidents: the points have been noted
     site.knows(*SERIES[:30], incidents=[incident(), incident(2)])
@@ -134,8 +134,8 @@ def test_a_table_of_incidents_and_what_is_remembered_of_them_are_bounded(site):
     assert len(site.tracker.listed) == INCIDENTS_LISTED_MAX
     site.knows()
     site.start().forward(BEGIN + 1)
-    position = load_position(site.state, "job", "noting")
-    assert (position.revisions, position.hosts) == ({}, {})
+    saved = load_state(site.state, "job", "noting")
+    assert (saved.revisions, saved.hosts) == ({}, {})
 
 
 def test_an_outage_is_waited_for_longer_each_time_and_ends_with_the_run(site, caplog):
@@ -196,20 +196,20 @@ def test_a_damaged_state_file_is_refused_and_left_as_it_is(tmp_path, text):
     path = tmp_path / "state.json"
     path.write_text(text)
     with pytest.raises(MalformedError, match=r"state.json"):
-        load_position(path, "job", "wandb")
+        load_state(path, "job", "wandb")
     assert path.read_text() == text
 
 
 def test_the_state_of_another_run_or_process_is_refused(site):
     """Two processes would send all steps twice."""
     site.start().forward(BEGIN)
-    with pytest.raises(ConfigError, match="got the position of run job to noting, expected of other to noting"):
-        load_position(site.state, "other", "noting")
+    with pytest.raises(ConfigError, match="got the state of run job to noting, expected of other to noting"):
+        load_state(site.state, "other", "noting")
     with (
-        hold_position(site.state),
+        hold_state(site.state),
         pytest.raises(ConfigError, match="with which another process forwards"),
-        hold_position(site.state),
+        hold_state(site.state),
     ):
         pass
-    with pytest.raises(ConfigError, match="expected a file to write to"), hold_position(site.state / "below"):
+    with pytest.raises(ConfigError, match="expected a file to write to"), hold_state(site.state / "below"):
         pass

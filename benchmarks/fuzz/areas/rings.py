@@ -231,7 +231,7 @@ class RingFiles:
             _check(topics.run_topic(run.name, topics.ANNOUNCE, seeds.NODE), announcement(run, seeds.NODE))
         heartbeats = [run_heartbeat(run, self._now_ns) for run in self._rings.runs.values()]
         _check(topics.alive_topic(seeds.NODE), replace(seeds.ALIVE, runs=heartbeats))
-        self._rings.positions()
+        self._rings.offsets()
         if random.random() < _LOOK_SHARE:
             self._look()
 

@@ -84,4 +84,5 @@ def _rest(graph: Graph, alive: NDArray[np.int64]) -> Graph:
         first_successor=np.concatenate(([0], np.cumsum(np.bincount(source, minlength=len(alive))))),
         successors=target,
         indegree=np.bincount(target, minlength=len(alive)),
+        rows=np.arange(len(alive)),
     )

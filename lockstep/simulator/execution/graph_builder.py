@@ -29,7 +29,6 @@ class GraphBuilder:
         self.runs: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         self._total = 0
         self._rows: list[_Rows] = []
-        self._single: list[_Row] = []
         self._flows: list[Flow] = []
         self._numbers: dict[int, int] = {}
         self._shared: dict[tuple[int, int, object], int] = {}
@@ -46,7 +45,7 @@ class GraphBuilder:
         rows = np.empty((len(seconds), 6))
         rows[:] = (1, COMPUTE, 0.0, 0.0, NO_OPERATION, owner)
         rows[:, 2] = seconds
-        self._append(rows)
+        self._rows.append(rows)
         return first
 
     def send(
@@ -86,7 +85,7 @@ class GraphBuilder:
         if place not in self._shared:
             self._shared[place] = self._total
             rows = self._rows_of(calls, group)
-            self._append(rows)
+            self._rows.append(rows)
             self._total += len(rows)
         return self._shared[place]
 
@@ -106,22 +105,14 @@ class GraphBuilder:
     def _add_rows(self, row: _Row) -> NDArray[np.int64]:
         first = self._total
         self._total += row[0]
-        self._single.append(row)
+        self._rows.append(np.array([row], dtype=np.float64))
         return np.arange(first, self._total)
-
-    def _append(self, rows: _Rows) -> None:
-        """Put rows after those that came one by one, which become an array together."""
-        if self._single:
-            self._rows.append(np.array(self._single, dtype=np.float64))
-            self._single.clear()
-        self._rows.append(rows)
 
     def finish(self, expansions: list[OpExpansion], bounds: list[Bounds]) -> Graph:
         """Return the graph of all that was built."""
         edges = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
         source = np.concatenate([edges[:, 0], *(run[0] for run in self.runs)])
         target = np.concatenate([edges[:, 1], *(run[1] for run in self.runs)])
-        self._append(np.empty((0, 6)))
         rows = np.concatenate(self._rows)
         count = rows[:, 0].astype(np.int64)
         operations = np.repeat(rows, count, axis=0)
@@ -139,4 +130,5 @@ class GraphBuilder:
             capacity=self.link_model.capacity,
             expansions=expansions,
             bounds=bounds,
+            rows=np.cumsum(count) - count,
         )

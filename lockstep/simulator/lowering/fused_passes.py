@@ -60,8 +60,6 @@ class OpExpansion:
 
     def hidden_s(self) -> float:
         """Return how long features go on during computation, in all passes."""
-        if not self.hides_s.any():
-            return 0.0
         return len(self.operations) * float(np.minimum(self.op_features_s(), self.hides_s).sum())
 
     def carried_bytes(self) -> list[float]:

@@ -40,7 +40,8 @@ class Graph:
     `seconds` is the work of a computation and the latency of a communication, `volume_bytes` what a flow then moves,
     `flow` the index in `flows` or -1. `owner` is the class of ranks of a computation, a number behind those of all
     classes where several have it together, -1 for communication. `expansions` holds the ops of fused operations.
-    `bounds` gives by class the first and the last operation of each pass, arrays of shape (passes,).
+    `bounds` gives by class the first and the last operation of each pass, arrays of shape (passes,). `rows` holds the
+    first operation of each row: equal operations, built at once, in the order of their passes.
     """
 
     queue: NDArray[np.int8]
@@ -55,6 +56,7 @@ class Graph:
     capacity: list[float]
     expansions: list[OpExpansion]
     bounds: list[Bounds]
+    rows: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.queue)

@@ -220,7 +220,7 @@ def test_two_jobs_on_a_node(tmp_path):
     again = RingFile(tmp_path / "a" / "0.ring", 0)
     assert again.header.attempt > readers[0].header.attempt
     assert again.inode != readers[0].inode
-    assert (read_ring(again.path).step_count, again.look().state) == (3, STATE_FINISHED)
+    assert (read_ring(again.path).step_count, again.read().state) == (3, STATE_FINISHED)
     assert len(readers[0].blocks(0, 1)) == BLOCK_BYTES  # the former file, whose name the new one has
     for reader in (*readers, again):
         reader.close()

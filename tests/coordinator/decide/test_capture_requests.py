@@ -140,13 +140,13 @@ def test_a_capture_of_the_wrong_ranks_explains_nothing():
 def test_an_operator_can_ask_for_a_capture():
     """A capture of healthy ranks changes no state; a second one, or one of a dead run, is refused with the reason."""
     story = Story()
-    (refused,) = story.feed(ev.CaptureAskedEvent, ranks=(1,), steps=5)
+    (refused,) = story.feed(ev.CaptureRequestedEvent, ranks=(1,), steps=5)
     assert refused.reason == "the run is warming"
     story.evaluate(60)
-    (order,) = story.feed(ev.CaptureAskedEvent, ranks=(1, 3), steps=5, shapes=True)
+    (order,) = story.feed(ev.CaptureRequestedEvent, ranks=(1, 3), steps=5, shapes=True)
     request = order.request
     assert (request.ranks, request.steps, request.shapes, story.state) == ([1, 3], 5, True, "healthy")
-    (refused,) = story.feed(ev.CaptureAskedEvent, ranks=(1,), steps=5)
+    (refused,) = story.feed(ev.CaptureRequestedEvent, ranks=(1,), steps=5)
     assert "under way" in refused.reason
     story.feed(ev.CaptureResultEvent, answer=CaptureResult(
         run="job", node="n0", rank=3, request_id=request.request_id, state="running"

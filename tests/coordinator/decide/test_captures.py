@@ -147,7 +147,7 @@ def test_coordinator_and_exporter_share_one_deadline():
     assert capture.deadline_s == pytest.approx(story.now + steps_s + POLICY.profile.expire_seconds)
     other = Story()
     other.evaluate(60)
-    (asked,) = other.feed(ev.CaptureAskedEvent, ranks=(1,), steps=5)
+    (asked,) = other.feed(ev.CaptureRequestedEvent, ranks=(1,), steps=5)
     assert asked.request.deadline_seconds == pytest.approx(other.machine.captures.current.deadline_s - other.now)
 
 
@@ -309,7 +309,7 @@ def test_an_operators_capture_takes_late_summaries_too():
     """Who asked for a capture gets what comes late as well."""
     story = Story(replace(POLICY, profile=ProfilePolicy(expire_seconds=10.0)))
     story.evaluate(60)
-    (asked,) = story.feed(ev.CaptureAskedEvent, ranks=(1, 3), steps=3)
+    (asked,) = story.feed(ev.CaptureRequestedEvent, ranks=(1, 3), steps=3)
     request = asked.request
     story.feed(ev.SummaryEvent, summary=summary(1, request.request_id))
     story.now += 30
@@ -324,7 +324,7 @@ def test_a_leader_that_takes_over_sends_the_request_of_a_memory_capture_as_it_wa
     """Also after a restart; the time that is left counts from the first request."""
     story = Story()
     story.evaluate(60)
-    story.feed(ev.CaptureAskedEvent, ranks=(1, 3), steps=3)
+    story.feed(ev.CaptureRequestedEvent, ranks=(1, 3), steps=3)
     capture = replace(story.machine.captures.current, memory=True)
     stored = capture_from_json(capture.to_json())
     left_s = capture.deadline_s - story.now

@@ -59,7 +59,7 @@ class Captured(Watch):
             self.perform(self.runs.take(summary, NOW + 125))
 
     def ask(self, *ranks):
-        event = ev.CaptureAskedEvent(unix_s=NOW + 95, cause_id="api", ranks=ranks, steps=3)
+        event = ev.CaptureRequestedEvent(unix_s=NOW + 95, cause_id="api", ranks=ranks, steps=3)
         self.perform(self.runs.feed("job", event))
 
     @property

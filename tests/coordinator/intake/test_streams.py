@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.intake import streams as module
-from coordinator.intake.streams import SETTLED, FrameVerdict, Receipt, StreamPosition, Streams
+from coordinator.intake.streams import SETTLED, FrameVerdict, Receipt, StreamOffset, Streams
 from lockstep.contracts.delivery import FrameHeader
 
 STREAM = 77
@@ -33,7 +33,7 @@ def commit(streams: Streams) -> None:
     streams.committed(streams.settle())
 
 
-def position(streams: Streams, node: str = "n1") -> tuple[int, int]:
+def offset(streams: Streams, node: str = "n1") -> tuple[int, int]:
     acknowledgement = streams.announce(node, STREAM)
     assert acknowledgement is not None
     return acknowledgement.received, acknowledgement.committed
@@ -47,7 +47,7 @@ def test_frames_are_taken_in_order_and_once():
     assert streams.take("n1", frame(1)) == (FrameVerdict.DUPLICATE, None)
     take(streams, 2)
     take(streams, 3)
-    assert position(streams) == (3, 0)
+    assert offset(streams) == (3, 0)
     assert streams.frames == {"taken": 3, "duplicate": 1, "gap": 1, "ahead": 0, "refused": 0}
 
 
@@ -71,18 +71,18 @@ def test_a_frame_without_capacity_is_not_received_and_asked_for_later():
 
 
 def test_nothing_is_committed_before_all_before_it_is_settled_and_written():
-    """One frame that waits holds back the position, not what is received."""
+    """One frame that waits holds back the offset, not what is received."""
     streams = made()
     first = take(streams, 1)
     take(streams, 2)
     first.hold()
     commit(streams)
-    assert position(streams) == (2, 0)
+    assert offset(streams) == (2, 0)
     first.settle()
     waiting = streams.settle()
-    assert position(streams) == (2, 0)
+    assert offset(streams) == (2, 0)
     streams.committed(waiting)
-    assert position(streams) == (2, 2)
+    assert offset(streams) == (2, 2)
     assert streams.ledger == {SETTLED: 2}
 
 
@@ -91,7 +91,7 @@ def test_a_commit_that_failed_is_covered_by_the_next_one():
     streams = made()
     take(streams, 1)
     streams.failed(streams.settle())
-    assert streams.settle().positions["n1"] == StreamPosition(STREAM, 1)
+    assert streams.settle().offsets["n1"] == StreamOffset(STREAM, 1)
 
 
 def test_a_lost_frame_stands_for_all_that_was_dropped():
@@ -126,8 +126,8 @@ def test_a_restart_goes_on_where_the_store_stands():
     written = streams.settle()
     streams.committed(written)
     take(streams, 2)
-    again = made(positions=dict(written.positions), ledger=dict(written.ledger))
-    assert position(again) == (1, 1)
+    again = made(offsets=dict(written.offsets), ledger=dict(written.ledger))
+    assert offset(again) == (1, 1)
     take(again, 2)
     assert again.settle().ledger == {SETTLED: 2}
 
@@ -190,16 +190,16 @@ def test_the_ledger_counts_every_sequence_once_over_any_deliveries_and_restarts(
             stored = made()
             last = streams.settle() if writes else None
             if last is not None:
-                stored = made(positions=dict(last.positions) or _positions(streams), ledger=dict(last.ledger))
+                stored = made(offsets=dict(last.offsets) or _offsets(streams), ledger=dict(last.ledger))
                 streams, waiting = stored, []
-    received, committed = position(streams)
+    received, committed = offset(streams)
     assert committed <= received
     final = streams.settle()
-    settled = final.positions.get("n1", StreamPosition(STREAM, committed)).sequence
+    settled = final.offsets.get("n1", StreamOffset(STREAM, committed)).sequence
     assert final.ledger.get(SETTLED, 0) == settled
 
 
-def _positions(streams: Streams) -> dict[str, StreamPosition]:
+def _offsets(streams: Streams) -> dict[str, StreamOffset]:
     acknowledgement = streams.announce("n1", STREAM)
     assert acknowledgement is not None
-    return {"n1": StreamPosition(STREAM, acknowledgement.committed)}
+    return {"n1": StreamOffset(STREAM, acknowledgement.committed)}

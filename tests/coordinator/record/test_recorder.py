@@ -50,7 +50,7 @@ def test_what_was_received_comes_back_as_it_came(tmp_path):
     batches = (MADE.batch(0, 1, ranks=(0, 1)), MADE.batch(0, 1, ranks=(2, 3), node="n1"))
     again = announce(0, 1, 2, 3, heartbeat_s=NOW + 9)
     changed = announce(0, 1, 2, 3, state="finished")
-    asked = ev.CaptureAskedEvent(unix_s=NOW + 4.25, cause_id="api", ranks=(1, 2), steps=3)
+    asked = ev.CaptureRequestedEvent(unix_s=NOW + 4.25, cause_id="api", ranks=(1, 2), steps=3)
     received = [
         (announce(0, 1, 2, 3), NOW + 0.1, ""),
         (batches, NOW + 1.0000001, ""),

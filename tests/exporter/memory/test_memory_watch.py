@@ -10,7 +10,7 @@ from exporter.memory.memory_watch import REPORT_NS, TARGETS_NS, MemoryWatch
 from exporter.reading.attempt_steps import AttemptSteps
 from exporter.reading.heartbeats import run_heartbeat
 from exporter.reading.ring_file import RingFile
-from exporter.reading.tracks import RankState, RunState
+from exporter.reading.run_state import RankState, RunState
 from lockstep.contracts import ring as layout
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX

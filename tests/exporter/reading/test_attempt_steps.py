@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from exporter.reading.attempt_steps import RECORDS_PER_READ, AttemptSteps
-from exporter.reading.positions import ReadPosition
+from exporter.reading.read_offsets import ReadOffset
 from lockstep.accounting.step_builder import StepBuilder
 from lockstep.contracts.bounds import STEP_MAX
 from lockstep.contracts.capture import STEP, StepBoundary
@@ -51,9 +51,9 @@ def steps_of(read) -> list[int]:
 
 
 def restarted(steps: AttemptSteps) -> AttemptSteps:
-    """Return what another process makes of the position that was saved."""
-    saved = msgspec.json.encode(steps.position(attempt=1, answer_generation=0))
-    return AttemptSteps(COUNT, msgspec.json.decode(saved, type=ReadPosition))
+    """Return what another process makes of the offset that was saved."""
+    saved = msgspec.json.encode(steps.offset(attempt=1, answer_generation=0))
+    return AttemptSteps(COUNT, msgspec.json.decode(saved, type=ReadOffset))
 
 
 def test_a_read_is_bounded_by_records_too(slots: Slots):
@@ -87,16 +87,16 @@ def test_a_restart_within_a_step_changes_no_record(slots: Slots):
     assert [each[RECORD_INDEX["step"]] for each in records] == list(range(20))
 
 
-def test_an_old_position_brings_no_step_twice(slots: Slots):
+def test_an_old_offset_brings_no_step_twice(slots: Slots):
     """The state may be older than the last step that was handed on."""
     reader = AttemptSteps(COUNT)
     slots.step()
     reader.read(slots.fetch, ALL)
-    position = reader.position(1, 0)
+    offset = reader.offset(1, 0)
     slots.step()
     slots.step()
     reader.read(slots.fetch, ALL)
-    later = AttemptSteps(COUNT, position._replace(last_step=2))
+    later = AttemptSteps(COUNT, offset._replace(last_step=2))
     assert steps_of(later.read(slots.fetch, ALL)) == []
     slots.step()
     assert steps_of(later.read(slots.fetch, ALL)) == [3]
@@ -107,7 +107,7 @@ def test_a_state_of_another_version_is_left_out(slots: Slots, builder, caplog):
     """The ring is read from its oldest block on then, and steps that were handed on do not come again."""
     for _ in range(3):
         slots.step()
-    reader = AttemptSteps(COUNT, ReadPosition(1, next_sequence=2, last_step=1, last_end_ns=5, builder=builder))
+    reader = AttemptSteps(COUNT, ReadOffset(1, next_sequence=2, last_step=1, last_end_ns=5, builder=builder))
     assert steps_of(reader.read(slots.fetch, ALL)) == [2]
     assert len(caplog.records) == 1
 
@@ -117,7 +117,7 @@ def test_a_fault_of_the_accounting_costs_the_steps_of_that_read(slots: Slots, mo
     reader = AttemptSteps(COUNT)
     slots.step()
     assert steps_of(reader.read(slots.fetch, ALL)) == [0]
-    reader.position(1, 0)
+    reader.offset(1, 0)
     slots.step()
     with monkeypatch.context() as patch:
         patch.setattr(StepBuilder, "add", lambda *_: 1 / 0)
@@ -181,4 +181,4 @@ def test_a_rank_without_numbers_is_known(slots: Slots):
         slots.step()
     assert steps_of(reader.read(slots.fetch, ALL)) == []
     assert reader.is_unnumbered
-    assert reader.position(1, 0).builder is None
+    assert reader.offset(1, 0).builder is None

@@ -36,7 +36,7 @@ def test_a_file_cut_under_the_reader_is_an_error_and_not_a_crash(ring: MarkRing,
     os.ftruncate(ring.file, size)
     if size < layout.BLOCKS_OFFSET:
         with pytest.raises(MalformedError, match="ring size"):
-            reader.look()
+            reader.read()
     assert len(reader.blocks(0, 2)) == max(0, size - layout.BLOCKS_OFFSET)
 
 
@@ -53,17 +53,17 @@ def test_an_answer_is_seen_once(ring: MarkRing, reader: RingFile):
     """A new answer comes with the next look and not again."""
     answer = CaptureResult(request_id=7, state="running")
     ring.answer(result_to_json(answer))
-    assert reader.look().answer == answer
-    assert reader.look().answer is None
+    assert reader.read().answer == answer
+    assert reader.read().answer is None
 
 
 def test_a_reader_goes_on_where_another_stopped(ring: MarkRing, reader: RingFile):
     """The answer generation of one reader makes the next one see no answer twice."""
     ring.answer(result_to_json(CaptureResult(request_id=7, state="done")))
-    reader.look()
+    reader.read()
     again = RingFile(ring.path, 0)
     again.answer_generation = reader.answer_generation
-    assert again.look().answer is None
+    assert again.read().answer is None
     again.close()
 
 
@@ -81,9 +81,9 @@ def test_a_reader_goes_on_where_another_stopped(ring: MarkRing, reader: RingFile
 def test_a_malformed_answer_is_reported_once(ring: MarkRing, reader: RingFile, value: Any):
     """An answer that is none is an error next to what else was read."""
     ring.answer(value)
-    look = reader.look()
-    assert (look.answer, len(look.errors)) == (None, 1)
-    assert reader.look().errors == ()
+    result = reader.read()
+    assert (result.answer, len(result.errors)) == (None, 1)
+    assert reader.read().errors == ()
 
 
 def test_an_answer_nested_without_end_is_refused(ring: MarkRing, reader: RingFile):
@@ -94,24 +94,24 @@ def test_an_answer_nested_without_end_is_refused(ring: MarkRing, reader: RingFil
     region[:HEAD_BYTES] = blob._HEAD.pack(1, len(deep), crc)
     region[HEAD_BYTES : HEAD_BYTES + len(deep)] = deep
     os.pwrite(ring.file, region, layout.ANSWER_OFFSET)
-    assert len(reader.look().errors) == 1
+    assert len(reader.read().errors) == 1
 
 
 def test_groups_come_when_they_change(ring: MarkRing, reader: RingFile):
     """The groups region is read once per change."""
     ring.groups([{"kind": "dp", "name": "dp0", "ranks": [[0, 4, 1]]}])
-    assert reader.look().groups == [{"kind": "dp", "name": "dp0", "ranks": [[0, 4, 1]]}]
-    assert reader.look().groups is None
+    assert reader.read().groups == [{"kind": "dp", "name": "dp0", "ranks": [[0, 4, 1]]}]
+    assert reader.read().groups is None
 
 
 def test_facts_come_when_they_change(ring: MarkRing, reader: RingFile):
     """The facts region is read once per change, and a region in the middle of being written is left for later."""
-    assert reader.look().facts is None
+    assert reader.read().facts is None
     ring.facts({"device": "cpu"})
-    assert reader.look().facts == {"device": "cpu"}
-    assert reader.look().facts is None
+    assert reader.read().facts == {"device": "cpu"}
+    assert reader.read().facts is None
     os.pwrite(ring.file, (9).to_bytes(8, "little"), layout.FACTS_OFFSET)
-    assert reader.look().facts is None
+    assert reader.read().facts is None
 
 
 def test_what_is_no_ring_is_refused_by_name(root: Path, make_ring):
@@ -159,7 +159,7 @@ def test_a_refused_file_leaves_no_descriptor_open(root: Path):
 def test_a_word_that_no_rank_writes_is_refused_by_name(ring: MarkRing, reader: RingFile, word: int, what: str, value):
     """Each word is checked before anything is computed with it."""
     ring.word(word, value)
-    for look in (reader.look, reader.heartbeat_ns):
+    for look in (reader.read, reader.heartbeat_ns):
         with pytest.raises(MalformedError, match=f"^{what} in .*0.ring: got {value}, expected 0 to "):
             look()
 
@@ -197,8 +197,8 @@ def test_the_largest_words_of_a_rank_make_a_message(ring: MarkRing, reader: Ring
     """Sums of clocks at the ends of their ranges are unix times that a message holds."""
     ring.word(layout.WORD_HEARTBEAT, 1 << 61)
     ring.answer(result_to_json(CaptureResult(request_id=(1 << 63) - 1, state="done", reason="\ud800 in a file name")))
-    look = reader.look()
-    assert look.answer is not None
-    assert look.answer.reason == "? in a file name"
-    answer = replace(look.answer, run="r", node="n", rank=0)
+    result = reader.read()
+    assert result.answer is not None
+    assert result.answer.reason == "? in a file name"
+    answer = replace(result.answer, run="r", node="n", rank=0)
     assert decode(topics.run_topic("r", topics.ANSWER, "n"), encode(answer)) == answer

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from exporter.counts import Counts
-from exporter.reading.positions import Positions
+from exporter.reading.read_offsets import ReadOffsets
 from exporter.reading.ring_file import RingFile
 from exporter.reading.rings import Rings
 from exporter.reading.silence import announcement, watch
@@ -244,7 +244,7 @@ def test_a_failed_agent_is_shown_while_its_run_lives(rings: Rings, make_ring):
     assert run.shown(NOW_NS, STALE_NS) == []
 
 
-def test_saved_positions_belong_to_one_attempt(root: Path, make_ring, counts):
+def test_saved_offsets_belong_to_one_attempt(root: Path, make_ring, counts):
     """A new reader goes on where the old one stopped, and reads a new attempt from its beginning."""
     same, other = make_ring(rank=0, attempt=5), make_ring(rank=1, attempt=5)
     for ring in (same, other):
@@ -252,7 +252,7 @@ def test_saved_positions_belong_to_one_attempt(root: Path, make_ring, counts):
         ring.write(record(1))
     before = Rings(root, counts, {})
     assert steps_of(tick(before), 0) == [0, 1]
-    saved = msgspec.json.decode(msgspec.json.encode(before.positions()), type=Positions)
+    saved = msgspec.json.decode(msgspec.json.encode(before.offsets()), type=ReadOffsets)
     before.close()
     same.write(record(2))
     make_ring(rank=1, attempt=6).write(record(0))
@@ -260,8 +260,8 @@ def test_saved_positions_belong_to_one_attempt(root: Path, make_ring, counts):
     readings = tick(rings)
     assert (steps_of(readings, 0), steps_of(readings, 1)) == ([2], [0])
     assert rings.runs["run-a"].ranks[0].totals.steps == 1
-    positions = rings.positions()["run-a"]
-    assert [(positions[rank].attempt, positions[rank].last_step) for rank in (0, 1)] == [(5, 2), (6, 0)]
+    offsets = rings.offsets()["run-a"]
+    assert [(offsets[rank].attempt, offsets[rank].last_step) for rank in (0, 1)] == [(5, 2), (6, 0)]
     rings.close()
 
 
@@ -270,7 +270,7 @@ def test_a_restarted_exporter_knows_where_a_rank_stands_before_its_next_step(roo
     make_ring().write(record(0))
     before = Rings(root, counts, {})
     tick(before)
-    rings = Rings(root, counts, before.positions())
+    rings = Rings(root, counts, before.offsets())
     before.close()
     assert tick(rings) == []
     totals = rings.runs["run-a"].ranks[0].totals
@@ -389,7 +389,7 @@ class SurpriseError(Exception):
 
 def surprise(rank: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Make reading one rank's ring raise; return the list of ranks that were read."""
-    original, read = RingFile.look, []
+    original, read = RingFile.read, []
 
     def raising(self: RingFile, *given):
         read.append(self.header.rank)
@@ -397,7 +397,7 @@ def surprise(rank: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
             raise SurpriseError("surprise")
         return original(self, *given)
 
-    monkeypatch.setattr(RingFile, "look", raising)
+    monkeypatch.setattr(RingFile, "read", raising)
     return read
 
 

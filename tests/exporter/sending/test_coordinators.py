@@ -41,7 +41,7 @@ def show(coordinators: Coordinators, acknowledgement: Acknowledgement, now_ns: i
 
 
 def test_nothing_is_sent_before_an_acknowledgement_in_this_session():
-    """A new session begins at the coordinator's position, not where the one before had stopped."""
+    """A new session begins at the coordinator's offset, not where the one before had stopped."""
     coordinators = make(last=10)
     assert (coordinators.next_sequence, coordinators.may_send(1, NOW)) == (None, False)
     coordinators.acknowledge(ack(4), NOW)
@@ -117,7 +117,7 @@ def test_nothing_is_sent_again_to_a_coordinator_that_is_silent():
 
 
 def test_the_first_of_several_sends_from_the_lowest_on():
-    """Both have to get everything: the send position goes back for the second one, and never ahead for it."""
+    """Both have to get everything: the send offset goes back for the second one, and never ahead for it."""
     coordinators = make(last=10)
     coordinators.acknowledge(ack(8), NOW)
     coordinators.acknowledge(ack(2, name="b"), NOW)
@@ -137,7 +137,7 @@ def test_the_first_of_several_sends_from_the_lowest_on():
         ({"received": 5, "resend": True}, 6),
     ],
 )
-def test_when_the_send_position_goes_back(second: dict, expected: int):
+def test_when_the_send_offset_goes_back(second: dict, expected: int):
     """A coordinator that was restarted, or that asks, is sent to from behind what it has."""
     coordinators = make()
     coordinators.acknowledge(ack(0), NOW)
@@ -253,10 +253,10 @@ def test_one_known_from_an_earlier_process_holds_everything_until_it_acknowledge
     ("values", "field"),
     [
         ({"stream_id": STREAM + 1}, "stream_id"),
-        ({"received": 6}, "position"),
-        ({"received": 2**64 - 1}, "position"),
-        ({"received": 3, "committed": 4}, "position"),
-        ({"received": -1, "committed": -1}, "position"),
+        ({"received": 6}, "offsets"),
+        ({"received": 2**64 - 1}, "offsets"),
+        ({"received": 3, "committed": 4}, "offsets"),
+        ({"received": -1, "committed": -1}, "offsets"),
         ({"name": ""}, "coordinator"),
         ({"name": "../x"}, "coordinator"),
     ],

@@ -78,7 +78,7 @@ class Fleet:
 
     @property
     def received(self) -> set[int]:
-        return {position["received"] for position in self.streams.positions().values()}
+        return {position["received"] for position in self.streams.offsets().values()}
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +101,7 @@ def test_a_coordinator_too_slow_for_its_nodes_loses_no_time_with_repeated_messag
     fleet = Fleet(50)
     for second in range(200):
         fleet.run(seconds=range(second, second + 1), messages=second + 1, takes=25)
-    assert sum(position["received"] for position in fleet.streams.positions().values()) == fleet.streams.frames["taken"]
+    assert sum(position["received"] for position in fleet.streams.offsets().values()) == fleet.streams.frames["taken"]
     assert fleet.streams.frames["taken"] >= 190 * 20  # five of 25 are heartbeats
     assert fleet.queue.dropped == 0
     assert fleet.streams.frames["gap"] == 0

@@ -15,7 +15,7 @@ _VERSION = 1
 
 
 @dataclass(slots=True, kw_only=True)
-class Position:
+class ForwardState:
     """`until_unix_s` is the end of the last forwarded step, `last_step` its number, -1 before the first.
 
     `revisions` and `hosts` are of the incidents that the coordinator still lists, by id.
@@ -31,7 +31,7 @@ class Position:
 
 
 @contextmanager
-def hold_position(path: Path) -> Iterator[None]:
+def hold_state(path: Path) -> Iterator[None]:
     """Hold the file's lock: two processes would send everything twice.
 
     Raises
@@ -58,36 +58,37 @@ def _opened_lock(path: Path) -> TextIO:
         raise ConfigError(f"--state {path}: {error.strerror}, expected a file to write to") from error
 
 
-def load_position(path: Path, run: str, tracker: str) -> Position:
-    """Return the position in a file, that of a beginning where there is none.
+def load_state(path: Path, run: str, tracker: str) -> ForwardState:
+    """Return the state in a file, that of a beginning where there is none.
 
     Raises
     ------
     ConfigError
         The file cannot be read, or is that of another run or tracker.
     MalformedError
-        It is no position.
+        It is no state.
     """
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
         version = body.pop("version")
         if version != _VERSION:
             raise MalformedError("version", where=str(path), got=version, expected=_VERSION)
-        position = Position(**body | {"until_unix_s": float(body["until_unix_s"]), "last_step": int(body["last_step"])})
-        position.revisions, position.hosts = dict(position.revisions), dict(position.hosts)
+        numbers = {"until_unix_s": float(body["until_unix_s"]), "last_step": int(body["last_step"])}
+        state = ForwardState(**body | numbers)
+        state.revisions, state.hosts = dict(state.revisions), dict(state.hosts)
     except FileNotFoundError:
-        return Position(run=run, tracker=tracker)
+        return ForwardState(run=run, tracker=tracker)
     except OSError as error:
         raise ConfigError(f"--state {path}: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise MalformedError("position", where=str(path), got=repr(error), expected="what forward wrote") from error
-    if (position.run, position.tracker) != (run, tracker):
-        got = f"run {position.run} to {position.tracker}"
-        raise ConfigError(f"--state {path}: got the position of {got}, expected of {run} to {tracker}")
-    return position
+        raise MalformedError("state", where=str(path), got=repr(error), expected="what forward wrote") from error
+    if (state.run, state.tracker) != (run, tracker):
+        got = f"run {state.run} to {state.tracker}"
+        raise ConfigError(f"--state {path}: got the state of {got}, expected of {run} to {tracker}")
+    return state
 
 
-def save_position(path: Path, position: Position) -> None:
+def save_state(path: Path, state: ForwardState) -> None:
     """Replace the file, whole or not at all.
 
     Raises
@@ -99,7 +100,7 @@ def save_position(path: Path, position: Position) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("w", encoding="utf-8") as file:
-            json.dump({"version": _VERSION, **asdict(position)}, file)
+            json.dump({"version": _VERSION, **asdict(state)}, file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

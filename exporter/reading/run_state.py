@@ -5,7 +5,7 @@ from pathlib import Path
 
 from exporter.reading.announce import SlotUse, merge_groups
 from exporter.reading.attempt_steps import AttemptSteps
-from exporter.reading.positions import ReadPosition
+from exporter.reading.read_offsets import ReadOffset
 from exporter.reading.ring_file import RingFile
 from exporter.reading.totals import FlaggedSteps, NodeStepHistogram, StepTotals
 from lockstep.contracts import ring
@@ -51,7 +51,7 @@ class RankState:
     """Of the agent, over all attempts that were read (`ring.WORD_FAILURES`)."""
     failures_read: int = 0
     """Of them, those of the attempt that is read now."""
-    left_at: ReadPosition | None = None
+    left_at: ReadOffset | None = None
     """How far its last file was read; an agent whose file was removed goes on in another one."""
 
     @property
@@ -59,9 +59,9 @@ class RankState:
         """Index in the job."""
         return self.header.rank
 
-    def position(self, ring_file: RingFile) -> ReadPosition:
+    def offset(self, ring_file: RingFile) -> ReadOffset:
         """Return how far its present file was read."""
-        return self.steps.position(self.header.attempt, ring_file.answer_generation)
+        return self.steps.offset(self.header.attempt, ring_file.answer_generation)
 
     def note_failures(self, failures: int) -> None:
         """Take the word of the agent of this attempt, which only grows."""
@@ -153,10 +153,10 @@ class RunState:
         Left out are ranks whose place has another rank by now, as after an elastic restart. Where there are too many,
         as in a job that came and went often, those that ended first are left out.
         """
-        tracks = [t for t in self.ranks.values() if (t.ring is not None or t.state in ENDED) and not t.is_superseded]
-        if len(tracks) > RANKS_PER_NODE_MAX:
-            tracks.sort(key=lambda track: (track.ring is None, -track.header.attempt))
-        return sorted(tracks[:RANKS_PER_NODE_MAX], key=lambda track: track.rank)
+        states = [t for t in self.ranks.values() if (t.ring is not None or t.state in ENDED) and not t.is_superseded]
+        if len(states) > RANKS_PER_NODE_MAX:
+            states.sort(key=lambda track: (track.ring is None, -track.header.attempt))
+        return sorted(states[:RANKS_PER_NODE_MAX], key=lambda track: track.rank)
 
     def groups(self) -> list[GroupInfo]:
         """Return the groups of all announced ranks, each once."""

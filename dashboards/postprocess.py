@@ -1,7 +1,7 @@
-"""What grafanalib writes, made into what today's Grafana reads.
+"""Converts what grafanalib writes into what today's Grafana reads.
 
-grafanalib's defaults come from Grafana 6. What leaves `finished` has no nulls and no keys that Grafana dropped, and a
-data source object on every panel, query and variable.
+grafanalib's defaults come from Grafana 6. `postprocessed` removes nulls and keys that Grafana dropped, and sets a data
+source object on every panel, query and variable.
 """
 
 from collections.abc import Sequence
@@ -43,13 +43,13 @@ _LEGACY_VARIABLE = ("auto", "auto_count", "auto_min", "useTags", "tagsQuery", "t
 _OF_LOOKED_UP_VARIABLE = ("datasource", "definition", "refresh", "regex", "sort", "includeAll", "allValue", "options")
 
 
-def finished(data: dict[str, Any], at_coordinator: str) -> dict[str, Any]:
+def postprocessed(data: dict[str, Any], at_coordinator: str) -> dict[str, Any]:
     """Return a dashboard as Grafana reads it; its menu leads to all others and to a page of the coordinator."""
     for row in data["panels"]:
         for panel in (row, *row.get("panels", ())):
-            _finish_panel(panel)
+            _postprocess_panel(panel)
     for item in data["templating"]["list"]:
-        _finish_variable(item)
+        _postprocess_variable(item)
     _drop(data, _LEGACY_DASHBOARD)
     data["links"] = [_ALL_BOARDS, {**_COORDINATOR, "url": f"${{coordinator}}{at_coordinator}"}]
     _drop(data["timepicker"], ("time_options",))
@@ -57,7 +57,7 @@ def finished(data: dict[str, Any], at_coordinator: str) -> dict[str, Any]:
     return clean
 
 
-def _finish_panel(panel: dict[str, Any]) -> None:
+def _postprocess_panel(panel: dict[str, Any]) -> None:
     _drop(panel, (*_LEGACY_PANEL, *_LEGACY_PANEL_SIZES))
     if panel["type"] == "row":
         _drop(panel, ("fieldConfig", "maxDataPoints", "targets", "transformations", "links", "transparent"))
@@ -74,7 +74,7 @@ def _finish_panel(panel: dict[str, Any]) -> None:
         target["range"] = not target["instant"]
 
 
-def _finish_variable(item: dict[str, Any]) -> None:
+def _postprocess_variable(item: dict[str, Any]) -> None:
     _drop(item, _LEGACY_VARIABLE)
     if item["type"] == "textbox":
         _drop(item, _OF_LOOKED_UP_VARIABLE)

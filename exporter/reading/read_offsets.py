@@ -11,7 +11,7 @@ step from the state, reads again what came since, and leaves out the steps that 
 from typing import Any, NamedTuple
 
 
-class ReadPosition(NamedTuple):
+class ReadOffset(NamedTuple):
     """Where to go on in the ring of one attempt of a rank.
 
     `builder` is the state of its accounting (`StepBuilder.state`) before the block `next_sequence`, None before its
@@ -26,5 +26,5 @@ class ReadPosition(NamedTuple):
     builder: dict[str, Any] | None = None
 
 
-Positions = dict[str, dict[int, ReadPosition]]
-"""Run -> rank -> position."""
+ReadOffsets = dict[str, dict[int, ReadOffset]]
+"""Run -> rank -> offset."""
