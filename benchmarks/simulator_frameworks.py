@@ -163,6 +163,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "torchtitan: from 128 tokens/s a device": _TORCHTITAN_ASYNC,  # llama3_h100_202412_torchtitan.md, table 5
     "torchtitan": _TORCHTITAN,
     "torchtitan, further runs": _TORCHTITAN,
+    "torchtitan, H200": _TORCHTITAN,
     "torchtitan, further runs: AsyncTP": _TORCHTITAN_ASYNC,
     "NeMo 24.07, H100, FP8": _NEMO,
     "Megatron-Bridge, H100, FP8": _BRIDGE,

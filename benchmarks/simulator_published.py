@@ -23,7 +23,7 @@ from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.peaks import peak_flops_per_second
 from lockstep.simulator.calibration.calibrate import Observation
 from lockstep.simulator.hardware.cluster import Cluster
-from lockstep.simulator.hardware.clusters import dgx_a100, dgx_b200, dgx_h100, dgx_v100
+from lockstep.simulator.hardware.clusters import dgx_a100, dgx_b200, dgx_h100, dgx_h200, dgx_v100
 from lockstep.simulator.models.model import DEEPSPEED_BF16, ModelSpec
 from lockstep.simulator.models.transformers import gpt, llama, moe
 from lockstep.simulator.simulate import Options
@@ -39,6 +39,7 @@ NODES: Mapping[str, Callable[..., Cluster]] = {
     "V100": dgx_v100,
     "A100": dgx_a100,
     "H100": dgx_h100,
+    "H200": dgx_h200,
     "B200": dgx_b200,
 }
 _GIGABYTE = 1e9
@@ -188,6 +189,7 @@ NODES_NAME: Mapping[str, str] = {
     "V100": "V100-SXM2-32GB",
     "A100": "A100-SXM4-80GB",
     "H100": "H100 80GB HBM3",
+    "H200": "H200",
     "B200": "B200",
 }
 
