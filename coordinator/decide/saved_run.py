@@ -128,7 +128,7 @@ class SavedRun:
     JSON; empty where there is none. `capture_excess_seconds` is what the incident of the last capture cost a step.
     `evaluated` is of the same moment as all of it. `last_sign_s` is when the run last made a step, or began, by the
     coordinator's clock (unix seconds). `series` is its step time over time (`record/step_series.py`),
-    `attempts` what outlives the series (`record/attempt_history.py`, JSON).
+    `attempts` what outlives the series (`record/attempt_history.py`, JSON), `attempt_counts` those of `AttemptLength`.
     """
 
     incidents: tuple[Incident, ...] = ()
@@ -142,6 +142,7 @@ class SavedRun:
     learnt: Learnt | None = None
     evaluated: DetectionProgress = field(default_factory=DetectionProgress)
     last_sign_s: float = 0.0
+    attempt_counts: tuple[int, int, int] = (0, 0, 0)
     series: bytes | None = None
     attempts: tuple[Mapping[str, Any], ...] = ()
 
@@ -164,6 +165,7 @@ class SavedRun:
             "capture": dict(self.capture),
             "evaluated": asdict(self.evaluated),
             "last_sign_s": self.last_sign_s,
+            "attempt_counts": list(self.attempt_counts),
             "attempts": list(self.attempts),
         }
 
@@ -175,6 +177,7 @@ def saved_run_from_json(
     series: bytes | None = None,
 ) -> SavedRun:
     """Return the memory that a store kept."""
+    ended, ended_steps, steps = value.get("attempt_counts", (0, 0, 0))
     return SavedRun(
         incidents=incidents,
         incidents_total=int(value["incidents_total"]),
@@ -191,6 +194,7 @@ def saved_run_from_json(
             records=int(value["evaluated"]["records"]),
         ),
         last_sign_s=float(value.get("last_sign_s", value["evaluated"]["until_unix_s"])),
+        attempt_counts=(int(ended), int(ended_steps), int(steps)),
         series=series,
         attempts=tuple(value.get("attempts", ())),
     )

@@ -24,6 +24,7 @@ from coordinator.decide.selection import Selection
 from coordinator.decide.stack_manager import StackManager
 from coordinator.decide.stall import StallDetector
 from coordinator.decide.transitions import OVER, TRANSITIONS, State, TransitionError, Trigger
+from coordinator.detect.error_budget import AttemptLength
 from coordinator.detect.findings import CRASH
 from coordinator.detect.scope import is_watched
 
@@ -46,6 +47,8 @@ class RunMachine:
         self.state = State.WARMING
         self.tracker = IncidentTracker(run, policy.run, memory)
         self.stall = StallDetector(self.tracker, policy.run)
+        if memory is not None:
+            self.stall.attempt_length = AttemptLength(memory.attempt_counts)
         self.growth = GrowthIncidents(self.tracker, policy.memory)
         self.stacks = StackManager()
         self._out = Outbox()
@@ -90,7 +93,7 @@ class RunMachine:
         """
         self._out.begin(event.cause_id)
         if not self.stall.last_sign_s:
-            self.stall.begin(event.unix_s)
+            self.stall.last_sign_s = event.unix_s
         self._handlers[type(event)](event)
         self.flow.end_if_over(event.unix_s)
         self._settle()
@@ -369,4 +372,5 @@ class RunMachine:
             book=self.tracker.state_dict(),
             capture=self.captures.current.to_json() if self.captures.current else {},
             last_sign_s=self.stall.last_sign_s,
+            attempt_counts=self.stall.attempt_length.counts,
         )

@@ -61,10 +61,18 @@ def attempt_chance(test: str, false_page_steps: float, attempt_steps: float) -> 
 
 
 class AttemptLength:
-    """How many steps a run's attempts have: the mean of those that have ended and of one of `ATTEMPT_STEPS`."""
+    """How many steps a run's attempts have: the mean of those that have ended and of one of `ATTEMPT_STEPS`.
 
-    def __init__(self) -> None:
-        self._ended = self._ended_steps = self._steps = 0
+    `counts` are the attempts that have ended, their steps in all, and those of the present attempt.
+    """
+
+    def __init__(self, counts: tuple[int, int, int] = (0, 0, 0)) -> None:
+        self._ended, self._ended_steps, self._steps = counts
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """What outlives a restart of the coordinator."""
+        return self._ended, self._ended_steps, self._steps
 
     def count_step(self) -> None:
         """Count a step of the present attempt."""

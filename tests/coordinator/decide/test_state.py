@@ -1,5 +1,6 @@
 """Event lists in, the whole instruction log out."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import pytest
 
 from coordinator.decide import events as ev
 from coordinator.decide.incident_tracker import SavedRun
+from coordinator.decide.saved_run import saved_run_from_json
 from coordinator.decide.state import RunMachine
 from coordinator.decide.transitions import TRANSITIONS, State, TransitionError, Trigger
 from coordinator.detect.hangs.hang import Hang
@@ -217,6 +219,22 @@ def test_a_restart_of_the_coordinator_repeats_nothing():
     assert story.incident.id == before.incident.id
     assert story.machine.tracker.incidents_total == 1
     assert story.machine.captures.budget.counts["requested"] == 3
+
+
+def test_the_length_of_attempts_outlives_a_restart_of_the_coordinator():
+    """What tests spend once an attempt follows from all of the run's attempts; a restart of ours ends none of them."""
+    before = Story()
+    for step in range(10, 20):
+        before.evaluate(step)
+    before.feed(ev.RestartedEvent)
+    before.evaluate(10)
+    saved = json.loads(json.dumps(before.machine.memory().to_json()))
+    after = Story(memory=saved_run_from_json(saved, ()))
+    after.evaluate(11)
+    assert before.machine.stall.attempt_length.counts == (1, 10, 1)
+    assert after.machine.stall.attempt_length.counts == (1, 10, 2)
+    del saved["attempt_counts"]
+    assert saved_run_from_json(saved, ()).attempt_counts == (0, 0, 0)
 
 
 def test_the_table_knows_every_state_and_a_missing_transition_is_named():
