@@ -3,8 +3,9 @@
 
 Pure. A lasting term of the additive model, next to those of stage, replica, work and rank. A place is that in a replica
 and on a node. A training is laid out so from its first step on, in all replicas or on all nodes. What nine tenths of a
-place have in common is the place's; what fewer have is a rank's. The level of a rank in alarm is frozen: a fault is
-not part of the layout. Who reads a batch scatters more than who only computes, which holds for the place as well.
+place have beyond the middle place of their stage is the place's; what fewer have is a rank's. The level of a rank in
+alarm is frozen: a fault is not part of the layout. Who reads a batch scatters more than who only computes, which holds
+for the place as well.
 
 Shapes: R ranks, L places, M sampled members of a place.
 """
@@ -84,6 +85,8 @@ class PlaceEffects:
 
         Noise is not that above the replicas: of two ranks in one, the lower one is what the other is compared with.
         """
+        if self.places is None:
+            return
         self._steps += 1
         stage_L1 = self._stage_L[:, None]
         now_LM = (own_R[self._member_LM] - reference_P[stage_L1]) / scale_P[stage_L1]
@@ -99,12 +102,16 @@ class PlaceEffects:
 
     def learn(self, deviation_R: "Floats", alarmed: "NDArray[np.intp]") -> None:
         """Take the ranks' deviations of the same step, ratios without the effects so far, NaN where unknown."""
+        if self.places is None:
+            return
         change_LM = deviation_R[self._member_LM] + self._effect_L[:, None] - self._level_LM
         change_LM[self._is_left_out(change_LM, alarmed)] = 0
         rate = np.float32(max(_YOUNG_WEIGHT / (_YOUNG_WEIGHT + self._steps), _RATE))
         self._level_LM += change_LM * rate
-        lowest_L = np.partition(self._level_LM, self._lowest, axis=1)[:, self._lowest]
-        self._effect_L = np.maximum(lowest_L, np.float32(0))
+        ordered_LM = np.sort(self._level_LM, axis=1)
+        middle_L = ordered_LM[:, ordered_LM.shape[1] // 2]
+        above_L = ordered_LM[:, self._lowest] - self._stages.spread(self._stages.median(middle_L))
+        self._effect_L = np.maximum(above_L, np.float32(0))
 
     def _is_left_out(self, values_LM: "Floats", alarmed: "NDArray[np.intp]") -> "NDArray[np.bool_]":
         is_left_out_LM: NDArray[np.bool_] = np.isnan(values_LM)

@@ -84,6 +84,25 @@ def test_a_rank_in_alarm_is_no_layout():
     assert set(np.flatnonzero(test.slow_R)) == {1, 5}
 
 
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_equal_places_have_no_effect_however_long_they_train(replicas):
+    """What all places have in common is none of them: it must not grow from step to step."""
+    effects = PlaceEffects(Groups([0, 1] * replicas), Groups([0] * 2 * replicas))
+    rng = np.random.default_rng(1)
+    for _ in range(3000):
+        above = 0.004 * rng.standard_normal(2 * replicas) - (0 if effects.effect_R is None else effects.effect_R)
+        effects.learn((above - np.sort(above)[1]).astype(np.float32), np.zeros(0, dtype=np.intp))
+    assert effects.effect_R is None or effects.effect_R.max() < 0.002
+
+
+def test_a_fast_rank_does_not_make_its_place_slow():
+    """Of two ranks at a place one is 2 % faster than all others: the other place has no effect for that."""
+    effects = PlaceEffects(Groups([0, 1] * 2), Groups([0] * 4))
+    for _ in range(50):
+        effects.learn(np.array([-0.02, 0, 0, 0.001], dtype=np.float32), np.zeros(0, dtype=np.intp))
+    assert effects.effect_R is None or effects.effect_R.max() < 0.001
+
+
 def test_places_are_those_in_replica_and_node():
     """The finest places with two ranks each: in both, else in the replica, else on the node."""
     pairs = Groups([0, 0, 1, 1, 2, 2, 3, 3])
