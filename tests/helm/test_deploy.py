@@ -249,7 +249,7 @@ def test_what_compose_mounts_exists():
                 assert source in COMPOSE["volumes"]
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
         if service["image"].startswith("lockstep/"):
-            assert build_parser().parse_args(service["command"]).act
+            assert build_parser().parse_args(service["command"]).execute
             assert (ROOT / service["build"]["dockerfile"]).is_file()
 
 

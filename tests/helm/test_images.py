@@ -64,7 +64,7 @@ def test_a_services_image_starts_what_the_chart_starts(name):
     (command,) = json.loads(steps["ENTRYPOINT"])
     assert command in PROJECT["project"]["scripts"]
     (argument,) = json.loads(steps["CMD"])
-    assert build_parser().parse_args([argument]).act
+    assert build_parser().parse_args([argument]).execute
     item = pick(render({}), "DaemonSet" if name == "exporter" else "StatefulSet")
     container = pod_of(item)["containers"][0]
     assert container["command"] == [command]

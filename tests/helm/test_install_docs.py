@@ -119,7 +119,7 @@ def test_lockstep_takes_every_command_of_its_own():
         names = [Path(word).name for word in words]
         if names[0] == "lockstep":
             with contextlib.redirect_stderr(io.StringIO()) as stderr:
-                assert build_parser().parse_args(words[1:]).act, (page, stderr)
+                assert build_parser().parse_args(words[1:]).execute, (page, stderr)
 
 
 def test_docker_builds_name_a_dockerfile_and_compose_its_file():
