@@ -29,6 +29,7 @@ from lockstep.diagnosis.communication_causes.bandwidth import judge_bandwidth
 from lockstep.diagnosis.communication_causes.collectives import Group, grouped_by_role
 from lockstep.diagnosis.communication_causes.contention import find_contention
 from lockstep.diagnosis.communication_causes.matching import match_collectives
+from lockstep.diagnosis.communication_causes.step_waiting import stage_waiting
 from lockstep.diagnosis.communication_causes.transmission import judge_transmission
 from lockstep.diagnosis.communication_causes.waiting import (
     SLOW_RANK,
@@ -101,8 +102,8 @@ def analyse_cluster(
     return ClusterAnalysis(
         ranks=ranks,
         collectives=tuple(together.totals),
-        groups=tuple(together.groups),
-        kinds=group_kinds(ranks, [each.group for each in together.groups], degrees),
+        groups=tuple(together.in_collectives),
+        kinds=group_kinds(ranks, [each.group for each in together.in_collectives], degrees),
         localisations=localisations,
         findings=tuple(advise(findings, windows_ns, framework)),
         not_judged=(*together.refusals(), *refusals),
@@ -128,6 +129,7 @@ class _Together:
         self.refused: list[NotJudged] = []
         self.noted: list[Refusal] = []
         self.groups: list[GroupWaiting] = []
+        self.in_collectives: list[GroupWaiting] = []
         self.totals: list[CollectiveTotal] = []
         self.slow: set[int] = set()
         self._ranks = ranks
@@ -154,7 +156,9 @@ class _Together:
             for each in on_devices
             if each.collectives is not None
         ]
-        self._ask(lambda: with_fusion_gain(find_poor_overlap(known, transmission_by_rank_ns(self.groups)), parts))
+        self._ask(
+            lambda: with_fusion_gain(find_poor_overlap(known, transmission_by_rank_ns(self.in_collectives)), parts)
+        )
 
     def communication(self) -> None:
         """Lay the ranks' collectives side by side and judge them; the vendor's count where it records transmissions."""
@@ -166,12 +170,21 @@ class _Together:
         starts_ns = {
             each.rank: each.steps.start_ns for each in self._ranks if each.steps.source is not StepSource.WHOLE
         }
-        self.groups = group_waiting(timed, busy, starts_ns)
+        self.in_collectives = group_waiting(timed, busy, starts_ns)
+        self.groups = self._by_stage() or self.in_collectives
         self.totals = totals_of_table(table)
-        self._ask(lambda: judge_waiting(timed, self._window_ns, busy, starts_ns))
+        hides = any(len(each.start_ns) for each in busy.values())
+        self._ask(lambda: judge_waiting(self.groups, self._window_ns, hides=hides))
         self._ask(lambda: judge_transmission(timed, self._window_ns))
         self._ask(lambda: judge_bandwidth(table, self._window_ns))
         self._ask(lambda: find_contention(table, busy, self._window_ns))
+
+    def _by_stage(self) -> list[GroupWaiting]:
+        """Return the waiting of each pipeline stage, nothing where there is one, or where nothing marks the steps."""
+        times = {each.rank: each.step_times for each in self._ranks if each.step_times is not None}
+        if not self._stages or len(times) < len(self._ranks):
+            return []
+        return stage_waiting(times, self._stages, max(each.about.world_size for each in self._ranks))
 
     def network(self, evidence: NetworkEvidence) -> None:
         """Judge the network's settings."""
@@ -247,7 +260,12 @@ class _Together:
             self.refused.append(answer)
             return found
         kept, refused = new_differences(
-            answer, self.groups, slow=self.slow, ranks={each.rank: each for each in ranks}, explained=self.findings
+            answer,
+            self.groups,
+            collectives=self.in_collectives,
+            slow=self.slow,
+            ranks={each.rank: each for each in ranks},
+            explained=self.findings,
         )
         self.findings += kept
         self.refused += refused

@@ -14,6 +14,7 @@ import numpy as np
 from lockstep.analysis.merge import window_of
 from lockstep.analysis.rank import RankAnalysis
 from lockstep.analysis.stragglers import are_waited_for, judged_groups, waited_ns
+from lockstep.diagnosis.communication_causes.collectives import collective_kind
 from lockstep.diagnosis.communication_causes.thresholds import WAIT_RATIO, WORTH_RATIO
 from lockstep.diagnosis.communication_causes.waiting import GroupWaiting
 from lockstep.diagnosis.finding import CPU, IO, Finding, NotJudged
@@ -26,6 +27,7 @@ from lockstep.diagnosis.localisation.findings import (
     SLOW_FUNCTION,
 )
 from lockstep.diagnosis.threshold import Threshold
+from lockstep.simulator.hardware.collectives import SEND
 from lockstep.trace.columns import OPERATOR
 from lockstep.trace.names import COMMUNICATION_KIND, kind_of
 from lockstep.trace.patterns.pattern import OUTSIDE
@@ -41,18 +43,21 @@ def new_differences(
     findings: Iterable[Finding],
     waiting: Sequence[GroupWaiting],
     *,
+    collectives: Sequence[GroupWaiting],
     slow: Collection[int],
     ranks: Mapping[int, RankAnalysis],
     explained: Iterable[Finding] = (),
 ) -> tuple[list[Finding], list[NotJudged]]:
     """Return the differences that are news, and why the others are not.
 
-    `slow` ranks and what holds them back are in `explained` already. Kept is what is no rank's own behaviour, what all
-    ranks of its groups have, and what is on several ranks that cause most of the waiting together. Without collectives
-    that ranks share nothing can be held against a difference. Left out is what costs less than 1 % of the window, and
-    time in no recorded call of all ranks alike.
+    `waiting` is who waits for whom, `collectives` what groups wait in their collectives. `slow` ranks and what holds
+    them back are in `explained` already. Kept is what is no rank's own behaviour, what all ranks of its groups have,
+    and what is on several ranks that cause most of the waiting together. Without collectives that ranks share nothing
+    can be held against a difference. Left out is what costs less than 1 % of the window, and time in no recorded call
+    of all ranks alike.
     """
     groups, explained = judged_groups(waiting), list(explained)
+    in_collectives = judged_groups(collectives)
     held_back = {each.subject: each.ranks for each in explained if set(each.ranks) & set(slow)}
     windows_ns = {rank: each.length_ns for rank, each in ranks.items()}
     kept, refused = [], []
@@ -60,7 +65,7 @@ def new_differences(
         if each.subject in held_back:
             reason = f"{each.subject} is what holds rank {_named(held_back[each.subject])} back"
             refused.append(NotJudged(rule=RULE, reason=reason))
-        elif reason := (_against(each, groups, slow, windows_ns) or _twice(each, ranks, explained)):
+        elif reason := (_against(each, groups, in_collectives, slow, windows_ns) or _twice(each, ranks, explained)):
             refused.append(NotJudged(rule=RULE, reason=reason))
         else:
             kept.append(each)
@@ -68,14 +73,20 @@ def new_differences(
 
 
 def _against(
-    finding: Finding, groups: Sequence[GroupWaiting], slow: Collection[int], windows_ns: Mapping[int, int]
+    finding: Finding,
+    groups: Sequence[GroupWaiting],
+    in_collectives: Sequence[GroupWaiting],
+    slow: Collection[int],
+    windows_ns: Mapping[int, int],
 ) -> str:
     """Return why a finding does not hold, empty if it does."""
     if finding.cause == SLOW_FUNCTION and kind_of(finding.subject, OPERATOR) == COMMUNICATION_KIND:
         return f"{finding.subject} waits for other ranks: collectives are judged by who comes last"
     if finding.cause in LOCAL:
         return _against_local(finding, groups, slow, windows_ns)
-    if finding.cause == SLOW_COLLECTIVE and _is_waiting(finding, groups):
+    if finding.cause == SLOW_COLLECTIVE and collective_kind(finding.subject) == SEND:
+        return f"{finding.subject} takes as long as the other rank is away: sends and receives show no slow link"
+    if finding.cause == SLOW_COLLECTIVE and _is_waiting(finding, in_collectives):
         return f"{finding.subject} takes longer on ranks {_named(finding.ranks)} because they wait for others in it"
     return ""
 

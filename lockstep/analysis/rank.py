@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from lockstep.analysis.evidence import NOTHING, Evidence
 from lockstep.analysis.exposed import bounded, exposed_ns
 from lockstep.analysis.rule_runner import RuleRunner
@@ -18,6 +20,7 @@ from lockstep.diagnosis.communication_causes.links import (
     link_transfers_of,
 )
 from lockstep.diagnosis.communication_causes.messages import find_misaligned, find_small_messages
+from lockstep.diagnosis.communication_causes.step_waiting import StepTimes
 from lockstep.diagnosis.communication_causes.vendor_collectives import collectives_of_communication
 from lockstep.diagnosis.context import context_of, with_context
 from lockstep.diagnosis.finding import Finding, NotJudged
@@ -29,15 +32,17 @@ from lockstep.diagnosis.roofline.kernel_counters import KernelCounters, componen
 from lockstep.diagnosis.roofline.roll_up import roll_up
 from lockstep.diagnosis.roofline.roofline_judge import judge_operators
 from lockstep.trace.ascend.communication import AscendCommunication
-from lockstep.trace.columns import TraceAbout, TraceColumns
+from lockstep.trace.columns import ANNOTATION, OPERATOR, PYTHON, TraceAbout, TraceColumns, WorkKind
 from lockstep.trace.critical_path.path import PathShare, ranked
 from lockstep.trace.critical_path.walk import PathFinder
-from lockstep.trace.intervals import Intervals, common, merged
+from lockstep.trace.intervals import Intervals, common, merged, without
 from lockstep.trace.patterns import PatternSummary, summarise_patterns
+from lockstep.trace.patterns.exposure import Covered
 from lockstep.trace.prepared import PreparedTrace, prepare
 from lockstep.trace.step_breakdown import Breakdown, break_down_steps
-from lockstep.trace.steps import Steps
+from lockstep.trace.steps import Steps, StepSource
 from lockstep.trace.summarise import summarise_columns
+from lockstep.trace.waiting import waits
 
 POINTS_MAX = 256
 """Operators on a roofline; real traces have up to 60."""
@@ -60,7 +65,8 @@ class RankAnalysis:
     """What is known from one rank's trace, small and picklable; None where a part could not answer (`not_judged`).
 
     `window_ns` goes from the beginning of the first step's window to the end of the last's; `breakdown` and `path` sum
-    to its length. `computing` is when the device computed next to one of the `collectives`. `vendor_collectives` hold
+    to its length. `computing` is when the device computed next to one of the `collectives`; `step_times` is what
+    communication leaves of each whole step, None where nothing marks them. `vendor_collectives` hold
     the vendor's transmission times. `component_shares` is the kernels' time by what holds them (`Bound`), as shares.
     `calls` is the call tree as a capture's summary has it, None for a trace that is compared with no other. `findings`
     have no advice before `analyse_cluster`.
@@ -79,6 +85,7 @@ class RankAnalysis:
     collectives: RankCollectives | None = None
     vendor_collectives: RankCollectives | None = None
     computing: Intervals | None = None
+    step_times: StepTimes | None = None
     patterns: PatternSummary | None = None
     rooflines: Rooflines | None = None
     component_shares: dict[str, float] | None = None
@@ -129,7 +136,7 @@ def analyse_rank(
         component_shares=component_shares,
     )
     if has_peers:
-        found = _with_calls(found, columns, evidence)
+        found = replace(_with_calls(found, columns, evidence), step_times=step_times(trace))
     parts.host()
     context = context_of(columns)
     parts.rule_runner.findings = [with_context(each, context) for each in parts.rule_runner.findings]
@@ -265,6 +272,24 @@ class _Parts:
         )
         if found is not None:
             self.rule_runner.take(found.findings, found.not_judged)
+
+
+def step_times(trace: PreparedTrace) -> StepTimes | None:
+    """Return what communication leaves of each whole step: on the device, or of the training thread without one."""
+    columns, steps = trace.columns, trace.steps
+    whole = ~steps.partial
+    if steps.source is StepSource.WHOLE or not whole.any():
+        return None
+    start_ns, end_ns = steps.start_ns[whole], steps.end_ns[whole]
+    communicates = columns.work == WorkKind.COMMUNICATION
+    on_device = communicates & columns.on_device
+    if on_device.any():
+        stands = without(merged(columns.start_ns[on_device], columns.end_ns[on_device]), computing(columns))
+    else:
+        host = columns.of_categories(PYTHON, OPERATOR, ANNOTATION) & (columns.thread == steps.thread) & ~communicates
+        stands = waits(columns, host & (columns.duration_ns > 0), communicates)
+    own_ns = Covered(stands).free(start_ns, end_ns).astype(np.float64)
+    return StepTimes(steps.number[whole], own_ns, (end_ns - start_ns) - own_ns)
 
 
 def _next_to(columns: TraceColumns, collectives: RankCollectives) -> Intervals:

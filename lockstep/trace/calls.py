@@ -42,7 +42,9 @@ def build_calls(columns: TraceColumns) -> CallTree:
     scheduled = host & columns.named(_matches(_SCHEDULED))
     window_ns, steps = _window(columns, host, marks, scheduled)
     begins_ns = np.sort(columns.start_ns[marks][:-1] if np.count_nonzero(marks) > 1 else columns.start_ns[scheduled])
-    waiting = waits(columns, host, (columns.work == WorkKind.COMMUNICATION) & ~columns.on_device & ~host)
+    of_backend = (columns.work == WorkKind.COMMUNICATION) & ~columns.on_device
+    host &= ~of_backend
+    waiting = waits(columns, host, of_backend)
     builder = TreeBuilder(CallTree(window_ns, steps, begins_ns=begins_ns.tolist()))
     start_ns, spans = _spans(columns, np.flatnonzero(host & ~marks & ~scheduled), waiting, window_ns)
     builder.add(chain.from_iterable(_noting(builder, spans, start_ns, begins_ns[1 : STEPS_MAX + 1])))

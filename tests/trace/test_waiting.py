@@ -60,6 +60,36 @@ def test_without_stacks_time_in_no_operator_is_waiting(tmp_path):
     assert nodes[WAIT_NAME] == ("communication", 300 * _US)
 
 
+WAIT = "<built-in method wait of pybind11_builtins.Work object at 0x7f>"
+
+
+def _receive(start_us, duration_us):
+    """A receive is annotated on the thread that posts it, and ends inside another call."""
+    return event("gloo:recv", start_us * _US, duration_us * _US, cat="user_annotation")
+
+
+def test_standing_for_a_receive_is_waiting_and_the_receive_no_call(tmp_path):
+    """It was posted 200 us before the wait, and work went on meanwhile."""
+    post = event("irecv", 100 * _US, 100 * _US)
+    work = event("forward", 250 * _US, 100 * _US)
+    tree = _tree(tmp_path, post, work, _receive(150, 750), event(WAIT, 400 * _US, 600 * _US))
+    nodes = dict(zip(tree.name, tree.total_ns, strict=True))
+    assert "gloo:recv" not in nodes
+    assert nodes[WAIT_NAME] == 500 * _US
+    assert (nodes["irecv"], nodes["forward"]) == (100 * _US, 100 * _US)
+
+
+def test_without_stacks_a_receive_is_waited_for_outside_of_operators(tmp_path):
+    """What the thread computes while a receive is under way is its own."""
+    events = [
+        event("aten::mm", 500 * _US, 300 * _US, cat="cpu_op"),
+        event("Optimizer.step#SGD.step", 1900 * _US, 50 * _US, cat="user_annotation"),
+        _receive(600, 700),
+    ]
+    tree = build_calls(load_trace(write(tmp_path, document(events))))
+    assert dict(zip(tree.name, tree.total_ns, strict=True))[WAIT_NAME] == 500 * _US
+
+
 def test_recording_waits_in_backward():
     """Of 78.3 ms in backward the recorded rank works 24 and waits 54."""
     tree = build_calls(load_trace(RECORDING))

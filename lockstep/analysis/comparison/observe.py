@@ -92,10 +92,10 @@ def _functions(trace: PreparedTrace) -> dict[ComparedQuantity, Samples]:
     own = columns.thread == steps.thread
     operators = columns.category == columns.category_code(OPERATOR)
     lasting = (columns.duration_ns > 0) & ~columns.named(lambda name: _BOUNDARY.fullmatch(name) is not None)
-    host: Mask = own & lasting & columns.of_categories(PYTHON, OPERATOR, ANNOTATION)
-    elsewhere = (columns.work == WorkKind.COMMUNICATION) & ~columns.on_device & ~host
+    of_backend = (columns.work == WorkKind.COMMUNICATION) & ~columns.on_device
+    host: Mask = own & lasting & columns.of_categories(PYTHON, OPERATOR, ANNOTATION) & ~of_backend
     pieces = innermost_pieces(columns, host | (operators & lasting))
-    waiting = waits(columns, host, elsewhere)
+    waiting = waits(columns, host, of_backend)
     in_training = own[pieces.event]
     own_ns = np.where(in_training, time_outside(pieces, waiting), pieces.end_ns - pieces.start_ns)
     at = step_at(steps, pieces.start_ns)

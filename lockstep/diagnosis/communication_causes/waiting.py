@@ -31,6 +31,7 @@ from lockstep.trace.patterns.exposure import Covered
 
 SLOW_RANK = "waiting_for_straggler"
 RULE = "waiting in collectives"
+COLLECTIVES_COUNTED = "collectives"
 _BLAME_RANKS = 4  # of the recordings that the share to blame is from
 
 Times = NDArray[np.float64]
@@ -152,7 +153,8 @@ class GroupWaiting:
     in how many steps most of it was for this rank. `waited_ns` is the time in which a rank waited, `lost_ns` the time
     that every other rank lost to this one: in which it waited for it and its device had nothing to compute. Collectives
     that run side by side count once in both. `transmits_ns`, of shape (n_collectives, n_ranks), is what each collective
-    takes without waiting, NaN where a rank is not in it.
+    takes without waiting, NaN where a rank is not in it. `counted` is what the counts are of: where ranks are compared
+    by step (`step_waiting`), each step counts as one collective.
     """
 
     group: Group
@@ -170,6 +172,12 @@ class GroupWaiting:
     duration_ns: Times
     transmits_ns: Times
     is_whole: bool
+    counted: str = COLLECTIVES_COUNTED
+
+    @property
+    def title(self) -> str:
+        """Return the group's name in a sentence."""
+        return f"group {self.group[0] or 'unnamed'}" if self.counted == COLLECTIVES_COUNTED else self.group[0]
 
 
 def group_waiting(
@@ -281,22 +289,20 @@ def _waits(start_ns: NDArray[np.int64], waited: Times) -> Iterator[Intervals]:
         yield merged(start_ns[:, at], ends_ns[:, at])
 
 
-def judge_waiting(
-    table: CollectiveTable, window_ns: int, computing: Computing = _NOWHERE, steps: StepStarts = _UNMARKED
-) -> list[Finding] | NotJudged:
-    """Return the ranks that others wait for in collectives, those that cost most first.
+def judge_waiting(waiting: Sequence[GroupWaiting], window_ns: int, *, hides: bool = False) -> list[Finding] | NotJudged:
+    """Return the ranks that others wait for, those that cost most first.
 
-    `lost_ns` is the time in which all others waited for the named rank and had nothing to compute (`computing`): what
-    they wait during their own computation costs nothing. A rank that was late once, and is not to blame without that,
-    or that is to blame in no more steps than chance gives (`repetition`), is named with low confidence. A group of
-    which only some ranks were captured is judged with less confidence: the one that all wait for may not be there.
+    `lost_ns` is the time in which all others waited for the named rank and had nothing to compute: what they wait while
+    they compute costs nothing; `hides` states whether any rank computes meanwhile. A rank that was late once, and is
+    not to blame without that, or that is to blame in no more steps than chance gives (`repetition`), is named with low
+    confidence. A group of which only some ranks were captured is judged with less confidence: the one that all
+    wait for may not be there.
     """
-    if not len(table):
+    if not waiting:
         return NotJudged(rule=RULE, reason="no two traces share a collective")
-    groups = [each for each in group_waiting(table, computing, steps) if each.collectives >= COLLECTIVES.value]
+    groups = [each for each in waiting if each.collectives >= COLLECTIVES.value]
     if not groups:
         return NotJudged(rule=RULE, reason=f"no group has {COLLECTIVES.value:.0f} collectives that its ranks share")
-    hides = any(len(each.start_ns) for each in computing.values())
     found = [finding for each in groups if (finding := _judged(each, window_ns, hides=hides)) is not None]
     return sorted(found, key=lambda each: -(each.lost_ns or 0))
 
@@ -322,7 +328,13 @@ def _judged(waiting: GroupWaiting, window_ns: int, *, hides: bool) -> Finding | 
         return None
     rank = waiting.ranks[at]
     others = np.delete(waiting.waited_ns, at)
-    name = waiting.group[0] or "unnamed"
+    is_by_step = waiting.counted != COLLECTIVES_COUNTED
+    over = (
+        f"the own time of {waiting.collectives} steps"
+        if is_by_step
+        else f"the compute before {waiting.collectives} collectives"
+    )
+    communication = "communication takes" if is_by_step else "collectives take"
     idle = [f"every other rank waits {lost_ns / 1e6:.3f} ms for it with nothing else to compute"] if hides else []
     doubts = [] if waiting.is_whole else [f"only {len(waiting.ranks)} ranks of the group were captured"]
     if is_single := waiting.caused_ns[at] - waiting.once_ns[at] < limit * (total - waiting.once_ns[at]):
@@ -337,15 +349,15 @@ def _judged(waiting: GroupWaiting, window_ns: int, *, hides: bool) -> Finding | 
         bottleneck=COMMUNICATION,
         cause=SLOW_RANK,
         ranks=(rank,),
-        subject=f"group {name}",
+        subject=waiting.title,
         evidence=(
             (
-                f"in group {name} of {len(waiting.ranks)} ranks R_wait is {ratio:.3f} over the compute before "
-                f"{waiting.collectives} collectives (threshold {WAIT_RATIO.value})"
+                f"in {waiting.title} of {len(waiting.ranks)} ranks R_wait is {ratio:.3f} over {over} "
+                f"(threshold {WAIT_RATIO.value})"
             ),
             (
                 f"the others wait for rank {rank} in {int(waiting.awaited[at])} of them, {share:.0%} of all waiting; "
-                f"its collectives take {waiting.duration_ns[at] / 1e6:.3f} ms in total, those of the others "
+                f"its {communication} {waiting.duration_ns[at] / 1e6:.3f} ms in total, those of the others "
                 f"{np.delete(waiting.duration_ns, at).mean() / 1e6:.3f} ms on average"
             ),
             f"the others wait {others.mean() / 1e6:.3f} ms each, this rank {waiting.waited_ns[at] / 1e6:.3f} ms",

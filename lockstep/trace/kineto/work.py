@@ -66,6 +66,7 @@ _FUSED = ("triton_",)  # inductor names a kernel after all operators that it fus
 _NAME_CHARS = 2048  # of a kernel's name, template arguments included; one of a megabyte is not searched whole
 _HOST_BACKENDS = ("gloo:", "mpi:", "ucc:")
 _CALLS = ("c10d::", "_c10d_functional::")
+_POINT_TO_POINT = re.compile(r"(send|recv)", re.IGNORECASE)
 
 
 def is_collective_kernel(name: str) -> bool:
@@ -99,7 +100,7 @@ def work_of(
     work[_moving(name, np.flatnonzero(work == WorkKind.COMPUTE), names)] = WorkKind.COMMUNICATION
     named_collectives = np.array(list(collectives), np.int64)
     work[named_collectives[work[named_collectives] == WorkKind.COMPUTE]] = WorkKind.COMMUNICATION
-    work[_on_backend_threads(name, category, thread, names, category_names)] = WorkKind.COMMUNICATION
+    work[_of_host_backends(name, category, thread, names, category_names)] = WorkKind.COMMUNICATION
     return work
 
 
@@ -110,17 +111,22 @@ def _moving(name: NDArray[np.int32], events: NDArray[np.intp], names: Sequence[s
     return events[moves[place]]
 
 
-def _on_backend_threads(
+def _of_host_backends(
     name: NDArray[np.int32],
     category: NDArray[np.int32],
     thread: NDArray[np.int32],
     names: Sequence[str],
     category_names: Sequence[str],
 ) -> Mask:
-    """Return which events are a host backend's collectives: its annotations on threads that call none."""
-    found: Mask = np.array([each.startswith(_HOST_BACKENDS) for each in names], np.bool_)[name]
+    """Return which events are a host backend's communication: its annotations on threads that call none.
+
+    Sends and receives have no thread of their own: they are annotated on the calling thread, from call to end.
+    """
+    is_of_backend = np.array([each.startswith(_HOST_BACKENDS) for each in names], np.bool_)
+    found: Mask = is_of_backend[name]
     found &= np.array([each == ANNOTATION for each in category_names], np.bool_)[category]
     if found.any():
         calls = np.array([each.startswith(_CALLS) for each in names], np.bool_)[name]
-        found &= ~np.isin(thread, np.unique(thread[calls]))
+        pairs = np.array([_POINT_TO_POINT.search(each[:_NAME_CHARS]) is not None for each in names], np.bool_)
+        found &= pairs[name] | ~np.isin(thread, np.unique(thread[calls]))
     return found

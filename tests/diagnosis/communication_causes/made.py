@@ -3,6 +3,7 @@
 import numpy as np
 
 from lockstep.diagnosis.communication_causes.collectives import Group, RankCollectives
+from lockstep.diagnosis.communication_causes.waiting import group_waiting, judge_waiting
 from lockstep.trace.columns import ABSENT
 
 MS = 1_000_000
@@ -50,3 +51,10 @@ def job(arrivals_ns, transmission_ns, **more) -> list[RankCollectives]:
         rank_of(rank, [(row[rank], max(row) + transmission_ns - row[rank]) for row in arrivals_ns], **more)
         for rank in ranks
     ]
+
+
+def judged(table, window_ns, computing=()):
+    """Return what the waiting in the collectives of a table shows; `computing` is by rank."""
+    computing = dict(computing)
+    hides = any(len(each.start_ns) for each in computing.values())
+    return judge_waiting(group_waiting(table, computing), window_ns, hides=hides)

@@ -130,6 +130,14 @@ def test_host_collectives_are_communication_on_threads_of_their_own(tmp_path, na
     assert _work(tmp_path, call, *marks) == [WorkKind.HOST, WorkKind.NOTHING, WorkKind.COMMUNICATION]
 
 
+@pytest.mark.parametrize("name", ["gloo:recv", "gloo:send", "ucc:recv", "mpi:Send"])
+def test_sends_and_receives_of_a_host_are_communication_where_they_are_called(tmp_path, name):
+    """They have no thread of their own: the annotation spans the transfer, from the call to its end."""
+    call = event("c10d::recv_", cat="cpu_op", tid=1)
+    transfer = event(name, cat="user_annotation", tid=1)
+    assert _work(tmp_path, call, transfer) == [WorkKind.HOST, WorkKind.COMMUNICATION]
+
+
 def test_launches_of_device_collectives_are_marks(tmp_path):
     """The annotation nccl:all_reduce spans the launch: the kernel is the communication."""
     assert _work(tmp_path, event("nccl:all_reduce", cat="user_annotation", tid=9)) == [WorkKind.NOTHING]

@@ -1,0 +1,117 @@
+# ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
+"""For which rank of a pipeline stage the others wait, by what each rank needs of a step for itself.
+
+A step of a pipeline holds chains of waits: a rank waits for what another sends, and comes late to a collective of its
+own group for it. So who is last in a collective is often not who is slow. Whatever a rank waited for, all ranks take
+the same time for a step, and what communication leaves of it is the rank's own (Hermes, equation 1, T of a device). Of
+ranks that do the same work, the one with most of its own time is the one that the others wait for.
+
+Shape suffixes: T steps, R ranks of a stage, N ranks of the job.
+"""
+
+from collections.abc import Iterable, Mapping
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.diagnosis.communication_causes.repetition import repetition
+from lockstep.diagnosis.communication_causes.waiting import GroupWaiting, wait_ratio
+
+_PEERS_MIN = 2
+COUNTED = "steps"
+
+Times = NDArray[np.float64]
+
+
+class StepTimes(NamedTuple):
+    """One rank's steps: their numbers, int64, and of each, float64 ns, its own time and the time it stands waiting."""
+
+    number: NDArray[np.int64]
+    own_ns: Times
+    waits_ns: Times
+
+
+def stage_waiting(times: Mapping[int, StepTimes], stages: Mapping[int, int], world_size: int) -> list[GroupWaiting]:
+    """Return the waiting of each stage with at least two ranks, the one with most waiting first.
+
+    The rank that needs longest of the job is what all take as long as; what another one stands longer than that one is
+    its slack (`waited_ns`). A rank that needs longer than its peers costs the job what neither its slack takes up nor
+    another stage needs anyway.
+    """
+    common = _common_steps(times)
+    if not len(common):
+        return []
+    own, waits = ({rank: _of(each, at, common) for rank, each in times.items()} for at in (1, 2))
+    is_whole = len(times) >= world_size
+    several = [each for each in sorted(set(stages.values())) if len(_of_one(each, times, stages)) >= _PEERS_MIN]
+    found = [_of_stage(each, own, waits, stages, is_whole=is_whole) for each in several]
+    return sorted(found, key=lambda each: -float(each.waited_ns.sum()))
+
+
+def _of_one(stage: int, ranks: Iterable[int], stages: Mapping[int, int]) -> list[int]:
+    return [rank for rank in ranks if stages.get(rank) == stage]
+
+
+def _common_steps(times: Mapping[int, StepTimes]) -> NDArray[np.int64]:
+    """Return the numbers of the steps that all ranks have."""
+    common = np.zeros(0, np.int64)
+    for at, each in enumerate(times.values()):
+        common = each.number if at == 0 else np.intersect1d(common, each.number)
+    return common
+
+
+def _of(times: StepTimes, field: int, steps: NDArray[np.int64]) -> Times:
+    return np.asarray(times[field][np.isin(times.number, steps)], np.float64)
+
+
+def _of_stage(
+    stage: int, own: Mapping[int, Times], waits: Mapping[int, Times], stages: Mapping[int, int], *, is_whole: bool
+) -> GroupWaiting:
+    ranks = tuple(sorted(_of_one(stage, own, stages)))
+    own_TR = np.stack([own[rank] for rank in ranks], axis=1)
+    waited_TR = own_TR.max(axis=1)[:, None] - own_TR
+    last_T = own_TR.argmax(axis=1)
+    caused_T = waited_TR.sum(axis=1)
+    caused, once = np.zeros((2, len(ranks)))
+    np.add.at(caused, last_T, caused_T)
+    np.maximum.at(once, last_T, caused_T)
+    lost = [_lost_to(rank, last_T == at, own, stages) for at, rank in enumerate(ranks)]
+    step_T = np.arange(len(own_TR))
+    return GroupWaiting(
+        group=(f"pipeline stage {stage}", ranks),
+        ranks=ranks,
+        collectives=len(own_TR),
+        compute_ratio=wait_ratio(own_TR),
+        elapsed_ratio=float("nan"),
+        transit_ratio=float("nan"),
+        waited_ns=np.array([waits[rank].sum() for rank in ranks]) - min(each.sum() for each in waits.values()),
+        caused_ns=caused,
+        once_ns=once,
+        lost_ns=np.array(lost),
+        awaited=np.bincount(last_T, minlength=len(ranks)),
+        repeated=repetition(step_T, last_T, waited_TR, step_starts_ns_T=step_T),
+        duration_ns=np.array([waits[rank].sum() for rank in ranks]),
+        transmits_ns=np.full(own_TR.shape, np.nan),
+        is_whole=is_whole,
+        counted=COUNTED,
+    )
+
+
+def _lost_to(rank: int, for_it_T: NDArray[np.bool_], own: Mapping[int, Times], stages: Mapping[int, int]) -> float:
+    """Return what a rank costs the job in the steps in which it needs longest of its stage.
+
+    Repaired, each rank needs as long as the others of its stage, and the job as long as the longest of these.
+    """
+    needs = {each: float(own_T[for_it_T].sum()) for each, own_T in own.items()}
+    repaired = max(min(ns, _usual(each, needs, stages)) for each, ns in needs.items())
+    slack = max(needs.values()) - needs[rank]
+    beyond = needs[rank] - max(repaired, _usual(rank, needs, stages))
+    return max(beyond - slack, 0.0)
+
+
+def _usual(rank: int, needs: Mapping[int, float], stages: Mapping[int, int]) -> float:
+    """Return the median of the other ranks of its stage; its own of a rank alone."""
+    others = [needs[each] for each in _of_one(stages[rank], needs, stages) if each != rank]
+    return median(others) if others else needs[rank]
