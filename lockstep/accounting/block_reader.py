@@ -90,19 +90,24 @@ class BlockReader:
     def _catch_up(self, fetch: Fetch, read: BlockRead) -> bool:
         """Go on with the oldest block but an eighth of the ring, which the writer may reach meanwhile."""
         slots = _whole(fetch(0, self._block_count))
-        claims = (_claim(slots, at) for at in range(0, len(slots), BLOCK_BYTES))
-        found = sorted(s for slot, s in enumerate(claims) if s % self._block_count == slot and s <= INT63_MAX)
-        newest = next((s for s in reversed(found) if self._has(slots, s)), -1)
+        newest = next((s for s in reversed(self._claimed(slots)) if self._has(slots, s)), -1)
         if newest <= self.next_sequence:
             return False
+        slots = _whole(fetch(0, self._block_count))  # a block may have been written after its slot was copied
         oldest = newest - self._block_count + 1 + self._block_count // 8
-        later = found[bisect_left(found, max(oldest, self.next_sequence)) :]
-        target = next(s for s in later if self._has(slots, s))
+        claimed = self._claimed(slots)
+        later = claimed[bisect_left(claimed, max(oldest, self.next_sequence)) :]
+        target = next((s for s in later if self._has(slots, s)), newest)
         lapped = min(max(oldest - self.next_sequence, 0), target - self.next_sequence)
         read.overwritten += lapped
         read.torn += target - self.next_sequence - lapped
         self.next_sequence = target
         return True
+
+    def _claimed(self, slots: memoryview) -> list[int]:
+        """Return the sequences that blocks in slots of their own claim, ascending."""
+        claims = (_claim(slots, at) for at in range(0, len(slots), BLOCK_BYTES))
+        return sorted(s for slot, s in enumerate(claims) if s % self._block_count == slot and s <= INT63_MAX)
 
     def _has(self, slots: memoryview, sequence: int) -> bool:
         """Whether a whole ring's slots hold this block."""

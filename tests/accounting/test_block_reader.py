@@ -97,6 +97,29 @@ def test_a_block_that_is_written_while_it_is_read_is_not_lost():
     assert read(reader, slots) == ([0, 1, 2], 0, 0)
 
 
+def test_blocks_that_are_written_while_the_whole_ring_is_read_are_not_lost():
+    """The reader of an idle rank copies a slot, and then others that are written meanwhile."""
+    slots, reader = Slots(), BlockReader(COUNT)
+    slots.write(0, 1)
+    read(reader, slots)
+    stale = slots.fetch
+
+    def torn_apart(first, count):
+        found = stale(first, count)
+        if count == COUNT and first == 0 and not written:
+            written.append(slots.write(2, 3, 4))
+            found = found[: 3 * BLOCK_BYTES] + stale(3, COUNT - 3)
+        return found
+
+    written = []
+    idle = [reader.read(stale) for _ in range(IDLE_READS - 1)]
+    assert not any(each.blocks for each in idle)
+    found = reader.read(torn_apart)
+    found.blocks += reader.read(stale).blocks
+    assert written
+    assert ([block.sequence for block in found.blocks], found.overwritten, found.torn) == ([2, 3, 4], 0, 0)
+
+
 def test_stores_that_failed_for_long_are_found():
     """Where the next blocks never come, the whole ring is searched now and then."""
     slots, reader = Slots(), BlockReader(COUNT)
