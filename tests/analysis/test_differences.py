@@ -68,7 +68,7 @@ def waiting(*caused_ns, collectives=10, waited_ns=None, transmits_ns=((0, 0, 0, 
 
 
 def holds(found, groups, **more):
-    kept, refused = new_differences([found], groups, **({"slow": (), "ranks": RANKS} | more))
+    kept, refused = new_differences([found], groups, **({"collectives": groups, "slow": (), "ranks": RANKS} | more))
     assert len(kept) + len(refused) == 1
     return bool(kept)
 

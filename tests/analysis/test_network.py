@@ -12,7 +12,7 @@ from lockstep.analysis.doctor_reports import REPORT_MAX_BYTES, is_doctor_report,
 from lockstep.analysis.sources import find_sources
 from lockstep.analysis.workers import run_here
 from lockstep.cli.main import main
-from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.errors import MalformedError, NoTraceError
 from lockstep.doctor.facts import FACTS_VERSION, read_facts
 from lockstep.trace.store import write_columns
 from tests.analysis.job import RANKS, rank_columns
@@ -127,7 +127,7 @@ def test_a_folder_of_reports_has_no_trace(tmp_path):
     (tmp_path / "rank0.json").write_text(json.dumps(read_facts()))
     sources = find_sources([tmp_path])
     assert (sources.sources, len(sources.reports)) == ([], 1)
-    with pytest.raises(MalformedError):
+    with pytest.raises(NoTraceError, match="expected traces below it"):
         summary(tmp_path)
 
 

@@ -64,7 +64,7 @@ WAIT = "<built-in method wait of pybind11_builtins.Work object at 0x7f>"
 
 
 def _receive(start_us, duration_us):
-    """A receive is annotated on the thread that posts it, and ends inside another call."""
+    """Return a receive: it is annotated on the thread that posts it, and ends inside another call."""
     return event("gloo:recv", start_us * _US, duration_us * _US, cat="user_annotation")
 
 
