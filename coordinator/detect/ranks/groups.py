@@ -8,6 +8,7 @@ Shapes: R ranks, G groups, M members of the largest group; O x G x I the ranks o
 """
 
 import math
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -88,8 +89,12 @@ class Groups:
         self._ranks = len(own_R)
         self._shape = _regular(own_R, self.count)
         self._group_R = None if self._shape else own_R.astype(np.min_scalar_type(max(self.count - 1, 0)))
-        self._members_GM = None if self._shape else _members(own_R, self.sizes_G)
         self._is_even = bool((self.sizes_G == self.sizes_G[0]).all()) if self.count else True
+
+    @cached_property
+    def _members_GM(self) -> "NDArray[np.int32]":
+        """The ranks of each group, laid out once asked for: who only spreads figures needs no list."""
+        return _members(self.group_R, self.sizes_G)
 
     @property
     def group_R(self) -> "Places":

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
-_SAMPLED = 16  # members, of which the second lowest is what nine tenths exceed; of up to five, the lowest
+_SAMPLED = 8  # members, of which the second lowest is what nine tenths exceed; of up to five, the lowest
 _SHARED_QUANTILE = 0.1
 _YOUNG_WEIGHT = 2.0  # of a step: the first ones are warm-up, in which all else takes longer
 _RATE = 1 / 16  # of a step, as in the long mean
