@@ -1,10 +1,12 @@
 """All-reduces in a gloo group of one rank: with the hooks of the agent in front of them, with none, with empty ones."""
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -56,7 +58,13 @@ def kernels_in_cpp(agent: Agent) -> Removal:
     return native_kernel.install(agent, native.load(os.environ), collective_operators.operators())
 
 
-KERNELS: dict[str, Callable[[Agent], Removal]] = {"C++": kernels_in_cpp, "Python": collectives.install_in_python}
+NO_EXTENSION = "Python, no C extension"
+KERNELS: dict[str, Callable[[Agent], Removal]] = {
+    "C++": kernels_in_cpp,
+    "Python": collectives.install_in_python,
+    NO_EXTENSION: collectives.install_in_python,
+}
+"""By name; the agent of NO_EXTENSION is one that could not load its C extension."""
 
 
 @contextmanager
@@ -89,7 +97,9 @@ def agents(kernels: dict[str, Callable[[Agent], Removal]]) -> Iterator[dict[str,
 def _recording(name: str) -> Agent:
     os.environ["LOCKSTEP_RUN"] = "".join(filter(str.isalpha, name))
     os.environ.pop("LOCKSTEP_AGENT_PID", None)
-    agent = Agent([])
+    absent = {"lockstep.agent._marks": None} if name == NO_EXTENSION else {}
+    with patch.dict(sys.modules, absent):
+        agent = Agent([])
     if not agent.wake():
         raise SystemExit("the agent does not record")
     return agent

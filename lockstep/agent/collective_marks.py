@@ -6,7 +6,7 @@ from threading import get_ident
 from typing import Any
 
 from lockstep.agent.descriptors import pwrite
-from lockstep.agent.mark_block import FIRST, MarkBlockWriter
+from lockstep.agent.mark_block import LAST, STEP, MarkBlockWriter, pack_mark
 from lockstep.contracts import marks
 from lockstep.contracts.marks import ORDINAL_MASK, MarkKind
 from lockstep.contracts.ring import ISSUE_SLOT_BYTES, ISSUE_SLOTS, WORDS_PER_ISSUE_SLOT
@@ -29,7 +29,19 @@ _ORDINAL_BITS = ORDINAL_MASK.bit_length()
 
 
 class CollectiveMarks(MarkBlockWriter):
-    """Marks of communication, which other threads than the training thread's make too."""
+    """Marks of communication, which other threads than the training thread's make too.
+
+    Of a collective's ordinal: `done` notes that it is done, `done_unknown` that it will not be known when, `expect`
+    that it is at the end of the next wait. `wait_begin` and `wait_end` begin and end a wait for communication.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.done: Callable[[int], None] = self._mark_anywhere(_DONE)
+        self.done_unknown: Callable[[int], None] = self._mark_anywhere(_DONE_UNKNOWN)
+        self.expect: Callable[[int], None] = self._mark_anywhere(_EXPECT)
+        self.wait_begin: Callable[[], None] = self._mark_anywhere(_WAIT_BEGIN)
+        self.wait_end: Callable[[], None] = self._mark_anywhere(_WAIT_END)
 
     def issue(self, call_site: int, payload_bytes: int) -> int | None:
         """Note a collective (`marks.pack_call_site`); return its ordinal, None where the buffer is inert.
@@ -49,17 +61,24 @@ class CollectiveMarks(MarkBlockWriter):
             if not self.thread:
                 return None
             kind |= marks.OTHER_THREAD
-        ordinal = self._issued
-        now = self._clock()
-        self._put(now, kind, call_site & _DETAIL_MASK, ordinal, payload_bytes << _SIZE_BITS | call_site >> _DETAIL_BITS)
-        slot = (call_site & _DETAIL_MASK) >> _SLOT_SHIFT
+        ordinal, detail, now = self._issued, call_site & _DETAIL_MASK, self._clock()
+        at = self._at
+        pack_mark(self._block, at, now, kind, detail, ordinal, payload_bytes << _SIZE_BITS | call_site >> _DETAIL_BITS)
+        self._at = at + STEP
+        if now >= self._due_ns or at == LAST:
+            self._store(now)
+        slot = detail >> _SLOT_SHIFT
         word = slot * WORDS_PER_ISSUE_SLOT
         self._issue_words[word] += 1
         self._issue_words[word + 1] = now
-        self._store_issues(slot)
+        place = self._issues_offset
+        if place >= 0:
+            place += slot * ISSUE_SLOT_BYTES
+            if pwrite(self._file, self._issues_of[slot], ISSUE_SLOT_BYTES, place) != ISSUE_SLOT_BYTES:
+                self.failures += 1
         self._issued = ordinal + 1 & ORDINAL_MASK
         if self.device is not None:
-            self._note_device(self.device, _ISSUE, call_site & _DETAIL_MASK, ordinal)
+            self._note_device(self.device, _ISSUE, detail, ordinal)
         if self._wants_poll:
             self._poll()
         return ordinal
@@ -87,14 +106,6 @@ class CollectiveMarks(MarkBlockWriter):
             place = self._issues_offset + slot * ISSUE_SLOT_BYTES
             if pwrite(self._file, self._issues_of[slot], ISSUE_SLOT_BYTES, place) != ISSUE_SLOT_BYTES:
                 self.failures += 1
-
-    def done(self, ordinal: int) -> None:
-        """Note that a collective is done."""
-        self._append(_DONE, 0, ordinal)
-
-    def done_unknown(self, ordinal: int) -> None:
-        """Note that it will not be known when a collective is done."""
-        self._append(_DONE_UNKNOWN, 0, ordinal)
 
     def note_end(self, ordinal: int, future: Any) -> None:
         """Note when a running collective is done, on the thread that ends it; `in_flight` has its future till then."""
@@ -125,24 +136,6 @@ class CollectiveMarks(MarkBlockWriter):
         if key >> _ORDINAL_BITS == self._attempt:
             self.done(key & ORDINAL_MASK)
         self.in_flight.pop(key, None)  # a forked child has forgotten it
-
-    def expect(self, ordinal: int) -> None:
-        """Take the end of the next wait as the time when a collective was done."""
-        self._append(_EXPECT, 0, ordinal)
-
-    def wait_begin(self) -> None:
-        """Begin to wait for communication."""
-        self._append(_WAIT_BEGIN)
-        if self.thread and self._at != FIRST:
-            self._event(self._last_time())
-        if self.device is not None and self.thread:
-            self._note_device(self.device, _WAIT_BEGIN)
-
-    def wait_end(self) -> None:
-        """End it."""
-        self._append(_WAIT_END)
-        if self.device is not None and self.thread:
-            self._note_device(self.device, _WAIT_END)
 
     def device_mark(self, kind: int, detail: int, subject: int, argument: int) -> int:
         """Append a mark of a device (40 and up, contracts/marks.py) and return its ordinal; -1 where it is inert."""

@@ -38,6 +38,7 @@ _BLOCK_BYTES, _VERSION = marks.BLOCK_BYTES, marks.MARKS_VERSION
 _DATA_BEGIN = int(MarkKind.DATA_BEGIN)
 _BACKWARD_END, _COMPILED = int(MarkKind.BACKWARD_END), int(MarkKind.COMPILED)
 _GC_BEGIN, _GC_END = int(MarkKind.GC_BEGIN), int(MarkKind.GC_END)
+_WAIT_BEGIN, _WAIT_END = int(MarkKind.WAIT_BEGIN), int(MarkKind.WAIT_END)
 
 pack_mark = marks.MARK_STRUCT.pack_into
 pack_plain = struct.Struct("<QQq").pack_into  # detail and subject of 0 in one word with the kind
@@ -168,6 +169,33 @@ class MarkBlockWriter:
             if now >= buffer._due_ns or at == LAST:
                 buffer._store(now)
             if buffer.device is not None:
+                buffer._note_device(buffer.device, kind)
+            if buffer._wants_poll:
+                buffer._poll()
+
+        return mark
+
+    def _mark_anywhere(self, kind: int) -> Callable[..., None]:
+        """Return a function that appends a mark of a collective's ordinal, if any, on any thread; of a wait too.
+
+        A wait that begins is an event that readers look for. One frame, as each costs a microsecond in cold caches.
+        """
+        buffer, block, clock = self, self._block, self._clock
+        is_event, is_wait = kind == _WAIT_BEGIN, kind in (_WAIT_BEGIN, _WAIT_END)
+
+        def mark(subject: int = 0) -> None:
+            its_kind = kind
+            if get_ident() != buffer.thread:
+                if not buffer.thread:
+                    return
+                its_kind |= marks.OTHER_THREAD
+            now = clock()
+            at = buffer._at
+            pack_mark(block, at, now, its_kind, 0, subject, 0)
+            buffer._at = at + STEP
+            if now >= (buffer._event_due_ns if is_event else buffer._due_ns) or at == LAST:
+                buffer._store(now)
+            if is_wait and buffer.device is not None:
                 buffer._note_device(buffer.device, kind)
             if buffer._wants_poll:
                 buffer._poll()
@@ -308,8 +336,3 @@ class MarkBlockWriter:
         if self._at == FIRST:
             return self._due_ns - _FLUSH_INTERVAL_NS  # of the last store
         return int(marks.MARK_STRUCT.unpack_from(self._block, self._at - STEP)[0])
-
-    def _event(self, now: int) -> None:
-        """Store at an event that readers wait for, unless that was done a moment ago."""
-        if now >= self._event_due_ns and self._at != FIRST:
-            self._store(now)

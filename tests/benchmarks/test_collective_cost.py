@@ -3,20 +3,12 @@
 import pytest
 
 from benchmarks import collective_cost
-from benchmarks.collective_cost import FRAMES_MAX, Added, Interpreted
-from benchmarks.collective_variants import BARE, FLOORS, KERNELS, OPERATIONS, agents
+from benchmarks.collective_cost import WITHOUT_EXTENSION, Added, Interpreted
+from benchmarks.collective_variants import BARE, FLOORS, KERNELS, NO_EXTENSION, OPERATIONS, agents
 from benchmarks.cost_table import Cost
-from lockstep.agent import agent
-from lockstep.agent.mark_buffer import MarkBuffer
-from lockstep.agent.mark_writer import PURE_PYTHON
 from tests.agent.hooks import native_builds
 
 pytestmark = pytest.mark.torch
-
-
-FALLBACK = {"synchronous": Interpreted(22, 600), "asynchronous": Interpreted(24, 630)}
-"""Most that runs on the training thread without the C extension (Python 3.11). The end of an asynchronous collective takes
-3 frames of them where it has ended before its callback is added: the callback runs on that thread then."""
 
 
 def test_a_collective_behind_the_kernels_that_torch_calls_as_python():
@@ -27,14 +19,14 @@ def test_a_collective_behind_the_kernels_that_torch_calls_as_python():
         assert found == {BARE: Interpreted(0, 0), "Python": Interpreted(0, 0)}
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_collective_without_the_extension(operation, monkeypatch):
+def test_a_collective_without_the_extension():
     """Frames and bytecodes are few, and there are some."""
-    monkeypatch.setattr(agent, "mark_buffer_type", lambda: (MarkBuffer, PURE_PYTHON))
-    with agents({"Python": KERNELS["Python"]}) as variants:
-        found = collective_cost.count(variants)[operation]["Python"]
-    assert 0 < found.frames <= FALLBACK[operation].frames
-    assert 0 < found.bytecodes <= FALLBACK[operation].bytecodes
+    with agents({NO_EXTENSION: KERNELS[NO_EXTENSION]}) as variants:
+        runs = collective_cost.count(variants)
+    for operation, found in runs.items():
+        most = WITHOUT_EXTENSION[operation]
+        assert 0 < found[NO_EXTENSION].frames <= most.frames
+        assert 0 < found[NO_EXTENSION].bytecodes <= most.bytecodes
 
 
 def test_a_collective_behind_the_kernels_in_cpp(monkeypatch):
@@ -90,12 +82,15 @@ def test_a_missed_budget_is_named():
 
 def test_too_much_python_is_named():
     """Frames and bytecodes are judged, of hooks only."""
+    most = WITHOUT_EXTENSION["synchronous"]
     runs = {
         "synchronous": {
             BARE: Interpreted(9, 999),
             "C++": Interpreted(0, 0),
-            "Python": Interpreted(FRAMES_MAX + 1, 20),
-        }
+            "Python": Interpreted(1, 20),
+            NO_EXTENSION: most,
+        },
+        "asynchronous": {NO_EXTENSION: Interpreted(2, 999)},
     }
     checks = collective_cost.check_interpreted(runs)
-    assert [check.is_met for check in checks] == [True, False]
+    assert [check.is_met for check in checks] == [True, False, True, False]

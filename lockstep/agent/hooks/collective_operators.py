@@ -37,7 +37,12 @@ class CollectiveOperator(NamedTuple):
     @property
     def payload_counter(self) -> Callable[[Any], int]:
         """What counts the bytes of the payload."""
-        return of_nothing if self.payload_index is None else payload_counter(self.types[self.payload_index])
+        return of_nothing if self.payload_form is None else payload_counter(self.payload_form)
+
+    @property
+    def payload_form(self) -> str | None:
+        """Type of the payload (payloads.py)."""
+        return None if self.payload_index is None else self.types[self.payload_index]
 
     @property
     def group_index(self) -> int:

@@ -5,7 +5,9 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-_nbytes = attrgetter("nbytes")
+TENSOR, LIST, _LISTS = "Tensor", "List[Tensor]", "List[List[Tensor]]"
+"""Forms of an argument, as torch writes its type."""
+nbytes = attrgetter("nbytes")
 
 
 def payload_counter(argument_type: str) -> Callable[[Any], int]:
@@ -16,7 +18,7 @@ def payload_counter(argument_type: str) -> Callable[[Any], int]:
     KeyError
         Another type.
     """
-    return {"Tensor": of_tensor, "List[Tensor]": of_list, "List[List[Tensor]]": of_lists}[argument_type]
+    return {TENSOR: of_tensor, LIST: of_list, _LISTS: of_lists}[argument_type]
 
 
 def of_tensor(tensor: Any) -> int:
@@ -32,7 +34,7 @@ def of_list(tensors: list[Any]) -> int:
     try:
         if len(tensors) == 1:  # a reducer's bucket
             return tensors[0].nbytes  # type: ignore[no-any-return]
-        return sum(map(_nbytes, tensors))
+        return sum(map(nbytes, tensors))
     except RuntimeError:  # one is sparse
         return sum(map(of_tensor, tensors))
 

@@ -64,15 +64,23 @@ def _wrapped(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]
         from lockstep.agent._marks import Waiting  # noqa: PLC0415  (optional)
 
         return Waiting(original, marks, works_for_backward, MethodType)
-    begin, end = agent.mark("wait_begin"), agent.mark("wait_end")
+    begin, end, absorbs = marks.wait_begin, marks.wait_end, agent.boundary.absorbs
 
     def wait(*args: Any, **kwargs: Any) -> Any:
         if get_ident() != marks.thread and not works_for_backward():
             return original(*args, **kwargs)
-        begin()
+        try:
+            begin()
+        except Exception as error:  # part of the failure boundary (boundary.py), without its frames
+            if not absorbs(begin, error):
+                raise
         try:
             return original(*args, **kwargs)
         finally:
-            end()
+            try:
+                end()
+            except Exception as error:  # as above
+                if not absorbs(end, error):
+                    raise
 
     return wait

@@ -50,7 +50,7 @@ def ring(request, tmp_path, monkeypatch):
         mark_writer=mark_writer.C_EXTENSION if request.param == "C" else mark_writer.PURE_PYTHON,
         guard=lambda function: function,
         works_for_backward=made.answers,
-        mark=lambda name: getattr(made.buffer, name),
+        boundary=SimpleNamespace(absorbs=lambda _function, _error: False),
     )
     made.wrapped = waits._wrapped(agent, Work.wait)
     monkeypatch.setattr(Work, "wait", Work.wait)  # what a test patches is put back
@@ -115,6 +115,33 @@ def test_a_failure_of_ours_leaves_the_wait_unmarked(ring):
     ring.buffer.finish()
     ring.answers.value = None
     assert ring.wrapped(Work(), 2)[1] == 2
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+@pytest.mark.parametrize("part", ["wait_begin", "wait_end"])
+def test_a_failing_mark_without_the_extension(tmp_path, part, is_ours):
+    """A failure of ours never reaches the training; what is not ours passes unchanged."""
+    made, error = Ring(tmp_path, "Python"), RuntimeError("disk on fire")
+    made.buffer.begin()
+
+    def fail():
+        raise error
+
+    setattr(made.buffer, part, fail)
+    boundary = SimpleNamespace(absorbs=lambda function, raised: is_ours and (function, raised) == (fail, error))
+    agent = SimpleNamespace(
+        marks=made.buffer,
+        mark_writer=mark_writer.PURE_PYTHON,
+        guard=lambda each: each,
+        works_for_backward=bool,
+        boundary=boundary,
+    )
+    wait = waits._wrapped(agent, Work.wait)
+    if is_ours:
+        assert wait(Work(), 2)[1] == 2
+    else:
+        with pytest.raises(RuntimeError, match="disk on fire"):
+            wait(Work(), 2)
 
 
 def test_what_a_signal_handler_raises_passes(ring):
