@@ -73,8 +73,8 @@ def test_half_a_domain_needs_noise_from_differences(monkeypatch):
     """A median absolute deviation over the ranks takes half of them, slow together, for the noise of all."""
     step = CusumTest.step
 
-    def step_by_spread(self, deviation, step_index):
-        step(self, deviation, step_index)
+    def step_by_spread(self, deviation, step_index, **factors):
+        step(self, deviation, step_index, **factors)
         deviation = np.abs(deviation - np.nanmedian(deviation))
         self.noise.sigma_P[:] = 1.4826 * np.nanmedian(deviation)
 
