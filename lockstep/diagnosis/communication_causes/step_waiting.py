@@ -6,7 +6,7 @@ own group for it. So who is last in a collective is often not who is slow. Whate
 the same time for a step, and what communication leaves of it is the rank's own (Hermes, equation 1, T of a device). Of
 ranks that do the same work, the one with most of its own time is the one that the others wait for.
 
-Shape suffixes: T steps, R ranks of a stage, N ranks of the job.
+Shape suffixes: T steps, R ranks of a stage.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,7 +43,9 @@ def stage_waiting(times: Mapping[int, StepTimes], stages: Mapping[int, int], wor
     common = _common_steps(times)
     if not len(common):
         return []
-    own, waits = ({rank: _of(each, at, common) for rank, each in times.items()} for at in (1, 2))
+    kept = {rank: np.isin(each.number, common) for rank, each in times.items()}
+    own = {rank: each.own_ns[kept[rank]] for rank, each in times.items()}
+    waits = {rank: each.waits_ns[kept[rank]] for rank, each in times.items()}
     is_whole = len(times) >= world_size
     several = [each for each in sorted(set(stages.values())) if len(_of_one(each, times, stages)) >= _PEERS_MIN]
     found = [_of_stage(each, own, waits, stages, is_whole=is_whole) for each in several]
@@ -62,10 +64,6 @@ def _common_steps(times: Mapping[int, StepTimes]) -> NDArray[np.int64]:
     return common
 
 
-def _of(times: StepTimes, field: int, steps: NDArray[np.int64]) -> Times:
-    return np.asarray(times[field][np.isin(times.number, steps)], np.float64)
-
-
 def _of_stage(
     stage: int, own: Mapping[int, Times], waits: Mapping[int, Times], stages: Mapping[int, int], *, is_whole: bool
 ) -> GroupWaiting:
@@ -77,6 +75,7 @@ def _of_stage(
     caused, once = np.zeros((2, len(ranks)))
     np.add.at(caused, last_T, caused_T)
     np.maximum.at(once, last_T, caused_T)
+    stands_ns = {rank: float(each.sum()) for rank, each in waits.items()}
     lost = [_lost_to(rank, last_T == at, own, stages) for at, rank in enumerate(ranks)]
     step_T = np.arange(len(own_TR))
     return GroupWaiting(
@@ -86,13 +85,13 @@ def _of_stage(
         compute_ratio=wait_ratio(own_TR),
         elapsed_ratio=float("nan"),
         transit_ratio=float("nan"),
-        waited_ns=np.array([waits[rank].sum() for rank in ranks]) - min(each.sum() for each in waits.values()),
+        waited_ns=np.array([stands_ns[rank] for rank in ranks]) - min(stands_ns.values()),
         caused_ns=caused,
         once_ns=once,
         lost_ns=np.array(lost),
         awaited=np.bincount(last_T, minlength=len(ranks)),
         repeated=repetition(step_T, last_T, waited_TR, step_starts_ns_T=step_T),
-        duration_ns=np.array([waits[rank].sum() for rank in ranks]),
+        duration_ns=np.array([stands_ns[rank] for rank in ranks]),
         transmits_ns=np.full(own_TR.shape, np.nan),
         is_whole=is_whole,
         counted=COUNTED,
