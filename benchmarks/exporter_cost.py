@@ -18,6 +18,7 @@ from typing import Any
 
 from lockstep.contracts.facts import RankFacts, facts_to_json
 from lockstep.contracts.marks import MarkKind, pack_call_site, pack_issue
+from lockstep.contracts.peaks import peak_flops_per_second
 from lockstep.contracts.records import MISSING
 from tests.support.mark_ring import Mark, MarkRing, make_header
 from tests.support.model_coordinator import coordinating_in_thread
@@ -32,7 +33,12 @@ SCRAPE_BUDGET_MS = 5.0
 HOST_WATCH_BUDGET_RATIO = 0.005
 _WAITING = "lockstep_exporter_spool_messages "
 _HOST_WATCH = "lockstep_exporter_host_watch_time_seconds_total "
-_FACTS = RankFacts(device="NVIDIA H200", device_kind="cuda", dtype="bf16", peak_flops_per_second=989.5e12)
+_FACTS = RankFacts(
+    device="NVIDIA H200",
+    device_kind="cuda",
+    dtype="bf16",
+    peak_flops_per_second=peak_flops_per_second("NVIDIA H200", "bf16"),
+)
 
 
 STEP_NS = 1_000_000_000 // STEPS_PER_SECOND

@@ -28,6 +28,7 @@ from lockstep.contracts.metrics import (
     STEP_BUCKETS_SECONDS,
     Metric,
 )
+from lockstep.contracts.peaks import peak_flops_per_second
 from lockstep.contracts.records import DOMAIN_KINDS, RECORD_FIELDS
 from lockstep.contracts.unwatched import UNWATCHED_REASONS
 from lockstep.serving.fault_isolation import OUTCOMES
@@ -41,7 +42,12 @@ ASKED_RANK, UNNAMED_RANK = 29, 31  # whom the Rank dashboard is asked about; the
 DOWN = ("lockstep_agent_up", "lockstep_exporter_mqtt_connected")  # the last one of each is not
 CLOSED = ("lockstep_incident_info",)  # the last one of it left the page at once
 assert ASKED_RANK < SUSPECTS_MAX  # the first ranks are the suspects
-_FACTS = RankFacts(device="NVIDIA H200", device_kind="cuda", dtype="bf16", peak_flops_per_second=989.5e12)
+_FACTS = RankFacts(
+    device="NVIDIA H200",
+    device_kind="cuda",
+    dtype="bf16",
+    peak_flops_per_second=peak_flops_per_second("NVIDIA H200", "bf16"),
+)
 _UNIX_S = 1.7e9
 
 

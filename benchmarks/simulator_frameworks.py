@@ -5,18 +5,26 @@ A set's key is its name, or `name: NOTE` for rows whose note begins with NOTE. N
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import nan
 from typing import Any
 
+from lockstep.contracts.peaks import peak_flops_per_second
 from lockstep.simulator.hardware.cluster import CUDNN, FLASH_1
 from lockstep.simulator.lowering.context import MERGE, RING, ContextParallelism
 from lockstep.simulator.models.model import DEEPSPEED_FP16, FSDP, MIXED, Precision
 from lockstep.simulator.simulate import DDP_BUCKET_BYTES
 
+
+def _between_sxm_and_nvl(dtype: str) -> float:
+    peaks = [peak_flops_per_second(device, dtype) or nan for device in ("H100", "H100 NVL")]
+    return sum(peaks) / len(peaks)
+
+
 HBM2E_500_W: Mapping[str, Any] = {
     "memory_bytes": 96e9,
     "memory_bytes_per_second": 2.4e12,
-    "flops_per_second": (989.5e12 + 835.5e12) / 2,
-    "fp8_flops_per_second": (1979e12 + 1670.5e12) / 2,
+    "flops_per_second": _between_sxm_and_nvl("bf16"),
+    "fp8_flops_per_second": _between_sxm_and_nvl("fp8"),
     "matrix_efficiency": 0.632,
     "fp8_share": 0.94,
 }

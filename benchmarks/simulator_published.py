@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.simulator_frameworks import FRAMEWORKS, HBM2E_500_W, Framework
 from benchmarks.simulator_tables import Row
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.peaks import peak_flops_per_second
+from lockstep.contracts.peaks import memory_bytes_per_second, peak_flops_per_second
 from lockstep.simulator.calibration.calibrate import Observation
 from lockstep.simulator.hardware.cluster import Cluster
 from lockstep.simulator.hardware.clusters import dgx_a100, dgx_b200, dgx_h100, dgx_h200, dgx_v100
@@ -272,7 +272,8 @@ def _cluster(row: Row, device: str, framework: Framework) -> Cluster:
     cluster = NODES[device](nodes, float(network) * framework.network_share) if network else NODES[device](nodes)
     cluster = cluster.with_device(**framework.machine)
     if "40GB" in row["device"]:
-        cluster = cluster.with_device(memory_bytes=40 * 2**30, memory_bytes_per_second=1555e9)  # A100 40GB data sheet
+        memory = memory_bytes_per_second("A100-SXM4-40GB")
+        cluster = cluster.with_device(memory_bytes=40 * 2**30, memory_bytes_per_second=memory)
     return cluster.with_device(**HBM2E_500_W) if "HBM2e" in row["device"] else cluster
 
 

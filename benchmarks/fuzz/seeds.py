@@ -15,6 +15,7 @@ from lockstep.contracts.capture import (
 from lockstep.contracts.codec import Message
 from lockstep.contracts.facts import RankFacts, facts_to_json
 from lockstep.contracts.memory_report import HOST, KeptAllocation, RankMemory
+from lockstep.contracts.peaks import peak_flops_per_second
 from lockstep.contracts.records import RECORD_FIELDS
 from lockstep.contracts.rows import RANK, join_columns
 
@@ -71,7 +72,7 @@ FACTS = RankFacts(
     device="NVIDIA H100 80GB HBM3",
     device_kind="cuda",
     dtype="bf16",
-    peak_flops_per_second=989.5e12,
+    peak_flops_per_second=peak_flops_per_second("NVIDIA H200", "bf16"),
     parameters=7_000_000_000,
     flops_source="parameters",
     torch_version="2.13.0",

@@ -18,6 +18,7 @@ import numpy as np
 from benchmarks.scenarios.job import Noise
 from lockstep.contracts.facts import RankFacts
 from lockstep.contracts.messages import GroupInfo, NodeAnnouncement, RankInfo
+from lockstep.contracts.peaks import peak_flops_per_second
 from lockstep.contracts.records import RECORD_FIELDS
 from lockstep.contracts.rows import RANK, SEPARATOR
 
@@ -41,8 +42,8 @@ FIELDS = (RANK, *(name for name in RECORD_FIELDS if name not in _NOT_SENT))
 LAYOUT = SEPARATOR.join(FIELDS)
 _PLACE = {name: place for place, name in enumerate(FIELDS)}
 _FACTS = RankFacts(
-    device="NVIDIA H200", device_kind="cuda", dtype="bf16", peak_flops_per_second=989.5e12, parameters=8 * 10**9,
-    flops_source="parameters", torch_version="2.13.0", backend="nccl",
+    device="NVIDIA H200", device_kind="cuda", dtype="bf16", parameters=8 * 10**9, flops_source="parameters",
+    peak_flops_per_second=peak_flops_per_second("NVIDIA H200", "bf16"), torch_version="2.13.0", backend="nccl",
 )  # fmt: skip
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lockstep.contracts.peaks import memory_bytes_per_second
 from lockstep.diagnosis.communication_causes.collectives import RankCollectives, bus_factor
 from lockstep.diagnosis.evidence import ms
 from lockstep.diagnosis.finding import Finding, NotJudged
-from lockstep.diagnosis.roofline.devices import memory_bytes_per_second
 from lockstep.simulator.hardware.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Link
 from lockstep.simulator.hardware.intracard import fused_seconds, unfused_seconds
 
@@ -66,7 +66,7 @@ def fusion_saving(collectives: RankCollectives, window_ns: tuple[int, int], devi
     )
     unfused_s = fused_s = 0.0
     for kind, size, n, _ in rows:
-        figures = {"local_bytes_per_second": memory[0], "link": Link(bytes_per_second=link), "entities": n}
+        figures = {"local_bytes_per_second": memory, "link": Link(bytes_per_second=link), "entities": n}
         unfused_s += _HALVES[kind] * unfused_seconds(size / n, **figures)  # type: ignore[arg-type]  # by their names
         fused_s += _HALVES[kind] * fused_seconds(size / n, **figures)  # type: ignore[arg-type]
     return Saving(
@@ -74,7 +74,7 @@ def fusion_saving(collectives: RankCollectives, window_ns: tuple[int, int], devi
         count=len(rows),
         unfused_s=unfused_s,
         fused_s=fused_s,
-        memory_bytes_per_second=memory[0],
+        memory_bytes_per_second=memory,
         link_bytes_per_second=link,
     )
 

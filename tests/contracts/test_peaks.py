@@ -1,12 +1,19 @@
 """The table of peaks: the right row for the names that frameworks report, none for others."""
 
+import ast
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from lockstep.contracts.peaks import DTYPES, PEAKS, peak_flops_per_second
+from lockstep.contracts.peaks import DTYPES, PEAKS, memory_bytes_per_second, peak_flops_per_second
 
 TERA = 1e12
+GIGA = 1e9
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "lockstep/contracts/peaks.py"
+PACKAGES = ("lockstep", "exporter", "coordinator", "dashboards", "alerts", "benchmarks")
 
 
 @pytest.mark.parametrize(
@@ -78,3 +85,64 @@ def test_a_row_is_dense_and_has_a_source(row):
         assert row.tflops["fp8"] / row.tflops["bf16"] == pytest.approx(2, rel=0.02)
     if {"tf32", "bf16"} <= set(row.tflops):  # twice as wide, half as fast; GA102, AD102 and CDNA 3 agree
         assert row.tflops["bf16"] / row.tflops["tf32"] == pytest.approx(2, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("device", "gigabytes"),
+    [
+        ("Tesla V100-DGXS-32GB", 900),
+        ("NVIDIA A800 80GB PCIe", 1935),
+        ("NVIDIA A800-SXM4-40GB", None),
+        ("NVIDIA H200 NVL", 4800),
+        ("NVIDIA GH200 480GB", None),
+        ("AMD Instinct MI250X / MI250", 1638.4),
+        ("AMD Instinct MI325X", 6000),
+        ("Ascend910B2", None),
+        ("GRID A100-40C", None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("cpu", None),
+    ],
+)
+def test_memory_of_a_device(device, gigabytes):
+    """That of a whole device: a slice shares it, and what no vendor published is not there."""
+    assert memory_bytes_per_second(device) == (None if gigabytes is None else pytest.approx(gigabytes * GIGA))
+
+
+def significant_digits(figure: float) -> int:
+    return len(f"{figure:g}".replace(".", "").rstrip("0"))
+
+
+def figures_of_the_table() -> set[float]:
+    """Return what other numbers hardly are: figures of four significant digits, or of two in units of a second."""
+    figures = {each for row in PEAKS for each in (*row.tflops.values(), row.memory_gigabytes_per_second) if each}
+    plain = {each for each in figures if significant_digits(each) >= 4}
+    return plain | {each * unit for each in figures for unit in (GIGA, TERA) if significant_digits(each) >= 2}
+
+
+def numbers_of(source: str) -> Iterator[tuple[int, float]]:
+    """Yield the line and the value of each number in Python source."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+            yield node.lineno, node.value
+
+
+def test_no_second_table_of_devices():
+    """A figure of a device stands in the table alone."""
+    figures = figures_of_the_table()
+    second = [
+        f"{path.relative_to(ROOT)}:{line}: {value:g}"
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if path != TABLE
+        for line, value in numbers_of(path.read_text())
+        if value in figures
+    ]
+    assert second == []
+
+
+def test_a_second_table_would_be_found():
+    """The last ones had 2039 GB/s and 3350e9 bytes/s; most of the table's own rows are found by their figures."""
+    figures = figures_of_the_table()
+    assert {2039, 3350e9, 989.5e12, 5300e9} <= figures
+    found = {line for line, value in numbers_of(TABLE.read_text()) if value in figures}
+    assert len(found) >= 20

@@ -13,7 +13,7 @@ known.
 from dataclasses import replace
 from typing import TypedDict
 
-from lockstep.contracts.peaks import peak_flops_per_second
+from lockstep.contracts.peaks import memory_bytes_per_second, peak_flops_per_second
 from lockstep.simulator.hardware.cluster import (
     AITER,
     CUDNN,
@@ -34,10 +34,26 @@ _GIB = 2**30
 _GBIT_BYTES = 1e9 / 8
 
 
-def _peak(name: str, dtype: str) -> float:
-    peak = peak_flops_per_second(name, dtype)
+def _peak(product: str, dtype: str) -> float:
+    peak = peak_flops_per_second(product, dtype)
     assert peak is not None
     return peak
+
+
+def _tflops(product: str, dtype: str) -> float:
+    return _peak(product, dtype) / 1e12
+
+
+class _Peaks(TypedDict):
+    flops_per_second: float
+    memory_bytes_per_second: float
+
+
+def _peaks(product: str, dtype: str) -> _Peaks:
+    """Return the figures of the table of peaks for a device's name as its framework reports it."""
+    memory = memory_bytes_per_second(product)
+    assert memory is not None
+    return {"flops_per_second": _peak(product, dtype), "memory_bytes_per_second": memory}
 
 
 def _attention(reached_tflops: float, **kernels: tuple[float, float]) -> tuple[AttentionSpeed, ...]:
@@ -79,17 +95,18 @@ _PROCESS: _ProcessMemory = {
 }
 """What a process of PyTorch with NCCL takes of a device's memory besides the job's own."""
 
+_A100 = "A100-SXM4-80GB"
+_A100_TFLOPS = _tflops(_A100, "fp16")
+
 TITAN_XP = Device(
     name="Titan Xp",
-    flops_per_second=12.15e12,
-    memory_bytes_per_second=547.6e9,
+    **_peaks("TITAN Xp", "fp32"),
     memory_bytes=12 * _GIB,
     matrix_efficiency=_FP32_EFFICIENCY,
 )
 V100 = Device(
     name="V100",
-    flops_per_second=_peak("V100-SXM", "fp16"),
-    memory_bytes_per_second=900e9,
+    **_peaks("V100-SXM", "fp16"),
     memory_bytes=32 * _GIB,
     matrix_efficiency=0.72,
     memory_efficiency=_MEMORY_EFFICIENCY,
@@ -99,16 +116,14 @@ V100 = Device(
 )
 V100_FP32 = Device(
     name="V100 fp32",
-    flops_per_second=_peak("V100-SXM", "fp32"),
-    memory_bytes_per_second=900e9,
+    **_peaks("V100-SXM", "fp32"),
     memory_bytes=32 * _GIB,
     matrix_efficiency=_FP32_EFFICIENCY,
     **_PROCESS,
 )
 A100 = Device(
     name="A100",
-    flops_per_second=_peak("A100", "fp16"),
-    memory_bytes_per_second=2039e9,
+    **_peaks(_A100, "fp16"),
     memory_bytes=80 * _GIB,
     matrix_efficiency=0.86,
     memory_efficiency=_MEMORY_EFFICIENCY,
@@ -117,29 +132,30 @@ A100 = Device(
         multiprocessors=108,
         narrow_share=0.9,
         fill=256.0,
-        unaligned_flops_per_second=_FP32_EFFICIENCY * _peak("A100", "fp32"),  # without tensor cores
+        unaligned_flops_per_second=_FP32_EFFICIENCY * _peak(_A100, "fp32"),  # without tensor cores
     ),
     # Dao 2023 (arXiv 2307.08691): version 2 reaches 50 to 73 % of the peak, of which the lower end is that of short
     # sequences with a causal mask; version 1 reaches 30 to 50 % forward and 25 to 35 % backward, of which the middle
     # counts.
     attention=_attention(
-        312 * 0.86,
-        **{FLASH_2: (312 * 0.5, 312 * 0.5), FLASH_1: (312 * 0.4, 312 * 0.3)},
+        _A100_TFLOPS * 0.86,
+        **{
+            FLASH_2: (_A100_TFLOPS * 0.5, _A100_TFLOPS * 0.5),
+            FLASH_1: (_A100_TFLOPS * 0.4, _A100_TFLOPS * 0.3),
+        },
     ),
     **_PROCESS,
 )
 A100_FP32 = Device(
     name="A100 fp32",
-    flops_per_second=_peak("A100", "fp32"),
-    memory_bytes_per_second=2039e9,
+    **_peaks(_A100, "fp32"),
     memory_bytes=80 * _GIB,
     matrix_efficiency=_FP32_EFFICIENCY,
     **_PROCESS,
 )
 H100 = Device(
     name="H100",
-    flops_per_second=_peak("H100", "bf16"),
-    memory_bytes_per_second=3350e9,
+    **_peaks("H100", "bf16"),
     memory_bytes=80 * _GIB,
     matrix_efficiency=0.70,
     memory_efficiency=_MEMORY_EFFICIENCY,
@@ -148,7 +164,7 @@ H100 = Device(
     # Causal mask, 128 features a head, 8,192 tokens: version 2 by Dao-AILab/flash-attention, pull request 1791; the
     # others relative to it by Shah et al. 2024 (arXiv 2407.08608, figures 5 and 6), version 1 as on A100.
     attention=_attention(
-        989.5 * 0.70,
+        _tflops("H100", "bf16") * 0.70,
         **{
             FLASH_2: (284, 287),
             FLASH_1: (284 * 0.4 / 0.5, 287 * 0.3 / 0.5),
@@ -158,19 +174,18 @@ H100 = Device(
     ),
     fp8_flops_per_second=_peak("H100", "fp8"),
     # 1,280 of 1,979 TFLOP/s, 720 of 989 in bf16 (SemiAnalysis, "MI300X vs H100 vs H200 Benchmark Part 1", 2024)
-    fp8_share=(1280 / 1979) / (720 / 989.5),
+    fp8_share=(1280 / _tflops("H100", "fp8")) / (720 / _tflops("H100", "bf16")),
     # Without fast accumulation, which Transformer Engine (_2X_ACC_DGRAD and _2X_ACC_WGRAD) and torchao
     # (use_fast_accum) have in forward only: it makes products 1.1 to 1.2 times as fast (pytorch/ao, issue 2377)
     fp8_backward_share=1 / 1.15,
     **_PROCESS,
 )
-H200 = replace(H100, name="H200", memory_bytes_per_second=4800e9, memory_bytes=141 * _GIB)
+H200 = replace(H100, name="H200", **_peaks("H200", "bf16"), memory_bytes=141 * _GIB)
 """The die and the power of an H100 with other memory (data sheet). Both were measured at 720 TFLOP/s in bf16 and 1,280
 in FP8 (SemiAnalysis 2024, as for H100)."""
 B200 = Device(
     name="B200",
-    flops_per_second=_peak("B200", "bf16"),
-    memory_bytes_per_second=7672e9,  # a bus of 7,680 bits (pytorch/ao, pull request 4002)
+    **_peaks("B200", "bf16"),
     memory_bytes=180 * _GIB,
     matrix_efficiency=0.63,
     memory_efficiency=_MEMORY_EFFICIENCY,
@@ -181,18 +196,17 @@ B200 = Device(
     # backward. Version 2 without a mask (meta-pytorch/tritonbench, pull request 171), in backward as much slower as
     # with 64 features (329 and 343, Dao-AILab/flash-attention, issue 1589). Version 3 does not run.
     attention=_attention(
-        2250 * 0.63,
+        _tflops("B200", "bf16") * 0.63,
         **{CUDNN: (1418, 1209), FLASH_4: (1418, 1209), FLASH_2: (362, 362 * 329 / 343)},
     ),
     fp8_flops_per_second=_peak("B200", "fp8"),
     # cuBLAS with a scale for each 32 elements (MXFP8) reaches 2,850 of 4,500 (triton-lang/triton, pull request 9044)
-    fp8_share=(2850 / 4500) / (1420 / 2250),
+    fp8_share=(2850 / _tflops("B200", "fp8")) / (1420 / _tflops("B200", "bf16")),
     **_PROCESS,
 )
 MI300X = Device(
     name="MI300X",
-    flops_per_second=_peak("MI300X", "bf16"),
-    memory_bytes_per_second=5300e9,
+    **_peaks("MI300X", "bf16"),
     memory_bytes=192 * _GIB,
     matrix_efficiency=0.51,
     memory_efficiency=_MEMORY_EFFICIENCY,
@@ -200,13 +214,13 @@ MI300X = Device(
     tiling=Tiling(multiprocessors=304, narrow_share=0.9),  # the share is that of V100 and A100
     # AITER's kernels with a causal mask, 128 features, 8,192 tokens, 64 heads and 8 of keys, batch 8, gradients of
     # queries added in single precision (ROCm/aiter, op_tests/cpp/mha/README.md).
-    attention=_attention(1307.4 * 0.51, **{AITER: (551, 433)}),
+    attention=_attention(_tflops("MI300X", "bf16") * 0.51, **{AITER: (551, 433)}),
     fp8_flops_per_second=_peak("MI300X", "fp8"),
     # 990 of 2,615 TFLOP/s, 620 of 1,307 in bf16 (SemiAnalysis, as above)
-    fp8_share=(990 / 2614.9) / (620 / 1307.4),
+    fp8_share=(990 / _tflops("MI300X", "fp8")) / (620 / _tflops("MI300X", "bf16")),
     **_PROCESS,
 )
-ASCEND = Device(name="Ascend", flops_per_second=256e12, memory_bytes_per_second=1200e9, memory_bytes=32 * _GIB)
+ASCEND = Device(name="Ascend", **_peaks("Ascend910", "fp16"), memory_bytes=32 * _GIB)
 """An eighth of the node in Hermes, table 7; the bandwidth of its memory is not given there but by the data sheet."""
 
 _V100_NVLINK = Level(

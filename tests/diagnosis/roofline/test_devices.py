@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.diagnosis.roofline.devices import cube_flops_per_second, memory_bytes_per_second, roof_of
+from lockstep.diagnosis.roofline.devices import cube_flops_per_second, rated_mhz, roof_of
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,8 @@ from lockstep.diagnosis.roofline.devices import cube_flops_per_second, memory_by
         ("NVIDIA A100-SXM4-40GB", "tf32", 156, 1555),
         ("NVIDIA A100-PG509-200", "fp16", 312, 1555),
         ("NVIDIA A100 80GB PCIe", "fp16", 312, 1935),
-        ("NVIDIA B200", "bf16", 2250, 8000),
+        ("NVIDIA B200", "bf16", 2250, 7672),
+        ("NVIDIA B300", "bf16", 2250, 8000),
         ("NVIDIA GB200", "bf16", 2500, 8000),
         ("Tesla V100-SXM2-16GB", "fp16", 125, 900),
         ("AMD Instinct MI300X", "bf16", 1307.4, 5300),
@@ -50,4 +51,10 @@ def test_cubes():
     assert cube_flops_per_second(24, 1850, "fp16") == pytest.approx(363.7e12, rel=1e-3)
     assert cube_flops_per_second(24, 1850, "int8") == 2 * cube_flops_per_second(24, 1850, "fp16")
     assert cube_flops_per_second(24, 1850, "fp64") is None
-    assert memory_bytes_per_second("nothing") is None
+
+
+def test_rated_clocks():
+    """Those of Ascend's cubes; other devices have none here."""
+    assert rated_mhz("Ascend910B2") == 1800
+    assert rated_mhz("NVIDIA H200") is None
+    assert rated_mhz("nothing") is None
