@@ -239,7 +239,7 @@ _HOST = DashboardRow(
                 ),
                 timeseries(
                     "Pressure of its node",
-                    "Share of the time in which some task of the node was ready to run and waited for a CPU.",
+                    "Share of the time during which some task of the node was ready to run and waited for a CPU.",
                     "percentunit",
                     query(
                         "max(rate(lockstep_node_cpu_pressure_seconds_total[$__rate_interval]) "

@@ -208,7 +208,7 @@ _COST = DashboardRow(
                 timeseries(
                     "CPU of the services",
                     f"CPU seconds per second of the coordinator and of the {TOP} busiest exporters; 100 % is one core. "
-                    "What an exporter starts to summarise traces is not in it.",
+                    "The processes in which exporters summarise traces are not included.",
                     "percentunit",
                     *_of_processes("rate(process_cpu_seconds_total[$__rate_interval])"),
                 ),
@@ -219,7 +219,7 @@ _COST = DashboardRow(
                     *_of_processes("process_resident_memory_bytes"),
                 ),
                 timeseries(
-                    "Rounds of exporters",
+                    "Exporter loop time",
                     f"Duration of the last round over all rings; the {TOP} longest.",
                     "s",
                     query(_worst("max by (instance) (lockstep_exporter_tick_duration_seconds)"), "{{instance}}"),

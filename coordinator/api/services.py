@@ -4,6 +4,7 @@ import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 BAD = web.HTTPBadRequest.status_code
 _PLACED = frozenset({"rank", "node"})  # scopes whose host is known
+_RUNS_NAMED = 5  # in the error of an unknown one
 _RANKS_PLACED, _HOSTS_SHOWN, _HOST_MAX = 64, 4, 64  # ranks looked up, hosts shown, characters of a host
 
 
@@ -139,8 +141,18 @@ def known_run(request: web.Request) -> "Run":
     ApiError
         There is none.
     """
-    name = request.match_info["run"]
-    run = request.app[SERVICES].runs.by_name.get(name)
+    name, runs = request.match_info["run"], request.app[SERVICES].runs.by_name
+    run = runs.get(name)
     if run is None:
-        raise ApiError(web.HTTPNotFound.status_code, f"run: got {name!r:.200}, expected one of /api/v1/runs")
+        raise ApiError(web.HTTPNotFound.status_code, f"run: got {name!r:.200}, {_expected_run(name, runs)}")
     return run
+
+
+def _expected_run(name: str, known: Iterable[str]) -> str:
+    """Name some of the known runs, those with the longest common beginning first."""
+    names = sorted(known, key=lambda each: (-len(commonprefix((each, name))), each))
+    if not names:
+        return "but no run has reported yet"
+    left = len(names) - _RUNS_NAMED
+    shown = ", ".join(map(repr, names[:_RUNS_NAMED]))
+    return f"expected one of {shown}{f' or {left} more of /api/v1/runs' if left > 0 else ''}"

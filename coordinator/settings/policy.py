@@ -19,20 +19,20 @@ class TimelinePolicy:
     """How long a step waits for its records, and how many steps are held."""
 
     window_cells: Annotated[
-        int, Setting("steps x ranks pending: 56 MB with 19 values each", "cells", 1, 10**9, is_live=False)
+        int, Setting("pending steps x ranks: 56 MB with 19 values each", "cells", 1, 10**9, is_live=False)
     ] = 1 << 18
     window_steps_min: int = 32  # two nodes whose batches leave 3 s apart at 10 steps a second
     window_steps_max: int = 1024  # as many as a ring holds: nothing more can arrive at once
     grace_seconds: Annotated[
         float,
         Setting(
-            "several batch intervals; a rank that is silent for longer is evaluated without", "seconds", 0.1, 3600.0
+            "several batch intervals; after this, a step is evaluated without the ranks that have not reported it", "seconds", 0.1, 3600.0
         ),
     ] = 5.0
     rejoin_seconds: Annotated[
         float,
         Setting(
-            "after this, so is a node that is not connected: exporters back off for up to 30 s",
+            "the same for ranks of a node that is not connected: exporters back off for up to 30 s",
             "seconds",
             0.0,
             WEEK_SECONDS,
@@ -51,7 +51,7 @@ class BudgetPolicy:
     false_page_steps: Annotated[
         float,
         Setting(
-            "expected steps between false pages of a whole run, for all of its tests; with steps of 10 s two months",
+            "expected steps between false pages of a whole run, over all of its tests; two months at 10 s a step",
             "steps",
             1000.0,
             1e9,
@@ -66,7 +66,7 @@ class ExcessPolicy:
     warm_up_steps: Annotated[
         int,
         Setting(
-            "undisturbed steps from which noise is learnt before a rank is named; fewer in a quiet job",
+            "undisturbed steps from which noise is learnt before any rank is named; a quiet job needs fewer",
             "steps",
             8,
             10_000,
@@ -78,7 +78,8 @@ class ExcessPolicy:
     baseline_max_ratio: Annotated[
         float,
         Setting(
-            "reference: static device variation has sigma 0.24-0.30 %; 4 sigma of it are learnt as a level",
+            "reference: static device variation has a sigma of 0.24 to 0.30 %; up to 4 sigma are learnt as a rank's "
+            "level",
             "ratio",
             0.0,
             10.0,
@@ -166,7 +167,7 @@ class FluctuationPolicy:
     floor_ratio: Annotated[
         float,
         Setting(
-            "smallest change of the step time that is reported: a drift is named before it reaches 3.5 %",
+            "smallest change of the step time that is reported; a drift is reported before it reaches 3.5 %",
             "ratio",
             0.0,
             10.0,
@@ -174,7 +175,7 @@ class FluctuationPolicy:
     ] = 0.025
     short_floor_factor: float = 1.2  # reference: 3 %, where three steps alone decide
     warm_up_steps: Annotated[
-        int, Setting("the median of their last ones is the run's first level", "steps", 8, 10_000)
+        int, Setting("the median of the last of them is the run's first level", "steps", 8, 10_000)
     ] = 20
     young_steps: int = 10  # after the last flagged step of a start: caches and allocators take longer than agents flag
     settle_steps: int = (
@@ -218,12 +219,13 @@ class LinkPolicy:
         float, Setting("reference: transfer jitter is 3 %, healthy groups stay within 30 %", "ratio", 0.0, 10.0)
     ] = 0.3
     step_share: Annotated[
-        float, Setting("reference: an excess below this share of a step costs nothing that matters", "share", 0.0, 1.0)
+        float, Setting("reference: an excess below this share of a step does not matter", "share", 0.0, 1.0)
     ] = 0.004
     peers_ratio: Annotated[
         float,
         Setting(
-            "slow from the first step: half bandwidth is 1.0, paths through a fabric differ less than this",
+            "for links that are slow from the first step: half the bandwidth is 1.0, paths through a fabric differ "
+            "by less",
             "ratio",
             0.0,
             10.0,
@@ -248,7 +250,7 @@ class GcPolicy:
     ranks_min: int = 3  # ... on so many ranks (of two ranks: on both)
     one_rank_share: float = 0.6  # of what is lost, in steps in which one rank collects; beyond, that rank is slow
     lost_share: Annotated[
-        float, Setting("of the window's time; three collections of a third of a step are twice that", "share", 0.0, 1.0)
+        float, Setting("share of the window's time; three collections of a third of a step are twice that", "share", 0.0, 1.0)
     ] = 0.005
     quiet_steps: int = 10  # without a collection end it, ...
     quiet_factor: float = 8.0  # ... or so many times the usual distance between two: chance leaves 5 every 150 events
@@ -260,7 +262,7 @@ class CausePolicy:
 
     steps: int = 3  # median over these: the third slow step must already name the cause
     share_min: Annotated[
-        float, Setting("below this share of the excess no single component is the cause", "share", 0.0, 1.0)
+        float, Setting("below this share of the excess, no single component is the cause", "share", 0.0, 1.0)
     ] = 0.4
     off_cpu_share_min: float = 0.7  # of it, the thread did not do more but slept; what it computes on a core that it
     # shares with one more task it is off the CPU for half of (`components.is_asleep`)

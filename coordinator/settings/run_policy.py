@@ -18,7 +18,7 @@ class RunPolicy:
     recover_steps: Annotated[
         int,
         Setting(
-            "evaluated steps without a finding, after the detector's own 5, before an incident closes",
+            "evaluated steps without a finding before an incident closes, after the detector's own 5",
             "steps",
             1,
             10000,
@@ -27,8 +27,8 @@ class RunPolicy:
     pending_seconds: Annotated[
         float,
         Setting(
-            "a finding that has lasted less opens no incident: on shared hosts others take a core for hundreds of "
-            "milliseconds; what noise may explain must last 30 times as long",
+            "a shorter finding opens no incident: on shared hosts, other processes take a core for hundreds of "
+            "milliseconds; a finding that noise may explain must last 30 times as long",
             "seconds",
             0.0,
             WEEK_SECONDS,
@@ -44,21 +44,21 @@ class RunPolicy:
     lost_seconds: Annotated[
         float,
         Setting(
-            "no step for so long (or 10 steps, whichever is longer) and the run is lost", "seconds", 1.0, DAY_SECONDS
+            "a run without a step for this long, or for 10 usual steps if that is longer, is lost", "seconds", 1.0, DAY_SECONDS
         ),
     ] = 60.0
     lost_steps: float = 10.0
     lost_keep_seconds: Annotated[
-        float, Setting("a lost run may come back; after that it is history", "seconds", 0.0, WEEK_SECONDS)
+        float, Setting("a lost run may come back within this time; then it is forgotten", "seconds", 0.0, WEEK_SECONDS)
     ] = 3600.0
     keep_seconds: Annotated[
         float,
-        Setting("a run that ended stays visible: several scrapes and an operator's look", "seconds", 1.0, WEEK_SECONDS),
+        Setting("an ended run stays visible for this long: several scrapes, and time for an operator to look", "seconds", 1.0, WEEK_SECONDS),
     ] = 900.0
     crash_seconds: Annotated[
         float,
         Setting(
-            "once a rank has ended, others end with it in so long, or they wait in vain for it",
+            "once a rank has ended, the others end within this time, or they wait for it in vain",
             "seconds",
             0.0,
             WEEK_SECONDS,
@@ -67,7 +67,7 @@ class RunPolicy:
     stop_seconds: Annotated[
         float,
         Setting(
-            "the same where it was asked to end: ranks save a checkpoint in the grace period",
+            "the same for a rank that was asked to end: ranks save a checkpoint in the grace period",
             "seconds",
             0.0,
             WEEK_SECONDS,
@@ -75,19 +75,19 @@ class RunPolicy:
     ] = 60.0
     store_steps: int = 50  # evaluated steps between two writes of an incident's running figures
     hang_steps: Annotated[
-        float, Setting("PerfTracker: no step for so many usual ones is a run that is blocked", "steps", 1.0, 100_000.0)
+        float, Setting("PerfTracker: a run without a step for this many usual steps is blocked", "steps", 1.0, 100_000.0)
     ] = 5.0
     hang_seconds: Annotated[
         float,
         Setting(
-            "if it is so long: records travel in batches, and hosts of short steps stall", "seconds", 0.0, WEEK_SECONDS
+            "and for at least this long: records travel in batches, and hosts stall for longer than a short step", "seconds", 0.0, WEEK_SECONDS
         ),
     ] = 5.0
     hang_pause_factor: float = 1.5  # times the longest step so far: an unforeseeable checkpoint or evaluation
     false_page_steps: float = 500_000.0  # of the whole run: `Policy` gives every section those of `BudgetPolicy`
     hang_store_seconds: float = 10.0  # between two writes of a hang's running figures
     hang_stacks: Annotated[
-        bool, Setting("ask the ranks of a run that hangs for their stacks: a millisecond of each")
+        bool, Setting("request stacks from the ranks of a run that hangs; each takes a millisecond")
     ] = True
 
 
@@ -95,7 +95,7 @@ class RunPolicy:
 class ProfilePolicy:
     """When and what to profile (`state.py`)."""
 
-    enabled: Annotated[bool, Setting("the operator's switch; off forbids every request")] = True
+    enabled: Annotated[bool, Setting("the operator's switch; off forbids every capture")] = True
     steps: Annotated[
         int,
         Setting(
@@ -105,35 +105,36 @@ class ProfilePolicy:
     lead_seconds: float = 1.5  # request to rank: broker, control block and one step; both ranks begin together
     lead_steps: int = 2
     cooldown_seconds: Annotated[
-        float, Setting("after a request; captures stall the ranks that write them", "seconds", 0.0, DAY_SECONDS)
+        float, Setting("time between two requests; captures stall the ranks that write them", "seconds", 0.0, DAY_SECONDS)
     ] = 120.0
     larger_factor: float = 2.0  # times what the last capture's incident costs: no cool-down for a larger one
     per_day: Annotated[
-        int, Setting("of a run in 24 hours: each stalls the ranks that write it for a second", "captures", 0, 10_000)
+        int, Setting("captures of a run in 24 hours; each stalls the ranks that write it for a second", "captures", 0, 10_000)
     ] = 8
     per_run: Annotated[
-        int, Setting("of a run in all: four days of a fault that no one repairs", "captures", 0, 10_000)
+        int, Setting("captures of a run in all: four days of a fault that no one repairs", "captures", 0, 10_000)
     ] = 32
     shapes: Annotated[
         bool,
         Setting(
-            "record operators' inputs for slow ranks and links too: they triple what stopping the profiler takes from "
-            "training; without them rooflines, changing shapes and small messages of host backends are not shown"
+            "record the shapes of operators' inputs for slow ranks and links too. They triple the time that "
+            "stopping the profiler takes from training. Rooflines, changing shapes and small messages of host "
+            "backends need them"
         ),
     ] = False
     suspects: Annotated[
-        int, Setting("of an incident: one slow host's eight ranks show the same", "ranks", 1, 10**9)
+        int, Setting("suspects profiled for an incident: the eight ranks of one slow host show the same", "ranks", 1, 10**9)
     ] = 2
     peers: Annotated[
         int,
         Setting(
-            "healthy ranks with them: a median needs more than one, each more stalls another rank", "ranks", 0, 10**9
+            "healthy ranks profiled with them: a median needs more than one, and each stalls another rank", "ranks", 0, 10**9
         ),
     ] = 2
     job_ranks: Annotated[
         int,
         Setting(
-            "of a job that is slower as a whole: enough to separate what all do from what one does", "ranks", 1, 10**9
+            "ranks profiled when the whole job is slower: enough to separate what all ranks do from what one does", "ranks", 1, 10**9
         ),
     ] = 4
     peer_wait_seconds: float = 10.0  # once the suspect's summary is there; a comparison that comes later amends
@@ -142,7 +143,7 @@ class ProfilePolicy:
     expire_seconds: Annotated[
         float,
         Setting(
-            "beyond the asked steps: writing and summarising a trace; nodes give up then, too",
+            "time after the requested steps for writing and summarising a trace; then nodes give up, too",
             "seconds",
             0.0,
             WEEK_SECONDS,
@@ -159,21 +160,21 @@ class MemoryPolicy:
     peers_factor: Annotated[
         float,
         Setting(
-            "times the peers' growth: caches fill up unevenly, a leak in one rank is its own", "factor", 0.01, 100.0
+            "a rank leaks by itself if it grows this many times as fast as its peers: caches fill up unevenly", "factor", 0.01, 100.0
         ),
     ] = 2.0
     peers_sigmas: float = 5.0  # of the peers' scatter: the largest of 10,000 Gaussian values lies 3.7 sigma high
     forecast_windows: Annotated[
         float,
         Setting(
-            "of a job's growth: a line is not believed further ahead than so many times itself",
+            "a job's growth is extrapolated over at most this many of its own windows",
             "windows",
             0.0,
             1000000000.0,
         ),
     ] = 10.0
     quiet_seconds: Annotated[
-        float, Setting("without growth close an incident: six heartbeats of a node", "seconds", 0.0, WEEK_SECONDS)
+        float, Setting("time without growth after which an incident closes: six heartbeats of a node", "seconds", 0.0, WEEK_SECONDS)
     ] = 60.0
     store_seconds: float = 30.0  # between two updates of an incident that only grows
 
@@ -183,13 +184,13 @@ class DetectorPolicy:
     """Which detectors report (`scope.py`). One that is off goes on learning: switched on, it needs no warm-up."""
 
     slow_rank: Annotated[bool, Setting("ranks, nodes, replicas and stages whose own work is longer")] = True
-    slow_link: Annotated[bool, Setting("groups, cards and the network")] = True
+    slow_link: Annotated[bool, Setting("groups, network cards and the network")] = True
     fluctuation: Annotated[bool, Setting("the run against its own history")] = True
-    unsynchronised_gc: Annotated[bool, Setting("collections of garbage out of step")] = True
-    hang: Annotated[bool, Setting("no step is made any more")] = True
+    unsynchronised_gc: Annotated[bool, Setting("garbage collections that are not in the same steps on all ranks")] = True
+    hang: Annotated[bool, Setting("a run that makes no more steps")] = True
     crash: Annotated[bool, Setting("a rank that ended the run")] = True
     memory_growth: Annotated[bool, Setting("memory that grows with every step")] = True
-    imbalance: Annotated[bool, Setting("what legitimate differences cost, as a metric")] = True
+    imbalance: Annotated[bool, Setting("the cost of legitimate differences between ranks, as a metric")] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +199,7 @@ class ScopePolicy:
 
     runs: Annotated[
         tuple[str, ...],
-        Setting("shell patterns; the others are evaluated, but nothing of them is reported or exported"),
+        Setting("shell patterns of run names; other runs are evaluated, but nothing about them is reported or exported"),
     ] = ("*",)
-    domain_kinds: Annotated[tuple[str, ...], Setting("whose links are reported; a slow rank always is")] = DOMAIN_KINDS
+    domain_kinds: Annotated[tuple[str, ...], Setting("kinds of domains whose links are reported; slow ranks are "
+    "always reported")] = DOMAIN_KINDS

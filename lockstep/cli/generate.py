@@ -30,15 +30,15 @@ ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = {
     "exporter": ("Measured on the node", "Exported by each node's exporter."),
     "coordinator": (
-        "Judged over the cluster",
+        "Evaluated over the cluster",
         "Exported by the coordinator; their number does not grow with the ranks.",
     ),
     "both": (
         "The process itself",
         (
-            "Exported by each service of its own process, named as by every client library of Prometheus. What an "
-            "exporter starts to summarise traces is not part of it. To select exporters among other processes: "
-            "`and on (job, instance) lockstep_exporter_build_info`."
+            "Exported by each service about its own process, under the names that every Prometheus client library "
+            "uses. The processes in which an exporter summarises traces are not included. To select exporters among "
+            "other processes: `and on (job, instance) lockstep_exporter_build_info`."
         ),
     ),
 }
@@ -53,38 +53,40 @@ from the start.
 """
 
 _SERIES = """\
-What a scrape holds, counted from the lists above; a test counts it in a real one. What a node does not let be read, or
-a rank does not measure, has no series.
+The table counts the series of a scrape from the lists above; a test counts them in a real scrape. A value that a node
+does not let the exporter read, or that a rank does not measure, has no series.
 
-`metrics_level` of an exporter chooses among three levels. What the coordinator finds does not depend on it, for it
-has its records from the broker; every alert fires at every level.
+`metrics_level` of an exporter chooses among three levels. The coordinator's findings do not depend on it, because
+records reach it through the broker. Every alert fires at every level.
 
-- `minimal`: of each rank its steps and step time, and whether its agent is down; all else that alerts and recorded
-  series of a run read is one series for all ranks of a run on a node. Dashboards show runs, incidents and suspects; the
-  matrices by rank and host, most of Rank and parts of Self-monitoring are empty.
-- `default`: of each rank also where a step goes (phases and waits), its host and device, its last step, its memory and
-  its wait for a CPU. What is left to `full` by rank is one series a node as far as a rule or panel reads it.
-- `full`: all of it by rank. For clusters of some hundred ranks, or for some nodes while one looks for something.
+- `minimal`: for each rank its steps and step time, and whether its agent is down. Everything else that alerts and
+  recorded series of a run read is one series for all ranks of a run on a node. Dashboards show runs, incidents and
+  suspects; the matrices by rank and host, most of Rank and parts of Self-monitoring are empty.
+- `default`: for each rank also where a step goes (phases and waits), its host and device, its last step, its memory and
+  its wait for a CPU. What only `full` has by rank is one series a node, if a rule or panel reads it.
+- `full`: everything by rank. For clusters of some hundred ranks, or for some nodes during an investigation.
 """
 
 _MISSED = """\
-What each level leaves out, and the panels and runbooks that ask for it: "sum of a node" is one series, without the
-label rank, for all ranks that the run ever had on the node. A panel without data names the level that it needs. To have
-one family by rank and not the others, choose the higher level and drop the others by `metric_relabel_configs`.
+This table lists what each level leaves out, and the panels and runbooks that read it. "sum of a node" is one series,
+without the label rank, for all ranks that the run ever had on the node. A panel without data names the level that it
+needs. To keep one family by rank without the others, choose the higher level and drop the others with
+`metric_relabel_configs`.
 """
 
 _HISTOGRAMS = """\
-Both histograms are classic ones of {buckets} buckets. Prometheus 3 with native histograms can store each as one series
-with the same buckets (`convert_classic_histograms_to_nhcb` of a scrape configuration, `convertClassicHistogramsToNHCB`
-of a PodMonitor or ServiceMonitor); it was not tried here. The dashboards read series that end in `_bucket`: keep these
-as well by `always_scrape_classic_histograms` (`scrapeClassicHistograms`), or their heat maps have no data.
+Both histograms are classic histograms of {buckets} buckets. Prometheus 3 with native histograms can store each as one
+series with the same buckets (`convert_classic_histograms_to_nhcb` of a scrape configuration,
+`convertClassicHistogramsToNHCB` of a PodMonitor or ServiceMonitor); this is not tested. The dashboards read series that
+end in `_bucket`: keep these too with `always_scrape_classic_histograms` (`scrapeClassicHistograms`), or the heat maps
+have no data.
 """
 
 
 _ALERT_TABLE = """\
 `lockstep export alerts` prints the same table for a site, with its policy file, `--set` and addresses. Thresholds are
-fields of `alerts/policy.py`; receivers are those of [the example](../alerts/alertmanager.example.yml), of which null
-notifies no one. A link to `/incidents/ID` leads to `/runs/RUN` where no incident is open.
+fields of `alerts/policy.py`. Receivers are those of [the example](../alerts/alertmanager.example.yml), where `null`
+notifies no one. A link to `/incidents/ID` leads to `/runs/RUN` if no incident is open.
 """
 
 

@@ -42,7 +42,7 @@ def _form(metric: Metric, level: Level) -> str:
     forms: dict[Form, str] = {
         "whole": "yes",
         "absent": "-",
-        "node": {"sum": "sum of a node", "min": "least of a node", "max": "greatest of a node"}.get(metric.below, ""),
+        "node": {"sum": "sum of a node", "min": "minimum of a node", "max": "maximum of a node"}.get(metric.below, ""),
         "zeros": "where it is 0",
     }
     return forms[metric.form(level)]

@@ -165,7 +165,7 @@ async def request_json(client: "aiohttp.ClientSession", method: str, path: str, 
     async with client.request(method, path, json=body) as response:
         answer: dict[str, Any] = await response.json()
         if not response.ok:
-            raise LocalError(f"{method} {path}: {answer.get('error', response.reason)}")
+            raise LocalError(f"coordinator at {response.url.origin()}: {answer.get('error', response.reason)}")
         return answer
 
 

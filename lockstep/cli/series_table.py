@@ -138,7 +138,7 @@ def _exporter_rows() -> Iterator[tuple[str, ...]]:
     yield _row("exporter: each run on the node", scope("run"))
     yield _row("exporter: each run on the node and kind of domain, all its ranks together", scope("run_kind"))
     yield _row("exporter: itself and its node", scope("service"))
-    yield _row("exporter: neighbours and NCCL Inspector, where they are configured and used", scope("optional"))
+    yield _row("exporter: neighbours and NCCL Inspector, if configured and used", scope("optional"))
     yield _row(f"**a node with {_RANKS} ranks of one run, data parallel**", node(1))
     yield _row(f"**the same, all {all_kinds} kinds of domains**", node(all_kinds))
     yield _row(f"{RANKS_PER_NODE_MAX} ranks of {RUNS_PER_NODE_MAX} runs together, all kinds", worst)

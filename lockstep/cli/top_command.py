@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 10.0  # of one request
 _ANSWER_MAX_BYTES = 16 << 20  # the list of 10,000 runs is 8 MB
+_REFUSAL_MAX = 500  # characters
 _INTERVALS_S = (0.2, 3600.0)
 _PLAIN_WIDTH = 200  # of a file, where there is no terminal
 _UP, _DOWN, _QUIT = b"\x1b[A", b"\x1b[B", b"q"
@@ -32,8 +33,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "top",
         help="watch the runs of a coordinator in the terminal",
         description="Shows the runs of a coordinator and, for the selected run, the slowest ranks and the open "
-        "incidents. The keys up and down select a run, q quits. Without a terminal it prints plain text. Exits with 2 "
-        "if it cannot reach the coordinator at the start; a coordinator that goes away later is tried again.",
+        "incidents. The keys up and down select a run, q quits. Without a terminal it prints plain text. The exit status "
+        "is 2 if the coordinator cannot be reached or does not know the run. A coordinator that goes away later is "
+        "tried again.",
     )
     parser.add_argument("--coordinator", default=DEFAULT_URL, metavar="URL", help=f"default: {DEFAULT_URL}")
     parser.add_argument("--run", default="", metavar="NAME", help="the run shown in detail (default: the first)")
@@ -51,7 +53,7 @@ def execute(arguments: argparse.Namespace) -> int:
     Raises
     ------
     LockstepError
-        An argument is wrong; the coordinator cannot be reached at the start; with `--once`, it has no such run.
+        An argument is wrong; the coordinator cannot be reached, or has no such run, at the start.
     """
     url = arguments.coordinator.rstrip("/")
     check_url(url)
@@ -68,7 +70,7 @@ def execute(arguments: argparse.Namespace) -> int:
 class Watch:
     """What is known of a coordinator; `look` asks it again. `chosen` is the run shown in detail.
 
-    `was_reached` is whether it has ever listed its runs.
+    `was_read` is whether there has ever been an answer to show.
     """
 
     def __init__(self, url: str, token: str, run: str) -> None:
@@ -76,7 +78,7 @@ class Watch:
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.chosen = run
         self._is_given = bool(run)
-        self.was_reached = False
+        self.was_read = False
         self.view = TopView(url=url, chosen=run)
 
     async def look(self, client: "aiohttp.ClientSession") -> None:
@@ -91,7 +93,6 @@ class Watch:
 
         try:
             runs = ordered((await _get(client, "/api/v1/runs"))["runs"])
-            self.was_reached = True
             if not self._is_given and self.chosen not in [run["run"] for run in runs]:
                 self.chosen = runs[0]["run"] if runs else ""
             slowest: list[dict[str, Any]] = []
@@ -106,6 +107,7 @@ class Watch:
         except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
             raise LocalError(f"coordinator at {self.url}: got an answer of another form: {error!r}") from error
         self.view = view
+        self.was_read = True
 
     def trouble(self, what: str, interval_s: float) -> None:
         """Keep what is known, and note why it is not fresh and when it is asked again."""
@@ -135,7 +137,8 @@ async def _get(client: "aiohttp.ClientSession", path: str) -> dict[str, Any]:
             body += await response.content.read(_ANSWER_MAX_BYTES - len(body))
         answer: dict[str, Any] = json.loads(body)
         if not response.ok:
-            raise LocalError(f"GET {path}: {str(answer.get('error', response.reason))[:300]}")
+            refusal = str(answer.get("error", response.reason))[:_REFUSAL_MAX]
+            raise LocalError(f"coordinator at {response.url.origin()}: {refusal}")
         return answer
 
 
@@ -192,7 +195,7 @@ async def _look(watch: Watch, client: "aiohttp.ClientSession", stop: asyncio.Eve
     Raises
     ------
     LocalError
-        The coordinator cannot be used, and never could: a wrong address does not become right by waiting.
+        There never was an answer to show: a wrong address or name does not become right by waiting.
     """
     looking, stopping = asyncio.ensure_future(watch.look(client)), asyncio.ensure_future(stop.wait())
     await asyncio.wait((looking, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -202,7 +205,7 @@ async def _look(watch: Watch, client: "aiohttp.ClientSession", stop: asyncio.Eve
     try:
         await looking
     except LocalError as error:
-        if not watch.was_reached:
+        if not watch.was_read:
             raise
         watch.trouble(str(error), interval_s)
     except asyncio.CancelledError:

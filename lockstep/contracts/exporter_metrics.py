@@ -9,7 +9,7 @@ OWN: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_node_cpu_pressure_seconds_total",
         "counter",
-        "Time in which some task of the node was ready to run and waited for a CPU.",
+        "Time during which some task of the node was ready to run and waited for a CPU.",
         level="default",
     ),
     exporter_metric(
@@ -18,14 +18,14 @@ OWN: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_exporter_host_watch_time_seconds_total",
         "counter",
-        "CPU time that watching the host took.",
+        "CPU time that the exporter spent on watching the host.",
         level="default",
     ),
     exporter_metric(
         "lockstep_exporter_training_delay_seconds_total",
         "counter",
-        "Time that a training thread may have waited for a CPU because the exporter or what it started had one: what "
-        "they worked on its cores, at most as long as it waited, of the rank of the node for which that is most.",
+        "Time that a training thread may have waited for a CPU that the exporter or its child processes used: their "
+        "CPU time on the rank's cores, at most the time the rank waited; of the node's rank with the largest value.",
     ),
     exporter_metric(
         "lockstep_exporter_records_lost_total",
@@ -38,8 +38,8 @@ OWN: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_exporter_blocks_lost_total",
         "counter",
-        "Blocks of marks lost: overwritten in the ring before they were read (lapped), or damaged in it (torn). Steps "
-        "that lie in them as a whole are records lost.",
+        "Blocks of marks lost: overwritten in the ring before they were read (lapped), or damaged in it (torn). "
+        "Steps that lie entirely in lost blocks also count as records lost.",
         "reason",
         values=LOSS_REASONS,
         level="full",
@@ -47,7 +47,7 @@ OWN: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_exporter_steps_incomplete_total",
         "counter",
-        "Steps of which only beginning and end are known, because some of their marks were lost or malformed.",
+        "Steps of which only the beginning and end are known, because some of their marks were lost or malformed.",
         level="default",
     ),
     exporter_metric(
@@ -56,13 +56,13 @@ OWN: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_exporter_unnumbered_ranks",
         "gauge",
-        "Ranks without records, because marks were lost and the number of their running step is not known.",
+        "Ranks without records, because marks were lost and the number of their present step is unknown.",
         level="default",
     ),
     exporter_metric(
         "lockstep_exporter_inputs_rejected_total",
         "counter",
-        "Inputs refused because they were malformed, out of date, or another user's than they should be.",
+        "Inputs refused because they were malformed, out of date, or owned by the wrong user.",
         "input",
         values=("run", "ring", "mark", "message", "acknowledgement", "request", "answer", "trace", "inspector"),
         level="default",
@@ -70,8 +70,8 @@ OWN: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_exporter_inputs_dropped_total",
         "counter",
-        "Inputs and changed files dropped at the failure boundary, so that nothing else was: refused for what they "
-        "hold, failed by a bug of the exporter, or in quarantine after several failures in a row.",
+        "Inputs and changed files dropped one by one, so that nothing else is lost: refused for their content, "
+        "failed by a bug of the exporter, or in quarantine after several failures in a row.",
         "outcome",
         values=("refused", "failed", "quarantined"),
         level="default",
@@ -85,13 +85,14 @@ OWN: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_exporter_ranks_omitted",
         "gauge",
-        "Ranks found on this node beyond the limits, not exported.",
+        "Ranks of this node beyond the limits, which are not exported.",
         level="default",
     ),
     exporter_metric(
         "lockstep_exporter_http_refusals_total",
         "counter",
-        "HTTP requests refused for who asks, by status: a wrong password (401), a certificate of another name (403).",
+        "HTTP requests refused for missing rights, by status: a wrong password (401), a certificate of another name "
+        "(403).",
         "code",
         values=HTTP_REFUSALS,
         level="default",
@@ -100,9 +101,9 @@ OWN: tuple[Metric, ...] = (
         "lockstep_exporter_unwatched_processes",
         "gauge",
         "Processes of this node that train and are not watched: no usable rank or run name (identity), a shared "
-        "directory of another user (refused), no space or rights for a ring (ring), a torch that the hooks do not fit "
-        "(hooks: whatever imports it counts), a failure of the agent (failure), or backwards for five minutes that no "
-        "optimizer's step follows (steps). Each prints why to its stderr.",
+        "directory of another user (refused), no space or rights for a ring (ring), a torch version that the hooks "
+        "do not fit (hooks; every process that imports it counts), a failure of the agent (failure), or backwards "
+        "for five minutes that no optimizer's step follows (steps). Each prints why to its stderr.",
         "reason",
         values=UNWATCHED_REASONS,
         level="default",
@@ -110,15 +111,16 @@ OWN: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_exporter_root_on_disk",
         "gauge",
-        "1 where the shared directory lies on the file system of a disk or network, 0 where in memory: what ranks mark "
-        "is written back from there, and a rank waits for a slow disk. Missing where that cannot be read.",
+        "1 if the shared directory lies on a disk or network file system, 0 if it lies in memory. A rank can wait "
+        "for a slow disk when the kernel writes its marks back. Absent if the exporter cannot read the kind of the "
+        "file system.",
         level="full",
     ),
     exporter_metric(
         "lockstep_exporter_neighbour_readings_total",
         "counter",
-        "Readings of other exporters' pages on this node, for evidence: answered, or why a page could not be used, or "
-        "not all of it; 0 where none is configured.",
+        "Readings of other exporters' pages on this node, for evidence, by outcome: answered, or why all or part of "
+        "a page could not be used; 0 if none is configured.",
         "outcome",
         values=NEIGHBOUR_OUTCOMES,
         level="default",
@@ -159,12 +161,13 @@ OWN: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_exporter_spool_fill_ratio",
         "gauge",
-        "Those bytes as a share of spool_max_bytes; near 1 the oldest messages are dropped.",
+        "These bytes as a share of spool_max_bytes; at 1 the exporter drops the oldest messages.",
     ),
     exporter_metric(
         "lockstep_exporter_coordinators",
         "gauge",
-        "Coordinators for which the spool is kept: those that acknowledged within coordinator_forget_seconds.",
+        "Coordinators for which the exporter keeps its spool: those that acknowledged within "
+        "coordinator_forget_seconds.",
         level="default",
     ),
     exporter_metric(

@@ -27,18 +27,18 @@ INSPECTED: tuple[Metric, ...] = (
     _of_operation(
         "operation_time_seconds_total",
         "counter",
-        "Time of their kernels on the device, by the device's clock; a rank that arrives early waits within it.",
+        "Time of these operations' kernels, by the device's clock; it includes the wait of a rank that arrives early.",
         "default",
     ),
     _of_operation(
         "operation_bytes_total",
         "counter",
-        "Bytes of their messages; over the time it is the algorithmic bandwidth.",
+        "Bytes of these operations' messages; divided by the time, the algorithmic bandwidth.",
     ),
     _of_operation(
         "operation_bus_bytes_total",
         "counter",
-        "Bytes that they moved over the slowest link; over the time it is the bus bandwidth.",
+        "Bytes that these operations moved over the slowest link; divided by the time, the bus bandwidth.",
         "default",
     ),
     _of_operation(
@@ -50,14 +50,14 @@ INSPECTED: tuple[Metric, ...] = (
     _of_operation(
         "last_arrival_wait_seconds_total",
         "counter",
-        "Time that the median of the others waited for this rank in them.",
+        "Time that the median of the other ranks waited for this rank in those collectives.",
         "default",
     ),
     Metric(
         name="lockstep_exporter_inspector_lines_total",
         type="counter",
-        help="Lines of NCCL Inspectors: counted for a rank (read), no such line (malformed), of a process that is no "
-        "rank of a run on this node (foreign).",
+        help="Lines of NCCL Inspectors: counted for a rank (read), not a line of an Inspector (malformed), of a "
+        "process that is not a rank of a run on this node (foreign).",
         source="exporter",
         level="default",
         is_optional=True,
@@ -67,7 +67,7 @@ INSPECTED: tuple[Metric, ...] = (
     Metric(
         name="lockstep_exporter_inspector_dropped_bytes_total",
         type="counter",
-        help="Bytes of NCCL Inspectors that were given up unread: more than the exporter reads in time.",
+        help="Bytes of NCCL Inspectors dropped unread, because they came faster than the exporter reads.",
         source="exporter",
         level="default",
         is_optional=True,
@@ -75,7 +75,7 @@ INSPECTED: tuple[Metric, ...] = (
     Metric(
         name="lockstep_exporter_inspector_lost_operations_total",
         type="counter",
-        help="Operations that the plugins report to have lost before they wrote them.",
+        help="Operations that the plugins reported as lost before they were written.",
         source="exporter",
         level="default",
         is_optional=True,

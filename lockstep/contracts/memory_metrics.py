@@ -11,9 +11,10 @@ MEMORY: tuple[Metric, ...] = (
     Metric(
         name="lockstep_memory_bytes",
         type="gauge",
-        help="Memory of a rank: resident memory of its process (host) and of the processes it started (workers), both "
-        "without pages of files and shared memory; of its device, by the framework's counters, what the allocator has "
-        "reserved (device), what tensors hold of it (device_allocated), and held at most (device_peak).",
+        help="Memory of a rank: resident memory of its process (host) and of the processes it started (workers), "
+        "both without pages of files and shared memory; on its device, by the framework's counters, the memory that "
+        "the allocator has reserved (device), that tensors hold (device_allocated), and that they have held at most "
+        "(device_peak).",
         source="exporter",
         labels=("run", "rank", "kind"),
         values=MEMORY_KINDS,
@@ -23,8 +24,8 @@ MEMORY: tuple[Metric, ...] = (
     Metric(
         name="lockstep_memory_limit_bytes",
         type="gauge",
-        help="Limit of the control group of a rank's process that leaves the least, or memory of the host where that "
-        "leaves less.",
+        help="Memory limit of a rank's process: that of the control group that leaves the least, or the host's "
+        "memory if it leaves less.",
         source="exporter",
         labels=("run", "rank"),
         level="full",
@@ -34,7 +35,7 @@ MEMORY: tuple[Metric, ...] = (
     Metric(
         name="lockstep_memory_available_bytes",
         type="gauge",
-        help="What may still be allocated below that limit: pages of files that no one uses count as free.",
+        help="Memory that the process can still allocate below that limit; unused pages of files count as free.",
         source="exporter",
         labels=("run", "rank"),
         level="full",
@@ -44,7 +45,8 @@ MEMORY: tuple[Metric, ...] = (
     Metric(
         name="lockstep_memory_growth_bytes_per_step",
         type="gauge",
-        help="Robust slope of a part of a rank's memory that grows steadily with the steps; absent while it does not.",
+        help="Robust slope of a part of a rank's memory that grows steadily with the steps; absent without steady "
+        "growth.",
         source="exporter",
         labels=("run", "rank", "part"),
         values=MEMORY_PARTS,

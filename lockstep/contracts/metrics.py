@@ -96,7 +96,7 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_run_ranks_blind",
         "gauge",
-        "Ranks whose waits are not measured, so that their own work is unknown: they are not judged.",
+        "Ranks whose waits are not measured, so that their own work is unknown; they are not evaluated.",
         "run",
     ),
     _coordinator(
@@ -113,7 +113,7 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_run_recent_step_duration_seconds",
         "gauge",
-        "Median duration of the last steps, checkpoints and profiled steps left out.",
+        "Median duration of the last steps, without checkpoints and profiled steps.",
         "run",
     ),
     _coordinator(
@@ -125,8 +125,8 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_run_earlier_step_duration_seconds",
         "gauge",
-        "Step duration of earlier attempts with the same work per step: of the run's name, else of its workload under "
-        "other names; absent without one.",
+        "Step duration of earlier attempts with the same work per step: those of the same name, else those of the "
+        "same workload under another name; absent without any.",
         "run",
         "match",
         values=EARLIER_MATCHES,
@@ -140,7 +140,7 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_run_expected_step_error_ratio",
         "gauge",
-        "Error of that prediction: nine of ten healthy steps outside the fit lie within it.",
+        "Error band of that prediction: nine of ten healthy steps that were held out of the fit lie within it.",
         "run",
     ),
     _coordinator(
@@ -154,7 +154,7 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_run_fluctuating",
         "gauge",
-        "1 while steps are longer than the run's own history explains.",
+        "1 while steps take longer than the run's own history explains.",
         "run",
     ),
     _coordinator("lockstep_run_slow_ranks", "gauge", "Ranks that hold their communication domains back.", "run"),
@@ -167,7 +167,7 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_run_imbalance_ratio",
         "gauge",
-        "Share of a step that legitimate differences between ranks cost; information, no fault.",
+        "Share of a step that legitimate differences between ranks cost; informational, not a fault.",
         "run",
         "imbalance",
         values=IMBALANCES,
@@ -175,7 +175,7 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_run_mirrored_alarms_total",
         "counter",
-        "Alarms of the same test for units that are too fast: an estimate of the false alarms that noise causes.",
+        "Alarms of the same test for units that are unusually fast: an estimate of the false alarms that noise causes.",
         "run",
         "unit",
         values=MIRRORED_UNITS,
@@ -199,7 +199,8 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_suspect_slowdown_ratio",
         "gauge",
-        "Own work of a rank of an open incident over that of its peers, minus 1; the last measured while it recovers.",
+        "Own work of a rank of an open incident over that of its peers, minus 1; while it recovers, the last "
+        "measured value.",
         "run",
         "rank",
         "hostname",
@@ -209,7 +210,7 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_incident_info",
         "gauge",
-        "What is known of an open incident; always 1. Root cause and function are empty until a profile or stacks name "
+        "Facts about an open incident; always 1. Root cause and function are empty until a capture or stacks name "
         "them.",
         "run",
         "incident",
@@ -222,7 +223,7 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_incident_predicted_gain_ratio",
         "gauge",
-        "Share of the step that the repair of an open incident would give back: by the run's model where there is one, "
+        "Share of the step that repairing an open incident would give back: by the run's model if there is one, "
         "else by the step records or the best advice.",
         "run",
         "incident",
@@ -230,7 +231,8 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_incident_silence_seconds",
         "gauge",
-        "Time since the last step of a run that hangs, by rank that has not arrived; no rank where none is known.",
+        "Time since the last step of a run that hangs, by rank that has not arrived; the rank is empty if none is "
+        "known.",
         "run",
         "incident",
         "rank",
@@ -239,8 +241,8 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_incident_evidence_info",
         "gauge",
-        "A cause that the series of other exporters show for the machines of an open incident and not for their peers; "
-        "always 1.",
+        "A cause that the series of other exporters show for the machines of an open incident but not for their "
+        "peers; always 1.",
         "run",
         "incident",
         "machine_cause",
@@ -248,8 +250,8 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_run_memory_remaining_seconds",
         "gauge",
-        "Forecast time until memory that grows steadily reaches its limit, of the rank that reaches it first; absent "
-        "while no such growth is known.",
+        "Forecast time until steadily growing memory reaches its limit, of the rank that reaches it first; absent "
+        "without such growth.",
         "run",
     ),
     _coordinator(
@@ -300,26 +302,26 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_coordinator_frames_total",
         "counter",
-        "Messages of nodes' streams: taken, delivered twice, behind a gap or ahead of what the run can hold (both come "
-        "again), or of no known stream.",
+        "Messages of nodes' streams: taken, delivered twice, behind a gap or ahead of what the run can hold (both "
+        "are sent again), or of no known stream.",
         "verdict",
         values=FRAME_VERDICTS,
     ),
     _coordinator(
         "lockstep_coordinator_unsettled_frames",
         "gauge",
-        "Messages that were taken and hold records that wait for other ranks; nodes keep them until they are judged.",
+        "Messages taken whose records wait for other ranks; nodes keep them until their records are evaluated.",
     ),
     _coordinator(
         "lockstep_coordinator_inputs_dropped_total",
         "counter",
-        "Messages, steps, diagnoses, models, events of the page and changed files dropped at the failure boundary, so "
-        "that no other run was: refused for what they hold, failed by a bug of the coordinator, or in quarantine after "
-        "several failures in a row.",
+        "Messages, steps, diagnoses, models, events of the page and changed files dropped one by one, so that no "
+        "other run is affected: refused for their content, failed by a bug of the coordinator, or in quarantine "
+        "after several failures in a row.",
         "outcome",
         values=("refused", "failed", "quarantined"),
     ),
-    _coordinator("lockstep_coordinator_leader", "gauge", "1 while this coordinator orders the captures of its pair."),
+    _coordinator("lockstep_coordinator_leader", "gauge", "1 while this coordinator requests the captures of its pair."),
     _coordinator("lockstep_coordinator_peers", "gauge", "Other coordinators that are alive on the same broker."),
     _coordinator(
         "lockstep_coordinator_records_recorded_total",
@@ -339,24 +341,24 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_coordinator_evidence_queries_total",
         "counter",
-        "Queries for evidence by outcome: answered with series or without (empty), or without a usable answer; none "
-        "without a configured source.",
+        "Queries for evidence by outcome: answered with series or without (empty), or why there was no usable "
+        "answer; 0 without a configured source.",
         "outcome",
         values=EVIDENCE_OUTCOMES,
     ),
     _coordinator(
         "lockstep_coordinator_evidence_series_refused_total",
         "counter",
-        "Series of other exporters that were joined to no machine: contradicted by another (ambiguous), of none of the "
-        "machines that were asked for (foreign), or without a finite number (invalid).",
+        "Series of other exporters that match no machine: contradicted by another series (ambiguous), of a machine "
+        "that the query did not ask for (foreign), or without a finite number (invalid).",
         "reason",
         values=EVIDENCE_REFUSALS,
     ),
     _coordinator(
         "lockstep_coordinator_notifications_total",
         "counter",
-        "Notifications of incidents by outcome: accepted by the receiver (sent), refused by it or given up (failed), "
-        "pushed out of a full queue (dropped); 0 without a configured receiver.",
+        "Notifications of incidents by outcome: accepted by the receiver (sent), refused by it or given up "
+        "(failed), dropped from a full queue (dropped); 0 without a configured receiver.",
         "target",
         "outcome",
         values=NOTIFICATION_OUTCOMES,
@@ -372,10 +374,10 @@ _JUDGED: tuple[Metric, ...] = (
     ),
     _coordinator("lockstep_coordinator_mqtt_connected", "gauge", "1 while connected to the broker."),
     _coordinator("lockstep_coordinator_nodes_alive", "gauge", "Exporters with a live heartbeat."),
-    _coordinator("lockstep_coordinator_detections_total", "counter", "Steps judged."),
-    _coordinator("lockstep_coordinator_detection_time_seconds_total", "counter", "Time spent on judging steps."),
+    _coordinator("lockstep_coordinator_detections_total", "counter", "Steps evaluated."),
+    _coordinator("lockstep_coordinator_detection_time_seconds_total", "counter", "Time spent on evaluating steps."),
     _coordinator(
-        "lockstep_coordinator_last_detection_timestamp_seconds", "gauge", "Unix time of the last judged step."
+        "lockstep_coordinator_last_detection_timestamp_seconds", "gauge", "Unix time of the last evaluated step."
     ),
     _coordinator(
         "lockstep_coordinator_policy_changes_total",

@@ -16,7 +16,7 @@ MEASURED: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_steps_flagged_total",
         "counter",
-        "Steps of this node's ranks that were more than a training step.",
+        "Steps of this node's ranks that are not plain training steps, by reason.",
         "run",
         "flag",
         values=FLAGS,
@@ -24,7 +24,7 @@ MEASURED: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_phase_time_seconds_total",
         "counter",
-        "Own work of the training thread by phase; with the collective waits it sums to the step time.",
+        "Time that the training thread worked, by phase; phases and collective waits sum to the step time.",
         "run",
         "rank",
         "phase",
@@ -35,7 +35,7 @@ MEASURED: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_compute_time_seconds_total",
         "counter",
-        "What compute consists of, without waits and collections: forward, backward and optimizer sum to it.",
+        "Compute time by part, without waits and garbage collections; the parts sum to compute.",
         "run",
         "rank",
         "phase",
@@ -58,8 +58,8 @@ MEASURED: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_collective_time_seconds_total",
         "counter",
-        "Time with a collective of this kind in flight; what of it is no wait was hidden behind work. With the NCCL "
-        "Inspector that of asynchronous ones on a device too, where the level has it by rank.",
+        "Time with a collective of this kind in flight; the part that is no wait was hidden behind work. With the "
+        "NCCL Inspector it includes asynchronous collectives on a device, at levels that export it by rank.",
         "run",
         "rank",
         "domain_kind",
@@ -81,7 +81,7 @@ MEASURED: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_collective_bus_bytes_total",
         "counter",
-        "Bytes that a ring algorithm moves over the slowest link for them, whatever the group's size.",
+        "Bytes that a ring algorithm moves over the slowest link for these collectives, whatever the group's size.",
         "run",
         "rank",
         "domain_kind",
@@ -112,7 +112,7 @@ MEASURED: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_gc_full_collections_total",
         "counter",
-        "Garbage collections of the oldest generation, the long ones.",
+        "Garbage collections of the oldest generation, which take longest.",
         "run",
         "rank",
         level="full",
@@ -122,7 +122,7 @@ MEASURED: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_recompilations_total",
         "counter",
-        "Graphs compiled by torch.compile, the first ones included.",
+        "Graphs compiled by torch.compile, including the first ones.",
         "run",
         "rank",
         level="full",
@@ -137,7 +137,7 @@ MEASURED: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_model_flops_total",
         "counter",
-        "Floating-point operations that the model needed for this rank's steps, without recomputation.",
+        "Floating-point operations that the model needed in this rank's steps, without recomputation.",
         "run",
         "rank",
         level="full",
@@ -146,7 +146,7 @@ MEASURED: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_rank_peak_flops_per_second",
         "gauge",
-        "Dense peak of the rank's device in the format it computes in; absent where it is not known.",
+        "Dense peak of the rank's device in its number format; absent if it is unknown.",
         "run",
         "rank",
         level="full",
@@ -154,8 +154,8 @@ MEASURED: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_peak_flops_total",
         "counter",
-        "Floating-point operations that the rank's device could have done, dense and in the format it computes in, in "
-        "steps whose model FLOPs are known; absent where the peak of the device is not known.",
+        "Floating-point operations that the rank's device could have executed, dense and in its number format, "
+        "during steps whose model FLOPs are known; absent if the peak of the device is unknown.",
         "run",
         "rank",
         level="full",
@@ -182,8 +182,8 @@ MEASURED: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_host_lead_seconds_total",
         "counter",
-        "Least time by which the host was ahead of the device, summed over steps: near 0 a step, the device waits for "
-        "launches.",
+        "Smallest lead of the host over the device in each step, summed over steps; if it is near 0 per step, the "
+        "device waits for launches.",
         "run",
         "rank",
         level="full",
@@ -200,7 +200,8 @@ MEASURED: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_agent_time_seconds_total",
         "counter",
-        "Time the agent took from the training thread: CPU time at step ends, wall time at collectives and batches.",
+        "Estimated time that the agent took from the training thread: a fixed cost for each mark and collective, "
+        "plus the measured time of captures.",
         "run",
         "rank",
         level="full",
@@ -221,8 +222,9 @@ MEASURED: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_rank_info",
         "gauge",
-        "Where a rank runs and what it computes on; always 1. The number format is empty until a matrix product was "
-        "seen. The UUID is the one that DCGM exporter has as UUID, empty where the framework does not report it.",
+        "Where a rank runs and what it computes on; always 1. The number format is empty until the rank has "
+        "computed a matrix product. The UUID is that of DCGM exporter's label UUID, empty if the framework does not "
+        "report it.",
         "run",
         "rank",
         "local_rank",
@@ -235,7 +237,7 @@ MEASURED: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_rank_agent_info",
         "gauge",
-        "What the agent of a rank writes its marks with, and observes collectives with: C or C++, or Python; always 1.",
+        "Whether the agent of a rank writes its marks and observes collectives in C or C++, or in Python; always 1.",
         "run",
         "rank",
         "mark_writer",
@@ -245,7 +247,7 @@ MEASURED: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_agent_up",
         "gauge",
-        "1 while the agent of a rank works, 0 after it took itself out.",
+        "1 while the agent of a rank works, 0 after it has switched itself off.",
         "run",
         "rank",
         level="default",
@@ -254,7 +256,8 @@ MEASURED: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_agent_failures_total",
         "counter",
-        "Failures of a rank's agent: of its hooks, the first of which ends it, and of its ring, which it writes again.",
+        "Failures of a rank's agent: in its hooks, where the first one switches it off, and of its ring, which it "
+        "writes again.",
         "run",
         "rank",
         level="full",
@@ -271,7 +274,7 @@ MEASURED: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_cpu_throttled_time_seconds_total",
         "counter",
-        "Time for which a control group of the rank's process was throttled.",
+        "Time during which a control group of the rank's process was throttled.",
         "run",
         "rank",
         level="full",
@@ -287,7 +290,7 @@ MEASURED: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_other_cpu_time_seconds_total",
         "counter",
-        "CPU time on the rank's cores that is none of its run's.",
+        "CPU time on the rank's cores that other processes than its run's used.",
         "run",
         "rank",
         level="full",

@@ -15,7 +15,7 @@ import pytest
 
 from coordinator.decide.incidents import to_json
 from lockstep.cli.main import main
-from lockstep.cli.top_command import Watch, _client, plain
+from lockstep.cli.top_command import Watch, _client, _watch, plain
 from lockstep.cli.top_view import RUNS_MAX, TopView, format_seconds, lines, ordered
 from lockstep.contracts.errors import LocalError
 from tests.coordinator.conftest import announce
@@ -66,7 +66,7 @@ async def test_a_run_by_name_and_one_that_is_not_there(site, capsys):
     assert await asyncio.to_thread(main, ["top", "--once", "--coordinator", site.url, "--run", "young"]) == 0
     assert "no undisturbed step yet" in capsys.readouterr().out
     for arguments, words in (
-        (["--coordinator", site.url, "--run", "nobody"], "'nobody'"),
+        (["--coordinator", site.url, "--run", "jobs"], "run: got 'jobs', expected one of 'job', 'young'"),
         (["--coordinator", "http://127.0.0.1:9"], "coordinator at http://127.0.0.1:9: no coordinator is running there"),
         (["--coordinator", "ftp://x"], "--coordinator: got 'ftp://x'"),
         (["--coordinator", "http://["], "--coordinator: got 'http://['"),
@@ -99,6 +99,13 @@ def test_a_coordinator_that_was_never_there_ends_the_command(capsys):
         "",
         "lockstep: coordinator at http://127.0.0.1:9: no coordinator is running there; use --coordinator URL\n",
     )
+
+
+async def test_a_misspelt_run_ends_the_command(site):
+    """One line with the known runs, not a screen that tries for ever."""
+    with pytest.raises(LocalError) as error:
+        await asyncio.wait_for(_watch(Watch(site.url, "", "jobs"), 0.2, is_terminal=False), 10)
+    assert str(error.value) == f"coordinator at {site.url}: run: got 'jobs', expected one of 'job', 'young'"
 
 
 async def test_up_and_down_choose_the_run(site):

@@ -9,8 +9,9 @@ from coordinator.settings.config import CoordinatorConfig
 from coordinator.settings.policy import Policy
 from coordinator.store import Store
 from lockstep.contracts.errors import ConfigError
+from tests.coordinator.conftest import announce
 from tests.coordinator.scenarios import Scenario, generate
-from tests.coordinator.test_runs import names, play
+from tests.coordinator.test_runs import NOW, names, play
 from tests.coordinator.web import FAULTY, Site, ask, get
 from tests.support.policy_file import policy_file
 
@@ -160,6 +161,19 @@ async def test_an_unknown_run_is_named(site):
     status, answer = await ask(site, "PATCH", "/api/v1/runs/nobody/policy", {})
     assert (status, "'nobody'" in answer["error"]) == (404, True)
     await get(site, "/api/v1/runs/nobody/policy", 404)
+
+
+async def test_the_error_of_an_unknown_run_lists_the_most_alike(site):
+    """A few of the known names, those that begin alike first; or that there is none yet."""
+    site.runs.forget("job")
+    answer = await get(site, "/api/v1/runs/job/policy", 404)
+    assert answer["error"] == "run: got 'job', but no run has reported yet"
+    for name in ("a", "b", "c", "d", "job-1", "job-2"):
+        site.runs.take(announce(0, run=name), NOW)
+    answer = await get(site, "/api/v1/runs/job/policy", 404)
+    assert answer["error"] == (
+        "run: got 'job', expected one of 'job-1', 'job-2', 'a', 'b', 'c' or 1 more of /api/v1/runs"
+    )
 
 
 async def test_a_change_is_logged_and_counted(site, caplog):
