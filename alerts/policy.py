@@ -117,6 +117,8 @@ class AlertPolicy:
     """A rank that restarts gets a new agent."""
 
     exporter_down_for_seconds: Seconds = 300
+    """A ticket: batches wait in the spool, and an exporter that restarts is back within seconds."""
+
     exporter_absent_for_seconds: Seconds = 600
     """Without any target, someone is changing the scrape configuration; give them time to finish."""
 
@@ -127,9 +129,10 @@ class AlertPolicy:
     """After half an hour a coordinator does not come back by itself, and meanwhile faults cost devices unseen."""
 
     stale_age_seconds: Seconds = 300
-    """Three of the slowest published steps; a coordinator judges each."""
+    """Three of the slowest published steps; a coordinator evaluates each."""
 
     stale_for_seconds: Seconds = 300
+    """A coordinator that restarts first reads the batches that waited for it."""
 
     unwatched_for_seconds: Seconds = 600
     """A run that has just begun is unknown to the coordinator until each rank has been announced and has stepped."""

@@ -150,7 +150,7 @@ def known_run(request: web.Request) -> "Run":
 
 def _expected_run(name: str, known: Iterable[str]) -> str:
     """Name some of the known runs, those with the longest common beginning first."""
-    names = sorted(known, key=lambda each: (-len(commonprefix((each, name))), each))
+    names = sorted(known, key=lambda each: (-len(commonprefix((each, name))), each))  # noqa: RUF071  (of characters)
     if not names:
         return "but no run has reported yet"
     left = len(names) - _RUNS_NAMED

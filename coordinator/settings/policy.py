@@ -26,7 +26,10 @@ class TimelinePolicy:
     grace_seconds: Annotated[
         float,
         Setting(
-            "several batch intervals; after this, a step is evaluated without the ranks that have not reported it", "seconds", 0.1, 3600.0
+            "several batch intervals; after this, a step is evaluated without the ranks that have not reported it",
+            "seconds",
+            0.1,
+            3600.0,
         ),
     ] = 5.0
     rejoin_seconds: Annotated[
@@ -250,7 +253,8 @@ class GcPolicy:
     ranks_min: int = 3  # ... on so many ranks (of two ranks: on both)
     one_rank_share: float = 0.6  # of what is lost, in steps in which one rank collects; beyond, that rank is slow
     lost_share: Annotated[
-        float, Setting("share of the window's time; three collections of a third of a step are twice that", "share", 0.0, 1.0)
+        float,
+        Setting("share of the window's time; three collections of a third of a step are twice that", "share", 0.0, 1.0),
     ] = 0.005
     quiet_steps: int = 10  # without a collection end it, ...
     quiet_factor: float = 8.0  # ... or so many times the usual distance between two: chance leaves 5 every 150 events

@@ -44,7 +44,10 @@ class RunPolicy:
     lost_seconds: Annotated[
         float,
         Setting(
-            "a run without a step for this long, or for 10 usual steps if that is longer, is lost", "seconds", 1.0, DAY_SECONDS
+            "a run without a step for this long, or for 10 usual steps if that is longer, is lost",
+            "seconds",
+            1.0,
+            DAY_SECONDS,
         ),
     ] = 60.0
     lost_steps: float = 10.0
@@ -53,7 +56,12 @@ class RunPolicy:
     ] = 3600.0
     keep_seconds: Annotated[
         float,
-        Setting("an ended run stays visible for this long: several scrapes, and time for an operator to look", "seconds", 1.0, WEEK_SECONDS),
+        Setting(
+            "an ended run stays visible for this long: several scrapes, and time for an operator to look",
+            "seconds",
+            1.0,
+            WEEK_SECONDS,
+        ),
     ] = 900.0
     crash_seconds: Annotated[
         float,
@@ -75,12 +83,16 @@ class RunPolicy:
     ] = 60.0
     store_steps: int = 50  # evaluated steps between two writes of an incident's running figures
     hang_steps: Annotated[
-        float, Setting("PerfTracker: a run without a step for this many usual steps is blocked", "steps", 1.0, 100_000.0)
+        float,
+        Setting("PerfTracker: a run without a step for this many usual steps is blocked", "steps", 1.0, 100_000.0),
     ] = 5.0
     hang_seconds: Annotated[
         float,
         Setting(
-            "and for at least this long: records travel in batches, and hosts stall for longer than a short step", "seconds", 0.0, WEEK_SECONDS
+            "and for at least this long: records travel in batches, and hosts stall for longer than a short step",
+            "seconds",
+            0.0,
+            WEEK_SECONDS,
         ),
     ] = 5.0
     hang_pause_factor: float = 1.5  # times the longest step so far: an unforeseeable checkpoint or evaluation
@@ -105,11 +117,15 @@ class ProfilePolicy:
     lead_seconds: float = 1.5  # request to rank: broker, control block and one step; both ranks begin together
     lead_steps: int = 2
     cooldown_seconds: Annotated[
-        float, Setting("time between two requests; captures stall the ranks that write them", "seconds", 0.0, DAY_SECONDS)
+        float,
+        Setting("time between two requests; captures stall the ranks that write them", "seconds", 0.0, DAY_SECONDS),
     ] = 120.0
     larger_factor: float = 2.0  # times what the last capture's incident costs: no cool-down for a larger one
     per_day: Annotated[
-        int, Setting("captures of a run in 24 hours; each stalls the ranks that write it for a second", "captures", 0, 10_000)
+        int,
+        Setting(
+            "captures of a run in 24 hours; each stalls the ranks that write it for a second", "captures", 0, 10_000
+        ),
     ] = 8
     per_run: Annotated[
         int, Setting("captures of a run in all: four days of a fault that no one repairs", "captures", 0, 10_000)
@@ -123,18 +139,25 @@ class ProfilePolicy:
         ),
     ] = False
     suspects: Annotated[
-        int, Setting("suspects profiled for an incident: the eight ranks of one slow host show the same", "ranks", 1, 10**9)
+        int,
+        Setting("suspects profiled for an incident: the eight ranks of one slow host show the same", "ranks", 1, 10**9),
     ] = 2
     peers: Annotated[
         int,
         Setting(
-            "healthy ranks profiled with them: a median needs more than one, and each stalls another rank", "ranks", 0, 10**9
+            "healthy ranks profiled with them: a median needs more than one, and each stalls another rank",
+            "ranks",
+            0,
+            10**9,
         ),
     ] = 2
     job_ranks: Annotated[
         int,
         Setting(
-            "ranks profiled when the whole job is slower: enough to separate what all ranks do from what one does", "ranks", 1, 10**9
+            "ranks profiled when the whole job is slower: enough to separate what all ranks do from what one does",
+            "ranks",
+            1,
+            10**9,
         ),
     ] = 4
     peer_wait_seconds: float = 10.0  # once the suspect's summary is there; a comparison that comes later amends
@@ -160,7 +183,10 @@ class MemoryPolicy:
     peers_factor: Annotated[
         float,
         Setting(
-            "a rank leaks by itself if it grows this many times as fast as its peers: caches fill up unevenly", "factor", 0.01, 100.0
+            "a rank leaks by itself if it grows this many times as fast as its peers: caches fill up unevenly",
+            "factor",
+            0.01,
+            100.0,
         ),
     ] = 2.0
     peers_sigmas: float = 5.0  # of the peers' scatter: the largest of 10,000 Gaussian values lies 3.7 sigma high
@@ -174,7 +200,10 @@ class MemoryPolicy:
         ),
     ] = 10.0
     quiet_seconds: Annotated[
-        float, Setting("time without growth after which an incident closes: six heartbeats of a node", "seconds", 0.0, WEEK_SECONDS)
+        float,
+        Setting(
+            "time without growth after which an incident closes: six heartbeats of a node", "seconds", 0.0, WEEK_SECONDS
+        ),
     ] = 60.0
     store_seconds: float = 30.0  # between two updates of an incident that only grows
 
@@ -186,7 +215,9 @@ class DetectorPolicy:
     slow_rank: Annotated[bool, Setting("ranks, nodes, replicas and stages whose own work is longer")] = True
     slow_link: Annotated[bool, Setting("groups, network cards and the network")] = True
     fluctuation: Annotated[bool, Setting("the run against its own history")] = True
-    unsynchronised_gc: Annotated[bool, Setting("garbage collections that are not in the same steps on all ranks")] = True
+    unsynchronised_gc: Annotated[bool, Setting("garbage collections that are not in the same steps on all ranks")] = (
+        True
+    )
     hang: Annotated[bool, Setting("a run that makes no more steps")] = True
     crash: Annotated[bool, Setting("a rank that ended the run")] = True
     memory_growth: Annotated[bool, Setting("memory that grows with every step")] = True
@@ -199,7 +230,10 @@ class ScopePolicy:
 
     runs: Annotated[
         tuple[str, ...],
-        Setting("shell patterns of run names; other runs are evaluated, but nothing about them is reported or exported"),
+        Setting(
+            "shell patterns of run names; other runs are evaluated, but nothing about them is reported or exported"
+        ),
     ] = ("*",)
-    domain_kinds: Annotated[tuple[str, ...], Setting("kinds of domains whose links are reported; slow ranks are "
-    "always reported")] = DOMAIN_KINDS
+    domain_kinds: Annotated[
+        tuple[str, ...], Setting("kinds of domains whose links are reported; slow ranks are always reported")
+    ] = DOMAIN_KINDS

@@ -33,9 +33,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "top",
         help="watch the runs of a coordinator in the terminal",
         description="Shows the runs of a coordinator and, for the selected run, the slowest ranks and the open "
-        "incidents. The keys up and down select a run, q quits. Without a terminal it prints plain text. The exit status "
-        "is 2 if the coordinator cannot be reached or does not know the run. A coordinator that goes away later is "
-        "tried again.",
+        "incidents. The keys up and down select a run, q quits. Without a terminal it prints plain text. The exit "
+        "status is 2 if the coordinator cannot be reached or does not know the run. A coordinator that goes away "
+        "later is tried again.",
     )
     parser.add_argument("--coordinator", default=DEFAULT_URL, metavar="URL", help=f"default: {DEFAULT_URL}")
     parser.add_argument("--run", default="", metavar="NAME", help="the run shown in detail (default: the first)")
