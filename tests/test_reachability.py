@@ -17,7 +17,7 @@ _ON_THEIR_OWN = frozenset(
         # Formulas that docs/intracard.md holds against measurements: `make bench-intracard`.
         *("ring_bandwidth", "csc_bandwidth", "ring_bandwidth_small", "csc_bandwidth_small", "bandwidth_large"),
         # Writers of what a node or an agent in C wrote, for tests, fuzzing and benchmarks of the readers.
-        *("pack_block", "pack_issue", "facts_to_json", "join_columns", "split_columns", "encode_patterns"),
+        *("pack_block", "pack_issue", "facts_to_json", "join_columns", "split_columns"),
         # The layout of a ring's header, whole.
         *("WORD_ISSUES", "STATE_NONE"),
         # What `python -m benchmarks.metrics_cost` and `python -m benchmarks.memory_growth` measure.

@@ -199,7 +199,24 @@ SUMMARY = messages.TraceSummary(
     collectives={"gloo:all_reduce": [10, 120, 3]},
     breakdown={"compute_ns": 40, "host_ns": 60},
     path=[("train", "host", 60), ("gemm", "compute", 40)],
-    patterns=b"\x98\x01patterns",
+    patterns=messages.PatternTable(
+        window_ns=500_000_000,
+        callers=[messages.PatternCaller(parent=-1, name="train")],
+        rows=[
+            messages.PatternRow(
+                function="gemm",
+                kind="compute",
+                beta_ppm=600_000,
+                caller=0,
+                mu_ppm=900_000,
+                sigma_ppm=10_000,
+                active_mu_ppm=950_000,
+                gap_ppm=50_000,
+            )
+        ],
+        omitted_count=3,
+        omitted_beta_ppm=700,
+    ),
     findings=[
         messages.RankFinding(
             bottleneck="cpu", cause="gc", subject="train", evidence=["5 ms"], confidence="high", lost_ns=5

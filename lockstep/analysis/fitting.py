@@ -12,7 +12,7 @@ from typing import NamedTuple
 from lockstep.contracts.codec import packed_bytes
 from lockstep.contracts.limits import SUMMARY_MAX_BYTES, SUMMARY_WIRE_MAX_BYTES
 from lockstep.contracts.messages import TraceSummary
-from lockstep.trace.patterns import PatternSummary, plain_patterns
+from lockstep.trace.patterns import PatternSummary, table_of
 from lockstep.trace.summarise import largest_nodes
 
 HOST_BYTES = 1 << 10
@@ -93,7 +93,7 @@ class _Parts:
             omitted_nodes=summary.omitted_nodes + len(summary.tree) - len(tree),
             collectives=dict(list(summary.collectives.items())[: kept.collectives]),
             path=summary.path[: kept.path],
-            patterns=b"" if self.patterns is None else plain_patterns(self.patterns, kept.patterns),
+            patterns=None if self.patterns is None else table_of(self.patterns, kept.patterns),
             findings=findings[: kept.findings],
             not_judged=dict(list(summary.not_judged.items())[: kept.reasons]),
             omitted=omitted,

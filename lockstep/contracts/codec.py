@@ -28,6 +28,7 @@ from lockstep.contracts.messages import (
     GroupInfo,
     NodeAlive,
     NodeAnnouncement,
+    PatternTable,
     RankStacks,
     StackRequest,
     StepBatch,
@@ -219,6 +220,8 @@ def _check_content(topic: str, message: Message) -> None:
         _check_batch(topic, message)
     elif isinstance(message, TraceSummary):
         _check_tree(topic, message)
+        if message.patterns is not None:
+            _check_patterns(topic, message.patterns)
     elif isinstance(message, NodeAnnouncement):
         _check_announcement(topic, message)
     elif isinstance(message, CaptureResult) and message.rank < 0:
@@ -275,6 +278,19 @@ def _check_tree(topic: str, summary: TraceSummary) -> None:
             raise MalformedError(
                 "by_step_ns", where=topic, got=got, expected=f"{steps}, as many as the summary's steps"
             )
+
+
+def _check_patterns(topic: str, patterns: PatternTable) -> None:
+    """Refuse callers that do not stand before their callees, or are deeper than a stack, and rows without theirs."""
+    depths: list[int] = []
+    for index, caller in enumerate(patterns.callers):
+        if caller.parent >= index:
+            raise MalformedError("patterns.parent", where=topic, got=caller.parent, expected=f"-1 to {index - 1}")
+        depths.append(1 if caller.parent < 0 else depths[caller.parent] + 1)
+        _at_most("depth of patterns", topic, depths[-1], limits.PATTERN_DEPTH_MAX)
+    for row in patterns.rows:
+        if row.caller >= len(depths):
+            raise MalformedError("patterns.caller", where=topic, got=row.caller, expected=f"-1 to {len(depths) - 1}")
 
 
 def _malformed(error: Exception, where: str, what: str, whole: Callable[[], Any]) -> MalformedError:

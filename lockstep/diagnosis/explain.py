@@ -9,7 +9,6 @@ no healthy job does (`localisation`).
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import TraceSummary
 from lockstep.diagnosis.diagnose import COMPUTE as WORK
 from lockstep.diagnosis.diagnose import EXPLAINING_RATIO, UNKNOWN, cause_of, diagnose
@@ -23,7 +22,7 @@ from lockstep.diagnosis.remedies import advise_finding
 from lockstep.diagnosis.root_cause import causes_beyond_peers, causes_of_many
 from lockstep.diagnosis.steady import recurring_steps
 from lockstep.diagnosis.verdict import INSUFFICIENT, LOW, MEDIUM, Advice, Diagnosis
-from lockstep.trace.patterns import FunctionClass, PatternSummary, decode_patterns
+from lockstep.trace.patterns import FunctionClass, patterns_of
 from lockstep.trace.patterns.pattern import OUTSIDE
 
 JOB, RANK = "job", "rank"
@@ -207,21 +206,9 @@ def _unlike_peers(suspects: Sequence[TraceSummary], peers: Sequence[TraceSummary
     ]
 
 
-def _patterns(captured: Sequence[TraceSummary]) -> dict[int, PatternSummary]:
-    """Return the behaviour patterns by rank; what is no message of patterns is passed over."""
-    patterns: dict[int, PatternSummary] = {}
-    for summary in captured:
-        if summary.patterns:
-            try:
-                patterns[summary.rank] = decode_patterns(summary.patterns, where=f"patterns of rank {summary.rank}")
-            except MalformedError:
-                continue  # the capture's other witnesses still count
-    return patterns
-
-
 def _localised(captured: Sequence[TraceSummary]) -> list[Finding]:
     """Return the abnormal functions, their loss in ns a step; none without a device."""
-    patterns = _patterns(captured)
+    patterns = {each.rank: patterns_of(each.patterns) for each in captured if each.patterns is not None}
     if not any(each.kind == FunctionClass.COMPUTE for reported in patterns.values() for each in reported.patterns):
         return []
     judged = findings_of(localise(gather(patterns)))

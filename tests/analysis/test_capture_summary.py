@@ -8,7 +8,7 @@ from lockstep.contracts.codec import encode
 from lockstep.contracts.limits import SUMMARY_WIRE_MAX_BYTES
 from lockstep.diagnosis.finding import Finding, NotJudged
 from lockstep.trace.kineto.load import load_trace
-from lockstep.trace.patterns import decode_patterns
+from lockstep.trace.patterns import patterns_of
 from tests.trace.traces import RECORDING
 
 NAMES = {"run": "r", "node": "n", "rank": 2, "request_id": 7, "steps": 2}
@@ -24,7 +24,7 @@ def test_a_recording_becomes_a_summary_of_kilobytes():
     # The call tree's window is that of the marks; the breakdown's may begin with the first step's own work.
     assert abs(sum(classes.values()) - summary.window_ns) < 0.01 * summary.window_ns
     assert any("sleep" in name for name, _, _ in summary.path)
-    assert decode_patterns(summary.patterns, where="test").patterns
+    assert patterns_of(summary.patterns).patterns
     assert len(encode(summary)) < SUMMARY_WIRE_MAX_BYTES
 
 

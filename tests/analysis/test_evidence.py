@@ -24,7 +24,7 @@ from lockstep.diagnosis.explain import explain
 from lockstep.diagnosis.host_causes.contention import CONTENTION
 from lockstep.diagnosis.verdict import Diagnosis
 from lockstep.trace.kineto.load import load_trace
-from lockstep.trace.patterns import Resource, decode_patterns
+from lockstep.trace.patterns import Resource, patterns_of
 from tests.trace.traces import BASE_NS
 
 JOBS = Path(__file__).parent / "recorded"
@@ -61,7 +61,7 @@ def test_samples_of_the_hardware_reach_the_patterns_on_the_node_and_in_analyze(j
         assert max(each.sigma for each in offline.patterns if each.sigma is not None) == pytest.approx(0, abs=1e-3)
         path = job / f"rank{rank.rank}.json.gz"
         sent = summarise(path, run="r", node="n", rank=rank.rank, request_id=1, steps=STEPS)
-        online = decode_patterns(sent.patterns, where="here")
+        online = patterns_of(sent.patterns)
         assert {each.function: each.mu for each in online.patterns} == pytest.approx(
             {each.function: each.mu for each in offline.patterns[: len(online.patterns)]}, abs=1e-5
         )

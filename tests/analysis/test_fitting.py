@@ -10,7 +10,7 @@ from lockstep.analysis.fitting import AIM_BYTES, fitted
 from lockstep.contracts.codec import encode, packed_bytes
 from lockstep.contracts.limits import SUMMARY_WIRE_MAX_BYTES
 from lockstep.contracts.messages import CallNode, HostSpan, RankFinding, TraceSummary
-from lockstep.trace.patterns import FunctionClass, Pattern, PatternSummary, decode_patterns
+from lockstep.trace.patterns import FunctionClass, Pattern, PatternSummary, patterns_of
 from tests.trace.traces import document, event, write
 
 NAMES = {"run": "r" * 128, "node": "n" * 128, "rank": 2, "request_id": 7, "steps": 2}
@@ -69,7 +69,7 @@ def test_names_that_pack_badly_fit(functions):
     assert found.omitted.get("not_judged", 0) + len(found.not_judged) == 16
     assert found.omitted_nodes + len(found.tree) == len(summary.tree)
     assert [each.name for each in found.tree] == [each.name for each in summary.tree[: len(found.tree)]]
-    decoded = decode_patterns(found.patterns, where="test")
+    decoded = patterns_of(found.patterns)
     assert len(decoded.patterns) + decoded.omitted_count == functions + 3
     assert sum(each.beta for each in decoded.patterns) + decoded.omitted_beta == pytest.approx(
         sum(each.beta for each in patterns.patterns) + 0.001, abs=1e-3
@@ -81,8 +81,8 @@ def test_what_fits_is_left_whole():
     summary, patterns = noisy(5)
     small = replace(summary, findings=summary.findings[:1], not_judged={}, collectives={}, omitted={})
     found = fitted(small, patterns)
-    assert replace(found, patterns=b"") == small
-    assert len(decode_patterns(found.patterns, where="test").patterns) == 5
+    assert replace(found, patterns=None) == small
+    assert len(patterns_of(found.patterns).patterns) == 5
 
 
 def test_the_time_of_nodes_that_go_stays_in_their_callers():
@@ -101,8 +101,8 @@ def test_small_functions_go_before_findings():
         summary, tree=summary.tree[:3], findings=summary.findings[:2], not_judged={}, collectives={}, path=[]
     )
     found = fitted(lean, patterns)
-    assert replace(found, patterns=b"") == lean
-    decoded = decode_patterns(found.patterns, where="test")
+    assert replace(found, patterns=None) == lean
+    decoded = patterns_of(found.patterns)
     assert 40 <= len(decoded.patterns) < 3000
     assert AIM_BYTES * 0.95 < len(packed_bytes(found)[0]) <= AIM_BYTES
 
@@ -120,7 +120,7 @@ def test_a_trace_of_thousands_of_functions_fits(tmp_path):
     assert summary.error == ""
     assert len(encode(replace(summary, host=WORST_HOST))) <= SUMMARY_WIRE_MAX_BYTES
     assert summary.tree
-    assert decode_patterns(summary.patterns, where="test").omitted_count > 0
+    assert patterns_of(summary.patterns).omitted_count > 0
 
 
 def test_an_error_of_any_length_travels(tmp_path):

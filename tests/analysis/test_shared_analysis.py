@@ -10,7 +10,7 @@ from lockstep.analysis.workers import run_here
 from lockstep.contracts import topics
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.limits import SUMMARY_WIRE_MAX_BYTES
-from lockstep.trace.patterns import decode_patterns
+from lockstep.trace.patterns import patterns_of
 from tests.analysis.job import SLEEP
 from tests.trace.ascend.recordings import SHARED as SHARED_ASCEND
 from tests.trace.traces import SHARED, SHARED_TRACES
@@ -125,7 +125,7 @@ def test_every_recordings_summary_travels_in_ten_kilobytes(path):
     assert len(data) <= SUMMARY_WIRE_MAX_BYTES
     assert decode(topics.run_topic("run", topics.SUMMARY, "node"), data) == sent
     assert set(sent.omitted) <= {"path", "findings"}  # beyond the first of each cause
-    assert decode_patterns(sent.patterns, where=path.name).omitted_beta < 0.02
+    assert patterns_of(sent.patterns).omitted_beta < 0.02
 
 
 def test_recorded_clocks_are_healthy():

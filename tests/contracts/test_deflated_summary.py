@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from lockstep.contracts import limits, topics
 from lockstep.contracts.codec import decode, encode, packed_bytes
 from lockstep.contracts.errors import ContractVersionError, MalformedError
-from lockstep.contracts.messages import CallNode, HostSpan, RankFinding, TraceSummary
+from lockstep.contracts.messages import (
+    CallNode,
+    HostSpan,
+    PatternCaller,
+    PatternRow,
+    PatternTable,
+    RankFinding,
+    TraceSummary,
+)
 
 TOPIC = topics.run_topic("run", topics.SUMMARY, "node")
 EMPTY = TraceSummary(
@@ -31,7 +39,13 @@ FULL = replace(
     collectives={"gloo:all_reduce": [10, 120, 3]},
     breakdown={"compute_ns": 40, "host_ns": 60},
     path=[("main", "host", 60), ("gemm", "compute", 40)],
-    patterns=b"\x98\x01patterns",
+    patterns=PatternTable(
+        window_ns=100,
+        callers=[PatternCaller(parent=-1, name="main")],
+        rows=[PatternRow(function="forward", kind="host", beta_ppm=600_000, caller=0, mu_ppm=1_100_000)],
+        omitted_count=2,
+        omitted_beta_ppm=7,
+    ),
     findings=[
         RankFinding(bottleneck="cpu", cause="gc", subject="main", evidence=["5 ms"], confidence="high", lost_ns=5)
     ],
@@ -72,9 +86,9 @@ def test_another_version_is_named():
     with pytest.raises(ContractVersionError, match="got 3, expected 1"):
         decode(TOPIC, summary_with(version=3))
     with pytest.raises(ContractVersionError, match="got 3, expected 1"):
-        decode(TOPIC, zlib.compress(msgspec.msgpack.encode({"version": 3, "tree": 7})))
+        decode(TOPIC, deflated({"version": 3, "tree": 7}))
     with pytest.raises(MalformedError):
-        decode(TOPIC, zlib.compress(msgspec.msgpack.encode({"version": 1, "run": "run"})))
+        decode(TOPIC, deflated({"version": 1, "run": "run"}))
 
 
 def test_a_summary_that_does_not_fit_is_not_sent():
@@ -84,9 +98,14 @@ def test_a_summary_that_does_not_fit_is_not_sent():
         encode(replace(EMPTY, error=noise))
 
 
+def deflated(fields):
+    """Return the bytes of a summary of these fields, valid or not."""
+    return zlib.compress(msgspec.msgpack.encode(fields))
+
+
 def summary_with(**changes):
     """Return the bytes of a summary, some of its fields changed."""
-    return zlib.compress(msgspec.msgpack.encode(asdict(FULL) | changes))
+    return deflated(asdict(FULL) | changes)
 
 
 def tree_with(at, **changes):

@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.diagnosis.explain import explain
 from lockstep.diagnosis.verdict import INSUFFICIENT
-from lockstep.trace.patterns import FunctionClass, Pattern, PatternSummary, encode_patterns
+from lockstep.trace.patterns import FunctionClass, Pattern, PatternSummary, table_of
 from tests.diagnosis.summaries import STEPS, summary
 from tests.diagnosis.test_root_cause import found_on_rank
 
@@ -135,23 +135,11 @@ def test_a_slower_job_is_not_explained_by_a_cause_of_one_rank():
     assert found.root_cause == ""
 
 
-@pytest.mark.parametrize("data", [b"\x00", b"x\x9c" + b"\xff" * 50, b"\x93" * 10_000, b"a" * (64 << 10)])
-def test_hostile_patterns_leave_the_other_witnesses(data):
-    """Bytes that are no patterns are passed over: the causes are reported as without them."""
-    small = found_on_rank("small_packets", 60, bottleneck="communication")
-    captured = [rank(each, patterns=data) for each in range(4)]
-    assert answer(captured, [], scope="job").root_cause == ""
-    with_small_packets = [replace(each, findings=[small]) for each in captured]
-    assert answer(with_small_packets, [], scope="job").root_cause == "small_packets"
-
-
 def test_nothing_is_expected_of_the_functions_of_hosts():
     """Without a device a function that takes most of every rank's time is the training itself, and no finding."""
     hosts = Pattern(function="job.py(7): work", stack=(), kind=FunctionClass.HOST, beta=0.9, mu=1.0, sigma=0.0)
-    data = encode_patterns(
-        PatternSummary(window_ns=STEPS * 10**8, patterns=(hosts,), omitted_count=0, omitted_beta=0.0)
-    )
-    assert answer([rank(each, patterns=data) for each in range(4)], [], scope="job").root_cause == ""
+    table = table_of(PatternSummary(window_ns=STEPS * 10**8, patterns=(hosts,)), 1)
+    assert answer([rank(each, patterns=table) for each in range(4)], [], scope="job").root_cause == ""
 
 
 def test_a_repair_of_cause_and_excess_is_given_once_with_the_trainings_own_line():

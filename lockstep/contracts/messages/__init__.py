@@ -40,7 +40,16 @@ from lockstep.contracts.messages.ranks import (
 )
 from lockstep.contracts.messages.stacks import RankStacks, RecordedCollective, StackFrame, StackRequest, ThreadStack
 from lockstep.contracts.messages.steps import LAPPED, LOSS_REASONS, TORN, StepBatch
-from lockstep.contracts.messages.summaries import CallNode, HostSpan, RankFinding, TraceSummary
+from lockstep.contracts.messages.summaries import (
+    FUNCTION_CLASSES,
+    CallNode,
+    HostSpan,
+    PatternCaller,
+    PatternRow,
+    PatternTable,
+    RankFinding,
+    TraceSummary,
+)
 
 __all__ = [
     "ADDRESS",
@@ -50,6 +59,7 @@ __all__ = [
     "EXIT_CODE",
     "FAILED",
     "FINISHED",
+    "FUNCTION_CLASSES",
     "GONE",
     "LAPPED",
     "LOSS_REASONS",
@@ -73,6 +83,9 @@ __all__ = [
     "IssueCount",
     "NodeAlive",
     "NodeAnnouncement",
+    "PatternCaller",
+    "PatternRow",
+    "PatternTable",
     "RankEnding",
     "RankFinding",
     "RankInfo",

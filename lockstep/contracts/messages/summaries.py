@@ -10,6 +10,7 @@ from lockstep.contracts.bounds import (
     DurationNs,
     Length,
     Name,
+    OneOf,
     Range,
     Rank,
     Version,
@@ -20,6 +21,7 @@ from lockstep.contracts.limits import (
     PROFILE_STEPS_MAX,
     SUMMARY_MAX_BYTES,
     SUMMARY_NODES_MAX,
+    UNIX_NS_MAX,
 )
 from lockstep.contracts.memory_report import KEPT_MAX, KeptAllocation
 
@@ -29,6 +31,10 @@ SummaryText = Annotated[str, Length(SUMMARY_MAX_BYTES)]
 """A text whose length the size of its summary bounds."""
 CollectiveCounts = Annotated[list[Count], Length(3, least=3)]
 StepTimes = Annotated[list[Annotated[int, Range(0, _NODE_MAX_NS)]], Length(PROFILE_STEPS_MAX)]
+FUNCTION_CLASSES = ("compute", "memory", "collective", "host")
+PartsPerMillion = Annotated[int, Range(0, 1_000_000)]
+PartsOfPeak = Annotated[int, Range(0, 2_000_000)]
+"""A measured rate may be above the peak that a vendor states."""
 PathShare = tuple[SummaryText, SummaryText, DurationNs]
 Cores = Annotated[float, Range(0.0, float(HOST_CORES_MAX))]
 
@@ -62,6 +68,42 @@ class RankFinding:
     evidence: Annotated[list[SummaryText], Length(_ENTRIES_MAX)]
     confidence: Name
     lost_ns: DurationNs | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatternCaller:
+    """A function that calls others: `parent` is the index of its own caller in the list, a smaller one, -1 for none."""
+
+    parent: Annotated[int, Range(-1, SUMMARY_MAX_BYTES)]
+    name: SummaryText
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatternRow:
+    """A function's behaviour in parts per million (`lockstep.trace.patterns.pattern.Pattern`), None without samples.
+
+    `caller` is the index of its innermost caller, -1 for none.
+    """
+
+    function: SummaryText
+    kind: Annotated[str, OneOf(FUNCTION_CLASSES)]
+    beta_ppm: PartsPerMillion
+    caller: Annotated[int, Range(-1, SUMMARY_MAX_BYTES)] = -1
+    mu_ppm: PartsOfPeak | None = None
+    sigma_ppm: PartsOfPeak | None = None
+    active_mu_ppm: PartsOfPeak | None = None
+    gap_ppm: PartsOfPeak | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatternTable:
+    """Behaviour patterns, largest beta first; `omitted_count` functions of `omitted_beta_ppm` were left out."""
+
+    window_ns: Annotated[int, Range(1, UNIX_NS_MAX)]
+    callers: Annotated[list[PatternCaller], Length(SUMMARY_MAX_BYTES)]
+    rows: Annotated[list[PatternRow], Length(_ENTRIES_MAX)]
+    omitted_count: Count = 0
+    omitted_beta_ppm: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +150,8 @@ class TraceSummary:
     """Classes of the window, ns (`trace.step_breakdown`)."""
     path: Annotated[list[PathShare], Length(_ENTRIES_MAX)] = field(default_factory=list)
     """What lies longest on the critical path: name, class, ns."""
-    patterns: Annotated[bytes, Length(SUMMARY_MAX_BYTES)] = b""
-    """Behaviour patterns (`trace.patterns.wire`)."""
+    patterns: PatternTable | None = None
+    """Behaviour patterns, None without a trace (`trace.patterns.table`)."""
     findings: Annotated[list[RankFinding], Length(_ENTRIES_MAX)] = field(default_factory=list)
     not_judged: Annotated[dict[SummaryText, SummaryText], Length(_ENTRIES_MAX)] = field(default_factory=dict)
     """Rules that could not answer, and why."""

@@ -12,9 +12,9 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.contracts.errors import ConfigError, MalformedError
+from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.messages import TraceSummary
-from lockstep.trace.patterns import FunctionClass, decode_patterns
+from lockstep.trace.patterns import FunctionClass
 
 STEPS_MIN = 20
 """Half of them are fitted, and the ninth decile of the error of ten held-out ones is still a step that was."""
@@ -123,15 +123,12 @@ def mean_times(times: Sequence[OperatorTimes]) -> OperatorTimes:
 
 
 def _device_ns(summary: TraceSummary) -> list[tuple[str, float]]:
-    """Return the kernels that compute; none where the patterns cannot be read, or hold none."""
-    if not summary.patterns:
+    """Return the kernels that compute; none where the patterns hold none."""
+    if summary.patterns is None:
         return []
-    try:
-        found = decode_patterns(summary.patterns, where=f"summary of rank {summary.rank}")
-    except MalformedError:
-        return []
-    kernels = (each for each in found.patterns if each.kind is FunctionClass.COMPUTE)
-    return [(each.function, each.beta * found.window_ns) for each in kernels]
+    window_ns = summary.patterns.window_ns
+    kernels = (each for each in summary.patterns.rows if each.kind == FunctionClass.COMPUTE)
+    return [(each.function, each.beta_ppm * 1e-6 * window_ns) for each in kernels]
 
 
 def _thread_ns(summary: TraceSummary) -> list[tuple[str, float]]:

@@ -13,13 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lockstep.contracts.limits import PATTERN_DEPTH_MAX
 from lockstep.trace import names
 from lockstep.trace.columns import ANNOTATION, Mask, TraceColumns, WorkKind
 from lockstep.trace.intervals import Intervals, Times, merged, without
 from lockstep.trace.patterns.call_stacks import ROOT, Nested, nest, own_time
 from lockstep.trace.patterns.exposure import Covered, exposed, pieces
 from lockstep.trace.patterns.functions import Function, device_functions, short
-from lockstep.trace.patterns.pattern import OUTSIDE, STACK_MAX, FunctionClass
+from lockstep.trace.patterns.pattern import OUTSIDE, FunctionClass
 from lockstep.trace.patterns.samples import Numbers
 from lockstep.trace.spans import in_order
 from lockstep.trace.waiting import waits
@@ -60,7 +61,7 @@ class FunctionsOnPath:
         node = function - self._first_stack + 1
         if not ROOT < node < len(self._stacks.stacks):
             return ()
-        return tuple(self._texts[code] for code in self._stacks.stacks.path(node)[-STACK_MAX - 1 : -1])
+        return tuple(self._texts[code] for code in self._stacks.stacks.path(node)[-PATTERN_DEPTH_MAX - 1 : -1])
 
 
 def functions_on_path(columns: TraceColumns, window_ns: tuple[int, int], thread: int) -> FunctionsOnPath:

@@ -11,9 +11,6 @@ OUTSIDE = "(no recorded call)"
 """The function of time in which the training thread is in no recorded call and nothing of higher priority runs: Python
 itself where the trace has no stacks."""
 
-STACK_MAX = 256
-"""Callers that a pattern keeps, the innermost ones; real stacks are 20 to 120 deep."""
-
 
 class FunctionClass(StrEnum):
     """Which work a function does; in order of priority on the critical path (PerfTracker, section 4.2)."""
@@ -29,10 +26,10 @@ class FunctionClass(StrEnum):
 class Pattern:
     """A function's behaviour over a window.
 
-    `stack` holds its callers, outermost first, the innermost STACK_MAX of them, empty but for host functions: the same
-    function called from elsewhere is another one. `beta` is the share of the window that it is on the critical path;
-    `mu` and `sigma` the mean and deviation of its resource's usage over the critical durations of its executions, as
-    shares of the peak, None without samples. `active_mu` is the mean of the busy samples alone and `gap_ratio` the
+    `stack` holds its callers, outermost first, the innermost PATTERN_DEPTH_MAX of them, empty but for host functions:
+    the same function called from elsewhere is another one. `beta` is the share of the window that it is on the critical
+    path; `mu` and `sigma` the mean and deviation of its resource's usage over the critical durations of its executions,
+    as shares of the peak, None without samples. `active_mu` is the mean of the busy samples alone and `gap_ratio` the
     share of the others.
     """
 

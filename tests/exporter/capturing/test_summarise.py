@@ -18,7 +18,7 @@ from lockstep.contracts.messages import HostSpan
 from lockstep.contracts.node_samples import NodeSamples, ResourceSeries
 from lockstep.contracts.paths import incoming_directory, trace_name, traces_directory
 from lockstep.serving.fault_isolation import FaultIsolation
-from lockstep.trace.patterns import decode_patterns
+from lockstep.trace.patterns import patterns_of
 from tests.exporter.conftest import make_config, until
 from tests.exporter.host_watch.looks import interval, look
 
@@ -251,7 +251,7 @@ async def test_the_nodes_samples_become_mu_of_the_patterns(root: Path):
     job = write_trace(root / "run", json.dumps({"schemaVersion": 1, "traceEvents": events}).encode())
     watch = Sampled(lambda: [Target(run="run", rank=1, ring="/nowhere", pid=os.getpid())])
     (summary,) = await summarise(root, [job], Counts(), host_watch=watch)
-    patterns = decode_patterns(summary.patterns, where="here").patterns
+    patterns = patterns_of(summary.patterns).patterns
     assert {each.function: each.mu for each in patterns if each.mu is not None} == {"aten::mm": 0.5, "aten::add": 0.5}
     assert (traces_directory(root / "run") / "5-1.samples.json").is_file()
 

@@ -1,19 +1,23 @@
 """Patterns of a recorded rank whose forward was made slow by sleeping."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from lockstep.contracts.codec import encode
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.patterns import (
     FunctionClass,
     PatternSummary,
     Resource,
     Samples,
-    decode_patterns,
-    encode_patterns,
+    patterns_of,
     summarise_patterns,
+    table_of,
 )
 from lockstep.trace.steps import find_steps
+from tests.contracts.test_deflated_summary import EMPTY
 from tests.trace.traces import RECORDING
 
 
@@ -43,6 +47,6 @@ def test_all_of_the_window_is_somebodys(summary):
 
 def test_it_travels_whole(summary):
     """All functions above 1e-4, with stacks and usage, in less than the limit."""
-    data = encode_patterns(summary)
-    assert len(data) < 8000
-    assert len(decode_patterns(data, where="test").patterns) == len(summary.patterns)
+    table = table_of(summary, len(summary.patterns))
+    assert len(encode(replace(EMPTY, patterns=table))) < 8000
+    assert len(patterns_of(table).patterns) == len(summary.patterns)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lockstep.contracts.errors import LocalError, MalformedError
+from lockstep.contracts.limits import PATTERN_DEPTH_MAX
 from lockstep.trace.columns import (
     ANNOTATION,
     COPY,
@@ -16,7 +17,7 @@ from lockstep.trace.columns import (
     WorkKind,
 )
 from lockstep.trace.patterns import FunctionClass, Resource, Samples, summarise_patterns
-from lockstep.trace.patterns.pattern import OUTSIDE, STACK_MAX
+from lockstep.trace.patterns.pattern import OUTSIDE
 from tests.trace.made import columns_of, made
 
 WINDOW = (1000, 2000)
@@ -245,7 +246,7 @@ def test_stacks_keep_their_innermost_callers():
     deep = [frame(f"f{depth}", 1000, 2000, category=RUNTIME) for depth in range(400)]
     (found,) = patterns_of(deep).patterns
     assert found.function == "f399"
-    assert found.stack == tuple(f"f{depth}" for depth in range(399 - STACK_MAX, 399))
+    assert found.stack == tuple(f"f{depth}" for depth in range(399 - PATTERN_DEPTH_MAX, 399))
 
 
 def test_windows_that_cannot_be_are_refused():
