@@ -6,12 +6,12 @@ from threading import get_ident
 from typing import Any
 
 from lockstep.agent.descriptors import pwrite
-from lockstep.agent.mark_block import LAST, STEP, MarkBlockWriter, pack_mark
+from lockstep.agent.mark_block import LAST, STEP, MarkBlockWriter, ordinal_at, pack_mark
 from lockstep.contracts import marks
 from lockstep.contracts.marks import ORDINAL_MASK, MarkKind
 from lockstep.contracts.ring import ISSUE_SLOT_BYTES, ISSUE_SLOTS, WORDS_PER_ISSUE_SLOT
 
-_CALL_SITE_MAX = marks.CALL_SITE_MAX
+_CALL_SITE_MAX, _PAYLOAD_BYTES_MAX = marks.CALL_SITE_MAX, marks.PAYLOAD_BYTES_MAX
 _DETAIL_BITS, _SIZE_BITS, _SLOT_SHIFT = marks.DETAIL_BITS, marks.SIZE_BITS, marks.SLOT_SHIFT
 _DETAIL_MASK = (1 << _DETAIL_BITS) - 1
 _ORDINAL_BITS = ORDINAL_MASK.bit_length()
@@ -51,22 +51,25 @@ class CollectiveMarks(MarkBlockWriter):
         ValueError
             A call site that `pack_call_site` does not make, or a payload beyond PAYLOAD_BYTES_MAX.
         """
-        if not 0 <= call_site <= _CALL_SITE_MAX or not 0 <= payload_bytes <= marks.PAYLOAD_BYTES_MAX:
+        if call_site | payload_bytes < 0 or call_site > _CALL_SITE_MAX or payload_bytes > _PAYLOAD_BYTES_MAX:
             raise ValueError(
                 f"issue: got call site {call_site} and {payload_bytes} bytes, "
-                f"expected 0 to {_CALL_SITE_MAX} and 0 to {marks.PAYLOAD_BYTES_MAX}"
+                f"expected 0 to {_CALL_SITE_MAX} and 0 to {_PAYLOAD_BYTES_MAX}"
             )
         kind = _ISSUE
         if get_ident() != self.thread:
             if not self.thread:
                 return None
             kind |= marks.OTHER_THREAD
-        ordinal, detail, now = self._issued, call_site & _DETAIL_MASK, self._clock()
-        at = self._at
-        pack_mark(self._block, at, now, kind, detail, ordinal, payload_bytes << _SIZE_BITS | call_site >> _DETAIL_BITS)
+        detail, now = call_site & _DETAIL_MASK, self._clock()
+        at = self._at  # one turn
+        first = self._position
+        ordinal = self._issued
+        self._issued = ordinal + 1 & ORDINAL_MASK
         self._at = at + STEP
-        if now >= self._due_ns or at == LAST:
-            self._store(now)
+        pack_mark(self._block, at, now, kind, detail, ordinal, payload_bytes << _SIZE_BITS | call_site >> _DETAIL_BITS)
+        if now >= self._due_ns or at >= LAST:
+            self._store()
         slot = detail >> _SLOT_SHIFT
         word = slot * WORDS_PER_ISSUE_SLOT
         self._issue_words[word] += 1
@@ -76,9 +79,8 @@ class CollectiveMarks(MarkBlockWriter):
             place += slot * ISSUE_SLOT_BYTES
             if pwrite(self._file, self._issues_of[slot], ISSUE_SLOT_BYTES, place) != ISSUE_SLOT_BYTES:
                 self.failures += 1
-        self._issued = ordinal + 1 & ORDINAL_MASK
         if self.device is not None:
-            self._note_device(self.device, _ISSUE, detail, ordinal)
+            self.device(_ISSUE, detail, ordinal, ordinal_at(first, at))
         if self._wants_poll:
             self._poll()
         return ordinal
@@ -139,5 +141,5 @@ class CollectiveMarks(MarkBlockWriter):
 
     def device_mark(self, kind: int, detail: int, subject: int, argument: int) -> int:
         """Append a mark of a device (40 and up, contracts/marks.py) and return its ordinal; -1 where it is inert."""
-        self._append(kind, detail, subject, argument)
-        return self._last_ordinal() if self.thread else -1
+        number = self._append(kind, detail, subject, argument)
+        return number & ORDINAL_MASK if number >= 0 else number

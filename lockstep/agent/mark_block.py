@@ -5,8 +5,12 @@ make which marks (collective_marks.py, mark_buffer.py).
 
 Threads: marks belong to the training thread, whose id is `thread`. Those of others are dropped or, where the accounting
 decides, bear OTHER_THREAD. `thread` is 0 before `begin`, after `fail` and `finish`, and in a forked child: 0 is no
-thread's id, so the buffer is inert. A signal handler of the training that runs inside `flush` and appends marks itself
-may lose those; the C extension runs no handler.
+thread's id, so the buffer is inert.
+
+Any thread may append and store, and there is no lock, for which the training thread could wait. CPython lets another
+thread or a signal handler run only where a function begins, behind a call, and at a jump back. So a place in the block
+is taken, and counted as an end, in lines without a call up to the one that packs the mark; a block is taken out of the
+memory in lines without a call as well, and is written from there. The lines are marked "one turn".
 """
 
 import ctypes
@@ -28,7 +32,9 @@ FIRST = marks.BLOCK_HEADER_BYTES
 STEP = marks.MARK_BYTES
 LAST = FIRST + marks.BLOCK_MARKS * STEP - STEP
 """Bytes of a block at which its first and its last mark lie, and of a mark."""
-_CHECKSUM_BYTES = marks.CHECKSUM.size
+_FULL = LAST + STEP
+_SPARE = 64 * STEP
+"""Of threads that came between the mark that filled the block and its store, one mark each."""
 POLL_INTERVAL_NS = 100_000_000
 """How often a training process shows a sign of life and looks for requests, at most."""
 _FLUSH_INTERVAL_NS, _FLUSH_EVENT_NS = marks.FLUSH_INTERVAL_NS, marks.FLUSH_EVENT_NS
@@ -40,11 +46,15 @@ _BACKWARD_END, _COMPILED = int(MarkKind.BACKWARD_END), int(MarkKind.COMPILED)
 _GC_BEGIN, _GC_END = int(MarkKind.GC_BEGIN), int(MarkKind.GC_END)
 _WAIT_BEGIN, _WAIT_END = int(MarkKind.WAIT_BEGIN), int(MarkKind.WAIT_END)
 
-pack_mark = marks.MARK_STRUCT.pack_into
+BACKWARDS, OPTIMIZERS, STEPS = 1, 2, 3
+"""`MarkBlockWriter.boundary_ends`, and what a mark is counted as."""
+pack_mark, _unpack_mark = marks.MARK_STRUCT.pack_into, marks.MARK_STRUCT.unpack_from
 pack_plain = struct.Struct("<QQq").pack_into  # detail and subject of 0 in one word with the kind
-_pack_header = marks.BLOCK_HEADER.pack_into
-_pack_checksum = marks.CHECKSUM.pack_into
+_pack_header = struct.Struct("<HHQQQQQ").pack  # what the checksum covers
+_pack_checksum = marks.CHECKSUM.pack
 _crc32 = zlib.crc32
+
+assert marks.BLOCK_HEADER.format == "<I" + "HHQQQQQ"
 
 
 DeviceCallback = Callable[[int, int, int, int], Any]
@@ -53,12 +63,24 @@ DeviceCallback = Callable[[int, int, int, int], Any]
 _MET_MAX = 8
 
 
+def ordinal_at(first: int, at: int) -> int:
+    """Return the ordinal of the mark at byte `at` of a block whose first mark is number `first` of the attempt."""
+    return first + (at - FIRST) // STEP & ORDINAL_MASK
+
+
 def _no_thread(_steps: bool) -> int:  # noqa: FBT001  (as `adopt` is called)
     return 0
 
 
 def _nothing() -> None:
     return
+
+
+def _ends_after(stored: bytearray, backwards: int, optimizers: int, steps: int) -> tuple[int, int, int]:
+    """Return the counts of ends behind marks, of those before them."""
+    kinds = [kind & marks.KIND_MASK for _, kind, *_ in marks.MARK_STRUCT.iter_unpack(stored)]
+    optimizers += sum(map(kinds.count, (MarkKind.OPTIMIZER_END, MarkKind.SCALER_END, MarkKind.FUSED_STEP)))
+    return backwards + kinds.count(MarkKind.BACKWARD_END), optimizers, steps + kinds.count(MarkKind.STEP_END)
 
 
 class MarkBlockWriter:
@@ -113,9 +135,7 @@ class MarkBlockWriter:
         self._at_boundary = at_boundary or _nothing
         self._clock = clock or monotonic_ns
         self._cpu_clock = cpu_clock or thread_time_ns
-        self._block = bytearray(LAST + STEP)
-        self._store_of = (ctypes.c_char * (LAST + STEP)).from_buffer(self._block)
-        self._view = memoryview(self._block)
+        self._block = bytearray(_FULL + _SPARE)
         self._issues = (ctypes.c_char * ISSUES_BYTES)()
         self._issue_words = memoryview(self._issues).cast("B").cast("Q")  # native order: big-endian hosts are refused
         self._issues_of = [ctypes.byref(self._issues, slot * ISSUE_SLOT_BYTES) for slot in range(ISSUE_SLOTS)]
@@ -162,14 +182,15 @@ class MarkBlockWriter:
                 buffer.note_elsewhere()
             if get_ident() != buffer.thread:
                 return
-            at = buffer._at
             now = clock()
-            pack_plain(block, at, now, kind, 0)
+            at = buffer._at  # one turn
+            first = buffer._position
             buffer._at = at + STEP
-            if now >= buffer._due_ns or at == LAST:
-                buffer._store(now)
+            pack_plain(block, at, now, kind, 0)
+            if now >= buffer._due_ns or at >= LAST:
+                buffer._store()
             if buffer.device is not None:
-                buffer._note_device(buffer.device, kind)
+                buffer.device(kind, 0, 0, ordinal_at(first, at))
             if buffer._wants_poll:
                 buffer._poll()
 
@@ -190,13 +211,14 @@ class MarkBlockWriter:
                     return
                 its_kind |= marks.OTHER_THREAD
             now = clock()
-            at = buffer._at
-            pack_mark(block, at, now, its_kind, 0, subject, 0)
+            at = buffer._at  # one turn
+            first = buffer._position
             buffer._at = at + STEP
-            if now >= (buffer._event_due_ns if is_event else buffer._due_ns) or at == LAST:
-                buffer._store(now)
+            pack_mark(block, at, now, its_kind, 0, subject, 0)
+            if now >= (buffer._event_due_ns if is_event else buffer._due_ns) or at >= LAST:
+                buffer._store()
             if is_wait and buffer.device is not None:
-                buffer._note_device(buffer.device, kind)
+                buffer.device(kind, 0, 0, ordinal_at(first, at))
             if buffer._wants_poll:
                 buffer._poll()
 
@@ -205,29 +227,26 @@ class MarkBlockWriter:
     def note_elsewhere(self) -> None:
         """Note the step of an optimizer elsewhere: MarkBuffer's."""
 
-    def _note_device(self, device: DeviceCallback, kind: int, detail: int = 0, subject: int = 0) -> None:
-        """Let the device queue an event behind the mark that was appended last."""
-        device(kind, detail, subject, self._last_ordinal())
-
-    def _last_ordinal(self) -> int:
-        return (self._position + (self._at - FIRST) // STEP - 1) & ORDINAL_MASK
-
-    def _put(self, now: int, kind: int, detail: int, subject: int, argument: int) -> None:
-        at = self._at
-        pack_mark(self._block, at, now, kind, detail, subject, argument)
+    def _put(self, now: int, kind: int, detail: int, subject: int, argument: int) -> int:
+        """Append a mark, and return its number in the attempt."""
+        at = self._at  # one turn
+        first = self._position
         self._at = at + STEP
-        if now >= self._due_ns or at == LAST:
-            self._store(now)
+        pack_mark(self._block, at, now, kind, detail, subject, argument)
+        if now >= self._due_ns or at >= LAST:
+            self._store()
+        return first + (at - FIRST) // STEP
 
-    def _append(self, kind: int, detail: int = 0, subject: int = 0, argument: int = 0) -> None:
-        """Append a mark that any thread may make."""
+    def _append(self, kind: int, detail: int = 0, subject: int = 0, argument: int = 0) -> int:
+        """Append a mark that any thread may make; return its number, -1 where the buffer is inert."""
         if get_ident() != self.thread:
             if not self.thread:
-                return
+                return -1
             kind |= marks.OTHER_THREAD
-        self._put(self._clock(), kind, detail, subject, argument)
+        number = self._put(self._clock(), kind, detail, subject, argument)
         if self._wants_poll:
             self._poll()
+        return number
 
     def _append_own(self, kind: int, detail: int = 0, subject: int = 0, argument: int = 0) -> None:
         if get_ident() == self.thread:
@@ -243,23 +262,34 @@ class MarkBlockWriter:
             self._at_store()
 
     def _note_held(self, now: int) -> None:
-        """Append what the step held before an end that may be its own, before that is counted: it may fill a block."""
+        """Append what the step held before an end that may be its own."""
         if self.garbage is not None and self.garbage.events:
             self._note_collections(self.garbage)
         if self.compilations is not None:
             self._note_compiled(now)
 
-    def _put_end(self, now: int, kind: int, subject: int = 0) -> None:
-        """Append an end that may be a step's; it is stored whenever a wait stored last."""
-        self._put(now, kind, 0, subject, self._cpu_clock())
+    def _put_end(self, now: int, kind: int, ends: int, subject: int = 0) -> None:
+        """Append an end that may be a step's, counted as one of `ends`; it is stored whenever a wait stored last."""
+        cpu_ns = self._cpu_clock()
+        at = self._at  # one turn
+        first = self._position
+        if ends == OPTIMIZERS:
+            self.optimizer_ends += 1
+        elif ends == BACKWARDS:
+            self.backward_ends += 1
+        else:
+            self.step_ends += 1
+        self._at = at + STEP
+        pack_mark(self._block, at, now, kind, 0, subject, cpu_ns)
         if now >= self._end_due_ns:
             self._end_due_ns = now + _FLUSH_EVENT_NS
-            if self._at != FIRST:
-                self._store(now)
+            self._store()
+        elif now >= self._due_ns or at >= LAST:
+            self._store()
         if self._flags.value:
             self._set_flags(0)
         if self.device is not None:
-            self._note_device(self.device, kind, int(kind == _BACKWARD_END))
+            self.device(kind, int(kind == _BACKWARD_END), 0, ordinal_at(first, at))
 
     def _pass_boundary(self, sort: int, ends: int) -> None:
         is_settling = self.settling > 0 and not self.backward_depth
@@ -309,30 +339,38 @@ class MarkBlockWriter:
             self.failures += 1
         self._store_flags()
 
-    def _store(self, last_ns: int) -> None:
-        """Write the block, whose last mark is of `last_ns`, into its slot and begin the next one."""
-        at, block, sequence = self._at, self._block, self._sequence
-        count = (at - FIRST) // STEP
-        _pack_header(block, 0, 0, count, _VERSION, sequence, self._position, *self._ends)
-        _pack_checksum(block, 0, _crc32(self._view[_CHECKSUM_BYTES:at]))
-        place = self._offset + sequence % self._block_count * _BLOCK_BYTES
-        if pwrite(self._file, self._store_of, at, place) != at:
-            self.failures += 1
-        self._sequence = sequence + 1
-        self._position += count
+    def _store(self) -> None:
+        """Write the marks of the block into its slot, and begin the next one."""
+        at, sequence, position, ends = self._at, self._sequence, self._position, self._ends  # one turn
+        if at == FIRST:
+            return
+        stored = self._block[FIRST:at]
+        self._at, self._sequence, self._position = FIRST, sequence + 1 + (at > _FULL), position + (at - FIRST) // STEP
         self._ends = (self.backward_ends, self.optimizer_ends, self.step_ends)
-        self._at = FIRST
+        if at > _FULL:  # another thread was to store the full block
+            stored, full = stored[_FULL - FIRST :], stored[: _FULL - FIRST]
+            self._write(full, sequence, position, ends)
+            sequence, position, ends = sequence + 1, position + marks.BLOCK_MARKS, _ends_after(full, *ends)
+        self._write(stored, sequence, position, ends)
+        last_ns = _unpack_mark(stored, len(stored) - STEP)[0]
         self._due_ns = last_ns + _FLUSH_INTERVAL_NS
         self._event_due_ns = last_ns + _FLUSH_EVENT_NS
         if last_ns >= self._polled_ns + self.poll_interval_ns:
             self._wants_poll = True
 
+    def _write(self, stored: bytearray, sequence: int, position: int, ends: tuple[int, int, int]) -> None:
+        header = _pack_header(len(stored) // STEP, _VERSION, sequence, position, *ends)
+        block = _pack_checksum(_crc32(stored, _crc32(header))) + header + stored
+        place = self._offset + sequence % self._block_count * _BLOCK_BYTES
+        if pwrite(self._file, block, len(block), place) != len(block):
+            self.failures += 1
+
     def flush(self) -> None:
         """Store what was appended."""
-        if self.thread and self._at != FIRST:
-            self._store(self._last_time())
+        if self.thread:
+            self._store()
 
     def _last_time(self) -> int:
         if self._at == FIRST:
             return self._due_ns - _FLUSH_INTERVAL_NS  # of the last store
-        return int(marks.MARK_STRUCT.unpack_from(self._block, self._at - STEP)[0])
+        return int(_unpack_mark(self._block, self._at - STEP)[0])

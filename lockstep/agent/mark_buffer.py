@@ -9,8 +9,8 @@ from threading import get_ident
 from typing import Any
 
 from lockstep.agent.collective_marks import CollectiveMarks
-from lockstep.agent.mark_block import LAST, STEP, pack_mark, pack_plain
-from lockstep.contracts.marks import ORDINAL_MASK, MarkKind
+from lockstep.agent.mark_block import BACKWARDS, LAST, OPTIMIZERS, STEP, STEPS, ordinal_at, pack_mark, pack_plain
+from lockstep.contracts.marks import ORDINAL_MASK, OTHER_THREAD, MarkKind
 from lockstep.contracts.records import MISSING, Flag
 
 _IDENTITY_SHIFT = 4  # addresses of objects are multiples of 16
@@ -29,8 +29,6 @@ _MODEL_FLOPS = int(MarkKind.MODEL_FLOPS)
 
 _EVALUATION = int(Flag.EVALUATION)
 _WORKS_FOR_BACKWARD, _STEPS_ELSEWHERE = 2, 3
-BACKWARDS, OPTIMIZERS, STEPS = 1, 2, 3
-"""`MarkBuffer.boundary_ends`."""
 
 
 class MarkBuffer(CollectiveMarks):
@@ -60,18 +58,20 @@ class MarkBuffer(CollectiveMarks):
         if self.elsewhere_ns:
             self.note_elsewhere()
         self._append(_FINISH)
-        self.flush()
-        self.thread = 0
+        self._end()
 
     def fail(self, failures: int) -> None:
         """Note how many hooks failed, and be inert."""
         self._append(_FAILURE, argument=failures)
-        self.flush()
-        self.thread = 0
+        self._end()
+
+    def _end(self) -> None:
+        self.thread = 0  # first: what another thread appends before this is stored
+        self._store()
 
     # Spans.
 
-    # The four below hold a copy of `_put`, whose call costs 80 ns each time (benchmarks/mark_cost.py).
+    # The three below hold a copy of `_put`, whose call costs 80 ns each time (benchmarks/mark_cost.py).
 
     def backward_begin(self) -> None:
         """Begin a backward."""
@@ -83,13 +83,14 @@ class MarkBuffer(CollectiveMarks):
         if not self.backward_depth:
             self._ends_at_backward = self.optimizer_ends
         self.backward_depth += 1
-        at = self._at
-        pack_plain(self._block, at, now, _BACKWARD_BEGIN, 0)
+        at = self._at  # one turn
+        first = self._position
         self._at = at + STEP
-        if now >= self._due_ns or at == LAST:
-            self._store(now)
+        pack_plain(self._block, at, now, _BACKWARD_BEGIN, 0)
+        if now >= self._due_ns or at >= LAST:
+            self._store()
         if self.device is not None:
-            self._note_device(self.device, _BACKWARD_BEGIN)
+            self.device(_BACKWARD_BEGIN, 0, 0, ordinal_at(first, at))
         if self._wants_poll:
             self._poll()
 
@@ -102,18 +103,18 @@ class MarkBuffer(CollectiveMarks):
             self.backward_depth -= 1
         if self.optimizer_ends != self._ends_at_backward:  # the step may end here
             self._note_held(now)
-            self.backward_ends += 1
-            self._put_end(now, _BACKWARD_END)
+            self._put_end(now, _BACKWARD_END, BACKWARDS)
             self._pass_boundary(BACKWARDS, self.backward_ends)
             return
-        self.backward_ends += 1
-        at = self._at
-        pack_plain(self._block, at, now, _BACKWARD_END, MISSING)
+        at = self._at  # one turn
+        first = self._position
         self._at = at + STEP
-        if now >= self._due_ns or at == LAST:
-            self._store(now)
+        self.backward_ends += 1
+        pack_plain(self._block, at, now, _BACKWARD_END, MISSING)
+        if now >= self._due_ns or at >= LAST:
+            self._store()
         if self.device is not None:
-            self._note_device(self.device, _BACKWARD_END)
+            self.device(_BACKWARD_END, 0, 0, ordinal_at(first, at))
         if self.boundary_ends == BACKWARDS and self.boundary_at == self.backward_ends:
             self._at_boundary()
         if self._wants_poll:
@@ -123,14 +124,15 @@ class MarkBuffer(CollectiveMarks):
         """Begin the step of an optimizer, which may contain those of others."""
         if self._admit_optimizer(optimizer):
             now = self._clock()
-            at = self._at
             identity = (id(optimizer) ^ self._key) >> _IDENTITY_SHIFT & ORDINAL_MASK
-            pack_mark(self._block, at, now, _OPTIMIZER_BEGIN, 0, identity, 0)
+            at = self._at  # one turn
+            first = self._position
             self._at = at + STEP
-            if now >= self._due_ns or at == LAST:
-                self._store(now)
+            pack_mark(self._block, at, now, _OPTIMIZER_BEGIN, 0, identity, 0)
+            if now >= self._due_ns or at >= LAST:
+                self._store()
             if self.device is not None:
-                self._note_device(self.device, _OPTIMIZER_BEGIN)
+                self.device(_OPTIMIZER_BEGIN, 0, 0, ordinal_at(first, at))
             if self._wants_poll:
                 self._poll()
 
@@ -147,9 +149,18 @@ class MarkBuffer(CollectiveMarks):
             self._stepping_elsewhere += 1
             self.elsewhere_ns = self._clock()
         if answer == _WORKS_FOR_BACKWARD:
-            self.optimizer_ends += 1
-            self._append(_FUSED_STEP)
+            self._put_fused_step(self._clock())
         return answer == 1
+
+    def _put_fused_step(self, now: int) -> None:
+        at = self._at  # one turn
+        self.optimizer_ends += 1
+        self._at = at + STEP
+        pack_plain(self._block, at, now, _FUSED_STEP | OTHER_THREAD, 0)
+        if now >= self._due_ns or at >= LAST:
+            self._store()
+        if self._wants_poll:
+            self._poll()
 
     def optimizer_end(self) -> None:
         """End it."""
@@ -160,8 +171,7 @@ class MarkBuffer(CollectiveMarks):
 
     def _end_optimizer(self, now: int) -> None:
         self._note_held(now)
-        self.optimizer_ends += 1
-        self._put_end(now, _OPTIMIZER_END)
+        self._put_end(now, _OPTIMIZER_END, OPTIMIZERS)
         self._pass_boundary(OPTIMIZERS, self.optimizer_ends)
 
     def optimizer_pre_hook(self, optimizer: object, args: Any, kwargs: Any) -> Any:
@@ -190,9 +200,9 @@ class MarkBuffer(CollectiveMarks):
         """Begin the step of a gradient scaler, which skips that of its optimizer when gradients overflowed."""
         if self._admit_optimizer(optimizer):
             identity = self._identity(scaler)
-            self._put(self._clock(), _SCALER_BEGIN, 0, identity, self._identity(optimizer))
+            number = self._put(self._clock(), _SCALER_BEGIN, 0, identity, self._identity(optimizer))
             if self.device is not None:
-                self._note_device(self.device, _SCALER_BEGIN)
+                self.device(_SCALER_BEGIN, 0, 0, number & ORDINAL_MASK)
 
     def scaler_end(self, scaler: object) -> None:
         """End it."""
@@ -201,8 +211,7 @@ class MarkBuffer(CollectiveMarks):
             return
         now = self._clock()
         self._note_held(now)
-        self.optimizer_ends += 1
-        self._put_end(now, _SCALER_END, self._identity(scaler))
+        self._put_end(now, _SCALER_END, OPTIMIZERS, self._identity(scaler))
         self._pass_boundary(OPTIMIZERS, self.optimizer_ends)
 
     # An optimizer that a thread of its own steps (offloaded to the host): the training thread notes its step where it
@@ -220,9 +229,9 @@ class MarkBuffer(CollectiveMarks):
         if get_ident() != self.thread or self.backward_depth:
             return
         ended_ns, self.elsewhere_ns = max(self.elsewhere_ns, self._last_time()), 0
-        self._put(ended_ns, _OPTIMIZER_BEGIN, 0, self._elsewhere, 0)
+        number = self._put(ended_ns, _OPTIMIZER_BEGIN, 0, self._elsewhere, 0)
         if self.device is not None:
-            self._note_device(self.device, _OPTIMIZER_BEGIN)
+            self.device(_OPTIMIZER_BEGIN, 0, 0, number & ORDINAL_MASK)
         self._end_optimizer(ended_ns)
 
     def _identity(self, value: object) -> int:
@@ -248,8 +257,7 @@ class MarkBuffer(CollectiveMarks):
             return
         now = self._clock()
         self._note_held(now)
-        self.step_ends += 1
-        self._put_end(now, _STEP_END)
+        self._put_end(now, _STEP_END, STEPS)
         self._pass_boundary(STEPS, self.step_ends)
 
     # What else a step holds.
