@@ -25,7 +25,7 @@ from typing import Any
 from lockstep.analysis.analyse import analyse_paths
 from lockstep.analysis.rank import RankAnalysis
 from lockstep.analysis.workers import run_here
-from lockstep.diagnosis.finding import Finding
+from lockstep.contracts.finding import Finding
 from lockstep.trace.critical_path.path import PathClass
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -38,10 +38,10 @@ from benchmarks.recorded_truth import cost_ratio, is_last_in_every_step, needed_
 from lockstep.analysis.analyse import analyse_paths
 from lockstep.analysis.capture_summary import summarise
 from lockstep.analysis.workers import run_here
+from lockstep.contracts.finding import Finding
 from lockstep.diagnosis.communication_causes.waiting import SLOW_RANK
 from lockstep.diagnosis.diagnose import UNKNOWN
 from lockstep.diagnosis.explain import RANK, explain
-from lockstep.diagnosis.finding import Finding
 from lockstep.diagnosis.host_causes.contention import CONTENTION
 from lockstep.diagnosis.verdict import Diagnosis
 

@@ -14,6 +14,7 @@ from lockstep.contracts.capture import (
 )
 from lockstep.contracts.codec import Message
 from lockstep.contracts.facts import RankFacts, facts_to_json
+from lockstep.contracts.finding import Advice, Finding
 from lockstep.contracts.memory_report import HOST, KeptAllocation, RankMemory
 from lockstep.contracts.peaks import peak_flops_per_second
 from lockstep.contracts.records import RECORD_FIELDS
@@ -218,8 +219,18 @@ SUMMARY = messages.TraceSummary(
         omitted_beta_ppm=700,
     ),
     findings=[
-        messages.RankFinding(
-            bottleneck="cpu", cause="gc", subject="train", evidence=["5 ms"], confidence="high", lost_ns=5
+        Finding(
+            bottleneck="cpu",
+            cause="gc",
+            ranks=(0,),
+            evidence=("5 ms",),
+            subject="train",
+            lost_ns=5,
+            advice=(Advice(suggestion="Freeze it", how="gc.freeze()", predicted_gain_ratio=0.1, source="own"),),
+            predicted_gain_ratio=0.1,
+            fused_ns=1,
+            context=("loop",),
+            steps=(2, 2),
         )
     ],
     not_judged={"gc": "no samples"},

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from coordinator.settings.policy import Policy
     from coordinator.settings.specs import SpecText
     from lockstep.contracts.domains import Topology
+    from lockstep.contracts.finding import Advice
     from lockstep.contracts.messages import CaptureRequest, CaptureResult, RankStacks, TraceSummary
-    from lockstep.diagnosis.verdict import Advice, Diagnosis
+    from lockstep.diagnosis.verdict import Diagnosis
     from lockstep.simulator.calibration.measured import OperatorTimes, Window
     from lockstep.simulator.calibration.online import OnlineModel
     from lockstep.simulator.calibration.repair import MeasuredFault

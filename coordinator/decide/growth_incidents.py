@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident
     from coordinator.detect.findings import RunFinding
     from coordinator.settings.run_policy import MemoryPolicy
+    from lockstep.contracts.finding import Advice
     from lockstep.contracts.messages import TraceSummary
-    from lockstep.diagnosis.verdict import Advice
 
 _FUNCTIONS_MAX = 3
 _NOT_SEEN = "Python objects and NumPy arrays are not seen by a capture"

@@ -6,7 +6,7 @@ from typing import Any
 
 from coordinator.decide.machine_evidence import MachineEvidence, machine_evidence_from_json
 from lockstep.contracts.errors import MalformedError
-from lockstep.diagnosis.verdict import Advice
+from lockstep.contracts.finding import Advice
 
 OPEN = "open"
 CLOSED = "closed"

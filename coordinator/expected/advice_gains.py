@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lockstep.diagnosis.verdict import Advice
+    from lockstep.contracts.finding import Advice
 
 SHOWN_MIN_RATIO = 0.005
 """Least gain of a step that is promised: less reads as 0 %, and is what rounding leaves of a loss."""

@@ -18,8 +18,8 @@ from coordinator.decide.machine_evidence import machine_evidence_from_json
 from coordinator.decide.saved_run import SavedRun, learnt_from_bytes, saved_run_from_json
 from coordinator.settings.policy import Policy
 from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.finding import Advice
 from lockstep.contracts.messages import CaptureResult, NodeAlive, NodeAnnouncement, RankStacks, StepBatch, TraceSummary
-from lockstep.diagnosis.verdict import Advice
 
 NS = 1_000_000_000
 

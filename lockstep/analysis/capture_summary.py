@@ -10,8 +10,8 @@ from lockstep.analysis.kept_allocations import kept_allocations
 from lockstep.analysis.rank import RankAnalysis, analyse_rank
 from lockstep.contracts import limits
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.messages import RankFinding, TraceSummary
-from lockstep.diagnosis.finding import Finding
+from lockstep.contracts.finding import Finding
+from lockstep.contracts.messages import TraceSummary
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.summarise import empty_summary, summarise_columns
 
@@ -62,11 +62,12 @@ def summarise(
 def with_analysis(summary: TraceSummary, analysis: RankAnalysis) -> TraceSummary:
     """Return the summary with what an analysis found, cut to its limits, what costs most first."""
     findings = [
-        RankFinding(
+        Finding(
             bottleneck=found.bottleneck,
             cause=found.cause,
+            ranks=(summary.rank,),
             subject=found.subject[:SENTENCE_CHARS],
-            evidence=[sentence[:SENTENCE_CHARS] for sentence in found.evidence[:SENTENCES_MAX]],
+            evidence=tuple(sentence[:SENTENCE_CHARS] for sentence in found.evidence[:SENTENCES_MAX]),
             confidence=found.confidence,
             lost_ns=found.lost_ns,
         )

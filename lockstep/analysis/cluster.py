@@ -25,6 +25,7 @@ from lockstep.analysis.steady_ranks import find_steady_ranks
 from lockstep.analysis.stragglers import costing, explain_stragglers, judged_groups, unexplained_ns
 from lockstep.analysis.totals import CollectiveTotal, totals_of_table
 from lockstep.contracts.errors import LockstepError
+from lockstep.contracts.finding import LOW, Finding, NotJudged
 from lockstep.diagnosis.communication_causes.bandwidth import judge_bandwidth
 from lockstep.diagnosis.communication_causes.collectives import Group, grouped_by_role
 from lockstep.diagnosis.communication_causes.contention import find_contention
@@ -38,7 +39,6 @@ from lockstep.diagnosis.communication_causes.waiting import (
     judge_waiting,
     transmission_by_rank_ns,
 )
-from lockstep.diagnosis.finding import Finding, NotJudged
 from lockstep.diagnosis.localisation import NO_GROUP, Localisation, findings_of, gather, localise
 from lockstep.diagnosis.localisation.limits import GROUP_MEMBERS
 from lockstep.diagnosis.neighbour_fusion import with_fusion_gain
@@ -46,7 +46,6 @@ from lockstep.diagnosis.parallelism import POOR_OVERLAP, find_poor_overlap
 from lockstep.diagnosis.remedies import ASCEND, PYTORCH
 from lockstep.diagnosis.roofline.ascend_rules import find_frequency_drop, slowest_clock
 from lockstep.diagnosis.roofline.devices import rated_mhz
-from lockstep.diagnosis.verdict import LOW
 from lockstep.trace.steps import StepSource
 
 _FAMILIES_MAX = 16

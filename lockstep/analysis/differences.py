@@ -14,10 +14,10 @@ import numpy as np
 from lockstep.analysis.merge import window_of
 from lockstep.analysis.rank import RankAnalysis
 from lockstep.analysis.stragglers import are_waited_for, judged_groups, waited_ns
+from lockstep.contracts.finding import CPU, IO, Finding, NotJudged
 from lockstep.diagnosis.communication_causes.collectives import collective_kind
 from lockstep.diagnosis.communication_causes.thresholds import WAIT_RATIO, WORTH_RATIO
 from lockstep.diagnosis.communication_causes.waiting import GroupWaiting
-from lockstep.diagnosis.finding import CPU, IO, Finding, NotJudged
 from lockstep.diagnosis.localisation.findings import (
     LATE_ARRIVAL,
     RULE,

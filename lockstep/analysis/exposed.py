@@ -7,9 +7,9 @@ Rules look at collectives and links alone; here their findings are held against 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from lockstep.contracts.finding import COMMUNICATION, Finding
 from lockstep.diagnosis.communication_causes.waiting import SLOW_RANK
 from lockstep.diagnosis.evidence import ms
-from lockstep.diagnosis.finding import COMMUNICATION, Finding
 from lockstep.trace.columns import TraceAbout
 from lockstep.trace.step_breakdown import Breakdown
 

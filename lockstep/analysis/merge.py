@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from lockstep.diagnosis.finding import BOTTLENECKS, Finding, NotJudged
+from lockstep.contracts.finding import BOTTLENECKS, Finding, NotJudged
 from lockstep.diagnosis.host_causes.compilation import COMPILATION
 from lockstep.diagnosis.host_causes.dispatch import DISPATCH
 from lockstep.diagnosis.remedies import advise_finding

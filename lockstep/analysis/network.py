@@ -11,9 +11,8 @@ from pathlib import Path
 from lockstep.analysis.doctor_reports import DoctorReport, NetworkCheck
 from lockstep.analysis.merge import Refusal
 from lockstep.analysis.rank import RankAnalysis
+from lockstep.contracts.finding import COMMUNICATION, MEDIUM, Finding, NotJudged
 from lockstep.diagnosis.communication_causes.settings import NETWORK, find_settings
-from lockstep.diagnosis.finding import COMMUNICATION, Finding, NotJudged
-from lockstep.diagnosis.verdict import MEDIUM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

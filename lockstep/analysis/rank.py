@@ -7,6 +7,7 @@ import numpy as np
 from lockstep.analysis.evidence import NOTHING, Evidence
 from lockstep.analysis.exposed import bounded, exposed_ns
 from lockstep.analysis.rule_runner import RuleRunner
+from lockstep.contracts.finding import Finding, NotJudged
 from lockstep.contracts.messages import TraceSummary
 from lockstep.diagnosis.communication_causes.collectives import RankCollectives, collectives_of
 from lockstep.diagnosis.communication_causes.contention import computing
@@ -23,7 +24,6 @@ from lockstep.diagnosis.communication_causes.messages import find_misaligned, fi
 from lockstep.diagnosis.communication_causes.step_waiting import StepTimes
 from lockstep.diagnosis.communication_causes.vendor_collectives import collectives_of_communication
 from lockstep.diagnosis.context import context_of, with_context
-from lockstep.diagnosis.finding import Finding, NotJudged
 from lockstep.diagnosis.host_causes import judge_host, view_host
 from lockstep.diagnosis.roofline.classic import Rooflines, by_operator
 from lockstep.diagnosis.roofline.component_rules import shares

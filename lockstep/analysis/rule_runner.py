@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from lockstep.contracts.errors import LockstepError
-from lockstep.diagnosis.finding import Finding, NotJudged
+from lockstep.contracts.finding import Finding, NotJudged
 
 _Answer = TypeVar("_Answer")
 

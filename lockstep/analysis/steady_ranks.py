@@ -12,15 +12,15 @@ import numpy as np
 from lockstep.analysis.capture_summary import with_analysis
 from lockstep.analysis.rank import RankAnalysis
 from lockstep.analysis.stragglers import PEERS_MAX, judged_groups
+from lockstep.contracts.finding import LOW, MEDIUM, Finding
 from lockstep.diagnosis.communication_causes.thresholds import WORTH_RATIO
 from lockstep.diagnosis.communication_causes.waiting import GroupWaiting
 from lockstep.diagnosis.diagnose import UNKNOWN
 from lockstep.diagnosis.excess import Scope, compare
 from lockstep.diagnosis.explain import RANK, explain
-from lockstep.diagnosis.finding import Finding
 from lockstep.diagnosis.steady import steady_captures
 from lockstep.diagnosis.threshold import Threshold
-from lockstep.diagnosis.verdict import LOW, MEDIUM, Diagnosis
+from lockstep.diagnosis.verdict import Diagnosis
 from lockstep.trace.names import COMMUNICATION_KIND
 
 COSTING = Threshold(0.05, "ratio of the step", "PerfTracker, section 4.1: 5 % is a fluctuation")

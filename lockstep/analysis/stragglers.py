@@ -13,13 +13,13 @@ import numpy as np
 from lockstep.analysis.capture_summary import with_analysis
 from lockstep.analysis.merge import Refusal
 from lockstep.analysis.rank import RankAnalysis
+from lockstep.contracts.finding import CPU, HIGH, IO, LOW, MEDIUM, Finding
 from lockstep.contracts.messages import TraceSummary
 from lockstep.diagnosis.communication_causes.thresholds import BLAME_SHARE, COLLECTIVES
 from lockstep.diagnosis.communication_causes.waiting import SLOW_RANK, GroupWaiting
 from lockstep.diagnosis.diagnose import UNKNOWN
 from lockstep.diagnosis.explain import RANK, explain
-from lockstep.diagnosis.finding import CPU, IO, Finding
-from lockstep.diagnosis.verdict import HIGH, LOW, MEDIUM, Diagnosis
+from lockstep.diagnosis.verdict import Diagnosis
 
 PEERS_MAX = 8
 """Captures that a slow rank is compared with: of more the median is hardly better, and each is made small first."""

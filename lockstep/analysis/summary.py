@@ -13,9 +13,9 @@ from lockstep.analysis.merge import Refusal
 from lockstep.analysis.rank import RankAnalysis, RankPath
 from lockstep.analysis.sources import Skipped
 from lockstep.analysis.totals import CollectiveTotal, totals_of_rank
+from lockstep.contracts.finding import Finding, NotJudged
 from lockstep.contracts.version import VERSION
 from lockstep.diagnosis.communication_causes.waiting import GroupWaiting
-from lockstep.diagnosis.finding import Finding, NotJudged
 from lockstep.diagnosis.localisation import AbnormalFunction
 from lockstep.diagnosis.roofline.classic import Rooflines
 from lockstep.trace.patterns import Pattern

@@ -26,6 +26,7 @@ TRACE_MAX_BYTES = 512 << 20  # one rank's raw trace; refused by the reader above
 SUMMARY_NODES_MAX = 512  # call-tree nodes of one rank's summary
 PATTERN_DEPTH_MAX = 256  # callers of a behaviour pattern; real stacks are 20 to 120 deep
 SUMMARY_WIRE_MAX_BYTES = 10 << 10  # one rank's summary on the wire; 10,240 ranks are 100 MB at the coordinator
+SUMMARY_ENTRIES_MAX = 4096  # of a list in a summary, whose size in bytes is the narrower limit
 SUMMARY_MAX_BYTES = 64 << 10  # the same unpacked: real ones are 15 to 30 KB
 STACKS_MAX_BYTES = 10 << 10  # of one rank's stacks on the wire; 10,240 ranks are 100 MB, 1,024 are asked
 ISSUED_MAX = 24  # collectives of a rank that are sent with its stacks, of all its groups

@@ -6,9 +6,9 @@ slowest rank decides. `removed` is the rank's excess over its peers, the part of
 the rest.
 """
 
+from lockstep.contracts.finding import Advice
 from lockstep.diagnosis.advice_table import EXCESS, EXPLAINED, REMEDIES, REST, Remedy
 from lockstep.diagnosis.frames import readable
-from lockstep.diagnosis.verdict import Advice
 
 
 def advise(

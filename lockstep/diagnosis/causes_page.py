@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 
+from lockstep.contracts.finding import COMMUNICATION, COMPUTE
 from lockstep.diagnosis.communication_causes import thresholds as communication_limits
-from lockstep.diagnosis.finding import COMMUNICATION, COMPUTE
 from lockstep.diagnosis.host_causes import thresholds as host_limits
 from lockstep.diagnosis.remedies import FRAMEWORKS, Cause, Table, TableRow, table
 from lockstep.diagnosis.roofline import roofline_limits as operator_limits

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lockstep.diagnosis.finding import Finding
+from lockstep.contracts.finding import Finding
 from lockstep.trace.columns import ABSENT, ANNOTATION, OPERATOR, TraceColumns, WorkKind
 from lockstep.trace.intervals import merged
 from lockstep.trace.launches import launches_of

@@ -12,10 +12,11 @@ machines, and the answer with it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
-from lockstep.contracts.messages import RankFinding, TraceSummary
+from lockstep.contracts.finding import Finding
+from lockstep.contracts.messages import TraceSummary
 from lockstep.diagnosis.host_causes.contention import find_contention
 from lockstep.trace.waiting import WAIT_NAME
 
@@ -29,7 +30,7 @@ class _Share:
     throttled: float
 
 
-def contention_beyond_peers(suspect: TraceSummary, peers: Sequence[TraceSummary]) -> list[RankFinding]:
+def contention_beyond_peers(suspect: TraceSummary, peers: Sequence[TraceSummary]) -> list[Finding]:
     """Return whether the suspect meets contention that its peers do not, with what that costs; else nothing.
 
     Without a peer whose node counted as well there is no answer.
@@ -73,19 +74,8 @@ def _outside_collectives_ns(summary: TraceSummary) -> float:
     return (summary.window_ns - _standing_ns(summary)) / max(summary.steps, 1)
 
 
-def _finding(summary: TraceSummary, *, lost_ns: int) -> list[RankFinding]:
+def _finding(summary: TraceSummary, *, lost_ns: int) -> list[Finding]:
     """Return what keeps the rank from a CPU, at a cost that its peers were compared for."""
     assert summary.host is not None
     found = find_contention(summary.host, window_ns=(0, summary.window_ns), ranks=(summary.rank,))
-    if found is None:
-        return []
-    return [
-        RankFinding(
-            bottleneck=found.bottleneck,
-            cause=found.cause,
-            subject=found.subject,
-            evidence=list(found.evidence),
-            confidence=found.confidence,
-            lost_ns=lost_ns,
-        )
-    ]
+    return [] if found is None else [replace(found, lost_ns=lost_ns)]

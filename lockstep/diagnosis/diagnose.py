@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, replace
 
+from lockstep.contracts.finding import HIGH, LOW, MEDIUM, Advice
 from lockstep.contracts.messages import TraceSummary
 from lockstep.diagnosis import evidence
 from lockstep.diagnosis.advice import advise
 from lockstep.diagnosis.communication import compare_collectives
 from lockstep.diagnosis.excess import HOLDING_RATIO, ExcessTree, Scope, compare
 from lockstep.diagnosis.frames import is_frame, is_operation, is_own, is_user_frame
-from lockstep.diagnosis.verdict import HIGH, INSUFFICIENT, LOW, MEDIUM, Advice, Diagnosis
+from lockstep.diagnosis.verdict import INSUFFICIENT, Diagnosis
 from lockstep.trace.names import COMMUNICATION_KIND, DATA_KIND, GC_KIND
 from lockstep.trace.patterns.pattern import OUTSIDE
 from lockstep.trace.tree import ROOT

@@ -9,10 +9,10 @@ no healthy job does (`localisation`).
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from lockstep.contracts.finding import COMPUTE, CPU, IO, LOW, MEDIUM, Advice, Finding
 from lockstep.contracts.messages import TraceSummary
 from lockstep.diagnosis.diagnose import COMPUTE as WORK
 from lockstep.diagnosis.diagnose import EXPLAINING_RATIO, UNKNOWN, cause_of, diagnose
-from lockstep.diagnosis.finding import COMPUTE, CPU, IO, Finding
 from lockstep.diagnosis.frames import is_own, short_name
 from lockstep.diagnosis.host_causes.collection import GC
 from lockstep.diagnosis.host_causes.data import PROCESSING
@@ -21,7 +21,7 @@ from lockstep.diagnosis.localisation.findings import SLOW_FUNCTION
 from lockstep.diagnosis.remedies import advise_finding
 from lockstep.diagnosis.root_cause import causes_beyond_peers, causes_of_many
 from lockstep.diagnosis.steady import recurring_steps
-from lockstep.diagnosis.verdict import INSUFFICIENT, LOW, MEDIUM, Advice, Diagnosis
+from lockstep.diagnosis.verdict import INSUFFICIENT, Diagnosis
 from lockstep.trace.patterns import FunctionClass, patterns_of
 from lockstep.trace.patterns.pattern import OUTSIDE
 

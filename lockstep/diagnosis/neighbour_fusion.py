@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lockstep.contracts.finding import Finding, NotJudged
 from lockstep.contracts.peaks import memory_bytes_per_second
 from lockstep.diagnosis.communication_causes.collectives import RankCollectives, bus_factor
 from lockstep.diagnosis.evidence import ms
-from lockstep.diagnosis.finding import Finding, NotJudged
 from lockstep.simulator.hardware.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Link
 from lockstep.simulator.hardware.intracard import fused_seconds, unfused_seconds
 

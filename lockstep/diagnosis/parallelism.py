@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from statistics import median
 from types import MappingProxyType
 
+from lockstep.contracts.finding import MEDIUM, PARALLEL, Finding, NotJudged
 from lockstep.diagnosis.evidence import ms
-from lockstep.diagnosis.finding import PARALLEL, Finding, NotJudged
 from lockstep.diagnosis.threshold import Threshold
-from lockstep.diagnosis.verdict import MEDIUM
 from lockstep.trace.step_breakdown import Breakdown
 
 POOR_OVERLAP = "poor_overlap"

@@ -13,10 +13,9 @@ from string import Formatter
 from typing import Any
 
 from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.finding import BOTTLENECKS, Advice, Finding
 from lockstep.contracts.metrics import CAUSES as INCIDENT_CAUSES
-from lockstep.diagnosis.finding import BOTTLENECKS, Finding
 from lockstep.diagnosis.frames import readable
-from lockstep.diagnosis.verdict import Advice
 
 VERSION = 1
 FILE = "remedies.toml"

@@ -6,13 +6,13 @@ counted of their CPUs is compared in `cpu_share`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
-from lockstep.contracts.messages import RankFinding, TraceSummary
+from lockstep.contracts.finding import IO, Finding
+from lockstep.contracts.messages import TraceSummary
 from lockstep.diagnosis.cpu_share import captured_excess_ns, contention_beyond_peers
 from lockstep.diagnosis.excess import HOLDING_RATIO
-from lockstep.diagnosis.finding import IO, Finding
 from lockstep.diagnosis.frames import is_own
 from lockstep.diagnosis.host_causes.contention import CONTENTION
 from lockstep.diagnosis.threshold import Threshold
@@ -39,7 +39,7 @@ _UNMEASURED = ("", "unknown")
 class _Cost:
     """A finding of a rank and what it costs there, ns a step; None where it is unknown."""
 
-    found: RankFinding
+    found: Finding
     ns: float | None
 
 
@@ -105,7 +105,7 @@ def causes_of_many(summaries: Sequence[TraceSummary], *, step_ns: float, cause: 
     )
 
 
-def _not_of_cpus(summary: TraceSummary) -> list[RankFinding]:
+def _not_of_cpus(summary: TraceSummary) -> list[Finding]:
     """Return what a rank reports, but for contention: alone, a rank does not show what of it prolongs its work."""
     return [found for found in summary.findings if found.cause != CONTENTION]
 
@@ -131,7 +131,7 @@ def _is_meant(cause: str, found: Finding) -> bool:
     return found.bottleneck in meant or found.cause in meant
 
 
-def _costs(findings: Sequence[RankFinding], steps: int) -> dict[str, _Cost]:
+def _costs(findings: Sequence[Finding], steps: int) -> dict[str, _Cost]:
     """Return what each cause costs on a rank; of several findings of one cause the dearest speaks, and all are paid."""
     costs: dict[str, _Cost] = {}
     for found in findings:
@@ -148,29 +148,13 @@ def _costs(findings: Sequence[RankFinding], steps: int) -> dict[str, _Cost]:
     return costs
 
 
-def _merged(before: Finding | None, found: RankFinding, rank: int, lost_ns: float | None) -> Finding:
+def _merged(before: Finding | None, found: Finding, rank: int, lost_ns: float | None) -> Finding:
     cost = None if lost_ns is None else round(lost_ns)
     if before is not None and (before.lost_ns or 0) >= (cost or 0):
         return _with_rank(before, rank)
     ranks = () if before is None else before.ranks
-    return Finding(
-        bottleneck=found.bottleneck,
-        cause=found.cause,
-        ranks=tuple(sorted({*ranks, rank})),
-        evidence=tuple(found.evidence),
-        subject=found.subject,
-        lost_ns=cost,
-        confidence=found.confidence,
-    )
+    return replace(found, ranks=tuple(sorted({*ranks, rank})), lost_ns=cost)
 
 
 def _with_rank(found: Finding, rank: int) -> Finding:
-    return Finding(
-        bottleneck=found.bottleneck,
-        cause=found.cause,
-        ranks=tuple(sorted({*found.ranks, rank})),
-        evidence=found.evidence,
-        subject=found.subject,
-        lost_ns=found.lost_ns,
-        confidence=found.confidence,
-    )
+    return replace(found, ranks=tuple(sorted({*found.ranks, rank})))

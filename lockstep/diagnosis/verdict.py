@@ -2,24 +2,10 @@
 
 from dataclasses import dataclass
 
+from lockstep.contracts.finding import Advice
+
 INSUFFICIENT = "insufficient evidence"
 """The `function` of a diagnosis that found none."""
-
-HIGH, MEDIUM, LOW = ("high", "medium", "low")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """One thing to do.
-
-    `predicted_gain_ratio` is the share of today's step that would go, None where it is unknown. `source` states
-    where the match of cause and remedy comes from.
-    """
-
-    suggestion: str
-    how: str
-    predicted_gain_ratio: float | None
-    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from dataclasses import replace
 from lockstep.analysis.capture_summary import FINDINGS_MAX, SENTENCE_CHARS, summarise, with_analysis
 from lockstep.analysis.rank import analyse_rank
 from lockstep.contracts.codec import encode
+from lockstep.contracts.finding import Finding, NotJudged
 from lockstep.contracts.limits import SUMMARY_WIRE_MAX_BYTES
-from lockstep.diagnosis.finding import Finding, NotJudged
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.patterns import patterns_of
 from tests.trace.traces import RECORDING

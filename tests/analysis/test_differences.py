@@ -5,9 +5,9 @@ import pytest
 
 from lockstep.analysis.differences import new_differences
 from lockstep.analysis.rank import RankAnalysis
+from lockstep.contracts.finding import CPU, IO, Finding
 from lockstep.diagnosis.communication_causes.repetition import Repetition
 from lockstep.diagnosis.communication_causes.waiting import GroupWaiting
-from lockstep.diagnosis.finding import CPU, IO, Finding
 from lockstep.diagnosis.localisation.findings import SLOW_COLLECTIVE, SLOW_FUNCTION
 from lockstep.trace.columns import TraceAbout
 from lockstep.trace.patterns.pattern import OUTSIDE

@@ -7,7 +7,7 @@ import pytest
 from lockstep.analysis.cluster import analyse_cluster
 from lockstep.analysis.exposed import bounded, exposed_ns
 from lockstep.analysis.rank import analyse_rank
-from lockstep.diagnosis.finding import COMMUNICATION, COMPUTE, Finding
+from lockstep.contracts.finding import COMMUNICATION, COMPUTE, Finding
 from lockstep.trace.columns import TraceAbout
 from lockstep.trace.step_breakdown import Breakdown
 from tests.analysis.job import FORWARD, MS, STEPS, rank_columns

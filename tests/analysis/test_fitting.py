@@ -8,8 +8,9 @@ import pytest
 from lockstep.analysis.capture_summary import summarise
 from lockstep.analysis.fitting import AIM_BYTES, fitted
 from lockstep.contracts.codec import encode, packed_bytes
+from lockstep.contracts.finding import Finding
 from lockstep.contracts.limits import SUMMARY_WIRE_MAX_BYTES
-from lockstep.contracts.messages import CallNode, HostSpan, RankFinding, TraceSummary
+from lockstep.contracts.messages import CallNode, HostSpan, TraceSummary
 from lockstep.trace.patterns import FunctionClass, Pattern, PatternSummary, patterns_of
 from tests.trace.traces import document, event, write
 
@@ -39,9 +40,9 @@ def noisy(functions, seed=7):
         for at in range(functions)
     )
     findings = [
-        RankFinding(
-            bottleneck="cpu", cause=f"c{at}", subject=words(source, 200),
-            evidence=[words(source, 300) for _ in range(4)], confidence="high", lost_ns=100 - at,
+        Finding(
+            bottleneck="cpu", cause=f"c{at}", ranks=(2,), subject=words(source, 200),
+            evidence=tuple(words(source, 300) for _ in range(4)), confidence="high", lost_ns=100 - at,
         )
         for at in range(8)
     ]  # fmt: skip

@@ -3,7 +3,7 @@
 import pytest
 
 from lockstep.analysis.merge import advise, merge_findings, merge_refusals
-from lockstep.diagnosis.finding import COMPUTE, CPU, IO, PARALLEL, Finding, NotJudged
+from lockstep.contracts.finding import COMPUTE, CPU, IO, PARALLEL, Finding, NotJudged
 from lockstep.diagnosis.remedies import ASCEND, PYTORCH
 
 WINDOWS_NS = {0: 1000, 1: 1000, 2: 4000}

@@ -9,8 +9,8 @@ from lockstep.analysis.cluster import analyse_cluster
 from lockstep.analysis.evidence import Evidence
 from lockstep.analysis.rank import analyse_rank
 from lockstep.analysis.stragglers import costing, unexplained_ns
+from lockstep.contracts.finding import COMPUTE, CPU, Finding
 from lockstep.contracts.messages import HostSpan
-from lockstep.diagnosis.finding import COMPUTE, CPU, Finding
 from tests.analysis.job import FORWARD, MS, RANKS, rank_columns
 from tests.analysis.test_differences import waiting
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.precision import PRECISION_LEAST, RECALL_LEAST, ROOT, Label, Score, Trace, read_labels, score, table
-from lockstep.diagnosis.finding import CPU, Finding
+from lockstep.contracts.finding import CPU, Finding
 from lockstep.diagnosis.remedies import CAUSES
 
 

@@ -11,7 +11,7 @@ from benchmarks.language_model import HEALTHY
 from benchmarks.language_trainers import RANKS
 from benchmarks.recorded_jobs import RecordedJob, judge
 from benchmarks.recorded_truth import cost_ratio, is_last_in_every_step, needed_ns
-from lockstep.diagnosis.finding import CPU, Finding
+from lockstep.contracts.finding import CPU, Finding
 
 pytestmark = pytest.mark.torch
 MS = 1_000_000

@@ -9,8 +9,9 @@ from coordinator.decide import events as ev
 from lockstep.cli.main import main
 from lockstep.cli.profile_command import parse_ranks
 from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.finding import Advice
 from lockstep.contracts.messages import CaptureResult, TraceSummary
-from lockstep.diagnosis.verdict import Advice, Diagnosis
+from lockstep.diagnosis.verdict import Diagnosis
 from tests.coordinator.conftest import until
 from tests.coordinator.scenarios import Scenario, generate
 from tests.coordinator.test_runs import NOW, play

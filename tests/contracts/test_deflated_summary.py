@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from lockstep.contracts import limits, topics
 from lockstep.contracts.codec import decode, encode, packed_bytes
 from lockstep.contracts.errors import ContractVersionError, MalformedError
+from lockstep.contracts.finding import Finding
 from lockstep.contracts.messages import (
     CallNode,
     HostSpan,
     PatternCaller,
     PatternRow,
     PatternTable,
-    RankFinding,
     TraceSummary,
 )
 
@@ -46,9 +46,7 @@ FULL = replace(
         omitted_count=2,
         omitted_beta_ppm=7,
     ),
-    findings=[
-        RankFinding(bottleneck="cpu", cause="gc", subject="main", evidence=["5 ms"], confidence="high", lost_ns=5)
-    ],
+    findings=[Finding(bottleneck="cpu", cause="gc", ranks=(3,), subject="main", evidence=("5 ms",), lost_ns=5)],
     not_judged={"gc": "no samples"},
     omitted={"findings": 4},
     step_ns=[60, 40],

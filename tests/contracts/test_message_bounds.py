@@ -26,6 +26,11 @@ HOSTILE: tuple[Any, ...] = (
 Path = tuple[Any, ...]
 
 
+def is_any_number(hint: Any) -> bool:
+    """Whether a type is a tuple of any number of entries, which is a list to a bound."""
+    return get_origin(hint) is tuple and get_args(hint)[1:] == (...,)
+
+
 def unbounded(form: Any, hint: Any) -> Iterator[str]:
     """Yield the fields of a form, and of those inside it, that declare no bound."""
     plain, bound = unannotated(hint)
@@ -34,7 +39,7 @@ def unbounded(form: Any, hint: Any) -> Iterator[str]:
             yield from unbounded(f"{plain.__name__}.{field.name}", field.type)
         return
     origin = get_origin(plain)
-    if (origin or plain) in BOUNDED and bound is None:
+    if ((origin or plain) in BOUNDED or is_any_number(plain)) and bound is None:
         yield form
     for inside in get_args(plain) if origin in (list, dict, tuple, Union, UnionType) else ():
         yield from unbounded(form, inside)
@@ -59,12 +64,14 @@ def test_a_field_without_a_bound_is_seen():
         maybe: float | None
         many: Annotated[list[int], Length(3)]
         table: dict[str, Count]
+        some: tuple[Count, ...]
+        two: tuple[Count, Count]
         inside: Annotated[list[Inside], Length(2)]
         fine: Count | None
         flag: bool
 
     assert set(unbounded("", Outside)) == {
-        *("Outside.plain", "Outside.maybe", "Outside.many", "Outside.table", "Inside.text"),
+        *("Outside.plain", "Outside.maybe", "Outside.many", "Outside.table", "Outside.some", "Inside.text"),
     }
 
 
@@ -81,9 +88,9 @@ def leaves(value: Any, hint: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]
         return
     if path:
         yield path, hint
-    if origin is list and value:
+    if (origin is list or is_any_number(plain)) and value:
         yield from leaves(value[0], get_args(plain)[0], (*path, 0))
-    elif origin is tuple:
+    elif origin is tuple and value:
         for index, inside in enumerate(get_args(plain)):
             yield from leaves(value[index], inside, (*path, index))
     elif origin is dict and value:

@@ -12,6 +12,7 @@ from coordinator.decide.incidents import Prediction
 from coordinator.fleet.history import Subject, SubjectRecord
 from coordinator.record.earlier_attempts import EarlierAttempts
 from coordinator.snapshot import RunSnapshot, Snapshot, StepHistogram, Suspect
+from lockstep.contracts.finding import Advice
 from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.metrics import (
     CATALOGUE,
@@ -23,7 +24,6 @@ from lockstep.contracts.metrics import (
     REJECTED_REASONS,
     RUN_STATES,
 )
-from lockstep.diagnosis.verdict import Advice
 from lockstep.serving.exposition import render
 from lockstep.serving.fault_isolation import OUTCOMES
 from lockstep.serving.process import OwnProcess

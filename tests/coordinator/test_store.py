@@ -10,7 +10,7 @@ from coordinator.decide.incidents import CLOSED, CaptureNote, Incident, from_jso
 from coordinator.decide.saved_run import Learnt, SavedRun
 from coordinator.store import FILE_NAME, Store
 from lockstep.contracts.errors import ConfigError, MalformedError
-from lockstep.diagnosis.verdict import Advice
+from lockstep.contracts.finding import Advice
 
 
 def incident(number=1, **more):

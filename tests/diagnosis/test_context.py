@@ -1,5 +1,6 @@
 """What a trace shows of its training decides which advice it gets."""
 
+from lockstep.contracts.finding import CPU, Finding
 from lockstep.diagnosis.context import (
     COMPILED,
     SMALL_OPTIMIZER,
@@ -8,7 +9,6 @@ from lockstep.diagnosis.context import (
     context_of,
     with_context,
 )
-from lockstep.diagnosis.finding import CPU, Finding
 from lockstep.diagnosis.remedies import advise_finding
 from lockstep.trace.columns import ANNOTATION, KERNEL, OPERATOR, RUNTIME
 from tests.trace.made import columns_of, made

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from lockstep.contracts.finding import Finding, NotJudged
 from lockstep.diagnosis.communication_causes.collectives import RankCollectives
-from lockstep.diagnosis.finding import Finding, NotJudged
 from lockstep.diagnosis.neighbour_fusion import fusion_saving, with_fusion_gain
 from lockstep.diagnosis.parallelism import POOR_OVERLAP
 from lockstep.diagnosis.remedies import advise_finding, table

@@ -1,6 +1,6 @@
 import pytest
 
-from lockstep.diagnosis.finding import PARALLEL, NotJudged
+from lockstep.contracts.finding import PARALLEL, NotJudged
 from lockstep.diagnosis.parallelism import OVERLAP_RATIO, POOR_OVERLAP, find_poor_overlap
 from lockstep.trace.step_breakdown import Breakdown
 

@@ -4,9 +4,9 @@ from importlib.resources import files
 import pytest
 
 from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.finding import IO, Finding
 from lockstep.contracts.metrics import CAUSES as INCIDENT_CAUSES
 from lockstep.diagnosis import remedies
-from lockstep.diagnosis.finding import IO, Finding
 from lockstep.diagnosis.host_causes import collection, compilation, contention, data, dispatch, synchronisation
 from lockstep.diagnosis.remedies import CAUSES, advise_finding, parse_table, table
 

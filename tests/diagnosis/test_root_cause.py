@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.contracts.messages import HostSpan, RankFinding
+from lockstep.contracts.finding import Finding
+from lockstep.contracts.messages import HostSpan
 from lockstep.diagnosis.root_cause import causes_beyond_peers, causes_of_many
 from tests.diagnosis.summaries import STEPS, summary
 
@@ -15,11 +16,12 @@ _GREW = ("link", "data", "unknown")
 
 def found_on_rank(cause, lost_ms, *, bottleneck="cpu", subject="", confidence="high"):
     """Return a finding that costs so many ms a step."""
-    return RankFinding(
+    return Finding(
         bottleneck=bottleneck,
         cause=cause,
+        ranks=(),
         subject=subject,
-        evidence=[f"{cause} costs {lost_ms}"],
+        evidence=(f"{cause} costs {lost_ms}",),
         confidence=confidence,
         lost_ns=None if lost_ms is None else round(lost_ms * STEPS * 1e6),
     )

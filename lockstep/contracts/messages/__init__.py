@@ -47,7 +47,6 @@ from lockstep.contracts.messages.summaries import (
     PatternCaller,
     PatternRow,
     PatternTable,
-    RankFinding,
     TraceSummary,
 )
 
@@ -87,7 +86,6 @@ __all__ = [
     "PatternRow",
     "PatternTable",
     "RankEnding",
-    "RankFinding",
     "RankInfo",
     "RankProgress",
     "RankSpan",

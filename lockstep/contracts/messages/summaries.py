@@ -15,10 +15,12 @@ from lockstep.contracts.bounds import (
     Rank,
     Version,
 )
+from lockstep.contracts.finding import Finding, SummaryText
 from lockstep.contracts.limits import (
     HOST_COMMANDS_MAX,
     HOST_CORES_MAX,
     PROFILE_STEPS_MAX,
+    SUMMARY_ENTRIES_MAX,
     SUMMARY_MAX_BYTES,
     SUMMARY_NODES_MAX,
     UNIX_NS_MAX,
@@ -26,9 +28,6 @@ from lockstep.contracts.limits import (
 from lockstep.contracts.memory_report import KEPT_MAX, KeptAllocation
 
 _NODE_MAX_NS = 1 << 53  # 104 days; sums over all nodes of a tree stay within int64
-_ENTRIES_MAX = 4096  # of a list in a summary, whose size in bytes is the narrower limit
-SummaryText = Annotated[str, Length(SUMMARY_MAX_BYTES)]
-"""A text whose length the size of its summary bounds."""
 CollectiveCounts = Annotated[list[Count], Length(3, least=3)]
 StepTimes = Annotated[list[Annotated[int, Range(0, _NODE_MAX_NS)]], Length(PROFILE_STEPS_MAX)]
 FUNCTION_CLASSES = ("compute", "memory", "collective", "host")
@@ -56,18 +55,6 @@ class CallNode:
     self_ns: Annotated[int, Range(-_NODE_MAX_NS, _NODE_MAX_NS)]
     count: Count
     by_step_ns: StepTimes = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankFinding:
-    """A cause that a rank's trace shows by itself, as judged on its node (`lockstep.diagnosis.finding.Finding`)."""
-
-    bottleneck: Name
-    cause: Name
-    subject: SummaryText
-    evidence: Annotated[list[SummaryText], Length(_ENTRIES_MAX)]
-    confidence: Name
-    lost_ns: DurationNs | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +88,7 @@ class PatternTable:
 
     window_ns: Annotated[int, Range(1, UNIX_NS_MAX)]
     callers: Annotated[list[PatternCaller], Length(SUMMARY_MAX_BYTES)]
-    rows: Annotated[list[PatternRow], Length(_ENTRIES_MAX)]
+    rows: Annotated[list[PatternRow], Length(SUMMARY_ENTRIES_MAX)]
     omitted_count: Count = 0
     omitted_beta_ppm: Count = 0
 
@@ -144,18 +131,21 @@ class TraceSummary:
     omitted_nodes: Count = 0
     error: SummaryText = ""
     """Why the trace could not be read; the tree is empty then."""
-    collectives: Annotated[dict[SummaryText, CollectiveCounts], Length(_ENTRIES_MAX)] = field(default_factory=dict)
+    collectives: Annotated[dict[SummaryText, CollectiveCounts], Length(SUMMARY_ENTRIES_MAX)] = field(
+        default_factory=dict
+    )
     """Per collective name: count, total ns on the backend's own thread, shortest ns."""
-    breakdown: Annotated[dict[SummaryText, DurationNs], Length(_ENTRIES_MAX)] = field(default_factory=dict)
+    breakdown: Annotated[dict[SummaryText, DurationNs], Length(SUMMARY_ENTRIES_MAX)] = field(default_factory=dict)
     """Classes of the window, ns (`trace.step_breakdown`)."""
-    path: Annotated[list[PathShare], Length(_ENTRIES_MAX)] = field(default_factory=list)
+    path: Annotated[list[PathShare], Length(SUMMARY_ENTRIES_MAX)] = field(default_factory=list)
     """What lies longest on the critical path: name, class, ns."""
     patterns: PatternTable | None = None
     """Behaviour patterns, None without a trace (`trace.patterns.table`)."""
-    findings: Annotated[list[RankFinding], Length(_ENTRIES_MAX)] = field(default_factory=list)
-    not_judged: Annotated[dict[SummaryText, SummaryText], Length(_ENTRIES_MAX)] = field(default_factory=dict)
+    findings: Annotated[list[Finding], Length(SUMMARY_ENTRIES_MAX)] = field(default_factory=list)
+    """What the rank's trace shows by itself, without advice, which the coordinator gives."""
+    not_judged: Annotated[dict[SummaryText, SummaryText], Length(SUMMARY_ENTRIES_MAX)] = field(default_factory=dict)
     """Rules that could not answer, and why."""
-    omitted: Annotated[dict[Name, Count], Length(_ENTRIES_MAX)] = field(default_factory=dict)
+    omitted: Annotated[dict[Name, Count], Length(SUMMARY_ENTRIES_MAX)] = field(default_factory=dict)
     """How many of a list were left out, by the list's name: the least important ones."""
     host: HostSpan | None = None
     step_ns: StepTimes = field(default_factory=list)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.contracts.finding import COMMUNICATION, MEDIUM, Finding, NotJudged
 from lockstep.diagnosis.communication_causes.collectives import Group, bus_factor
 from lockstep.diagnosis.communication_causes.matching import CollectiveTable
 from lockstep.diagnosis.communication_causes.thresholds import (
@@ -23,8 +24,6 @@ from lockstep.diagnosis.communication_causes.thresholds import (
     WORTH_RATIO,
 )
 from lockstep.diagnosis.communication_causes.waiting import transmission_ns
-from lockstep.diagnosis.finding import COMMUNICATION, Finding, NotJudged
-from lockstep.diagnosis.verdict import MEDIUM
 
 SLOW_LINK = "slow_link"
 RULE = "bandwidth of collectives"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.contracts.finding import COMMUNICATION, MEDIUM, Finding, NotJudged
 from lockstep.diagnosis.communication_causes.bandwidth import bandwidths
 from lockstep.diagnosis.communication_causes.matching import CollectiveTable
 from lockstep.diagnosis.communication_causes.thresholds import (
@@ -19,8 +20,6 @@ from lockstep.diagnosis.communication_causes.thresholds import (
     CONTENTION_OVERLAP,
     WORTH_RATIO,
 )
-from lockstep.diagnosis.finding import COMMUNICATION, Finding, NotJudged
-from lockstep.diagnosis.verdict import MEDIUM
 from lockstep.trace.columns import TraceColumns, WorkKind
 from lockstep.trace.intervals import Intervals, common, merged
 

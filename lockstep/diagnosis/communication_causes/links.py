@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.contracts.finding import COMMUNICATION, Finding, NotJudged
 from lockstep.diagnosis.communication_causes.bandwidth import SLOW_LINK
 from lockstep.diagnosis.communication_causes.contention import CONTENTION
 from lockstep.diagnosis.communication_causes.messages import SMALL_PACKETS, UNALIGNED
@@ -26,7 +27,6 @@ from lockstep.diagnosis.communication_causes.thresholds import (
     SMALL_SHARE,
     WORTH_RATIO,
 )
-from lockstep.diagnosis.finding import COMMUNICATION, Finding, NotJudged
 from lockstep.trace.ascend.communication import AscendCommunication
 from lockstep.trace.columns import ABSENT
 from lockstep.trace.intervals import Intervals

@@ -5,6 +5,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.contracts.finding import COMMUNICATION, MEDIUM, Finding, NotJudged
 from lockstep.diagnosis.communication_causes.collectives import BARRIER, RankCollectives
 from lockstep.diagnosis.communication_causes.thresholds import (
     ALIGNMENT_BYTES,
@@ -14,8 +15,6 @@ from lockstep.diagnosis.communication_causes.thresholds import (
     SMALL_MESSAGE_BYTES,
     SMALL_SHARE,
 )
-from lockstep.diagnosis.finding import COMMUNICATION, Finding, NotJudged
-from lockstep.diagnosis.verdict import MEDIUM
 from lockstep.simulator.hardware.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from lockstep.trace.columns import ABSENT
 from lockstep.trace.intervals import merged

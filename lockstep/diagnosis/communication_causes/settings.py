@@ -8,8 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from lockstep.diagnosis.finding import COMMUNICATION, Finding, NotJudged
-from lockstep.diagnosis.verdict import HIGH, MEDIUM
+from lockstep.contracts.finding import COMMUNICATION, HIGH, MEDIUM, Finding, NotJudged
 from lockstep.trace.kineto.about import NETWORK_PREFIXES
 
 NETWORK = "network_configuration"

@@ -4,12 +4,12 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.contracts.finding import COMMUNICATION, Finding, NotJudged
 from lockstep.diagnosis.communication_causes.bandwidth import SLOW_LINK
 from lockstep.diagnosis.communication_causes.collectives import Group
 from lockstep.diagnosis.communication_causes.matching import CollectiveTable
 from lockstep.diagnosis.communication_causes.thresholds import BLAME_SHARE, COLLECTIVES, WAIT_RATIO, WORTH_RATIO
 from lockstep.diagnosis.communication_causes.waiting import Times, greatest, wait_ratio
-from lockstep.diagnosis.finding import COMMUNICATION, Finding, NotJudged
 
 
 def judge_transmission(table: CollectiveTable, window_ns: int) -> list[Finding] | NotJudged:

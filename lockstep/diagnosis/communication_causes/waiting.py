@@ -18,13 +18,12 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.contracts.finding import COMMUNICATION, HIGH, LOW, MEDIUM, Finding, NotJudged
 from lockstep.diagnosis.communication_causes.awaited import awaited_first, waited_once_ns
 from lockstep.diagnosis.communication_causes.collectives import ROOTED, Group
 from lockstep.diagnosis.communication_causes.matching import CollectiveTable
 from lockstep.diagnosis.communication_causes.repetition import Repetition, repetition
 from lockstep.diagnosis.communication_causes.thresholds import BLAME_SHARE, COLLECTIVES, WAIT_RATIO, WORTH_RATIO
-from lockstep.diagnosis.finding import COMMUNICATION, Finding, NotJudged
-from lockstep.diagnosis.verdict import HIGH, LOW, MEDIUM
 from lockstep.trace.columns import ABSENT
 from lockstep.trace.intervals import Intervals, merged, without
 from lockstep.trace.patterns.exposure import Covered

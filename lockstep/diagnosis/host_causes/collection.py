@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lockstep.diagnosis.finding import CPU, Finding, NotJudged
+from lockstep.contracts.finding import CPU, HIGH, LOW, Finding, NotJudged
 from lockstep.diagnosis.host_causes import thresholds as limits
 from lockstep.diagnosis.host_causes.view import LOADER_PREFIX, HostView, measured_before
-from lockstep.diagnosis.verdict import HIGH, LOW
 from lockstep.trace.columns import Mask
 from lockstep.trace.intervals import Intervals, Times, merged
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.diagnosis.finding import CPU, Finding, NotJudged
+from lockstep.contracts.finding import CPU, HIGH, MEDIUM, Finding, NotJudged
 from lockstep.diagnosis.host_causes import thresholds as limits
 from lockstep.diagnosis.host_causes.nesting import Events, own_ns_by_name
 from lockstep.diagnosis.host_causes.view import HostView
-from lockstep.diagnosis.verdict import HIGH, MEDIUM
 from lockstep.trace.columns import ABSENT, OPERATOR, Mask
 from lockstep.trace.intervals import Intervals
 

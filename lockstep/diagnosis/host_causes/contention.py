@@ -1,9 +1,8 @@
 """Other processes on the trainer's cores (Hermes 4.2.2): judged from what the node counted, never from a trace."""
 
+from lockstep.contracts.finding import CPU, HIGH, LOW, MEDIUM, Finding, NotJudged
 from lockstep.contracts.messages import HostSpan
-from lockstep.diagnosis.finding import CPU, Finding, NotJudged
 from lockstep.diagnosis.host_causes import thresholds as limits
-from lockstep.diagnosis.verdict import HIGH, LOW, MEDIUM
 
 CONTENTION = "cpu_contention"
 

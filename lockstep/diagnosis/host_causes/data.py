@@ -18,11 +18,10 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.diagnosis.finding import IO, Finding, NotJudged
+from lockstep.contracts.finding import HIGH, IO, LOW, MEDIUM, Finding, NotJudged
 from lockstep.diagnosis.host_causes import thresholds as limits
 from lockstep.diagnosis.host_causes.nesting import is_user_code, own_ns_by_name
 from lockstep.diagnosis.host_causes.view import LOADER_PREFIX, HostView, overlap_ns
-from lockstep.diagnosis.verdict import HIGH, LOW, MEDIUM
 from lockstep.trace.columns import PYTHON, Mask, WorkKind
 from lockstep.trace.intervals import Intervals, merged, without
 

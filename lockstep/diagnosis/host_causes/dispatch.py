@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lockstep.diagnosis.finding import CPU, Finding, NotJudged
+from lockstep.contracts.finding import CPU, HIGH, MEDIUM, Finding, NotJudged
 from lockstep.diagnosis.host_causes import thresholds as limits
 from lockstep.diagnosis.host_causes.fusible import FusibleSequence, fusible_sequences
 from lockstep.diagnosis.host_causes.view import HostView
-from lockstep.diagnosis.verdict import HIGH, MEDIUM
 from lockstep.trace.columns import ABSENT, WorkKind
 from lockstep.trace.intervals import Intervals
 from lockstep.trace.launches import launches_of

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from lockstep.contracts.finding import Finding, NotJudged
 from lockstep.contracts.messages import HostSpan
-from lockstep.diagnosis.finding import Finding, NotJudged
 from lockstep.diagnosis.host_causes.collection import Collection, judge_collections
 from lockstep.diagnosis.host_causes.compilation import judge_compilation
 from lockstep.diagnosis.host_causes.contention import judge_contention

@@ -17,11 +17,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.diagnosis.finding import CPU, Finding, NotJudged
+from lockstep.contracts.finding import CPU, HIGH, MEDIUM, Finding, NotJudged
 from lockstep.diagnosis.host_causes import thresholds as limits
 from lockstep.diagnosis.host_causes.nesting import CallPlace, Events, places
 from lockstep.diagnosis.host_causes.view import HostView, measured_before
-from lockstep.diagnosis.verdict import HIGH, MEDIUM
 from lockstep.trace.columns import ABSENT, OPERATOR, Mask, WorkKind
 from lockstep.trace.intervals import Intervals, merged
 from lockstep.trace.launches import launches_of

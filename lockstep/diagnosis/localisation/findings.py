@@ -1,9 +1,8 @@
 """Abnormal functions as findings, in the form that all rules of the diagnosis share."""
 
-from lockstep.diagnosis.finding import COMMUNICATION, COMPUTE, CPU, Finding, NotJudged
+from lockstep.contracts.finding import COMMUNICATION, COMPUTE, CPU, HIGH, MEDIUM, Finding, NotJudged
 from lockstep.diagnosis.localisation.abnormal import AbnormalFunction, Localisation
 from lockstep.diagnosis.localisation.outlier_ranks import OddBy
-from lockstep.diagnosis.verdict import HIGH, MEDIUM
 from lockstep.trace.patterns import FunctionClass
 
 RULE = "localisation"

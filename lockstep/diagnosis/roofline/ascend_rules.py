@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.diagnosis.finding import COMPUTE, Finding, NotJudged
+from lockstep.contracts.finding import COMPUTE, MEDIUM, Finding, NotJudged
 from lockstep.diagnosis.roofline.kernel_counters import KernelCounters, is_aicpu
 from lockstep.diagnosis.roofline.operands import ascend_operands
 from lockstep.diagnosis.roofline.roofline_limits import (
@@ -18,7 +18,6 @@ from lockstep.diagnosis.roofline.roofline_limits import (
     OPERATOR_SHARE,
     TASK_NS,
 )
-from lockstep.diagnosis.verdict import MEDIUM
 from lockstep.trace.columns import CoreClock
 
 AICPU, FREQUENCY, AFFINITY, PRIVATE_FORMAT = ("aicpu", "frequency_drop", "unfriendly_shape", "private_format")

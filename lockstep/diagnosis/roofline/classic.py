@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from lockstep.diagnosis.finding import NotJudged
+from lockstep.contracts.finding import NotJudged
 from lockstep.diagnosis.roofline.convolutions import convolution_outputs
 from lockstep.diagnosis.roofline.devices import Roof, roof_of
 from lockstep.diagnosis.roofline.formulas import has_formula, work_of

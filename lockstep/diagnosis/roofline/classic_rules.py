@@ -1,6 +1,6 @@
 """Findings of the classic roofline: the operators that hold the device, and which line holds them."""
 
-from lockstep.diagnosis.finding import COMPUTE, Finding, NotJudged
+from lockstep.contracts.finding import COMPUTE, HIGH, MEDIUM, Finding, NotJudged
 from lockstep.diagnosis.roofline.classic import (
     COMPUTE_BOUND,
     MEMORY_BOUND,
@@ -12,7 +12,6 @@ from lockstep.diagnosis.roofline.classic import (
 )
 from lockstep.diagnosis.roofline.formulas import ELEMENTWISE
 from lockstep.diagnosis.roofline.roofline_limits import FINDINGS, OPERATOR_SHARE, UTILISATION
-from lockstep.diagnosis.verdict import HIGH, MEDIUM
 
 _SHAPES_CHARS = 120
 _TERA = 1e12

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.diagnosis.finding import COMPUTE, Finding, NotJudged
+from lockstep.contracts.finding import COMPUTE, Finding, NotJudged
 from lockstep.diagnosis.roofline.components import Bound, ComponentTable, Verdicts, classify
 from lockstep.diagnosis.roofline.kernel_counters import KernelCounters
 from lockstep.diagnosis.roofline.roofline_limits import FINDINGS, OPERATOR_SHARE, TASK_NS, TIME_RATIO

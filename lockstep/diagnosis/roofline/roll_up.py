@@ -7,7 +7,7 @@ alone; together they show what a better use of the device would give back.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from lockstep.diagnosis.finding import Finding, NotJudged
+from lockstep.contracts.finding import Finding, NotJudged
 from lockstep.diagnosis.roofline.roofline_limits import DEVICE_BOUND, WORTH_FIXING
 
 RULE = "operators"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lockstep.diagnosis.finding import Finding, NotJudged
+from lockstep.contracts.finding import Finding, NotJudged
 from lockstep.diagnosis.roofline.ascend_rules import find_affinity, find_aicpu, find_private_formats
 from lockstep.diagnosis.roofline.classic import Rooflines, operator_rooflines
 from lockstep.diagnosis.roofline.classic_rules import judge_rooflines

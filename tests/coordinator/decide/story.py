@@ -5,8 +5,8 @@ from coordinator.decide.state import RunMachine
 from coordinator.decide.transitions import State
 from coordinator.settings.policy import Policy
 from lockstep.contracts.domains import from_degrees
+from lockstep.contracts.finding import Advice
 from lockstep.contracts.messages import TraceSummary
-from lockstep.diagnosis.verdict import Advice
 from tests.coordinator.conftest import evaluated, finding
 
 T = 1_000_000.0

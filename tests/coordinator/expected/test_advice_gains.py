@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.expected.advice_gains import within_loss
-from lockstep.diagnosis.verdict import Advice
+from lockstep.contracts.finding import Advice
 
 
 def advice(*gains):

@@ -10,7 +10,7 @@ from coordinator.decide import events as ev
 from coordinator.decide.incidents import from_json, to_json
 from coordinator.expected.expectation import Expectation, fault_of
 from coordinator.expected.predicted_gain import loss_of
-from lockstep.diagnosis.verdict import Advice
+from lockstep.contracts.finding import Advice
 from lockstep.simulator.calibration.repair import COMPUTING, FLOOR
 from tests.coordinator.expected.test_expectation import JOB, TEXT, Watch, answer, see
 from tests.coordinator.live import effects_of

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from lockstep.contracts.finding import NotJudged
 from lockstep.diagnosis.communication_causes.bandwidth import bandwidths, judge_bandwidth
 from lockstep.diagnosis.communication_causes.contention import find_contention, overlap_ratio
 from lockstep.diagnosis.communication_causes.matching import match_collectives
 from lockstep.diagnosis.communication_causes.messages import find_misaligned, find_small_messages, misaligned
-from lockstep.diagnosis.finding import NotJudged
 from lockstep.trace.columns import ABSENT
 from lockstep.trace.intervals import merged
 from tests.diagnosis.communication_causes.made import DP, MS, WALL_NS, job, rank_of

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from lockstep.contracts.finding import NotJudged
 from lockstep.diagnosis.communication_causes.links import (
     LinkTransfers,
     find_link_contention,
@@ -17,7 +18,6 @@ from lockstep.diagnosis.communication_causes.links import (
 from lockstep.diagnosis.communication_causes.matching import match_collectives
 from lockstep.diagnosis.communication_causes.vendor_collectives import collectives_of_communication
 from lockstep.diagnosis.communication_causes.waiting import group_waiting, transmission_ns
-from lockstep.diagnosis.finding import NotJudged
 from lockstep.trace.ascend.communication import load_communication
 from lockstep.trace.intervals import Intervals
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from lockstep.contracts.finding import NotJudged
 from lockstep.diagnosis.communication_causes.settings import find_settings
-from lockstep.diagnosis.finding import NotJudged
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lockstep.contracts.finding import NotJudged
 from lockstep.diagnosis.communication_causes.matching import match_collectives
 from lockstep.diagnosis.communication_causes.transmission import judge_transmission
 from lockstep.diagnosis.communication_causes.waiting import (
@@ -15,7 +16,6 @@ from lockstep.diagnosis.communication_causes.waiting import (
     wait_ratio,
     waited_ns,
 )
-from lockstep.diagnosis.finding import NotJudged
 from lockstep.trace.columns import ABSENT
 from lockstep.trace.intervals import Intervals
 from tests.diagnosis.communication_causes.made import DP, MS, WALL_NS, job, judged, rank_of

@@ -1,8 +1,7 @@
 import pytest
 
-from lockstep.diagnosis.finding import NotJudged
+from lockstep.contracts.finding import HIGH, LOW, NotJudged
 from lockstep.diagnosis.host_causes.collection import Collection, judge_collections
-from lockstep.diagnosis.verdict import HIGH, LOW
 from tests.diagnosis.host_causes.scenes import call, frame, kernel, loader, span, view
 
 MS = 1000

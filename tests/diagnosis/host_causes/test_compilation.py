@@ -1,8 +1,7 @@
 import pytest
 
-from lockstep.diagnosis.finding import NotJudged
+from lockstep.contracts.finding import HIGH, MEDIUM, NotJudged
 from lockstep.diagnosis.host_causes.compilation import COMPILATION, DYNAMIC_SHAPES, changing_shapes, judge_compilation
-from lockstep.diagnosis.verdict import HIGH, MEDIUM
 from lockstep.trace.intervals import merged
 from tests.diagnosis.host_causes.scenes import call, frame, kernel, span, steps, view
 from tests.trace.made import columns_of

@@ -1,9 +1,8 @@
 import pytest
 
+from lockstep.contracts.finding import HIGH, LOW, MEDIUM, NotJudged
 from lockstep.contracts.messages import HostSpan
-from lockstep.diagnosis.finding import NotJudged
 from lockstep.diagnosis.host_causes.contention import find_contention, judge_contention
-from lockstep.diagnosis.verdict import HIGH, LOW, MEDIUM
 
 SECOND = 1_000_000_000
 

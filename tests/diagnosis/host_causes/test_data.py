@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lockstep.diagnosis.finding import NotJudged
+from lockstep.contracts.finding import HIGH, LOW, MEDIUM, NotJudged
 from lockstep.diagnosis.host_causes.data import (
     FETCHING,
     PROCESSING,
@@ -10,7 +10,6 @@ from lockstep.diagnosis.host_causes.data import (
     judge_fetching,
     judge_loader,
 )
-from lockstep.diagnosis.verdict import HIGH, LOW, MEDIUM
 from tests.diagnosis.host_causes.scenes import ALONE, WORKERS, copy, frame, kernel, loader, span, steps, view
 
 MS = 1000

@@ -1,8 +1,7 @@
 import pytest
 
-from lockstep.diagnosis.finding import NotJudged
+from lockstep.contracts.finding import HIGH, MEDIUM, NotJudged
 from lockstep.diagnosis.host_causes.dispatch import judge_dispatch, launch_waits, small_kernels
-from lockstep.diagnosis.verdict import HIGH, MEDIUM
 from tests.diagnosis.host_causes.scenes import call, copy, kernel, span, view
 
 

@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from lockstep.diagnosis.finding import NotJudged
+from lockstep.contracts.finding import NotJudged
 from lockstep.diagnosis.host_causes import HostView, judge_host, view_host
 from lockstep.diagnosis.host_causes.data import PROCESSING, judge_loader
 from lockstep.diagnosis.host_causes.dispatch import judge_dispatch, launch_waits, small_kernels

@@ -1,8 +1,7 @@
 import pytest
 
-from lockstep.diagnosis.finding import NotJudged
+from lockstep.contracts.finding import HIGH, MEDIUM, NotJudged
 from lockstep.diagnosis.host_causes.synchronisation import SYNCHRONISATION, judge_synchronisation
-from lockstep.diagnosis.verdict import HIGH, MEDIUM
 from lockstep.trace.columns import TraceAbout
 from tests.diagnosis.host_causes.scenes import call, copy, frame, kernel, span, view
 

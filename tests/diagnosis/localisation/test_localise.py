@@ -6,7 +6,7 @@ import pytest
 from benchmarks.localisation_accuracy import measure
 from benchmarks.localisation_shapes import GEMM, healthy, matrix_of, shapes
 from lockstep.contracts.errors import LocalError
-from lockstep.diagnosis.finding import COMMUNICATION, COMPUTE, CPU, NotJudged
+from lockstep.contracts.finding import COMMUNICATION, COMPUTE, CPU, NotJudged
 from lockstep.diagnosis.localisation import Against, Function, PatternMatrix, Rule, findings_of, gather, localise
 from lockstep.diagnosis.localisation.robust import length_limit
 from lockstep.trace.patterns import FunctionClass, Pattern, PatternSummary

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lockstep.diagnosis.finding import NotJudged
+from lockstep.contracts.finding import NotJudged
 from lockstep.diagnosis.roofline import classic
 from lockstep.diagnosis.roofline.classic import Rooflines, by_operator, operator_rooflines
 from lockstep.diagnosis.roofline.classic_rules import judge_rooflines

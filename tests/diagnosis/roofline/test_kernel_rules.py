@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lockstep.diagnosis.finding import NotJudged
+from lockstep.contracts.finding import NotJudged
 from lockstep.diagnosis.roofline.ascend_rules import (
     FrequencySamples,
     find_affinity,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.diagnosis.finding import COMPUTE, Finding, NotJudged
+from lockstep.contracts.finding import COMPUTE, Finding, NotJudged
 from lockstep.diagnosis.remedies import advise_finding
 from lockstep.diagnosis.roofline.roll_up import roll_up
 

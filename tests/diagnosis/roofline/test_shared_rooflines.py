@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lockstep.diagnosis.finding import NotJudged
+from lockstep.contracts.finding import NotJudged
 from lockstep.diagnosis.roofline.classic import NO_SHAPES, by_operator, operator_rooflines
 from lockstep.diagnosis.roofline.component_rules import judge_components, shares
 from lockstep.diagnosis.roofline.components import Bound, classify

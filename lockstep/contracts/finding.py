@@ -1,8 +1,10 @@
 """What a rule found in captured traces."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Annotated
 
-from lockstep.diagnosis.verdict import HIGH, Advice
+from lockstep.contracts.bounds import Count, DurationNs, Length, Name, Range, Rank
+from lockstep.contracts.limits import SUMMARY_ENTRIES_MAX, SUMMARY_MAX_BYTES, WORLD_SIZE_MAX
 
 PARALLEL = "parallel"
 IO = "io"
@@ -13,8 +15,27 @@ BOTTLENECKS = (PARALLEL, IO, CPU, COMPUTE, COMMUNICATION)
 """Hermes' hierarchy (section 4.3, Table 4): between components first, then inside one."""
 
 
+HIGH, MEDIUM, LOW = ("high", "medium", "low")
+SummaryText = Annotated[str, Length(SUMMARY_MAX_BYTES)]
+"""A text whose length the size of its summary bounds."""
+SummaryTexts = Annotated[tuple[SummaryText, ...], Length(SUMMARY_ENTRIES_MAX)]
+Gain = Annotated[float, Range(0.0, 1.0)]
 _SEVERAL_STEPS = 3
 """Of two steps neither shows which of them is the usual one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """One thing to do.
+
+    `predicted_gain_ratio` is the share of today's step that would go, None where it is unknown. `source` states
+    where the match of cause and remedy comes from.
+    """
+
+    suggestion: SummaryText
+    how: SummaryText
+    predicted_gain_ratio: Gain | None
+    source: SummaryText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,18 +50,18 @@ class Finding:
     of how many), None where steps are not marked or the rule looks at the window as a whole.
     """
 
-    bottleneck: str
-    cause: str
-    ranks: tuple[int, ...]
-    evidence: tuple[str, ...]
-    subject: str = ""
-    lost_ns: int | None = None
-    advice: tuple[Advice, ...] = field(default=())
-    predicted_gain_ratio: float | None = None
-    confidence: str = HIGH
-    fused_ns: int | None = None
-    context: tuple[str, ...] = ()
-    steps: tuple[int, int] | None = None
+    bottleneck: Name
+    cause: Name
+    ranks: Annotated[tuple[Rank, ...], Length(WORLD_SIZE_MAX)]
+    evidence: SummaryTexts
+    subject: SummaryText = ""
+    lost_ns: DurationNs | None = None
+    advice: Annotated[tuple[Advice, ...], Length(SUMMARY_ENTRIES_MAX)] = ()
+    predicted_gain_ratio: Gain | None = None
+    confidence: Name = HIGH
+    fused_ns: DurationNs | None = None
+    context: SummaryTexts = ()
+    steps: tuple[Count, Count] | None = None
 
     @property
     def is_once(self) -> bool:
