@@ -100,7 +100,7 @@ def with_threshold(policy: SitePolicy, name: object, value: object, *, where: st
         number = None
     accepted = (int,) if kind is int else (int, float)
     if isinstance(number, bool) or not isinstance(number, accepted):
-        raise ConfigError(f"{where} {name}: got {value!r:.100}, expected a number ({kind.__name__})")
+        raise ConfigError(f"{where} {name}: got {value!r:.100}, expected {'an integer' if kind is int else 'a number'}")
     if not bound.low <= number <= bound.high:
         raise ConfigError(f"{where} {name}: got {value!s:.100}, expected {bound.low:g} to {bound.high:g}")
     changed: dict[str, Any] = {str(name): kind(number)}

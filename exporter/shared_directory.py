@@ -19,7 +19,7 @@ import shutil
 import stat
 from pathlib import Path
 
-from lockstep.contracts.errors import ConfigError, MalformedError
+from lockstep.contracts.errors import ConfigError, FileAccessError, MalformedError
 from lockstep.contracts.filesystems import is_on_disk
 from lockstep.contracts.ownership import ROOT_UID, visible_uid
 from lockstep.contracts.paths import (
@@ -64,7 +64,7 @@ def prepare_root(root: Path) -> None:
         if is_on_disk(root):
             _log.warning("root %s is not in memory: marks are written back to it; use a tmpfs, such as /dev/shm", root)
     except OSError as error:
-        raise ConfigError(f"root: got {root}, expected a directory that can be used: {error}") from error
+        raise FileAccessError(f"root {root}", error, expected="a directory that can be used") from error
 
 
 def run_status(directory: Path) -> os.stat_result:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lockstep.contracts.errors import FileAccessError, MalformedError
+from lockstep.contracts.errors import ConfigError, FileAccessError, MalformedError
 from lockstep.doctor.checks import check_all
 from lockstep.doctor.facts import FACTS_VERSION, read_facts
 from lockstep.doctor.fleet_facts import compare
@@ -49,10 +49,12 @@ def execute(arguments: argparse.Namespace) -> int:
     Raises
     ------
     ConfigError
-        A file cannot be read or written.
+        A file cannot be read or written, or a process is none that can be checked.
     MalformedError
         A file holds no facts.
     """
+    for pid in arguments.pid:
+        _check_pid(pid)
     if arguments.facts is not None:
         _write(arguments.facts, read_facts(pids=arguments.pid))
         return 0
@@ -66,6 +68,17 @@ def execute(arguments: argparse.Namespace) -> int:
         _print(judged, between)
     everything = [*between, *(check for checks in judged.values() for check in checks)]
     return _PROBLEM if any(check.verdict in (WARN, FAIL) for check in everything) else 0
+
+
+def _check_pid(pid: int) -> None:
+    """Refuse a process whose environment cannot be read: the checks would be of this process instead."""
+    try:
+        with Path(f"/proc/{pid}/environ").open("rb") as file:
+            file.read(1)
+    except PermissionError:
+        raise ConfigError(f"--pid: got {pid} of another user, expected one of this user, or root's rights") from None
+    except OSError:
+        raise ConfigError(f"--pid: got {pid}, expected a running process") from None
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -90,7 +103,7 @@ def read_file(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise MalformedError("facts", where=str(path), got=error, expected="JSON written by --facts") from None
     if not isinstance(facts, dict) or "host" not in facts:
-        raise MalformedError("facts", where=str(path), got=type(facts).__name__, expected="an object with a host")
+        raise MalformedError("facts", where=str(path), got=type(facts).__name__, expected="JSON written by --facts")
     if facts.get("facts_version") != FACTS_VERSION:
         raise MalformedError(
             "facts_version", where=str(path), got=facts.get("facts_version"), expected=str(FACTS_VERSION)

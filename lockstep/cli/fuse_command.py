@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockstep.contracts.errors import ConfigError, FileAccessError, MalformedError
+from lockstep.contracts.errors import ConfigError, FileAccessError, MalformedError, NoTraceError
 
 if TYPE_CHECKING:
     from lockstep.diagnosis.gradient_fusion import StepGradients, SummingLink
@@ -142,8 +142,7 @@ def _read_traces(path: Path, rank: int | None) -> "StepGradients":
 
     found = find_sources([path])
     if not found.sources:
-        why = found.skipped[0].error if found.skipped else "nothing there"
-        raise ConfigError(f"path {path}: got {why}, expected a trace, a folder of traces, or a list of gradients")
+        raise NoTraceError([str(each.error) for each in found.skipped])
     chosen, others, known = None, [], []
     for place, source in enumerate(found.sources[:_RANKS_MAX]):
         columns = load_source(source).columns

@@ -54,7 +54,7 @@ def execute(arguments: argparse.Namespace) -> int:
     try:
         page = render(boards, window, chosen)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{url}: got {error}, expected the API of a Prometheus") from error
+        raise ConfigError(f"{url}: got {getattr(error, 'reason', error)}, expected the API of a Prometheus") from error
     try:
         arguments.out.write_text(page)
     except OSError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from lockstep.contracts.errors import ConfigError, LocalError
+from lockstep.contracts.errors import ConfigError, FileAccessError, LocalError
 from lockstep.contracts.limits import PROFILE_RANKS_MAX
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def read_token(path: str | None) -> str:
     try:
         return Path(path).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--token-file {path}: {error}") from None
+        raise FileAccessError(f"--token-file {path}", error) from None
 
 
 def check_url(url: str, option: str = "--coordinator") -> None:

@@ -111,9 +111,8 @@ def parse_degrees(text: str, *, where: str) -> dict[str, int]:
     for part in filter(None, text.replace(" ", "").split(",")):
         kind, _, degree = part.partition("=")
         if kind not in DOMAIN_KINDS[:-1] or kind in degrees or not degree.isdecimal() or int(degree) < 1:
-            raise ConfigError(
-                f"{where}: got {part!r}, expected parallel degrees, KIND=N once for each of {DOMAIN_KINDS[:-1]}"
-            )
+            kinds = ", ".join(DOMAIN_KINDS[:-1])
+            raise ConfigError(f"{where}: got {part!r}, expected parallel degrees, KIND=N once for each of {kinds}")
         degrees[kind] = int(degree)
     return degrees
 

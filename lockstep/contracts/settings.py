@@ -17,6 +17,8 @@ C = TypeVar("C")
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
+_EXPECTED = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
+_NEAR_MIN = 0.5  # of two names, by difflib
 
 
 def build_config(
@@ -33,7 +35,7 @@ def build_config(
     Raises
     ------
     ConfigError
-        An unknown key (the nearest known one is named) or a value of another type.
+        An unknown key (a known one that is like it is named, else all of them) or a value of another type.
     """
     known = get_type_hints(form)
     values: dict[str, Any] = {}
@@ -71,8 +73,9 @@ def check_ranges(config: object) -> None:
 def _known(key: str, known: Mapping[str, Any], where: str) -> str:
     if key in known:
         return key
-    near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)
-    raise ConfigError(f"unknown key in {where}: got {key!r}, the nearest known key is {near[0]!r}")
+    near = difflib.get_close_matches(str(key), known, n=1, cutoff=_NEAR_MIN)
+    expected = f"the nearest known key is {near[0]!r}" if near else f"expected one of {', '.join(sorted(known))}"
+    raise ConfigError(f"unknown key in {where}: got {key!r}, {expected}")
 
 
 def _from_text(key: str, known: Mapping[str, Any], text: str, where: str) -> Any:
@@ -82,7 +85,7 @@ def _from_text(key: str, known: Mapping[str, Any], text: str, where: str) -> Any
             return {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}[text.lower()]
         return kind(text) if kind in (int, float) else text
     except (KeyError, ValueError):
-        raise ConfigError(f"{where}: got {text!r}, expected {kind.__name__}") from None
+        raise ConfigError(f"{where}: got {text!r}, expected {_EXPECTED[kind]}") from None
 
 
 def _typed(key: str, known: Mapping[str, Any], value: Any, where: str) -> Any:
@@ -90,5 +93,5 @@ def _typed(key: str, known: Mapping[str, Any], value: Any, where: str) -> Any:
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
-        raise ConfigError(f"{where}: got {value!r}, expected {kind.__name__}")
+        raise ConfigError(f"{where}: got {value!r}, expected {_EXPECTED[kind]}")
     return value

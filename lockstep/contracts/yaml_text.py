@@ -106,7 +106,7 @@ def read_yaml(text: str, name: str, limit: TextLimit = PAGE) -> tuple[Any, Place
         mark: Any = getattr(error, "problem_mark", None)
         where = _place(name, mark)
         problem = getattr(error, "problem", None) or getattr(error, "reason", error)
-        raise MalformedError("text", where=where, got=problem, expected="YAML") from None
+        raise MalformedError("text", where=where, got=f"a syntax error ({problem})", expected="YAML") from None
 
 
 def parse_value(text: str, what: str) -> Any:

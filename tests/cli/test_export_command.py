@@ -73,8 +73,8 @@ def test_the_examples_take_what_is_exported_next_to_them(tmp_path):
     ("given", "expected_text"),
     [
         ("slow_ration=1", "did you mean slow_ratio?"),
-        ("slow_ratio=much", "expected a number (float)"),
-        ("verdicts_max=1.5", "expected a number (int)"),
+        ("slow_ratio=much", "got 'much', expected a number"),
+        ("verdicts_max=1.5", "expected an integer"),
         ("slow_ratio=-1", "expected 0 to 10"),
         ("slow_ratio=nan", "expected 0 to 10"),
         ("LockstepRunSlow.severty=none", "did you mean severity?"),

@@ -41,10 +41,17 @@ def test_booleans_from_text(text, value):
     [
         ({"file": {"batch_second": 1}}, "'batch_second', the nearest known key is 'batch_seconds'"),
         ({"environment": {"LOCKSTEP_X_PORT": "1"}}, "LOCKSTEP_X_PORT: got 'port', the nearest known key is"),
-        ({"file": {"http_port": "high"}}, "http_port: got 'high', expected int"),
-        ({"file": {"http_port": True}}, "got True, expected int"),
-        ({"environment": {"LOCKSTEP_X_ENABLED": "perhaps"}}, "LOCKSTEP_X_ENABLED: got 'perhaps', expected bool"),
-        ({"flags": {"batch_seconds": "soon"}}, "--set batch_seconds: got 'soon', expected float"),
+        ({"file": {"http_port": "high"}}, "http_port: got 'high', expected an integer"),
+        ({"file": {"http_port": True}}, "got True, expected an integer"),
+        (
+            {"environment": {"LOCKSTEP_X_ENABLED": "perhaps"}},
+            "LOCKSTEP_X_ENABLED: got 'perhaps', expected true or false",
+        ),
+        ({"flags": {"batch_seconds": "soon"}}, "--set batch_seconds: got 'soon', expected a number"),
+        (
+            {"flags": {"zzz": "1"}},
+            "unknown key in --set: got 'zzz', expected one of batch_seconds, enabled, http_port, root",
+        ),
         ({"flags": {"batch_second": "1"}}, "unknown key in --set: got 'batch_second', the nearest known key is"),
     ],
 )

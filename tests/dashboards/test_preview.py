@@ -249,7 +249,7 @@ def test_a_grid_merges_on_the_labels_it_has():
         (("--var", "ran=x"), "expected NAME=VALUE with one of"),
         (("--last", "soon"), "expected a number with s, m, h or d"),
         (("--prometheus", "file:///etc/passwd"), "begins with http"),
-        (("--prometheus", "http://127.0.0.1:1"), "expected the API of a Prometheus"),
+        (("--prometheus", "http://127.0.0.1:1"), "http://127.0.0.1:1: got [Errno 111] Connection refused, expected"),
     ],
 )
 def test_what_cannot_be_drawn_is_named(tmp_path, capsys, arguments, expected_text):

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from lockstep.agent.bootstrap import SITE_DIRECTORY
 from lockstep.agent.hooks import native
 from lockstep.agent.mark_writer import C_EXTENSION, mark_buffer_type
-from lockstep.contracts.errors import ConfigError, LocalError
+from lockstep.contracts.errors import ConfigError, FileAccessError, LocalError
 from lockstep.contracts.native_hooks import (
     HOOKS_VARIABLE,
     LIBRARY_NAME,
@@ -76,7 +76,8 @@ def build(output: Path | None, environ: Mapping[str, str]) -> Build:
             manifest = Manifest(target=target, compiler=version_of(compiler), library_sha256=_sha256(library))
             _put(directory, library, manifest)
     except OSError as error:
-        raise ConfigError(f"directory {parent} of the C++ kernels: {error}") from None
+        what = f"directory {parent} of the C++ kernels"
+        raise FileAccessError(what, error, expected="a directory that can be written") from None
     _check_loads(parent, target, environ)
     return Build(directory, manifest)
 
