@@ -68,7 +68,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     where.add_argument(
         "--scheduler",
         metavar="ADDRESS",
-        help="run on a Dask cluster, e.g. tcp://host:8786; its workers need the same files and the same Lockstep",
+        help="run on a Dask cluster, e.g. tcp://host:8786; its workers need the same files and the same version of "
+        "Lockstep",
     )
     parser.set_defaults(execute=execute)
 

@@ -14,17 +14,17 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "build-hooks",
         help="build the agent's C++ kernels for the installed torch",
         description="Compiles the kernels that observe collectives for exactly the torch and Python that run this "
-        "command, compares them with those in Python in a process of their own, and writes a manifest. A training "
-        "process loads them where the manifest fits it, and observes collectives in Python otherwise.",
-        epilog=f"It needs a C++ compiler (CXX, or c++ on PATH). In a training, {HOOKS_VARIABLE} names a directory that "
-        "was given as --output.",
+        "command, compares them with the kernels in Python in a separate process, and writes a manifest. A training "
+        "process loads them if its torch and Python match the manifest; otherwise it observes collectives in Python.",
+        epilog=f"It needs a C++ compiler (CXX, or c++ on PATH). If you give --output, set {HOOKS_VARIABLE} to the same "
+        "directory for the training process.",
     )
     parser.add_argument(
         "--output",
         type=Path,
         metavar="DIR",
-        help="directory of builds (default: inside the installed package where it may be written, else the user's "
-        "~/.cache/lockstep/hooks; a training looks in both)",
+        help="directory of the builds (default: inside the installed package if it is writable, else the user's "
+        "~/.cache/lockstep/hooks; a training process looks in both)",
     )
     parser.set_defaults(execute=execute)
 

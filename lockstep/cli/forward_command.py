@@ -65,9 +65,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--link-url", default="", metavar="URL", help="where browsers reach the coordinator (default: --coordinator)"
     )
     parser.add_argument(
-        "--state", type=Path, metavar="FILE", help="how far the run was sent (default: in ~/.local/state/lockstep)"
+        "--state",
+        type=Path,
+        metavar="FILE",
+        help="file that stores how far the run was sent (default: in ~/.local/state/lockstep)",
     )
-    parser.add_argument("--once", action="store_true", help="send what is known now, and end")
+    parser.add_argument("--once", action="store_true", help="send what is known now, and exit")
     parser.set_defaults(execute=execute)
 
 

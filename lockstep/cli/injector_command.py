@@ -16,18 +16,27 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "writes the addition and the web configuration.",
     )
     parser.add_argument(
-        "--addition", metavar="FILE", type=Path, required=True, help="pod.yaml of the ConfigMap <release>-join"
+        "--addition",
+        metavar="FILE",
+        type=Path,
+        required=True,
+        help="what to add to a pod: pod.yaml of the ConfigMap <release>-join",
     )
     parser.add_argument(
         "--web.config.file",
         dest="web_config_file",
         metavar="FILE",
         default="",
-        help="TLS in the form of Prometheus' exporter-toolkit; the API server asks over HTTPS only",
+        help="TLS in the form of Prometheus' exporter-toolkit; the API server calls webhooks over HTTPS only",
     )
-    parser.add_argument("--host", metavar="ADDRESS", default="0.0.0.0", help="where to listen (default: %(default)s)")  # noqa: S104  (the API server asks from another machine)
     parser.add_argument(
-        "--port", type=port_number, metavar="PORT", default=9857, help="its port (default: %(default)s)"
+        "--host",
+        metavar="ADDRESS",
+        default="0.0.0.0",  # noqa: S104  (the API server asks from another machine)
+        help="address to listen on (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--port", type=port_number, metavar="PORT", default=9857, help="port to listen on (default: %(default)s)"
     )
     parser.set_defaults(execute=execute)
 

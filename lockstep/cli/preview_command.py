@@ -19,9 +19,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         description="Sends the queries of the Grafana dashboards to a Prometheus and draws the results into one HTML "
         "page that needs no other file. It is a preview: colours and sizes are close to Grafana's, not equal.",
     )
-    parser.add_argument("out", metavar="FILE.html", type=Path)
-    parser.add_argument("--prometheus", default="http://127.0.0.1:9090", metavar="URL", help="(default: %(default)s)")
-    parser.add_argument("--dashboard", action="append", metavar="NAME", help="fleet, run, ... (default: all)")
+    parser.add_argument("out", metavar="FILE.html", type=Path, help="page to write")
+    parser.add_argument("--prometheus", default="http://127.0.0.1:9090", metavar="URL", help="default: %(default)s")
+    parser.add_argument(
+        "--dashboard",
+        action="append",
+        metavar="NAME",
+        help="fleet, run, domains, rank, diagnoses or self-monitoring (default: all)",
+    )
     parser.add_argument(
         "--last", default="1h", metavar="TIME", help="period up to now, such as 90s, 15m, 1h (default), 2d"
     )

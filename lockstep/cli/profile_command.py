@@ -38,8 +38,6 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     parser.add_argument(
         "--coordinator",
-        "--url",  # as it was called before `lockstep top` had the same
-        dest="url",
         metavar="URL",
         default=DEFAULT_URL,
         help=f"default: {DEFAULT_URL}",
@@ -58,7 +56,7 @@ def execute(arguments: argparse.Namespace) -> int:
     LockstepError
         An argument is wrong, the coordinator cannot be reached, or it refuses.
     """
-    check_url(arguments.url)
+    check_url(arguments.coordinator)
     ranks = parse_ranks(arguments.ranks)
     token = read_token(arguments.token_file)
     return asyncio.run(_profile(arguments, ranks, token))
@@ -140,7 +138,7 @@ async def _profile(arguments: argparse.Namespace, ranks: list[int], token: str) 
     if arguments.steps is not None:
         body["steps"] = arguments.steps
     try:
-        async with aiohttp.ClientSession(arguments.url, headers=headers, timeout=timeout) as client:
+        async with aiohttp.ClientSession(arguments.coordinator, headers=headers, timeout=timeout) as client:
             asked = await request_json(client, "POST", path, body)
             if arguments.no_wait:
                 print(json.dumps(asked) if arguments.json else _asked_text(asked))
@@ -149,7 +147,7 @@ async def _profile(arguments: argparse.Namespace, ranks: list[int], token: str) 
                 print(_asked_text(asked), flush=True)
             end = await _wait(client, path, asked["request_id"], quiet=arguments.json)
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise unanswered(arguments.url, error) from error
+        raise unanswered(arguments.coordinator, error) from error
     print(json.dumps(end) if arguments.json else _end_text(end))
     return 0 if _delivered(end) else _FAILED
 

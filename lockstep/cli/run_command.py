@@ -65,7 +65,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     throughput = parser.add_argument_group("throughput and MFU", "each also an environment variable; default: auto")
     for flag, (variable, text) in _OPTIONS.items():
         throughput.add_argument(flag, metavar="VALUE", dest=variable, help=text)
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the training command")
     parser.set_defaults(execute=execute)
 
 

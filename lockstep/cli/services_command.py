@@ -33,7 +33,8 @@ def _add_service(
     execute: Callable[[argparse.Namespace], int],
 ) -> None:
     keys = f"Every setting has a default; `lockstep {name} --print-config` lists them."
-    parser = commands.add_parser(name, help=help_, description=f"{help_.capitalize()}. {keys}")
+    description = f"Runs {help_.removeprefix('run ')}. {keys}"
+    parser = commands.add_parser(name, help=help_, description=description)
     parser.add_argument("--config", metavar="FILE", help="YAML file of settings")
     parser.add_argument(
         "--set",
@@ -67,7 +68,8 @@ def _add_up(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     up = commands.add_parser(
         "up",
         help="exporter and coordinator in one process, on loopback",
-        description="Runs all services of one machine until SIGINT or SIGTERM. `lockstep run` monitors a training.",
+        description="Runs all services of one machine until SIGINT or SIGTERM. `lockstep run` then monitors a "
+        "training command.",
     )
     up.add_argument(
         "--root", metavar="DIR", help="directory shared with the training processes (default: /dev/shm/lockstep)"

@@ -39,7 +39,7 @@ async def site(tmp_path):
 
 def command(site, *arguments):
     token = "--token-file", str(site.token_path)
-    return ["profile", "job", "--url", str(site.client.make_url("/")).rstrip("/"), *token, *arguments]
+    return ["profile", "job", "--coordinator", str(site.client.make_url("/")).rstrip("/"), *token, *arguments]
 
 
 async def answer(site, *, error=""):
@@ -101,7 +101,10 @@ async def test_refusals_name_their_reason(site, capsys):
     site.token_path.write_text("wrong")
     for arguments, words in (
         (command(site, "--ranks", "1"), "Authorization"),
-        (["profile", "job", "--ranks", "1", "--url", "http://127.0.0.1:9"], "coordinator at http://127.0.0.1:9"),
+        (
+            ["profile", "job", "--ranks", "1", "--coordinator", "http://127.0.0.1:9"],
+            "coordinator at http://127.0.0.1:9",
+        ),
         (["profile", "job", "--ranks", "x"], "--ranks: got 'x'"),
         (["profile", "job", "--ranks", "1", "--token-file", "/nonexistent"], "--token-file /nonexistent"),
     ):
