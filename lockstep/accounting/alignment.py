@@ -2,12 +2,14 @@
 
 Steps are numbered by their ends, which lost marks cannot show. But blocks count the ends of backwards and optimizers
 since the attempt began. Where the last REPEATS steps all had the same number of both, and what has ended since the last
-known step is a multiple of these, so many steps have ended; the attempt's beginning is step 0. Steps whose ends the
-training names are counted themselves.
+known step is a multiple of these, so many steps have ended; the attempt's beginning is step 0. Where steps before the
+gap do not agree, as after the last step of an epoch, those behind it may. Steps whose ends the training names are
+counted themselves.
 Anything else is not a number of steps: the rank has none until its next attempt.
 """
 
 from collections.abc import Mapping
+from operator import sub
 from typing import ClassVar, NamedTuple
 
 from lockstep.accounting.iteration import REPEATS
@@ -40,9 +42,14 @@ ENDS_FORM = TupleForm(COUNT, COUNT, COUNT, make=EndCounts)
 
 
 class Stride:
-    """The ends of a step of one rank, as far as the last REPEATS steps agree on them."""
+    """The ends of a step of one rank, as far as the last REPEATS steps agree on them.
+
+    `known_step` began behind `known_ends`: at the attempt's beginning, or where a number was known last.
+    """
 
     STATE: ClassVar[Mapping[str, StateForm]] = {
+        "_known_ends": ENDS_FORM,
+        "known_step": COUNT,
         "_last": ENDS_FORM,
         "_stride": TupleForm(COUNT, COUNT),
         "_repeats": COUNT,
@@ -50,8 +57,9 @@ class Stride:
         "_ending_repeats": COUNT,
     }
 
-    def __init__(self) -> None:
-        self._last = EndCounts()
+    def __init__(self, known_ends: EndCounts = EndCounts(), known_step: int = 0) -> None:  # noqa: B008  (immutable)
+        self._known_ends = self._last = known_ends
+        self.known_step = known_step
         self._stride = (0, 0)
         self._repeats = 0
         self._ending = (OPTIMIZER, 0)
@@ -68,6 +76,15 @@ class Stride:
         self._ending = ending
         self._last = ends
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the last steps agree."""
+        return self._repeats >= REPEATS
+
+    def forgotten(self, step: int | None) -> "Stride":
+        """Return one to be learnt again, where `step` began at the last end noted; None if its number is not known."""
+        return Stride(self._known_ends, self.known_step) if step is None else Stride(self._last, step)
+
     def resume(self, ends: EndCounts) -> None:
         """Note the ends at the end of a step, the last of several."""
         self._last = ends
@@ -78,7 +95,7 @@ class Stride:
 
     def learnt_steps(self, ends: EndCounts) -> int:
         """Return the same for an iteration that is learnt; 0 where `ends` are not those of a step's end."""
-        if ends.steps != self._last.steps or self._repeats < REPEATS:
+        if ends.steps != self._last.steps or not self.is_known:
             return 0
         backwards, optimizers = self._stride
         done = (ends.backwards - self._last.backwards, ends.optimizers - self._last.optimizers)
@@ -88,12 +105,13 @@ class Stride:
     def all_steps(self, *, is_named: bool) -> int:
         """Return how many steps have ended in the attempt up to the last end noted.
 
-        0 where it is not known: the last REPEATS steps do not agree, or not all ends since the beginning are theirs.
+        0 where it is not known: the last steps do not agree, or not all ends since the last known number are theirs.
         """
         backwards, optimizers = self._stride
-        count = self._last.steps if is_named else self._last.optimizers // optimizers if optimizers else 0
+        ended = EndCounts(*map(sub, self._last, self._known_ends))
+        count = ended.steps if is_named else ended.optimizers // optimizers if optimizers else 0
         expected = EndCounts(count * backwards, count * optimizers, count if is_named else 0)
-        return count if self._repeats >= REPEATS and self._last == expected else 0
+        return self.known_step + count if self.is_known and ended == expected else 0
 
     def boundary(self, running: int, step: int, *, is_named: bool) -> StepBoundary | None:
         """Return how `step` follows from the ends, where the step `running` began at the last end noted.

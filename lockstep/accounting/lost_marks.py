@@ -79,7 +79,7 @@ class LostMarks(ABC):
     def _miss(self, block: MarkBlock) -> None:
         """Go on with `block`, before which marks are lost."""
         is_first = self._position == 0 and not self.is_aligned
-        knows_stride = self._explicit or self._running.learner.is_settled
+        knows_stride = self._explicit or (self._running.learner.is_settled and self._stride.is_known)
         if is_first or self._is_provisional or not knows_stride:
             self._begin_late(block)
         else:
@@ -88,14 +88,17 @@ class LostMarks(ABC):
     def _begin_late(self, block: MarkBlock) -> None:
         """Account without numbers from `block` on, until `_number` knows them: too little was learnt before it."""
         self.counts.lost_marks += max(block.position - self._position, 0)
+        is_numbered = self.is_aligned and not self._is_provisional
+        stride = self._stride.forgotten(self._running.step if is_numbered else None)
         self._at = block.position
         start_ns = MARK_STRUCT.unpack_from(block.marks)[TIME]
         self._begin_attempt(min(start_ns, MONOTONIC_NS_MAX), MISSING, None)
         self._running.lose()
+        self._stride = stride
         self.is_aligned = self._is_provisional = True
 
     def _number(self) -> None:
-        """Find the number of the running step, if all ends of the attempt are those of steps like the last ones.
+        """Find the number of the running step, if all ends since the last known one are those of steps like the last.
 
         Of a sequence of several events no one knows when it was learnt, and so how many steps there were before.
         """
@@ -105,7 +108,8 @@ class LostMarks(ABC):
         if is_learnt and 0 < count <= STEP_MAX:
             if self._device is not None:
                 self._device.renumber(count - self._running.step)
-            self.counts.lost_steps += self._running.step
+            known = self._stride.known_step  # none is before a reader that came late, which has lost what it built
+            self.counts.lost_steps += count - known if known else self._running.step
             self._running.step = count
             self._is_provisional = False
 

@@ -57,7 +57,7 @@ from lockstep.contracts.marks import (
 )
 from lockstep.contracts.records import MISSING
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 
 _DEVICE_STEPS = OptionalForm(ListForm(BuiltStepForm(), PENDING_STEPS_MAX + 1))
 _STEP_END, _DEVICE_EVENT = int(MarkKind.STEP_END), int(MarkKind.DEVICE_EVENT)

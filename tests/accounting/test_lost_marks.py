@@ -114,8 +114,7 @@ def test_an_irregular_job_has_no_number_after_a_gap():
         before, builder = build(blocks[:first])
         after, _ = build(blocks[first + 30 :], builder)
         assert before
-        assert not after or builder.is_aligned
-        assert not builder.is_aligned
+        assert (after, builder.is_numbered) == ([], False)
 
 
 LATE_KINDS = ("plain", "fused", "bare", "nested", "phases")
@@ -172,8 +171,28 @@ def test_a_gap_before_the_iteration_is_learnt_is_like_a_late_start():
     assert builder.is_numbered
     assert numbers[0] == 0
     assert numbers[-1] == 39
-    assert len(numbers) == 40 - builder.counts.lost_steps - 1  # the running step at the gap has none
+    assert len(numbers) == 40 - builder.counts.lost_steps
     assert all(truth[named(step.record)["step"]]["end_ns"] == named(step.record)["end_ns"] for step in steps)
+
+
+@pytest.mark.parametrize("odd", [1, 12, 30])
+@pytest.mark.parametrize("gap", [1, 12])
+def test_a_gap_behind_a_step_unlike_the_others_costs_no_numbers(odd, gap):
+    """The last step of an epoch has fewer micro-batches: what follows is numbered from the last number that was known."""
+    with PlayedTraining(block_count=2048) as training:
+        job = job_of(training, "plain", 1)
+        job.run(odd)
+        job.backward()
+        job.run(60 - odd)
+        truth = training.records
+        blocks = in_blocks_of(training.blocks(), 7)
+        first = next(block.sequence for block in blocks if block.optimizer_ends == odd + 3)
+        steps, builder = build(blocks[:first] + blocks[first + gap :])
+    records = [named(step.record) for step in steps]
+    assert builder.is_numbered
+    assert records[-1]["step"] == 59
+    assert len(truth) - len(records) == builder.counts.lost_steps
+    assert all((truth[each["step"]]["end_ns"]) == each["end_ns"] for each in records)
 
 
 def test_a_late_reader_goes_on_after_a_restart_of_its_own():
