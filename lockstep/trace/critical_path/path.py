@@ -1,10 +1,11 @@
 """A critical path as segments, and what takes most of it."""
 
-from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 class PathClass(StrEnum):
@@ -39,6 +40,9 @@ class Why(StrEnum):
 
 
 _GUESSES = frozenset({Why.ALIGNMENT, Why.RAN_LAST})
+CLASSES, WHYS = tuple(PathClass), tuple(Why)
+CODE_OF: dict[StrEnum, int] = {each: code for members in (CLASSES, WHYS) for code, each in enumerate(members)}
+"""What columns of segments hold: places in `CLASSES` and in `WHYS`."""
 
 
 class Segment(NamedTuple):
@@ -65,31 +69,59 @@ class PathShare(NamedTuple):
         return {"name": self.name, "class": self.path_class.value, "ns": self.ns}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CriticalPath:
-    """Segments in order of time; each begins where the one before it ends, from the window's start to its end."""
+    """Segments in order of time; each begins where the one before it ends, from the window's start to its end.
+
+    Arrays of shape (n_segments,): times in ns, int64; `name`, places in `names`, int64; `path_class` and `why`, codes
+    of `CODE_OF`, int8; `event` as of `Segment`, int64.
+    """
 
     window_ns: tuple[int, int]
-    segments: Sequence[Segment]
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    name: NDArray[np.int64]
+    names: list[str]
+    path_class: NDArray[np.int8]
+    event: NDArray[np.int64]
+    why: NDArray[np.int8]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Return the segments one by one; a path of a million has them in columns only until someone asks for them."""
+        columns = (self.name, self.path_class, self.start_ns, self.end_ns, self.event, self.why)
+        return [
+            Segment(self.names[name], CLASSES[path_class], start_ns, end_ns, event, WHYS[why])
+            for name, path_class, start_ns, end_ns, event, why in zip(*(each.tolist() for each in columns), strict=True)
+        ]
 
     def by_class(self) -> dict[PathClass, int]:
         """Return ns by class, every class; they sum to the window."""
-        found = dict.fromkeys(PathClass, 0)
-        for segment in self.segments:
-            found[segment.path_class] += segment.end_ns - segment.start_ns
-        return found
+        return dict(zip(CLASSES, _sums(self.path_class, self.lengths_ns(), len(CLASSES)), strict=True))
 
     def guessed_ns(self) -> int:
         """Return the time of the segments to which time alone led, and no record of the profiler."""
-        return sum(end_ns - start_ns for _, _, start_ns, end_ns, _, why in self.segments if why in _GUESSES)
+        by_why = _sums(self.why, self.lengths_ns(), len(WHYS))
+        return sum(ns for why, ns in zip(WHYS, by_why, strict=True) if why.is_guess)
+
+    def lengths_ns(self) -> NDArray[np.int64]:
+        """Return how long each segment lasts."""
+        return self.end_ns - self.start_ns
+
+
+def _sums(codes: NDArray[np.integer], values_ns: NDArray[np.int64], count: int) -> list[int]:
+    """Return sums by code; exact, for a window in ns is far below 2**53."""
+    sums: list[int] = np.bincount(codes, values_ns, count).astype(np.int64).tolist()
+    return sums
 
 
 def ranked(path: CriticalPath) -> list[PathShare]:
     """Return what lies on a path, most time first; the ns sum to the window."""
-    found: defaultdict[tuple[str, PathClass], list[int]] = defaultdict(lambda: [0, 0])
-    for name, path_class, start_ns, end_ns, _, _ in path.segments:
-        share = found[name, path_class]
-        share[0] += end_ns - start_ns
-        share[1] += 1
-    shares = (PathShare(*key, ns, count) for key, (ns, count) in found.items())
+    keys, place = np.unique(path.name * len(CLASSES) + path.path_class, return_inverse=True)
+    ns, counts = _sums(place, path.lengths_ns(), len(keys)), np.bincount(place, minlength=len(keys)).tolist()
+    named = [(path.names[key // len(CLASSES)], CLASSES[key % len(CLASSES)]) for key in keys.tolist()]
+    shares = [PathShare(*key, *sums) for key, *sums in zip(named, ns, counts, strict=True)]
     return sorted(shares, key=lambda share: (-share.ns, share.name, share.path_class))

@@ -9,7 +9,7 @@ from bisect import bisect_right
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.trace.columns import ABSENT, SyncArguments, TraceColumns, WorkKind
+from lockstep.trace.columns import ABSENT, Mask, SyncArguments, TraceColumns, WorkKind
 from lockstep.trace.critical_path.lanes import Lanes
 from lockstep.trace.critical_path.path import Why
 
@@ -23,14 +23,14 @@ class Waits:
         self._columns = columns
         self._lanes = lanes
         self._streams = {stream: lane for lane, stream in enumerate(columns.streams)}
-        launch = np.asarray(lanes.launch)
-        copies = np.flatnonzero((np.asarray(lanes.work) == WorkKind.MEMORY) & (launch != ABSENT))
-        self._own_copy = dict(zip(launch[copies].tolist(), copies.tolist(), strict=True))
+        copies = np.flatnonzero((lanes.work == WorkKind.MEMORY) & (lanes.launch != ABSENT))
+        self._own_copy = dict(zip(lanes.launch[copies].tolist(), copies.tolist(), strict=True))
         self._sync_of = {
             int(columns.correlation[event]): event for event in columns.syncs if columns.correlation[event] != ABSENT
         }
         self._order = [self._orders(lane) for lane in range(lanes.device_lanes)]
-        self._waited_for: dict[int, list[int]] = {}
+        self.waited_for: dict[int, list[int]] = {}
+        """By op the ops of other streams that it waited for by the profiler's record."""
         self.are_recorded = False
         """Whether the trace records which work waited for other streams: nothing is guessed from times then."""
         for event, arguments in columns.syncs.items():
@@ -38,17 +38,14 @@ class Waits:
                 self.are_recorded = True
                 self._note(int(columns.stream[event]), int(columns.correlation[event]), arguments)
 
-    def waited_for(self, op: int) -> list[int]:
-        """Return the ops of other streams that this one waited for by the profiler's record."""
-        return self._waited_for.get(op, [])
-
-    def is_awaited(self, op: int) -> bool:
-        """Whether an op is a copy for which the call that launched it waits."""
-        call = self._lanes.launch[op]
-        if self._own_copy.get(call) != op:
-            return False
-        returns_ns = self._columns.start_ns[call] + self._columns.duration_ns[call]
-        return bool(self._lanes.end_ns[op] <= returns_ns)
+    def own_copies(self) -> Mask:
+        """Return which ops are copies for which the call that launched them waits, array of shape (n_ops,)."""
+        lanes, columns = self._lanes, self._columns
+        copies = np.array(list(self._own_copy.values()), np.int64)
+        copies = copies[lanes.end_ns[copies] <= columns.end_ns[lanes.launch[copies]]]
+        own = np.zeros(len(lanes), np.bool_)
+        own[copies] = True
+        return own
 
     def awaited(self, call: int, start_ns: int, end_ns: int) -> tuple[int, Why]:
         """Return the op whose end a call that synchronises waited for within a piece of time, and how that is known.
@@ -62,7 +59,7 @@ class Waits:
         elif call in self._own_copy:
             op, why = self._own_copy[call], Why.RECORDED_WAIT
         else:
-            op, why = next(lanes.ended_by(end_ns), ABSENT), Why.RAN_LAST
+            op, why = int(lanes.ended_last(end_ns)), Why.RAN_LAST
         return (op, why) if op != ABSENT and start_ns < lanes.end_ns[op] <= end_ns else (ABSENT, why)
 
     def _awaited_by(self, sync: int, end_ns: int) -> int:
@@ -72,7 +69,7 @@ class Waits:
         if arguments.waits_on_correlation != ABSENT:
             return self._launched_before(self._lane(arguments.waits_on_stream, lane), arguments.waits_on_correlation)
         if lane == ABSENT:
-            return next(self._lanes.ended_by(end_ns), ABSENT)
+            return int(self._lanes.ended_last(end_ns))
         first, last = self._lanes.span(lane)
         at = bisect_right(self._lanes.end_ns, end_ns, first, last) - 1
         return at if at >= first else ABSENT
@@ -83,7 +80,7 @@ class Waits:
         first, last = self._lanes.span(lane)
         op = first + int(np.searchsorted(self._order[lane], correlation, side="right"))
         if target != ABSENT and op < last:
-            self._waited_for.setdefault(op, []).append(target)
+            self.waited_for.setdefault(op, []).append(target)
 
     def _launched_before(self, lane: int, correlation: int) -> int:
         """Return the last op of a lane that was launched before a call, ABSENT for none."""
@@ -100,5 +97,5 @@ class Waits:
     def _orders(self, lane: int) -> NDArray[np.int64]:
         """Return the correlations of a lane's ops, made to grow where a graph's one launch stands for many."""
         first, last = self._lanes.span(lane)
-        correlations = self._columns.correlation[np.asarray(self._lanes.event)[first:last]]
+        correlations = self._columns.correlation[self._lanes.event[first:last]]
         return np.maximum.accumulate(correlations) if len(correlations) else correlations

@@ -1,21 +1,30 @@
+import numpy as np
+
 from lockstep.trace.columns import ABSENT
-from lockstep.trace.critical_path.path import CriticalPath, PathClass, PathShare, Segment, Why, ranked
+from lockstep.trace.critical_path.path import CODE_OF, CriticalPath, PathClass, PathShare, Segment, Why, ranked
 
-
-def _segment(name, path_class, start_ns, end_ns, why=Why.THREAD):
-    return Segment(name, path_class, start_ns, end_ns, ABSENT, why)
-
-
+SEGMENTS = [
+    Segment("f", PathClass.HOST, 0, 10, ABSENT, Why.THREAD),
+    Segment("gemm", PathClass.GAP, 10, 15, 3, Why.LAUNCH),
+    Segment("gemm", PathClass.COMPUTE, 15, 55, 3, Why.STREAM),
+    Segment("nccl", PathClass.COMMUNICATION, 55, 75, 4, Why.ALIGNMENT),
+    Segment("f", PathClass.HOST, 75, 100, ABSENT, Why.END),
+]
 PATH = CriticalPath(
-    (0, 100),
-    [
-        _segment("f", PathClass.HOST, 0, 10),
-        _segment("gemm", PathClass.GAP, 10, 15, Why.LAUNCH),
-        _segment("gemm", PathClass.COMPUTE, 15, 55, Why.STREAM),
-        _segment("nccl", PathClass.COMMUNICATION, 55, 75, Why.ALIGNMENT),
-        _segment("f", PathClass.HOST, 75, 100, Why.END),
-    ],
+    window_ns=(0, 100),
+    start_ns=np.array([each.start_ns for each in SEGMENTS]),
+    end_ns=np.array([each.end_ns for each in SEGMENTS]),
+    name=np.array([0, 1, 1, 2, 0]),
+    names=["f", "gemm", "nccl"],
+    path_class=np.array([CODE_OF[each.path_class] for each in SEGMENTS], np.int8),
+    event=np.array([each.event for each in SEGMENTS]),
+    why=np.array([CODE_OF[each.why] for each in SEGMENTS], np.int8),
 )
+
+
+def test_segments_are_what_the_columns_hold():
+    """One by one, in order of time."""
+    assert PATH.segments == SEGMENTS
 
 
 def test_what_takes_most_comes_first_and_classes_are_apart():

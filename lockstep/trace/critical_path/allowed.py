@@ -1,0 +1,101 @@
+# ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
+"""What allowed each op to begin last, and when: its stream, its launch, a recorded wait, or work that ended just then.
+
+It follows from the trace alone, so it is found for all ops at once; the walk then goes from op to op (`walk`).
+Shape suffix: O all ops.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.trace.columns import ABSENT
+from lockstep.trace.critical_path.lanes import ALIGNED_NS, Lanes, Numbers
+from lockstep.trace.critical_path.path import CODE_OF, Why
+from lockstep.trace.critical_path.waits import Waits
+
+HANDED_OVER_NS = 100_000
+"""A host backend's thread that takes its next collective within this time had it waiting: 7 to 30 us in the recordings
+(once 153), and more than 2 ms where the thread was itself waiting for one."""
+NEVER_NS = -(1 << 63)
+
+
+class Launches(NamedTuple):
+    """When each op had been launched, and by which thread, ABSENT where nothing shows it; arrays of shape (n_ops,)."""
+
+    time_ns: Numbers
+    thread: Numbers
+
+
+class Allowed(NamedTuple):
+    """What allowed each op to begin, arrays of shape (n_ops,).
+
+    `time_ns` is when, NEVER_NS where nothing in the trace can have; `op` is another op, ABSENT where it was what one of
+    the trace's threads did, `thread`. `why` is a code of `Why`.
+    """
+
+    time_ns: Numbers
+    op: Numbers
+    thread: Numbers
+    why: NDArray[np.int8]
+
+    def note(self, at: Numbers, time_ns: Numbers, why: Why, *, op: Numbers | int = ABSENT) -> None:
+        """Note that other ops, or the first thread, allowed the ops at some places to begin."""
+        self.time_ns[at], self.op[at], self.thread[at], self.why[at] = time_ns, op, 0, CODE_OF[why]
+
+
+def allowed_by(lanes: Lanes, waits: Waits, launches: Launches, *, has_threads: bool) -> Allowed:
+    """Return what allowed the ops to begin.
+
+    Of what allowed one at one and the same time a recorded wait goes first, then the stream, then the launch.
+    """
+    start_ns_O, on_device_O = lanes.start_ns, lanes.on_device
+    found = Allowed(
+        np.full(len(lanes), NEVER_NS),
+        np.full(len(lanes), ABSENT, np.int64),
+        np.zeros(len(lanes), np.int64),
+        np.full(len(lanes), CODE_OF[Why.STREAM], np.int8),
+    )
+    before_O = lanes.before()
+    after = np.flatnonzero(before_O != ABSENT)
+    found.note(after, lanes.end_ns[before_O[after]], Why.STREAM, op=before_O[after])
+    launched = np.flatnonzero(on_device_O & (launches.thread != ABSENT) & (launches.time_ns > found.time_ns))
+    found.note(launched, launches.time_ns[launched], Why.LAUNCH)
+    found.thread[launched] = launches.thread[launched]
+    _note_recorded(found, lanes, waits)
+    if not waits.are_recorded:
+        _note_aligned(found, lanes, np.flatnonzero(on_device_O & (found.time_ns < start_ns_O - ALIGNED_NS)))
+    is_known_O = np.where(on_device_O, found.time_ns != NEVER_NS, found.time_ns >= start_ns_O - HANDED_OVER_NS)
+    _note_unknown(found, lanes, np.flatnonzero(~is_known_O), has_threads=has_threads)
+    return found
+
+
+def _note_recorded(found: Allowed, lanes: Lanes, waits: Waits) -> None:
+    """Note recorded waits that ended last, one by one: a trace has few."""
+    recorded = CODE_OF[Why.RECORDED_WAIT]
+    for op, others in waits.waited_for.items():
+        start_ns = lanes.start_ns[op]
+        for other in others:
+            until_ns, best_ns = min(lanes.end_ns[other], start_ns), found.time_ns[op]
+            is_last = until_ns > best_ns or (until_ns == best_ns and found.why[op] != recorded)
+            if lanes.start_ns[other] < start_ns and is_last:
+                found.time_ns[op], found.op[op], found.why[op] = until_ns, other, recorded
+
+
+def _note_aligned(found: Allowed, lanes: Lanes, late: Numbers) -> None:
+    """Note what ended on another stream just before these ops began, where that is later than what is known."""
+    other = lanes.ended_elsewhere(late)
+    end_ns = np.where(other == ABSENT, NEVER_NS, lanes.end_ns[other])
+    aligned = (end_ns > lanes.start_ns[late] - ALIGNED_NS) & (end_ns > found.time_ns[late])
+    found.note(late[aligned], end_ns[aligned], Why.ALIGNMENT, op=other[aligned])
+
+
+def _note_unknown(found: Allowed, lanes: Lanes, ops: Numbers, *, has_threads: bool) -> None:
+    """Note where to go from ops of which no record shows what allowed them: the host, else what ended last."""
+    if has_threads:
+        found.note(ops, lanes.start_ns[ops], Why.RAN_LAST)
+        return
+    last = lanes.ended_last(lanes.start_ns[ops])
+    found.note(ops, np.where(last == ABSENT, NEVER_NS, lanes.end_ns[last]), Why.ALIGNMENT, op=last)
+    found.why[ops[last == ABSENT]] = CODE_OF[Why.STREAM]
