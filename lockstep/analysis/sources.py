@@ -196,8 +196,8 @@ class Loaded:
     skipped: tuple[Skipped, ...] = ()
 
 
-def load_source(source: Source) -> Loaded:
-    """Return one source's columns and what lies next to them.
+def load_source(source: Source, *, cores: int = 1) -> Loaded:
+    """Return one source's columns and what lies next to them; `cores` may read it.
 
     Raises
     ------
@@ -210,7 +210,8 @@ def load_source(source: Source) -> Loaded:
         from lockstep.trace.store import read_columns  # noqa: PLC0415  (nodes summarise without pyarrow)
 
         return Loaded(columns=read_columns(source.path))
-    return Loaded(columns=load_trace(source.path), evidence=with_samples(with_notes(NOTHING, source.path), source.path))
+    columns = load_trace(source.path, cores=cores)
+    return Loaded(columns=columns, evidence=with_samples(with_notes(NOTHING, source.path), source.path))
 
 
 def _load_ascend(output: AscendOutput) -> Loaded:

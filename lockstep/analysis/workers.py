@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -20,7 +20,7 @@ _CONNECT_S = 20.0
 class AnalysisJob:
     """One trace to analyse, among others or alone; its columns are stored at `store` if that is not None.
 
-    With `observe` it is measured for a comparison of two runs instead.
+    With `observe` it is measured for a comparison of two runs instead. `cores` may read it.
     """
 
     number: int
@@ -28,6 +28,7 @@ class AnalysisJob:
     has_peers: bool = True
     store: Path | None = None
     observe: bool = False
+    cores: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ def work(job: AnalysisJob) -> Outcome:
     """
     path = str(job.source.path)
     try:
-        loaded = load_source(job.source)
+        loaded = load_source(job.source, cores=job.cores)
         rank = rank_of(job.source, loaded.columns)
         number = job.number if rank == ABSENT else rank
         if job.observe:
@@ -76,15 +77,17 @@ def work(job: AnalysisJob) -> Outcome:
 
 
 def run_here(jobs: Sequence[AnalysisJob], *, processes: int) -> Iterator[Outcome]:
-    """Do jobs in up to `processes` processes, in this one if one is enough.
+    """Do jobs in up to `processes` processes, in this one if one is enough; of fewer jobs each has several cores.
 
     A process that dies takes all others' jobs with it: each of them is tried once more, alone.
     """
-    if min(processes, len(jobs)) <= 1:
+    workers = max(min(processes, len(jobs)), 1)
+    jobs = [replace(job, cores=max(processes // workers, 1)) for job in jobs]
+    if workers == 1:
         yield from map(work, jobs)
         return
     died: list[AnalysisJob] = []
-    with _pool(min(processes, len(jobs))) as pool:
+    with _pool(workers) as pool:
         waiting = {pool.submit(work, job): job for job in jobs}
         try:
             for done in as_completed(waiting):

@@ -64,7 +64,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     parser.add_argument("--order", default=DEFAULT_ORDER, help="order of the domains, the fastest varying first")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--processes", type=int, metavar="N", help="traces to read at once (default: one per CPU)")
+    where.add_argument(
+        "--processes",
+        type=int,
+        metavar="N",
+        help="traces to read at once; of fewer, each is read on several cores (default: one per CPU)",
+    )
     where.add_argument(
         "--scheduler",
         metavar="ADDRESS",

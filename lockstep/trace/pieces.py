@@ -7,8 +7,10 @@ stands before and after the events is decoded with the first and the last piece.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import Generic, TypeVar
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -26,8 +28,21 @@ _SPACES = b" \t\r\n"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
+class _Cut(NamedTuple, Generic[Block]):
+    """Bytes that were cut, where the next ones begin, and what decodes them, or returns None if the cut was wrong."""
+
+    piece: bytes
+    rest: int
+    decode: Callable[[], Block | None]
+
+
 class PieceDecoder(ABC, Generic[Block]):
-    """Decodes one source into blocks; iterate once."""
+    """Decodes one source into blocks; iterate once.
+
+    `cuts_ahead` pieces are cut before the one that is decoded, so that `_begin` can have work done on them meanwhile.
+    """
+
+    cuts_ahead = 0
 
     def __init__(self, source: TraceSource, expected: str, block_bytes: int) -> None:
         self._source = source
@@ -61,24 +76,48 @@ class PieceDecoder(ABC, Generic[Block]):
     def _decode_end(self, document: bytes) -> Block:
         """Return the last events, with what stands after them."""
 
+    def _begin(self, piece: bytes, end: int) -> Callable[[], Block | None]:
+        """Return what decodes `piece[:end]`; it is called in the order of the pieces."""
+        return partial(self._decode_piece, piece, end)
+
     def _blocks(self) -> Iterator[Block]:
         piece = self._read_head()
+        cuts: deque[_Cut[Block]] = deque()
         enough = self._block_bytes
         for chunk in self._chunks:
-            rest = 0
             if len(piece) >= enough:
-                end = _last_cut(piece)
-                block = self._decode_piece(piece, end) if end else None
-                if block is None:
+                cut = self._cut(piece)
+                if cut is None:
                     enough = 2 * len(piece)  # doubling keeps the tries' cost linear
                 else:
+                    cuts.append(cut)
+                    piece, enough = piece[cut.rest :], self._block_bytes
+            if len(cuts) > self.cuts_ahead:
+                block = cuts[0].decode()
+                if block is None:
+                    piece = _rejoined(cuts, piece)
+                    enough = 2 * len(piece)
+                else:
                     yield block
-                    rest = piece.index(b",", end) + 1
-                    enough = self._block_bytes
-            piece = b"".join((memoryview(piece)[rest:], chunk))
+                    cuts.popleft()
+            piece += chunk
             if len(piece) > PIECE_MAX_BYTES:
                 raise self._source.malformed("trace events", f"{len(piece)} bytes", f"a cut every {PIECE_MAX_BYTES}")
+        if cut := self._cut(piece):
+            cuts.append(cut)
+            piece = piece[cut.rest :]
+        while cuts:
+            block = cuts[0].decode()
+            if block is None:
+                piece = _rejoined(cuts, piece)
+            else:
+                yield block
+                cuts.popleft()
         yield self._decode_end(b'{"traceEvents":[' + piece + self._closing)
+
+    def _cut(self, piece: bytes) -> _Cut[Block] | None:
+        end = _last_cut(piece)
+        return _Cut(piece, piece.index(b",", end) + 1, self._begin(piece, end)) if end else None
 
     def _read_head(self) -> bytes:
         """Read up to the first event, and return what was read beyond."""
@@ -102,6 +141,13 @@ class PieceDecoder(ABC, Generic[Block]):
 def as_list(piece: bytes, end: int) -> bytes:
     """Return `piece[:end]` as a list of JSON."""
     return b"".join((b"[", memoryview(piece)[:end], b"]"))
+
+
+def _rejoined(cuts: deque[_Cut[Block]], piece: bytes) -> bytes:
+    """Return what was cut since the first of `cuts`, in front of the `piece` after them; they are none then."""
+    joined = b"".join((*(memoryview(cut.piece)[: cut.rest] for cut in cuts), piece))
+    cuts.clear()
+    return joined
 
 
 def _last_cut(piece: bytes) -> int:

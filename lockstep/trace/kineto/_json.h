@@ -10,18 +10,61 @@
 
 typedef const unsigned char *Text;
 
-/* Profilers indent with up to a dozen spaces: eight at a time. */
+#if defined(__SSE2__) && defined(__GNUC__)
+#include <emmintrin.h>
+#define HAS_SIXTEEN 1
+
+/* Each *_16 returns a bit for each of sixteen bytes. */
+static inline unsigned
+no_space_16(Text at)
+{
+    __m128i bytes = _mm_loadu_si128((const __m128i *)at);
+    __m128i space = _mm_cmpeq_epi8(bytes, _mm_set1_epi8(' ')), line = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\n'));
+    __m128i tab = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\t')), back = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\r'));
+    return 0xffffu ^ (unsigned)_mm_movemask_epi8(_mm_or_si128(_mm_or_si128(space, line), _mm_or_si128(tab, back)));
+}
+
+static inline unsigned
+no_digit_16(Text at)
+{
+    __m128i value = _mm_sub_epi8(_mm_loadu_si128((const __m128i *)at), _mm_set1_epi8('0'));
+    return 0xffffu ^ (unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_min_epu8(value, _mm_set1_epi8(9)), value));
+}
+
+/* Quotes, backslashes and bytes below the space. */
+static inline unsigned
+ends_plain_16(Text at)
+{
+    __m128i bytes = _mm_loadu_si128((const __m128i *)at), control = _mm_set1_epi8(0x1f);
+    __m128i quote = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('"')), backslash = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\'));
+    __m128i below = _mm_cmpeq_epi8(_mm_min_epu8(bytes, control), bytes);
+    return (unsigned)_mm_movemask_epi8(_mm_or_si128(_mm_or_si128(quote, backslash), below));
+}
+#endif
+
+static inline int
+is_space(unsigned char byte)
+{
+    return byte == ' ' || byte == '\n' || byte == '\r' || byte == '\t';
+}
+
+/* One space follows most colons and commas; a new line is indented with up to a dozen. */
 static inline Text
 skip_spaces(Text at, Text end)
 {
-    uint64_t bytes;
     if (at < end && *at > ' ')
         return at;
-    while (at < end && (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t')) {
-        at++;
-        if (end - at >= 8 && (memcpy(&bytes, at, 8), bytes == 0x2020202020202020ull))
-            at += 8;
+    if (end - at > 1 && is_space(*at) && at[1] > ' ')
+        return at + 1;
+#ifdef HAS_SIXTEEN
+    for (; end - at >= 16; at += 16) {
+        unsigned others = no_space_16(at);
+        if (others)
+            return at + __builtin_ctz(others);
     }
+#endif
+    while (at < end && is_space(*at))
+        at++;
     return at;
 }
 
@@ -57,30 +100,16 @@ ends_plain(uint64_t bytes)
     return (((quote - ones) & ~quote) | ((backslash - ones) & ~backslash) | ((bytes - ones * 0x20) & ~bytes)) & tops;
 }
 
-#if defined(__SSE2__) && defined(__GNUC__)
-#include <emmintrin.h>
-
-/* The same of sixteen, a bit for each byte. */
-static inline int
-ends_plain_16(Text at)
-{
-    __m128i bytes = _mm_loadu_si128((const __m128i *)at), control = _mm_set1_epi8(0x1f);
-    __m128i quote = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('"')), backslash = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\'));
-    __m128i below = _mm_cmpeq_epi8(_mm_min_epu8(bytes, control), bytes);
-    return _mm_movemask_epi8(_mm_or_si128(_mm_or_si128(quote, backslash), below));
-}
-#endif
-
 /* Return the first quote, backslash or byte below the space, `end` where there is none. */
 static inline Text
 skip_plain(Text at, Text end)
 {
     uint64_t bytes, found = 0;
-#if defined(__SSE2__) && defined(__GNUC__)
+#ifdef HAS_SIXTEEN
     for (; end - at >= 16; at += 16) {
-        int ends = ends_plain_16(at);
+        unsigned ends = ends_plain_16(at);
         if (ends)
-            return at + __builtin_ctz((unsigned)ends);
+            return at + __builtin_ctz(ends);
     }
 #endif
     for (; end - at >= 8; at += 8) {
@@ -121,11 +150,19 @@ skip_string(Text at, Text end)
     }
 }
 
-static Text
+/* Return what follows one digit or more, NULL where there is none. */
+static inline Text
 skip_digits(Text at, Text end)
 {
     if (!is_digit(at, end))
         return NULL;
+#ifdef HAS_SIXTEEN
+    for (; end - at >= 16; at += 16) { /* a loop by digits ends where no processor predicts it */
+        unsigned others = no_digit_16(at);
+        if (others)
+            return at + __builtin_ctz(others);
+    }
+#endif
     while (is_digit(at, end))
         at++;
     return at;
@@ -149,7 +186,32 @@ skip_number(Text at, Text end)
     return at;
 }
 
-static Text skip_value(Text at, Text end, int depth);
+static Text
+skip_literal(Text at, Text end)
+{
+    static const char *const literals[] = {"true", "false", "null"};
+    for (size_t each = 0; each < sizeof literals / sizeof *literals; each++) {
+        size_t length = strlen(literals[each]);
+        if ((size_t)(end - at) >= length && memcmp(at, literals[each], length) == 0)
+            return at + length;
+    }
+    return NULL;
+}
+
+static Text skip_container(Text at, Text end, int depth);
+
+/* Return what follows the value at `at`, NULL if that is none. */
+static inline Text
+skip_value(Text at, Text end, int depth)
+{
+    if (at >= end)
+        return NULL;
+    if (*at == '"')
+        return skip_string(at, end);
+    if (is_digit(at, end) || *at == '-')
+        return skip_number(at, end);
+    return *at == '{' || *at == '[' ? skip_container(at, end, depth) : skip_literal(at, end);
+}
 
 /* Return what follows the list or object that opens at `at`. */
 static Text
@@ -157,6 +219,8 @@ skip_container(Text at, Text end, int depth)
 {
     int is_object = *at == '{';
     unsigned char closing = is_object ? '}' : ']';
+    if (depth > DEPTH_MAX)
+        return NULL;
     at = skip_spaces(at + 1, end);
     if (at < end && *at == closing)
         return at + 1;
@@ -179,35 +243,6 @@ skip_container(Text at, Text end, int depth)
         if (*at != ',')
             return NULL;
         at = skip_spaces(at + 1, end);
-    }
-}
-
-static Text
-skip_literal(Text at, Text end, const char *literal, Py_ssize_t length)
-{
-    return end - at >= length && memcmp(at, literal, length) == 0 ? at + length : NULL;
-}
-
-/* Return what follows the value at `at`, NULL if that is none. */
-static Text
-skip_value(Text at, Text end, int depth)
-{
-    if (at >= end || depth > DEPTH_MAX)
-        return NULL;
-    switch (*at) {
-    case '"':
-        return skip_string(at, end);
-    case '{':
-    case '[':
-        return skip_container(at, end, depth);
-    case 't':
-        return skip_literal(at, end, "true", 4);
-    case 'f':
-        return skip_literal(at, end, "false", 5);
-    case 'n':
-        return skip_literal(at, end, "null", 4);
-    default:
-        return *at == '-' || is_digit(at, end) ? skip_number(at, end) : NULL;
     }
 }
 

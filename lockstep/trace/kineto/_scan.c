@@ -47,24 +47,32 @@ typedef struct {
 enum { PHASE, NAME, CATEGORY, PROCESS, THREAD, START, DURATION, ARGUMENTS, FIELDS };
 typedef int FieldOf(Text, Text);
 
+/* Add the digits at `at` to a number, `most` at the most; return what follows. */
+static inline Text
+add_digits(Text at, Text end, Py_ssize_t most, uint64_t *value)
+{
+    Text last = end - at > most ? at + most : end;
+    for (unsigned digit; at < last && (digit = (unsigned)*at - '0') <= 9; at++)
+        *value = 10 * *value + digit;
+    return at;
+}
+
 /* Return a time in us as ns, NO_TIME where it is not written as profilers do. */
 static uint64_t
 nanoseconds(Text at, Text end)
 {
     uint64_t value = 0;
-    Text point = at;
-    int decimals = 0;
-    for (; is_digit(point, end); point++)
-        value = point - at < WHOLE_DIGITS_MAX ? 10 * value + (uint64_t)(*point - '0') : value;
-    if (point == at || point - at > WHOLE_DIGITS_MAX)
+    Text point = add_digits(at, end, WHOLE_DIGITS_MAX, &value);
+    Py_ssize_t decimals = 0;
+    if (point == at)
         return NO_TIME;
     if (point < end) {
         if (*point != '.')
             return NO_TIME;
-        for (at = point + 1; is_digit(at, end) && decimals < DECIMALS; at++, decimals++)
-            value = 10 * value + (uint64_t)(*at - '0');
+        at = add_digits(point + 1, end, DECIMALS, &value);
         if (at != end)
             return NO_TIME;
+        decimals = at - point - 1;
     }
     for (; decimals < DECIMALS; decimals++)
         value *= 10;
@@ -309,9 +317,10 @@ result_of(const Scan *scan)
 static PyObject *
 scan(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
-    const char *text;
+    PyObject *bytes;
+    char *text;
     Py_ssize_t size, end;
-    if (!PyArg_ParseTuple(arguments, "y#n:scan", &text, &size, &end))
+    if (!PyArg_ParseTuple(arguments, "Sn:scan", &bytes, &end) || PyBytes_AsStringAndSize(bytes, &text, &size) < 0)
         return NULL;
     if (end < 0 || end > size || size > TEXT_MAX) {
         PyErr_Format(PyExc_ValueError, "end: got %zd of %zd bytes, expected 0 to the text's size, of at most 1 GiB", end,
@@ -329,7 +338,11 @@ scan(PyObject *Py_UNUSED(module), PyObject *arguments)
         .shapes = codes,
         .stacks = codes,
     };
-    PyObject *result = scan_events(&found, (Text)text + end) ? result_of(&found) : Py_NewRef(Py_None);
+    int is_usual;
+    Py_BEGIN_ALLOW_THREADS /* bytes never change, and the caller's arguments hold them */
+    is_usual = scan_events(&found, (Text)text + end);
+    Py_END_ALLOW_THREADS
+    PyObject *result = is_usual ? result_of(&found) : Py_NewRef(Py_None);
     free(found.events.items);
     free(found.metadata.items);
     release(&found.names);

@@ -24,8 +24,8 @@ _OF_BLOCKS = ("name", "thread", "category", "start_ns", "duration_ns")
 _DIGITS = re.compile(r"\d{1,9}$")
 
 
-def load_trace(path: Path, *, max_bytes: int = limits.TRACE_MAX_BYTES) -> TraceColumns:
-    """Return the complete events of a Kineto or Chrome trace, plain or gzip.
+def load_trace(path: Path, *, max_bytes: int = limits.TRACE_MAX_BYTES, cores: int = 1) -> TraceColumns:
+    """Return the complete events of a Kineto or Chrome trace, plain or gzip, read by up to `cores` threads.
 
     Events whose fields make no sense are left out and counted; unknown phases and categories are no error.
 
@@ -36,7 +36,7 @@ def load_trace(path: Path, *, max_bytes: int = limits.TRACE_MAX_BYTES) -> TraceC
         complete event.
     """
     source = TraceSource(path, max_bytes=max_bytes)
-    return columns_of(TraceDecoder(source, scan=compiled_scan()), source)
+    return columns_of(TraceDecoder(source, scan=compiled_scan(), cores=cores), source)
 
 
 def columns_of(decoder: TraceDecoder, source: TraceSource) -> TraceColumns:

@@ -19,8 +19,10 @@ from lockstep.trace.kineto.categories import ArgumentSet
 from lockstep.trace.kineto.events import Id, Metadata
 from lockstep.trace.kineto.kinds import Kinds
 
-Scan = Callable[[bytes, int], "tuple[int, int, bytes, bytes, bytes, bytes, bytes, bytes, bytes] | None"]
-"""Returns what `_Scanned` holds, or None where an event is of no usual form or the text is no JSON."""
+ScanResult = tuple[int, int, bytes, bytes, bytes, bytes, bytes, bytes, bytes]
+"""What `_Scanned` holds."""
+Scan = Callable[[bytes, int], ScanResult | None]
+"""Returns the events in `text[:end]`, None where one is of no usual form or the text is no JSON."""
 
 _SPAN = np.dtype([("begin", np.int32), ("end", np.int32)])
 _INTEGERS = ("external", "former_external", "correlation", "sequence", "bytes", "device", "stream")
@@ -67,12 +69,9 @@ def compiled_scan() -> Scan | None:
     return scan
 
 
-def scanned_block(scan: Scan, text: bytes, end: int, kinds: Kinds) -> EventBlock | None:
-    """Return the block of the events in `text[:end]`, None where one is of no usual form or the text is no JSON."""
-    answer = scan(text, end)
-    if answer is None:
-        return None
-    found = _Scanned(*answer)
+def scanned_block(text: bytes, result: ScanResult, kinds: Kinds) -> EventBlock | None:
+    """Return the block of what a scan of `text` found, None where a text is none of JSON or no UTF-8."""
+    found = _Scanned(*result)
     events = np.frombuffer(found.events, _EVENT)
     try:
         names = _TEXTS.decode(_listed(_parts(text, found.names)[::2], b'""'))
@@ -99,7 +98,10 @@ def scanned_block(scan: Scan, text: bytes, end: int, kinds: Kinds) -> EventBlock
 
 @dataclass(frozen=True, slots=True)
 class ScannedArguments:
-    """The arguments of events as the scan read them; those of `odd` ones, places in `at`, were decoded as well."""
+    """The arguments of the events at `at` as the scan read them; those of `odd` ones, places in `at`, were decoded.
+
+    `events` are those of the whole block: copies of their records would cost more than all that is read of them.
+    """
 
     at: NDArray[np.intp]
     events: NDArray[Any]
@@ -109,18 +111,18 @@ class ScannedArguments:
 
     def integers(self, field: str) -> NDArray[np.int64]:
         """Return what a field has, ABSENT where it is no whole number."""
-        values: NDArray[np.int64] = self.events[field].copy()
+        values: NDArray[np.int64] = self.events[field][self.at]
         if len(self.odd):
             values[self.odd] = self.decoded.integers(field)
         return values
 
     def shapes(self, codes: Interned[str]) -> NDArray[np.int32]:
         """Return the codes of raw dimensions and types."""
-        return _interned(codes, self.distinct.shapes, self.events["shapes"])
+        return _interned(codes, self.distinct.shapes, self.events["shapes"][self.at])
 
     def stacks(self, codes: Interned[str]) -> NDArray[np.int32]:
         """Return the codes of call stacks, ABSENT where an event has none."""
-        return _interned(codes, self.distinct.stacks, self.events["stack"])
+        return _interned(codes, self.distinct.stacks, self.events["stack"][self.at])
 
     def parsed(self) -> tuple[NDArray[np.intp], Sequence[Any]]:
         """Return those that were decoded."""
@@ -134,11 +136,10 @@ def _arguments(
     for reading in FORMS:
         at = np.flatnonzero(readings == reading)
         if len(at):
-            own = events[at]
-            odd = np.flatnonzero(own["is_odd"])
-            raws = [text[begin:end] for begin, end in own["arguments"][odd].tolist()]
+            odd = np.flatnonzero(events["is_odd"][at])
+            raws = [text[begin:end] for begin, end in events["arguments"][at[odd]].tolist()]
             decoded = ParsedArguments(at[odd], decode_raws(raws, reading) if raws else [])
-            found[reading] = ScannedArguments(at, own, distinct, odd, decoded)
+            found[reading] = ScannedArguments(at, events, distinct, odd, decoded)
     return found
 
 

@@ -1,10 +1,13 @@
 """The C extension and Python read a trace to the same columns, event by event and code by code."""
 
+import gzip
 import json
 import subprocess
 import sys
 import sysconfig
 from dataclasses import fields
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import numpy as np
@@ -35,20 +38,25 @@ def scan(tmp_path_factory):
     installed = compiled_scan()
     if installed is not None:
         return installed
-    folder = tmp_path_factory.mktemp("scan")
-    source = ROOT / "lockstep" / "trace" / "kineto" / "_scan.c"
-    command = ["cc", "-O2", "-shared", "-fPIC", f"-I{sysconfig.get_paths()['include']}", str(source), "-o"]
-    subprocess.run([*command, str(folder / "_scan.abi3.so")], check=True)
-    sys.path.insert(0, str(folder))
-    try:
-        import _scan  # noqa: PLC0415  (just built)
-    finally:
-        sys.path.remove(str(folder))
-    return _scan.scan
+    return built_scan(tmp_path_factory.mktemp("scan"))
+
+
+def built_scan(folder, *options):
+    """Return the `scan` of an extension that is built in a folder."""
+    source, built = ROOT / "lockstep" / "trace" / "kineto" / "_scan.c", folder / "_scan.abi3.so"
+    command = ["cc", "-O2", "-shared", "-fPIC", *options, f"-I{sysconfig.get_paths()['include']}", str(source), "-o"]
+    subprocess.run([*command, str(built)], check=True)
+    loader = ExtensionFileLoader("_scan", str(built))
+    module = module_from_spec(spec_from_loader("_scan", loader))
+    loader.exec_module(module)
+    return module.scan
 
 
 def both(path, scan, chunk_bytes=CHUNK_BYTES):
-    """Return what both ways read of a file, columns or the text of the error, and how many blocks the scan read."""
+    """Return what both ways read of a file, columns or the text of the error, and how many blocks the scan read.
+
+    Several cores read the same as one.
+    """
     scanned = []
 
     def counting(text, end):
@@ -56,14 +64,16 @@ def both(path, scan, chunk_bytes=CHUNK_BYTES):
         scanned.append(found is not None)
         return found
 
-    def read(with_scan):
+    def read(with_scan, cores=1):
         source = TraceSource(path, max_bytes=1 << 30, chunk_bytes=chunk_bytes)
         try:
-            return columns_of(TraceDecoder(source, block_bytes=chunk_bytes, scan=with_scan), source)
+            return columns_of(TraceDecoder(source, block_bytes=chunk_bytes, scan=with_scan, cores=cores), source)
         except MalformedError as error:
             return str(error)
 
-    return read(counting), read(None), sum(scanned)
+    one = read(counting)
+    assert_equal(one, read(scan, cores=3))
+    return one, read(None), sum(scanned)
 
 
 def assert_equal(one, other):
@@ -206,6 +216,39 @@ def test_damaged_traces_are_the_same_both_ways(seed, scan, tmp_path):
     path = tmp_path / "trace.json"
     path.write_bytes(text)
     assert_equal(*both(path, scan)[:2])
+
+
+@pytest.fixture(scope="module")
+def portable(tmp_path_factory):
+    """Return the `scan` of a machine without SSE2."""
+    return built_scan(tmp_path_factory.mktemp("portable"), "-U__SSE2__")
+
+
+@pytest.mark.parametrize("path", RECORDINGS[:8], ids=lambda path: path.name[:40])
+def test_a_machine_without_sse2_scans_the_same(path, scan, portable):
+    """Byte for byte what the extension returns, of whole and of cut off pieces of real traces."""
+    raw = gzip.decompress(path.read_bytes())
+    text = raw[raw.index(b"[", raw.index(b'"traceEvents"')) + 1 :][: 1 << 20]
+    for end in (len(text), text.rindex(b"},") + 1, len(text) // 2):
+        assert portable(text, end) == scan(text, end)
+
+
+@pytest.mark.parametrize("event", [*map(json.dumps, (EVENT | changed for changed in ODD.values())), *RAW.values()])
+def test_odd_events_are_the_same_without_sse2(event, scan, portable):
+    """Spaces of every length around them included: sixteen bytes are looked at at once."""
+    for spaces in range(0, 40, 3):
+        text = f"{' ' * spaces}{event},{chr(10)}{' ' * spaces}{event}{' ' * spaces}".encode()
+        assert portable(text, len(text)) == scan(text, len(text))
+        for end in range(len(text)):
+            assert portable(text, end) == scan(text, end)
+
+
+def test_the_scan_reads_nothing_but_bytes(scan):
+    """A buffer that others could change or shrink while it is scanned without the interpreter's lock is refused."""
+    with pytest.raises(TypeError):
+        scan(bytearray(b"{}"), 2)
+    with pytest.raises(TypeError):
+        scan(memoryview(b"{}"), 2)
 
 
 def test_without_the_extension_python_reads(monkeypatch):
