@@ -16,29 +16,29 @@ _HEADING = """\
 
 Written by `make generate` from `tests/agent/frameworks/matrix.py` and `distributed/matrix.py` next to it; change it there.
 
-What the agent sees, without a change to the training, in each framework. Each row is a script under
-`tests/agent/frameworks/scripts/` that trains with the real library on CPU and writes down itself what it does; each
-cell is a test that compares the agent's records with that.
+What the agent sees in each framework, without a change to the training code. Each row is a script under
+`tests/agent/frameworks/scripts/` that trains with the real library on CPU and logs what it does; each cell is a test that
+compares the agent's records with this log.
 """
 _REMARK = """\
-In every record the parts of the step sum to it exactly. What a process did before its first backward and after its last
-step is in no record.
+In every record, the parts sum exactly to the step. No record contains what a process did before its first backward and after
+its last step.
 """
 _DISTRIBUTED = f"""\
 ## Over several ranks
 
 Each row is a script under `tests/agent/frameworks/distributed/scripts/` that trains with the real library over gloo on the
-CPU. `make test-frameworks` runs it without the agent, then with it, where steps take {distributed.WORK_S} s and one rank
-{distributed.DELAY_S} s more from step {distributed.ONSET_STEP} on. It is a tier of its own, with its own packages (the extra `frameworks`).
+CPU. `make test-frameworks` runs it without the agent, then with it, with steps of {distributed.WORK_S} s; from step {distributed.ONSET_STEP} on,
+one rank takes {distributed.DELAY_S} s more. It is a separate tier with its own packages (the extra `frameworks`).
 """
 _NOT_RUN = """\
-Tried, and not run on a CPU:
+Tried, but not able to run on a CPU:
 """
 _MEANING = {
-    Cell.SEEN: "it happens, and the records show it, exactly, in the right steps",
-    Cell.LEARNT: "so after ten iterations; until then each optimizer's step ends a record, flagged as warm-up",
-    Cell.NOT_SEEN: "it happens, and the records hold nothing of it",
-    Cell.ABSENT: "it does not happen in this training, and no record claims it",
+    Cell.SEEN: "it happens, and the records show it exactly, in the right steps",
+    Cell.LEARNT: "the same after ten iterations; until then each optimizer's step ends a record, flagged as warm-up",
+    Cell.NOT_SEEN: "it happens, but the records do not show it",
+    Cell.ABSENT: "it does not happen in this script, and no record claims it",
 }
 
 

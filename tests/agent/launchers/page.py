@@ -10,70 +10,69 @@ _HEADING = """\
 
 Written by `make generate` from `tests/agent/launchers/` and `lockstep/contracts/launchers.py`; change it there.
 
-`lockstep run` monitors a training whatever starts it. Each row is a test that starts two ranks (where the launcher starts
-several) with the real launcher on this machine, and finds every step of every rank in its ring, with rank, local rank and
-world size.
+`lockstep run` monitors training under every launcher in this table. Each row is a test that starts two ranks (if the launcher
+starts several) with the real launcher, and finds every step of every rank in its ring, with rank, local rank and world size.
 """
 
 _RANK = """\
 ## Which rank a process is
 
-The agent waits in each Python of the command until it imports torch, and reads who it is when it first trains: at its
-first backward, optimizer step or collective. So a rank that is set late counts as well: Ray Train sets `RANK` and creates the
-process group in a worker that runs already.
+The agent waits in each Python process of the command until the process imports torch. It determines the rank when the process
+first trains: at its first backward, optimizer step or collective. A rank that is set late therefore counts too: Ray Train sets
+`RANK` and creates the process group in a running worker.
 
-1. The rank and world size of torch's default process group, if there is one. A group of one process does not overrule a
+1. The rank and world size of torch's default process group, if there is one. A group of one process does not override a
    launcher that counts more.
-2. Else the variables of the first launcher in this table that has set its rank (all but the first need a world size too).
-3. Else the process is rank 0 of 1.
+2. Otherwise, the variables of the first launcher in this table that has set its rank (all but torchrun need a world size too).
+3. Otherwise, the process is rank 0 of 1.
 """
 
 _RULES = """\
-The order is that of nesting: torchrun runs inside MPI or Slurm, and mpirun in a job of Slurm. There the outer launcher's
+The order follows nesting: torchrun runs inside MPI or Slurm, and mpirun inside a Slurm job, where the outer launcher's
 variables count nodes. `SLURM_NTASKS` is not read: in a batch script it is the size of the job, while the script is one process.
 
-The local rank is the launcher's. Where it gives none that fits the process group (`torch.multiprocessing.spawn`), it is the rank:
-unique on its node, but not the device's index on any node but the first.
+The local rank is the launcher's. If the launcher gives none that fits the process group (`torch.multiprocessing.spawn`), the local
+rank is the rank: unique on its node, but the device's index only on the first node.
 
-`lockstep doctor` shows which rank the environment gives, and by which variable.
+`lockstep doctor` shows the rank that the environment gives, and by which variable.
 
-### Who is no rank
+### Processes that are not ranks
 
-A process that never trains has no ring: torchrun itself, loader and compile workers, tools. What a rank starts after it began to
-train inherits `LOCKSTEP_AGENT_PID` and is no rank either, even if it trains, unless it joins a process group in a larger world than
-that rank's: a script may make a trial backward and then spawn its ranks.
+A process that never trains has no ring: torchrun itself, loader and compile workers, tools. Processes that a rank starts after its
+first training step inherit `LOCKSTEP_AGENT_PID` and are not ranks either, even if they train, unless they join a process group in a
+larger world than that rank's: a script may try a backward and then spawn its ranks.
 
 ### A process group after the first steps
 
-A process that trains before it creates its process group is first recorded as the rank of its environment. With the
-first collective in the group it becomes the rank that the group gives it: its ring so far is removed, and its steps count from 0 in
-a new one. Groups that are created again with another rank or size do the same.
+A process that trains before it creates its process group is first recorded as the rank of its environment. With the first
+collective in the group it becomes the rank that the group gives it: its ring is removed, and steps count from 0 in a new one. The
+same happens if a group is created again with another rank or size.
 
 ## The name of the run
 
-`--run NAME`, or `LOCKSTEP_RUN`, on every node the same. Without it, the last column of the first table. A name of the launcher's is
-the same on all nodes and another one for the next job or step, so jobs that share a node do not meet.
+Set `--run NAME`, or `LOCKSTEP_RUN`, to the same name on every node. Without it, the run has the name in the last column of the first
+table. A launcher's name is the same on all nodes and differs for the next job or step, so jobs that share a node stay apart.
 
-A process without a launcher takes `NAME-PID` where another living process has the name already, or another user: eight trainings on
-one device each are eight runs, of which an exporter follows 16. **Jobs of several ranks without a launcher's name** (Lightning,
-`multiprocessing`, Accelerate) are all called `default`: give each a name where two of them share a node, or the ranks of the later one
-replace those of the earlier one.
+A process without a launcher takes `NAME-PID` if another live process, or another user, has the name: eight single-device jobs are
+eight runs, and an exporter follows up to 16. **Jobs of several ranks without a launcher's name** (Lightning, `multiprocessing`,
+Accelerate) are all called `default`. Give each a name if two of them share a node; otherwise the ranks of the later job replace those
+of the earlier one.
 
-## What is not watched
+## Processes that are not monitored
 
-A process that trains and cannot be watched goes on training, prints why on stderr in one line, and is counted by the exporter of its
-node in `lockstep_exporter_unwatched_processes` as long as it lives:
+A process that trains but cannot be monitored goes on training and prints the reason on stderr in one line. The exporter of its node
+counts it in `lockstep_exporter_unwatched_processes` as long as it lives:
 
-| `reason` | what |
+| `reason` | meaning |
 | --- | --- |
 | `identity` | a rank, world size or run name that cannot be used |
-| `refused` | the shared directory, or the run's, is another user's or no directory |
-| `ring` | no space, no such directory, no right to write |
-| `hooks` | this torch lacks what the hooks need; any process that imports torch counts, because no one can see whether it trains |
-| `failure` | the agent stopped after a failure of its own, or because another process took its ring |
-| `steps` | backwards have run for five minutes, and no optimizer stepped: parameters are updated by hand, or by what is no `torch.optim.Optimizer`. Call `lockstep.step_end()` where a step ends; the count goes back with the first one |
+| `refused` | the shared directory, or the run's, belongs to another user or is not a directory |
+| `ring` | no space, no such directory, or no right to write |
+| `hooks` | this torch lacks what the hooks need; every process that imports torch counts, because Lockstep cannot see whether it trains |
+| `failure` | the agent stopped after an internal failure, or because another process took its ring |
+| `steps` | for five minutes backwards have run without an optimizer step: the script updates parameters by hand, or without a `torch.optim.Optimizer`. Call `lockstep.step_end()` at the end of each step; the first call ends the count |
 
-Without an exporter there is the line only. Python started with `-I`, `-E` or `-S`, and workers whose environment drops
+Without an exporter there is only the line. Python started with `-I`, `-E` or `-S`, and workers whose environment drops
 `PYTHONPATH`, do not load the agent and are not counted: call `lockstep.install()` there.
 """
 
