@@ -134,6 +134,9 @@ def _install_agent(hooks: "Any") -> bool:
 
     from lockstep.agent.agent import Agent  # noqa: PLC0415
 
+    has_lock: Any = getattr(sys, "_is_gil_enabled", None)
+    if has_lock is not None and not has_lock():  # marks of two threads would damage each other (mark_block.py)
+        raise RuntimeError("interpreter: got one that runs without its lock, expected PYTHON_GIL=1")
     _agent = Agent(hooks)
     os.register_at_fork(after_in_child=_disable_in_child)
     atexit.register(_finish)

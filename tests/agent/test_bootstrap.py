@@ -90,6 +90,17 @@ def test_no_space_for_the_ring_leaves_training_alone(tmp_path):
 
 
 @pytest.mark.torch
+def test_an_interpreter_without_its_lock_is_left_alone(tmp_path):
+    """A free-threaded Python gets one line on stderr that names the way out, and trains."""
+    unlocked = "import sys\nsys._is_gil_enabled = lambda: False\n"
+    done = run(unlocked + textwrap.dedent(TRAINING), tmp_path, RANK="0", LOCKSTEP_RUN="job")
+    assert (done.stdout, done.returncode) == ("trained\n", 0)
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("interpreter: got one that runs without its lock, expected PYTHON_GIL=1")
+    assert not (tmp_path / "shm" / "job").exists()
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("variables", "reason"),
     [
