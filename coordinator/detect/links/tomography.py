@@ -64,7 +64,8 @@ class Tomography:
         # Numbers follow names, so that unknown nodes, the last column below, are -1.
         self._names = sorted(set(hosts))
         number = {name: place for place, name in enumerate(self._names)}
-        self._node_R = np.array([*(number[name] for name in hosts), _UNKNOWN], dtype=np.int32)
+        numbers = [*(number[name] for name in hosts), _UNKNOWN]
+        self._node_R: NDArray[np.signedinteger] = np.array(numbers, dtype=np.min_scalar_type(-len(numbers)))
         self._crossings_KN = np.zeros((len(self._sizes_K), len(self._names)), dtype=np.int32)
         self.spans_G = np.zeros(len(domains), dtype=np.int32)
         """How many known nodes each group crosses."""
@@ -84,11 +85,10 @@ class Tomography:
         kinds_GM = np.broadcast_to(self._kind_G[groups, None], nodes_GM.shape)
         np.add.at(self._crossings_KN, (kinds_GM[is_new_GM], nodes_GM[is_new_GM]), 1)
 
-    def _nodes_of(self, members: "NDArray[np.int64]") -> "NDArray[np.int32]":
+    def _nodes_of(self, members: "NDArray[np.int64]") -> "NDArray[np.signedinteger]":
         """Return the nodes of ranks, by number, in an array of the same shape."""
         place = np.minimum(np.searchsorted(self._ranks, members), len(self._ranks) - 1)
-        nodes: NDArray[np.int32] = self._node_R[np.where(self._ranks[place] == members, place, len(self._ranks))]
-        return nodes
+        return self._node_R[np.where(self._ranks[place] == members, place, len(self._ranks))]
 
     def nodes(self, group: int) -> frozenset[int]:
         """Return the known nodes of a group, by number."""

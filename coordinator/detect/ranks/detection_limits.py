@@ -111,7 +111,7 @@ class DetectionLimits:
             np.arange(series_F[0]),
         ]
         self._now = PresentScatter(rows)
-        self._group_M = noise_groups.of(self._now.chosen_KM[-1])
+        self._group_M = noise_groups.of(self._now.chosen_KM[-1].astype(np.intp))
         self.present_P = np.full(noise_groups.count, np.nan)
         self.sigma_P: Figures = np.full(noise_groups.count, np.inf)
         """Standard deviation of single steps in this step, array of shape (P,); infinite while unknown."""

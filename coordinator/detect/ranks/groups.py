@@ -92,7 +92,7 @@ class Groups:
         self._is_even = bool((self.sizes_G == self.sizes_G[0]).all()) if self.count else True
 
     @cached_property
-    def _members_GM(self) -> "NDArray[np.int32]":
+    def _members_GM(self) -> "NDArray[np.unsignedinteger]":
         """The ranks of each group, laid out once asked for: who only spreads figures needs no list."""
         return _members(self.group_R, self.sizes_G)
 
@@ -174,7 +174,8 @@ class Groups:
             items = np.ascontiguousarray(values_R).view(f"V{inner * values_R.itemsize}").reshape(outer, count)
             return np.ascontiguousarray(items.T).view(values_R.dtype).reshape(count, outer * inner)
         padded = values_R if self._is_even else np.append(values_R, np.nan).astype(values_R.dtype)
-        return padded[self._members_GM]
+        laid_out_GM: Floats = padded[self._members_GM]
+        return laid_out_GM
 
     def _quantile(self, values_R: "Floats", quantile: float) -> "Floats":
         values_GM = self._laid_out(values_R)
@@ -209,11 +210,12 @@ def _regular(group_R: "Places", count: int) -> tuple[int, int, int] | None:
     return (len(group_R) // (inner * count), count, inner) if is_regular else None
 
 
-def _members(group_R: "Places", sizes_G: "Places") -> "NDArray[np.int32]":
+def _members(group_R: "Places", sizes_G: "Places") -> "NDArray[np.unsignedinteger]":
     """Return the ranks of each group, array of shape (G, M); beyond the ranks stands the padding of smaller groups."""
     order_R = np.argsort(group_R, kind="stable")
     starts_G = np.cumsum(sizes_G) - sizes_G
     place_R = np.arange(len(order_R)) - np.repeat(starts_G, sizes_G)
-    members_GM = np.full((len(sizes_G), int(sizes_G.max(initial=0))), len(order_R), dtype=np.int32)
+    shape = (len(sizes_G), int(sizes_G.max(initial=0)))
+    members_GM = np.full(shape, len(order_R), dtype=np.min_scalar_type(len(order_R)))
     members_GM[group_R[order_R], place_R] = order_R
     return members_GM

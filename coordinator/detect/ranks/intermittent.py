@@ -13,7 +13,7 @@ what they have counts with a standard error more.
 
 A rank that is slow every so many steps, exactly, writes checkpoints or logs: that is no fault.
 
-Shapes: R ranks.
+Shapes: C ranks with a count.
 """
 
 import math
@@ -26,11 +26,13 @@ import numpy as np
 from coordinator.detect.error_budget import steps_between
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from coordinator.settings.policy import ExcessPolicy
+
+    Floats = NDArray[np.float32]
 
 _MEMORY_STEPS = 1024  # of the rates of all ranks
 _DECAY = np.float32(1 - 1 / _MEMORY_STEPS)
@@ -71,14 +73,36 @@ class _Cusum:
         return all(abs(gap - round(gap / period) * period) <= slack for gap in self.gaps)
 
 
+class _FadingCounts:
+    """Slow steps of the ranks that have any: `column_C` (ascending) and the count of each, which fades."""
+
+    def __init__(self) -> None:
+        self.column_C = np.zeros(0, dtype=np.int32)
+        self.count_C = np.zeros(0, dtype=np.float32)
+
+    def add(self, column: int) -> float:
+        """Count one more slow step of a rank; return its count."""
+        place = int(self.column_C.searchsorted(column))
+        if place == len(self.column_C) or self.column_C[place] != column:
+            self.column_C = np.insert(self.column_C, place, column)
+            self.count_C = np.insert(self.count_C, place, 0)
+        self.count_C[place] += 1
+        return float(self.count_C[place])
+
+    def forget(self, columns: "Sequence[int]" = ()) -> None:
+        """Drop the counts of some ranks, and those that have faded."""
+        is_kept_C = (self.count_C >= _FORGOTTEN) & np.isin(self.column_C, columns, invert=True)
+        self.column_C, self.count_C = self.column_C[is_kept_C], self.count_C[is_kept_C]
+
+
 class IntermittentTest:
-    """State of the slow steps of `ranks` ranks: a count of each, and a sum of those that had one lately."""
+    """State of the slow steps of `ranks` ranks: a count, and a sum of those that had one lately."""
 
     def __init__(self, ranks: int, policy: "ExcessPolicy") -> None:
         self.policy = policy
         self._evaluated_steps = 0
         self._ranks = ranks
-        self._count_R = np.zeros(0, dtype=np.float32)  # of slow steps, fading; empty before the first one
+        self._counts = _FadingCounts()
         self._cusums: dict[int, _Cusum] = {}
         self.acting: set[int] = set()
         """Columns in alarm that were slow in the last step."""
@@ -88,7 +112,7 @@ class IntermittentTest:
     def step(self, far: "Mapping[int, float]", step: int) -> None:
         """Evaluate one step, given the ranks far beyond noise in it, and how far: deviation by column."""
         self._evaluated_steps += 1
-        self._count_R *= _DECAY
+        self._counts.count_C *= _DECAY
         for column, ratio in far.items():
             self._add(column, ratio, step)
         self.acting = set(self.alarms).intersection(far)
@@ -104,10 +128,7 @@ class IntermittentTest:
         ):  # steps in a row are one event, which the sums of deviations evaluate
             own.last = self._evaluated_steps
             return
-        if not len(self._count_R):
-            self._count_R = np.zeros(self._ranks, dtype=np.float32)
-        self._count_R[column] += 1
-        usual = self._usual_rate(float(self._count_R[column]))
+        usual = self._usual_rate(self._counts.add(column))
         if usual is None:
             return
         fault = max(_FAULT_RATE, _FAULT_FACTOR * usual)
@@ -130,11 +151,11 @@ class IntermittentTest:
 
         None where they are too few, or have so many that no rank can have `_FAULT_FACTOR` times more.
         """
-        peers_R = self._count_R <= count / 2
-        peers = int(np.count_nonzero(peers_R))
-        if peers < _PEERS_MIN_SHARE * len(peers_R):
+        is_peer_C = self._counts.count_C <= count / 2
+        peers = self._ranks - int(np.count_nonzero(~is_peer_C))
+        if peers < _PEERS_MIN_SHARE * self._ranks:
             return None
-        seen = float(self._count_R[peers_R].sum())
+        seen = float(self._counts.count_C[is_peer_C].sum())
         filled = _MEMORY_STEPS * (1 - float(_DECAY) ** self._evaluated_steps)
         rate = (_PRIOR_EVENTS + seen + math.sqrt(seen)) / (_PRIOR_STEPS + peers * filled)
         return rate if rate * _FAULT_FACTOR < 1 else None
@@ -144,7 +165,8 @@ class IntermittentTest:
         over = [column for column, last in self.alarms.items() if self._evaluated_steps - last > _QUIET_STEPS]
         for column in over:
             del self.alarms[column], self._cusums[column]
-            self._count_R[column] = 0
+        if over:
+            self._counts.forget(over)
         if self._evaluated_steps % _QUIET_STEPS == 0:
             least = (1 - 1 / _FAULT_FACTOR) * _FAULT_RATE  # that a step without one takes off
             self._cusums = {
@@ -152,7 +174,7 @@ class IntermittentTest:
                 for column, own in self._cusums.items()
                 if column in self.alarms or own.sum > least * (self._evaluated_steps - own.last)
             }
-            self._count_R[self._count_R < _FORGOTTEN] = 0
+            self._counts.forget()
 
     def of(self, column: int) -> tuple[float, float, int]:
         """Return the mean deviation of a rank's slow steps (ratio), their share of all steps, and the first of them."""
@@ -169,22 +191,20 @@ class IntermittentTest:
             for column, own in self._cusums.items()
         ]
         table = np.array(rows, dtype=np.float64).reshape(-1, _COLUMNS)
-        return {"cusums": table, "counts": self._count_R, "evaluated_steps": np.array([self._evaluated_steps])}
+        counts: dict[str, NDArray[np.generic]] = {"columns": self._counts.column_C, "counts": self._counts.count_C}
+        return {"cusums": table, "evaluated_steps": np.array([self._evaluated_steps])} | counts
 
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
         """Restore what `state_dict` returned, if it fits."""
-        table, evaluated_steps, count_R = state.get("cusums"), state.get("evaluated_steps"), state.get("counts")
-        if (
-            table is None
-            or evaluated_steps is None
-            or count_R is None
-            or table.shape[1:] != (_COLUMNS,)
-            or evaluated_steps.shape != (1,)
-        ):
+        if any(name not in state for name in ("cusums", "evaluated_steps", "columns", "counts")):
             return
-        if count_R.shape not in ((0,), (self._ranks,)):
+        table, evaluated_steps = state["cusums"], state["evaluated_steps"]
+        column_C, count_C = state["columns"].astype(np.int32), state["counts"].astype(np.float32)
+        is_fitting = column_C.shape == count_C.shape and bool(((column_C >= 0) & (column_C < self._ranks)).all())
+        if table.shape[1:] != (_COLUMNS,) or evaluated_steps.shape != (1,) or not is_fitting:
             return
-        self._evaluated_steps, self._count_R = int(evaluated_steps[0]), count_R.astype(np.float32)
+        self._evaluated_steps = int(evaluated_steps[0])
+        self._counts.column_C, self._counts.count_C = column_C, count_C
         rows: Iterable[tuple[float, ...]] = map(tuple, table.astype(np.float64).tolist())
         for column, onset_step, first, last, events, total, ratio, alarm, *gaps in rows:
             if 0 <= column < self._ranks:

@@ -56,7 +56,7 @@ class PresentScatter:
         self._known_K = np.array([len(own) for own in chosen])
         self._rows_K = np.arange(len(chosen))
         width = int(self._known_K.max())
-        self.chosen_KM = np.array([np.pad(own, (0, width - len(own)), mode="edge") for own in chosen])
+        self.chosen_KM = np.array([np.pad(own, (0, width - len(own)), mode="edge") for own in chosen], dtype=np.int32)
         """The series that are looked at, a row after the other, the last one again where a row has fewer."""
         self._is_padding_KM = np.arange(width) >= self._known_K[:, None]
         self._rate_K = np.minimum(self._known_K / _SAMPLES_MIN, _RATE_MAX)
