@@ -41,6 +41,8 @@ _ROUTED = Imbalance(routing_sigma=0.3)
 _SCALING = replace(RESTARTED, warm_up_scales=True)
 _LONG = replace(_SCALING, warm_up_ratio=2.0, warm_up_fade_steps=8.0)
 _LOADING = Imbalance(loader_ratio=0.05)
+_SHARDING = Imbalance(loader_ratio=0.05, loader_of="cp")
+_FIRST_STAGE = Imbalance(loader_ratio=0.15, loader_of="pp")
 _HALF_BANDWIDTH = 1.0  # a transfer takes as long again
 
 _WINDOWS = Imbalance(window_steps=(45, 70, 95, 120, 145, 170), flops_known=True)
@@ -98,6 +100,8 @@ FAULTS: dict[str, Make] = {
     **_named(slow, name="slow, one loader a group", ratio=0.05, imbalance=_LOADING),
     **_named(slow, name="slow, one loader a group, pairs", ratio=0.05, imbalance=_LOADING, shapes=PAIRS),
     **_named(slow, name="slow loader, one a group", ratio=0.05, imbalance=_LOADING, cause="data"),
+    **_named(slow, name="slow, one loader a context group", ratio=0.08, imbalance=_SHARDING, shapes=CONTEXTS),
+    **_named(slow, name="slow, first stage loads", ratio=0.08, imbalance=_FIRST_STAGE, shapes=PIPELINES),
     **_named(slow, name="slow, noisy", ratio=0.05, noise=NOISY),
     **{
         name: make
@@ -211,6 +215,12 @@ HEALTHY: dict[str, Make] = {
     **_named(healthy, name="accumulation", imbalance=Imbalance(accumulation=0.25)),
     **_named(healthy, name="batch ramp", imbalance=Imbalance(ramp_steps=(50, 100, 150))),
     **_named(healthy, name="gradual ramp", imbalance=Imbalance(ramp_rows=120)),
+    **_named(
+        healthy,
+        name="batch ramp, one loader a group, no bytes",
+        imbalance=replace(_LOADING, ramp_steps=(50, 100, 150), ramp_ratio=0.5, bytes_known=False),
+    ),
+    **_named(healthy, name="gradual ramp, no bytes", imbalance=Imbalance(ramp_rows=120, bytes_known=False)),
     **_named(healthy, name="attention windows", imbalance=_WINDOWS),
     **_named(healthy, name="attention windows, job noise 7 %", imbalance=_WINDOWS, noise=_NOISY_JOB),
     **_named(healthy, name="attention windows, no FLOPs", imbalance=replace(_WINDOWS, flops_known=False)),

@@ -59,9 +59,11 @@ class Imbalance:
     ramp_rows: int = 0  # the batch doubles bit by bit over so many rows, from row 40 on
     window_steps: tuple[int, ...] = ()  # from each of these on, attention windows are wider: as many tokens, ...
     window_ratio: float = 0.08  # ... and so many more FLOPs and so much more work
-    loader_ratio: float = 0.0  # of own work: what the first rank of each tensor group reads for all of them longer
+    loader_ratio: float = 0.0  # of own work: what the first rank of each group reads for all of them longer, ...
+    loader_of: str = "tp"  # ... in groups of this kind; of a pipeline, all ranks of the first stage
     loader_sigma: float = 0.1  # of that
     tokens_known: bool = True  # without, a log has no column of them
+    bytes_known: bool = True  # the same; and transfers of activations grow with the batch
     flops_known: bool = False  # with, a log has a column of FLOPs
 
 

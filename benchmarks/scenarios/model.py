@@ -84,7 +84,8 @@ def generate(scenario: Scenario) -> Recording:
         own = sum(parts.values(), start=np.zeros(shape, dtype=np.float32)).reshape(-1, *grid)
         spare = own.max(axis=_AXES["dp"] + _AXES["tp"] + _AXES["cp"], keepdims=True) - own
         parts["compute"] += np.float32(scenario.noise.contention) * spare.reshape(shape)
-    duration_W, waits, transfers = _meet(scenario, parts, grid, rng)
+    batch_W = np.ones(shape[0]) if scenario.imbalance.bytes_known else tokens.mean(axis=1) / _TOKENS
+    duration_W, waits, transfers = _meet(scenario, parts, grid, rng, batch_W)
     interruptions = scenario.interruptions
     nodes = -(-shape[1] // RANKS_PER_NODE)
     skew_ns = rng.uniform(0, interruptions.skew_seconds * 1e9, nodes).astype(np.int64)
@@ -112,6 +113,7 @@ def generate(scenario: Scenario) -> Recording:
         reported_step=reported_steps(scenario, step_W),
         ahead_ns=clock_ahead(scenario),
         tokens_known=scenario.imbalance.tokens_known,
+        bytes_known=scenario.imbalance.bytes_known,
         flops=tokens * (_FLOPS_PER_TOKEN * windows_W).astype(np.float32)[:, None],
         flops_known=scenario.imbalance.flops_known,
         phases=_to_compute(phases, parts["compute"]),
@@ -214,12 +216,14 @@ def _imbalance(
 
 
 def _loading(scenario: Scenario, grid: tuple[int, int, int, int, int], rng: np.random.Generator) -> "Floats":
-    """Return the seconds in which the first rank of a tensor group reads what all of it works on, array (W, R)."""
+    """Return the seconds in which the first rank of a group reads what all of it works on, array (W, R)."""
     imbalance, full = scenario.imbalance, (scenario.steps, *grid)
     seconds = np.zeros(full, dtype=np.float32)
     if imbalance.loader_ratio:
-        jitter = 1 + np.float32(imbalance.loader_sigma) * _normal(rng, full[:-1])
-        seconds[..., 0] = np.float32(imbalance.loader_ratio * scenario.own_seconds) * jitter
+        axes = _AXES[imbalance.loader_of]
+        first = tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(len(full)))
+        jitter = 1 + np.float32(imbalance.loader_sigma) * _normal(rng, seconds[first].shape)
+        seconds[first] = np.float32(imbalance.loader_ratio * scenario.own_seconds) * jitter
     return seconds.reshape(scenario.steps, -1)
 
 
@@ -251,9 +255,16 @@ def _fault(fault: "Fault", shape: tuple[int, int], rng: np.random.Generator) -> 
 
 
 def _meet(
-    scenario: Scenario, parts: "dict[str, Floats]", grid: tuple[int, int, int, int, int], rng: np.random.Generator
+    scenario: Scenario,
+    parts: "dict[str, Floats]",
+    grid: tuple[int, int, int, int, int],
+    rng: np.random.Generator,
+    batch_W: "NDArray[np.floating]",
 ) -> "tuple[NDArray[np.float64], dict[str, Floats], dict[str, Floats]]":
-    """Return the steps' durations, array of shape (W,), and waits and transfers by kind, arrays of shape (W, R)."""
+    """Return the steps' durations, array of shape (W,), and waits and transfers by kind, arrays of shape (W, R).
+
+    Transfers of activations take `batch_W` times as long, gradients are as many whatever the batch.
+    """
     own = sum(parts.values(), start=np.zeros_like(parts["compute"]))
     now = own.reshape(-1, *grid)
     sizes = {kind: int(np.prod([now.shape[axis] for axis in axes])) for kind, axes in _AXES.items()}
@@ -263,6 +274,8 @@ def _meet(
         if sizes[kind] == 1:
             continue
         transfer = _transfer(scenario, kind, now.shape, rng)
+        if kind != "dp":
+            transfer *= batch_W.astype(np.float32).reshape(-1, 1, 1, 1, 1, 1)
         met = _pipeline(now) if kind == "pp" else now.max(axis=_AXES[kind], keepdims=True)
         ended = met + transfer
         waits[kind] = (ended - now).reshape(own.shape)

@@ -50,6 +50,7 @@ class Recording:
     """The step's index by each rank's report, and by how much its clock is ahead, ns: both broadcast to (W, R)."""
     ahead_ns: "NDArray[np.int64]"
     tokens_known: bool = True
+    bytes_known: bool = True
     flops_known: bool = False
     phases: "dict[str, NDArray[np.float32]]" = field(default_factory=dict)
     """Phases of compute, empty where no one measured them."""
@@ -90,7 +91,8 @@ class Recording:
         columns["compute_ns"] = columns["duration_ns"] - booked  # the account is exact, whatever was rounded
         if optional:
             columns |= {f"{kind}_transfer_ns": nanoseconds(values) for kind, values in self.transfers.items()}
-            columns |= {f"{kind}_bytes": values[rank] for kind, values in self.moved.items()}
+            if self.bytes_known:
+                columns |= {f"{kind}_bytes": values[rank] for kind, values in self.moved.items()}
             if self.tokens_known:
                 columns["tokens"] = np.rint(self.tokens.ravel()[rows]).astype(np.int64)
             if self.flops_known:

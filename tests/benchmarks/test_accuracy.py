@@ -86,7 +86,10 @@ def test_a_line_of_the_table_leaves_out_what_was_not_measured():
     assert line(Score()).split() == ["-", "-", "-", "0", "-", "-", "-"]
 
 
-@pytest.mark.parametrize("name", ["slow 5 %", "gc on one", "link tp", "quiet"])
+@pytest.mark.parametrize(
+    "name",
+    ["slow 5 %", "gc on one", "link tp", "quiet", "batch ramp, one loader a group, no bytes", "gradual ramp, no bytes"],
+)
 def test_the_detector_keeps_what_it_has_reached(name):
     """On a fresh seed at 128 ranks: found within 4 steps by its cause, nothing else named."""
     _, scores, _ = measure((name, 128, 77, False))

@@ -82,11 +82,13 @@ class SlowLinkTest:
         self._test.adopt(excess_policy, floor_ratio=policy.effect_ratio)
         self._test.rescale(np.nan_to_num(before_G / self._scale_G(), nan=1.0))
 
-    def step(self, row: "StepRow", step: int) -> None:
-        """Evaluate one undisturbed step."""
+    def step(self, row: "StepRow", step: int, *, is_new_work: bool = False) -> None:
+        """Evaluate one undisturbed step; `is_new_work`: the run has lately begun to do another amount of work."""
         if not self._transfers.domains:
             return
         self._learn_step(row, step)
+        if is_new_work:
+            self._forget_past()
         taken = self._transfers.take(row, hidden_share=self.policy.hidden_share)
         extra_G, deviation_G = self._compare(taken)
         highest = float(np.fmax.reduce(deviation_G, initial=0))
@@ -102,6 +104,16 @@ class SlowLinkTest:
             unseen = {group for group in self._dear if np.isnan(deviation_G[group])}
             self._dear = unseen.union(np.flatnonzero(deviation_G > self.policy.effect_ratio).tolist())
         self._explain()
+
+    def _forget_past(self) -> None:
+        """Begin the past of groups whose bytes no one reports again, but for those in alarm.
+
+        Activations grow with the batch and gradients do not: without bytes no one knows what a larger batch explains.
+        """
+        is_past_G = self._bytes_G == 1
+        is_past_G[self._test.alarms.series_A] = False
+        self._past_G[is_past_G] = np.nan
+        self._test.forget(is_past_G.nonzero()[0])
 
     def _compare(self, taken: Taken) -> "tuple[Floats, Floats]":
         """Return what each group takes beyond its past, seconds per byte, and as a ratio; NaN where unknown."""

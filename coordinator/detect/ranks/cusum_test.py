@@ -417,6 +417,11 @@ class CusumTest:
             return rising
         return np.concatenate((self.alarms.series_A, high[values.raw_N[high] >= np.float32(floor)], rising))
 
+    def forget(self, series: "Places") -> None:
+        """Set the sums of some series to zero: what they are compared with begins again."""
+        self.cusums.drop(series)
+        self._find_high()
+
     def rescale(self, ratio_N: "NDArray[np.floating]") -> None:
         """Express what alarms rest on in other units: multiply each series' level."""
         self.alarms.level_A *= ratio_N[self.alarms.series_A].astype(np.float32)

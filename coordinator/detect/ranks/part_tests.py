@@ -107,11 +107,11 @@ class PartTests:
                 less_R = self._usually_less(place, (own_R - self._above_stage(seconds[name])) / scale_R)
                 rest_R = deviation_N[series_group.span]
                 rest_R[:] = self._residual(place, seconds[name]) / scale_R + less_R
-                effects, alarmed = self._place_effects[place], series_group.alarms
+                effects, is_slow_R = self._place_effects[place], series_group.alarm_N
                 if (factor_R := effects.noise_factor_R) is not None:
                     factor_N[series_group.span] = factor_R
-                effects.learn_noise(seconds[name], self._stages.median(seconds[name]), scale_P, alarmed)
-                effects.learn(rest_R, alarmed)
+                effects.learn_noise(seconds[name], self._stages.median(seconds[name]), scale_P, is_slow_R)
+                effects.learn(rest_R, is_slow_R)
         if not np.isnan(deviation_N).all():
             self.test.step(deviation_N, step, noise_factor_N=factor_N)
 

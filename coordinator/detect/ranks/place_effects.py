@@ -3,9 +3,10 @@
 
 Pure. A lasting term of the additive model, next to those of stage, replica, work and rank. A place is that in a replica
 and on a node. A training is laid out so from its first step on, in all replicas or on all nodes. What nine tenths of a
-place have beyond the middle place of their stage is the place's; what fewer have is a rank's. The level of a rank in
-alarm is frozen: a fault is not part of the layout. Who reads a batch scatters more than who only computes, which holds
-for the place as well.
+place have beyond the middle place of their stage is the place's; what fewer have is a rank's. A rank in alarm shows
+nothing of the layout, nor do the others of a small replica that has one: one of them is what the replica is compared
+by, whatever its own level is. An onset counts for no more than noise before its alarm. Who reads a batch scatters more
+than who only computes, which holds for the place as well.
 
 Shapes: R ranks, L places, M sampled members of a place.
 """
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float32]
+    Marks = NDArray[np.bool_]
 
 _SAMPLED = 8  # members, of which the second lowest is what nine tenths exceed; of up to five, the lowest
 _SHARED_QUANTILE = 0.1
@@ -42,7 +44,6 @@ class PlaceEffects:
         self._member_LM = np.zeros((0, 1), dtype=np.int32) if places is None else _sampled(places)
         self._stage_L = stages.of(self._member_LM[:, 0].astype(np.intp))
         self._stages = Groups(self._stage_L)
-        self._lowest = round(_SHARED_QUANTILE * (self._member_LM.shape[1] - 1))
         self._level_LM = np.zeros(self._member_LM.shape, dtype=np.float32)
         self._last_LM = np.zeros_like(self._level_LM)
         self._moves_L = np.zeros(len(self._level_LM), dtype=np.float32)  # mean difference between two steps, ratio
@@ -55,7 +56,7 @@ class PlaceEffects:
         return self._spread(self._effect_L) if self._effect_L.any() else None
 
     @property
-    def differs_R(self) -> "NDArray[np.bool_] | None":
+    def differs_R(self) -> "Marks | None":
         """Which ranks have such an effect, None where none has."""
         effect_R = self.effect_R
         return None if effect_R is None else effect_R > 0
@@ -79,18 +80,18 @@ class PlaceEffects:
         own_R: "Floats",
         reference_P: "NDArray[np.floating]",
         scale_P: "NDArray[np.floating]",
-        alarmed: "NDArray[np.intp]",
+        is_left_out_R: "Marks | None",
     ) -> None:
         """Take the ranks' own work in one step, their stages' and what that is a ratio of, seconds, NaN where unknown.
 
-        Noise is not that above the replicas: of two ranks in one, the lower one is what the other is compared with.
+        Of ranks in `is_left_out_R` nothing is learnt. Noise is not that above the replicas: of two ranks in one, the lower one is what the other is compared with.
         """
         if self.places is None:
             return
         self._steps += 1
         stage_L1 = self._stage_L[:, None]
         now_LM = (own_R[self._member_LM] - reference_P[stage_L1]) / scale_P[stage_L1]
-        is_left_out_LM = self._is_left_out(now_LM, alarmed)
+        is_left_out_LM = self._is_left_out(now_LM, is_left_out_R)
         if self._steps > 1:
             moves_LM = np.abs(now_LM - self._last_LM)
             if self._steps > _YOUNG_STEPS:
@@ -100,22 +101,34 @@ class PlaceEffects:
             self._moves_L += change_L * np.float32(max(1 / (self._steps - 1), _MOVES_RATE))
         self._last_LM = now_LM
 
-    def learn(self, deviation_R: "Floats", alarmed: "NDArray[np.intp]") -> None:
+    def learn(self, deviation_R: "Floats", is_left_out_R: "Marks | None") -> None:
         """Take the ranks' deviations of the same step, ratios without the effects so far, NaN where unknown."""
         if self.places is None:
             return
         change_LM = deviation_R[self._member_LM] + self._effect_L[:, None] - self._level_LM
-        change_LM[self._is_left_out(change_LM, alarmed)] = 0
+        change_LM[self._is_left_out(change_LM, is_left_out_R)] = 0
         rate = np.float32(max(_YOUNG_WEIGHT / (_YOUNG_WEIGHT + self._steps), _RATE))
+        if rate <= _RATE:
+            most_L1 = _FAR_MOVES * self._moves_L[:, None]
+            np.clip(change_LM, -most_L1, most_L1, out=change_LM)
         self._level_LM += change_LM * rate
-        ordered_LM = np.sort(self._level_LM, axis=1)
-        middle_L = ordered_LM[:, ordered_LM.shape[1] // 2]
-        above_L = ordered_LM[:, self._lowest] - self._stages.spread(self._stages.median(middle_L))
-        self._effect_L = np.maximum(above_L, np.float32(0))
+        self._compare(None if is_left_out_R is None else is_left_out_R[self._member_LM])
 
-    def _is_left_out(self, values_LM: "Floats", alarmed: "NDArray[np.intp]") -> "NDArray[np.bool_]":
-        is_left_out_LM: NDArray[np.bool_] = np.isnan(values_LM)
-        return is_left_out_LM | np.isin(self._member_LM, alarmed) if len(alarmed) else is_left_out_LM
+    def _compare(self, is_left_out_LM: "Marks | None") -> None:
+        """Work out the effects, those of places of which nothing is known now as they were."""
+        level_LM, known_L = self._level_LM, np.full(len(self._level_LM), self._level_LM.shape[1])
+        if is_left_out_LM is not None:
+            level_LM = np.where(is_left_out_LM, np.float32(np.nan), level_LM)
+            known_L -= np.count_nonzero(is_left_out_LM, axis=1)
+        ordered_LM, rows_L = np.sort(level_LM, axis=1), np.arange(len(level_LM))
+        lowest_L = ordered_LM[rows_L, np.rint(_SHARED_QUANTILE * np.maximum(known_L - 1, 0)).astype(np.intp)]
+        middle_L = ordered_LM[rows_L, np.minimum(known_L // 2, ordered_LM.shape[1] - 1)]
+        above_L = lowest_L - self._stages.spread(self._stages.median(middle_L))
+        self._effect_L = np.where(np.isnan(above_L), self._effect_L, np.maximum(above_L, np.float32(0)))
+
+    def _is_left_out(self, values_LM: "Floats", is_left_out_R: "Marks | None") -> "Marks":
+        is_left_out_LM: Marks = np.isnan(values_LM)
+        return is_left_out_LM if is_left_out_R is None else is_left_out_LM | is_left_out_R[self._member_LM]
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt."""

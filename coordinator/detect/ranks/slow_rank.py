@@ -167,12 +167,12 @@ class SlowRankTest:
         self._references_KP[-1] = reference_P
         self._usual_P = middle(self._references_KP)
         self.scale_P = np.maximum(np.fmax(reference_P, self._usual_P), _SECONDS_MIN)
-        self.place_effects.learn_noise(own_R, reference_P, self.scale_P, self.ranks.alarms)
+        self.place_effects.learn_noise(own_R, reference_P, self.scale_P, self._is_no_layout_R())
         self._compare(own_R, reference_P, shared_D, deviation_N[self.replicas.span])
         if self.stage_groups.count > 1:
             common, deviation_N[self.stages.span] = self._compare_stages(reference_P, own_R)
         self._test.step(deviation_N, step, noise_factor_N=self._noise_factor_N())
-        self.place_effects.learn(own_R, self.ranks.alarms)
+        self.place_effects.learn(own_R, self._is_no_layout_R())
         self._look_closer(parts, step)
         if self.stage_groups.count > 1:
             self._learn_stages(common, deviation_N[self.stages.span])
@@ -188,6 +188,20 @@ class SlowRankTest:
         if not self.has_replicas:
             return False
         return bool(np.fmax.reduce(self.replicas.sigma_P) > _UNEVEN_RATIO * np.fmax.reduce(self.ranks.sigma_P))
+
+    def _is_no_layout_R(self) -> "NDArray[np.bool_] | None":
+        """Return which ranks show nothing of the layout: in alarm, or in a small replica with one that is; None: none.
+
+        One of its others is what such a replica is compared by, so their deviations are 0 whatever they do.
+        """
+        alarmed = self.ranks.alarms
+        if not len(alarmed):
+            return None
+        if not self.has_replicas:
+            return self.ranks.alarm_N
+        is_D = (self.replica_groups.counts(alarmed) > 0) & (self.replica_groups.sizes_G <= self._policy.whole_max)
+        is_R: NDArray[np.bool_] = self.replica_groups.spread(is_D) | self.ranks.alarm_N
+        return is_R
 
     def _noise_factor_N(self) -> "Floats | None":
         """Return how many times as noisy as its noise group each series is, None where all are alike."""

@@ -345,6 +345,11 @@ class FluctuationTest(Learner):
         return self._is_shifted and clear and run >= _SURE_STEPS and lasted_s >= _SURE_SECONDS
 
     @property
+    def has_new_work(self) -> bool:
+        """Whether the last step showed that the amount of work has changed."""
+        return self._work.has_changed
+
+    @property
     def fluctuating(self) -> bool:
         """Whether steps are longer now than history explains."""
         return len(self._alarms) > 0

@@ -261,6 +261,22 @@ def test_thresholds_may_change_while_a_run_goes_on():
     assert job.now(begin + 24) == []
 
 
+@pytest.mark.parametrize("bytes_known", [False, True])
+def test_a_link_that_turns_slow_after_a_larger_batch_is_found(bytes_known):
+    """Without bytes a larger batch begins the groups' past again, and a group in alarm keeps its own."""
+    scenario = short("link tp", 8, after=40)
+    job, (fault,) = Job(scenario), scenario.faults
+    if not bytes_known:
+        job.recording.moved.clear()
+    said = {}
+    for step in range(job.steps):
+        job.test.step(job.row(step), step, is_new_work=step in (fault.begin - 10, fault.begin + 20))
+        now = {(slow.scope, slow.node, slow.ranks) for slow in job.now(step)}
+        said |= dict.fromkeys(now - said.keys(), step)
+        assert step < fault.begin + 5 or now == {wanted(job, fault)}
+    assert said.keys() == {wanted(job, fault)}
+
+
 def test_a_slow_tensor_group_is_named_alone():
     """The last arriver of the slow group waits longer than it ever did; every other group is as before."""
     scenario = Scenario(degrees="tp=2,dp=4").with_fault("tp", 2, 3, seconds=0.03, begin=60)

@@ -56,6 +56,17 @@ def test_a_slow_rank_among_loading_ranks_is_found(ranks, width, slow):
     assert found[slow] <= BEGIN + 9
 
 
+@pytest.mark.parametrize("ratio", [0.08, 0.5, 3.0])
+@pytest.mark.parametrize("hosts", [(), [f"node{rank // 4}" for rank in range(8)]], ids=["one node", "two nodes"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_slow_rank_makes_no_layout_of_its_pair(seed, hosts, ratio):
+    """The rank that loads for a slow one is what their pair is compared by: no loading rank is named, however long."""
+    replicas, loads = tensor_groups(8, 2)
+    own = own_work(8, loads, seed=seed)
+    own[BEGIN:, 7] *= 1 + ratio
+    assert first_alarms(own, replicas, hosts=hosts).keys() == {7}
+
+
 def test_one_rank_of_each_node_that_writes_is_no_fault():
     """Without replicas the first rank of each of eight nodes has more to do; a slow one among them is still found."""
     own = own_work(64, np.arange(64) % 8 == 0)
@@ -91,7 +102,7 @@ def test_equal_places_have_no_effect_however_long_they_train(replicas):
     rng = np.random.default_rng(1)
     for _ in range(3000):
         above = 0.004 * rng.standard_normal(2 * replicas) - (0 if effects.effect_R is None else effects.effect_R)
-        effects.learn((above - np.sort(above)[1]).astype(np.float32), np.zeros(0, dtype=np.intp))
+        effects.learn((above - np.sort(above)[1]).astype(np.float32), None)
     assert effects.effect_R is None or effects.effect_R.max() < 0.002
 
 
@@ -99,7 +110,7 @@ def test_a_fast_rank_does_not_make_its_place_slow():
     """Of two ranks at a place one is 2 % faster than all others: the other place has no effect for that."""
     effects = PlaceEffects(Groups([0, 1] * 2), Groups([0] * 4))
     for _ in range(50):
-        effects.learn(np.array([-0.02, 0, 0, 0.001], dtype=np.float32), np.zeros(0, dtype=np.intp))
+        effects.learn(np.array([-0.02, 0, 0, 0.001], dtype=np.float32), None)
     assert effects.effect_R is None or effects.effect_R.max() < 0.001
 
 
@@ -117,7 +128,7 @@ def test_places_are_those_in_replica_and_node():
 def test_state_outlives_a_restart():
     """What was learnt of places is restored; that of another layout is left alone."""
     effects, restored = (PlaceEffects(Groups([0, 1] * 4), Groups([0] * 8)) for _ in range(2))
-    effects.learn(np.array([0.05, 0, 0.06, 0, 0.05, 0, 0.07, 0], dtype=np.float32), np.zeros(0, dtype=np.intp))
+    effects.learn(np.array([0.05, 0, 0.06, 0, 0.05, 0, 0.07, 0], dtype=np.float32), None)
     restored.load_state_dict(effects.state_dict())
     np.testing.assert_array_equal(restored.effect_R, effects.effect_R)
     other = PlaceEffects(Groups([0, 1, 2, 3] * 2), Groups([0] * 8))
