@@ -1,4 +1,4 @@
-# ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
+# ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
 """The synchronous model: from a scenario to what every rank measures, seeded.
 
 Own work first (noise, imbalance, pauses, faults), then meetings: tensor, context and expert groups end with their

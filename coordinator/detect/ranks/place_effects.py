@@ -84,7 +84,8 @@ class PlaceEffects:
     ) -> None:
         """Take the ranks' own work in one step, their stages' and what that is a ratio of, seconds, NaN where unknown.
 
-        Of ranks in `is_left_out_R` nothing is learnt. Noise is not that above the replicas: of two ranks in one, the lower one is what the other is compared with.
+        Of ranks in `is_left_out_R` nothing is learnt. Noise is not that above the replicas: of two ranks in one, the
+        lower one is what the other is compared with.
         """
         if self.places is None:
             return
