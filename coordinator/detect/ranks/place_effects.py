@@ -117,13 +117,14 @@ class PlaceEffects:
 
     def _compare(self, is_left_out_LM: "Marks | None") -> None:
         """Work out the effects, those of places of which nothing is known now as they were."""
-        level_LM, known_L = self._level_LM, np.full(len(self._level_LM), self._level_LM.shape[1])
+        level_LM, (count, members) = self._level_LM, self._member_LM.shape
+        known_L = np.full(count, members)
         if is_left_out_LM is not None:
             level_LM = np.where(is_left_out_LM, np.float32(np.nan), level_LM)
             known_L -= np.count_nonzero(is_left_out_LM, axis=1)
-        ordered_LM, rows_L = np.sort(level_LM, axis=1), np.arange(len(level_LM))
+        ordered_LM, rows_L = np.sort(level_LM, axis=1), np.arange(count)
         lowest_L = ordered_LM[rows_L, np.rint(_SHARED_QUANTILE * np.maximum(known_L - 1, 0)).astype(np.intp)]
-        middle_L = ordered_LM[rows_L, np.minimum(known_L // 2, ordered_LM.shape[1] - 1)]
+        middle_L = ordered_LM[rows_L, np.minimum(known_L // 2, members - 1)]
         above_L = lowest_L - self._stages.spread(self._stages.median(middle_L))
         self._effect_L = np.where(np.isnan(above_L), self._effect_L, np.maximum(above_L, np.float32(0)))
 

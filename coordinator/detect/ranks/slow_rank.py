@@ -200,7 +200,7 @@ class SlowRankTest:
         if not self.has_replicas:
             return self.ranks.alarm_N
         is_D = (self.replica_groups.counts(alarmed) > 0) & (self.replica_groups.sizes_G <= self._policy.whole_max)
-        is_R: NDArray[np.bool_] = self.replica_groups.spread(is_D) | self.ranks.alarm_N
+        is_R: NDArray[np.bool_] = is_D[self.replica_groups.group_R] | self.ranks.alarm_N
         return is_R
 
     def _noise_factor_N(self) -> "Floats | None":
