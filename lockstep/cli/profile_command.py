@@ -119,11 +119,16 @@ def check_url(url: str, option: str = "--coordinator") -> None:
 
 
 def unanswered(url: str, error: Exception) -> LocalError:
-    """Return the message for a request without an answer: of a connection that was refused, where to look."""
-    reason = getattr(error, "os_error", None)
-    if isinstance(reason, ConnectionRefusedError):
-        return LocalError(f"coordinator at {url}: no coordinator is running there; use --coordinator URL")
-    return LocalError(f"coordinator at {url}: {error or type(error).__name__}")
+    """Return the message for a request without a usable answer: what came, and where to look for a coordinator."""
+    import aiohttp  # noqa: PLC0415  (services only)
+
+    if isinstance(getattr(error, "os_error", None), ConnectionRefusedError):
+        what = "no coordinator is running there; use --coordinator URL"
+    elif isinstance(error, (json.JSONDecodeError, aiohttp.ContentTypeError)):
+        what = "got a response without JSON, expected one of a coordinator; use --coordinator URL"
+    else:
+        what = "no response in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+    return LocalError(f"coordinator at {url}: {what}")
 
 
 async def _profile(arguments: argparse.Namespace, ranks: list[int], token: str) -> int:

@@ -12,6 +12,8 @@ import time
 from dataclasses import replace
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from coordinator.decide.incidents import to_json
 from lockstep.cli.main import main
@@ -106,6 +108,19 @@ async def test_a_misspelt_run_ends_the_command(site):
     with pytest.raises(LocalError) as error:
         await asyncio.wait_for(_watch(Watch(site.url, "", "jobs"), 0.2, is_terminal=False), 10)
     assert str(error.value) == f"coordinator at {site.url}: run: got 'jobs', expected one of 'job', 'young'"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["top", "--once"], ["profile", "job", "--ranks", "0"], ["whatif", "--run", "job"]]
+)
+async def test_a_server_that_is_no_coordinator_is_reported(capsys, arguments):
+    """An address of another service, whose pages are HTML: what came, what was expected, and the option."""
+    async with TestServer(web.Application()) as other:
+        url = str(other.make_url("")).rstrip("/")
+        assert await asyncio.to_thread(main, [*arguments, "--coordinator", url]) == 2
+    assert capsys.readouterr().err == (
+        f"lockstep: coordinator at {url}: got a response without JSON, expected one of a coordinator; use --coordinator URL\n"
+    )
 
 
 async def test_up_and_down_choose_the_run(site):
