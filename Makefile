@@ -231,7 +231,7 @@ $(BIN)/python:
 	@sh setup/virtual_environment.sh $(VENV)
 
 EXTENSION_SOURCES := $(addprefix lockstep/agent/,_marks.c _mark_queue.h _channel.h _waiting.h _collective_kernel.h) \
-	$(addprefix lockstep/trace/kineto/,_scan.c _json.h _codes.h)
+	$(addprefix lockstep/trace/,_tree.c kineto/_scan.c kineto/_json.h kineto/_codes.h)
 
 $(VENV)/.demo: pyproject.toml setup.py $(EXTENSION_SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'

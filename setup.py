@@ -1,4 +1,4 @@
-"""The build: one import namespace, and two C extensions; everything else is in pyproject.toml.
+"""The build: one import namespace, and three C extensions; everything else is in pyproject.toml.
 
 The folders exporter, coordinator, dashboards and alerts lie at the root of the repository, and a checkout imports them
 by these names. A wheel installs them as lockstep.exporter and so on, because a user's project may have folders of the
@@ -6,8 +6,9 @@ same names on its path: the build copies each module and adds the namespace to i
 (docs/decisions/packaging.md).
 
 The extensions are optional: where they cannot be built, the agent writes its marks in Python
-(lockstep/agent/mark_buffer.py), and Python alone reads traces (lockstep/trace/kineto/decode.py). One build serves
-Python 3.11 and newer. LOCKSTEP_PURE=1 leaves them out, for a wheel that installs everywhere.
+(lockstep/agent/mark_buffer.py), and Python alone reads traces (lockstep/trace/kineto/decode.py) and builds
+call trees (lockstep/trace/tree.py). One build serves Python 3.11 and newer. LOCKSTEP_PURE=1 leaves them out, for a
+wheel that installs everywhere.
 """
 
 import ast
@@ -96,6 +97,7 @@ def main() -> None:
     extensions = [extension("lockstep/agent", "_marks", headers)]
     if Path("lockstep/trace").exists():  # the agent's own distribution reads no traces
         extensions.append(extension("lockstep/trace/kineto", "_scan", ("_json.h", "_codes.h")))
+        extensions.append(extension("lockstep/trace", "_tree", ()))
     setup(
         packages=[*own, *(others if IS_EDITABLE else (f"{NAMESPACE}.{name}" for name in others))],
         package_dir={"": "."} if IS_EDITABLE else {f"{NAMESPACE}.{name}": name for name in AT_THE_ROOT},

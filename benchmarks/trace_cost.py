@@ -24,6 +24,7 @@ from lockstep.trace.kineto.decode import TraceDecoder
 from lockstep.trace.kineto.load import columns_of, load_trace
 from lockstep.trace.kineto.scanned import compiled_scan
 from lockstep.trace.source import TraceSource
+from lockstep.trace.span_table import compiled_build
 from lockstep.trace.store import read_columns, write_columns
 from lockstep.trace.summarise import summarise_trace
 
@@ -62,7 +63,7 @@ def measure(path: Path, *, is_compiled: bool) -> dict[str, float]:
     columns = columns_of(TraceDecoder(source, scan=compiled_scan() if is_compiled else None), source)
     loaded_s = time.process_time()
     loaded_mb = peak_mb()
-    calls = build_calls(columns)
+    calls = build_calls(columns, compiled_build() if is_compiled else None)
     built_s = time.process_time()
     return {
         "events": len(columns),

@@ -1,8 +1,7 @@
 """Which thread of a trace trains, over which window, and its call tree."""
 
 import re
-from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +9,9 @@ from numpy.typing import NDArray
 from lockstep.trace import names
 from lockstep.trace.columns import ANNOTATION, OPERATOR, PYTHON, Mask, TraceColumns, WorkKind
 from lockstep.trace.intervals import Intervals
-from lockstep.trace.tree import Call, CallTree, TreeBuilder
+from lockstep.trace.span_table import Build, SpanTable, fill
+from lockstep.trace.spans import in_order
+from lockstep.trace.tree import Call, CallTree
 from lockstep.trace.waiting import WAIT_NAME, waits
 
 _CATEGORIES = (PYTHON, OPERATOR, ANNOTATION)
@@ -22,16 +23,16 @@ _OPTIMIZER_PREFIX = "Optimizer.step#"
 _BACKWARD = "run_backward"
 STEPS_MAX = 64
 """Of a trace with more steps the totals of the first ones are known by themselves: enough to see what comes back."""
-Spans = Iterator[tuple[int, int, Call]]
 
 
-def build_calls(columns: TraceColumns) -> CallTree:
+def build_calls(columns: TraceColumns, build: Build | None = None) -> CallTree:
     """Return the call tree of the training thread.
 
     The window goes from the agent's first step mark to its last; without two of them over the steps of a profiler
     schedule; else from the thread's first event to its last. Spans are cut to it. Totals are noted at the beginning of
     each of the first `STEPS_MAX` steps. A trace without host events gives no
     nodes and an empty window. Events of no length are left out: the clock did not separate them from their neighbours.
+    `build` is what `compiled_build` returns.
     """
     host = columns.of_categories(*_CATEGORIES)
     marks = host & columns.named(_matches(_MARK))
@@ -45,22 +46,10 @@ def build_calls(columns: TraceColumns) -> CallTree:
     of_backend = (columns.work == WorkKind.COMMUNICATION) & ~columns.on_device
     host &= ~of_backend
     waiting = waits(columns, host, of_backend)
-    builder = TreeBuilder(CallTree(window_ns, steps, begins_ns=begins_ns.tolist()))
-    start_ns, spans = _spans(columns, np.flatnonzero(host & ~marks & ~scheduled), waiting, window_ns)
-    builder.add(chain.from_iterable(_noting(builder, spans, start_ns, begins_ns[1 : STEPS_MAX + 1])))
-    return builder.tree
-
-
-def _noting(
-    builder: TreeBuilder, spans: Spans, start_ns: NDArray[np.int64], begins_ns: NDArray[np.int64]
-) -> Iterator[Spans]:
-    """Yield the spans step by step, and note the totals in between."""
-    before = 0
-    for begin_ns, until in zip(begins_ns.tolist(), np.searchsorted(start_ns, begins_ns).tolist(), strict=True):
-        yield islice(spans, until - before)
-        builder.tree.until_ns.append(builder.totals_until_ns(begin_ns))
-        before = until
-    yield spans
+    tree = CallTree(window_ns, steps, begins_ns=begins_ns.tolist())
+    spans = _spans(columns, np.flatnonzero(host & ~marks & ~scheduled), waiting, window_ns)
+    fill(tree, spans, begins_ns[1 : STEPS_MAX + 1], build)
+    return tree
 
 
 def collectives(columns: TraceColumns, window_ns: tuple[int, int]) -> dict[str, list[int]]:
@@ -110,29 +99,28 @@ def _training_thread(columns: TraceColumns, host: Mask, marks: Mask) -> int:
 
 def _spans(
     columns: TraceColumns, events: NDArray[np.intp], waiting: Intervals, window_ns: tuple[int, int]
-) -> tuple[NDArray[np.int64], Spans]:
-    """Return the spans of `events` and of the waits, cut to the window, callers before callees, and their starts."""
+) -> SpanTable:
+    """Return the spans of `events` and of the waits, cut to the window, callers before callees."""
     start_ns = np.maximum(np.concatenate((columns.start_ns[events], waiting.start_ns)), window_ns[0])
     end_ns = np.minimum(np.concatenate((columns.end_ns[events], waiting.end_ns)), window_ns[1])
-    order = np.lexsort((-end_ns, start_ns))
+    order = in_order(start_ns, -end_ns)
     order = order[start_ns[order] < end_ns[order]]
+    call, calls = _calls(columns, events)
+    call = np.concatenate((call, np.full(len(waiting.start_ns), len(calls), np.int32)))
     wait = Call(names.COMMUNICATION_KIND, WAIT_NAME, is_annotation=False)
-    calls = [*_calls(columns, events), *[wait] * len(waiting.start_ns)]
-    start_ns = start_ns[order]
-    spans = zip(start_ns.tolist(), end_ns[order].tolist(), map(calls.__getitem__, order.tolist()), strict=True)
-    return start_ns, spans
+    return SpanTable(start_ns[order], end_ns[order], call[order], [*calls, wait])
 
 
-def _calls(columns: TraceColumns, events: NDArray[np.intp]) -> Iterator[Call]:
-    """Return what each event is a call of; names are classified once each."""
+def _calls(columns: TraceColumns, events: NDArray[np.intp]) -> tuple[NDArray[np.int32], list[Call]]:
+    """Return what each event is a call of, as places in the list next to it; names are classified once each."""
     width = len(columns.categories)
     codes, positions = np.unique(
         columns.name[events].astype(np.int64) * width + columns.category[events], return_inverse=True
     )
-    known: dict[tuple[str, str, bool], Call] = {}  # names that are alike once tidy are one call
-    distinct: list[Call] = []
+    known: dict[tuple[str, str, bool], int] = {}  # names that are alike once tidy are one call
+    places = []
     for code in codes.tolist():
         name, category = columns.names[code // width], columns.categories[code % width]
         key = names.kind_of(name, category), names.tidy(name), category == ANNOTATION
-        distinct.append(known.setdefault(key, Call(*key)))
-    return map(distinct.__getitem__, positions.tolist())
+        places.append(known.setdefault(key, len(known)))
+    return np.array(places, np.int32)[positions], [Call(*key) for key in known]

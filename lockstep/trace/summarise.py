@@ -9,6 +9,7 @@ from lockstep.contracts.messages import CallNode, TraceSummary
 from lockstep.trace.calls import build_calls, collectives
 from lockstep.trace.columns import TraceColumns
 from lockstep.trace.kineto.load import load_trace
+from lockstep.trace.span_table import compiled_build
 from lockstep.trace.tree import ROOT, CallTree
 
 NODE_MIN_RATIO = 0.005
@@ -92,7 +93,7 @@ def summarise_columns(
     """
     if steps < 1:
         raise LocalError(f"steps of a summary: got {steps}, expected at least 1")
-    calls = build_calls(columns)
+    calls = build_calls(columns, compiled_build())
     kept = _kept_nodes(calls)
     nodes = _renumbered(calls, kept)
     return TraceSummary(

@@ -103,10 +103,13 @@ def test_source_distributions_hold_what_their_wheels_are_built_from(built):
         assert {f"lockstep/agent/{name}.h" for name in ("_mark_queue", "_channel", "_waiting")} <= inside
         wanted = {name for name in names(wheel) if name.endswith(".py")}
         assert {re.sub(rf"^lockstep/({'|'.join(FOLDERS)})/", r"\1/", name) for name in wanted} <= inside
-        scan = {f"lockstep/trace/kineto/{name}" for name in ("_scan.c", "_json.h", "_codes.h")}
-        assert inside & scan == (scan if wheel == built.monitor else set())
+        reading = {
+            f"lockstep/trace/{name}" for name in ("_tree.c", "kineto/_scan.c", "kineto/_json.h", "kineto/_codes.h")
+        }
+        assert inside & reading == (reading if wheel == built.monitor else set())
         built_extensions = {name for name in names(wheel) if name.endswith(".abi3.so")}
-        assert ("lockstep/trace/kineto/_scan.abi3.so" in built_extensions) is (wheel == built.monitor)
+        for name in ("kineto/_scan", "_tree"):
+            assert (f"lockstep/trace/{name}.abi3.so" in built_extensions) is (wheel == built.monitor)
 
 
 def test_the_commands_work_next_to_a_users_own_folders(programs, project):

@@ -2,12 +2,8 @@
 
 import gzip
 import json
-import subprocess
 import sys
-import sysconfig
 from dataclasses import fields
-from importlib.machinery import ExtensionFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +14,11 @@ from lockstep.trace.kineto.decode import TraceDecoder
 from lockstep.trace.kineto.load import columns_of, load_trace
 from lockstep.trace.kineto.scanned import compiled_scan
 from lockstep.trace.source import TraceSource
+from tests.trace.built import built_extension
 from tests.trace.traces import SHARED_TRACES
 
 ROOT = Path(__file__).parents[3]
+SOURCE = ROOT / "lockstep" / "trace" / "kineto" / "_scan.c"
 RECORDINGS = [
     *sorted((ROOT / "tests" / "analysis" / "public").rglob("*.json.gz")),
     ROOT / "tests" / "trace" / "data" / "slow_forward_rank2.json.gz",
@@ -38,18 +36,7 @@ def scan(tmp_path_factory):
     installed = compiled_scan()
     if installed is not None:
         return installed
-    return built_scan(tmp_path_factory.mktemp("scan"))
-
-
-def built_scan(folder, *options):
-    """Return the `scan` of an extension that is built in a folder."""
-    source, built = ROOT / "lockstep" / "trace" / "kineto" / "_scan.c", folder / "_scan.abi3.so"
-    command = ["cc", "-O2", "-shared", "-fPIC", *options, f"-I{sysconfig.get_paths()['include']}", str(source), "-o"]
-    subprocess.run([*command, str(built)], check=True)
-    loader = ExtensionFileLoader("_scan", str(built))
-    module = module_from_spec(spec_from_loader("_scan", loader))
-    loader.exec_module(module)
-    return module.scan
+    return built_extension(SOURCE, tmp_path_factory.mktemp("scan")).scan
 
 
 def both(path, scan, chunk_bytes=CHUNK_BYTES):
@@ -221,7 +208,7 @@ def test_damaged_traces_are_the_same_both_ways(seed, scan, tmp_path):
 @pytest.fixture(scope="module")
 def portable(tmp_path_factory):
     """Return the `scan` of a machine without SSE2."""
-    return built_scan(tmp_path_factory.mktemp("portable"), "-U__SSE2__")
+    return built_extension(SOURCE, tmp_path_factory.mktemp("portable"), "-U__SSE2__").scan
 
 
 @pytest.mark.parametrize("path", RECORDINGS[:8], ids=lambda path: path.name[:40])
