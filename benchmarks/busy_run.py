@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from alerts import rules
 from alerts.policy import AlertPolicy
-from coordinator.detect.findings import HANG, UNSYNCHRONISED_GC
+from coordinator.detect.anomalies import HANG, UNSYNCHRONISED_GC
 from lockstep.contracts.paths import DEFAULT_ROOT
 from tests.support.servers import free_port, get_json, is_installed, prometheus, running, wait_ready, wait_until
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from coordinator.api.services import SERVICES
 from coordinator.decide import events as ev
-from coordinator.decide.machine_evidence import MachineEvidence, MachineFinding
+from coordinator.decide.machine_evidence import MachineDeviation, MachineEvidence
 from coordinator.fleet.history import NODE, Subject, history_line
 from coordinator.record.step_series import StepSeries
 from lockstep.contracts.facts import RankFacts
@@ -48,8 +48,8 @@ _EVIDENCE = MachineEvidence(
     read_unix_ns=round((START_UNIX_S + 320.0) * 1e9),
     note="112 signals of 1 rank with 3 peers compared",
     is_complete=True,
-    findings=(
-        MachineFinding(
+    deviations=(
+        MachineDeviation(
             name="inspector_bandwidth",
             cause="collective_bandwidth",
             title="Lower bandwidth of collectives",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from coordinator.detect.findings import HANG
+from coordinator.detect.anomalies import HANG
 from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.metrics import (
     BY_NAME,
@@ -172,7 +172,7 @@ def _evidence_rows(run: str, incidents: "tuple[Incident, ...]") -> list[Row]:
     return [
         ((run, incident_id, cause[:_LABEL_MAX]), 1.0)
         for incident_id, machine in shown
-        for cause in dict.fromkeys(finding.cause for finding in machine.findings)
+        for cause in dict.fromkeys(deviation.cause for deviation in machine.deviations)
     ]
 
 

@@ -10,8 +10,8 @@ from coordinator.decide.explain import Scene, explain_instructions
 from coordinator.decide.growth_incidents import remaining_seconds
 from coordinator.decide.saved_run import DetectionProgress, Learnt, SavedRun, fingerprint_of
 from coordinator.decide.transitions import OVER, State
+from coordinator.detect.anomalies import SLOW_RANK
 from coordinator.detect.detector import Detector
-from coordinator.detect.findings import SLOW_RANK
 from coordinator.detect.hangs.progress import ProgressBook
 from coordinator.detect.memory_growth import MemoryGrowthTest
 from coordinator.detect.runs.run_outliers import Outliers
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from coordinator.decide.incidents import Incident
     from coordinator.decide.state import RunMachine
-    from coordinator.detect.findings import RunFinding, StepResult
+    from coordinator.detect.anomalies import Anomaly, StepResult
     from coordinator.intake.timeline import StepRow, StepTimeline
     from coordinator.intake.topology import Membership
     from coordinator.settings.policy import Policy
@@ -136,11 +136,11 @@ class Run:
         is_due = self.memory_growth.is_due or bool(self.machine.growth.open)
         if step_result is None or not is_due:
             return None
-        findings: tuple[RunFinding, ...] = ()
+        anomalies: tuple[Anomaly, ...] = ()
         if policy.detectors.memory_growth and is_watched(self.name, policy.scope.runs):
             step_s = step_result.recent_step_seconds or step_result.step_seconds
-            findings = self.memory_growth.find(self.membership.nodes, step_s, policy.memory)
-        return ev.MemoryGrowthEvent(unix_s=now_s, cause_id="memory", findings=findings, step=step_result.step)
+            anomalies = self.memory_growth.find(self.membership.nodes, step_s, policy.memory)
+        return ev.MemoryGrowthEvent(unix_s=now_s, cause_id="memory", anomalies=anomalies, step=step_result.step)
 
     def adopt(self, policy: "Policy") -> None:
         """Lay out and evaluate by other thresholds from now on; the state machine gets them by its own event."""
@@ -230,13 +230,13 @@ class Run:
     def _slow_ranks(self) -> "list[tuple[float, int, Incident]]":
         """Return how much longer each rank of an open incident works (ratio - 1), worst first.
 
-        An incident that no finding of the last step belongs to recovers: its ranks keep what was last measured until it
+        An incident that no anomaly of the last step belongs to recovers: its ranks keep what was last measured until it
         closes, so that whatever reads them ends with the incident rather than in its gaps.
         """
         tracker, step_result = self.machine.tracker, self.machine.step_result
         found = (
             (f, tracker.incident_of(f.ranks[0]))
-            for f in (step_result.findings if step_result else ())
+            for f in (step_result.anomalies if step_result else ())
             if f.kind == SLOW_RANK
         )
         slow = [(f.excess_ratio, f.ranks[0], incident) for f, incident in found if incident is not None]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from coordinator.bus import Bus
     from coordinator.decide.incidents import Incident
     from coordinator.decide.saved_run import SavedRun
-    from coordinator.detect.findings import StepResult
+    from coordinator.detect.anomalies import StepResult
     from coordinator.expected.healthy import KeptWindow
     from coordinator.intake.streams import Commit, Streams
     from coordinator.runs import Runs

@@ -40,7 +40,7 @@ class ExporterConfig(BrokerConfig):
     """TLS and passwords of the HTTP server, in the form of Prometheus' exporter-toolkit; empty: none."""
     metrics_level: str = "default"
     """How many series are exported: minimal (8 for each of 10,000 ranks), default (27) or full (61). Neither alerts nor
-    findings depend on it; docs/metrics.md lists what each level leaves out."""
+    detection depend on it; docs/metrics.md lists what each level leaves out."""
     tick_seconds: Annotated[float, Range(0.01, 10.0)] = 0.2
     """Time between two reads of all open rings."""
     scan_seconds: Annotated[float, Range(0.01, 60.0)] = 1.0

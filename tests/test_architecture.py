@@ -210,7 +210,7 @@ def test_imports_follow_the_arrows(package):
         ("lockstep/analysis/summary.py", "lockstep"),
         ("lockstep/cli/main.py", "lockstep"),
         ("lockstep/analysis/report/page.py", "lockstep.notebook.traces"),
-        ("coordinator/settings/policy.py", "coordinator.detect.findings"),
+        ("coordinator/settings/policy.py", "coordinator.detect.anomalies"),
         ("coordinator/detect/detector.py", "coordinator.decide.state"),
         ("coordinator/decide/state.py", "coordinator.store"),
     ],
@@ -295,6 +295,15 @@ def test_no_module_name_stands_four_times():
 def test_no_public_class_name_stands_twice():
     """Who searches for a name finds one class."""
     assert {name: modules for name, modules in public_classes().items() if len(modules) > 1} == {}
+
+
+def test_a_noun_of_the_model_has_one_class():
+    """From the node to the coordinator and back: what rules find, what helps, and captures."""
+    nouns = {"Finding", "Advice", "CaptureRequest", "CaptureResult"}
+    assert {name for name in public_classes() if name.removesuffix("s").endswith(tuple(nouns))} - nouns == {
+        "CaptureRequests"  # the exporter's requests of all its runs
+    }
+    assert nouns <= set(public_classes())
 
 
 def modules_read_first(path: Path, modules: set[str]) -> set[str]:

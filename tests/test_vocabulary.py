@@ -66,7 +66,8 @@ _DETECTION = {
     "silicon": "static device variation",
 }
 FIELD_TERMS = {
-    "coordinator/detect": _DETECTION,
+    "coordinator/detect": {**_DETECTION, "finding": "anomaly", "findings": "anomalies"},
+    "coordinator/evidence": {"finding": "deviation", "findings": "deviations"},
     "coordinator/decide": _DETECTION,
     "coordinator/settings": _DETECTION,
     "coordinator/step_detection.py": _DETECTION,

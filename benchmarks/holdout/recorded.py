@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.detect.findings import SLOW_RANK
+from coordinator.detect.anomalies import SLOW_RANK
 from coordinator.record.replay import replay, topology_of
 from coordinator.record.steplog import StepLog
 from coordinator.settings.policy import Policy

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.scenarios.job import HANG, LINK, PHASES
 from benchmarks.scenarios.recording import RANKS_PER_NODE
-from coordinator.detect.findings import FLUCTUATION, SLOW_LINK, UNKNOWN
+from coordinator.detect.anomalies import FLUCTUATION, SLOW_LINK, UNKNOWN
 from coordinator.record.replay import to_line
 
 if TYPE_CHECKING:

@@ -130,7 +130,7 @@ def _finding_checks(soaked: Soaked) -> list[Check]:
         Check("ranks named", str(list(ranks)), f"[{plan.slow_rank}]", ranks == (plan.slow_rank,)),
         Check("incidents in all", str(incidents), "1", incidents == 1),
         Check(
-            "steps from the fault to the finding",
+            "steps from the fault to its anomaly",
             "never" if found is None else str(found),
             f"<= {FOUND_STEPS_MAX}",
             found is not None and 0 <= found <= FOUND_STEPS_MAX,

@@ -14,7 +14,7 @@ from coordinator.decide.capture_manager import CaptureManager, CaptureSubject
 from coordinator.decide.diagnosis_tracker import DiagnosisTracker
 from coordinator.decide.growth_incidents import explained_growth
 from coordinator.decide.selection import JOB, Selection, select
-from coordinator.detect.findings import FLUCTUATION, HANG, MEMORY_GROWTH, SLOW_RANK
+from coordinator.detect.anomalies import FLUCTUATION, HANG, MEMORY_GROWTH, SLOW_RANK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident
     from coordinator.decide.outbox import Outbox
     from coordinator.decide.saved_run import SavedRun
-    from coordinator.detect.findings import RunFinding, StepResult
+    from coordinator.detect.anomalies import Anomaly, StepResult
     from coordinator.detect.hangs.hang import Hang
     from coordinator.settings.policy import Policy
 
@@ -55,7 +55,7 @@ class CaptureFlow:
         """Whether a capture, or the diagnosis of an open incident, is."""
         return self.captures.current is not None or bool(self.diagnoses.pending)
 
-    def own_load(self, now_s: float) -> "Callable[[RunFinding], bool]":
+    def own_load(self, now_s: float) -> "Callable[[Anomaly], bool]":
         """Return the test whether Lockstep itself may be why something is slower now: summaries take part of a core.
 
         They take a known part at most, so what is slower by more has another reason, however long they last.
@@ -63,12 +63,12 @@ class CaptureFlow:
         nodes = self.announced.nodes if self.announced is not None else {}
         own_nodes = self.captures.summarising_nodes(now_s)
 
-        def may_be_ours(finding: "RunFinding") -> bool:
-            if finding.excess_ratio > self.policy.profile.own_load_ratio:
+        def may_be_ours(anomaly: "Anomaly") -> bool:
+            if anomaly.excess_ratio > self.policy.profile.own_load_ratio:
                 return False
-            if finding.kind == SLOW_RANK:
-                return nodes.get(finding.ranks[0]) in own_nodes
-            return bool(own_nodes) and finding.kind == FLUCTUATION
+            if anomaly.kind == SLOW_RANK:
+                return nodes.get(anomaly.ranks[0]) in own_nodes
+            return bool(own_nodes) and anomaly.kind == FLUCTUATION
 
         return may_be_ours
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from coordinator.decide.saved_run import SavedRun
     from coordinator.decide.selection import Selection
-    from coordinator.detect.findings import StepResult
+    from coordinator.detect.anomalies import StepResult
     from coordinator.settings.run_policy import ProfilePolicy
     from lockstep.contracts.messages import CaptureResult, TraceSummary
     from lockstep.diagnosis.verdict import Diagnosis

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from coordinator.decide.incidents import Incident
-from coordinator.detect.findings import CRASH, PROCESS
+from coordinator.detect.anomalies import CRASH, PROCESS
 
 if TYPE_CHECKING:
     from coordinator.decide.endings import Crash

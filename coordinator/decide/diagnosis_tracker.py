@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from coordinator.decide import events as ev
 from coordinator.decide.selection import JOB
-from coordinator.detect.findings import UNKNOWN
+from coordinator.detect.anomalies import UNKNOWN
 
 if TYPE_CHECKING:
     from coordinator.decide.capture import Capture
     from coordinator.decide.incidents import Incident
-    from coordinator.detect.findings import StepResult
+    from coordinator.detect.anomalies import StepResult
 
 _KEPT = 32  # incidents and operators' captures diagnosed last
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident, Prediction
     from coordinator.decide.losses import Losses
     from coordinator.decide.machine_evidence import MachineEvidence
-    from coordinator.detect.findings import RunFinding, StepResult
+    from coordinator.detect.anomalies import Anomaly, StepResult
     from coordinator.detect.hangs.hang import Hang
     from coordinator.settings.policy import Policy
     from coordinator.settings.specs import SpecText
@@ -89,7 +89,7 @@ class StallEvent(Event):
 class MemoryGrowthEvent(Event):
     """Whose memory grows after `step` of the run, by what nodes have reported; none where it grows no more."""
 
-    findings: "tuple[RunFinding, ...]"
+    anomalies: "tuple[Anomaly, ...]"
     step: int
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from coordinator.decide import events as ev
 from coordinator.decide import samples as of
-from coordinator.detect.findings import CRASH, FLUCTUATION, HANG, MEMORY_GROWTH, SLOW_LINK, SLOW_RANK
+from coordinator.detect.anomalies import CRASH, FLUCTUATION, HANG, MEMORY_GROWTH, SLOW_LINK, SLOW_RANK
 from coordinator.detect.ranks.components import medians
 from coordinator.detect.ranks.groups import REFERENCE_QUANTILE
 from coordinator.intake.replicas import replica_members

@@ -1,4 +1,4 @@
-"""Incidents of memory that grows: opened by a finding, kept up to date, closed when it grows no more.
+"""Incidents of memory that grows: opened by an anomaly, kept up to date, closed when it grows no more.
 
 Pure: part of the run's state machine, changed through it only. Growth holds no step back, so these incidents change no
 state of the run.
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coordinator.decide.capture import note_of
-from coordinator.detect.findings import MEMORY_GROWTH
+from coordinator.detect.anomalies import MEMORY_GROWTH
 from lockstep.diagnosis.advice import advise
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from coordinator.decide.capture import Capture
     from coordinator.decide.incident_tracker import IncidentTracker
     from coordinator.decide.incidents import Incident
-    from coordinator.detect.findings import RunFinding
+    from coordinator.detect.anomalies import Anomaly
     from coordinator.settings.run_policy import MemoryPolicy
     from lockstep.contracts.finding import Advice
     from lockstep.contracts.messages import TraceSummary
@@ -41,20 +41,20 @@ class GrowthIncidents:
         return [each for each in self._tracker.incidents.values() if each.kind == MEMORY_GROWTH]
 
     def take(
-        self, findings: "Iterable[RunFinding]", step: int, now_s: float
+        self, anomalies: "Iterable[Anomaly]", step: int, now_s: float
     ) -> "tuple[list[Incident], list[Incident], list[Incident]]":
         """Take what grows now; return incidents opened, changed so that it matters, and closed."""
         known = {incident.cause: incident for incident in self.open}
         opened: list[Incident] = []
         changed: list[Incident] = []
-        for finding in findings:
-            before = known.get(finding.cause)
+        for anomaly in anomalies:
+            before = known.get(anomaly.cause)
             if before is None:
-                incident = self._tracker.open(finding, step, now_s, ended_unix_s=now_s)
+                incident = self._tracker.open(anomaly, step, now_s, ended_unix_s=now_s)
                 opened.append(incident)
                 self._reported_s[incident.id] = now_s
             else:
-                incident = _refreshed(before, finding)
+                incident = _refreshed(before, anomaly)
                 self._tracker.amend(incident)
                 is_news = (incident.ranks, incident.scope) != (before.ranks, before.scope)
                 if is_news or now_s - self._reported_s.get(incident.id, 0.0) >= self.policy.store_seconds:
@@ -139,7 +139,7 @@ def _advice(cause: str, function: str) -> "tuple[Advice, ...]":
     return tuple(found)
 
 
-def _refreshed(before: "Incident", finding: "RunFinding") -> "Incident":
+def _refreshed(before: "Incident", anomaly: "Anomaly") -> "Incident":
     """Return the incident by what is known now; it began when it began."""
-    ranks = before.ranks if finding.scope == "job" else tuple(dict.fromkeys((*before.ranks, *finding.ranks)))
-    return replace(before, ranks=ranks, scope=finding.scope, evidence=finding.evidence, numbers=finding.numbers)
+    ranks = before.ranks if anomaly.scope == "job" else tuple(dict.fromkeys((*before.ranks, *anomaly.ranks)))
+    return replace(before, ranks=ranks, scope=anomaly.scope, evidence=anomaly.evidence, numbers=anomaly.numbers)

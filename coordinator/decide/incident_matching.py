@@ -1,48 +1,48 @@
-"""Which finding an open incident is about: pure functions of both."""
+"""Which anomaly an open incident is about: pure functions of both."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coordinator.detect.findings import SLOW_LINK
+from coordinator.detect.anomalies import SLOW_LINK
 
 if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident
-    from coordinator.detect.findings import RunFinding
+    from coordinator.detect.anomalies import Anomaly
 
 
-def are_of_one_place(incident: "Incident", finding: "RunFinding") -> bool:
+def are_of_one_place(incident: "Incident", anomaly: "Anomaly") -> bool:
     """Whether both are about the same job, node, card, or groups; of groups that share an incident, any is named."""
-    if incident.scope != finding.scope:
+    if incident.scope != anomaly.scope:
         return False
-    if finding.scope == "group" and incident.domain and finding.domain:
-        return incident.domain[0] == finding.domain[0] and not set(incident.ranks).isdisjoint(finding.ranks)
-    return incident.domain == finding.domain and (finding.scope != "node" or incident.ranks == finding.ranks)
+    if anomaly.scope == "group" and incident.domain and anomaly.domain:
+        return incident.domain[0] == anomaly.domain[0] and not set(incident.ranks).isdisjoint(anomaly.ranks)
+    return incident.domain == anomaly.domain and (anomaly.scope != "node" or incident.ranks == anomaly.ranks)
 
 
-def is_reason_of(finding: "RunFinding", incident: "Incident") -> bool:
-    """Whether a finding of a node, or of the network, is the reason for an incident of groups that cross it."""
-    if (finding.kind, incident.kind, incident.scope) != (SLOW_LINK, SLOW_LINK, "group"):
+def is_reason_of(anomaly: "Anomaly", incident: "Incident") -> bool:
+    """Whether an anomaly of a node, or of the network, is the reason for an incident of groups that cross it."""
+    if (anomaly.kind, incident.kind, incident.scope) != (SLOW_LINK, SLOW_LINK, "group"):
         return False
-    return finding.scope == "job" or (finding.scope == "node" and not set(finding.ranks).isdisjoint(incident.ranks))
+    return anomaly.scope == "job" or (anomaly.scope == "node" and not set(anomaly.ranks).isdisjoint(incident.ranks))
 
 
-def lost_seconds(finding: "RunFinding") -> float:
+def lost_seconds(anomaly: "Anomaly") -> float:
     """Return what the step would have been shorter without it, s."""
-    return finding.excess_seconds if finding.lost_seconds is None else finding.lost_seconds
+    return anomaly.excess_seconds if anomaly.lost_seconds is None else anomaly.lost_seconds
 
 
-def refined(incident: "Incident", finding: "RunFinding") -> "Incident":
+def refined(incident: "Incident", anomaly: "Anomaly") -> "Incident":
     """Return an incident of a slower run as one of its culprit; what was found out about the run is no longer true."""
     return replace(
         incident,
-        kind=finding.kind,
-        cause=finding.cause,
-        scope=finding.scope,
+        kind=anomaly.kind,
+        cause=anomaly.cause,
+        scope=anomaly.scope,
         ranks=(),
-        domain=finding.domain,
-        onset_step=finding.onset_step,
-        evidence=finding.evidence,
-        confidence=finding.confidence,
+        domain=anomaly.domain,
+        onset_step=anomaly.onset_step,
+        evidence=anomaly.evidence,
+        confidence=anomaly.confidence,
         advice=(),
         diagnosed=False,
         profile_evidence=(),

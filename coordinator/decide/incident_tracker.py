@@ -1,8 +1,8 @@
-"""The open incidents of one run, and which findings belong to which of them.
+"""The open incidents of one run, and which anomalies belong to which of them.
 
-Pure: part of the run's state machine, changed through it only. A finding has a key (a rank, a domain, the run), so that
-an incident goes on while its finding does, whatever else is found; an incident closes after enough evaluated steps
-without any of its findings, whatever its capture does. Those closed last can still be amended: evidence may come late.
+Pure: part of the run's state machine, changed through it only. An anomaly has a key (a rank, a domain, the run), so
+that an incident goes on while its anomaly does, whatever else is found; an incident closes after enough evaluated steps
+without any of its anomalies, whatever its capture does. Those closed last can still be amended: evidence may come late.
 """
 
 from collections import Counter
@@ -14,16 +14,16 @@ from coordinator.decide.incident_matching import are_of_one_place, is_reason_of,
 from coordinator.decide.incidents import CLOSED, Incident
 from coordinator.decide.saved_run import SavedRun
 from coordinator.decide.suppression import Key, Suppression
-from coordinator.detect.findings import CRASH, FLUCTUATION, HANG, MEMORY_GROWTH, SLOW_RANK, UNKNOWN, RunFinding
+from coordinator.detect.anomalies import CRASH, FLUCTUATION, HANG, MEMORY_GROWTH, SLOW_RANK, UNKNOWN, Anomaly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from coordinator.decide.endings import Crash
-    from coordinator.detect.findings import StepResult
+    from coordinator.detect.anomalies import StepResult
     from coordinator.settings.run_policy import RunPolicy
 
-_NOT_OF_STEPS = (HANG, CRASH, MEMORY_GROWTH)  # no step's findings close them
+_NOT_OF_STEPS = (HANG, CRASH, MEMORY_GROWTH)  # no step's anomalies close them
 _CLOSED_MAX = 16  # incidents closed last; captures of more are over
 
 
@@ -111,39 +111,39 @@ class IncidentTracker:
         return None if incident_id is None else self.incidents[incident_id]
 
     def take(
-        self, step_result: "StepResult", now_s: float, may_be_ours: "Callable[[RunFinding], bool]" = lambda _: False
+        self, step_result: "StepResult", now_s: float, may_be_ours: "Callable[[Anomaly], bool]" = lambda _: False
     ) -> tuple[list[Incident], list[Incident], list[Incident]]:
-        """Take the findings of one undisturbed step; return incidents opened, changed and closed.
+        """Take the anomalies of one undisturbed step; return incidents opened, changed and closed.
 
-        A finding opens nothing while `may_be_ours`: Lockstep itself takes processor time there now.
+        An anomaly opens nothing while `may_be_ours`: Lockstep itself takes processor time there now.
         """
         self._step = step_result.step
         open_kinds = {each.kind for each in self.incidents.values()}
-        findings = self._suppression.filter(step_result, open_kinds=open_kinds, assigned=self._assigned)
+        anomalies = self._suppression.filter(step_result, open_kinds=open_kinds, assigned=self._assigned)
         self._ranks_of_node = step_result.ranks_of_node
-        self._node_of |= {finding.ranks[0]: finding.node for finding in findings.values() if finding.node}
-        self._assigned = {key: iid for key, iid in self._assigned.items() if key in findings}
+        self._node_of |= {anomaly.ranks[0]: anomaly.node for anomaly in anomalies.values() if anomaly.node}
+        self._assigned = {key: iid for key, iid in self._assigned.items() if key in anomalies}
         opened: list[Incident] = []
         changed: set[str] = set()
-        for key, finding in list(findings.items()):
-            if key in findings and key not in self._assigned:
-                incident = self._home_of(finding)
-                if incident is None and not finding.acts:
+        for key, anomaly in list(anomalies.items()):
+            if key in anomalies and key not in self._assigned:
+                incident = self._home_of(anomaly)
+                if incident is None and not anomaly.acts:
                     continue  # it was reported as something else, which has ended: what fades is no news
-                if incident is None and (self._suppression.is_pending(finding) or may_be_ours(finding)):
+                if incident is None and (self._suppression.is_pending(anomaly) or may_be_ours(anomaly)):
                     continue
                 if incident is None:
-                    incident = self.open(finding, step_result.step, now_s, ended_unix_s=step_result.unix_s)
+                    incident = self.open(anomaly, step_result.step, now_s, ended_unix_s=step_result.unix_s)
                     opened.append(incident)
-                elif incident.kind == FLUCTUATION != finding.kind:  # the run's incident becomes its culprit's
-                    self._forget_fluctuation(findings)
+                elif incident.kind == FLUCTUATION != anomaly.kind:  # the run's incident becomes its culprit's
+                    self._forget_fluctuation(anomalies)
                 self._assigned[key] = incident.id
-        self._acting = frozenset(iid for key, iid in self._assigned.items() if findings[key].acts)
+        self._acting = frozenset(iid for key, iid in self._assigned.items() if anomalies[key].acts)
         for incident_id in dict.fromkeys(self._assigned.values()):
-            own = [findings[key] for key, iid in self._assigned.items() if iid == incident_id]
+            own = [anomalies[key] for key, iid in self._assigned.items() if iid == incident_id]
             if self._refresh(incident_id, own):
                 changed.add(incident_id)
-        self._add_losses(findings, step_result, {incident.id for incident in opened})
+        self._add_losses(anomalies, step_result, {incident.id for incident in opened})
         if self._suppression.evaluated_steps % self.policy.store_steps == 0:
             changed |= {incident.id for incident in self.active}
         closed = self._close_quiet(step_result.step, now_s)
@@ -157,70 +157,70 @@ class IncidentTracker:
         return [self.close(each.id, self._step, now_s) for each in list(self.incidents.values()) if each is not but]
 
     def forget_steps(self) -> None:
-        """Forget the findings of the attempt before; incidents stay open until the new one has been evaluated."""
+        """Forget the anomalies of the attempt before; incidents stay open until the new one has been evaluated."""
         self._assigned.clear()
         self._acting = frozenset()
         # The detectors need some steps of the new attempt before their silence means anything.
         self._quiet_steps = Counter(dict.fromkeys(self.incidents, -self.policy.restart_steps))
         self._suppression.reset()
 
-    def _forget_fluctuation(self, findings: "dict[Key, RunFinding]") -> None:
+    def _forget_fluctuation(self, anomalies: "dict[Key, Anomaly]") -> None:
         """Leave a slower run to the culprit that its incident now names."""
-        findings.pop((FLUCTUATION, ""), None)
+        anomalies.pop((FLUCTUATION, ""), None)
         self._assigned.pop((FLUCTUATION, ""), None)
         self._suppression.forget_slower_run()
 
-    def _home_of(self, finding: "RunFinding") -> Incident | None:
-        """Return the open incident that a finding without one belongs to."""
-        alike = [incident for incident in self.incidents.values() if incident.kind == finding.kind]
+    def _home_of(self, anomaly: "Anomaly") -> Incident | None:
+        """Return the open incident that an anomaly without one belongs to."""
+        alike = [incident for incident in self.incidents.values() if incident.kind == anomaly.kind]
         for incident in alike:
-            if finding.kind == SLOW_RANK:
-                if finding.ranks[0] in incident.ranks or (
-                    incident.cause == finding.cause and self._began_together(incident, finding)
+            if anomaly.kind == SLOW_RANK:
+                if anomaly.ranks[0] in incident.ranks or (
+                    incident.cause == anomaly.cause and self._began_together(incident, anomaly)
                 ):
                     return incident
-            elif are_of_one_place(incident, finding):
+            elif are_of_one_place(incident, anomaly):
                 return incident
-        if finding.kind == FLUCTUATION:
+        if anomaly.kind == FLUCTUATION:
             return None
         for incident in alike:  # groups were slow before it was clear that a node, or the network, is the reason
             is_quiet = incident.id not in self._assigned.values()
-            if is_quiet and is_reason_of(finding, incident) and self._began_together(incident, finding):
+            if is_quiet and is_reason_of(anomaly, incident) and self._began_together(incident, anomaly):
                 return incident
         # The run was slower for a step or two before its culprit was clear: the same incident, understood better.
         vague = (incident for incident in self.incidents.values() if incident.kind == FLUCTUATION)
-        return next((incident for incident in vague if self._began_together(incident, finding)), None)
+        return next((incident for incident in vague if self._began_together(incident, anomaly)), None)
 
-    def _began_together(self, incident: Incident, finding: "RunFinding") -> bool:
+    def _began_together(self, incident: Incident, anomaly: "Anomaly") -> bool:
         steps = self.policy.join_steps
         if incident.onset_step is None or incident.detected_step is None:
             return False
         is_young = (self._step or 0) - incident.detected_step <= steps
-        return is_young and abs(finding.onset_step - incident.onset_step) <= steps
+        return is_young and abs(anomaly.onset_step - incident.onset_step) <= steps
 
-    def open(self, finding: "RunFinding", step: int | None, now_s: float, *, ended_unix_s: float) -> Incident:
-        """Open an incident of a finding at a step; one without a key is closed by the code that opened it.
+    def open(self, anomaly: "Anomaly", step: int | None, now_s: float, *, ended_unix_s: float) -> Incident:
+        """Open an incident of an anomaly at a step; one without a key is closed by the code that opened it.
 
-        A finding of `step` None, before any was evaluated, has no onset step either. `ended_unix_s` is when the step
+        An anomaly of `step` None, before any was evaluated, has no onset step either. `ended_unix_s` is when the step
         ended by the ranks' clocks.
         """
-        subject = (finding.kind, finding.scope, finding.ranks, finding.domain, finding.onset_step)
+        subject = (anomaly.kind, anomaly.scope, anomaly.ranks, anomaly.domain, anomaly.onset_step)
         incident = Incident(
             id=make_incident_id(self._run, subject, ended_unix_s),
             run=self._run,
-            kind=finding.kind,
-            cause=finding.cause,
-            scope=finding.scope,
-            ranks=finding.ranks,
-            domain=finding.domain,
-            onset_step=None if step is None else finding.onset_step,
+            kind=anomaly.kind,
+            cause=anomaly.cause,
+            scope=anomaly.scope,
+            ranks=anomaly.ranks,
+            domain=anomaly.domain,
+            onset_step=None if step is None else anomaly.onset_step,
             detected_step=step,
             opened_unix_ns=int(now_s * 1e9),
-            slowdown_ratio=finding.excess_ratio,
-            excess_seconds=finding.excess_seconds,
-            evidence=finding.evidence,
-            numbers=finding.numbers,
-            confidence=finding.confidence,
+            slowdown_ratio=anomaly.excess_ratio,
+            excess_seconds=anomaly.excess_seconds,
+            evidence=anomaly.evidence,
+            numbers=anomaly.numbers,
+            confidence=anomaly.confidence,
         )
         return self._add(incident)
 
@@ -229,21 +229,21 @@ class IncidentTracker:
         self.incidents[incident.id] = incident
         return incident
 
-    def _scope_of(self, finding: "RunFinding", ranks: tuple[int, ...]) -> str:
-        """Return the scope of an incident of several findings: slow ranks that are all of their nodes are nodes."""
-        if finding.kind != SLOW_RANK:
-            return finding.scope
+    def _scope_of(self, anomaly: "Anomaly", ranks: tuple[int, ...]) -> str:
+        """Return the scope of an incident of several anomalies: slow ranks that are all of their nodes are nodes."""
+        if anomaly.kind != SLOW_RANK:
+            return anomaly.scope
         slow = Counter(self._node_of.get(rank, "") for rank in ranks)
         whole = all(node and 1 < self._ranks_of_node.get(node, 0) == count for node, count in slow.items())
         return "node" if whole else "rank"
 
-    def _refresh(self, incident_id: str, findings: "list[RunFinding]") -> bool:
-        """Bring an incident up to its present findings; return whether an operator would want to know."""
+    def _refresh(self, incident_id: str, anomalies: "list[Anomaly]") -> bool:
+        """Bring an incident up to its present anomalies; return whether an operator would want to know."""
         before = self.incidents[incident_id]
-        if before.kind != findings[0].kind or is_reason_of(findings[0], before):
-            before = refined(before, findings[0])
-        worst = max(findings, key=lambda finding: (finding.acts, finding.excess_ratio))
-        ranks = tuple(dict.fromkeys((*before.ranks, *(rank for finding in findings for rank in finding.ranks))))
+        if before.kind != anomalies[0].kind or is_reason_of(anomalies[0], before):
+            before = refined(before, anomalies[0])
+        worst = max(anomalies, key=lambda anomaly: (anomaly.acts, anomaly.excess_ratio))
+        ranks = tuple(dict.fromkeys((*before.ranks, *(rank for anomaly in anomalies for rank in anomaly.ranks))))
         cause = before.cause
         if worst.cause == cause:
             self._other_cause.pop(incident_id, None)
@@ -255,7 +255,7 @@ class IncidentTracker:
             if steps >= self.policy.cause_steps and not is_settled:
                 cause = worst.cause
         # The kind that a rank holds back most, and the slowest of parallel groups, are others from step to step.
-        holds = ranks == before.ranks or all(finding.domain == before.domain for finding in findings)
+        holds = ranks == before.ranks or all(anomaly.domain == before.domain for anomaly in anomalies)
         # Evidence stands as first measured: what follows mixes with captures, cures and other faults.
         after = replace(
             before,
@@ -275,18 +275,18 @@ class IncidentTracker:
         self.incidents[incident_id] = after
         return _identity(after) != _identity(known)
 
-    def _add_losses(self, findings: "dict[Key, RunFinding]", step_result: "StepResult", opened: set[str]) -> None:
-        """Book what each incident's worst finding cost, on every rank of the job, since its onset when it is new.
+    def _add_losses(self, anomalies: "dict[Key, Anomaly]", step_result: "StepResult", opened: set[str]) -> None:
+        """Book what each incident's worst anomaly cost, on every rank of the job, since its onset when it is new.
 
         The run lost what the worst of all cost: others would have been waited for meanwhile.
         """
         costs: dict[str, float] = {}
-        for key, finding in findings.items():
-            if finding.acts and key in self._assigned:
+        for key, anomaly in anomalies.items():
+            if anomaly.acts and key in self._assigned:
                 incident_id = self._assigned[key]
                 is_new = incident_id in opened
-                steps = max(1, step_result.step - finding.onset_step + 1) if is_new else 1
-                cost = lost_seconds(finding) * step_result.ranks_reporting * steps
+                steps = max(1, step_result.step - anomaly.onset_step + 1) if is_new else 1
+                cost = lost_seconds(anomaly) * step_result.ranks_reporting * steps
                 costs[incident_id] = max(costs.get(incident_id, 0.0), cost)
         for incident_id, cost in costs.items():
             incident = self.incidents[incident_id]

@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineFinding:
+class MachineDeviation:
     """One query in which suspects differ from their peers and from themselves before the onset.
 
     `name` is the query's, `cause` what it is evidence of, `ranks` the suspects that show it. The four figures are
@@ -32,7 +32,7 @@ class MachineFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineEvidence:
-    """The result of one reading: findings, the most specific first, and `note`, which states what was compared.
+    """The result of one reading: deviations, the most specific first, and `note`, which states what was compared.
 
     `is_complete`: every query that was sent got an answer that could be used.
     """
@@ -40,7 +40,7 @@ class MachineEvidence:
     read_unix_ns: int
     note: str
     is_complete: bool
-    findings: tuple[MachineFinding, ...] = ()
+    deviations: tuple[MachineDeviation, ...] = ()
 
 
 def machine_evidence_from_json(value: Mapping[str, Any]) -> MachineEvidence:
@@ -52,12 +52,12 @@ def machine_evidence_from_json(value: Mapping[str, Any]) -> MachineEvidence:
         It is no such form.
     """
     known = {item.name: value[item.name] for item in fields(MachineEvidence)}
-    found = (MachineFinding(**{**each, "ranks": tuple(each["ranks"])}) for each in value["findings"])
-    return MachineEvidence(**{**known, "findings": tuple(found)})
+    found = (MachineDeviation(**{**each, "ranks": tuple(each["ranks"])}) for each in value["deviations"])
+    return MachineEvidence(**{**known, "deviations": tuple(found)})
 
 
 def newer_of(known: MachineEvidence | None, read: MachineEvidence) -> MachineEvidence:
-    """Return what an incident keeps after another reading: a failed one replaces no findings."""
-    if known is not None and known.findings and not read.is_complete and not read.findings:
+    """Return what an incident keeps after another reading: a failed one replaces no deviations."""
+    if known is not None and known.deviations and not read.is_complete and not read.deviations:
         return known
     return read

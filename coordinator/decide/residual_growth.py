@@ -9,23 +9,21 @@ step grows by no more than its culprits cost together, or twice that while a pip
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coordinator.detect.findings import LINK, SLOW_RANK, UNKNOWN
+from coordinator.detect.anomalies import LINK, SLOW_RANK, UNKNOWN
 from coordinator.detect.ranks.contention import CONTENTION_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from coordinator.detect.findings import RunFinding
+    from coordinator.detect.anomalies import Anomaly
 
 _GROWTH_MIN = 0.03  # of the step: what three steps of a whole run must be longer by, alone
 _WAITED_SHARE = 2.0  # of what the culprits cost: (m + p - 1) / m of m micro-batches on p <= m stages is less
 _SLOW_MAX_SHARE = 1 / 3  # of the ranks; with more slow ones the middle rank may be one of them
 
 
-def residual_growth(
-    fluctuation: "RunFinding", culprits: "Iterable[RunFinding]", ranks_reporting: int
-) -> "RunFinding | None":
-    """Return what all ranks do or wait longer besides their culprits, as a finding of the run; None if it may be 0.
+def residual_growth(fluctuation: "Anomaly", culprits: "Iterable[Anomaly]", ranks_reporting: int) -> "Anomaly | None":
+    """Return what all ranks do or wait longer besides their culprits, as an anomaly of the run; None if it may be 0.
 
     `excess_seconds` of it is what the cause alone grew by on the middle rank, of waits without what the culprits cost:
     that is booked there.
@@ -53,6 +51,6 @@ def residual_growth(
     )
 
 
-def _slow_ranks(culprits: "Iterable[RunFinding]") -> int:
+def _slow_ranks(culprits: "Iterable[Anomaly]") -> int:
     """Return how many ranks are slow."""
     return len({rank for culprit in culprits if culprit.kind == SLOW_RANK for rank in culprit.ranks})

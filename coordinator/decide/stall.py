@@ -7,14 +7,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from coordinator.detect.anomalies import HANG, LINK, UNKNOWN, Anomaly
 from coordinator.detect.error_budget import AttemptLength, attempt_chance
-from coordinator.detect.findings import HANG, LINK, UNKNOWN, RunFinding
 
 if TYPE_CHECKING:
     from coordinator.decide.incident_tracker import IncidentTracker
     from coordinator.decide.incidents import Incident
     from coordinator.decide.losses import Losses
-    from coordinator.detect.findings import StepResult
+    from coordinator.detect.anomalies import StepResult
     from coordinator.detect.hangs.hang import Hang
     from coordinator.settings.run_policy import RunPolicy
 
@@ -113,7 +113,7 @@ class StallDetector:
                 return None, False
             self._reported_s = now_s
             self._named_by = hang
-            found = self._finding(hang, now_s)
+            found = self._anomaly(hang, now_s)
             ended_unix_s = now_s if self._step_result is None else self._step_result.unix_s
             step = None if self._step is None and hang.onset_step is None else max(found.onset_step, self._step or 0)
             incident = self._tracker.open(found, step, now_s, ended_unix_s=ended_unix_s)
@@ -126,7 +126,7 @@ class StallDetector:
         self._reported_s = now_s
         return after, False
 
-    def held(self, step_result: "StepResult") -> RunFinding | None:
+    def held(self, step_result: "StepResult") -> Anomaly | None:
         """Return who held a step for longer than any pause so far; ask before the step is taken.
 
         None where an incident was open meanwhile that names somebody.
@@ -136,7 +136,7 @@ class StallDetector:
             return None
         return found if step_result.step_seconds > self.policy.hang_pause_factor * self._longest_s[True] else None
 
-    def close(self, now_s: float, held: RunFinding | None = None) -> "Incident | None":
+    def close(self, now_s: float, held: Anomaly | None = None) -> "Incident | None":
         """Close the incident, if one is open: steps come again, or none are to be expected any more.
 
         `held` names the ranks that were waited for where it was not known before the step had ended.
@@ -177,7 +177,7 @@ class StallDetector:
             return self._is_warm and is_long
         return is_long or not hang.is_pause
 
-    def report_held(self, held: RunFinding, step_result: "StepResult", now_s: float) -> "tuple[Incident, Incident]":
+    def report_held(self, held: Anomaly, step_result: "StepResult", now_s: float) -> "tuple[Incident, Incident]":
         """Return the incident of a step that ranks held for minutes, as it opens and as it closes: both at once."""
         incident = self._tracker.open(held, held.onset_step, now_s, ended_unix_s=step_result.unix_s)
         lost_s = step_result.ranks_reporting * held.excess_seconds
@@ -185,9 +185,9 @@ class StallDetector:
         self._tracker.lost_device_seconds += lost_s
         return incident, self._tracker.close(incident.id, step_result.step, now_s)
 
-    def _finding(self, hang: "Hang", now_s: float) -> RunFinding:
+    def _anomaly(self, hang: "Hang", now_s: float) -> Anomaly:
         stall_s, usual_s = now_s - self.last_sign_s, self._usual_s
-        return RunFinding(
+        return Anomaly(
             kind=HANG,
             cause=hang.cause,
             scope=hang.scope,
@@ -212,7 +212,7 @@ class StallDetector:
         if (hang.ranks, hang.domain, hang.cause) == (before.ranks, before.domain, cause):
             return before
         self._named_by = hang
-        found = self._finding(hang, now_s)
+        found = self._anomaly(hang, now_s)
         return replace(
             before,
             cause=found.cause,

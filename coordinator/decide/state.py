@@ -24,14 +24,14 @@ from coordinator.decide.selection import Selection
 from coordinator.decide.stack_manager import StackManager
 from coordinator.decide.stall import StallDetector
 from coordinator.decide.transitions import OVER, TRANSITIONS, State, TransitionError, Trigger
+from coordinator.detect.anomalies import CRASH
 from coordinator.detect.error_budget import AttemptLength
-from coordinator.detect.findings import CRASH
 from coordinator.detect.scope import is_watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coordinator.detect.findings import RunFinding, StepResult
+    from coordinator.detect.anomalies import Anomaly, StepResult
     from coordinator.settings.policy import Policy
 
 
@@ -265,7 +265,7 @@ class RunMachine:
     def _on_memory_growth(self, event: ev.MemoryGrowthEvent) -> None:
         if self.state in OVER:
             return
-        opened, changed, closed = self.growth.take(event.findings, event.step, event.unix_s)
+        opened, changed, closed = self.growth.take(event.anomalies, event.step, event.unix_s)
         self._report(opened, changed, closed)
         for incident in closed:
             self.flow.let_go(incident, event.unix_s)
@@ -275,7 +275,7 @@ class RunMachine:
     def _on_losses(self, event: ev.LossesEvent) -> None:
         self.stall.losses = event.losses
 
-    def _report_held(self, step_result: "StepResult", now_s: float) -> "RunFinding | None":
+    def _report_held(self, step_result: "StepResult", now_s: float) -> "Anomaly | None":
         """Report a step that ranks held for minutes, unless a hang is open that it ends; return who held it.
 
         It is over, so its incident opens and closes at once.
@@ -287,7 +287,7 @@ class RunMachine:
             self._out.add(ev.CloseIncident, incident=closed)
         return held
 
-    def _close_hang(self, now_s: float, held: "RunFinding | None" = None) -> None:
+    def _close_hang(self, now_s: float, held: "Anomaly | None" = None) -> None:
         incident = self.stall.close(now_s, held)
         if incident is not None:
             self._out.add(ev.CloseIncident, incident=incident)

@@ -1,4 +1,4 @@
-"""Which findings of a step stand for themselves: those of victims are suppressed next to their culprit's.
+"""Which anomalies of a step stand for themselves: those of victims are suppressed next to their culprit's.
 
 Pure: part of the run's state machine, changed through it only. A slow rank inside a domain explains the domain's
 transfers, and any culprit explains the run's step time, but for what of it no culprit explains
@@ -6,7 +6,7 @@ transfers, and any culprit explains the run's step time, but for what of it no c
 
 What is too young to be worth an incident is pending, as a rule of Prometheus is for the time of its `for`. There is one
 such time: what noise may explain must last `unsure_factor` times as long, and `unsure_steps` where steps are long. A
-pending finding opens no incident; of one that is open it is part at once.
+pending anomaly opens no incident; of one that is open it is part at once.
 """
 
 from collections import deque
@@ -14,16 +14,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator.decide.residual_growth import residual_growth
-from coordinator.detect.findings import FLUCTUATION, SLOW_LINK, SLOW_RANK, UNSYNCHRONISED_GC
+from coordinator.detect.anomalies import FLUCTUATION, SLOW_LINK, SLOW_RANK, UNSYNCHRONISED_GC
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from coordinator.detect.findings import RunFinding, StepResult
+    from coordinator.detect.anomalies import Anomaly, StepResult
     from coordinator.settings.run_policy import RunPolicy
 
 Key = tuple[str, str]
-"""Kind of a finding, and what it is about: a rank, a domain, the run."""
+"""Kind of an anomaly, and what it is about: a rank, a domain, the run."""
 _ECHO_SHARE = 0.05  # of a culprit's excess: 1.6 % was seen of a rank that worked 4 ms longer and waited for 270 ms
 _STEPS_KEPT = 512  # evaluated steps whose ends are known; those before them took as long as the last one
 
@@ -58,15 +58,15 @@ class Suppression:
         """Begin again with a slower run: it has turned out to be its culprit's."""
         self._alone_step = self._residual_step = None
 
-    def is_pending(self, finding: "RunFinding") -> bool:
-        """Whether a finding of the last step has lasted too short a time for any incident, by the ranks' clocks.
+    def is_pending(self, anomaly: "Anomaly") -> bool:
+        """Whether an anomaly of the last step has lasted too short a time for any incident, by the ranks' clocks.
 
         From its onset on: a host that is shared is busy for a second now and then, of steps of 20 ms that is fifty, and
         no fault. What noise may explain has no onset to believe in, and must last from the step that found it on.
         """
         policy = self.policy
-        if finding.kind != FLUCTUATION or self._alone_step is None or self._is_certain(finding):
-            return self._lasted_s(finding.onset_step) < policy.pending_seconds
+        if anomaly.kind != FLUCTUATION or self._alone_step is None or self._is_certain(anomaly):
+            return self._lasted_s(anomaly.onset_step) < policy.pending_seconds
         is_short = self._lasted_s(self._alone_step + 1) < policy.unsure_factor * policy.pending_seconds
         return is_short or self._ends[-1][0] - self._alone_step < policy.unsure_steps
 
@@ -78,28 +78,28 @@ class Suppression:
             began_s = next(end_s for known, end_s in reversed(self._ends) if known < step)
         return self._ends[-1][1] - began_s
 
-    def _is_certain(self, fluctuation: "RunFinding") -> bool:
+    def _is_certain(self, fluctuation: "Anomaly") -> bool:
         """Whether noise explains a slower run in no case, nor a culprit: what began with one ends soon after it."""
         return fluctuation.is_sure and (self._culprit_step is None or fluctuation.onset_step > self._culprit_step)
 
     def filter(
         self, step_result: "StepResult", *, open_kinds: "Collection[str]", assigned: "Collection[Key]"
-    ) -> "dict[Key, RunFinding]":
-        """Return the findings of one undisturbed step that stand for themselves, by key.
+    ) -> "dict[Key, Anomaly]":
+        """Return the anomalies of one undisturbed step that stand for themselves, by key.
 
-        `open_kinds` are those of open incidents, `assigned` the keys of their findings. What is pending keeps others
+        `open_kinds` are those of open incidents, `assigned` the keys of their anomalies. What is pending keeps others
         from becoming incidents; of an incident that is open it takes nothing away.
         """
         self.evaluated_steps += 1
         self._ends.append((step_result.step, step_result.unix_s))
         self._step_seconds = step_result.step_seconds
-        culprits = {_key_of(f): f for f in step_result.findings if f.kind in (SLOW_RANK, SLOW_LINK)}
+        culprits = {_key_of(f): f for f in step_result.anomalies if f.kind in (SLOW_RANK, SLOW_LINK)}
         if open_kinds:
             culprits = {key: f for key, f in culprits.items() if key in assigned or not self.is_pending(f)}
         ranks = [f for f in culprits.values() if f.kind == SLOW_RANK]
         found = {key: f for key, f in culprits.items() if not self._is_victim(f, ranks, is_open=key in assigned)}
-        runs = {(f.kind, f.cause): f for f in step_result.findings if f.kind == UNSYNCHRONISED_GC}
-        fluctuation = next((f for f in step_result.findings if f.kind == FLUCTUATION), None)
+        runs = {(f.kind, f.cause): f for f in step_result.anomalies if f.kind == UNSYNCHRONISED_GC}
+        fluctuation = next((f for f in step_result.anomalies if f.kind == FLUCTUATION), None)
         if found or runs:
             self._culprit_step = step_result.step
             fluctuation = None if runs else self._residual(fluctuation, found.values(), step_result)
@@ -113,8 +113,8 @@ class Suppression:
         return found | runs
 
     def _residual(
-        self, fluctuation: "RunFinding | None", culprits: "Collection[RunFinding]", step_result: "StepResult"
-    ) -> "RunFinding | None":
+        self, fluctuation: "Anomaly | None", culprits: "Collection[Anomaly]", step_result: "StepResult"
+    ) -> "Anomaly | None":
         """Return the part of a slower run that its culprits do not explain, if it did not begin with one of them."""
         grown = None if fluctuation is None else residual_growth(fluctuation, culprits, step_result.ranks_reporting)
         if grown is None:
@@ -127,20 +127,20 @@ class Suppression:
                 return replace(grown, onset_step=onset_step)
         return None
 
-    def _is_victim(self, finding: "RunFinding", slow: "Iterable[RunFinding]", *, is_open: bool) -> bool:
+    def _is_victim(self, anomaly: "Anomaly", slow: "Iterable[Anomaly]", *, is_open: bool) -> bool:
         """Whether a group's transfers, or a little of a rank's own work, grew when another rank turned slow.
 
         A rank that waits for another in each step finds its caches cold and its clock lower. It holds no one
         back before the other is repaired, and is found then if it is slow by itself.
         """
-        together = [f for f in slow if abs(f.onset_step - finding.onset_step) <= self.policy.join_steps]
-        if finding.kind == SLOW_RANK:
-            return not is_open and any(finding.excess_seconds < _ECHO_SHARE * f.excess_seconds for f in together)
-        return finding.scope == "group" and any(f.ranks[0] in finding.ranks for f in together)
+        together = [f for f in slow if abs(f.onset_step - anomaly.onset_step) <= self.policy.join_steps]
+        if anomaly.kind == SLOW_RANK:
+            return not is_open and any(anomaly.excess_seconds < _ECHO_SHARE * f.excess_seconds for f in together)
+        return anomaly.scope == "group" and any(f.ranks[0] in anomaly.ranks for f in together)
 
 
-def _key_of(finding: "RunFinding") -> Key:
+def _key_of(anomaly: "Anomaly") -> Key:
     """Return the key of a slow rank or link."""
-    if finding.kind == SLOW_RANK:
-        return SLOW_RANK, str(finding.ranks[0])
-    return SLOW_LINK, "/".join(finding.domain or (finding.scope, finding.node))
+    if anomaly.kind == SLOW_RANK:
+        return SLOW_RANK, str(anomaly.ranks[0])
+    return SLOW_LINK, "/".join(anomaly.domain or (anomaly.scope, anomaly.node))

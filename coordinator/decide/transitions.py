@@ -33,7 +33,7 @@ class Trigger(StrEnum):
     ASKED = "a capture is requested"
     EXPLAINED = "every open incident is diagnosed"
     MORE = "the capture is over, another incident waits"
-    QUIET = "no finding is left"
+    QUIET = "no anomaly is left"
     RELAPSED = "a known incident is back"
     SETTLED = "quiet for long enough"
     BLOCKED = "no step for longer than any pause"

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from coordinator.detect.anomalies import SLOW_LINK, SLOW_RANK, Anomaly, StepResult
 from coordinator.detect.error_budget import ATTEMPT_STEPS
-from coordinator.detect.findings import SLOW_LINK, SLOW_RANK, RunFinding, StepResult
 from coordinator.detect.hangs.held_step import held_step
 from coordinator.detect.links.slow_link import SlowLinkTest
 from coordinator.detect.ranks.components import single_parts
 from coordinator.detect.ranks.groups import has_nan, mean_of, median_of
 from coordinator.detect.ranks.imbalance import Imbalance
-from coordinator.detect.ranks.intermittent_findings import IntermittentFindings
-from coordinator.detect.ranks.rank_findings import RankFindings
+from coordinator.detect.ranks.intermittent_anomalies import IntermittentAnomalies
+from coordinator.detect.ranks.rank_anomalies import RankAnomalies
 from coordinator.detect.ranks.slow_rank import SlowRankTest
-from coordinator.detect.run_findings import slow_link, slower_run, unsynchronised_gc, without_unsynchronised_gc
+from coordinator.detect.run_anomalies import slow_link, slower_run, unsynchronised_gc, without_unsynchronised_gc
 from coordinator.detect.runs.fluctuation import FluctuationTest, RunSample
 from coordinator.detect.runs.unsynchronised_gc import UnsynchronisedGcTest
 from coordinator.detect.state_dict import nested, part_of
@@ -93,8 +93,8 @@ class Detector:
             hosts=self._hosts,
             attempt_steps=attempt_steps,
         )
-        self._rank_findings = RankFindings(topology, ranks, self._slow_rank, self._hosts)
-        self._intermittent = IntermittentFindings(ranks, self._rank_findings, self._hosts, policy.excess)
+        self._rank_anomalies = RankAnomalies(topology, ranks, self._slow_rank, self._hosts)
+        self._intermittent = IntermittentAnomalies(ranks, self._rank_anomalies, self._hosts, policy.excess)
         self._links = SlowLinkTest(topology.domains, ranks, policy.link, policy.excess, hosts=self._hosts)
         self._fluctuation = FluctuationTest(policy.fluctuation, outliers=outliers)
         self._unsynchronised_gc = UnsynchronisedGcTest(len(ranks), policy.gc)
@@ -104,7 +104,7 @@ class Detector:
         self._flag_share_R: NDArray[np.float32] | None = None  # of all ranks, while any flags steps
         self._after_capture = False
         self._present: int | None = None
-        self._findings: tuple[RunFinding, ...] = ()
+        self._anomalies: tuple[Anomaly, ...] = ()
         self._suspect_steps = 0  # since the run has been slower
         self.recent_rows: deque[StepRow] = deque(
             maxlen=max(_ROWS_MIN, min(_ROWS_MAX, _CELLS_MAX // max(len(ranks), 1)))
@@ -117,7 +117,7 @@ class Detector:
         present = int(np.count_nonzero(row.present))
         self._watch_size(present)
         disturbed = self._is_disturbed(row)
-        held: RunFinding | None = None
+        held: Anomaly | None = None
         if not disturbed:
             held = held_step(row, step_seconds, self._fluctuation.recent_seconds or step_seconds, self._policy)
             self.recent_rows.append(row)
@@ -128,14 +128,14 @@ class Detector:
             self._links.step(row, row.step, is_new_work=self._fluctuation.has_new_work)
             self._unsynchronised_gc.step(row.components["gc"], step_seconds, row.step, full_R=row.full_collections)
             self._learn(row, step_seconds)
-            self._findings = self._find(row, step_seconds)
+            self._anomalies = self._find(row, step_seconds)
         return StepResult(
             step=row.step,
             unix_s=row.end_unix_s,
             step_seconds=step_seconds,
             is_disturbed=disturbed,
             is_warm=self._slow_rank.is_warm,
-            findings=self._findings,
+            anomalies=self._anomalies,
             fluctuating=self._fluctuation.fluctuating,
             recent_step_seconds=self._fluctuation.recent_seconds,
             baseline_step_seconds=self._fluctuation.baseline_seconds,
@@ -170,7 +170,7 @@ class Detector:
             self._slow_rank.ranks.evaluated_steps % policy.cause.typical_every == 1
             and not self._fluctuation.fluctuating
         ):
-            self._rank_findings.learn(row, policy.cause)
+            self._rank_anomalies.learn(row, policy.cause)
 
     def _sample(self, work_R: "NDArray[np.floating]", step_seconds: float) -> RunSample:  # noqa: N803
         """Return what the run's own history is compared with: the step, and what of it only work explains."""
@@ -180,7 +180,7 @@ class Detector:
             step_seconds=step_seconds,
             imbalance_seconds=test.imbalance_seconds + max(tokens, 0.0),
             work=mean_of(work_R[:: 1 + len(work_R) // _SAMPLE_RANKS]),
-            is_held_back=any(each.acts and each.kind in (SLOW_RANK, SLOW_LINK) for each in self._findings),
+            is_held_back=any(each.acts and each.kind in (SLOW_RANK, SLOW_LINK) for each in self._anomalies),
         )
 
     def adopt(self, policy: "Policy") -> None:
@@ -209,7 +209,7 @@ class Detector:
     def _parts(self) -> "dict[str, _Learns]":
         return {
             "slow_rank": self._slow_rank,
-            "rank_findings": self._rank_findings,
+            "rank_anomalies": self._rank_anomalies,
             "intermittent": self._intermittent,
             "links": self._links,
             "fluctuation": self._fluctuation,
@@ -244,9 +244,9 @@ class Detector:
         """Return the share of recent steps that each rank flagged, array of shape (R,)."""
         return np.zeros(len(self.ranks), dtype=np.float32) if self._flag_share_R is None else self._flag_share_R
 
-    def _find(self, row: "StepRow", step_seconds: float) -> tuple[RunFinding, ...]:
+    def _find(self, row: "StepRow", step_seconds: float) -> tuple[Anomaly, ...]:
         policy = self._policy.cause
-        found = self._rank_findings.find(self.recent_rows, policy)
+        found = self._rank_anomalies.find(self.recent_rows, policy)
         named = {each.ranks[0] for each in found}
         found += self._intermittent.find(self._slow_rank.far, row, named, policy)
         if self._unsynchronised_gc.found is not None:
@@ -255,15 +255,15 @@ class Detector:
         found += [slow_link(slow) for slow in self._links.found(step_seconds)]
         if self._fluctuation.fluctuating:
             rows = list(self.recent_rows)[-policy.steps :]
-            before, now = self._rank_findings.before_and_now(rows)
-            longest = self._rank_findings.longest_growth(rows)
+            before, now = self._rank_anomalies.before_and_now(rows)
+            longest = self._rank_anomalies.longest_growth(rows)
             slower = slower_run(self._fluctuation, before, now, found, policy, longest_growth=longest)
             found.append(replace(slower, is_sure=slower.is_sure and not self._has_suspect(slower)))
         else:
             self._suspect_steps = 0
         return tuple(found)
 
-    def _has_suspect(self, slower: RunFinding) -> bool:
+    def _has_suspect(self, slower: Anomaly) -> bool:
         """Whether a rank or link that may alarm in the next step explains a slower run, for some steps at most."""
         suspected = max(self._slow_rank.suspected_seconds(), self._links.suspected_seconds())
         self._suspect_steps += 1

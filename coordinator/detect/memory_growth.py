@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from coordinator.detect.findings import MEMORY_GROWTH, RunFinding
+from coordinator.detect.anomalies import MEMORY_GROWTH, Anomaly
 from lockstep.contracts.memory_report import DEVICE, HOST, MEMORY_LEVELS, MEMORY_PARTS, WORKERS, MemorySlope, RankMemory
 from lockstep.contracts.metric import MEMORY_CAUSES
 
@@ -49,7 +49,7 @@ class MemoryGrowthTest:
         self._reports: dict[int, RankMemory] = {}
         self._slopes: dict[_Window, dict[int, MemorySlope]] = {window: {} for window in _WINDOWS}
         self._growing: dict[_Window, set[int]] = {window: set() for window in _WINDOWS}
-        self._had_findings = False
+        self._had_anomalies = False
 
     def take(self, reports: Iterable[RankMemory]) -> None:
         """Take what a node reports of its ranks."""
@@ -59,7 +59,7 @@ class MemoryGrowthTest:
             trends = {(trend.part, trend.level): trend for trend in slopes}
             for window in _WINDOWS:
                 self._note(window, report.rank, trends.get(window))
-            self.is_due |= self._had_findings or any(trend.is_steady for trend in slopes)
+            self.is_due |= self._had_anomalies or any(trend.is_steady for trend in slopes)
 
     def _note(self, window: _Window, rank: int, trend: MemorySlope | None) -> None:
         if trend is None:
@@ -77,20 +77,18 @@ class MemoryGrowthTest:
         for window in _WINDOWS:
             self._slopes[window].clear()
             self._growing[window].clear()
-        self.is_due = self._had_findings
+        self.is_due = self._had_anomalies
 
-    def find(
-        self, nodes: Mapping[int, str], step_seconds: float | None, policy: "MemoryPolicy"
-    ) -> tuple[RunFinding, ...]:
+    def find(self, nodes: Mapping[int, str], step_seconds: float | None, policy: "MemoryPolicy") -> tuple[Anomaly, ...]:
         """Return the parts of memory that grow; `nodes` by rank: those on one node share its limit."""
         self.is_due = False
-        found = [finding for part in MEMORY_PARTS for finding in self._find(part, nodes, step_seconds, policy)]
-        self._had_findings = bool(found)
+        found = [anomaly for part in MEMORY_PARTS for anomaly in self._find(part, nodes, step_seconds, policy)]
+        self._had_anomalies = bool(found)
         return tuple(found)
 
     def _find(
         self, part: str, nodes: Mapping[int, str], step_seconds: float | None, policy: "MemoryPolicy"
-    ) -> Iterable[RunFinding]:
+    ) -> Iterable[Anomaly]:
         for level in range(MEMORY_LEVELS):
             slopes = self._slopes[part, level]
             growing = {rank: slopes[rank] for rank in self._growing[part, level]}
@@ -99,13 +97,13 @@ class MemoryGrowthTest:
             if len(growing) > policy.common_share * len(slopes):
                 forecast = self._forecast(part, growing, nodes, step_seconds)
                 if forecast is not None and forecast.steps <= policy.forecast_windows * _span(growing[forecast.rank]):
-                    yield self._finding(part, tuple(sorted(growing)), growing, 0.0, forecast, is_common=True)
+                    yield self._anomaly(part, tuple(sorted(growing)), growing, 0.0, forecast, is_common=True)
                     return
                 continue
             named, usual = self._unlike_peers(slopes, growing, policy)
             if named:
                 forecast = self._forecast(part, {rank: growing[rank] for rank in named}, nodes, step_seconds)
-                yield self._finding(part, named, growing, usual, forecast, is_common=False)
+                yield self._anomaly(part, named, growing, usual, forecast, is_common=False)
                 return
 
     def _unlike_peers(
@@ -146,7 +144,7 @@ class MemoryGrowthTest:
                 )
         return min(found, key=lambda each: (each.steps, each.rank), default=None)
 
-    def _finding(
+    def _anomaly(
         self,
         part: str,
         ranks: tuple[int, ...],
@@ -155,7 +153,7 @@ class MemoryGrowthTest:
         forecast: MemoryForecast | None,
         *,
         is_common: bool,
-    ) -> RunFinding:
+    ) -> Anomaly:
         worst = max(ranks, key=lambda rank: (growing[rank].bytes_per_step, -rank))
         trend, report = growing[worst], self._reports[worst]
         size = {HOST: report.host_bytes, WORKERS: report.workers_bytes, DEVICE: report.device_bytes}[part] or 0
@@ -180,7 +178,7 @@ class MemoryGrowthTest:
             if forecast.seconds is not None:
                 numbers["remaining_seconds"] = forecast.seconds
             evidence.append(_forecast_text(forecast, report.step))
-        return RunFinding(
+        return Anomaly(
             kind=MEMORY_GROWTH,
             cause=CAUSE_OF_PART[part],
             scope="job" if is_common else "rank",

@@ -1,4 +1,4 @@
-"""The findings that an operator wants: runs, domain kinds and detectors that are switched off are left out.
+"""The anomalies that an operator wants: runs, domain kinds and detectors that are switched off are left out.
 
 Pure. Detectors go on learning whatever is left out here, so that a switch takes effect at the next step, both ways.
 """
@@ -8,10 +8,10 @@ from dataclasses import fields, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from coordinator.detect.findings import FLUCTUATION, HANG, SLOW_LINK
+from coordinator.detect.anomalies import FLUCTUATION, HANG, SLOW_LINK
 
 if TYPE_CHECKING:
-    from coordinator.detect.findings import RunFinding, StepResult
+    from coordinator.detect.anomalies import Anomaly, StepResult
     from coordinator.settings.policy import Policy
     from coordinator.settings.run_policy import DetectorPolicy
 
@@ -22,25 +22,25 @@ def is_watched(run: str, patterns: Iterable[str]) -> bool:
 
 
 def detectors_off(policy: "DetectorPolicy") -> set[str]:
-    """Return the kinds of findings whose detector is switched off."""
+    """Return the kinds of anomalies whose detector is switched off."""
     return {item.name for item in fields(policy) if not getattr(policy, item.name)}
 
 
 def in_scope(step_result: "StepResult", policy: "Policy", run: str) -> "StepResult":
     """Return the step_result without what is switched off or out of scope."""
     if not is_watched(run, policy.scope.runs):
-        return replace(step_result, findings=(), fluctuating=False, held=None)
+        return replace(step_result, anomalies=(), fluctuating=False, held=None)
     off = detectors_off(policy.detectors)
     return replace(
         step_result,
-        findings=tuple(finding for finding in step_result.findings if _is_reported(finding, policy, off)),
+        anomalies=tuple(anomaly for anomaly in step_result.anomalies if _is_reported(anomaly, policy, off)),
         fluctuating=step_result.fluctuating and FLUCTUATION not in off,
         held=None if HANG in off else step_result.held,
         imbalance_ratios={} if "imbalance" in off else step_result.imbalance_ratios,
     )
 
 
-def _is_reported(finding: "RunFinding", policy: "Policy", off: set[str]) -> bool:
-    if finding.kind in off:
+def _is_reported(anomaly: "Anomaly", policy: "Policy", off: set[str]) -> bool:
+    if anomaly.kind in off:
         return False
-    return finding.kind != SLOW_LINK or finding.domain is None or finding.domain[0] in policy.scope.domain_kinds
+    return anomaly.kind != SLOW_LINK or anomaly.domain is None or anomaly.domain[0] in policy.scope.domain_kinds

@@ -82,7 +82,7 @@ class EvidenceQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceCatalogue:
-    """Sources and causes by name, the causes in the order in which findings are reported, and the queries."""
+    """Sources and causes by name, the causes in the order in which deviations are reported, and the queries."""
 
     sources: Mapping[str, EvidenceSource]
     causes: Mapping[str, EvidenceCause]

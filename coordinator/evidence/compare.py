@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from coordinator.decide.machine_evidence import MachineFinding
+from coordinator.decide.machine_evidence import MachineDeviation
 from coordinator.evidence.catalogue import ABOVE, BELOW, CODE, EvidenceCatalogue, EvidenceQuery
 from coordinator.evidence.machines import Machine
 from lockstep.html.units import counted, format_ranks, format_rate
@@ -16,7 +16,7 @@ from lockstep.html.units import counted, format_ranks, format_rate
 Values = Mapping[Machine, float]
 _SCATTER = 3 * 1.4826  # three standard deviations of normal scatter, by the median absolute deviation
 _HOSTS_NAMED = 4
-FINDINGS_MAX = 8
+DEVIATIONS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +49,8 @@ class _Shown:
 
 def find_evidence(
     catalogue: EvidenceCatalogue, read: Sequence[QueryValues], links: Mapping[str, str]
-) -> tuple[MachineFinding, ...]:
-    """Return the findings of all queries, the most specific cause first; `links` lead to a query's graph, by name."""
+) -> tuple[MachineDeviation, ...]:
+    """Return the deviations of all queries, the most specific cause first; `links` lead to a query's graph, by name."""
     shown = [each for values in read for each in _shown_by(values)]
     causes_of_rank: dict[int, set[str]] = {}
     for each in shown:
@@ -67,8 +67,8 @@ def find_evidence(
         if not all(causes_of_rank[rank] & set(explained_by) for rank in each.machine.ranks):
             grouped.setdefault((each.values.query.name, each.cause, each.meaning), []).append(each)
     order = list(catalogue.causes)
-    found = [_finding(catalogue, own, links.get(name, "")) for (name, _, _), own in grouped.items()]
-    return tuple(sorted(found, key=lambda finding: order.index(finding.cause)))[:FINDINGS_MAX]
+    found = [_deviation(catalogue, own, links.get(name, "")) for (name, _, _), own in grouped.items()]
+    return tuple(sorted(found, key=lambda deviation: order.index(deviation.cause)))[:DEVIATIONS_MAX]
 
 
 def _is_borne_out(each: _Shown, causes_of_rank: Mapping[int, set[str]]) -> bool:
@@ -123,7 +123,7 @@ def _code_shown(values: QueryValues, machine: Machine, peers: list[Machine]) -> 
     return _Shown(values, machine, cause, meaning)
 
 
-def _finding(catalogue: EvidenceCatalogue, shown: list[_Shown], link: str) -> MachineFinding:
+def _deviation(catalogue: EvidenceCatalogue, shown: list[_Shown], link: str) -> MachineDeviation:
     values, query = shown[0].values, shown[0].values.query
     machines = [each.machine for each in shown]
     peers = [machine for machine in values.after if not machine.is_suspect]
@@ -133,7 +133,7 @@ def _finding(catalogue: EvidenceCatalogue, shown: list[_Shown], link: str) -> Ma
     own = _median(values.before, machines), own_after
     others = _median(values.before, peers), peers_after
     cause = catalogue.causes[shown[0].cause]
-    return MachineFinding(
+    return MachineDeviation(
         name=query.name,
         cause=shown[0].cause,
         title=cause.title,

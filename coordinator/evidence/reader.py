@@ -93,12 +93,12 @@ class EvidenceReader:
             return _nothing(now_s, f"not read: {error}", is_complete=False)
         known = [values for of_query in read for values in of_query]
         links = {values.query.name: self._link(reading, values) for values in known}
-        findings = find_evidence(self._catalogue, known, links)
+        deviations = find_evidence(self._catalogue, known, links)
         return MachineEvidence(
             read_unix_ns=int(now_s * _NS),
-            note=_note(reading, known, len(findings)),
+            note=_note(reading, known, len(deviations)),
             is_complete=not reading.failures,
-            findings=findings,
+            deviations=deviations,
         )
 
     async def _resolve(self, reading: _Reading) -> None:
@@ -192,13 +192,13 @@ def _nothing(now_s: float, note: str, *, is_complete: bool = True) -> MachineEvi
     return MachineEvidence(read_unix_ns=int(now_s * _NS), note=note, is_complete=is_complete)
 
 
-def _note(reading: _Reading, known: Sequence[QueryValues], finding_count: int) -> str:
+def _note(reading: _Reading, known: Sequence[QueryValues], deviation_count: int) -> str:
     """Return what was compared, and what could not be."""
     suspects = sum(machine.is_suspect for machine in reading.devices)
     who = f"{counted(suspects, 'rank')} with {counted(len(reading.devices) - suspects, 'peer')}"
     compared = [values for values in known if any(not machine.is_suspect for machine in values.after)]
     parts = [f"{counted(len(compared), 'signal')} of {who} compared"]
-    if not finding_count:
+    if not deviation_count:
         parts.append("no evidence: the suspects show nothing that their peers do not show")
     if not known:
         parts = [f"no evidence: no series of {who} was found"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.decide import events as ev
 from coordinator.decide.incidents import CLOSED
-from coordinator.detect.findings import HANG
+from coordinator.detect.anomalies import HANG
 from coordinator.evidence.machines import devices_of
 from coordinator.evidence.reader import Periods
 from lockstep.serving.fault_isolation import FaultIsolation

@@ -64,6 +64,6 @@ def _sick(machine: "RunMachine") -> frozenset[int] | None:
 def _is_well(machine: "RunMachine") -> bool:
     """Whether nothing is wrong with the run, as far as it has been judged."""
     judged = machine.step_result
-    if judged is None or not judged.is_warm or judged.fluctuating or judged.findings:
+    if judged is None or not judged.is_warm or judged.fluctuating or judged.anomalies:
         return False
     return not machine.tracker.incidents

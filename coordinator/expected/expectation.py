@@ -13,7 +13,7 @@ from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 from coordinator.decide import events as ev
-from coordinator.detect.findings import FLUCTUATION, SLOW_LINK, SLOW_RANK
+from coordinator.detect.anomalies import FLUCTUATION, SLOW_LINK, SLOW_RANK
 from coordinator.expected.healthy import WINDOW_STEPS, HealthySteps, KeptWindow
 from coordinator.expected.predicted_gain import loss_of
 from coordinator.intake.views import OFF_CPU
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from coordinator.decide.incidents import Incident
-    from coordinator.detect.findings import StepResult
+    from coordinator.detect.anomalies import StepResult
     from coordinator.intake.timeline import StepRow
     from coordinator.settings.specs import SpecText
     from lockstep.contracts.domains import Topology
@@ -269,6 +269,6 @@ def _is_healthy(step_result: "StepResult", topology: "Topology") -> bool:
         step_result.is_warm
         and not step_result.is_disturbed
         and not step_result.fluctuating
-        and not step_result.findings
+        and not step_result.anomalies
         and step_result.ranks_reporting == topology.world_size
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.decide.incidents import BY_RECORDS, Prediction
 from coordinator.decide.selection import JOB
-from coordinator.detect.findings import FLUCTUATION, SLOW_LINK, UNKNOWN, UNSYNCHRONISED_GC
+from coordinator.detect.anomalies import FLUCTUATION, SLOW_LINK, UNKNOWN, UNSYNCHRONISED_GC
 
 if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from coordinator.decide import events as ev
-from coordinator.detect.findings import CRASH, HANG, SLOW_LINK, SLOW_RANK
+from coordinator.detect.anomalies import CRASH, HANG, SLOW_LINK, SLOW_RANK
 from coordinator.fleet.history import (
     DEVICE,
     KEPT_S,

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from coordinator.detect.findings import SLOW_RANK
+from coordinator.detect.anomalies import SLOW_RANK
 
 if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident

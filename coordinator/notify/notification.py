@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from coordinator.decide.incidents import CLOSED
-from coordinator.detect.findings import CRASH, HANG, MEMORY_GROWTH, SLOW_LINK
+from coordinator.detect.anomalies import CRASH, HANG, MEMORY_GROWTH, SLOW_LINK
 from coordinator.page.cards import dashboard_url, runbook_url
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from coordinator.decide.incidents import CLOSED
-from coordinator.detect.findings import CRASH
+from coordinator.detect.anomalies import CRASH
 from coordinator.notify.notification import ENDED, UPDATED
 from coordinator.page.cards import extent_of, title_of, where_of
 from coordinator.page.layout import format_seconds

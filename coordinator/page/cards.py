@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from coordinator.decide.explain import history
 from coordinator.decide.incidents import BY_MODEL, BY_RECORDS, CLOSED
-from coordinator.detect.findings import (
+from coordinator.detect.anomalies import (
     CRASH,
     FLUCTUATION,
     HANG,

@@ -8,21 +8,21 @@ from lockstep.html.markup import Html, items, join, soft, tag
 
 if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident
-    from coordinator.decide.machine_evidence import MachineFinding
+    from coordinator.decide.machine_evidence import MachineDeviation
 
 
 def render_machine_evidence(incident: "Incident") -> Html:
-    """Return the findings with figures, advice and graph, and what was compared; nothing where nothing was read."""
+    """Return the deviations with figures, advice and graph, and what was compared; nothing where nothing was read."""
     machine = incident.machine
     if machine is None:
         return Html()
     read = soft(machine.note, "; read ", moment_ns(machine.read_unix_ns))
-    return join((tag("h4", "Evidence from the machine"), items(map(_finding, machine.findings)), read))
+    return join((tag("h4", "Evidence from the machine"), items(map(_deviation, machine.deviations)), read))
 
 
-def _finding(finding: "MachineFinding") -> Html:
-    has_link = finding.link.startswith(("http://", "https://"))
+def _deviation(deviation: "MachineDeviation") -> Html:
+    has_link = deviation.link.startswith(("http://", "https://"))
     # The address of a graph is longer than a text may be; `urlencode` left nothing in it that escaping could cut.
-    graph = (" ", tag("a", "graph", href=Html(escape(finding.link)))) if has_link else ()
-    source = tag("span", f"({finding.source})", class_="soft")
-    return join((tag("strong", finding.title), f". {finding.text}. {finding.advice}. ", source, *graph))
+    graph = (" ", tag("a", "graph", href=Html(escape(deviation.link)))) if has_link else ()
+    source = tag("span", f"({deviation.source})", class_="soft")
+    return join((tag("strong", deviation.title), f". {deviation.text}. {deviation.advice}. ", source, *graph))

@@ -9,7 +9,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from coordinator.detect.findings import CRASH, HANG, SLOW_LINK, SLOW_RANK
+from coordinator.detect.anomalies import CRASH, HANG, SLOW_LINK, SLOW_RANK
 from lockstep.html.markup import Html, join, soft, tag
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ class RunPolicy:
     recover_steps: Annotated[
         int,
         Setting(
-            "evaluated steps without a finding before an incident closes, after the detector's own 5",
+            "evaluated steps without an anomaly before an incident closes, after the detector's own 5",
             "steps",
             1,
             10000,
@@ -27,8 +27,8 @@ class RunPolicy:
     pending_seconds: Annotated[
         float,
         Setting(
-            "a shorter finding opens no incident: on shared hosts, other processes take a core for hundreds of "
-            "milliseconds; a finding that noise may explain must last 30 times as long",
+            "a shorter anomaly opens no incident: on shared hosts, other processes take a core for hundreds of "
+            "milliseconds; an anomaly that noise may explain must last 30 times as long",
             "seconds",
             0.0,
             WEEK_SECONDS,

@@ -56,8 +56,8 @@ _SERIES = """\
 The table counts the series of a scrape from the lists above; a test counts them in a real scrape. A value that a node
 does not let the exporter read, or that a rank does not measure, has no series.
 
-`metrics_level` of an exporter chooses among three levels. The coordinator's findings do not depend on it, because
-records reach it through the broker. Every alert fires at every level.
+`metrics_level` of an exporter chooses among three levels. Detection does not depend on it, because records reach
+the coordinator through the broker. Every alert fires at every level.
 
 - `minimal`: for each rank its steps and step time, and whether its agent is down. Everything else that alerts and
   recorded series of a run read is one series for all ranks of a run on a node. Dashboards show runs, incidents and

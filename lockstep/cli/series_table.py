@@ -11,7 +11,7 @@ from lockstep.contracts.metrics import CATALOGUE, STEP_BUCKETS_SECONDS
 from lockstep.contracts.records import DOMAIN_KINDS
 
 Source = Literal["exporter", "coordinator"]
-Scope = Literal["communicator", "kind", "rank", "run_kind", "run", "finding", "optional", "service"]
+Scope = Literal["communicator", "kind", "rank", "run_kind", "run", "incident", "optional", "service"]
 """Of what there is one set of series: a communicator of a rank and an operation in it, a kind of domain of a rank, a
 rank, a kind of domain of a run on a node, a run, a suspect or incident, a part of the exporter that is off unless it is
 configured or used, the service."""
@@ -23,7 +23,7 @@ scrape_samples_post_metric_relabeling, scrape_series_added."""
 BUDGETS: dict[Level, int] = {"minimal": 80_000, "default": 276_000}
 """Most series that 10,000 ranks of one run, data parallel, may have on 1,250 nodes."""
 _FURTHER_SERIES = 3  # +Inf, sum and count
-_FINDING_SERIES = 4  # of a suspect or incident: slowdown, info, gain, evidence
+_SUSPECT_SERIES = 4  # of a suspect or incident: slowdown, info, gain, evidence
 _RANKS = 8
 _NODES = (1_250, 12_500)
 _RUNS = 20
@@ -37,7 +37,7 @@ def scope_of(metric: Metric, level: Level = FULL) -> Scope:
     if metric.values == DOMAIN_KINDS:
         return "run_kind" if is_together else "kind"
     if metric.source == "coordinator" and {"rank", "incident"} & set(metric.labels):
-        return "finding"
+        return "incident"
     if metric.is_optional:
         return "optional"
     if "rank" in metric.labels and not is_together:
@@ -74,7 +74,7 @@ def of_node(*, ranks: int, kinds: int, runs: int = 1, level: Level = FULL) -> in
 
 
 def of_coordinator(*, runs: int) -> int:
-    """Return the most series of a coordinator that watches `runs` runs without a finding."""
+    """Return the most series of a coordinator that watches `runs` runs without an incident."""
     return runs * count("coordinator", "run") + count("coordinator", "service")
 
 
@@ -100,11 +100,11 @@ def recorded(*, nodes: int, ranks: int, kinds: int, level: Level = FULL) -> int:
 def of_cluster(*, nodes: int, ranks: int, kinds: int, level: Level = FULL) -> int:
     """Return the most series that a Prometheus holds of one run on `nodes` nodes of `ranks` ranks, all included.
 
-    The exporters' pages, a coordinator's with as many findings as it exports, what is recorded, and what Prometheus
+    The exporters' pages, a coordinator's with as many suspects as it exports, what is recorded, and what Prometheus
     itself adds to each scrape.
     """
     pages = nodes * of_node(ranks=ranks, kinds=kinds, level=level)
-    judged = of_coordinator(runs=1) + SUSPECTS_MAX * _FINDING_SERIES
+    judged = of_coordinator(runs=1) + SUSPECTS_MAX * _SUSPECT_SERIES
     return pages + judged + recorded(nodes=nodes, ranks=ranks, kinds=kinds, level=level) + (nodes + 1) * SCRAPE_SERIES
 
 

@@ -12,7 +12,7 @@ Written by `make generate` from `coordinator/settings/policy.py` and `run_policy
 
 Set them in [policy.yaml](../examples/policy.yaml), or over HTTP while runs go on ([control](control.md)). Start
 with three: `budget.false_page_steps`, how many steps to expect between false pages of a run; `excess.floor_ratio`, the
-smallest slowdown of a rank that matters; `run.pending_seconds`, how long a finding lasts before it opens an incident.
+smallest slowdown of a rank that matters; `run.pending_seconds`, how long an anomaly lasts before it opens an incident.
 All other numbers of detection follow from the budget or are constants ([detection](detection.md)). Reasons that begin
 with "reference" were measured on production logs and on generated runs of 8 to 102,400 ranks.
 """

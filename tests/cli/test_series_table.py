@@ -13,11 +13,11 @@ def test_every_family_is_counted_once():
     of_each = {
         (source, scope): series_table.count(source, scope)
         for source in ("exporter", "coordinator")
-        for scope in ("communicator", "kind", "rank", "run", "finding", "optional", "service")
+        for scope in ("communicator", "kind", "rank", "run", "incident", "optional", "service")
     }
     twice = [metric for metric in CATALOGUE if metric.source == "both"]
     assert sum(of_each.values()) == sum(map(series_table.series_of, [*CATALOGUE, *twice]))
-    assert of_each["exporter", "finding"] == of_each["coordinator", "kind"] == of_each["coordinator", "rank"] == 0
+    assert of_each["exporter", "incident"] == of_each["coordinator", "kind"] == of_each["coordinator", "rank"] == 0
 
 
 def test_enumerated_values_and_buckets_are_series():
@@ -57,7 +57,7 @@ def test_a_higher_level_has_no_less():
 
 @pytest.mark.parametrize(("level", "most"), series_table.BUDGETS.items())
 def test_ten_thousand_ranks_stay_within_their_budget(level, most):
-    """Exporters, a coordinator with all its findings, recorded series and what Prometheus adds to each scrape."""
+    """Exporters, a coordinator with all its suspects, recorded series and what Prometheus adds to each scrape."""
     found = series_table.of_cluster(nodes=1_250, ranks=8, kinds=1, level=level)
     assert 0.9 * most < found <= most
 

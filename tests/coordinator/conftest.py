@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.detect.findings import SLOW_RANK, RunFinding, StepResult
+from coordinator.detect.anomalies import SLOW_RANK, Anomaly, StepResult
 from coordinator.runtime import Coordinator
 from coordinator.settings.config import CoordinatorConfig
 from lockstep.contracts.messages import GroupInfo, NodeAnnouncement, RankInfo
@@ -46,15 +46,15 @@ def announce(
     return NodeAnnouncement(run=run, node=node, ranks=infos, groups=groups, revision=revision)
 
 
-def finding(rank=2, *, kind=SLOW_RANK, cause="compute", onset=60, ratio=0.5, seconds=0.05, ranks=None, **more):
-    """Return a finding of a slow rank, changed by `more`."""
+def anomaly(rank=2, *, kind=SLOW_RANK, cause="compute", onset=60, ratio=0.5, seconds=0.05, ranks=None, **more):
+    """Return an anomaly of a slow rank, changed by `more`."""
     values = {
         "scope": "rank",
         "domain": ("dp", "dp0"),
         "evidence": (f"rank {rank} is slow",),
         "numbers": {"excess_ratio": ratio},
     }
-    return RunFinding(
+    return Anomaly(
         kind=kind,
         cause=cause,
         ranks=(rank,) if ranks is None else ranks,
@@ -65,7 +65,7 @@ def finding(rank=2, *, kind=SLOW_RANK, cause="compute", onset=60, ratio=0.5, sec
     )
 
 
-def evaluated(step, *findings, warm=True, disturbed=False, reporting=4, step_seconds=1.0, **more):
+def evaluated(step, *anomalies, warm=True, disturbed=False, reporting=4, step_seconds=1.0, **more):
     """Return the step_result of one step."""
     return StepResult(
         step=step,
@@ -73,7 +73,7 @@ def evaluated(step, *findings, warm=True, disturbed=False, reporting=4, step_sec
         step_seconds=step_seconds,
         is_disturbed=disturbed,
         is_warm=warm,
-        findings=findings,
+        anomalies=anomalies,
         fluctuating=False,
         recent_step_seconds=step_seconds,
         baseline_step_seconds=step_seconds,

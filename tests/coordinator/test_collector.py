@@ -27,7 +27,7 @@ from lockstep.contracts.metrics import (
 from lockstep.serving.exposition import render
 from lockstep.serving.fault_isolation import OUTCOMES
 from lockstep.serving.process import OwnProcess
-from tests.coordinator.evidence.findings import EVIDENCE
+from tests.coordinator.evidence.deviations import EVIDENCE
 from tests.coordinator.test_store import incident
 
 HANG = incident(2, kind="hang", cause="unknown", ranks=(2, 3), domain=("tp", "tp0"), excess_seconds=9.5)

@@ -19,14 +19,14 @@ Signature = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IssuedFindings:
-    """What dumps show. `odd_ranks` issued another collective than most of their group, empty where all match."""
+class IssuedComparison:
+    """What dumps show. `mismatched_ranks` issued another collective than most of their group, empty where all match."""
 
     evidence: tuple[str, ...]
-    odd_ranks: tuple[int, ...]
+    mismatched_ranks: tuple[int, ...]
 
 
-def compare_issued(stacks: Sequence[RankStacks]) -> IssuedFindings:
+def compare_issued(stacks: Sequence[RankStacks]) -> IssuedComparison:
     """Return what the collectives of all ranks show, in the group where they first differ before the others."""
     by_group: dict[str, dict[int, dict[int, RecordedCollective]]] = {}
     for each in stacks:
@@ -35,7 +35,9 @@ def compare_issued(stacks: Sequence[RankStacks]) -> IssuedFindings:
     mismatches = [found for of_rank in by_group.values() if (found := _mismatch(of_rank)) is not None]
     late = [sentence for of_rank in by_group.values() for sentence in _not_entered(of_rank)]
     sentences = [sentence for sentence, _ in mismatches] + late
-    return IssuedFindings(evidence=tuple(sentences[:_SENTENCES_MAX]), odd_ranks=mismatches[0][1] if mismatches else ())
+    return IssuedComparison(
+        evidence=tuple(sentences[:_SENTENCES_MAX]), mismatched_ranks=mismatches[0][1] if mismatches else ()
+    )
 
 
 def _mismatch(of_rank: Mapping[int, Mapping[int, RecordedCollective]]) -> tuple[str, tuple[int, ...]] | None:

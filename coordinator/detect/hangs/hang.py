@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.detect.findings import LINK, UNKNOWN
+from coordinator.detect.anomalies import LINK, UNKNOWN
 from coordinator.detect.hangs.waiting_ranks import Progress, Waiting, find_waiting
 from lockstep.contracts.records import Flag
 

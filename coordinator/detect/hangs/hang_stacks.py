@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.detect.findings import LINK, UNKNOWN
+from coordinator.detect.anomalies import LINK, UNKNOWN
 from coordinator.detect.hangs.collective_progress import compare_issued
 from coordinator.detect.hangs.ranks_text import ranks_text
 from lockstep.contracts.messages import RankStacks, StackFrame
@@ -164,7 +164,7 @@ def explain_hang(stacks: Sequence[RankStacks], late: Sequence[int], cause: str, 
     ][:3]
     issued = compare_issued(stacks)
     evidence += issued.evidence
-    root_cause = MISMATCH if issued.odd_ranks else _root_cause(places, suspects, cause, scope)
+    root_cause = MISMATCH if issued.mismatched_ranks else _root_cause(places, suspects, cause, scope)
     if root_cause:
         evidence.append(_OF_ROOT_CAUSE[root_cause])
     return HangStacks(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.detect.findings import HANG, UNKNOWN, RunFinding
+from coordinator.detect.anomalies import HANG, UNKNOWN, Anomaly
 from coordinator.detect.hangs.ranks_text import ranks_text
 from coordinator.detect.ranks.groups import median_of
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _HELD_SHARE = 0.5  # of what the step took longer than usual, that a rank worked longer than its peers: it held the step
 
 
-def held_step(row: "StepRow", step_seconds: float, usual_seconds: float, policy: "Policy") -> RunFinding | None:
+def held_step(row: "StepRow", step_seconds: float, usual_seconds: float, policy: "Policy") -> Anomaly | None:
     """Return the ranks that a step of minutes waited for; None where it was short, or longer on most of them.
 
     The step must have taken longer than `run.lost_seconds` and `run.hang_steps` usual ones.
@@ -40,7 +40,7 @@ def held_step(row: "StepRow", step_seconds: float, usual_seconds: float, policy:
     cause = part if part_s > policy.cause.share_min * longer_s else UNKNOWN
     ranks = row.ranks[held]
     most_s = float(row.self_seconds[held].max())
-    return RunFinding(
+    return Anomaly(
         kind=HANG,
         cause=cause,
         scope="rank",

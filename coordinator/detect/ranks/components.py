@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.detect.findings import UNKNOWN
+from coordinator.detect.anomalies import UNKNOWN
 from coordinator.detect.ranks.groups import Groups, middle
 from coordinator.intake.columns import COMPONENTS
 from coordinator.intake.views import OFF_CPU, VIEWS

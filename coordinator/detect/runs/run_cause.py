@@ -9,7 +9,7 @@ share of it, and neither do the few.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from coordinator.detect.findings import LINK, UNKNOWN
+from coordinator.detect.anomalies import LINK, UNKNOWN
 from coordinator.detect.ranks.components import COMPUTE, GC, SELF, SLEEPS, WAIT, is_asleep, slowed_alike
 from coordinator.intake.views import OFF_CPU, VIEWS
 from lockstep.contracts.records import COMPUTE_PHASES

@@ -7,7 +7,7 @@ from coordinator.settings.policy import Policy
 from lockstep.contracts.domains import from_degrees
 from lockstep.contracts.finding import Advice
 from lockstep.contracts.messages import TraceSummary
-from tests.coordinator.conftest import evaluated, finding
+from tests.coordinator.conftest import anomaly, evaluated
 
 T = 1_000_000.0
 POLICY = Policy()
@@ -47,8 +47,8 @@ class Story:
         self.log += [type(instruction).__name__ for instruction in given]
         return given
 
-    def evaluate(self, step, *findings, **more):
-        return self.feed(ev.StepEvaluatedEvent, step_result=evaluated(step, *findings, **more))
+    def evaluate(self, step, *anomalies, **more):
+        return self.feed(ev.StepEvaluatedEvent, step_result=evaluated(step, *anomalies, **more))
 
     def diagnosed(self, incident_id, function="train.py(10): forward"):
         return self.feed(
@@ -75,5 +75,5 @@ def found(policy=POLICY, **more):
     story = Story(policy)
     for step in (60, 61):
         story.evaluate(step, step_seconds=0.1)
-    story.evaluate(62, finding(**more), step_seconds=0.1)
+    story.evaluate(62, anomaly(**more), step_seconds=0.1)
     return story

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from coordinator.decide import events as ev
-from coordinator.detect.findings import FLUCTUATION, SLOW_LINK
+from coordinator.detect.anomalies import FLUCTUATION, SLOW_LINK
 from coordinator.settings.run_policy import ProfilePolicy
 from lockstep.contracts.messages import CaptureResult
 from lockstep.diagnosis.verdict import Diagnosis
-from tests.coordinator.conftest import finding
+from tests.coordinator.conftest import anomaly
 from tests.coordinator.decide.story import POLICY, Story, found, summary
 
 
@@ -33,17 +33,17 @@ def test_without_a_capture_the_cause_is_still_diagnosed(policy, why):
 def test_one_capture_at_a_time_and_a_cooldown_between_two():
     """A second incident waits for the first capture and for the cooldown, then has its own."""
     story = found()
-    story.evaluate(80, finding(), finding(1, cause="data", onset=78))
+    story.evaluate(80, anomaly(), anomaly(1, cause="data", onset=78))
     assert story.log.count("RequestCapture") == 1
     request = story.machine.captures.current.request_id
     for rank in (2, 0, 1):
         story.feed(ev.SummaryEvent, summary=summary(rank, request))
     story.diagnosed(story.incident.id)
     assert story.state == "suspect"
-    story.evaluate(81, finding(), finding(1, cause="data", onset=78))
+    story.evaluate(81, anomaly(), anomaly(1, cause="data", onset=78))
     assert story.log.count("RequestCapture") == 1
     story.now += POLICY.profile.cooldown_seconds
-    (order,) = story.evaluate(82, finding(), finding(1, cause="data", onset=78))
+    (order,) = story.evaluate(82, anomaly(), anomaly(1, cause="data", onset=78))
     assert order.request.ranks == [1, 0, 3]
     assert story.state == "profiling"
 
@@ -52,7 +52,7 @@ def test_a_request_without_an_answer_expires():
     """No summary in time: the incident notes it and is diagnosed without one."""
     story = found()
     story.now += 1000
-    story.evaluate(63, finding())
+    story.evaluate(63, anomaly())
     assert story.log[-2:] == ["UpdateIncident", "Diagnose"]
     assert story.machine.captures.current is None
     assert any("expired" in line for line in story.incident.profile_evidence)
@@ -113,7 +113,7 @@ def test_groups_and_runs_are_captured():
     assert story.incident.domain == ("dp", "dp0")
     assert (story.machine.captures.current.suspects, story.machine.captures.current.ranks) == ((0, 1), (0, 1, 2, 3))
     story = Story()
-    slower = finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None)
+    slower = anomaly(kind=FLUCTUATION, scope="job", ranks=(), domain=None)
     for step in range(62, 62 + POLICY.run.join_steps):
         story.evaluate(step, slower)
     assert story.log == ["OpenIncident"]
@@ -124,16 +124,16 @@ def test_groups_and_runs_are_captured():
 
 def test_a_capture_of_the_wrong_ranks_explains_nothing():
     """A job that was slower as a whole while its ranks were asked, and has its culprit now: that one is asked next."""
-    slower = finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None)
+    slower = anomaly(kind=FLUCTUATION, scope="job", ranks=(), domain=None)
     story = Story(replace(POLICY, profile=ProfilePolicy(job_ranks=1, peers=0), run=replace(POLICY.run, join_steps=5)))
     for step in range(62, 68):
         story.evaluate(step, slower)
     assert story.machine.captures.current.ranks == (0,)
-    story.evaluate(67, slower, finding(onset=62))
+    story.evaluate(67, slower, anomaly(onset=62))
     story.feed(ev.SummaryEvent, summary=summary(0, story.machine.captures.current.request_id))
     assert (story.state, story.incident.ranks, story.incident.diagnosed) == ("suspect", (2,), False)
     story.now += POLICY.profile.cooldown_seconds
-    story.evaluate(70, slower, finding(onset=62))
+    story.evaluate(70, slower, anomaly(onset=62))
     assert story.machine.captures.current.ranks == (2,)
 
 

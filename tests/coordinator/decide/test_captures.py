@@ -7,12 +7,12 @@ import pytest
 from coordinator.decide import events as ev
 from coordinator.decide.capture import capture_from_json
 from coordinator.decide.state import State
-from coordinator.detect.findings import FLUCTUATION
+from coordinator.detect.anomalies import FLUCTUATION
 from coordinator.detect.hangs.hang import Hang
 from coordinator.settings.run_policy import ProfilePolicy
 from lockstep.contracts.domains import from_degrees
 from lockstep.contracts.messages import CaptureResult
-from tests.coordinator.conftest import finding
+from tests.coordinator.conftest import anomaly
 from tests.coordinator.decide.story import ADVICE, POLICY, Story, found, summary
 
 NODES = {rank: f"n{rank // 2}" for rank in range(4)}
@@ -65,7 +65,7 @@ def test_an_incident_closes_when_its_fault_ends_and_the_next_fault_is_a_new_one(
     assert story.machine.captures.current is None
     story.evaluate(step + 1)
     assert story.state == "healthy"
-    story.evaluate(step + 2, finding(onset=step + 2))
+    story.evaluate(step + 2, anomaly(onset=step + 2))
     assert story.incident.id != first.id
     assert story.log.count("OpenIncident") == 2
 
@@ -76,7 +76,7 @@ def test_a_capture_that_has_begun_amends_its_incident_after_that_has_closed():
     first = story.incident
     request = story.machine.captures.current
     for step in range(63, 77):
-        story.evaluate(step, finding())
+        story.evaluate(step, anomaly())
     for rank in request.ranks:
         story.feed(ev.CaptureResultEvent, answer=answer(rank, request.request_id, "running"))
     given, step = quiet(story, 81)
@@ -101,7 +101,7 @@ def test_a_summary_that_comes_late_amends_an_open_incident():
     """Peers on busy nodes take longer than the wait for them: the verdict without them is replaced, not kept."""
     story = found()
     request = story.machine.captures.current.request_id
-    story.evaluate(76, finding())
+    story.evaluate(76, anomaly())
     story.feed(ev.SummaryEvent, summary=summary(2, request))
     story.now += POLICY.profile.peer_wait_seconds
     first = of(ev.Diagnose, story.feed(ev.TickEvent))[0]
@@ -159,8 +159,8 @@ def test_a_larger_incident_pre_empts_the_cool_down_of_a_smaller_one(seconds, is_
     for rank in (2, 0, 1):
         story.feed(ev.SummaryEvent, summary=summary(rank, request))
     story.diagnosed(story.incident.id)
-    story.evaluate(63, finding())
-    story.evaluate(80, finding(), finding(1, cause="data", onset=78, seconds=seconds, ratio=2.0))
+    story.evaluate(63, anomaly())
+    story.evaluate(80, anomaly(), anomaly(1, cause="data", onset=78, seconds=seconds, ratio=2.0))
     assert story.log.count("RequestCapture") == 1 + is_captured
     if is_captured:
         assert story.machine.captures.current.suspects == (1,)
@@ -178,7 +178,7 @@ def test_the_largest_of_several_incidents_is_captured_first():
     """What costs most is asked for first, whichever opened first."""
     story = Story()
     story.evaluate(60)
-    small, large = finding(1, cause="data", seconds=0.01), finding(2, seconds=0.3)
+    small, large = anomaly(1, cause="data", seconds=0.01), anomaly(2, seconds=0.3)
     story.evaluate(62, small, large)
     assert story.machine.captures.current.suspects == (2,)
 
@@ -187,7 +187,7 @@ def capturing(story):
     """Bring a story to its capture: the ranks have begun, and the profiler takes its time."""
     request = story.machine.captures.current
     for step in range(63, request.first_step):
-        story.evaluate(step, finding(), step_seconds=0.1)
+        story.evaluate(step, anomaly(), step_seconds=0.1)
     for rank in request.ranks:
         story.feed(
             ev.CaptureResultEvent, answer=answer(rank, request.request_id, "running", first_step=request.first_step)
@@ -234,7 +234,7 @@ def test_evidence_is_of_one_time():
     """What was measured when the capture began is held against it, not what is left of the fault when it is read."""
     story = found(seconds=0.075)
     request = capturing(story)
-    story.evaluate(request.first_step + 5, finding(seconds=0.004), step_seconds=0.5)
+    story.evaluate(request.first_step + 5, anomaly(seconds=0.004), step_seconds=0.5)
     orders = []
     for rank in request.ranks:
         orders += of(ev.Diagnose, story.feed(ev.SummaryEvent, summary=summary(rank, request.request_id)))
@@ -247,9 +247,9 @@ def test_a_capture_of_steps_without_the_fault_explains_nothing():
     story = found()
     request = story.machine.captures.current
     for step in range(63, 73):
-        story.evaluate(step, finding())
+        story.evaluate(step, anomaly())
     for step in range(73, request.first_step):
-        story.evaluate(step, replace(finding(), acts=False))
+        story.evaluate(step, replace(anomaly(), acts=False))
     for rank in request.ranks:
         story.feed(ev.CaptureResultEvent, answer=answer(rank, request.request_id, first_step=request.first_step))
     orders = []
@@ -272,12 +272,12 @@ def test_what_lockstep_itself_slows_opens_no_incident():
     )
     request = story.machine.captures.current
     story.feed(ev.CaptureResultEvent, answer=answer(2, request.request_id, "done"))
-    same_node, other_node = finding(3, cause="host", onset=78, ratio=0.3), finding(1, cause="data", onset=78)
-    slower = finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None, onset=78, ratio=0.3)
-    story.evaluate(80, finding(), same_node, other_node, slower)
+    same_node, other_node = anomaly(3, cause="host", onset=78, ratio=0.3), anomaly(1, cause="data", onset=78)
+    slower = anomaly(kind=FLUCTUATION, scope="job", ranks=(), domain=None, onset=78, ratio=0.3)
+    story.evaluate(80, anomaly(), same_node, other_node, slower)
     assert {each.ranks for each in story.machine.tracker.incidents.values()} == {(2,), (1,)}
     story.feed(ev.SummaryEvent, summary=summary(2, request.request_id))
-    story.evaluate(81, finding(), same_node, other_node)
+    story.evaluate(81, anomaly(), same_node, other_node)
     assert {each.ranks for each in story.machine.tracker.incidents.values()} == {(2,), (1,), (3,)}
 
 
@@ -289,7 +289,7 @@ def test_a_rank_that_is_slower_than_a_summary_makes_it_is_found_at_once(ratio, i
     story.feed(ev.AnnounceEvent, topology=topology, ranks=(0, 1, 2, 3), is_finished=False, nodes=NODES)
     request = story.machine.captures.current
     story.feed(ev.CaptureResultEvent, answer=answer(2, request.request_id, "done"))
-    story.evaluate(80, finding(), finding(3, cause="data", onset=78, ratio=ratio))
+    story.evaluate(80, anomaly(), anomaly(3, cause="data", onset=78, ratio=ratio))
     assert any(each.ranks == (3,) for each in story.machine.tracker.incidents.values()) == is_found
 
 
@@ -301,7 +301,7 @@ def test_a_summary_that_never_comes_excuses_nothing_after_the_deadline():
     request = story.machine.captures.current
     story.feed(ev.CaptureResultEvent, answer=answer(2, request.request_id, "done"))
     story.now = request.deadline_s
-    story.evaluate(80, finding(), finding(3, cause="host", onset=78, ratio=0.3))
+    story.evaluate(80, anomaly(), anomaly(3, cause="host", onset=78, ratio=0.3))
     assert len(story.machine.tracker.incidents) == 2
 
 

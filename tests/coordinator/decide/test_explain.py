@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.decide import events as ev
 from coordinator.decide.explain import CHANGES_MAX, Scene, explain_instructions, explanation, history
-from coordinator.detect.findings import CRASH, FLUCTUATION, HANG, SLOW_LINK
+from coordinator.detect.anomalies import CRASH, FLUCTUATION, HANG, SLOW_LINK
 from coordinator.settings.policy import Policy
 from lockstep.contracts.domains import from_degrees
 from tests.coordinator.scenarios import Scenario, generate

@@ -7,17 +7,17 @@ import pytest
 from coordinator.decide.incident_tracker import IncidentTracker
 from coordinator.decide.residual_growth import residual_growth
 from coordinator.decide.saved_run import SavedRun
-from coordinator.detect.findings import FLUCTUATION, SLOW_RANK
+from coordinator.detect.anomalies import FLUCTUATION, SLOW_RANK
 from coordinator.settings.run_policy import RunPolicy
-from tests.coordinator.conftest import evaluated, finding
+from tests.coordinator.conftest import anomaly, evaluated
 
 POLICY = RunPolicy()
-RANK = finding(onset=60, seconds=0.08, lost_seconds=0.08)
+RANK = anomaly(onset=60, seconds=0.08, lost_seconds=0.08)
 
 
 def slower(growth_seconds, *, cause="data", onset=60):
     """Return a run whose step of 1 s is longer by more than its slow rank, and whose middle rank's work grew."""
-    return finding(
+    return anomaly(
         kind=FLUCTUATION,
         cause=cause,
         scope="job",
@@ -42,10 +42,10 @@ class Book:
         self.tracker = IncidentTracker("job", POLICY, memory)
         self.opened = []
 
-    def take(self, steps, *findings):
+    def take(self, steps, *anomalies):
         for step in steps:
             end_s = 1000.0 + 2 * step
-            now = replace(evaluated(step, *findings, reporting=8, step_seconds=2.0), unix_s=end_s)
+            now = replace(evaluated(step, *anomalies, reporting=8, step_seconds=2.0), unix_s=end_s)
             opened, _, _ = self.tracker.take(now, end_s)
             self.opened += [(incident.kind, step) for incident in opened]
 
@@ -92,7 +92,7 @@ def test_a_rank_that_is_a_little_slow_does_not_end_the_incident_of_a_slow_networ
 
 def test_many_slow_ranks_tell_nothing_of_the_others():
     """Where a third is slow, the middle rank may be one of them."""
-    many = [finding(rank, seconds=0.08) for rank in range(3)]
+    many = [anomaly(rank, seconds=0.08) for rank in range(3)]
     assert residual_growth(slower(0.3), many, 9) is not None
     assert residual_growth(slower(0.3), many, 8) is None
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from coordinator.decide.selection import select
-from coordinator.detect.findings import FLUCTUATION
+from coordinator.detect.anomalies import FLUCTUATION
 from coordinator.settings.run_policy import ProfilePolicy
 from lockstep.contracts.domains import from_degrees
-from tests.coordinator.conftest import finding
+from tests.coordinator.conftest import anomaly
 from tests.coordinator.decide.story import Story
 
 POLICY = ProfilePolicy()
@@ -19,7 +19,7 @@ TOPOLOGY = from_degrees({"tp": 2, "dp": 2, "pp": 2}, 8)
 @pytest.fixture
 def incident():
     story = Story()
-    story.evaluate(60, finding(ranks=(1,)))
+    story.evaluate(60, anomaly(ranks=(1,)))
     return story.incident
 
 

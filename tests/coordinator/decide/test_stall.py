@@ -11,7 +11,7 @@ from coordinator.decide.state import RunMachine
 from coordinator.detect.hangs.hang import Hang
 from coordinator.settings.policy import Policy
 from lockstep.contracts.domains import from_degrees
-from tests.coordinator.conftest import evaluated, finding
+from tests.coordinator.conftest import anomaly, evaluated
 
 T = 1_000_000.0
 POLICY = Policy()
@@ -40,10 +40,10 @@ class Story:
         self.told += [(type(i).__name__, self.now - T) for i in given]
         return given
 
-    def evaluate(self, step, *findings, after=1.0, **more):
+    def evaluate(self, step, *anomalies, after=1.0, **more):
         self.now += after
         return self.feed(
-            ev.StepEvaluatedEvent, step_result=evaluated(step, *findings, **({"step_seconds": 1.0} | more))
+            ev.StepEvaluatedEvent, step_result=evaluated(step, *anomalies, **({"step_seconds": 1.0} | more))
         )
 
     def wait(self, seconds):
@@ -268,12 +268,12 @@ def test_a_hang_ends_a_capture_and_keeps_the_other_incidents():
     """The steps that were to be captured do not come; the slow rank's incident stays open during the hang."""
     story = Story()
     story.evaluate(60)
-    story.evaluate(62, finding())
+    story.evaluate(62, anomaly())
     assert story.state == "profiling"
     story.wait(6)
     assert (story.state, story.machine.captures.current) == ("hung", None)
     assert sorted(i.kind for i in story.machine.tracker.incidents.values()) == ["hang", "slow_rank"]
-    story.evaluate(63, finding())
+    story.evaluate(63, anomaly())
     assert [i.kind for i in story.machine.tracker.incidents.values()] == ["slow_rank"]
 
 
@@ -310,7 +310,7 @@ def test_same_events_give_the_same_instructions():
     assert tell() == tell()
 
 
-HELD = finding(2, kind="hang", cause="host", onset=70, seconds=179.0, ratio=179.0)
+HELD = anomaly(2, kind="hang", cause="host", onset=70, seconds=179.0, ratio=179.0)
 
 
 def held(story, *, after=180.0, **more):

@@ -16,7 +16,7 @@ from coordinator.settings.run_policy import ProfilePolicy
 from lockstep.contracts.domains import from_degrees
 from lockstep.contracts.messages import CaptureResult
 from lockstep.contracts.metrics import PROFILE_STATES, RUN_STATES
-from tests.coordinator.conftest import finding
+from tests.coordinator.conftest import anomaly
 from tests.coordinator.decide.story import ADVICE, POLICY, Story, found, summary
 
 
@@ -26,7 +26,7 @@ def test_from_a_slow_rank_to_its_function_and_back():
     states = [story.state]
     story.evaluate(60)
     states.append(story.state)
-    opened, order = story.evaluate(62, finding())
+    opened, order = story.evaluate(62, anomaly())
     request = order.request
     states.append(story.state)
     assert (opened.incident.onset_step, opened.incident.detected_step) == (60, 62)
@@ -39,7 +39,7 @@ def test_from_a_slow_rank_to_its_function_and_back():
             run="job", node="n0", rank=rank, request_id=request.request_id, state="done", cost_ns=2_000_000
         )
         assert story.feed(ev.CaptureResultEvent, answer=answer) == []
-    story.evaluate(80, finding())
+    story.evaluate(80, anomaly())
     assert story.feed(ev.SummaryEvent, summary=summary(2, request.request_id)) == []
     assert story.feed(ev.SummaryEvent, summary=summary(1, request.request_id)) == []
     updated, diagnose = story.feed(ev.SummaryEvent, summary=summary(0, request.request_id))
@@ -49,7 +49,7 @@ def test_from_a_slow_rank_to_its_function_and_back():
     (updated,) = story.diagnosed(opened.incident.id)
     states.append(story.state)
     assert (updated.incident.function, updated.incident.advice) == ("train.py(10): forward", ADVICE)
-    story.evaluate(81, finding())
+    story.evaluate(81, anomaly())
     for step in range(82, 82 + POLICY.run.recover_steps):
         closed = story.evaluate(step)
         states.append(story.state)
@@ -68,11 +68,11 @@ def test_from_a_slow_rank_to_its_function_and_back():
     assert story.machine.captures.budget.counts == {"requested": 3, "done": 3, "refused": 0, "expired": 0}
 
 
-def test_a_finding_opens_one_incident():
-    """An incident stays the same while its finding lasts, and counts what it costs from its onset on."""
+def test_a_anomaly_opens_one_incident():
+    """An incident stays the same while its anomaly lasts, and counts what it costs from its onset on."""
     story = found()
     for step in range(63, 70):
-        story.evaluate(step, finding())
+        story.evaluate(step, anomaly())
     assert story.log.count("OpenIncident") == 1
     assert story.machine.tracker.slow_ranks == [2]
     # 4 ranks, 50 ms a step: 3 steps up to the detection, 7 after it.
@@ -83,21 +83,21 @@ def test_a_finding_opens_one_incident():
 def test_ranks_that_fall_together_share_an_incident_and_others_do_not():
     """A slow node is one incident; another cause, or a later rank, is another."""
     story = found()
-    story.evaluate(63, finding(), finding(3, onset=61), finding(1, cause="data"))
+    story.evaluate(63, anomaly(), anomaly(3, onset=61), anomaly(1, cause="data"))
     incidents = story.machine.tracker.incidents.values()
     assert [(i.ranks, i.cause) for i in incidents] == [((2, 3), "compute"), ((1,), "data")]
-    story.evaluate(100, finding(), finding(3), finding(1, cause="data"), finding(0, onset=98))
+    story.evaluate(100, anomaly(), anomaly(3), anomaly(1, cause="data"), anomaly(0, onset=98))
     assert len(story.machine.tracker.incidents) == 3
 
 
 def test_a_cause_changes_only_when_another_one_holds():
     """One odd step does not rename an incident; several in a row do, until a diagnosis settled it."""
     story = found()
-    story.evaluate(63, finding(cause="host"))
-    story.evaluate(64, finding())
+    story.evaluate(63, anomaly(cause="host"))
+    story.evaluate(64, anomaly())
     assert story.incident.cause == "compute"
     for step in range(65, 65 + POLICY.run.cause_steps):
-        story.evaluate(step, finding(cause="data"))
+        story.evaluate(step, anomaly(cause="data"))
     assert story.incident.cause == "data"
 
 
@@ -105,11 +105,11 @@ def test_a_cause_changes_only_when_another_one_holds():
 def test_only_a_diagnosis_that_says_something_settles_the_cause(function, cause):
     """Without a capture, as in the replay of a log, there is no function: then what holds later is believed."""
     story = Story(replace(POLICY, profile=ProfilePolicy(enabled=False)))
-    story.evaluate(60, finding())
+    story.evaluate(60, anomaly())
     plain = {"operator": "", "evidence": (), "advice": (), "confidence": ""}
     story.feed(ev.DiagnosedEvent, incident_id=story.incident.id, function=function, **plain)
     for step in range(61, 61 + POLICY.run.cause_steps):
-        story.evaluate(step, finding(cause="data"))
+        story.evaluate(step, anomaly(cause="data"))
     assert story.incident.cause == cause
 
 
@@ -117,16 +117,16 @@ def test_only_a_diagnosis_that_says_something_settles_the_cause(function, cause)
 def test_an_incident_keeps_its_cause_unless_another_one_is_known(cause, acts):
     """In the steps before it closes nothing is longer any more; and that no part explains it is no other cause."""
     story = Story(replace(POLICY, profile=ProfilePolicy(enabled=False)))
-    story.evaluate(60, finding())
+    story.evaluate(60, anomaly())
     for step in range(61, 62 + POLICY.run.cause_steps):
-        story.evaluate(step, finding(cause=cause, acts=acts))
+        story.evaluate(step, anomaly(cause=cause, acts=acts))
     assert story.incident.cause == "compute"
 
 
 def test_disturbed_steps_and_steps_before_noise_is_known_change_nothing():
-    """A finding of a step that is not evaluated opens nothing, and quiet ones close nothing."""
+    """An anomaly of a step that is not evaluated opens nothing, and quiet ones close nothing."""
     story = Story()
-    story.evaluate(10, finding(), warm=False)
+    story.evaluate(10, anomaly(), warm=False)
     assert (story.state, story.log) == ("warming", [])
     story = found()
     for step in range(63, 90):
@@ -141,7 +141,7 @@ def test_a_relapse_goes_on_with_the_same_incident():
     for step in range(63, 67):
         story.evaluate(step)
     assert story.state == "recovering"
-    story.evaluate(67, finding())
+    story.evaluate(67, anomaly())
     assert story.state == "diagnosed"
     assert story.log.count("OpenIncident") == 1
 
@@ -153,7 +153,7 @@ def test_silence_is_lost_and_steps_bring_it_back():
     story.feed(ev.TickEvent)
     assert story.state == "lost"
     assert story.machine.captures.current is None
-    story.evaluate(63, finding())
+    story.evaluate(63, anomaly())
     assert story.state in ("suspect", "profiling")
     story.now += POLICY.run.lost_seconds
     story.feed(ev.TickEvent)
@@ -191,7 +191,7 @@ def test_a_restart_keeps_incidents_until_the_new_attempt_was_evaluated():
         assert story.state == "warming"
         story.evaluate(5, warm=False)
         for step in range(21, 40):
-            story.evaluate(step, *([finding(onset=20)] if again else []))
+            story.evaluate(step, *([anomaly(onset=20)] if again else []))
         assert story.log.count("OpenIncident") == 1
         assert len(story.machine.tracker.incidents) == int(again)
 
@@ -202,7 +202,7 @@ def test_the_end_of_a_run_closes_its_incidents():
     finished = {"topology": from_degrees({"dp": 4}, 4), "ranks": (0, 1, 2, 3), "is_finished": True}
     assert [type(i).__name__ for i in story.feed(ev.AnnounceEvent, **finished)] == ["WithdrawCapture", "CloseIncident"]
     assert story.state == "finished"
-    assert story.evaluate(63, finding()) == []
+    assert story.evaluate(63, anomaly()) == []
     story.now += POLICY.run.keep_seconds
     assert [type(i).__name__ for i in story.feed(ev.TickEvent)] == ["ForgetRun"]
 
@@ -214,7 +214,7 @@ def test_a_restart_of_the_coordinator_repeats_nothing():
     story = Story(memory=SavedRun(**{name: getattr(memory, name) for name in memory.__dataclass_fields__}))
     story.evaluate(70)
     assert story.state == "recovering"
-    story.evaluate(71, finding())
+    story.evaluate(71, anomaly())
     assert "OpenIncident" not in story.log
     assert story.incident.id == before.incident.id
     assert story.machine.tracker.incidents_total == 1
@@ -255,7 +255,7 @@ def test_same_events_give_the_same_instructions():
 
     def play():
         story = found()
-        given = [story.evaluate(step, finding(), finding(1, cause="data")) for step in range(63, 80)]
+        given = [story.evaluate(step, anomaly(), anomaly(1, cause="data")) for step in range(63, 80)]
         return given, story.machine.memory()
 
     assert play() == play()

@@ -4,7 +4,7 @@ from coordinator.decide import events as ev
 from coordinator.detect.hangs.hang import Hang
 from coordinator.settings.policy import Policy
 from coordinator.settings.thresholds import apply
-from tests.coordinator.conftest import finding
+from tests.coordinator.conftest import anomaly
 from tests.coordinator.decide.story import Story
 
 
@@ -23,7 +23,7 @@ def warm():
 def test_a_change_by_itself_orders_nothing():
     """State, incidents and captures are what they were."""
     story = warm()
-    story.evaluate(3, finding(onset=1))
+    story.evaluate(3, anomaly(onset=1))
     before = story.state, story.machine.captures.current, story.incident
     assert changed(story, run__recover_steps=3) == []
     assert (story.state, story.machine.captures.current, story.incident) == before
@@ -33,7 +33,7 @@ def test_an_open_incident_closes_by_the_steps_in_force():
     """Three quiet steps are enough once three are asked for."""
     story = warm()
     changed(story, profile__enabled=False)
-    story.evaluate(3, finding(onset=1))
+    story.evaluate(3, anomaly(onset=1))
     story.diagnosed(story.incident.id)
     changed(story, profile__enabled=False, run__recover_steps=3)
     story.log.clear()
@@ -46,7 +46,7 @@ def test_a_switch_forbids_captures_from_the_next_incident_on():
     """The one under way is left to end; the next incident is diagnosed without one, and states why."""
     story = warm()
     changed(story, profile__enabled=False)
-    given = story.evaluate(3, finding(onset=1))
+    given = story.evaluate(3, anomaly(onset=1))
     assert [type(each).__name__ for each in given] == ["OpenIncident", "UpdateIncident", "Diagnose"]
     assert story.incident.profile_evidence == ("not profiled: profiling is switched off",)
 
@@ -54,10 +54,10 @@ def test_a_switch_forbids_captures_from_the_next_incident_on():
 def test_an_explanation_is_kept_with_its_incident():
     """It is reported on, and stays through later changes of the incident."""
     story = warm()
-    story.evaluate(3, finding(onset=1))
+    story.evaluate(3, anomaly(onset=1))
     (told,) = story.feed(ev.ExplainedEvent, incident_id=story.incident.id, explanation={"rule": "x"})
     assert told.incident.explanation == {"rule": "x"}
-    story.evaluate(4, finding(onset=1, ratio=0.9))
+    story.evaluate(4, anomaly(onset=1, ratio=0.9))
     assert (story.incident.slowdown_ratio, story.incident.explanation) == (0.9, {"rule": "x"})
 
 

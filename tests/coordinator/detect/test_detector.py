@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from coordinator.detect.anomalies import SLOW_RANK
 from coordinator.detect.detector import Detector
-from coordinator.detect.findings import SLOW_RANK
 from coordinator.detect.ranks.slow_rank import SlowRankTest
 from coordinator.settings.policy import Policy
 from tests.coordinator.scenarios import Scenario, generate
@@ -23,12 +23,12 @@ def evaluate_all(scenario, *, change=None):
     return [detector.evaluate(row) for row in recording.rows()]
 
 
-def first_finding(step_results, kind="slow_rank"):
-    return next((j.step, f) for j in step_results for f in j.findings if f.kind == kind)
+def first_anomaly(step_results, kind="slow_rank"):
+    return next((j.step, f) for j in step_results for f in j.anomalies if f.kind == kind)
 
 
 def named(step_results, kind="slow_rank"):
-    return {rank for j in step_results for f in j.findings if f.kind == kind for rank in f.ranks}
+    return {rank for j in step_results for f in j.anomalies if f.kind == kind for rank in f.ranks}
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward", "optimizer"])
@@ -36,15 +36,15 @@ def named(step_results, kind="slow_rank"):
 def test_the_third_slow_step_names_the_phase_and_whether_the_thread_slept(phase, asleep, cause):
     """A rank that computes more is distinguished from one that sleeps, in words and numbers, in every phase of compute."""
     scenario = Scenario(degrees="tp=2,dp=4").with_fault(phase, 3, seconds=0.06, begin=60, asleep=asleep)
-    step, finding = first_finding(evaluate_all(scenario))
-    assert (step, finding.ranks, finding.cause, finding.confidence) == (62, (3,), cause, "high")
-    numbers = finding.numbers
+    step, anomaly = first_anomaly(evaluate_all(scenario))
+    assert (step, anomaly.ranks, anomaly.cause, anomaly.confidence) == (62, (3,), cause, "high")
+    numbers = anomaly.numbers
     assert numbers[f"{phase}_seconds"] - numbers[f"peers_{phase}_seconds"] == pytest.approx(0.06, rel=0.25)
     off_cpu = numbers["off_cpu_seconds"] - numbers["peers_off_cpu_seconds"]
     assert off_cpu == pytest.approx(0.06 * asleep, abs=0.005)
-    assert any(line.startswith("compute: ") and line.endswith(f"the excess in {phase}") for line in finding.evidence)
-    assert any(line.startswith(f"{phase}: ") for line in finding.evidence)
-    assert any("was off the CPU for" in line for line in finding.evidence) == asleep
+    assert any(line.startswith("compute: ") and line.endswith(f"the excess in {phase}") for line in anomaly.evidence)
+    assert any(line.startswith(f"{phase}: ") for line in anomaly.evidence)
+    assert any("was off the CPU for" in line for line in anomaly.evidence) == asleep
 
 
 def test_an_uneven_batch_lengthens_forward_and_backward_alike():
@@ -68,9 +68,9 @@ def test_an_uneven_batch_lengthens_forward_and_backward_alike():
                 )
             )
         )
-    _, finding = first_finding(step_results)
-    assert (finding.ranks, finding.cause) == ((3,), "off_cpu")
-    numbers = finding.numbers
+    _, anomaly = first_anomaly(step_results)
+    assert (anomaly.ranks, anomaly.cause) == ((3,), "off_cpu")
+    numbers = anomaly.numbers
     for phase, more in (("forward", 0.0), ("backward", 0.0), ("optimizer", 0.06)):
         assert numbers[f"{phase}_seconds"] - numbers[f"peers_{phase}_seconds"] == pytest.approx(more, abs=0.015)
 
@@ -79,12 +79,12 @@ def test_an_uneven_batch_lengthens_forward_and_backward_alike():
 def test_the_third_slow_step_names_rank_cause_and_onset(part):
     """A fault of any part is reported at its third step, with rank, cause, onset, domain and the numbers behind it."""
     step_results = evaluate_all(Scenario(degrees="dp=8").with_fault(part, 3, seconds=0.06, begin=60))
-    step, finding = first_finding(step_results)
-    assert (step, finding.ranks, finding.cause, finding.onset_step) == (62, (3,), part, 60)
-    assert finding.domain == ("dp", "dp0")
-    assert finding.excess_seconds == pytest.approx(0.06, rel=0.15)
-    assert f"peers_{part}_seconds" in finding.numbers
-    assert any("rank 3 works" in line for line in finding.evidence)
+    step, anomaly = first_anomaly(step_results)
+    assert (step, anomaly.ranks, anomaly.cause, anomaly.onset_step) == (62, (3,), part, 60)
+    assert anomaly.domain == ("dp", "dp0")
+    assert anomaly.excess_seconds == pytest.approx(0.06, rel=0.15)
+    assert f"peers_{part}_seconds" in anomaly.numbers
+    assert any("rank 3 works" in line for line in anomaly.evidence)
     assert named(step_results) == {3}
 
 
@@ -92,7 +92,7 @@ def test_two_slow_ranks_with_their_own_causes():
     """Each is named with its own cause."""
     scenario = Scenario(degrees="dp=8").with_fault("compute", 1, seconds=0.06, begin=60)
     step_results = evaluate_all(scenario.with_fault("data", 6, seconds=0.08, begin=60))
-    assert {(f.ranks, f.cause) for f in step_results[-1].findings if f.kind == "slow_rank"} == {
+    assert {(f.ranks, f.cause) for f in step_results[-1].anomalies if f.kind == "slow_rank"} == {
         ((1,), "compute"),
         ((6,), "data"),
     }
@@ -107,8 +107,8 @@ def test_half_of_a_domain_and_a_domain_of_two(degrees, slow):
 
 def test_a_rank_slow_from_the_first_step_is_found_in_the_first_steps():
     """No healthy past is needed where there are peers."""
-    step, finding = first_finding(evaluate_all(Scenario(degrees="dp=8").with_fault("compute", 5, seconds=0.04)))
-    assert finding.ranks == (5,)
+    step, anomaly = first_anomaly(evaluate_all(Scenario(degrees="dp=8").with_fault("compute", 5, seconds=0.04)))
+    assert anomaly.ranks == (5,)
     assert step <= 6
 
 
@@ -127,7 +127,7 @@ def test_a_rank_slow_from_the_first_step_is_found_in_the_first_steps():
 def test_what_is_no_fault_is_not_told(scenario):
     """Noise, legitimate imbalance, checkpoints and captures raise nothing."""
     step_results = evaluate_all(scenario)
-    assert [f for j in step_results for f in j.findings] == []
+    assert [f for j in step_results for f in j.anomalies] == []
     assert not any(j.fluctuating for j in step_results)
 
 
@@ -149,20 +149,20 @@ def test_a_rank_that_flags_every_step_does_not_stop_the_others():
     assert named(step_results) == {3}
 
 
-def test_a_slow_tensor_group_is_a_group_finding():
+def test_a_slow_tensor_group_is_a_group_anomaly():
     """No one's own work grew: the cause is communication and the scope the group."""
     step_results = evaluate_all(Scenario(degrees="tp=2,dp=4").with_fault("tp", 2, 3, seconds=0.03, begin=60))
-    _, finding = first_finding(step_results, "slow_link")
-    assert (finding.ranks, finding.cause, finding.scope, finding.domain[0]) == ((2, 3), "link", "group", "tp")
+    _, anomaly = first_anomaly(step_results, "slow_link")
+    assert (anomaly.ranks, anomaly.cause, anomaly.scope, anomaly.domain[0]) == ((2, 3), "link", "group", "tp")
     assert named(step_results) == set()
 
 
 def test_a_fault_on_every_rank_is_the_runs():
     """When all ranks wait for data, the run is slower than its history and data is why."""
     step_results = evaluate_all(Scenario(degrees="dp=8").with_fault("data", *range(8), seconds=0.05, begin=60))
-    step, finding = first_finding(step_results, "fluctuation")
+    step, anomaly = first_anomaly(step_results, "fluctuation")
     assert 62 <= step <= 64
-    assert (finding.cause, finding.scope, finding.ranks) == ("data", "job", ())
+    assert (anomaly.cause, anomaly.scope, anomaly.ranks) == ("data", "job", ())
     assert named(step_results) == set()
 
 
@@ -173,10 +173,10 @@ def test_one_strange_step_does_not_change_what_is_lost():
     for step, row in enumerate(recording.rows()):
         if step == 70:
             row.self_seconds[:3] += 1.0
-        found[step] = detector.evaluate(row).findings
+        found[step] = detector.evaluate(row).anomalies
     for step in (69, 70, 71):
-        (finding,) = (each for each in found[step] if each.kind == SLOW_RANK)
-        assert finding.excess_seconds == pytest.approx(0.2, rel=0.1)
+        (anomaly,) = (each for each in found[step] if each.kind == SLOW_RANK)
+        assert anomaly.excess_seconds == pytest.approx(0.2, rel=0.1)
 
 
 @pytest.mark.parametrize(("degrees", "seeds"), [("pp=8", (0, 1, 2))])
@@ -186,8 +186,8 @@ def test_a_slower_run_waits_for_a_rank_that_explains_it_and_is_about_to_alarm(de
         step_results = evaluate_all(
             Scenario(degrees=degrees, seed=seed).with_fault("compute", 3, seconds=0.03, begin=60)
         )
-        step, _ = first_finding(step_results)
-        before = [f for j in step_results for f in j.findings if j.step < step]
+        step, _ = first_anomaly(step_results)
+        before = [f for j in step_results for f in j.anomalies if j.step < step]
         assert [f.kind for f in before if f.is_sure] == []
         assert before[0].kind == "fluctuation"
 
@@ -197,7 +197,9 @@ def test_a_slower_run_waits_two_steps_at_most(monkeypatch):
     scenario = Scenario(degrees="dp=8").with_fault("compute", *range(8), seconds=0.05, begin=60)
 
     def sure_step():
-        return next(j.step for j in evaluate_all(scenario) for f in j.findings if f.kind == "fluctuation" and f.is_sure)
+        return next(
+            j.step for j in evaluate_all(scenario) for f in j.anomalies if f.kind == "fluctuation" and f.is_sure
+        )
 
     without = sure_step()
     monkeypatch.setattr(SlowRankTest, "suspected_seconds", lambda _: 1.0)
@@ -213,4 +215,4 @@ def test_blind_ranks_are_counted():
         row.self_seconds[:] = np.nan
         step_result = detector.evaluate(row)
     assert step_result.ranks_blind == 4
-    assert step_result.findings == ()
+    assert step_result.anomalies == ()

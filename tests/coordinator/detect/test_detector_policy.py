@@ -21,7 +21,7 @@ def found_after(scenario, before, after):
     for row in recording.rows():
         if row.step == CHANGE:
             detector.adopt(apply(Policy(), after))
-        kinds[row.step >= CHANGE].extend(finding.kind for finding in detector.evaluate(row).findings)
+        kinds[row.step >= CHANGE].extend(anomaly.kind for anomaly in detector.evaluate(row).anomalies)
     return tuple(set(kind) for kind in kinds)
 
 

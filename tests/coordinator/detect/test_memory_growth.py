@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from coordinator.detect.findings import RunFinding
+from coordinator.detect.anomalies import Anomaly
 from coordinator.detect.memory_growth import MemoryGrowthTest
 from coordinator.settings.run_policy import MemoryPolicy
 from lockstep.contracts.memory_report import DEVICE, HOST, WORKERS
@@ -16,17 +16,17 @@ POLICY = MemoryPolicy()
 STEP_S = 0.1
 
 
-def found(ranks: ReportedRanks, steps: int, *, nodes: dict[int, str] | None = None) -> tuple[int, RunFinding] | None:
-    """Return the first report, every 10 steps, with a finding."""
+def found(ranks: ReportedRanks, steps: int, *, nodes: dict[int, str] | None = None) -> tuple[int, Anomaly] | None:
+    """Return the first report, every 10 steps, with an anomaly."""
     test = MemoryGrowthTest()
     for _ in range(steps // 10):
         ranks.advance(10)
         test.take(ranks.reports())
         if test.is_due:
-            findings = test.find(nodes or {}, STEP_S, POLICY)
-            if findings:
-                assert len(findings) == 1
-                return ranks.step, findings[0]
+            anomalies = test.find(nodes or {}, STEP_S, POLICY)
+            if anomalies:
+                assert len(anomalies) == 1
+                return ranks.step, anomalies[0]
     return None
 
 
@@ -37,12 +37,12 @@ def test_a_leak_of_five_mebibytes_a_step_on_one_of_four_is_named_within_200_step
     """Rank, part, slope and forecast."""
     reported = found(ReportedRanks({0: flat, 1: flat, 2: leak, 3: flat}, part=part, limit_bytes=8 * GIB), 400)
     assert reported is not None
-    step, finding = reported
+    step, anomaly = reported
     assert step <= 300  # the leak begins at step 100
-    assert (finding.kind, finding.cause, finding.scope, finding.ranks) == ("memory_growth", cause, "rank", (2,))
-    assert finding.numbers["bytes_per_step"] == pytest.approx(5 * MIB)
-    assert 50 <= finding.onset_step <= 150
-    assert finding.numbers["remaining_seconds"] == pytest.approx(finding.numbers["remaining_steps"] * STEP_S)
+    assert (anomaly.kind, anomaly.cause, anomaly.scope, anomaly.ranks) == ("memory_growth", cause, "rank", (2,))
+    assert anomaly.numbers["bytes_per_step"] == pytest.approx(5 * MIB)
+    assert 50 <= anomaly.onset_step <= 150
+    assert anomaly.numbers["remaining_seconds"] == pytest.approx(anomaly.numbers["remaining_steps"] * STEP_S)
 
 
 def test_ranks_of_a_node_share_its_limit():

@@ -46,7 +46,7 @@ def named(scenario, seen=as_measured):
     recording = generate(scenario)
     detector = Detector(np.arange(recording.topology.world_size), recording.topology, Policy())
     step_results = [detector.evaluate(seen(row)) for row in recording.rows()]
-    return {rank for each in step_results for f in each.findings if f.kind == "slow_rank" for rank in f.ranks}
+    return {rank for each in step_results for f in each.anomalies if f.kind == "slow_rank" for rank in f.ranks}
 
 
 def test_own_work_names_the_culprit_alone():

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.detect.findings import FLUCTUATION, SLOW_LINK
+from coordinator.detect.anomalies import FLUCTUATION, SLOW_LINK
 from coordinator.detect.scope import in_scope, is_watched
 from coordinator.settings.policy import Policy
 from coordinator.settings.thresholds import apply
-from tests.coordinator.conftest import evaluated, finding
+from tests.coordinator.conftest import anomaly, evaluated
 
-RANK = finding(2)
-LINK = finding(kind=SLOW_LINK, scope="group", domain=("tp", "tp0"), cause="link")
-NODE = finding(kind=SLOW_LINK, scope="node", domain=None, cause="link")
-RUN = finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None)
+RANK = anomaly(2)
+LINK = anomaly(kind=SLOW_LINK, scope="group", domain=("tp", "tp0"), cause="link")
+NODE = anomaly(kind=SLOW_LINK, scope="node", domain=None, cause="link")
+RUN = anomaly(kind=FLUCTUATION, scope="job", ranks=(), domain=None)
 EVALUATED = replace(evaluated(60, RANK, LINK, NODE, RUN), fluctuating=True)
 
 
@@ -32,9 +32,9 @@ EVALUATED = replace(evaluated(60, RANK, LINK, NODE, RUN), fluctuating=True)
 def test_only_what_is_switched_on_and_in_scope_is_told(values, told):
     """The rest of the step_result stays; a slow run is no metric either where its detector is off."""
     left = in_scope(EVALUATED, apply(Policy(), values), "job")
-    assert left.findings == told
+    assert left.anomalies == told
     assert left.fluctuating == (RUN in told)
-    assert replace(left, findings=EVALUATED.findings, fluctuating=True) == EVALUATED
+    assert replace(left, anomalies=EVALUATED.anomalies, fluctuating=True) == EVALUATED
 
 
 def test_patterns_are_the_shells():

@@ -64,18 +64,18 @@ def test_a_planted_cause_is_named_for_the_suspect_alone(read, number, place):
     machine, fault = read[0][number, place], FAULTS[number]
     assert machine.is_complete, machine.note
     if place != SUSPECT:
-        assert machine.findings == ()
+        assert machine.deviations == ()
         assert "no evidence" in machine.note
         return
-    assert {finding.cause for finding in machine.findings} == {fault.cause}, machine
-    for finding in machine.findings:
-        assert finding.ranks == (0,)
-        assert finding.advice == CATALOGUE.causes[fault.cause].advice
-        assert finding.suspects_before is not None
-        assert finding.peers_before is not None
-        assert finding.suspects_after != finding.suspects_before
-        assert f"s{number}-suspect-n0" in finding.text
-        assert finding.link.startswith("https://prometheus.lan/graph?g0.expr=")
+    assert {deviation.cause for deviation in machine.deviations} == {fault.cause}, machine
+    for deviation in machine.deviations:
+        assert deviation.ranks == (0,)
+        assert deviation.advice == CATALOGUE.causes[fault.cause].advice
+        assert deviation.suspects_before is not None
+        assert deviation.peers_before is not None
+        assert deviation.suspects_after != deviation.suspects_before
+        assert f"s{number}-suspect-n0" in deviation.text
+        assert deviation.link.startswith("https://prometheus.lan/graph?g0.expr=")
 
 
 def test_every_cause_and_every_query_was_planted():

@@ -41,7 +41,7 @@ def found(*values):
 STEADY = [(1980.0, 1980.0)] * 5
 
 
-def test_a_finding_has_figures_ranks_advice_and_graph():
+def test_a_deviation_has_figures_ranks_advice_and_graph():
     """All that an operator reads of it."""
     (one,) = found(read((1980.0, 1410.0), STEADY))
     assert (one.cause, one.ranks, one.advice, one.link) == ("clock", (0,), "look at it", "https://graph")

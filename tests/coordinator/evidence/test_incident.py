@@ -17,7 +17,7 @@ from lockstep.contracts.messages import NodeAlive
 from lockstep.contracts.neighbour_series import NEIGHBOURS_PATH
 from lockstep.serving.local_broker import LocalBroker
 from tests.coordinator.conftest import announce, running, until
-from tests.coordinator.evidence.findings import EVIDENCE, FINDING
+from tests.coordinator.evidence.deviations import DEVIATION, EVIDENCE
 from tests.coordinator.evidence.test_prometheus import VECTOR, answering
 from tests.coordinator.scenarios import Scenario, generate
 from tests.coordinator.test_store import incident
@@ -61,9 +61,9 @@ async def test_an_incident_has_what_its_machine_shows():
                         texts[path.partition("?")[0]] = await response.text()
                         assert response.status == 200
     (incident,) = incidents.values()
-    (finding,) = incident.machine.findings
-    assert (finding.cause, finding.ranks) == ("lower_clock", (2,))
-    assert "rank 2 on host-n0: 1,980 MHz before the onset, 1,410 MHz since; 3 peers: 1,980 MHz" in finding.text
+    (deviation,) = incident.machine.deviations
+    assert (deviation.cause, deviation.ranks) == ("lower_clock", (2,))
+    assert "rank 2 on host-n0: 1,980 MHz before the onset, 1,410 MHz since; 3 peers: 1,980 MHz" in deviation.text
     labels = f'incident="{incident.id}",machine_cause="lower_clock",run="job"'
     assert f"lockstep_incident_evidence_info{{{labels}}} 1.0" in texts["/metrics"]
     assert 'lockstep_coordinator_evidence_queries_total{outcome="answered"} 2.0' in texts["/metrics"]
@@ -105,10 +105,10 @@ async def test_an_incident_has_what_its_machine_shows_without_a_prometheus():
         coordinator.on_tick(time.time())
         await until(lambda: next(iter(incidents.values())).machine is not None, seconds=60.0)
     (incident,) = incidents.values()
-    assert incident.machine.findings, incident.machine.note
-    (finding,) = incident.machine.findings
-    assert (finding.cause, finding.ranks, finding.link) == ("lower_clock", (2,), "")
-    assert "rank 2 on host-n0: 1,980 MHz before the onset, 1,410 MHz since; 3 peers: 1,980 MHz" in finding.text
+    assert incident.machine.deviations, incident.machine.note
+    (deviation,) = incident.machine.deviations
+    assert (deviation.cause, deviation.ranks, deviation.link) == ("lower_clock", (2,), "")
+    assert "rank 2 on host-n0: 1,980 MHz before the onset, 1,410 MHz since; 3 peers: 1,980 MHz" in deviation.text
 
 
 async def test_without_an_address_nothing_is_asked():
@@ -141,11 +141,11 @@ def test_an_incident_of_an_older_version_has_none():
 def test_texts_of_series_are_escaped_and_a_link_is_one():
     """Labels of other exporters stand in them, and an address is longer than a text may be."""
     address = f"https://prometheus.lan/graph?g0.expr={'x' * 1500}&g0.tab=0"
-    finding = replace(FINDING, link=address)
-    html = render_machine_evidence(replace(incident(), machine=replace(EVIDENCE, findings=(finding,))))
+    deviation = replace(DEVIATION, link=address)
+    html = render_machine_evidence(replace(incident(), machine=replace(EVIDENCE, deviations=(deviation,))))
     assert "<b>slow</b>" not in html
     assert "&lt;b&gt;slow&lt;/b&gt;" in html
     assert f'href="{address.replace("&", "&amp;")}"' in html
-    script = replace(EVIDENCE, findings=(replace(FINDING, link="javascript:alert(1)"),))
+    script = replace(EVIDENCE, deviations=(replace(DEVIATION, link="javascript:alert(1)"),))
     assert "javascript" not in render_machine_evidence(replace(incident(), machine=script))
     assert render_machine_evidence(incident()) == ""

@@ -87,10 +87,10 @@ async def read(site: Site):
 async def test_a_planted_cause_is_named_for_the_suspect_alone(fault):
     """Each cause by each series, over the catalogue of a Prometheus."""
     machine = await read(Site(0, fault, SUSPECT))
-    assert {finding.cause for finding in machine.findings} == {fault.cause}, machine
-    for finding in machine.findings:
-        assert finding.ranks == (0,)
-        assert finding.suspects_before != finding.suspects_after
+    assert {deviation.cause for deviation in machine.deviations} == {fault.cause}, machine
+    for deviation in machine.deviations:
+        assert deviation.ranks == (0,)
+        assert deviation.suspects_before != deviation.suspects_after
 
 
 @pytest.mark.parametrize("place", [PEERS, ALL])
@@ -98,7 +98,7 @@ async def test_a_planted_cause_is_named_for_the_suspect_alone(fault):
 async def test_what_peers_or_all_show_is_no_evidence(fault, place):
     """Peers are the control, as with a Prometheus."""
     machine = await read(Site(0, fault, place))
-    assert machine.findings == ()
+    assert machine.deviations == ()
     assert "no evidence" in machine.note
 
 

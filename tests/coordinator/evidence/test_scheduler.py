@@ -153,9 +153,9 @@ def test_two_readings_at_a_time():
     assert [watch.tick() for _ in range(4)] == [READINGS_MAX, READINGS_MAX, 1, 0]
 
 
-def test_a_failed_reading_takes_no_findings_away():
+def test_a_failed_reading_takes_no_deviations_away():
     """Prometheus was down when the incident was diagnosed."""
-    found = MachineEvidence(read_unix_ns=1, note="", is_complete=True, findings=("a finding",))
+    found = MachineEvidence(read_unix_ns=1, note="", is_complete=True, deviations=("a deviation",))
     failed = MachineEvidence(read_unix_ns=2, note="1 (timeout)", is_complete=False)
     later = MachineEvidence(read_unix_ns=3, note="nothing", is_complete=True)
     watch = Watch(found, failed, later)

@@ -18,7 +18,7 @@ from lockstep.contracts.domains import from_degrees, pack_ranks
 from lockstep.contracts.errors import ConfigError, MalformedError
 from lockstep.contracts.messages import GroupInfo
 from lockstep.simulator.calibration.measured import STEPS_MIN
-from tests.coordinator.conftest import START_UNIX_S, announce, evaluated, finding
+from tests.coordinator.conftest import START_UNIX_S, announce, anomaly, evaluated
 from tests.coordinator.detect.ranks.test_slow_rank import DATA, recorded
 from tests.coordinator.scenarios import Scenario, generate
 from tests.coordinator.test_runs import NOW, runs, two_nodes
@@ -195,11 +195,11 @@ def test_steps_that_are_not_healthy_teach_nothing(more):
     assert see(Expectation(TEXT), **more) == []
 
 
-def test_steps_with_a_finding_teach_nothing():
+def test_steps_with_a_anomaly_teach_nothing():
     """A fault that lasts is never what is expected."""
     expectation = Expectation(TEXT)
     for row in ROWS:
-        assert expectation.see(row, evaluated(row.step, finding()), TOPOLOGY, "step") == []
+        assert expectation.see(row, evaluated(row.step, anomaly()), TOPOLOGY, "step") == []
 
 
 def test_a_window_that_drifts_waits_for_a_better_one():
@@ -262,7 +262,7 @@ def test_a_window_that_was_kept_is_fitted_at_the_first_step():
     (order,) = see(Expectation(TEXT))
     kept = KeptWindow(digest=TEXT.digest, window=order.window)
     again = Expectation(TEXT, kept)
-    (due,) = again.see(ROWS[0], evaluated(0, finding()), TOPOLOGY, "")
+    (due,) = again.see(ROWS[0], evaluated(0, anomaly()), TOPOLOGY, "")
     assert due.window is order.window
     other = Expectation(replace(TEXT, text=SPEC + "# other\n"), kept)
     assert see(other, last=10) == []

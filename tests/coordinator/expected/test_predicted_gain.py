@@ -155,11 +155,11 @@ def test_another_cause_takes_the_gain_of_the_first_with_it():
     book = watch.run.machine.tracker
     (found,) = book.incidents.values()
     step_result = watch.run.machine.step_result
-    other = [replace(each, cause="host") for each in step_result.findings]
+    other = [replace(each, cause="host") for each in step_result.anomalies]
     for step in range(book.policy.cause_steps):
         assert book.incidents[found.id].prediction is not None
         book.take(
-            replace(step_result, step=step_result.step + 1 + step, findings=tuple(other)), found.opened_unix_ns, set()
+            replace(step_result, step=step_result.step + 1 + step, anomalies=tuple(other)), found.opened_unix_ns, set()
         )
     after = book.incidents[found.id]
     assert (after.cause, after.prediction) == ("host", None)

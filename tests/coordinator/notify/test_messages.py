@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.decide.incidents import CLOSED, to_brief_json
-from coordinator.detect.findings import CRASH, HANG, SLOW_LINK
+from coordinator.detect.anomalies import CRASH, HANG, SLOW_LINK
 from coordinator.notify.cloud_event import cloud_event, parse_signing_key, signature_headers
 from coordinator.notify.notification import (
     ENDED,

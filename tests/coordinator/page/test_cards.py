@@ -11,7 +11,7 @@ import pytest
 
 from alerts.rules import RUNBOOKS as RUNBOOK_FOLDER
 from coordinator.decide.incidents import Prediction
-from coordinator.detect.findings import KINDS
+from coordinator.detect.anomalies import KINDS
 from coordinator.page import assets, render_page
 from coordinator.page.cards import RUNBOOKS, card
 from coordinator.page.incident_list import render_incidents

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from coordinator.detect.findings import FLUCTUATION, SLOW_RANK
+from coordinator.detect.anomalies import FLUCTUATION, SLOW_RANK
 from coordinator.page.incident_report import render_report
 from coordinator.page.node_commands import NODES_MAX, node_commands
 from coordinator.settings.config import CoordinatorConfig

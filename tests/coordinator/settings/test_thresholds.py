@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from coordinator.detect.findings import KINDS
+from coordinator.detect.anomalies import KINDS
 from coordinator.settings.policy import Policy
 from coordinator.settings.run_policy import DetectorPolicy
 from coordinator.settings.thresholds import apply, catalogue, check_order, check_values, value_of
@@ -55,7 +55,7 @@ def test_the_budget_reaches_all_sections_that_hold_limits():
     assert steps == {10_000.0}
 
 
-def test_there_is_a_switch_for_every_kind_of_finding():
+def test_there_is_a_switch_for_every_kind_of_anomaly():
     """A kind without one could not be silenced."""
     assert set(KINDS) <= {item.name for item in fields(DetectorPolicy)}
 

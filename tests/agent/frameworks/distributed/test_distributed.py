@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from coordinator.detect.findings import SLOW_RANK
+from coordinator.detect.anomalies import SLOW_RANK
 from lockstep.contracts.ring import STATE_FINISHED, STATE_RUNNING
 from tests.agent.frameworks.distributed.detection import incidents
 from tests.agent.frameworks.distributed.evidence import observe

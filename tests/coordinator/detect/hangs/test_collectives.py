@@ -30,7 +30,7 @@ def of_rank(rank, *collectives):
 def test_a_rank_that_has_not_entered_is_named_with_the_collective():
     """By its group's last sequence number."""
     found = compare_issued([of_rank(0, issued(7), issued(8)), of_rank(1, issued(6), issued(7)), of_rank(2, issued(8))])
-    assert found.odd_ranks == ()
+    assert found.mismatched_ranks == ()
     assert found.evidence == (
         "rank 1 has not entered collective 8 of group mesh_dp; others are in collective 8, all_reduce of Float [100]",
     )
@@ -52,7 +52,7 @@ def test_ranks_that_are_all_in_the_same_collective_show_nothing():
 def test_the_rank_that_issued_another_collective_is_named(other, text):
     """Operation, size or number format at the same sequence number."""
     found = compare_issued([of_rank(0, issued(8)), of_rank(1, issued(8)), of_rank(2, other)])
-    assert found.odd_ranks == (2,)
+    assert found.mismatched_ranks == (2,)
     assert found.evidence == (
         f"collective 8 of group mesh_dp does not match: all_reduce of Float [100] on ranks 0-1, {text}",
     )
@@ -61,7 +61,7 @@ def test_the_rank_that_issued_another_collective_is_named(other, text):
 def test_sizes_that_may_differ_do_not():
     """All-to-all and gathers of uneven parts; groups of one name are compared with themselves."""
     uneven = [of_rank(rank, issued(8, operation="all_to_all", tensors=f"Float [{rank}]")) for rank in range(3)]
-    assert compare_issued(uneven).odd_ranks == ()
+    assert compare_issued(uneven).mismatched_ranks == ()
     apart = [of_rank(0, issued(8)), of_rank(1, issued(8, operation="barrier", group="2"))]
     assert compare_issued(apart).evidence == ()
 
@@ -117,4 +117,4 @@ def test_dumps_of_real_ranks(tmp_path, how, sentence, odd):
     dumps = [FlightDump(rank=rank, **options).read() for rank in range(2)]
     found = compare_issued([of_rank(rank, *dump) for rank, dump in enumerate(dumps)])
     assert sentence in found.evidence[0]
-    assert found.odd_ranks == odd
+    assert found.mismatched_ranks == odd

@@ -33,11 +33,11 @@ def found(each, usual_seconds=0.5):
 @pytest.mark.parametrize(("part", "held"), [("host", (3,)), ("data", (1, 6))])
 def test_the_ranks_that_held_a_step_are_named_with_the_part(part, held):
     """Their own work is the step; what they did in it is the cause, and the evidence has the figures."""
-    finding = found(row(held, 180.0, part=part))
-    assert (finding.ranks, finding.cause, finding.scope, finding.kind) == (held, part, "rank", "hang")
-    assert finding.excess_seconds == pytest.approx(180.0, rel=0.01)
-    assert finding.evidence[0].startswith("step 0 took 180.")
-    assert finding.evidence[2] == f"{part}: 180.0 s of it"
+    anomaly = found(row(held, 180.0, part=part))
+    assert (anomaly.ranks, anomaly.cause, anomaly.scope, anomaly.kind) == (held, part, "rank", "hang")
+    assert anomaly.excess_seconds == pytest.approx(180.0, rel=0.01)
+    assert anomaly.evidence[0].startswith("step 0 took 180.")
+    assert anomaly.evidence[2] == f"{part}: 180.0 s of it"
 
 
 @pytest.mark.parametrize("held", [range(8), range(4)])

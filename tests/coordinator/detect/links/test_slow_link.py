@@ -190,7 +190,7 @@ def test_a_node_that_recovers_is_a_node_to_the_end():
 
 
 def test_groups_that_are_about_to_alarm_are_waited_for():
-    """Eight lanes over the same two nodes are one finding, reported once, although one lane alarms a step later."""
+    """Eight lanes over the same two nodes are one anomaly, reported once, although one lane alarms a step later."""
     scenario = short("link dp", 8)
     begin = scenario.faults[0].begin
     fault = Fault(cause="link", ranks=tuple(range(16)), ratio=1.0, wanted="group", kinds=("dp",), begin=begin)
@@ -205,7 +205,7 @@ def test_groups_that_are_about_to_alarm_are_waited_for():
     assert slow.evidence[0].startswith("8 of 8 dp groups are slow; they cross the same nodes")
 
 
-def test_a_finding_carries_what_it_rests_on():
+def test_a_anomaly_carries_what_it_rests_on():
     """The groups, how much longer they take, their noise and the threshold."""
     job = Job(short("nic of a node", 128))
     ((_, slow),) = job.run().values()

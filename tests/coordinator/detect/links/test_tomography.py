@@ -61,7 +61,7 @@ def test_a_group_inside_a_node_is_no_network_card():
 
 
 def test_one_kind_alone_leaves_all_nodes_of_its_groups_and_they_are_one_thing():
-    """Eight tensor lanes over the same nodes: one finding, and no node guessed."""
+    """Eight tensor lanes over the same nodes: one anomaly, and no node guessed."""
     job = Job("tp=8,dp=16")
     slow = job.groups("dp")
     (verdict,) = job.explain(slow)
@@ -107,7 +107,7 @@ def test_one_ranks_own_card_is_told_from_the_nodes():
 
 @pytest.mark.parametrize("degrees", ["tp=2,pp=2,dp=2", "tp=4,pp=4,dp=8", "tp=8,pp=8,dp=4"])
 def test_most_groups_of_a_kind_are_the_network(degrees):
-    """No node is common to them, so there is one finding for the job."""
+    """No node is common to them, so there is one anomaly for the job."""
     job = Job(degrees)
     slow = job.groups("pp", "dp")
     (verdict,) = job.explain(slow)

@@ -61,9 +61,9 @@ def test_nothing_is_counted_while_a_culprit_is_in_alarm():
 
 
 def test_a_rank_that_becomes_faster_is_counted_and_opens_nothing():
-    """The step_result holds the count of the step, by unit, and no finding."""
+    """The step_result holds the count of the step, by unit, and no anomaly."""
     recording = generate(Scenario(degrees="dp=8", steps=140).with_fault("compute", 3, seconds=-0.06, begin=80))
     detector = Detector(np.arange(8), recording.topology, Policy())
     evaluated = [detector.evaluate(row) for row in recording.rows()]
     assert [each.mirrored_alarms for each in evaluated if each.mirrored_alarms] == [{"rank": 1}]
-    assert not any(each.findings for each in evaluated)
+    assert not any(each.anomalies for each in evaluated)

@@ -57,8 +57,8 @@ def test_a_small_job_is_told_at_its_third_event():
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.03])
-def test_rare_collections_are_one_finding_while_they_go_on(rate):
-    """At eight ranks the distance between two varies: chance alone neither ends a finding nor begins it again."""
+def test_rare_collections_are_one_anomaly_while_they_go_on(rate):
+    """At eight ranks the distance between two varies: chance alone neither ends an anomaly nor begins it again."""
     ends = 0
     for seed in range(12):
         _, found = feed(collections(8, 400, rate=rate, seed=seed))
@@ -96,7 +96,7 @@ def test_the_same_ranks_that_collect_together_are_in_step(ranks):
 
 
 def test_collections_are_counted_since_they_are_a_fault():
-    """What was seen before a finding that has ended is not reported again with the next one."""
+    """What was seen before an anomaly that has ended is not reported again with the next one."""
     gc = np.zeros((80, 8), dtype=np.float32)
     for step in (*range(10, 16), 60, 62, 64):
         gc[step, step % 8] = 0.3

@@ -1,8 +1,8 @@
 """Evidence as a reading gives it, for tests of what becomes of it."""
 
-from coordinator.decide.machine_evidence import MachineEvidence, MachineFinding
+from coordinator.decide.machine_evidence import MachineDeviation, MachineEvidence
 
-FINDING = MachineFinding(
+DEVIATION = MachineDeviation(
     name="q",
     cause="lower_clock",
     title="Lower clock",
@@ -19,5 +19,5 @@ FINDING = MachineFinding(
     link="https://prometheus.lan/graph?g0.expr=x",
 )
 EVIDENCE = MachineEvidence(
-    read_unix_ns=1_700_000_000_000_000_000, note="1 signal", is_complete=True, findings=(FINDING,)
+    read_unix_ns=1_700_000_000_000_000_000, note="1 signal", is_complete=True, deviations=(DEVIATION,)
 )

@@ -1,4 +1,4 @@
-"""What the detectors find in one step: values, no behaviour."""
+"""What the detectors report of one step: values, no behaviour."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFinding:
+class Anomaly:
     """One thing that holds a run back, as of one step.
 
     `scope` is rank, node, group or job; `domain` is (kind, name) where one is meant. `excess_ratio` is relative to the
@@ -49,8 +49,8 @@ class RunFinding:
 class StepResult:
     """What is known of one completed step.
 
-    `is_disturbed` steps (checkpoint, evaluation, warm-up, capture and the step after) are not evaluated: their findings
-    are those of the step before. `is_warm` is False until noise has been learnt. `ranks_blind` counts ranks that
+    `is_disturbed` steps (checkpoint, evaluation, warm-up, capture and the step after) are not evaluated: they have
+    the anomalies of the step before. `is_warm` is False until noise has been learnt. `ranks_blind` counts ranks that
     measured no wait in any domain, so their own work is unknown. `ranks_of_node` counts the ranks of each node.
     `mirrored_alarms` counts units that alarmed in this step for being too fast, by `metrics.MIRRORED_UNITS`.
     `held` names the ranks that held this step for minutes, None where none did.
@@ -63,7 +63,7 @@ class StepResult:
     step_seconds: float
     is_disturbed: bool
     is_warm: bool
-    findings: tuple[RunFinding, ...]
+    anomalies: tuple[Anomaly, ...]
     fluctuating: bool
     recent_step_seconds: float | None
     baseline_step_seconds: float | None
@@ -72,5 +72,5 @@ class StepResult:
     ranks_blind: int
     ranks_of_node: Mapping[str, int] = field(default_factory=dict)
     imbalance_ratios: Mapping[str, float] = field(default_factory=dict)
-    held: RunFinding | None = None
+    held: Anomaly | None = None
     mirrored_alarms: Mapping[str, int] = field(default_factory=dict)

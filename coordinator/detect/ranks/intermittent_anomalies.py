@@ -1,4 +1,4 @@
-"""From ranks that are slow again and again to findings: cause and evidence of the last slow step.
+"""From ranks that are slow again and again to anomalies: cause and evidence of the last slow step.
 
 Pure. Shapes: R ranks.
 """
@@ -6,10 +6,10 @@ Pure. Shapes: R ranks.
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coordinator.detect.findings import SLOW_RANK, RunFinding
+from coordinator.detect.anomalies import SLOW_RANK, Anomaly
 from coordinator.detect.ranks.components import SELF
 from coordinator.detect.ranks.intermittent import IntermittentTest
-from coordinator.detect.ranks.rank_findings import RankFindings, evidence_of
+from coordinator.detect.ranks.rank_anomalies import RankAnomalies, evidence_of
 from coordinator.detect.state_dict import nested, part_of
 
 if TYPE_CHECKING:
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from coordinator.settings.policy import CausePolicy, ExcessPolicy
 
 
-class IntermittentFindings:
+class IntermittentAnomalies:
     """State of what was found of ranks that are slow in single steps."""
 
     def __init__(
-        self, ranks: "NDArray[np.int64]", findings: RankFindings, hosts: "Sequence[str]", policy: "ExcessPolicy"
+        self, ranks: "NDArray[np.int64]", anomalies: RankAnomalies, hosts: "Sequence[str]", policy: "ExcessPolicy"
     ) -> None:
         self._ranks = ranks
         self._hosts = hosts
-        self._findings = findings
+        self._anomalies = anomalies
         self.test = IntermittentTest(len(ranks), policy)
-        self._found: dict[int, RunFinding] = {}
+        self._found: dict[int, Anomaly] = {}
 
     def find(
         self, far: "Mapping[int, float]", row: "StepRow", named: "Collection[int]", policy: "CausePolicy"
-    ) -> list[RunFinding]:
-        """Take the ranks far beyond noise in a step; return a finding for each that is so too often.
+    ) -> list[Anomaly]:
+        """Take the ranks far beyond noise in a step; return an anomaly for each that is so too often.
 
         Ranks that are `named` already are left out.
         """
@@ -48,11 +48,11 @@ class IntermittentFindings:
             return []
         self._found = {column: self._found[column] for column in test.alarms if column in self._found}
         if test.acting:
-            for column, explanation in self._findings.explain(row, sorted(test.acting), policy).items():
+            for column, explanation in self._anomalies.explain(row, sorted(test.acting), policy).items():
                 rank = int(self._ranks[column])
                 ratio, share, onset_step = test.of(column)
                 more_s = max(explanation.own.get(SELF, 0.0) - explanation.peers.get(SELF, 0.0), 0.0)
-                self._found[column] = RunFinding(
+                self._found[column] = Anomaly(
                     kind=SLOW_RANK,
                     cause=explanation.cause,
                     confidence=explanation.confidence,

@@ -1,8 +1,8 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""From slow ranks in alarm to findings: cause, evidence and the numbers behind it.
+"""From slow ranks in alarm to anomalies: cause, evidence and the numbers behind it.
 
 Pure. What a rank's steps consist of is looked at while an alarm is young and now and then afterwards, for it costs
-more than the alarm itself; in between a finding stands as it was.
+more than the alarm itself; in between an anomaly stands as it was.
 
 Shapes: R ranks, P stages.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.detect.findings import SLOW_RANK, RunFinding
+from coordinator.detect.anomalies import SLOW_RANK, Anomaly
 from coordinator.detect.ranks.components import (
     COMPUTE,
     PARTS,
@@ -52,7 +52,7 @@ _FILL_SHARE = (
 _TELLING_SHARE = 0.1  # of the component that grew most; smaller ones only distract
 
 
-class RankFindings:
+class RankAnomalies:
     """State of what was found of which rank, and of what each stage's steps usually consist of."""
 
     def __init__(
@@ -66,7 +66,7 @@ class RankFindings:
         )
         self._domains = topology.domains
         self._domains_of: dict[int, list[Domain]] = {}  # of ranks that were named
-        self._found: dict[int, RunFinding] = {}
+        self._found: dict[int, Anomaly] = {}
         self._step = 0
         self._since: dict[int, int] = {}  # step in which each rank in alarm was first seen in it
         self._has_looked = False  # in the last step, which may have found more
@@ -107,8 +107,8 @@ class RankFindings:
         shared = set(self._longest).intersection(*each)
         return {name: median_of(np.array([one[name] for one in each])) - self._longest[name] for name in shared}
 
-    def find(self, rows: "Sequence[StepRow]", policy: "CausePolicy") -> list[RunFinding]:
-        """Return a finding for each rank in alarm; `rows` are the last steps, the youngest last."""
+    def find(self, rows: "Sequence[StepRow]", policy: "CausePolicy") -> list[Anomaly]:
+        """Return an anomaly for each rank in alarm; `rows` are the last steps, the youngest last."""
         if not self._test.is_alarmed:
             self._found.clear()
             self._since.clear()
@@ -123,18 +123,18 @@ class RankFindings:
             self._look(list(rows)[-policy.steps :], self._test.slow_R, policy)
         if not self._test.has_quiet:
             return [each if each.acts else replace(each, acts=True) for each in self._found.values()]
-        return [self._as_of_now(column, finding) for column, finding in self._found.items()]
+        return [self._as_of_now(column, anomaly) for column, anomaly in self._found.items()]
 
     def _is_due(self, since: int, policy: "CausePolicy") -> bool:
         """Whether to look at a rank that has been in alarm since this step."""
         age = self._step - since
         return age < _YOUNG_STEPS or age % policy.typical_every == 0
 
-    def _as_of_now(self, column: int, finding: RunFinding) -> RunFinding:
-        """Return the finding, marked where the rank works as its peers again and its alarm is only not over yet."""
+    def _as_of_now(self, column: int, anomaly: Anomaly) -> Anomaly:
+        """Return the anomaly, marked where the rank works as its peers again and its alarm is only not over yet."""
         test, series = self._test.verdict_of(column)
         acts = not test.is_quiet(series)
-        return finding if finding.acts == acts else replace(finding, acts=acts)
+        return anomaly if anomaly.acts == acts else replace(anomaly, acts=acts)
 
     def _look(self, rows: "Sequence[StepRow]", slow_R: "NDArray[np.bool_]", policy: "CausePolicy") -> None:
         own = less_work(medians(rows), self._test.shift_R)
@@ -148,7 +148,7 @@ class RankFindings:
         self._note_domains(self._ranks[list(explained)].tolist())
         for column, explanation in explained.items():
             if self._is_due(self._since[column], policy):
-                found = self._finding(column, explanation, waits)
+                found = self._anomaly(column, explanation, waits)
                 lost = None if lost_R is None else max(float(lost_R[column]), _FILL_SHARE * found.excess_seconds)
                 self._found[column] = replace(found, lost_seconds=lost)
 
@@ -162,7 +162,7 @@ class RankFindings:
             for rank in new.intersection(domain.ranks):
                 self._domains_of[rank].append(domain)
 
-    def _finding(self, column: int, explanation: Explanation, waits: "Mapping[str, float]") -> RunFinding:
+    def _anomaly(self, column: int, explanation: Explanation, waits: "Mapping[str, float]") -> Anomaly:
         rank = int(self._ranks[column])
         test, series = self._test.verdict_of(column)
         ratio, onset = test.level_and_onset(series)
@@ -170,7 +170,7 @@ class RankFindings:
         sigma_ratio, limit_ratio = test.noise_of(series)
         # It holds back the domain whose kind is waited in most.
         domain = max(self._domains_of.get(rank, ()), key=lambda d: waits.get(d.kind, 0.0), default=None)
-        return RunFinding(
+        return Anomaly(
             kind=SLOW_RANK,
             cause=explanation.cause,
             confidence=explanation.confidence,

@@ -1,11 +1,11 @@
-"""From what holds back a whole run, a link or a node to findings.
+"""From what holds back a whole run, a link or a node to anomalies.
 
-Pure: values of the detectors in, findings out.
+Pure: values of the detectors in, anomalies out.
 """
 
 from typing import TYPE_CHECKING
 
-from coordinator.detect.findings import FLUCTUATION, LINK, SLOW_LINK, SLOW_RANK, UNSYNCHRONISED_GC, RunFinding
+from coordinator.detect.anomalies import FLUCTUATION, LINK, SLOW_LINK, SLOW_RANK, UNSYNCHRONISED_GC, Anomaly
 from coordinator.detect.runs.run_cause import explain_run
 
 if TYPE_CHECKING:
@@ -24,18 +24,18 @@ def slower_run(
     test: "FluctuationTest",
     before: "Mapping[str, float]",
     now: "Mapping[str, float]",
-    co_occurring: "Sequence[RunFinding]",
+    co_occurring: "Sequence[Anomaly]",
     policy: "CausePolicy",
     *,
     longest_growth: "Mapping[str, float]",
-) -> RunFinding:
+) -> Anomaly:
     """Describe a run that is slower than its history; `co_occurring` is what else was found in the same step.
 
     `longest_growth` holds by how much each part of the rank with most own work grew, seconds a step.
     """
     ratio, baseline = test.level_ratio, test.baseline_seconds or 0.0
-    few = [finding.excess_seconds for finding in co_occurring if finding.kind == SLOW_RANK]
-    unsynchronised = [finding.excess_seconds for finding in co_occurring if finding.kind == UNSYNCHRONISED_GC]
+    few = [anomaly.excess_seconds for anomaly in co_occurring if anomaly.kind == SLOW_RANK]
+    unsynchronised = [anomaly.excess_seconds for anomaly in co_occurring if anomaly.kind == UNSYNCHRONISED_GC]
     why = explain_run(
         before,
         now,
@@ -44,7 +44,7 @@ def slower_run(
         longest_growth=longest_growth,
         unsynchronised_gc_seconds=max(unsynchronised, default=0.0),
     )
-    return RunFinding(
+    return Anomaly(
         kind=FLUCTUATION,
         cause=why.cause,
         # Waiting alone shows no link: ranks that no one can compare make others wait just as well.
@@ -72,9 +72,9 @@ def slower_run(
     )
 
 
-def unsynchronised_gc(found: "UnsynchronisedGc", ranks: "Sequence[int]") -> RunFinding:
+def unsynchronised_gc(found: "UnsynchronisedGc", ranks: "Sequence[int]") -> Anomaly:
     """Describe collections out of step; `ranks` are those concerned, or some of them."""
-    return RunFinding(
+    return Anomaly(
         kind=UNSYNCHRONISED_GC,
         cause=_GC,
         confidence="high",
@@ -89,14 +89,14 @@ def unsynchronised_gc(found: "UnsynchronisedGc", ranks: "Sequence[int]") -> RunF
     )
 
 
-def without_unsynchronised_gc(found: "Sequence[RunFinding]") -> list[RunFinding]:
+def without_unsynchronised_gc(found: "Sequence[Anomaly]") -> list[Anomaly]:
     """Return slow ranks without those that only collect: by chance one rank's turn comes in three steps running."""
-    return [finding for finding in found if finding.cause != _GC]
+    return [anomaly for anomaly in found if anomaly.cause != _GC]
 
 
-def slow_link(slow: "SlowLink") -> RunFinding:
+def slow_link(slow: "SlowLink") -> Anomaly:
     """Describe a slow link, node or network."""
-    return RunFinding(
+    return Anomaly(
         kind=SLOW_LINK,
         cause=LINK,
         scope=slow.scope,
