@@ -13,7 +13,7 @@ from lockstep.contracts.codec import packed_bytes
 from lockstep.contracts.limits import SUMMARY_MAX_BYTES, SUMMARY_WIRE_MAX_BYTES
 from lockstep.contracts.messages import TraceSummary
 from lockstep.trace.patterns import PatternSummary, table_of
-from lockstep.trace.summarise import largest_nodes
+from lockstep.trace.reduced_tree import largest_nodes
 
 HOST_BYTES = 1 << 10
 """Left for what the exporter adds: its host watch names three commands, at most 128 bytes each."""

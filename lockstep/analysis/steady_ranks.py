@@ -9,24 +9,17 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from lockstep.analysis.capture_summary import with_analysis
 from lockstep.analysis.rank import RankAnalysis
-from lockstep.analysis.stragglers import PEERS_MAX, judged_groups
-from lockstep.contracts.finding import LOW, MEDIUM, Finding
+from lockstep.analysis.stragglers import PEERS_MAX, captured, judged_groups
+from lockstep.contracts.finding import MEDIUM, Finding
 from lockstep.diagnosis.communication_causes.thresholds import WORTH_RATIO
 from lockstep.diagnosis.communication_causes.waiting import GroupWaiting
 from lockstep.diagnosis.diagnose import UNKNOWN
-from lockstep.diagnosis.excess import Scope, compare
-from lockstep.diagnosis.explain import RANK, explain
-from lockstep.diagnosis.steady import steady_captures
-from lockstep.diagnosis.threshold import Threshold
+from lockstep.diagnosis.explain import explain_recurring
 from lockstep.diagnosis.verdict import Diagnosis
-from lockstep.trace.names import COMMUNICATION_KIND
 
-COSTING = Threshold(0.05, "ratio of the step", "PerfTracker, section 4.1: 5 % is a fluctuation")
 RANKS_MAX = 8
 """Ranks whose calls are compared, those first that cause most waiting."""
-_ANY = Scope(without=frozenset({COMMUNICATION_KIND}), outside=True)
 _NS = 1e9
 
 
@@ -66,31 +59,21 @@ def _lead_ns(group: GroupWaiting, at: int) -> float:
 
 
 def _judged(ranks: Mapping[int, RankAnalysis], rank: int, peers: Sequence[int], lost_ns: float) -> Finding | None:
-    own = ranks[rank].calls
-    known = [calls for each in peers if (calls := ranks[each].calls) is not None and calls.step_ns]
-    steady = None if own is None else steady_captures(own, known)
-    if steady is None:
+    suspect = captured(ranks[rank])
+    known = [found for each in peers if (found := captured(ranks[each])) is not None]
+    if suspect is None:
         return None
-    suspect = with_analysis(steady[0], ranks[rank])
-    usual = [with_analysis(each, ranks[each.rank]) for each in steady[1]]
-    step_ns = ranks[rank].length_ns / max(len(ranks[rank].steps), 1)
-    excess_ns = compare(suspect, usual, _ANY).explained_ns
-    if excess_ns < COSTING.value * step_ns:
-        return None
-    diagnosis = explain(
+    diagnosis = explain_recurring(
         cause=UNKNOWN,
-        scope=RANK,
-        suspects=[suspect],
-        peers=usual,
-        step_seconds=step_ns / _NS,
-        excess_seconds=excess_ns / _NS,
+        suspect=suspect,
+        peers=known,
+        step_seconds=ranks[rank].length_ns / max(suspect.steps, 1) / _NS,
+        excess_seconds=0.0,
     )
-    return _finding(rank, diagnosis, suspect.steps, lost_ns)
+    return None if diagnosis is None else _finding(rank, diagnosis, suspect.steps, lost_ns)
 
 
-def _finding(rank: int, diagnosis: Diagnosis, steps: int, lost_ns: float) -> Finding | None:
-    if not diagnosis.root_cause or diagnosis.confidence == LOW:
-        return None
+def _finding(rank: int, diagnosis: Diagnosis, steps: int, lost_ns: float) -> Finding:
     held_ns = (diagnosis.held_ns or 0) * steps
     return Finding(
         bottleneck=diagnosis.bottleneck,

@@ -49,8 +49,8 @@ def explain_stragglers(
 
 
 def _explained(ranks: Mapping[int, RankAnalysis], rank: int, peers: Sequence[int], cost_ns: int) -> Diagnosis:
-    suspect = _captured(ranks[rank])
-    others = [found for each in peers[:PEERS_MAX] if (found := _captured(ranks[each])) is not None]
+    suspect = captured(ranks[rank])
+    others = [found for each in peers[:PEERS_MAX] if (found := captured(ranks[each])) is not None]
     steps = 1 if suspect is None else max(suspect.steps, 1)
     return explain(
         cause=UNKNOWN,
@@ -62,7 +62,7 @@ def _explained(ranks: Mapping[int, RankAnalysis], rank: int, peers: Sequence[int
     )
 
 
-def _captured(analysis: RankAnalysis) -> TraceSummary | None:
+def captured(analysis: RankAnalysis) -> TraceSummary | None:
     """Return what a coordinator would have received of this rank."""
     return None if analysis.calls is None else with_analysis(analysis.calls, analysis)
 

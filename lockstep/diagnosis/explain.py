@@ -13,6 +13,7 @@ from lockstep.contracts.finding import COMPUTE, CPU, IO, LOW, MEDIUM, Advice, Fi
 from lockstep.contracts.messages import TraceSummary
 from lockstep.diagnosis.diagnose import COMPUTE as WORK
 from lockstep.diagnosis.diagnose import EXPLAINING_RATIO, UNKNOWN, cause_of, diagnose
+from lockstep.diagnosis.excess import Scope, compare
 from lockstep.diagnosis.frames import is_own, short_name
 from lockstep.diagnosis.host_causes.collection import GC
 from lockstep.diagnosis.host_causes.data import PROCESSING
@@ -20,12 +21,16 @@ from lockstep.diagnosis.localisation import findings_of, gather, localise
 from lockstep.diagnosis.localisation.findings import SLOW_FUNCTION
 from lockstep.diagnosis.remedies import advise_finding
 from lockstep.diagnosis.root_cause import causes_beyond_peers, causes_of_many
-from lockstep.diagnosis.steady import recurring_steps
+from lockstep.diagnosis.steady import recurring_steps, steady_captures
+from lockstep.diagnosis.threshold import Threshold
 from lockstep.diagnosis.verdict import INSUFFICIENT, Diagnosis
+from lockstep.trace.names import COMMUNICATION_KIND
 from lockstep.trace.patterns import FunctionClass, patterns_of
 from lockstep.trace.patterns.pattern import OUTSIDE
 
 JOB, RANK = "job", "rank"
+COSTING = Threshold(0.05, "ratio of the step", "PerfTracker, section 4.1: 5 % is a fluctuation")
+_ANY = Scope(without=frozenset({COMMUNICATION_KIND}), outside=True)
 UNRECORDED = "unrecorded_time"
 _CAUSE_OF_FUNCTION = {"data": (IO, PROCESSING), "gc": (CPU, GC)}
 """Of what the excess consists of: the root cause where the call trees name a function and no rule a reason."""
@@ -79,7 +84,44 @@ def explain(
         answer = _with_code_as_cause(base, cause)
     else:
         answer = _joined(base, [advise_finding(_within(each, excess_ns), round(step_ns)) for each in found])
-    return answer if scope == JOB or measured in _MEASURED_KINDS else _recurring(answer, first, peers)
+    if scope == JOB or first is None:
+        return answer
+    answer = answer if measured in _MEASURED_KINDS else _recurring(answer, first, peers)
+    if answer.root_cause or cause == "link":
+        return answer
+    found = explain_recurring(
+        cause=measured, suspect=first, peers=peers, step_seconds=step_seconds, excess_seconds=excess_seconds
+    )
+    return found or answer
+
+
+def explain_recurring(
+    *,
+    cause: str,
+    suspect: TraceSummary,
+    peers: Sequence[TraceSummary],
+    step_seconds: float,
+    excess_seconds: float,
+) -> Diagnosis | None:
+    """Return the cause of what the suspect does longer than its peers in every step, None where that shows none.
+
+    Arguments are those of `explain`. What the steps have in common answers where pauses of a busy host hide the fault.
+    """
+    steady = steady_captures(suspect, [each for each in peers if each.step_ns])
+    if steady is None:
+        return None
+    steady_seconds = compare(*steady, _ANY).explained_ns / _NS
+    if steady_seconds < COSTING.value * step_seconds:
+        return None
+    found = explain(
+        cause=cause,
+        scope=RANK,
+        suspects=[steady[0]],
+        peers=steady[1],
+        step_seconds=step_seconds,
+        excess_seconds=min(excess_seconds, steady_seconds) if excess_seconds > 0 else steady_seconds,
+    )
+    return found if found.root_cause and found.confidence != LOW else None
 
 
 def _recurring(diagnosis: Diagnosis, suspect: TraceSummary | None, peers: Sequence[TraceSummary]) -> Diagnosis:

@@ -1,15 +1,17 @@
 """When the training thread stands still in a collective.
 
 torch on host backends has no event for it: DDP waits for its buckets inside `run_backward`, whose self time that is.
-Without this a rank that waits would look like one that works. A wait is where the thread is inside a call that can
-block, in none of the calls below it, while a collective is under way on the backend's own thread. A trace without
-stacks has no such calls: there it is in no operator while a collective is under way.
+Without this a rank that waits would look like one that works. A wait is where the innermost call of the thread is one
+that can block, while a collective is under way on the backend's own thread. Such calls nest: FSDP's hooks wait inside
+`run_backward`. A trace without stacks has no such calls: there the thread is in no operator while a collective is under
+way.
 """
 
 import numpy as np
 
 from lockstep.trace.columns import OPERATOR, PYTHON, Mask, TraceColumns
 from lockstep.trace.intervals import Intervals, common, merged, without
+from lockstep.trace.self_time import innermost_pieces
 
 WAIT_NAME = "wait for collectives"
 SHORTEST_WAIT_NS = 100_000
@@ -33,15 +35,16 @@ def _has_frames(columns: TraceColumns, thread: Mask) -> bool:
 
 
 def _blocked(columns: TraceColumns, thread: Mask) -> Intervals:
-    """Return when the thread is inside a call that can block, and in none of the calls below it."""
+    """Return when the innermost call of the thread is one that can block."""
     blocking = thread & columns.named(
         lambda name: name.startswith("<built-in") and any(each in name for each in _BLOCKING)
     )
     inside = merged(columns.start_ns[blocking], columns.end_ns[blocking])
     if not blocking.any():
         return inside
-    callees = thread & ~blocking & _within(columns, inside)
-    return without(inside, merged(columns.start_ns[callees], columns.end_ns[callees]))
+    pieces = innermost_pieces(columns, thread & _within(columns, inside))
+    blocks = blocking[pieces.event]
+    return merged(pieces.start_ns[blocks], pieces.end_ns[blocks])
 
 
 def _in_no_operator(columns: TraceColumns, thread: Mask) -> Intervals:

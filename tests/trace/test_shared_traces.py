@@ -3,9 +3,10 @@
 import pytest
 
 from lockstep.contracts.codec import encode
+from lockstep.contracts.limits import SUMMARY_WIRE_MAX_BYTES
 from lockstep.trace.calls import build_calls
 from lockstep.trace.kineto.load import load_trace
-from lockstep.trace.summarise import AIM_BYTES, summarise_trace
+from lockstep.trace.summarise import summarise_trace
 from lockstep.trace.tree import ROOT
 from tests.trace.class_times import break_down
 from tests.trace.traces import SHARED_TRACES, without_children_ns
@@ -44,7 +45,7 @@ def test_recording_is_summarised(path):
     """The summary is small and its classes sum to the window."""
     summary = summarise_trace(path, run="r", node="n", rank=0, request_id=1, steps=2)
     assert summary.error == ""
-    assert len(encode(summary)) < AIM_BYTES * 1.05
+    assert len(encode(summary)) < SUMMARY_WIRE_MAX_BYTES
     classes = break_down(summary.tree, summary.window_ns)
     assert sum(classes.values()) == summary.window_ns
     assert min(classes.values()) >= 0

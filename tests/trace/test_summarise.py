@@ -1,10 +1,10 @@
 import pytest
 
 from lockstep.contracts import limits, topics
-from lockstep.contracts.codec import decode, encode, packed_bytes
+from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.errors import LocalError
 from lockstep.trace.kineto.load import load_trace
-from lockstep.trace.summarise import AIM_BYTES, NODE_MIN_RATIO, summarise_columns, summarise_trace
+from lockstep.trace.summarise import NODE_MIN_RATIO, summarise_columns, summarise_trace
 from lockstep.trace.tree import ROOT
 from tests.trace.traces import RECORDING, document, event, write
 
@@ -35,7 +35,7 @@ def test_recording_becomes_kilobytes_that_travel():
     summary = summary_of(RECORDING)
     _check(summary)
     wire = encode(summary)
-    assert len(wire) < AIM_BYTES
+    assert len(wire) < limits.SUMMARY_WIRE_MAX_BYTES
     assert decode(topics.run_topic("job", topics.SUMMARY, "n1"), wire) == summary
     sleep = next(node for node in summary.tree if node.name == "<built-in function sleep>")
     assert summary.tree[sleep.parent].name == "train.py(20): forward"
@@ -52,14 +52,22 @@ def test_nodes_at_the_share_stay_and_below_it_go(tmp_path):
     assert summary.omitted_nodes == 1
 
 
-def test_a_wide_tree_is_cut_to_its_largest_nodes(tmp_path):
-    """However many nodes pass the share, the summary stays at about its aim, the largest first, callers kept."""
-    events = [event("main", 0, 180 * _MS)]
-    events += [event(f"{i:03d}" * 40, i * _MS, _MS - i) for i in range(180)]
+def test_a_deep_tree_is_cut_to_its_outermost_nodes(tmp_path):
+    """However many nodes pass the share, a message holds 512 of them, callers before callees."""
+    events = [event(f"{i:03d}", i, 100_000 - 2 * i) for i in range(600)]
     summary = summary_of(write(tmp_path, document(events)))
     _check(summary)
-    assert AIM_BYTES * 0.6 < packed_bytes(summary)[1] < AIM_BYTES
-    assert [node.name[:3] for node in summary.tree[1:]] == [f"{i:03d}" for i in range(len(summary.tree) - 1)]
+    assert [node.name for node in summary.tree] == [f"{i:03d}" for i in range(limits.SUMMARY_NODES_MAX)]
+
+
+def test_frames_that_only_wait_take_no_place(tmp_path):
+    """Communication is a callee of the nearest frame with work of its own, which it leaves as it is."""
+    waits = ["torch/b.py(1): call", "torch/c.py(1): call", "c10d::_allgather_base_"]
+    events = [event("step", 0, 100 * _MS), event("torch/a.py(1): call", 10 * _MS, 60 * _MS)]
+    events += [event(name, 20 * _MS + i, 20 * _MS - 2 * i) for i, name in enumerate(waits)]
+    summary = summary_of(write(tmp_path, document(events)))
+    _check(summary)
+    assert [node.name for node in summary.tree] == ["step", "torch/a.py(1): call", "c10d::_allgather_base_"]
 
 
 def test_launcher_frames_are_taken_off_the_roots(tmp_path):

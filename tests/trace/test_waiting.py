@@ -41,6 +41,16 @@ def test_short_gaps_are_the_engines(tmp_path, gap_us, waits):
     assert (WAIT_NAME in tree.name) is waits
 
 
+def test_a_wait_inside_of_backward_is_waiting(tmp_path):
+    """A hook of FSDP waits in a call of its own: neither backward nor the hook works meanwhile."""
+    hook = event("torch/distributed/fsdp/_fully_shard/_fsdp_state.py(380): _pre_backward", 200 * _US, 700 * _US)
+    tree = _tree(
+        tmp_path, event(BACKWARD, 100 * _US, 1000 * _US), hook, event(WAIT, 300 * _US, 500 * _US), _reduce(250, 600)
+    )
+    at = tree.name.index(WAIT_NAME)
+    assert (tree.name[tree.parent[at]], tree.total_ns[at]) == (WAIT.replace(" at 0x7f", ""), 500 * _US)
+
+
 def test_work_during_a_collective_is_no_waiting(tmp_path):
     """Communication hidden behind forward is not waited for, nor is a frame of the user's called wait."""
     tree = _tree(tmp_path, event("model.py(3): wait", 0, 1000 * _US), _reduce(0, 1000))
