@@ -34,7 +34,7 @@ _ANY = Scope(without=frozenset({COMMUNICATION_KIND}), outside=True)
 UNRECORDED = "unrecorded_time"
 _CAUSE_OF_FUNCTION = {"data": (IO, PROCESSING), "gc": (CPU, GC)}
 """Of what the excess consists of: the root cause where the call trees name a function and no rule a reason."""
-_MEASURED_KINDS = ("data", "gc")
+_COUNTED_KINDS = ("data", "gc")
 """What detectors have counted in many steps: collections and loaders that stall now and then miss the few captured."""
 _NO_FUNCTION = (INSUFFICIENT, OUTSIDE)
 _NS = 1e9
@@ -56,8 +56,14 @@ def explain(
     job's step, `excess_seconds` what was measured beyond peers or history outside the capture (0 or less: not known).
     Pure, but for the table of remedies.
     """
-    step_ns, excess_ns, measured = step_seconds * _NS, excess_seconds * _NS, cause
+    step_ns, excess_ns, is_counted = step_seconds * _NS, excess_seconds * _NS, cause in _COUNTED_KINDS
     first = next((each for each in suspects if not each.error), suspects[0] if suspects else None)
+    if scope != JOB and first is not None and cause != "link" and not is_counted:
+        recurring = explain_recurring(
+            cause=cause, suspect=first, peers=peers, step_seconds=step_seconds, excess_seconds=excess_seconds
+        )
+        if recurring is not None:
+            return recurring
     if scope == JOB:
         everyone = [*suspects, *peers]
         base = diagnose(
@@ -84,15 +90,7 @@ def explain(
         answer = _with_code_as_cause(base, cause)
     else:
         answer = _joined(base, [advise_finding(_within(each, excess_ns), round(step_ns)) for each in found])
-    if scope == JOB or first is None:
-        return answer
-    answer = answer if measured in _MEASURED_KINDS else _recurring(answer, first, peers)
-    if answer.root_cause or cause == "link":
-        return answer
-    found = explain_recurring(
-        cause=measured, suspect=first, peers=peers, step_seconds=step_seconds, excess_seconds=excess_seconds
-    )
-    return found or answer
+    return answer if scope == JOB or is_counted else _recurring(answer, first, peers)
 
 
 def explain_recurring(
@@ -105,7 +103,8 @@ def explain_recurring(
 ) -> Diagnosis | None:
     """Return the cause of what the suspect does longer than its peers in every step, None where that shows none.
 
-    Arguments are those of `explain`. What the steps have in common answers where pauses of a busy host hide the fault.
+    Arguments are those of `explain`, which asks this first: totals hold the pauses of a busy host as well, and over
+    hundreds of calls their sum is longer than a fault.
     """
     steady = steady_captures(suspect, [each for each in peers if each.step_ns])
     if steady is None:
