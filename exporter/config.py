@@ -23,64 +23,90 @@ _IPV6 = 6
 class ExporterConfig(BrokerConfig):
     """The configuration of one exporter; `validate` before use. Plain types only: files and flags can hold them."""
 
-    root: str = DEFAULT_ROOT
-    """Directory shared with the training processes; one folder per run below it."""
-    node: str = ""
-    """Name of this node on the bus; empty: the host name."""
+    root: Annotated[str, "Directory shared with the training processes; one folder per run below it."] = DEFAULT_ROOT
+    node: Annotated[str, "Name of this node on the bus; empty: the host name."] = ""
     # All interfaces, as every node's exporter does: a Prometheus on another machine is the purpose, and nothing here
     # can be changed over HTTP.
-    http_host: str = "0.0.0.0"  # noqa: S104
-    """Address that the HTTP server binds."""
-    http_port: Annotated[int, Range(0, PORT_MAX)] = 9855
-    """Port of the HTTP server; 0: any free one."""
-    advertise_address: str = ""
-    """Address of this exporter for Prometheus's discovery: host and port, or a host alone, then with `http_port`.
-    Empty: the host name; in the chart, the pod's address."""
-    web_config_file: str = ""
-    """TLS and passwords of the HTTP server, in the form of Prometheus' exporter-toolkit; empty: none."""
-    metrics_level: str = "default"
-    """How many series are exported: minimal (8 for each of 10,000 ranks), default (27) or full (61). Neither alerts nor
-    detection depend on it; docs/metrics.md lists what each level leaves out."""
-    tick_seconds: Annotated[float, Range(0.01, 10.0)] = 0.2
-    """Time between two reads of all open rings."""
-    scan_seconds: Annotated[float, Range(0.01, 60.0)] = 1.0
-    """Time between two searches for new, replaced and removed rings."""
-    batch_seconds: Annotated[float, Range(0.01, 60.0)] = 1.0
-    """Time for which the exporter collects step records before it publishes them."""
-    announce_seconds: Annotated[float, Range(0.1, HEARTBEAT_SECONDS_MAX)] = 10.0
-    """Time between two heartbeats of this exporter and its ranks. Changes of the ranks are announced at once."""
-    drain_seconds: Annotated[float, Range(0.0, 60.0)] = 2.0
-    """Longest time at shutdown for sending spooled messages; the rest stays on disk."""
-    spool_directory: str = "/var/tmp/lockstep-exporter"  # noqa: S108  (kept over reboots; ours alone, checked at open)
-    """Directory of messages that a coordinator may still need; its mode is 0700, and one exporter uses it at a time."""
+    http_host: Annotated[str, "Address that the HTTP server binds."] = "0.0.0.0"  # noqa: S104
+    http_port: Annotated[int, Range(0, PORT_MAX), "Port of the HTTP server; 0: any free one."] = 9855
+    advertise_address: Annotated[
+        str,
+        "Address of this exporter for Prometheus's discovery: host and port, or a host alone, then with "
+        "`http_port`. Empty: the host name; in the chart, the pod's address.",
+    ] = ""
+    web_config_file: Annotated[
+        str, "TLS and passwords of the HTTP server, in the form of Prometheus' exporter-toolkit; empty: none."
+    ] = ""
+    metrics_level: Annotated[
+        str,
+        "How many series are exported: minimal (8 for each of 10,000 ranks), default (27) or full (61). Neither "
+        "alerts nor detection depend on it; docs/metrics.md lists what each level leaves out.",
+    ] = "default"
+    tick_seconds: Annotated[float, Range(0.01, 10.0), "Time between two reads of all open rings."] = 0.2
+    scan_seconds: Annotated[
+        float, Range(0.01, 60.0), "Time between two searches for new, replaced and removed rings."
+    ] = 1.0
+    batch_seconds: Annotated[
+        float, Range(0.01, 60.0), "Time for which the exporter collects step records before it publishes them."
+    ] = 1.0
+    announce_seconds: Annotated[
+        float,
+        Range(0.1, HEARTBEAT_SECONDS_MAX),
+        "Time between two heartbeats of this exporter and its ranks. Changes of the ranks are announced at once.",
+    ] = 10.0
+    drain_seconds: Annotated[
+        float, Range(0.0, 60.0), "Longest time at shutdown for sending spooled messages; the rest stays on disk."
+    ] = 2.0
+    spool_directory: Annotated[
+        str,
+        "Directory of messages that a coordinator may still need; its mode is 0700, and one exporter uses it at a "
+        "time.",
+    ] = "/var/tmp/lockstep-exporter"  # noqa: S108  (kept over reboots; ours alone, checked at open)
     # A day of 8 ranks at 10 steps/s is 3 GB, two hours are this.
-    spool_max_bytes: Annotated[int, Range(64 << 10, 1 << 40)] = 256 << 20
-    """Largest size of the spool; beyond it the oldest messages are dropped and counted."""
+    spool_max_bytes: Annotated[
+        int,
+        Range(64 << 10, 1 << 40),
+        "Largest size of the spool; beyond it the oldest messages are dropped and counted.",
+    ] = 256 << 20
     # Half of what the spool holds, and longer than a node takes to reboot.
-    coordinator_forget_seconds: Annotated[float, Range(60.0, 7 * 86400.0)] = 3600.0
-    """Time after a coordinator's last acknowledgement for which the exporter keeps messages that it alone lacks."""
+    coordinator_forget_seconds: Annotated[
+        float,
+        Range(60.0, 7 * 86400.0),
+        "Time after a coordinator's last acknowledgement for which the exporter keeps messages that it alone lacks.",
+    ] = 3600.0
     # About 20 usual traces; they lie in memory that training could use.
-    trace_keep_bytes: Annotated[int, Range(0, 1 << 40)] = 512 << 20
-    """Raw traces kept per run; the oldest are deleted."""
-    rank_stale_seconds: Annotated[float, Range(0.1, 86400.0)] = 900.0
-    """Silence after which a rank's series vanish; above torch's 600 s for a collective: a hung job stays visible."""
-    neighbour_addresses: str = ""
-    """Pages of other exporters on this node to store as evidence of incidents, separated by commas:
-    http://127.0.0.1:9400/metrics,http://127.0.0.1:9100/metrics. Needed only where there is no Prometheus."""
-    neighbour_seconds: Annotated[float, Range(1.0, 300.0)] = 15.0
-    """Time between two reads of these pages."""
-    neighbour_token_file: str = ""
-    """File with the bearer token for these pages; empty: none."""
-    summarise_seconds: Annotated[float, Range(0.1, 3600.0)] = 120.0
-    """Longest time for summarising one trace."""
-    summarise_memory_bytes: Annotated[int, Range(256 << 20, 1 << 40)] = 4 << 30
-    """Address space of the process that summarises a trace."""
-    summarise_busy_ratio: Annotated[float, Range(0.005, 1.0)] = 0.02  # detectors find a rank that is slower by 2.5 %
-    """Share of a core that summaries may take over time while training uses all cores; idle cores they use fully."""
-    summarise_burst_ratio: Annotated[float, Range(0.005, 1.0)] = 0.25
-    """The same for the first summarise_burst_seconds, because an incident waits for its capture."""
-    summarise_burst_seconds: Annotated[float, Range(0.0, 3600.0)] = 6.0
-    """Seconds of a core that summaries may take at summarise_burst_ratio; they refill at summarise_busy_ratio."""
+    trace_keep_bytes: Annotated[int, Range(0, 1 << 40), "Raw traces kept per run; the oldest are deleted."] = 512 << 20
+    rank_stale_seconds: Annotated[
+        float,
+        Range(0.1, 86400.0),
+        "Silence after which a rank's series vanish; above torch's 600 s for a collective: a hung job stays visible.",
+    ] = 900.0
+    neighbour_addresses: Annotated[
+        str,
+        "Pages of other exporters on this node to store as evidence of incidents, separated by commas: "
+        "http://127.0.0.1:9400/metrics,http://127.0.0.1:9100/metrics. Needed only where there is no Prometheus.",
+    ] = ""
+    neighbour_seconds: Annotated[float, Range(1.0, 300.0), "Time between two reads of these pages."] = 15.0
+    neighbour_token_file: Annotated[str, "File with the bearer token for these pages; empty: none."] = ""
+    summarise_seconds: Annotated[float, Range(0.1, 3600.0), "Longest time for summarising one trace."] = 120.0
+    summarise_memory_bytes: Annotated[
+        int, Range(256 << 20, 1 << 40), "Address space of the process that summarises a trace."
+    ] = 4 << 30
+    summarise_busy_ratio: Annotated[
+        float,
+        Range(0.005, 1.0),
+        "Share of a core that summaries may take over time while training uses all cores; idle cores they use fully.",
+    ] = 0.02  # detectors find a rank that is slower by 2.5 %
+    summarise_burst_ratio: Annotated[
+        float,
+        Range(0.005, 1.0),
+        "The same for the first summarise_burst_seconds, because an incident waits for its capture.",
+    ] = 0.25
+    summarise_burst_seconds: Annotated[
+        float,
+        Range(0.0, 3600.0),
+        "Seconds of a core that summaries may take at summarise_burst_ratio; they refill at summarise_busy_ratio.",
+    ] = 6.0
 
     @property
     def node_name(self) -> str:

@@ -43,73 +43,96 @@ LIVE_KEYS = frozenset(
 class CoordinatorConfig(BrokerConfig):
     """The configuration of one coordinator; `validate` before use. Plain types only: files and flags can hold them."""
 
-    name: str = ""
-    """Name of this coordinator on the bus, the same after a restart; empty: the host name and `http_port`."""
+    name: Annotated[
+        str, "Name of this coordinator on the bus, the same after a restart; empty: the host name and `http_port`."
+    ] = ""
     # All interfaces: a Prometheus on another machine is the purpose, and changes over HTTP need a token.
-    http_host: str = "0.0.0.0"  # noqa: S104
-    """Address that the HTTP server binds."""
-    http_port: Annotated[int, Range(0, PORT_MAX)] = 9856
-    """Port of the HTTP server; 0: any free one."""
-    web_config_file: str = ""
-    """TLS and passwords of the HTTP server, in the form of Prometheus' exporter-toolkit; empty: none."""
-    state_directory: str = ""
-    """Directory of incidents and budgets (SQLite); empty: in memory, lost at exit."""
-    record_directory: str = ""
-    """Directory for a recording of all input, for `lockstep replay`; empty: no recording."""
-    record_quota_bytes: Annotated[int, Range(1 << 20, 1 << 50)] = 1 << 30
-    """Largest size of the recording; the coordinator deletes its oldest parts first."""
-    api_token_file: str = ""
-    """File with the bearer token of API calls that change something; empty: the coordinator refuses such calls."""
-    policy_file: str = ""
-    """YAML file of thresholds by dotted name (`excess.floor_ratio: 0.03`); empty: the defaults of docs/settings.md."""
-    simulation_file: str = ""
-    """YAML file that maps run names or patterns to specifications of their jobs (`big-*: gpt.yaml`); empty: none."""
-    domains: str = ""
-    """Parallel degrees of the jobs, `tp=8,dp=16,pp=4`; empty: those that the agents announce."""
-    order: str = DEFAULT_ORDER
-    """Order of the degrees, fastest varying first."""
-    runbook_base_url: str = ""
-    """Address of the runbooks, for links on the page; empty: no links."""
-    dashboard_base_url: str = ""
-    """Address of Grafana, for links on the page; empty: no links."""
-    evidence_prometheus_url: str = ""
-    """Prometheus that scrapes the exporters of devices and hosts; the coordinator reads it when an incident opens.
-    Empty: none."""
-    evidence_from_nodes: bool = False
-    """Whether to read evidence from what the nodes' exporters store of other exporters (`neighbour_addresses` there),
-    where there is no Prometheus; token, password and CA are then those of the exporters."""
-    evidence_link_url: str = ""
-    """Address of the same Prometheus for browsers, for links on incidents; empty: no links."""
-    evidence_token_file: str = ""
-    """File with the bearer token for that Prometheus; empty: none."""
-    evidence_password_file: str = ""
-    """File with `user:password` for that Prometheus; empty: none."""
-    evidence_ca_file: str = ""
-    """File with the certificate authorities for that server; empty: those of the system."""
-    evidence_queries_file: str = ""
-    """TOML file of a site's own queries, added to those of docs/evidence.md; empty: none."""
-    evidence_matchers: str = ""
-    """Label matchers to add to every query, `cluster="a"`, if one Prometheus holds several clusters; empty: none."""
-    external_url: str = ""
-    """Address of this coordinator for browsers, for links in notifications; empty: no links."""
-    notify_webhook_url: str = ""
-    """Address that gets a CloudEvent when an incident opens, when its function is known, and when it closes; empty:
-    none."""
-    notify_webhook_secret_file: str = ""
-    """File with the secret (`whsec_` and base64) that signs these events; required with `notify_webhook_url`."""
-    notify_slack_url_file: str = ""
-    """File with the address of a Slack incoming webhook, which gets the same as messages; empty: none."""
-    notify_min_devices_lost: Annotated[float, Range(0, 1_000_000)] = 0.0
-    """Incidents that cost fewer devices send no notification. The cost is slowdown times ranks; for a hang or crash,
-    all ranks."""
-    kubernetes_api_url: str = ""
-    """API server whose nodes get the condition LockstepSlowDevice, https://kubernetes.default.svc; empty: none."""
-    kubernetes_token_file: str = f"{_SERVICE_ACCOUNT}/token"
-    """File with the bearer token for that API server."""
-    kubernetes_ca_file: str = f"{_SERVICE_ACCOUNT}/ca.crt"
-    """File with the certificate authorities for that API server; empty: those of the system."""
-    runs_max: Annotated[int, Range(1, 10_000)] = 256
-    """Runs monitored at the same time; the coordinator refuses and counts more."""
+    http_host: Annotated[str, "Address that the HTTP server binds."] = "0.0.0.0"  # noqa: S104
+    http_port: Annotated[int, Range(0, PORT_MAX), "Port of the HTTP server; 0: any free one."] = 9856
+    web_config_file: Annotated[
+        str, "TLS and passwords of the HTTP server, in the form of Prometheus' exporter-toolkit; empty: none."
+    ] = ""
+    state_directory: Annotated[str, "Directory of incidents and budgets (SQLite); empty: in memory, lost at exit."] = ""
+    record_directory: Annotated[
+        str, "Directory for a recording of all input, for `lockstep replay`; empty: no recording."
+    ] = ""
+    record_quota_bytes: Annotated[
+        int, Range(1 << 20, 1 << 50), "Largest size of the recording; the coordinator deletes its oldest parts first."
+    ] = 1 << 30
+    api_token_file: Annotated[
+        str, "File with the bearer token of API calls that change something; empty: the coordinator refuses such calls."
+    ] = ""
+    policy_file: Annotated[
+        str,
+        "YAML file of thresholds by dotted name (`excess.floor_ratio: 0.03`); empty: the defaults of docs/settings.md.",
+    ] = ""
+    simulation_file: Annotated[
+        str,
+        "YAML file that maps run names or patterns to specifications of their jobs (`big-*: gpt.yaml`); empty: none.",
+    ] = ""
+    domains: Annotated[
+        str, "Parallel degrees of the jobs, `tp=8,dp=16,pp=4`; empty: those that the agents announce."
+    ] = ""
+    order: Annotated[str, "Order of the degrees, fastest varying first."] = DEFAULT_ORDER
+    runbook_base_url: Annotated[str, "Address of the runbooks, for links on the page; empty: no links."] = ""
+    dashboard_base_url: Annotated[str, "Address of Grafana, for links on the page; empty: no links."] = ""
+    evidence_prometheus_url: Annotated[
+        str,
+        "Prometheus that scrapes the exporters of devices and hosts; the coordinator reads it when an incident "
+        "opens. Empty: none.",
+    ] = ""
+    evidence_from_nodes: Annotated[
+        bool,
+        "Whether to read evidence from what the nodes' exporters store of other exporters (`neighbour_addresses` "
+        "there), where there is no Prometheus; token, password and CA are then those of the exporters.",
+    ] = False
+    evidence_link_url: Annotated[
+        str, "Address of the same Prometheus for browsers, for links on incidents; empty: no links."
+    ] = ""
+    evidence_token_file: Annotated[str, "File with the bearer token for that Prometheus; empty: none."] = ""
+    evidence_password_file: Annotated[str, "File with `user:password` for that Prometheus; empty: none."] = ""
+    evidence_ca_file: Annotated[
+        str, "File with the certificate authorities for that server; empty: those of the system."
+    ] = ""
+    evidence_queries_file: Annotated[
+        str, "TOML file of a site's own queries, added to those of docs/evidence.md; empty: none."
+    ] = ""
+    evidence_matchers: Annotated[
+        str,
+        'Label matchers to add to every query, `cluster="a"`, if one Prometheus holds several clusters; empty: none.',
+    ] = ""
+    external_url: Annotated[
+        str, "Address of this coordinator for browsers, for links in notifications; empty: no links."
+    ] = ""
+    notify_webhook_url: Annotated[
+        str,
+        "Address that gets a CloudEvent when an incident opens, when its function is known, and when it closes; "
+        "empty: none.",
+    ] = ""
+    notify_webhook_secret_file: Annotated[
+        str, "File with the secret (`whsec_` and base64) that signs these events; required with `notify_webhook_url`."
+    ] = ""
+    notify_slack_url_file: Annotated[
+        str, "File with the address of a Slack incoming webhook, which gets the same as messages; empty: none."
+    ] = ""
+    notify_min_devices_lost: Annotated[
+        float,
+        Range(0, 1_000_000),
+        "Incidents that cost fewer devices send no notification. The cost is slowdown times ranks; for a hang or "
+        "crash, all ranks.",
+    ] = 0.0
+    kubernetes_api_url: Annotated[
+        str, "API server whose nodes get the condition LockstepSlowDevice, https://kubernetes.default.svc; empty: none."
+    ] = ""
+    kubernetes_token_file: Annotated[str, "File with the bearer token for that API server."] = (
+        f"{_SERVICE_ACCOUNT}/token"
+    )
+    kubernetes_ca_file: Annotated[
+        str, "File with the certificate authorities for that API server; empty: those of the system."
+    ] = f"{_SERVICE_ACCOUNT}/ca.crt"
+    runs_max: Annotated[
+        int, Range(1, 10_000), "Runs monitored at the same time; the coordinator refuses and counts more."
+    ] = 256
 
     @property
     def coordinator_name(self) -> str:

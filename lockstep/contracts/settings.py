@@ -1,7 +1,7 @@
 """From configuration file, environment and flags to one frozen dataclass per service.
 
-A service's configuration is a frozen keyword-only dataclass with defaults. The annotation of a number holds its range
-(`Annotated[int, Range(0, 65535)]`), the docstring below a key describes it. Sources are applied in order, the later one
+A service's configuration is a frozen keyword-only dataclass with defaults. The annotation of a key holds the range of
+a number and a description (`Annotated[int, Range(0, 65535), "TCP port"]`). Sources are applied in order, the later one
 wins: file, environment (`LOCKSTEP_EXPORTER_BATCH_SECONDS` for `batch_seconds` of the exporter), flags. Nothing else
 reads the environment.
 """
@@ -54,6 +54,12 @@ def ranges_of(form: type) -> dict[str, Range]:
     """Return the range of each key that has one."""
     bounds = {key: unannotated(hint)[1] for key, hint in get_type_hints(form, include_extras=True).items()}
     return {key: bound for key, bound in bounds.items() if isinstance(bound, Range)}
+
+
+def descriptions_of(form: type) -> dict[str, str]:
+    """Return the description of each key, the text in its annotation: `Annotated[int, Range(0, 9), "what it is"]`."""
+    hints = get_type_hints(form, include_extras=True)
+    return {key: next(each for each in hints[key].__metadata__ if isinstance(each, str)) for key in hints}
 
 
 def check_ranges(config: object) -> None:

@@ -14,20 +14,19 @@ _FILES = ("broker_password_file", "broker_ca_file", "broker_cert_file", "broker_
 class BrokerConfig:
     """The part of a service's configuration that names its broker; both configurations inherit it."""
 
-    broker_host: str = "127.0.0.1"
-    """MQTT broker's host name or address; it must speak MQTT 5."""
-    broker_port: Annotated[int, Range(1, PORT_MAX)] = 1883
-    """MQTT broker's TCP port; 8883 by custom with TLS."""
-    broker_username: str = ""
-    """User at the broker; empty: anonymous."""
-    broker_password_file: str = ""
-    """File that holds the broker password, read at each connection so that it can be rotated; empty: none."""
-    broker_ca_file: str = ""
-    """Certificate authority of the broker in PEM form; set: TLS, empty: plain TCP."""
-    broker_cert_file: str = ""
-    """Client certificate in PEM form, read at each connection; needs its key and the authority; empty: none."""
-    broker_key_file: str = ""
-    """Key of the client certificate in PEM form, without a passphrase; empty: none."""
+    broker_host: Annotated[str, "MQTT broker's host name or address; it must speak MQTT 5."] = "127.0.0.1"
+    broker_port: Annotated[int, Range(1, PORT_MAX), "MQTT broker's TCP port; 8883 by custom with TLS."] = 1883
+    broker_username: Annotated[str, "User at the broker; empty: anonymous."] = ""
+    broker_password_file: Annotated[
+        str, "File that holds the broker password, read at each connection so that it can be rotated; empty: none."
+    ] = ""
+    broker_ca_file: Annotated[str, "Certificate authority of the broker in PEM form; set: TLS, empty: plain TCP."] = ""
+    broker_cert_file: Annotated[
+        str, "Client certificate in PEM form, read at each connection; needs its key and the authority; empty: none."
+    ] = ""
+    broker_key_file: Annotated[str, "Key of the client certificate in PEM form, without a passphrase; empty: none."] = (
+        ""
+    )
 
 
 def check_broker(config: BrokerConfig) -> None:

@@ -17,7 +17,7 @@ from lockstep.cli.chart.files import generated_files
 from lockstep.cli.chart.values import read_values, value_at
 from lockstep.cli.generate import differing_files
 from lockstep.cli.main import build_parser
-from lockstep.contracts.settings import build_config
+from lockstep.contracts.settings import build_config, descriptions_of
 from tests.helm.charts import CHART, CI, chart, ci_values, pick, pod_of, render
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -49,6 +49,14 @@ WRONG = [
     ({"monitoring": {"exporterJob": 'x"} or up{'}}, "exporterJob"),
     ({"commonLabels": {"a": 1}}, "commonLabels"),
 ]
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=lambda form: form.__name__)
+def test_every_key_has_a_description_of_its_own(form):
+    """One sentence or more."""
+    descriptions = descriptions_of(form)
+    assert all(text.endswith(".") for text in descriptions.values())
+    assert len(set(descriptions.values())) == len(descriptions)
 
 
 def test_everything_generated_is_up_to_date():

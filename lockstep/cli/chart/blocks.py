@@ -1,10 +1,8 @@
 """The blocks of values.yaml that repeat what stands in a dataclass: a service's keys, the alerts' thresholds.
 
-A block lies between `# BEGIN <path>, from <file>` and `# END <path>`, its keys with default and docstring.
+A block lies between `# BEGIN <path>, from <file>` and `# END <path>`, its keys with default and description.
 """
 
-import ast
-import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -15,6 +13,7 @@ from typing import Any
 from alerts.policy import AlertPolicy
 from coordinator.settings.config import CoordinatorConfig
 from exporter.config import ExporterConfig
+from lockstep.contracts.settings import descriptions_of
 from lockstep.serving.broker import BrokerConfig
 
 _WIDTH = 128
@@ -61,23 +60,8 @@ def fill(text: str, filled: Mapping[str, list[str]]) -> str:
 
 def _lines(path: str) -> Iterator[str]:
     yield f"{path.rpartition('.')[2]}:"
-    notes = attribute_docstrings(FORMS[path])
+    descriptions = descriptions_of(FORMS[path])
     for key, default in keys_of(path).items():
-        for number, line in enumerate(wrap(notes[key], _WIDTH - 8)):
+        for number, line in enumerate(wrap(descriptions[key], _WIDTH - 8)):
             yield f"  # {'' if number else '-- '}{line}"
         yield f"  {key}: {json.dumps(default)}"
-
-
-def attribute_docstrings(form: type) -> dict[str, str]:
-    """Return the docstring under each field of a dataclass; one that has none shares that of the next field."""
-    tree = ast.parse(inspect.getsource(form)).body[0]
-    assert isinstance(tree, ast.ClassDef)
-    found: dict[str, str] = {}
-    waiting: list[str] = []
-    for node in tree.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            waiting.append(node.target.id)
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and waiting:
-            found |= dict.fromkeys(waiting, " ".join(str(node.value.value).split()))
-            waiting = []
-    return found | dict.fromkeys(waiting, "")
