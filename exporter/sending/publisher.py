@@ -367,7 +367,8 @@ class Publisher:
     def _note_failure(self, error: BrokerError | OSError, failures: int) -> None:
         """Log the first failure in a row."""
         if failures == 1:
-            _log.warning("broker %s: %s; messages wait in the spool", self._broker.address, error)
+            what = error if isinstance(error, BrokerError) else f"broker {self._broker.address}: {error}"
+            _log.warning("%s; messages wait in the spool", what)
 
     def _backoff_s(self, failures: int) -> float:
         return backoff_seconds(

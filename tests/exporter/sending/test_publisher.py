@@ -334,6 +334,17 @@ async def test_a_password_file_that_vanished_is_a_failed_connection(root, tmp_pa
         await until(lambda: station.publisher.connected)
 
 
+async def test_a_failed_connection_is_logged_once_with_the_address(root, tmp_path, caplog):
+    """Errors of the session name the broker themselves, those of the operating system do not."""
+    publisher = Station(root, tmp_path, 9).publisher
+    for error in (BrokerError("broker 127.0.0.1:9: cannot connect"), OSError("no route")):
+        publisher._note_failure(error, 1)
+        publisher._note_failure(error, 2)
+    assert caplog.messages == [
+        f"broker 127.0.0.1:9: {what}; messages wait in the spool" for what in ("cannot connect", "no route")
+    ]
+
+
 SILENCE = object()
 
 
