@@ -105,7 +105,8 @@ def authorise(request: web.Request) -> None:
     """
     services = request.app[SERVICES]
     if not services.control.token:
-        raise ApiError(web.HTTPForbidden.status_code, "api_token_file is not set: nothing can be changed over HTTP")
+        got = "got no token, expected api_token_file (lockstep up --token-file FILE) for changes over HTTP"
+        raise ApiError(web.HTTPForbidden.status_code, f"configuration: {got}")
     kind, _, given = request.headers.get("Authorization", "").partition(" ")
     if kind != "Bearer" or not services.is_token(given):
         raise ApiError(web.HTTPUnauthorized.status_code, "Authorization: expected Bearer and the configured token")
