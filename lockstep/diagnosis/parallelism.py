@@ -43,7 +43,8 @@ def find_poor_overlap(
     least, gain_ratio = judged[rank], hideable_ns[rank] / judged[rank].window_ns
     if ratio >= OVERLAP_RATIO.value or gain_ratio < WORTH_RATIO.value:
         return []
-    overlapping = f"computation overlaps communication for {ratio:.1%} of the step"
+    among = f" (median of {len(judged)} ranks)" if len(judged) > 1 else ""
+    overlapping = f"computation overlaps communication for {ratio:.1%} of the step{among}"
     alone = f"on rank {rank} computation alone takes {ms(least.compute_ns)}"
     known_ns = transmission_ns.get(rank)
     waiting = "" if known_ns is None else f"; its collectives take {ms(known_ns)} without waiting for other ranks"
@@ -53,7 +54,7 @@ def find_poor_overlap(
             cause=POOR_OVERLAP,
             ranks=tuple(sorted(judged)),
             evidence=(
-                f"{overlapping} (median of {len(judged)} ranks), limit {OVERLAP_RATIO.value:.0%}",
+                f"{overlapping}, limit {OVERLAP_RATIO.value:.0%}",
                 f"{alone} and communication alone {ms(least.communication_ns)} of {ms(least.window_ns)}{waiting}",
             ),
             lost_ns=hideable_ns[rank],

@@ -178,7 +178,8 @@ def _idle_ns(view: HostView, spans: Intervals) -> NDArray[np.int64]:
 def _finding(view: HostView, group: _Group) -> Finding:
     per_call_ns = group.blocked_ns / len(group.calls)
     sentence = (
-        f"{len(group.calls)} calls of {group.name} hold the host {view.per_step(group.blocked_ns)}, "
+        f"{'1 call holds' if len(group.calls) == 1 else f'{len(group.calls)} calls hold'} the host in {group.name} for "
+        f"{view.per_step(group.blocked_ns)}, "
         f"{per_call_ns / 1e3:.0f} us each"
     )
     dry = f"the device is idle {view.per_step(group.lost_ns)} in and right after them"

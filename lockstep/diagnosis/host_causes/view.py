@@ -16,6 +16,9 @@ _LOOKED_AT_CHARS = 1024
 """Of a name: no real one needs more, and a hostile file's may have megabytes, in which patterns search for long."""
 HOST_CATEGORIES = (PYTHON, OPERATOR, ANNOTATION)
 
+_SMALLEST_NS = 1e5
+"""Shorter times are given in us."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostView:
@@ -94,7 +97,9 @@ class HostView:
 
     def per_step(self, spent_ns: float) -> str:
         """Describe a time by step, and as a share."""
-        return f"{spent_ns / self.steps / 1e6:.1f} ms a step ({100 * self.share(spent_ns):.1f} % of the window)"
+        step_ns = spent_ns / self.steps
+        time = f"{step_ns / 1e6:.1f} ms" if step_ns >= _SMALLEST_NS else f"{step_ns / 1e3:.0f} us"
+        return f"{time} a step ({100 * self.share(spent_ns):.1f} % of the window)"
 
 
 def view_host(columns: TraceColumns, window_ns: tuple[int, int], *, steps: Steps | None = None) -> HostView:
