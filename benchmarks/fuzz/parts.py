@@ -10,6 +10,7 @@ from benchmarks.fuzz.areas.answers import Answers
 from benchmarks.fuzz.areas.http import Http
 from benchmarks.fuzz.areas.messages import Messages
 from benchmarks.fuzz.areas.rings import RingFiles
+from benchmarks.fuzz.areas.scans import Scans
 from benchmarks.fuzz.areas.summaries import Summaries
 from benchmarks.fuzz.areas.trace_files import TraceFiles
 from benchmarks.fuzz.areas.yaml_files import YamlFiles
@@ -17,12 +18,13 @@ from benchmarks.fuzz.harness import Area, Report
 
 AREAS: dict[str, tuple[type[Area], float]] = {
     Messages.name: (Messages, 0.38),
-    RingFiles.name: (RingFiles, 0.20),
+    RingFiles.name: (RingFiles, 0.18),
     Answers.name: (Answers, 0.11),
     Summaries.name: (Summaries, 0.12),
     Http.name: (Http, 0.10),
     YamlFiles.name: (YamlFiles, 0.04),
     TraceFiles.name: (TraceFiles, 0.05),
+    Scans.name: (Scans, 0.02),
 }
 """Each area, and its share of all cases: the dearer a case, the fewer of them."""
 

@@ -35,7 +35,7 @@ class TraceFiles:
         """Summarise one trace in each case."""
         for random in randoms:
             path = self._folder / "trace.json"
-            path.write_bytes(_content(random))
+            path.write_bytes(changed_trace(random))
             try:
                 yield _summarised(path, random.choice((1, 2, 100)))
             except (MalformedError, LocalError) as error:
@@ -52,7 +52,8 @@ def _summarised(path: Path, steps: int) -> str | BaseException:
     return "no usable trace" if summary.error else ACCEPTED
 
 
-def _content(random: Random) -> bytes:
+def changed_trace(random: Random) -> bytes:
+    """Return a trace file in which something may have changed, at times packed."""
     text = random.choice(traces.documents())
     kind = random.random()
     if kind < 0.7:

@@ -74,6 +74,7 @@ is_digit(Text at, Text end)
     return at < end && *at >= '0' && *at <= '9';
 }
 
+/* Half of a surrogate pair is text to some readers and an error to others: NULL for all of them, Python decides. */
 static Text
 skip_escape(Text at, Text end)
 {
@@ -82,6 +83,8 @@ skip_escape(Text at, Text end)
     if (at[1] != 'u')
         return at[1] && strchr("\"\\/bfnrt", at[1]) ? at + 2 : NULL;
     if (end - at < 6)
+        return NULL;
+    if ((at[2] | 0x20) == 'd' && at[3] >= '8')
         return NULL;
     for (int each = 2; each < 6; each++) {
         unsigned char letter = at[each] | 0x20;
