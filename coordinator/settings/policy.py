@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from coordinator.settings.run_policy import DetectorPolicy, MemoryPolicy, ProfilePolicy, RunPolicy, ScopePolicy
-from coordinator.settings.setting import WEEK_SECONDS, Setting
+from coordinator.settings.setting import Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +32,8 @@ class TimelinePolicy:
             3600.0,
         ),
     ] = 5.0
-    rejoin_seconds: Annotated[
-        float,
-        Setting(
-            "the same for ranks of a node that is not connected: exporters back off for up to 30 s",
-            "seconds",
-            0.0,
-            WEEK_SECONDS,
-        ),
-    ] = 45.0
+    rejoin_seconds: float = 1.5 * 30.0  # after this, so is a node that is not connected: the longest pause between two
+    # attempts of an exporter to connect, and half of it for its jitter and the connection itself
     part_max_seconds: float = 86_400.0  # a step of a day is no step; keeps sums of nanoseconds inside 64 bits
     sum_tolerance_ratio: float = 0.001  # the account is exact by contract; what rounding may add
     flag_share_max: float = 0.5  # a rank that flags more of its steps than this no longer excuses the others
@@ -78,16 +71,8 @@ class ExcessPolicy:
     early_sigma: float = 0.02  # noise of a quiet job, in which fewer steps do: 5 times that of reference jobs, ...
     early_samples: int = 24  # ... once so many differences show it: 3 steps of 8 ranks, one of more
     settle_steps: int = 5  # of these, the first ones feed no noise either: allocation and caches
-    baseline_max_ratio: Annotated[
-        float,
-        Setting(
-            "reference: static device variation has a sigma of 0.24 to 0.30 %; up to 4 sigma are learnt as a rank's "
-            "level",
-            "ratio",
-            0.0,
-            10.0,
-        ),
-    ] = 0.012
+    static_sigma: float = 0.003  # of devices, as expected before any has been seen; reference: 0.24 to 0.30 %
+    static_level_sigmas: float = 4.0  # that a series' level takes: one device of 30,000 is beyond (Gaussian)
     baseline_rate: float = 1 / 64  # slow enough not to learn a fault before its alarm at step 3
     noise_rate: float = 1 / 64  # memory of the noise figures, in steps
     difference_to_sigma: float = 0.886  # Gaussian: E|a - b| = 1.128 sigma
@@ -124,8 +109,13 @@ class ExcessPolicy:
     static_share: float = 0.6  # share of the floor below which a lasting excess is static device variation, and learnt
     static_sigmas: float = 0.5  # and what noise adds to a long mean: more than that is no static device variation
     least_share: float = 0.33  # share of limit and median that the least of three must reach: two stalls are no fault
-    clear_steps: Annotated[int, Setting("reference: quiet steps that end an alarm", "steps", 1, 100000)] = 5
+    clear_steps: int = 5  # reference: quiet steps that end an alarm
     clear_share: float = 0.5  # share of the limit below which a step is quiet
+
+    @property
+    def baseline_max_ratio(self) -> float:
+        """How much lasting excess is learnt as a series' own level."""
+        return self.static_level_sigmas * self.static_sigma
 
     def sum_of(self, clear_steps: float) -> float:
         """Return what so many steps beyond the clip add to a sum."""
@@ -224,16 +214,7 @@ class LinkPolicy:
     step_share: Annotated[
         float, Setting("reference: an excess below this share of a step does not matter", "share", 0.0, 1.0)
     ] = 0.004
-    peers_ratio: Annotated[
-        float,
-        Setting(
-            "for links that are slow from the first step: half the bandwidth is 1.0, paths through a fabric differ "
-            "by less",
-            "ratio",
-            0.0,
-            10.0,
-        ),
-    ] = 0.5
+    peers_ratio: float = 0.5  # slow from the first step: half of half a bandwidth, more than a fabric's paths differ by
     peers_min: int = 2  # groups alike: links are slow one-sidedly, so the faster of two is as it should be
     hidden_share: float = (
         1 / 16
@@ -252,10 +233,7 @@ class GcPolicy:
     events_min: int = 3  # reference: steps with such a collection ...
     ranks_min: int = 3  # ... on so many ranks (of two ranks: on both)
     one_rank_share: float = 0.6  # of what is lost, in steps in which one rank collects; beyond, that rank is slow
-    lost_share: Annotated[
-        float,
-        Setting("share of the window's time; three collections of a third of a step are twice that", "share", 0.0, 1.0),
-    ] = 0.005
+    lost_share: float = 0.5 * 3 * (1 / 3) / 100  # of the window: half of three events of a third of a step in 100 steps
     quiet_steps: int = 10  # without a collection end it, ...
     quiet_factor: float = 8.0  # ... or so many times the usual distance between two: chance leaves 5 every 150 events
 
@@ -265,9 +243,7 @@ class CausePolicy:
     """How the excess is given to a component (`detect/ranks/components.py`)."""
 
     steps: int = 3  # median over these: the third slow step must already name the cause
-    share_min: Annotated[
-        float, Setting("below this share of the excess, no single component is the cause", "share", 0.0, 1.0)
-    ] = 0.4
+    share_min: float = 0.4  # below this share of the excess no single component is the cause: two alike have half each
     off_cpu_share_min: float = 0.7  # of it, the thread did not do more but slept; what it computes on a core that it
     # shares with one more task it is off the CPU for half of (`components.is_asleep`)
     run_share_min: float = 0.25  # reference: own work that explains so much of a slower run goes before waiting

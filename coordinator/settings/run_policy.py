@@ -35,9 +35,8 @@ class RunPolicy:
         ),
     ] = 1.0
     restart_steps: int = 10  # more of them after a restart of the run: a fault that is still there is found by then
-    join_steps: Annotated[
-        int, Setting("ranks that turn slow by the same cause within these steps share an incident", "steps", 1, 100_000)
-    ] = 10
+    join_steps: int = 10  # within which ranks that turn slow by the same cause share an incident: alarms of one fault
+    # follow its onset by 3 to 9 steps
     cause_steps: int = 5  # evaluated steps that another cause must hold before an incident changes it
     unsure_factor: float = 30.0  # times `pending_seconds` for what noise may explain: shared hosts are busy for seconds
     unsure_steps: int = 20  # every minute; and so many steps, where steps are long
@@ -190,21 +189,8 @@ class MemoryPolicy:
         ),
     ] = 2.0
     peers_sigmas: float = 5.0  # of the peers' scatter: the largest of 10,000 Gaussian values lies 3.7 sigma high
-    forecast_windows: Annotated[
-        float,
-        Setting(
-            "a job's growth is extrapolated over at most this many of its own windows",
-            "windows",
-            0.0,
-            1000000000.0,
-        ),
-    ] = 10.0
-    quiet_seconds: Annotated[
-        float,
-        Setting(
-            "time without growth after which an incident closes: six heartbeats of a node", "seconds", 0.0, WEEK_SECONDS
-        ),
-    ] = 60.0
+    forecast_windows: float = 10.0  # of a job's growth: a line is not believed further ahead than so many times itself
+    quiet_seconds: float = 6 * 10.0  # without growth close an incident: heartbeats of a node come every 10 s
     store_seconds: float = 30.0  # between two updates of an incident that only grows
 
 

@@ -34,7 +34,6 @@ SHORT_STEPS = 3  # `median_of_three` is written for it
 LONG_STEPS = 16  # reference: window of the long mean; an average of memory 8 scatters just as much
 FULL_FLOORS = 2.0  # smallest effects, that a single step counts for in a mean: a stall must not make one by itself
 _SIGMA_MIN = 1e-6  # a noiseless generated series must not divide by zero; real clocks are 1,000 times coarser
-_ABSORBED_SIGMAS = 4.0  # of static differences: so many a series' own level takes
 _SAFE_SHARE = 1 - 1e-6  # of a bound that rounding must not make a limit of
 
 
@@ -307,11 +306,6 @@ class DetectionLimits:
         of_noise_P = np.divide(noise_P**2, whole_P, out=np.ones_like(whole_P), where=is_known_P)
         share_P: Floats = (1 - of_noise_P).astype(np.float32)
         return share_P
-
-    @property
-    def static_sigma(self) -> float:
-        """The spread of static differences that is expected of a fleet before it has been seen, ratio."""
-        return self.policy.baseline_max_ratio / _ABSORBED_SIGMAS
 
     @property
     def static_rate(self) -> float:

@@ -121,7 +121,7 @@ class StaticDifferences:
             here_C &= ~passed_C
             if here_C.any():
                 least = least_outlier(
-                    view.fleet_N, view.references, prior_sigma=limits.static_sigma, false_rate=limits.static_rate
+                    view.fleet_N, view.references, prior_sigma=limits.policy.static_sigma, false_rate=limits.static_rate
                 )
                 passed_C[here_C] = view.level_N[series[here_C] - view.span.start] >= least
         return passed_C | ~is_viewed_C

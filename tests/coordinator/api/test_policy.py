@@ -111,7 +111,7 @@ async def test_one_run_has_thresholds_of_its_own_until_they_are_reset(site):
     [
         ({"excess.floor_ratio": 0.1, "excess.flor_ratio": 0.1}, "nearest is 'excess.floor_ratio'"),
         ({"excess.floor_ratio": "0.1"}, "policy: excess.floor_ratio: got '0.1', expected a number from 0.001 to 10"),
-        ({"detectors.slow_link": False, "excess.clear_steps": 0}, "from 1 to"),
+        ({"detectors.slow_link": False, "excess.warm_up_steps": 0}, "from 8 to"),
         ({"run.lost_seconds": 4000.0}, "expected less than run.lost_keep_seconds"),
         ([1], "got list, expected an object"),
     ],
