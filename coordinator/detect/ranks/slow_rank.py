@@ -18,11 +18,12 @@ from coordinator.detect.error_budget import ATTEMPT_STEPS
 from coordinator.detect.ranks.absence import Absence
 from coordinator.detect.ranks.contention import waiting_stages
 from coordinator.detect.ranks.cusum_test import CusumTest
-from coordinator.detect.ranks.groups import Groups, has_nan, mean_of, median_of, middle
+from coordinator.detect.ranks.groups import Groups, mean_of, median_of
 from coordinator.detect.ranks.part_tests import PartTests
 from coordinator.detect.ranks.place_effects import PlaceEffects, places_of
 from coordinator.detect.ranks.references import References, expert_places, static_stand_in
 from coordinator.detect.ranks.series_groups import SeriesGroup
+from coordinator.detect.ranks.stage_past import SECONDS_MIN, StagePast
 from coordinator.detect.ranks.static_differences import FleetView, views_of_ranks
 from coordinator.detect.ranks.work import WorkCorrection
 from coordinator.detect.state_dict import nested, part_of
@@ -39,12 +40,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
     Places = NDArray[np.intp]
 
-_REFERENCE_STEPS = 8
-_YOUNG_WEIGHT = 2.0  # a young past follows the last steps: the first ones are warm-up
 _MOVING_SHARE = 1 / 8  # of a stage's ranks: so many, when slow, move its 30 % quantile by what is reported of a stage
 _UNEVEN_RATIO = 2.0  # from there on a slow rank is seldom its stage's lowest but for its batch
 _FAR_FLOORS = 4.0  # smallest effects, 10 % of a step: less is no slow step by itself
-_SECONDS_MIN = 1e-9  # resolution of a record; keeps work of 0 from dividing
 
 
 class SlowRankTest:
@@ -77,10 +75,7 @@ class SlowRankTest:
         self._expert_places = expert_places(place_R, self._batches)
         self.place_effects = PlaceEffects(places_of(self._batches, hosts), self.stage_groups)
         """What all ranks at one place of their replicas and nodes do beyond their stage."""
-        self._all_stages = Groups(np.zeros(self.stage_groups.count, dtype=np.intp))
-        self._past_P = np.full(self.stage_groups.count, np.nan)
-        self._references_KP = np.full((_REFERENCE_STEPS, self.stage_groups.count), np.nan)
-        self._usual_P = middle(self._references_KP)
+        self._past = StagePast(self.stage_groups.count)
         self._pauses = 0
         self._absence = Absence()
         self._policy = rank_policy or RankPolicy()
@@ -163,10 +158,8 @@ class SlowRankTest:
             return
         if self._leave_out_idle(own_R, reference_P):
             reference_P, shared_D = self._references.split(own_R, by_cell=self._is_uneven)
-        self._references_KP[:-1] = self._references_KP[1:]
-        self._references_KP[-1] = reference_P
-        self._usual_P = middle(self._references_KP)
-        self.scale_P = np.maximum(np.fmax(reference_P, self._usual_P), _SECONDS_MIN)
+        self._past.take(reference_P)
+        self.scale_P = np.maximum(np.fmax(reference_P, self._past.usual_P), SECONDS_MIN)
         self.place_effects.learn_noise(own_R, reference_P, self.scale_P, self._is_no_layout_R())
         self._compare(own_R, reference_P, shared_D, deviation_N[self.replicas.span])
         if self.stage_groups.count > 1:
@@ -175,7 +168,8 @@ class SlowRankTest:
         self.place_effects.learn(own_R, self._is_no_layout_R())
         self._look_closer(parts, step)
         if self.stage_groups.count > 1:
-            self._learn_stages(common, deviation_N[self.stages.span])
+            deviation_P, steps = deviation_N[self.stages.span], self.stages.evaluated_steps
+            self._past.learn(common, deviation_P, self.stages.suspicious, evaluated_steps=steps, policy=self._policy)
 
     @property
     def mirrored_alarms(self) -> tuple[int, ...]:
@@ -269,11 +263,8 @@ class SlowRankTest:
 
     def _is_pause(self, reference_P: "NDArray[np.floating]") -> bool:
         """Whether everybody's own work is suddenly so long that the job, and no rank, must be doing something else."""
-        policy, usual_P = self._policy, self._usual_P
-        # A stage without a past or a reference compares as not known, which excuses it.
-        is_longer_P = reference_P > (1 + policy.pause_ratio) * usual_P
-        known_P = ~(np.isnan(usual_P) | np.isnan(reference_P))
-        longer = bool(np.count_nonzero(is_longer_P)) and bool(is_longer_P[known_P].all())
+        policy = self._policy
+        longer = self._past.is_longer(reference_P, policy.pause_ratio)
         is_quiet = longer and float(np.nanmax(self.ranks.sigma_P, initial=0)) < policy.pause_sigma
         paused = is_quiet and self._pauses < policy.pause_steps
         self._pauses = self._pauses + 1 if paused else 0
@@ -313,50 +304,15 @@ class SlowRankTest:
         alone_D: NDArray[np.bool_] = (present_D == 1) & (groups.sizes_G > 1) & ~is_new_D
         return alone_D
 
-    def _compare_stages(self, reference_P: "Floats", rest_R: "Floats") -> "tuple[float, NDArray[np.float64]]":
+    def _compare_stages(self, reference_P: "Floats", rest_R: "Floats") -> "tuple[float, NDArray[np.floating]]":
         """Return the stages' common work over what it used to be, and by how much each stage's is beyond that.
 
         NaN where that is what waiting for a rank makes of it: `rest_R` is each rank's deviation over its stage, ratio.
         """
-        if has_nan(self._past_P):
-            self._past_P = np.where(np.isnan(self._past_P), reference_P, self._past_P)
-        is_faster_P = self._usual_P < (1 - self._test.limits.floor_ratio) * self._past_P
-        if np.count_nonzero(is_faster_P) == len(is_faster_P):
-            self._follow_improvement()
-        ratio_P = reference_P / np.maximum(self._past_P, _SECONDS_MIN)
-        common = float(self._all_stages.reference(ratio_P)[0])
-        deviation_P = ratio_P / common - 1
+        common, deviation_P = self._past.compare(reference_P, self._test.limits.floor_ratio)
         if np.count_nonzero(deviation_P > self._test.limits.floor_ratio):
             deviation_P[waiting_stages(deviation_P, rest_R, self.stage_groups, self.ranks.sigma_P)] = np.nan
         return common, deviation_P
-
-    def _follow_improvement(self) -> None:
-        """Take the last steps as the stages' past where the whole job has become faster, as it does after its warm-up.
-
-        What single steps have to do is the same for all stages and cancels; what is left of each stage is its own.
-        """
-        ratio_KP = self._references_KP / np.maximum(self._past_P, _SECONDS_MIN)
-        if has_nan(ratio_KP):
-            return
-        common_K = np.median(ratio_KP, axis=1)
-        level = float(np.median(common_K))
-        if level < 1 - self._test.limits.floor_ratio:
-            self._past_P = self._past_P * level * np.median(ratio_KP / common_K[:, None], axis=0)
-
-    def _learn_stages(self, common: float, deviation_P: "Floats") -> None:
-        """Let the stages' past follow what they do in common, and each stage's own what it does beyond that.
-
-        A stage under suspicion keeps its own and follows the others: else it would fall behind in a batch ramp.
-        """
-        if np.isnan(common):
-            return
-        rate = max(self._policy.past_rate, _YOUNG_WEIGHT / (_YOUNG_WEIGHT + self.stages.evaluated_steps))
-        most = max(self._policy.past_step_max, rate)  # one long step of a stage must not become its past
-        own_P = deviation_P.astype(np.float64)
-        own_P[np.isnan(own_P)] = 0.0
-        own_P[self.stages.suspicious] = 0.0
-        own_P = rate * np.minimum(np.maximum(own_P, -most), most)
-        self._past_P = self._past_P * ((1 + rate * min(max(common - 1, -most), most)) * (1 + own_P))
 
     @property
     def is_paused(self) -> bool:
@@ -433,9 +389,8 @@ class SlowRankTest:
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt, arrays by name."""
-        own: dict[str, NDArray[np.generic]] = {"past": self._past_P, "references": self._references_KP}
         single = {} if self.parts is None else self.parts.state_dict()
-        return own | nested({"single": single} | {name: part.state_dict() for name, part in self._parts().items()})
+        return nested({"single": single} | {name: part.state_dict() for name, part in self._parts().items()})
 
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
         """Restore what `state_dict` returned; what does not fit is left alone."""
@@ -445,11 +400,6 @@ class SlowRankTest:
             self.parts = PartTests.from_state_dict(single, *groups, self._excess_policy, places=places)
         for name, part in self._parts().items():
             part.load_state_dict(part_of(state, name))
-        own = {"past": self._past_P, "references": self._references_KP}
-        for name, present in own.items():
-            if name in state and state[name].shape == present.shape:
-                np.copyto(present, state[name].astype(present.dtype))
-        self._usual_P = middle(self._references_KP)
 
-    def _parts(self) -> "dict[str, CusumTest | WorkCorrection | PlaceEffects]":
-        return {"test": self._test, "work": self.work, "places": self.place_effects}
+    def _parts(self) -> "dict[str, CusumTest | WorkCorrection | PlaceEffects | StagePast]":
+        return {"test": self._test, "work": self.work, "places": self.place_effects, "stage_past": self._past}

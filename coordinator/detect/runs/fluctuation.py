@@ -14,19 +14,18 @@ import math
 from collections import deque
 from copy import copy
 from dataclasses import dataclass
-from functools import cache
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coordinator.detect.cusum import Cusum
-from coordinator.detect.error_budget import level_sigmas, steps_between
 from coordinator.detect.ranks.alarms import Alarms
+from coordinator.detect.runs.mean_over_best import PUBLISHED_STEPS, mean_over_best
 from coordinator.detect.runs.run_noise import FAR_STEPS, SeriesNoise
 from coordinator.detect.runs.run_outliers import Outliers
 from coordinator.detect.runs.run_residuals import RunResiduals, limit
-from coordinator.detect.runs.run_window import RunWindow
+from coordinator.detect.runs.run_window import WINDOWS, RunWindow, mean_sigmas
 from coordinator.detect.runs.run_work import CHANGE_STEPS, RunWork
 from coordinator.detect.state_dict import Learner, nested, part_of
 
@@ -39,8 +38,7 @@ if TYPE_CHECKING:
     from coordinator.settings.policy import FluctuationPolicy
 
 _THE_RUN = np.zeros(1, dtype=np.intp)  # the only series
-_WINDOWS = (3, 6, 16, 50)
-_SHORT, _LONG, _PUBLISHED = 3, 16, 50  # the last is PerfTracker's
+_SHORT, _LONG = 3, 16
 _FIRST_STEPS_MIN = 3  # of which the first level is the median
 _NET_SHARE_MIN = 0.1  # of a step: an imbalance that claims more of it than this leaves is none
 _LEVEL_SIGMAS = 4.0  # of the level's own uncertainty, that a shift must exceed
@@ -67,13 +65,6 @@ class RunSample:
     is_held_back: bool = False
 
 
-@cache
-def _mean_sigmas(false_page_steps: float) -> float:
-    """Return how far out the mean of a window must be, in its own scatter; windows that do not overlap are looks."""
-    looks = steps_between("run_means", false_page_steps) * sum(1 / steps for steps in _WINDOWS)
-    return level_sigmas(looks)
-
-
 class FluctuationTest(Learner):
     """State of one attempt's step time; `policy` may be replaced while it runs. Steps must come in ascending order.
 
@@ -88,9 +79,9 @@ class FluctuationTest(Learner):
 
     def __init__(self, policy: "FluctuationPolicy", *, outliers: Outliers | None = None) -> None:
         self.policy = policy
-        self._raw: deque[float] = deque(maxlen=_PUBLISHED)
+        self._raw: deque[float] = deque(maxlen=PUBLISHED_STEPS)
         self._first: deque[float] = deque(maxlen=FAR_STEPS)
-        self._last = RunWindow(_WINDOWS[-1])
+        self._last = RunWindow(WINDOWS[-1])
         self._noise = SeriesNoise()
         self._work = RunWork()
         self.outliers = outliers or Outliers()
@@ -192,7 +183,7 @@ class FluctuationTest(Learner):
     def _limit(self, steps: int) -> float:
         """Return the mean deviation of so many steps that noise explains, the level's own uncertainty included."""
         policy, noise = self.policy, self._noise
-        factor = _mean_sigmas(policy.false_page_steps) * (policy.tail_factor if self._is_noisy else 1.0)
+        factor = mean_sigmas(policy.false_page_steps) * (policy.tail_factor if self._is_noisy else 1.0)
         learnt = min(self._settled, round(2 / policy.baseline_rate))
         scatter = math.hypot(noise.sigma_of_mean(steps), noise.sigma_of_mean(learnt))
         floor = policy.floor_ratio * (policy.short_floor_factor if steps == _SHORT else 1.0)
@@ -222,7 +213,7 @@ class FluctuationTest(Learner):
         policy = self.policy
         if self._sum.sum <= policy.alarm_sum or not self.is_warm:
             return False
-        last = self._clipped(_WINDOWS[-1])
+        last = self._clipped(WINDOWS[-1])
         # Where long steps are common, two of three are no rare chance: then the third must matter by itself.
         is_common = self.outliers.row_steps(policy) > policy.row_min_steps
         least = (1.0 if is_common else policy.least_share) * self._limit(_SHORT)
@@ -230,7 +221,7 @@ class FluctuationTest(Learner):
         if min(self._last.values(_SHORT, math.inf)) <= least:
             return False
         longest = min(self._sum.run, len(last), self._settled / policy.windows_min)
-        return any(self._exceeds(last[-steps:]) for steps in _WINDOWS if steps <= longest)
+        return any(self._exceeds(last[-steps:]) for steps in WINDOWS if steps <= longest)
 
     @property
     def _is_shifted(self) -> bool:
@@ -285,7 +276,7 @@ class FluctuationTest(Learner):
         if self._faster_steps > _RETURN_STEPS:
             self._slower_level = math.nan
         is_known = self._settled * policy.baseline_rate >= 1
-        if is_known and self._sum.sum > policy.alarm_sum / 2 and self._sum.run <= _WINDOWS[-1]:
+        if is_known and self._sum.sum > policy.alarm_sum / 2 and self._sum.run <= WINDOWS[-1]:
             return  # what may be a slowdown teaches nothing, until it is too old to become one
         if is_known and self._may_shift and self._residuals.sum > limit(policy.false_page_steps) / 2:
             return  # nor does a shift in a job that is not quiet, however old
@@ -396,17 +387,8 @@ class FluctuationTest(Learner):
 
     @property
     def mean_over_best_ratio(self) -> float | None:
-        """PerfTracker's figure, mean of the last 50 steps over the shortest of them minus 1; None if noise explains it.
-
-        On a noisy healthy job the printed rule (5 %) holds for ever, hence the second condition. Pauses are left out.
-        """
-        policy, last = self.policy, self._last
-        if len(last) < _PUBLISHED:
-            return None
-        values = last.whole()
-        deviation = fmean(values) - min(values)
-        beats = deviation > max(math.log1p(policy.mean_ratio), policy.mean_sigmas * self._noise.sigma)
-        return math.expm1(deviation) if beats else None
+        """PerfTracker's figure (`mean_over_best.py`), None if noise explains it."""
+        return mean_over_best(self._last, self._noise.sigma, self.policy)
 
     def state_dict(self) -> "StateDict":
         """Return what has been learnt, arrays by name."""

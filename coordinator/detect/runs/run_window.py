@@ -6,11 +6,13 @@ change really took, in the steps that are remembered too.
 
 from collections import deque
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coordinator.detect.error_budget import level_sigmas, steps_between
 from coordinator.detect.state_dict import Learner
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
     from coordinator.detect.state_dict import StateDict
 
+WINDOWS = (3, 6, 16, 50)
+"""Steps whose means are compared with what noise explains; the last is PerfTracker's."""
 _ONSET_SHARE = 1 / 3  # of the effect; the first steps of a drift are smaller than it
 _COLUMNS = 3
 
@@ -92,3 +96,10 @@ class RunWindow(Learner):
         if steps is not None and steps.shape[1:] == (_COLUMNS,):
             self._last.clear()
             self._last.extend(_Deviation(int(step), *figures) for step, *figures in steps.astype(np.float64).tolist())
+
+
+@cache
+def mean_sigmas(false_page_steps: float) -> float:
+    """Return how far out the mean of a window must be, in its own scatter; windows that do not overlap are looks."""
+    looks = steps_between("run_means", false_page_steps) * sum(1 / steps for steps in WINDOWS)
+    return level_sigmas(looks)

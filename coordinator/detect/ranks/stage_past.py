@@ -1,0 +1,110 @@
+# ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
+"""What the work of each pipeline stage used to be: what a stage as a whole is compared with, having no peers.
+
+Pure. A stage's work among that of the others: what single steps have to do is the same for all stages, and cancels.
+
+Shapes: P stages, K last steps.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coordinator.detect.ranks.groups import Groups, has_nan, middle
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from coordinator.settings.policy import RankPolicy
+
+    Figures = NDArray[np.floating]
+
+SECONDS_MIN = 1e-9
+"""Resolution of a record; keeps work of 0 from dividing."""
+_REFERENCE_STEPS = 8
+_YOUNG_WEIGHT = 2.0  # a young past follows the last steps: the first ones are warm-up
+
+
+class StagePast:
+    """State of the past of so many stages; `usual_P` is what each has done lately, seconds, NaN while unknown."""
+
+    def __init__(self, stages: int) -> None:
+        self._all_stages = Groups(np.zeros(stages, dtype=np.intp))
+        self._past_P = np.full(stages, np.nan)
+        self._references_KP = np.full((_REFERENCE_STEPS, stages), np.nan)
+        self.usual_P = middle(self._references_KP)
+
+    def take(self, reference_P: "Figures") -> None:
+        """Take one step's work of each stage, seconds, NaN where unknown."""
+        self._references_KP[:-1] = self._references_KP[1:]
+        self._references_KP[-1] = reference_P
+        self.usual_P = middle(self._references_KP)
+
+    def is_longer(self, reference_P: "Figures", ratio: float) -> bool:
+        """Whether all stages work more than `ratio` longer than lately; those of which one is unknown are excused."""
+        is_longer_P = reference_P > (1 + ratio) * self.usual_P
+        known_P = ~(np.isnan(self.usual_P) | np.isnan(reference_P))
+        return bool(np.count_nonzero(is_longer_P)) and bool(is_longer_P[known_P].all())
+
+    def compare(self, reference_P: "Figures", floor_ratio: float) -> "tuple[float, Figures]":
+        """Return the stages' common work over what it used to be, and by how much each stage's is beyond that, ratio.
+
+        A job that has become faster by `floor_ratio` begins its past again.
+        """
+        if has_nan(self._past_P):
+            self._past_P = np.where(np.isnan(self._past_P), reference_P, self._past_P)
+        is_faster_P = self.usual_P < (1 - floor_ratio) * self._past_P
+        if np.count_nonzero(is_faster_P) == len(is_faster_P):
+            self._follow_improvement(floor_ratio)
+        ratio_P = reference_P / np.maximum(self._past_P, SECONDS_MIN)
+        common = float(self._all_stages.reference(ratio_P)[0])
+        return common, ratio_P / common - 1
+
+    def _follow_improvement(self, floor_ratio: float) -> None:
+        """Take the last steps as the stages' past where the whole job has become faster, as it does after its warm-up.
+
+        What single steps have to do is the same for all stages and cancels; what is left of each stage is its own.
+        """
+        ratio_KP = self._references_KP / np.maximum(self._past_P, SECONDS_MIN)
+        if has_nan(ratio_KP):
+            return
+        common_K = np.median(ratio_KP, axis=1)
+        level = float(np.median(common_K))
+        if level < 1 - floor_ratio:
+            self._past_P = self._past_P * level * np.median(ratio_KP / common_K[:, None], axis=0)
+
+    def learn(
+        self,
+        common: float,
+        deviation_P: "Figures",
+        suspicious: "NDArray[np.intp]",
+        *,
+        evaluated_steps: int,
+        policy: "RankPolicy",
+    ) -> None:
+        """Let the past follow what the stages do in common, and each stage's own what it does beyond that.
+
+        A stage under suspicion keeps its own and follows the others: else it would fall behind in a batch ramp.
+        """
+        if np.isnan(common):
+            return
+        rate = max(policy.past_rate, _YOUNG_WEIGHT / (_YOUNG_WEIGHT + evaluated_steps))
+        most = max(policy.past_step_max, rate)  # one long step of a stage must not become its past
+        own_P = deviation_P.astype(np.float64)
+        own_P[np.isnan(own_P)] = 0.0
+        own_P[suspicious] = 0.0
+        own_P = rate * np.minimum(np.maximum(own_P, -most), most)
+        self._past_P = self._past_P * ((1 + rate * min(max(common - 1, -most), most)) * (1 + own_P))
+
+    def state_dict(self) -> "dict[str, NDArray[np.generic]]":
+        """Return what was learnt."""
+        return {"past": self._past_P, "references": self._references_KP}
+
+    def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Restore what `state_dict` returned; what does not fit is left alone."""
+        for name, present in (("past", self._past_P), ("references", self._references_KP)):
+            if name in state and state[name].shape == present.shape:
+                np.copyto(present, state[name].astype(present.dtype))
+        self.usual_P = middle(self._references_KP)
