@@ -5,12 +5,15 @@ Every key is documented in docs/evidence.md; what is wrong is reported with its 
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.settings import build_config
+
+F = TypeVar("F")
 
 FILE = "queries.toml"
 VERSION = 1
@@ -173,46 +176,30 @@ def _queries(name: str, table: dict[str, Any], where: str) -> Iterator[EvidenceQ
     metrics = table.get("metrics", [""])
     is_list = isinstance(metrics, list) and bool(metrics) and all(isinstance(metric, str) for metric in metrics)
     _expect(is_list, f"{where}: metrics", metrics, "a list of names")
-    own = {key: value for key, value in table.items() if key != "metrics"}
-    codes = own.get("codes", {})
+    own = {key: value for key, value in table.items() if key not in ("metrics", "codes")}
+    codes = table.get("codes", {})
     _expect(isinstance(codes, dict), f"{where}: codes", codes, "a table")
     for number, code in codes.items():
         _expect(number.isdecimal() and isinstance(code, dict), f"{where}: codes", number, "NUMBER = {cause, meaning}")
     parsed = {int(number): _built(EvidenceCode, code, f"{where}: codes.{number}") for number, code in codes.items()}
     for metric in metrics:
-        query: EvidenceQuery = _built(EvidenceQuery, {**own, "name": name, "codes": parsed}, where)
+        query = _built(EvidenceQuery, {**own, "name": f"{name}:{metric}" if len(metrics) > 1 else name}, where)
         if metric:
             _expect(METRIC in query.query, f"{where}: query", query.query, f"PromQL with {METRIC}")
         yield replace(
             query,
-            name=f"{name}:{metric}" if len(metrics) > 1 else name,
+            codes=parsed,
             query=query.query.replace(METRIC, metric),
             meaning=query.meaning.replace(METRIC, metric),
         )
 
 
-def _built(form: Any, table: dict[str, Any], where: str) -> Any:
-    """Return a dataclass of a table, every value of the type that its field has."""
-    known = {item.name: item for item in fields(form)}
-    for key in table:
-        _expect(key in known, where, key, f"one of {', '.join(known)}")
-    for item in known.values():
-        if item.default is MISSING and item.default_factory is MISSING and item.name not in table:
-            raise ConfigError(f"{where}: expected a value for {item.name}")
-    return form(**{key: _typed(value, known[key].type, f"{where}: {key}") for key, value in table.items()})
-
-
-def _typed(value: Any, type_: Any, where: str) -> Any:
-    if type_ is str:
-        _expect(isinstance(value, str) and value.isprintable(), where, value, "text of one line")
-    elif type_ in (float, float | None):
-        _expect(type(value) in (int, float) and abs(value) < float("inf"), where, value, "a number")
-        return float(value)
-    elif type_ == tuple[str, ...]:
-        is_list = isinstance(value, list) and all(isinstance(each, str) for each in value)
-        _expect(is_list, where, value, "a list of texts")
-        return tuple(value)
-    return value
+def _built(form: type[F], table: dict[str, Any], where: str) -> F:
+    """Return a dataclass of a table; texts are of one line."""
+    for key, value in table.items():
+        is_line = not isinstance(value, str) or value.isprintable()
+        _expect(is_line, f"{where}: {key}", value, "text of one line")
+    return build_config(form, file=table, file_name=where)
 
 
 def _expect(good: bool, where: str, got: object, expected: str) -> None:  # noqa: FBT001  (the condition itself)

@@ -1,4 +1,4 @@
-"""From configuration file, environment and flags to one frozen dataclass per service.
+"""From configuration file, environment and flags to one frozen dataclass per service, and from a table to any other.
 
 A service's configuration is a frozen keyword-only dataclass with defaults. The annotation of a key holds the range of
 a number and a description (`Annotated[int, Range(0, 65535), "TCP port"]`). Sources are applied in order, the later one
@@ -7,7 +7,9 @@ reads the environment.
 """
 
 import difflib
+import sys
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from typing import Any, TypeVar, get_type_hints
 
 from lockstep.contracts.bounds import Range, unannotated
@@ -17,7 +19,13 @@ C = TypeVar("C")
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
-_EXPECTED = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
+_EXPECTED = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "text",
+    tuple[str, ...]: "a list of texts",
+}
 _NEAR_MIN = 0.5  # of two names, by difflib
 
 
@@ -27,7 +35,7 @@ def build_config(
     file: Mapping[str, Any] | None = None,
     file_name: str = "configuration file",
     environment: Mapping[str, str] | None = None,
-    prefix: str,
+    prefix: str = "",
     flags: Mapping[str, str] | None = None,
 ) -> C:
     """Return `form` built from all sources. `flags` are the key-value pairs of `--set`, text like the environment.
@@ -35,7 +43,8 @@ def build_config(
     Raises
     ------
     ConfigError
-        An unknown key (a known one that is like it is named, else all of them) or a value of another type.
+        An unknown key (a known one that is like it is named, else all of them), a value of another type, or a key
+        without a default that has none.
     """
     known = get_type_hints(form)
     values: dict[str, Any] = {}
@@ -47,6 +56,9 @@ def build_config(
             values[key] = _from_text(key, known, text, f"environment variable {name}")
     for key, text in (flags or {}).items():
         values[key] = _from_text(_known(key, known, "--set"), known, text, f"--set {key}")
+    for item in fields(form):  # type: ignore[arg-type]
+        if item.default is MISSING and item.default_factory is MISSING and item.name not in values:
+            raise ConfigError(f"{file_name}: expected a value for {item.name}")
     return form(**values)
 
 
@@ -96,8 +108,11 @@ def _from_text(key: str, known: Mapping[str, Any], text: str, where: str) -> Any
 
 def _typed(key: str, known: Mapping[str, Any], value: Any, where: str) -> Any:
     kind = known[key]
-    if kind is float and type(value) is int:
+    kind = float if kind == float | None else kind
+    if kind is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
         return float(value)
-    if type(value) is not kind:
+    if kind == tuple[str, ...] and isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return tuple(value)
+    if kind is float or type(value) is not kind:
         raise ConfigError(f"{where}: got {value!r}, expected {_EXPECTED[kind]}")
     return value

@@ -58,6 +58,7 @@ def test_a_site_adds_queries_and_replaces_those_of_the_same_name(tmp_path):
         ("min_difference = 10", "", "one of them above 0"),
         ("min_difference = 10", "min_difference = nan", "a number"),
         ("min_difference = 10", 'min_difference = "10"', "a number"),
+        pytest.param("min_difference = 10", f"min_difference = 1{'0' * 400}", "a number", id="endless"),
         ("min_difference = 10", "min_difference = 10\nmetrics = []", "a list of names"),
         ("min_difference = 10", 'min_difference = 10\nmetrics = ["a"]', r"with \$metric"),
         ("min_difference = 10", "min_difference = 10\ncodes = 3", "codes"),
