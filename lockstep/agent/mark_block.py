@@ -33,8 +33,8 @@ STEP = marks.MARK_BYTES
 LAST = FIRST + marks.BLOCK_MARKS * STEP - STEP
 """Bytes of a block at which its first and its last mark lie, and of a mark."""
 _FULL = LAST + STEP
-_SPARE = 64 * STEP
-"""Of threads that came between the mark that filled the block and its store, one mark each."""
+_SPARE = marks.BLOCK_MARKS * STEP
+"""Of threads that came between the mark that filled the block and its store, one mark each: at most another block."""
 POLL_INTERVAL_NS = 100_000_000
 """How often a training process shows a sign of life and looks for requests, at most."""
 _FLUSH_INTERVAL_NS, _FLUSH_EVENT_NS = marks.FLUSH_INTERVAL_NS, marks.FLUSH_EVENT_NS

@@ -18,7 +18,7 @@ EVALUATED = replace(evaluated(60, RANK, LINK, NODE, RUN), fluctuating=True)
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "reported"),
     [
         ({}, (RANK, LINK, NODE, RUN)),
         ({"detectors.slow_rank": False}, (LINK, NODE, RUN)),
@@ -29,11 +29,11 @@ EVALUATED = replace(evaluated(60, RANK, LINK, NODE, RUN), fluctuating=True)
         ({"scope.runs": ("prod-*",)}, ()),
     ],
 )
-def test_only_what_is_switched_on_and_in_scope_is_told(values, told):
+def test_only_what_is_switched_on_and_in_scope_is_told(values, reported):
     """The rest of the step_result stays; a slow run is no metric either where its detector is off."""
     left = in_scope(EVALUATED, apply(Policy(), values), "job")
-    assert left.anomalies == told
-    assert left.fluctuating == (RUN in told)
+    assert left.anomalies == reported
+    assert left.fluctuating == (RUN in reported)
     assert replace(left, anomalies=EVALUATED.anomalies, fluctuating=True) == EVALUATED
 
 
