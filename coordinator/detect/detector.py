@@ -94,7 +94,7 @@ class Detector:
             attempt_steps=attempt_steps,
         )
         self._rank_anomalies = RankAnomalies(topology, ranks, self._slow_rank, self._hosts)
-        self._intermittent = IntermittentAnomalies(ranks, self._rank_anomalies, self._hosts, policy.excess)
+        self._intermittent = IntermittentAnomalies(len(ranks), self._rank_anomalies, policy.excess)
         self._links = SlowLinkTest(topology.domains, ranks, policy.link, policy.excess, hosts=self._hosts)
         self._fluctuation = FluctuationTest(policy.fluctuation, outliers=outliers)
         self._unsynchronised_gc = UnsynchronisedGcTest(len(ranks), policy.gc)

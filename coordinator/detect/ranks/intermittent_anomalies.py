@@ -6,14 +6,14 @@ Pure. Shapes: R ranks.
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coordinator.detect.anomalies import SLOW_RANK, Anomaly
+from coordinator.detect.anomalies import Anomaly
 from coordinator.detect.ranks.components import SELF
 from coordinator.detect.ranks.intermittent import IntermittentTest
-from coordinator.detect.ranks.rank_anomalies import RankAnomalies, evidence_of
+from coordinator.detect.ranks.rank_anomalies import RankAnomalies
 from coordinator.detect.state_dict import nested, part_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -25,13 +25,9 @@ if TYPE_CHECKING:
 class IntermittentAnomalies:
     """State of what was found of ranks that are slow in single steps."""
 
-    def __init__(
-        self, ranks: "NDArray[np.int64]", anomalies: RankAnomalies, hosts: "Sequence[str]", policy: "ExcessPolicy"
-    ) -> None:
-        self._ranks = ranks
-        self._hosts = hosts
+    def __init__(self, ranks: int, anomalies: RankAnomalies, policy: "ExcessPolicy") -> None:
         self._anomalies = anomalies
-        self.test = IntermittentTest(len(ranks), policy)
+        self.test = IntermittentTest(ranks, policy)
         self._found: dict[int, Anomaly] = {}
 
     def find(
@@ -49,29 +45,20 @@ class IntermittentAnomalies:
         self._found = {column: self._found[column] for column in test.alarms if column in self._found}
         if test.acting:
             for column, explanation in self._anomalies.explain(row, sorted(test.acting), policy).items():
-                rank = int(self._ranks[column])
                 ratio, share, onset_step = test.of(column)
                 more_s = max(explanation.own.get(SELF, 0.0) - explanation.peers.get(SELF, 0.0), 0.0)
-                self._found[column] = Anomaly(
-                    kind=SLOW_RANK,
-                    cause=explanation.cause,
-                    confidence=explanation.confidence,
-                    scope="rank",
-                    ranks=(rank,),
-                    node=self._hosts[column] if self._hosts else "",
-                    domain=None,
+                found = self._anomalies.anomaly_of(
+                    column,
+                    explanation,
                     onset_step=onset_step,
                     excess_ratio=ratio,
                     excess_seconds=share * more_s,
-                    lost_seconds=more_s,
-                    evidence=(
-                        f"rank {rank} works {ratio:.0%} longer in {share:.1%} of the steps, one here and there",
-                        *evidence_of(rank, explanation),
-                    ),
-                    numbers={"excess_ratio": ratio, "share_of_steps": share},
+                    numbers={"share_of_steps": share},
                 )
-        found = [replace(each, acts=column in test.acting) for column, each in self._found.items()]
-        return [each for each in found if each.ranks[0] not in named]
+                line = f"rank {found.ranks[0]} works {ratio:.0%} longer in {share:.1%} of the steps, one here and there"
+                self._found[column] = replace(found, evidence=(line, *found.evidence), lost_seconds=more_s)
+        marked = [replace(each, acts=column in test.acting) for column, each in self._found.items()]
+        return [each for each in marked if each.ranks[0] not in named]
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was counted, arrays by name."""

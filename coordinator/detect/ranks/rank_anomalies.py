@@ -170,6 +170,33 @@ class RankAnomalies:
         sigma_ratio, limit_ratio = test.noise_of(series)
         # It holds back the domain whose kind is waited in most.
         domain = max(self._domains_of.get(rank, ()), key=lambda d: waits.get(d.kind, 0.0), default=None)
+        found = self.anomaly_of(
+            column,
+            explanation,
+            onset_step=onset,
+            excess_ratio=ratio,
+            excess_seconds=_excess_seconds(explanation, ratio * usual_s),
+            numbers={
+                "sigma_ratio": sigma_ratio,
+                "gate_ratio": limit_ratio,
+                **{f"{name}_seconds": value for name, value in explanation.own.items()},
+                **{f"peers_{name}_seconds": value for name, value in explanation.peers.items()},
+            },
+        )
+        return replace(found, domain=None if domain is None else (domain.kind, domain.name))
+
+    def anomaly_of(
+        self,
+        column: int,
+        explanation: Explanation,
+        *,
+        onset_step: int,
+        excess_ratio: float,
+        excess_seconds: float,
+        numbers: "Mapping[str, float]",
+    ) -> Anomaly:
+        """Return the anomaly of one slow rank, in no domain; `numbers` are those next to its ratio."""
+        rank = int(self._ranks[column])
         return Anomaly(
             kind=SLOW_RANK,
             cause=explanation.cause,
@@ -177,18 +204,12 @@ class RankAnomalies:
             scope="rank",
             ranks=(rank,),
             node=self._hosts[column] if self._hosts else "",
-            domain=None if domain is None else (domain.kind, domain.name),
-            onset_step=onset,
-            excess_ratio=ratio,
-            excess_seconds=_excess_seconds(explanation, ratio * usual_s),
-            evidence=tuple(evidence_of(rank, explanation)),
-            numbers={
-                "excess_ratio": ratio,
-                "sigma_ratio": sigma_ratio,
-                "gate_ratio": limit_ratio,
-                **{f"{name}_seconds": value for name, value in explanation.own.items()},
-                **{f"peers_{name}_seconds": value for name, value in explanation.peers.items()},
-            },
+            domain=None,
+            onset_step=onset_step,
+            excess_ratio=excess_ratio,
+            excess_seconds=excess_seconds,
+            evidence=tuple(_evidence_of(rank, explanation)),
+            numbers={"excess_ratio": excess_ratio, **numbers},
         )
 
     def explain(self, row: "StepRow", columns: "Sequence[int]", policy: "CausePolicy") -> dict[int, Explanation]:
@@ -245,7 +266,7 @@ def _excess_seconds(explanation: Explanation, otherwise: float) -> float:
     return max(own[SELF] - peers[SELF], 0.0) if SELF in own and SELF in peers else otherwise
 
 
-def evidence_of(rank: int, explanation: Explanation) -> list[str]:
+def _evidence_of(rank: int, explanation: Explanation) -> list[str]:
     """Return what shows that a rank is slow, in sentences."""
     own, peers = explanation.own, explanation.peers
     lines = []
