@@ -320,11 +320,11 @@ def modules_read_first(path: Path, modules: set[str]) -> set[str]:
     return found & modules - {module_of(path)}
 
 
-def test_modules_import_each_other_in_no_circle():
+def test_modules_import_each_other_in_no_cycle():
     """Imports for types alone and inside functions included: each module can be read after those that it names."""
     modules = {module_of(path): path for path in source_files()}
     order = TopologicalSorter({name: modules_read_first(path, modules.keys()) for name, path in modules.items()})
-    order.prepare()  # raises CycleError, which holds the circle
+    order.prepare()  # raises CycleError, which holds the cycle
 
 
 def test_importing_lockstep_loads_nothing_heavy():

@@ -6,7 +6,7 @@ Pure: progress in, verdict out; whether a run hangs at all, and since when, the 
 0. Ranks whose process is gone never arrive. A job of which nothing is left does not hang: it has ended badly.
 1. Ranks that are waited for and wait for no one (`waiting_ranks.py`) have not arrived.
 2. Ranks wait, and everybody who is known has arrived: somebody has not of whom nothing is known.
-3. Ranks wait for each other in a circle. Those that went on after their last issue have not arrived (receives are often
+3. Ranks wait for each other in a cycle. Those that went on after their last issue have not arrived (receives are often
    posted long before they are waited for); if there is none, collectives were issued in different orders.
 4. All members of a group have issued the same, and have issued nothing since: the collective itself hangs.
 5. No one is in a collective: all ranks stand still in work of their own.
@@ -76,7 +76,7 @@ def who_is_late(progress: Progress | None, topology: "Topology", last_step_W: "N
         return _unseen(progress, topology, blind)
     if waiting.behind.any():
         went_on = np.flatnonzero(waiting.behind & (waiting.inside < 0))
-        return _late(progress, topology, waiting, went_on) if len(went_on) else _circle(progress, topology, waiting)
+        return _late(progress, topology, waiting, went_on) if len(went_on) else _cycle(progress, topology, waiting)
     return _all_arrived(progress, topology, waiting)
 
 
@@ -165,18 +165,18 @@ def _unseen(progress: Progress, topology: "Topology", blind: _Unseen) -> Hang:
     )
 
 
-def _circle(progress: Progress, topology: "Topology", waiting: Waiting) -> Hang:
+def _cycle(progress: Progress, topology: "Topology", waiting: Waiting) -> Hang:
     entries = waiting.entries
-    circle = np.flatnonzero(waiting.behind & waiting.waits)
+    cycle = np.flatnonzero(waiting.behind & waiting.waits)
     names = sorted({_label(progress.domains[int(at)], topology) for at in np.unique(entries.domain)})
     oldest = int(np.argmin(entries.since_unix_ns))
     return Hang(
         cause=UNKNOWN,
         scope="group",
-        ranks=tuple(circle.tolist()),
+        ranks=tuple(cycle.tolist()),
         domain=_domain(progress.domains[int(entries.domain[oldest])], topology),
         evidence=(
-            f"{_ranks(circle)} wait for each other in a circle: they issued collectives in different orders",
+            f"{_ranks(cycle)} wait for each other in a cycle: they issued collectives in different orders",
             f"domains: {', '.join(names[:_NAMED_MAX])}",
         ),
         numbers={"waiting_ranks": float(waiting.waits.sum())},

@@ -152,7 +152,7 @@ def explain_hang(stacks: Sequence[RankStacks], late: Sequence[int], cause: str, 
     """Return what stacks show of a hang whose `late` ranks have not arrived, none of them where no one is named.
 
     `cause` and `scope` are the verdict's (`hang.Hang`): "link" where all ranks of a group have issued the same, "group"
-    without that where they wait for each other in a circle.
+    without that where they wait for each other in a cycle.
     """
     frames_of = {each.rank: frames for each in stacks if (frames := training_frames(each))}
     places = {rank: place for rank, frames in frames_of.items() if (place := place_of(frames)) is not None}
@@ -188,8 +188,8 @@ def _root_cause(places: Mapping[int, Place], suspects: Sequence[int], cause: str
     if cause == LINK:  # all have issued the same number
         names = {place.inside for place in places.values() if place.is_collective}
         return MISMATCH if len(names) > 1 else ""
-    is_circle = scope == "group" and len(suspects) > 1 and all(places[rank].is_collective for rank in suspects)
-    return DEADLOCK if is_circle else ""
+    is_cycle = scope == "group" and len(suspects) > 1 and all(places[rank].is_collective for rank in suspects)
+    return DEADLOCK if is_cycle else ""
 
 
 def _cause(places: Sequence[Place]) -> str:

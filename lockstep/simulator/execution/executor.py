@@ -49,7 +49,7 @@ def execute(graph: Graph, *, overlap_factor: float = 0.0, sharing: bool = True, 
     Raises
     ------
     ConfigError
-        Operations wait for each other in a circle: the order of the passes cannot be kept.
+        Operations wait for each other in a cycle: the order of the passes cannot be kept.
     """
     start, end, flow_end = longest_path(graph)
     disturbed = 0.0

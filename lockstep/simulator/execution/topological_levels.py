@@ -33,7 +33,7 @@ def start_by_level(graph: Graph, spent: _Times, *, extrapolates: bool = True) ->
     Raises
     ------
     ConfigError
-        Operations wait for each other in a circle.
+        Operations wait for each other in a cycle.
     """
     levels = _Levels(graph, spent, extrapolates=extrapolates)
     levels.run()

@@ -125,7 +125,7 @@ def test_the_shortcut_changes_nothing(drawn, overlap_factor):
 
 
 def test_operations_that_wait_for_each_other_are_named():
-    """A circle is an error, not a silence."""
+    """A cycle is an error, not a silence."""
     with pytest.raises(ConfigError, match="2 operations that wait for each other"):
         execute(graph(computations(1.0, 1.0), [(0, 1), (1, 0)]))
 

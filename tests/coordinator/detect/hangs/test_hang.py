@@ -175,7 +175,7 @@ def test_a_buffered_send_is_no_waiting_and_a_blocked_one_is():
     assert found(job.verdict()) == ("unknown", "rank", (1,), ("pp", "pp0"))
 
 
-def test_receives_posted_ahead_make_no_circle():
+def test_receives_posted_ahead_make_no_cycle():
     """A stage that posted its receive of a gradient and then hangs in its forward is late, not its victim."""
     job = grid({"pp": 2}, 2)
     job.receive("pp", 1, 0, at=1.0)
@@ -184,7 +184,7 @@ def test_receives_posted_ahead_make_no_circle():
     assert found(job.verdict()) == ("unknown", "rank", (0,), ("pp", "pp0"))
 
 
-def test_collectives_in_different_orders_are_told_as_a_circle():
+def test_collectives_in_different_orders_are_reported_as_a_cycle():
     """Two ranks of two common groups wait in another one each: both are named, neither is blamed alone."""
     groups = [Domain("tp", "a", (0, 1)), Domain("dp", "b", (0, 1))]
     job = Job(Topology(2, tuple(groups), (0, 0)))
@@ -192,7 +192,7 @@ def test_collectives_in_different_orders_are_told_as_a_circle():
     job.issue("dp", 1, at=1.0)
     hang = job.verdict()
     assert found(hang) == ("unknown", "group", (0, 1), ("tp", "a"))
-    assert "circle" in hang.evidence[0]
+    assert "cycle" in hang.evidence[0]
 
 
 def test_a_rank_of_which_nothing_is_known_is_named_when_all_others_arrived():

@@ -92,10 +92,10 @@ def test_different_collectives_of_one_group_are_a_mismatch():
 
 
 def test_ranks_that_wait_for_each_other_are_a_deadlock():
-    """In a circle, all of them in collectives; where one of them is elsewhere it is no deadlock."""
-    circle = {0: collective("all_reduce"), 1: collective("all_reduce")}
-    assert explain(circle, (0, 1), scope="group").root_cause == "deadlock"
-    assert explain(circle | {1: DOWNLOAD}, (0, 1), scope="group").root_cause == ""
+    """In a cycle, all of them in collectives; where one of them is elsewhere it is no deadlock."""
+    cycle = {0: collective("all_reduce"), 1: collective("all_reduce")}
+    assert explain(cycle, (0, 1), scope="group").root_cause == "deadlock"
+    assert explain(cycle | {1: DOWNLOAD}, (0, 1), scope="group").root_cause == ""
 
 
 def test_a_rank_without_a_stack_is_given_its_reason():
