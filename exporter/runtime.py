@@ -85,7 +85,7 @@ class Exporter:
         self._batcher = Batcher(self._node)
         self._captures = Captures()
         self._control = ControlWriter(self._on_control_failure)
-        self._announced: dict[str, int] = {}  # run -> revision of its track that was announced last
+        self._announced: dict[str, int] = {}  # run -> revision of its state that was announced last
         self._seen_requests: dict[tuple[str, int], int] = {}
         self._due_ns = {"scan": 0, "batch": 0, "announce": 0, "refresh": 0}
         self._web = Web()  # as configured once HTTP is bound

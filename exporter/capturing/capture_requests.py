@@ -47,8 +47,8 @@ class CaptureRequests:
         ranks = None
         if run is not None:
             ranks = {
-                track.rank: Candidate(track.state, track.steps.boundary(request.first_step), track.header.attempt)
-                for track in run.shown(now_ns, self._stale_ns)
+                each.rank: Candidate(each.state, each.steps.boundary(request.first_step), each.header.attempt)
+                for each in run.shown(now_ns, self._stale_ns)
             }
         term = self._captures.term
         verdict = self._captures.judge(request, ranks, now_ns, unix_s)
@@ -77,7 +77,7 @@ class CaptureRequests:
             if run is None or request_id is None:
                 continue
             shown = run.shown(now_ns, self._stale_ns)
-            attempts = {track.rank: track.header.attempt for track in shown if track.state == RUNNING}
+            attempts = {each.rank: each.header.attempt for each in shown if each.state == RUNNING}
             for rank in self._captures.drop_ended(name, attempts):
                 self._refuse(name, rank, request_id, "the process of the rank ended before its capture did")
 

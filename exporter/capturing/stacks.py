@@ -143,10 +143,10 @@ class StackRequests:
         return {rank: each for rank, each in zip(ranks, found, strict=True) if each is not None}
 
     async def _read_other(self, run: RunState, rank: int) -> tuple[int, list[Thread]] | None:
-        track = _living(run.ranks, rank)
-        if track is None or track.ring is None:
+        rank_state = _living(run.ranks, rank)
+        if rank_state is None or rank_state.ring is None:
             return None
-        ring = track.ring
+        ring = rank_state.ring
         try:
             pid = ring.holder().pid
             threads = None if pid is None else await read_by_py_spy(pid)
@@ -216,21 +216,22 @@ def _open(run: RunState, rank: int) -> tuple[int, FlightDump, DumpTarget]:
     MalformedError, OSError
         It is not here, has ended, or cannot be reached.
     """
-    track = _living(run.ranks, rank)
-    if track is None or track.ring is None:
-        got = "none" if track is None else track.state
+    rank_state = _living(run.ranks, rank)
+    if rank_state is None or rank_state.ring is None:
+        got = "none" if rank_state is None else rank_state.state
         raise MalformedError("rank", where=f"run {run.name}", got=got, expected=f"rank {rank}, running here")
     dump = FlightDump(
         rank=rank,
-        prefix="" if track.facts is None else track.facts.flight_recorder,
-        pipe_prefix="" if track.facts is None else track.facts.flight_recorder_pipe,
-        owner_uid=track.ring.owner_uid,
-        since_unix_ns=track.ring.header.attempt,
+        prefix="" if rank_state.facts is None else rank_state.facts.flight_recorder,
+        pipe_prefix="" if rank_state.facts is None else rank_state.facts.flight_recorder_pipe,
+        owner_uid=rank_state.ring.owner_uid,
+        since_unix_ns=rank_state.ring.header.attempt,
     )
     try:
-        return track.ring.training_thread(), dump, open_target(stacks_path(run.directory, rank), rank, track.ring)
+        target = open_target(stacks_path(run.directory, rank), rank, rank_state.ring)
+        return rank_state.ring.training_thread(), dump, target
     except FileNotFoundError:
-        facts = track.facts
+        facts = rank_state.facts
         got = (facts.stacks if facts is not None else "") or "no pipe: its agent is of another version"
         raise MalformedError("stacks", where=f"rank {rank}", got=got, expected="a pipe that its agent made") from None
 
@@ -249,5 +250,5 @@ def _close(targets: list[DumpTarget]) -> None:
 
 
 def _living(ranks: Mapping[int, RankState], rank: int) -> RankState | None:
-    track = ranks.get(rank)
-    return None if track is None or track.state in ENDED else track
+    rank_state = ranks.get(rank)
+    return None if rank_state is None or rank_state.state in ENDED else rank_state

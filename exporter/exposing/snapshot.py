@@ -166,43 +166,43 @@ def _view_run(
     return NodeRunView(
         run=run.name,
         ranks=tuple(
-            _view_rank(track, hosts.get(key), memory.get(key), inspector, key)
-            for track in sorted(shown, key=lambda track: track.rank)
-            for key in ((run.name, track.rank),)
+            _view_rank(rank_state, hosts.get(key), memory.get(key), inspector, key)
+            for rank_state in sorted(shown, key=lambda rank_state: rank_state.rank)
+            for key in ((run.name, rank_state.rank),)
         ),
         sums=totals.sums,
         measured=totals.measured,
-        peak_flops=0.0 if any(_lacks_peak(track) for track in shown) else totals.peak_flops,
+        peak_flops=0.0 if any(_lacks_peak(rank_state) for rank_state in shown) else totals.peak_flops,
         histogram_counts=tuple(run.histogram.counts.tolist()),
         histogram_sum_ns=run.histogram.sum_ns,
         flagged=tuple(run.flagged.counts.tolist()),
     )
 
 
-def _lacks_peak(track: RankState) -> bool:
+def _lacks_peak(rank_state: RankState) -> bool:
     """Whether a rank has model FLOPs that its device's peak cannot be compared with."""
-    has_peak = track.facts is not None and track.facts.peak_flops_per_second is not None
-    return bool(track.totals.measured[_MODEL_FLOPS]) and not has_peak
+    has_peak = rank_state.facts is not None and rank_state.facts.peak_flops_per_second is not None
+    return bool(rank_state.totals.measured[_MODEL_FLOPS]) and not has_peak
 
 
 def _view_rank(
-    track: RankState,
+    rank_state: RankState,
     host: HostTotals | None,
     memory: RankMemoryView | None,
     inspector: InspectorStatus,
     key: tuple[str, int],
 ) -> RankView:
-    header, totals = track.header, track.totals
+    header, totals = rank_state.header, rank_state.totals
     return RankView(
-        rank=track.rank,
+        rank=rank_state.rank,
         local_rank=header.local_rank,
         world_size=header.world_size,
         hostname=header.hostname,
         attempt=header.attempt,
-        state=track.state,
-        heartbeat_unix_ns=track.heartbeat_ns + header.clock_offset_ns,
-        facts=track.facts,
-        failures=track.failures,
+        state=rank_state.state,
+        heartbeat_unix_ns=rank_state.heartbeat_ns + header.clock_offset_ns,
+        facts=rank_state.facts,
+        failures=rank_state.failures,
         steps=totals.steps,
         step_time_ns=totals.step_time_ns,
         peak_flops=totals.peak_flops,
@@ -213,5 +213,5 @@ def _view_rank(
         host=host,
         memory=memory,
         inspected=inspector.ranks.get(key, {}),
-        inspected_time_ns=times_by_kind(inspector.times_ns.get(key, {}), track.groups, track.rank),
+        inspected_time_ns=times_by_kind(inspector.times_ns.get(key, {}), rank_state.groups, rank_state.rank),
     )

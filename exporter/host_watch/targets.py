@@ -12,22 +12,22 @@ def find_targets(runs: Iterable[RunState]) -> list[Target]:
     """Return the ranks whose process may live, whatever its agent does; on the event loop, a few us a rank."""
     found = []
     for run in runs:
-        for track in run.ranks.values():
-            if track.ring is None:
+        for rank_state in run.ranks.values():
+            if rank_state.ring is None:
                 continue
             try:
-                holder = track.ring.holder()
+                holder = rank_state.ring.holder()
             except (MalformedError, OSError):
                 continue
-            if holder.is_gone or (holder.pid is None and track.state == FINISHED):
+            if holder.is_gone or (holder.pid is None and rank_state.state == FINISHED):
                 continue
             found.append(
                 Target(
                     run=run.name,
-                    rank=track.rank,
-                    ring=str(track.ring.path),
+                    rank=rank_state.rank,
+                    ring=str(rank_state.ring.path),
                     pid=holder.pid,
-                    claimed_pid=None if holder.locks else track.header.pid,
+                    claimed_pid=None if holder.locks else rank_state.header.pid,
                 )
             )
     return found

@@ -174,6 +174,6 @@ def _ranks_of(runs: Iterable[RunState]) -> dict[_Process, tuple[Key, int]]:
             owner_uid = run_status(run.directory).st_uid
         except (OSError, MalformedError):  # gone; counted where runs are looked for
             continue
-        for track in run.ranks.values():
-            found[track.header.hostname, track.header.pid] = (run.name, track.rank), owner_uid
+        for rank_state in run.ranks.values():
+            found[rank_state.header.hostname, rank_state.header.pid] = (run.name, rank_state.rank), owner_uid
     return found

@@ -84,8 +84,10 @@ class MemoryWatch:
         if with_workers:
             self._workers_ns = now_ns
         for run in runs:
-            for track in run.ranks.values():
-                self._sample((run.name, track.rank), track, with_workers=with_workers, with_headroom=is_refresh)
+            for rank_state in run.ranks.values():
+                self._sample(
+                    (run.name, rank_state.rank), rank_state, with_workers=with_workers, with_headroom=is_refresh
+                )
         if not self._is_news or now_ns - self._reported_ns < REPORT_NS:
             return False
         self._is_news, self._reported_ns = False, now_ns
@@ -103,19 +105,19 @@ class MemoryWatch:
         self._pids = found
         self._ranks = {key: rank for key, rank in self._ranks.items() if key in found}
 
-    def _sample(self, key: Key, track: RankState, *, with_workers: bool, with_headroom: bool) -> None:
+    def _sample(self, key: Key, rank_state: RankState, *, with_workers: bool, with_headroom: bool) -> None:
         pid = self._pids.get(key)
         if pid is None:
             return
         rank = self._ranks.get(key)
-        if rank is None or (rank.pid, rank.attempt) != (pid, track.header.attempt):
-            rank = self._ranks[key] = _Rank(pid, track.header.attempt)
+        if rank is None or (rank.pid, rank.attempt) != (pid, rank_state.header.attempt):
+            rank = self._ranks[key] = _Rank(pid, rank_state.header.attempt)
             with_headroom = True
         own = anonymous_bytes(pid, self._proc)
         if own is None:  # it has ended
             return
-        if track.totals.last_step is not None:
-            rank.step = track.totals.last_step
+        if rank_state.totals.last_step is not None:
+            rank.step = rank_state.totals.last_step
         if with_headroom:
             rank.headroom = headroom(pid, self._proc, self._cgroups)
         self._add(rank, HOST, own)
@@ -125,17 +127,17 @@ class MemoryWatch:
                 rank.sizes.pop(WORKERS, None)
             else:
                 self._add(rank, WORKERS, workers)
-            self._add_device(rank, track)
+            self._add_device(rank, rank_state)
         growing = frozenset(rank.growth())
         self._is_news |= not growing <= rank.growing
         rank.growing = growing
 
-    def _add_device(self, rank: _Rank, track: RankState) -> None:
+    def _add_device(self, rank: _Rank, rank_state: RankState) -> None:
         """Take the counters of the framework, which the agent refreshes once a second."""
         try:
-            device = None if track.ring is None else track.ring.device_memory()
+            device = None if rank_state.ring is None else rank_state.ring.device_memory()
         except (MalformedError, OSError) as error:  # counted where the ring is read for its records
-            _log.debug("rank %d: %s", track.rank, error)
+            _log.debug("rank %d: %s", rank_state.rank, error)
             return
         if device is not None:
             reserved, rank.sizes[DEVICE_ALLOCATED], rank.sizes[DEVICE_PEAK], rank.device_limit_bytes = device

@@ -24,24 +24,24 @@ def run_heartbeat(run: RunState, now_ns: int, memory: Sequence[RankMemory] = ())
     return RunHeartbeat(
         run=run.name,
         revision=run.revision,
-        alive_unix_ns=[_alive_unix_ns(track, now_ns) for track in run.announced()],
+        alive_unix_ns=[_alive_unix_ns(rank_state, now_ns) for rank_state in run.announced()],
         memory=list(memory[:RANKS_PER_NODE_MAX]),
     )
 
 
-def _alive_unix_ns(track: RankState, now_ns: int) -> int:
-    last_ns = now_ns if _is_held(track) else track.heartbeat_ns
-    track.alive_ns = max(track.alive_ns, last_ns)
-    return max(0, track.alive_ns + track.header.clock_offset_ns)
+def _alive_unix_ns(rank_state: RankState, now_ns: int) -> int:
+    last_ns = now_ns if _is_held(rank_state) else rank_state.heartbeat_ns
+    rank_state.alive_ns = max(rank_state.alive_ns, last_ns)
+    return max(0, rank_state.alive_ns + rank_state.header.clock_offset_ns)
 
 
-def _is_held(track: RankState) -> bool:
+def _is_held(rank_state: RankState) -> bool:
     """Whether the rank's process holds its ring; false where that is unknown."""
-    if track.ring is None:
+    if rank_state.ring is None:
         return False
     try:
-        holder = track.ring.holder()
+        holder = rank_state.ring.holder()
     except (MalformedError, OSError) as error:  # counted where the ring is read for its records
-        _log.debug("rank %d: %s", track.rank, error)
+        _log.debug("rank %d: %s", rank_state.rank, error)
         return False
     return holder.locks and not holder.is_gone

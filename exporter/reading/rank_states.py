@@ -37,7 +37,7 @@ class RankStates:
         self._over: dict[str, State] = {}
         self._finishing_since_s: dict[str, float] = {}
 
-    def state_of(self, key: str, track: RankState, ring: RingFile, result: ReadResult, now_s: float) -> State:
+    def state_of(self, key: str, rank_state: RankState, ring: RingFile, result: ReadResult, now_s: float) -> State:
         """Return the state of a rank whose ring holds what `result` shows.
 
         Raises
@@ -53,7 +53,10 @@ class RankStates:
             self._watch.watch(key, holder.pid)
         # A process releases its ring a moment before it can be seen how it ended.
         is_over = holder.is_gone and not self._watch.is_watched(key)
-        state = self._over_state(key, track, result) if is_over else self._running_state(key, track, result, now_s)
+        if is_over:
+            state = self._over_state(key, rank_state, result)
+        else:
+            state = self._running_state(key, rank_state, result, now_s)
         if state[0] in ENDED:
             self._over[key] = state
         return state
@@ -68,21 +71,21 @@ class RankStates:
         """Give all descriptors back."""
         self._watch.close()
 
-    def _running_state(self, key: str, track: RankState, result: ReadResult, now_s: float) -> State:
+    def _running_state(self, key: str, rank_state: RankState, result: ReadResult, now_s: float) -> State:
         if result.state == layout.STATE_FAILED:
             return UNWATCHED, None
         if result.state == layout.STATE_RAISED and result.ending is not None:
-            return FAILED, _raised(track, result.ending)
+            return FAILED, _raised(rank_state, result.ending)
         if result.state == layout.STATE_FINISHED:
             since_s = self._finishing_since_s.setdefault(key, now_s)
             if not self._watch.is_watched(key) or now_s - since_s >= FINISHING_S:
                 return FINISHED, None
         return RUNNING, None
 
-    def _over_state(self, key: str, track: RankState, result: ReadResult) -> State:
+    def _over_state(self, key: str, rank_state: RankState, result: ReadResult) -> State:
         if result.state == layout.STATE_RAISED and result.ending is not None:
-            return FAILED, _raised(track, result.ending)
-        last_sign_ns = max(0, result.heartbeat_ns + track.header.clock_offset_ns)
+            return FAILED, _raised(rank_state, result.ending)
+        last_sign_ns = max(0, result.heartbeat_ns + rank_state.header.clock_offset_ns)
         ending = self._watch.ending(key, last_sign_ns)
         if ending is None:
             return FINISHED, None
@@ -94,6 +97,6 @@ class RankStates:
         return (FINISHED, None) if result.state == layout.STATE_FINISHED else (GONE, ending)
 
 
-def _raised(track: RankState, ending: RaisedEnding) -> RankEnding:
-    unix_ns = max(0, ending.monotonic_ns + track.header.clock_offset_ns)
+def _raised(rank_state: RankState, ending: RaisedEnding) -> RankEnding:
+    unix_ns = max(0, ending.monotonic_ns + rank_state.header.clock_offset_ns)
     return RankEnding(unix_ns=unix_ns, kind=EXCEPTION, exception=ending.exception, frame=ending.frame)

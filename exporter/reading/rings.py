@@ -40,8 +40,8 @@ from lockstep.serving.log_limit import LogLimit
 _log = logging.getLogger(__name__)
 
 _BLOCKS_PER_READ = 4096  # of all rings together, 80 ms of work; eight ranks fill 320 a tick with 200 collectives a step
-_BLOCKS_PER_LOOK = 512  # of one ring, a quarter of what it holds
-_BLOCKS_PER_LOOK_MIN = 16
+_BLOCKS_PER_RING = 512  # of one ring, a quarter of what it holds
+_BLOCKS_PER_RING_MIN = 16
 _RECORDS_AT_END = 8192  # of a ring that lost its name; more are no training's, whose steps have several marks each
 _RANK_STATES_MAX = 4 * RANKS_PER_NODE_MAX  # ranks of one run that came and went, as elastic jobs make them
 _FRESH_NS = 30 * 10**9  # a run with a sign of life this near goes before one without
@@ -90,8 +90,8 @@ class Rings:
         followed, omitted = self._choose(owners, now_ns)
         for name in [name for name in self.runs if name not in followed]:
             run = self.runs.pop(name)
-            for track in run.ranks.values():
-                self._detach(run, track)
+            for rank_state in run.ranks.values():
+                self._detach(run, rank_state)
             self._gone.append(run)
         for name in followed:
             run = self.runs.setdefault(name, RunState(name, self._root / name))
@@ -102,11 +102,11 @@ class Rings:
     def read(self) -> list[RingReading]:
         """Read what is new in every open ring."""
         readings, self._late = self._late, []
-        states = [(run, track) for run in self.runs.values() for track in run.ranks.values()]
-        opened = [(run, track, track.ring) for run, track in states if track.ring is not None]
-        blocks = min(_BLOCKS_PER_LOOK, max(_BLOCKS_PER_LOOK_MIN, _BLOCKS_PER_READ // max(1, len(opened))))
-        for run, track, ring in opened:
-            readings += self._look(run, track, ring, blocks)
+        states = [(run, rank_state) for run in self.runs.values() for rank_state in run.ranks.values()]
+        opened = [(run, rank_state, rank_state.ring) for run, rank_state in states if rank_state.ring is not None]
+        blocks = min(_BLOCKS_PER_RING, max(_BLOCKS_PER_RING_MIN, _BLOCKS_PER_READ // max(1, len(opened))))
+        for run, rank_state, ring in opened:
+            readings += self._read_ring(run, rank_state, ring, blocks)
         return readings
 
     def take_gone(self) -> list[RunState]:
@@ -117,23 +117,23 @@ class Rings:
     def offsets(self) -> ReadOffsets:
         """Return how far every open ring was read."""
         return {
-            run.name: {track.rank: track.offset(track.ring) for track in run.ranks.values() if track.ring is not None}
+            run.name: {rank: each.offset(each.ring) for rank, each in run.ranks.items() if each.ring is not None}
             for run in self.runs.values()
         }
 
     def unnumbered(self) -> int:
         """Return how many ranks that train have marks and no step numbers."""
-        states = (track for run in self.runs.values() for track in run.ranks.values())
+        states = (rank_state for run in self.runs.values() for rank_state in run.ranks.values())
         return sum(t.ring is not None and t.state == RUNNING and t.steps.is_unnumbered for t in states)
 
     def close(self) -> None:
         """Close every ring, and watch no process any more."""
         self._states.close()
         for run in self.runs.values():
-            for track in run.ranks.values():
-                if track.ring is not None:
-                    track.ring.close()
-                    track.ring = None
+            for rank_state in run.ranks.values():
+                if rank_state.ring is not None:
+                    rank_state.ring.close()
+                    rank_state.ring = None
 
     def _choose(self, owners: dict[str, int], now_ns: int) -> tuple[list[str], int]:
         """Return the runs to follow and the number of live ranks left out.
@@ -165,12 +165,12 @@ class Rings:
         followed = dict(sorted(present.items())[:RANKS_PER_NODE_MAX])
         run.omitted = len(present) - len(followed)
         run.refused = {rank: inode for rank, inode in run.refused.items() if followed.get(rank) == inode}
-        for track in run.ranks.values():
-            if track.ring is not None and followed.get(track.rank) != track.ring.inode:
-                self._detach(run, track)
+        for rank_state in run.ranks.values():
+            if rank_state.ring is not None and followed.get(rank_state.rank) != rank_state.ring.inode:
+                self._detach(run, rank_state)
         for rank, inode in followed.items():
-            track_or_none = run.ranks.get(rank)
-            if track_or_none is None or track_or_none.ring is None:
+            known = run.ranks.get(rank)
+            if known is None or known.ring is None:
                 key = _key(ring_path(run.directory, rank), inode)
                 if self.isolation.admits(_RING, key, self._now_s):
                     with self.isolation.guard(_RING, key, self._now_s):
@@ -208,46 +208,47 @@ class Rings:
         except (MalformedError, OSError) as error:
             self._refuse(run, rank, inode, error)
             return
-        track = run.ranks.setdefault(rank, RankState(ring.header, ring, AttemptSteps(ring.header.block_count)))
-        if track.header.attempt != ring.header.attempt:
-            track.failures_read = 0
-        track.header, track.ring, track.state, track.groups = ring.header, ring, RUNNING, ()
-        track.facts, track.slots, track.is_superseded, track.alive_ns, track.ending = None, (), False, 0, None
-        track.totals.begin_attempt()
+        rank_state = run.ranks.setdefault(rank, RankState(ring.header, ring, AttemptSteps(ring.header.block_count)))
+        if rank_state.header.attempt != ring.header.attempt:
+            rank_state.failures_read = 0
+        rank_state.header, rank_state.ring, rank_state.state, rank_state.groups = ring.header, ring, RUNNING, ()
+        rank_state.facts, rank_state.slots, rank_state.ending = None, (), None
+        rank_state.is_superseded, rank_state.alive_ns = False, 0
+        rank_state.totals.begin_attempt()
         run.revision += 1
-        self._resume(run, track, ring)
+        self._resume(run, rank_state, ring)
 
-    def _resume(self, run: RunState, track: RankState, ring: RingFile) -> None:
+    def _resume(self, run: RunState, rank_state: RankState, ring: RingFile) -> None:
         """Go on where reading stopped: in a former file of this attempt, or by an earlier process.
 
         Its last step is where the rank stands until the next one.
         """
-        offset = track.left_at or self._offsets.get(run.name, {}).get(track.rank)
+        offset = rank_state.left_at or self._offsets.get(run.name, {}).get(rank_state.rank)
         if offset is not None and offset.attempt != ring.header.attempt:
             offset = None
-        track.steps = AttemptSteps(ring.header.block_count, offset)
+        rank_state.steps = AttemptSteps(ring.header.block_count, offset)
         if offset is not None:
             ring.answer_generation = offset.answer_generation
-        if track.steps.last_step is not None and track.steps.last_end_ns is not None:
-            track.totals.last_step = track.steps.last_step
-            track.totals.last_end_ns = track.steps.last_end_ns + ring.header.clock_offset_ns
+        if rank_state.steps.last_step is not None and rank_state.steps.last_end_ns is not None:
+            rank_state.totals.last_step = rank_state.steps.last_step
+            rank_state.totals.last_end_ns = rank_state.steps.last_end_ns + ring.header.clock_offset_ns
 
-    def _detach(self, run: RunState, track: RankState) -> None:
+    def _detach(self, run: RunState, rank_state: RankState) -> None:
         """Read a ring that lost its name to its end, as far as that is a training's, and close it."""
-        if track.ring is None:
+        if rank_state.ring is None:
             return
-        self._late += self._look(run, track, track.ring, track.header.block_count, _RECORDS_AT_END)
-        self._counts.lost_blocks[TORN] += track.steps.drop_pending()
-        key = _key(track.ring.path, track.ring.inode)
+        self._late += self._read_ring(run, rank_state, rank_state.ring, rank_state.header.block_count, _RECORDS_AT_END)
+        self._counts.lost_blocks[TORN] += rank_state.steps.drop_pending()
+        key = _key(rank_state.ring.path, rank_state.ring.inode)
         self.isolation.forget(_RING, key)
         self._states.forget(key)
-        track.left_at = track.offset(track.ring)
-        track.ring.close()
-        track.ring = None
+        rank_state.left_at = rank_state.offset(rank_state.ring)
+        rank_state.ring.close()
+        rank_state.ring = None
         run.revision += 1
 
-    def _look(
-        self, run: RunState, track: RankState, ring: RingFile, blocks: int, records_max: int = RECORDS_PER_READ
+    def _read_ring(
+        self, run: RunState, rank_state: RankState, ring: RingFile, blocks: int, records_max: int = RECORDS_PER_READ
     ) -> list[RingReading]:
         """Return what is new of a ring; records that were built and could not be taken are counted lost."""
         key = _key(ring.path, ring.inode)
@@ -257,47 +258,47 @@ class Rings:
         with self.isolation.guard(_RING, key, self._now_s):
             try:
                 result = ring.read()
-                state = self._states.state_of(key, track, ring, result, self._now_s)
-                steps = track.steps.read(ring.blocks, blocks, records_max)
+                state = self._states.state_of(key, rank_state, ring, result, self._now_s)
+                steps = rank_state.steps.read(ring.blocks, blocks, records_max)
             except (MalformedError, OSError) as error:
-                self._refuse(run, track.rank, ring.inode, error)
+                self._refuse(run, rank_state.rank, ring.inode, error)
                 return []
             built = len(steps.records)
-            lost = self._take_losses(steps)
-            self._apply_result(run, track, result)  # before the records: what a device can do is of its facts
-            records = self._take_records(run, track, steps.records)
-            state = _as_read(state, track, is_last=records_max == _RECORDS_AT_END)
-            if state != (track.state, track.ending):
-                track.state, track.ending = state
+            lost = self._count_losses(steps)
+            self._apply_result(run, rank_state, result)  # before the records: what a device can do is of its facts
+            records = self._count_records(run, rank_state, steps.records)
+            state = _as_read(state, rank_state, is_last=records_max == _RECORDS_AT_END)
+            if state != (rank_state.state, rank_state.ending):
+                rank_state.state, rank_state.ending = state
                 run.revision += 1
             is_new = len(records) or result.answer is not None or lost
-            return [RingReading(run, track.rank, records, result.answer, lost)] if is_new else []
+            return [RingReading(run, rank_state.rank, records, result.answer, lost)] if is_new else []
         self._counts.lost[TORN] += built
-        return [RingReading(run, track.rank, NO_RECORDS, None, {TORN: built})] if built else []
+        return [RingReading(run, rank_state.rank, NO_RECORDS, None, {TORN: built})] if built else []
 
-    def _apply_result(self, run: RunState, track: RankState, result: ReadResult) -> None:
-        track.heartbeat_ns = result.heartbeat_ns
-        track.note_failures(result.failures)
+    def _apply_result(self, run: RunState, rank_state: RankState, result: ReadResult) -> None:
+        rank_state.heartbeat_ns = result.heartbeat_ns
+        rank_state.note_failures(result.failures)
         for error in result.errors:
             self._counts.reject("answer", error)
-        where = str(ring_path(run.directory, track.rank))
+        where = str(ring_path(run.directory, rank_state.rank))
         try:
             if result.facts is not None:
-                track.facts = facts_from_json(result.facts, where=where)
+                rank_state.facts = facts_from_json(result.facts, where=where)
                 run.revision += 1
         except MalformedError as error:
             self._counts.reject("ring", error)
         try:
             if result.groups is not None:
-                world_size = track.header.world_size
+                world_size = rank_state.header.world_size
                 groups = parse_groups(result.groups, where=where, world_size=world_size)
-                track.slots = parse_slots(result.groups, groups, where=where, world_size=world_size)
-                track.groups = groups
+                rank_state.slots = parse_slots(result.groups, groups, where=where, world_size=world_size)
+                rank_state.groups = groups
                 run.revision += 1
         except MalformedError as error:
             self._counts.reject("ring", error)
 
-    def _take_losses(self, steps: StepsRead) -> dict[str, int]:
+    def _count_losses(self, steps: StepsRead) -> dict[str, int]:
         """Count what of a ring could not be used; return the lost steps by reason."""
         counts = self._counts
         counts.malformed_marks += steps.malformed_marks
@@ -309,25 +310,25 @@ class Rings:
             counts.lost[reason] += count
         return lost
 
-    def _take_records(self, run: RunState, track: RankState, records: Records) -> Records:
+    def _count_records(self, run: RunState, rank_state: RankState, records: Records) -> Records:
         """Count into the totals, and return the records with wall-clock times."""
         if not len(records):
             return records
         good = possible(records)
         if not good.all():
-            where = str(ring_path(run.directory, track.rank))
+            where = str(ring_path(run.directory, rank_state.rank))
             bad = records[np.argmin(good)]
             expected = "an interval and no negative figure"
             self._counts.reject("ring", MalformedError("record", where=where, got=bad.tolist()[:8], expected=expected))
             records = records[good]
             if not len(records):
                 return records
-        peak = None if track.facts is None else track.facts.peak_flops_per_second
-        track.totals.add(records, track.header.clock_offset_ns, peak)
+        peak = None if rank_state.facts is None else rank_state.facts.peak_flops_per_second
+        rank_state.totals.add(records, rank_state.header.clock_offset_ns, peak)
         run.histogram.add(records)
         run.flagged.add(records)
         records = records.copy()
-        records[:, _TIMES] += track.header.clock_offset_ns
+        records[:, _TIMES] += rank_state.header.clock_offset_ns
         return records
 
     def _refuse(self, run: RunState, rank: int, inode: int, error: MalformedError | OSError) -> None:
@@ -342,15 +343,15 @@ def _key(path: Path, inode: int) -> str:
     return f"{path} inode {inode}"
 
 
-def _as_read(state: State, track: RankState, *, is_last: bool) -> State:
+def _as_read(state: State, rank_state: RankState, *, is_last: bool) -> State:
     """Return a rank's state with the last step that its ring holds; it has not ended before that is read.
 
-    `is_last`: nothing of the ring will be read any more. `track` has all that was read.
+    `is_last`: nothing of the ring will be read any more. `rank_state` has all that was read.
     """
     name, ending = state
-    if name in ENDED and not track.steps.is_drained and not is_last:
-        return track.state, track.ending
-    return name, None if ending is None else replace(ending, last_step=track.totals.last_step)
+    if name in ENDED and not rank_state.steps.is_drained and not is_last:
+        return rank_state.state, rank_state.ending
+    return name, None if ending is None else replace(ending, last_step=rank_state.totals.last_step)
 
 
 def _mark_superseded(run: RunState) -> None:
@@ -359,20 +360,20 @@ def _mark_superseded(run: RunState) -> None:
     An elastic restart gives ranks away to other nodes; the rings of before stay, and look like ranks that hang.
     """
     youngest: dict[tuple[str, int], int] = {}
-    for track in run.ranks.values():
-        place = track.header.hostname, track.header.local_rank
-        youngest[place] = max(youngest.get(place, 0), track.header.attempt)
-    for track in run.ranks.values():
-        is_older = track.header.attempt < youngest[track.header.hostname, track.header.local_rank]
-        if is_older and not track.is_superseded and _has_ended(track):
-            track.is_superseded = True
+    for rank_state in run.ranks.values():
+        place = rank_state.header.hostname, rank_state.header.local_rank
+        youngest[place] = max(youngest.get(place, 0), rank_state.header.attempt)
+    for rank_state in run.ranks.values():
+        is_older = rank_state.header.attempt < youngest[rank_state.header.hostname, rank_state.header.local_rank]
+        if is_older and not rank_state.is_superseded and _has_ended(rank_state):
+            rank_state.is_superseded = True
             run.revision += 1
 
 
-def _has_ended(track: RankState) -> bool:
+def _has_ended(rank_state: RankState) -> bool:
     """Whether the rank's process is gone for certain."""
     try:
-        return track.ring is None or track.ring.holder().is_gone
+        return rank_state.ring is None or rank_state.ring.holder().is_gone
     except (MalformedError, OSError):  # counted where the ring is read for its records
         return False
 

@@ -128,13 +128,13 @@ class RunState:
     def totals(self) -> StepTotals:
         """Return the totals of all ranks that the run ever had on this node."""
         totals = StepTotals()
-        for part in (self.departed, *(track.totals for track in self.ranks.values())):
+        for part in (self.departed, *(rank_state.totals for rank_state in self.ranks.values())):
             totals.merge(part)
         return totals
 
     def forget_departed(self) -> None:
         """Forget the ranks that have no file."""
-        for rank in [rank for rank, track in self.ranks.items() if track.ring is None]:
+        for rank in [rank for rank, rank_state in self.ranks.items() if rank_state.ring is None]:
             self.departed.merge(self.ranks.pop(rank).totals)
 
     def shown(self, now_ns: int, stale_ns: int) -> list[RankState]:
@@ -142,9 +142,9 @@ class RunState:
 
         A rank whose agent took itself out is silent by nature: it is shown while another rank of the run lives.
         """
-        open_ranks = [track for track in self.ranks.values() if track.ring is not None]
+        open_ranks = [rank_state for rank_state in self.ranks.values() if rank_state.ring is not None]
         fresh = [t for t in open_ranks if t.state not in ENDED and t.is_fresh(now_ns, stale_ns)]
-        lives = any(track.state == RUNNING for track in fresh)
+        lives = any(rank_state.state == RUNNING for rank_state in fresh)
         return [t for t in open_ranks if t in fresh or (lives and t.state == UNWATCHED)]
 
     def announced(self) -> list[RankState]:
@@ -155,9 +155,9 @@ class RunState:
         """
         states = [t for t in self.ranks.values() if (t.ring is not None or t.state in ENDED) and not t.is_superseded]
         if len(states) > RANKS_PER_NODE_MAX:
-            states.sort(key=lambda track: (track.ring is None, -track.header.attempt))
-        return sorted(states[:RANKS_PER_NODE_MAX], key=lambda track: track.rank)
+            states.sort(key=lambda rank_state: (rank_state.ring is None, -rank_state.header.attempt))
+        return sorted(states[:RANKS_PER_NODE_MAX], key=lambda rank_state: rank_state.rank)
 
     def groups(self) -> list[GroupInfo]:
         """Return the groups of all announced ranks, each once."""
-        return merge_groups(track.groups for track in self.announced() if track.ring is not None)
+        return merge_groups(rank_state.groups for rank_state in self.announced() if rank_state.ring is not None)

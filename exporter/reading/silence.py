@@ -21,11 +21,11 @@ def watch(run: RunState, now_ns: int) -> None:
     """Notice that a run falls silent or reports again (`now_ns` CLOCK_MONOTONIC); either is worth an announcement."""
     silence = run.silence
     records = int(run.histogram.counts.sum())
-    progress = records, sum(track.steps.ends for track in run.ranks.values())
+    progress = records, sum(rank_state.steps.ends for rank_state in run.ranks.values())
     if progress != silence.progress:
         silence.progress, silence.progress_ns = progress, now_ns
     mean_ns = run.histogram.sum_ns / records if records else 0.0
-    is_alive = any(track.ring is not None and track.state == RUNNING for track in run.ranks.values())
+    is_alive = any(rank_state.ring is not None and rank_state.state == RUNNING for rank_state in run.ranks.values())
     is_silent = is_alive and now_ns - silence.progress_ns > max(_LEAST_NS, _STEPS * mean_ns)
     if is_silent != silence.is_announced:
         silence.is_announced = is_silent
@@ -36,19 +36,20 @@ def announcement(run: RunState, node: str) -> NodeAnnouncement:
     """Return what this node announces of a run, ranks ascending; of a silent run, where its ranks stand."""
     groups = run.groups()
     place = {_identity(group): index for index, group in enumerate(groups)}
-    infos = [_info(track, place, is_silent=run.silence.is_announced) for track in run.announced()]
+    infos = [_info(rank_state, place, is_silent=run.silence.is_announced) for rank_state in run.announced()]
     return NodeAnnouncement(run=run.name, node=node, ranks=infos, groups=groups, revision=run.revision)
 
 
-def _info(track: RankState, place: dict[tuple[str, str, str], int], *, is_silent: bool) -> RankInfo:
-    if not is_silent or track.ring is None or track.steps.is_unnumbered:  # whose last step would be far behind
-        return track.info()
+def _info(rank_state: RankState, place: dict[tuple[str, str, str], int], *, is_silent: bool) -> RankInfo:
+    # The last step of an unnumbered rank would be far behind.
+    if not is_silent or rank_state.ring is None or rank_state.steps.is_unnumbered:
+        return rank_state.info()
     try:
-        issues = track.ring.issues()
+        issues = rank_state.ring.issues()
     except (MalformedError, OSError) as error:  # counted where the ring is read for its records
-        _log.debug("rank %d: %s", track.rank, error)
-        return track.info()
-    offset_ns = track.header.clock_offset_ns
+        _log.debug("rank %d: %s", rank_state.rank, error)
+        return rank_state.info()
+    offset_ns = rank_state.header.clock_offset_ns
     counts = [
         IssueCount(
             group=place[_identity(use.group)],
@@ -57,12 +58,12 @@ def _info(track: RankState, place: dict[tuple[str, str, str], int], *, is_silent
             issued=int(issues.counts[use.slot]),
             last_unix_ns=int(issues.times_ns[use.slot]) + offset_ns,
         )
-        for use in track.slots
+        for use in rank_state.slots
         if issues.counts[use.slot] and _identity(use.group) in place
     ]
-    return track.info(
+    return rank_state.info(
         RankProgress(
-            last_step=track.totals.last_step,
+            last_step=rank_state.totals.last_step,
             flags=issues.flags,
             issues=counts,
             is_alive=issues.is_alive,

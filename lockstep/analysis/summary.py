@@ -200,7 +200,7 @@ def _abnormal(abnormal: AbnormalFunction, *, is_finding: bool) -> dict[str, Any]
         "ranks": abnormal.ranks.tolist(),
         "unexpected": abnormal.unexpected.tolist(),
         "unlike": abnormal.unlike.tolist(),
-        "odd": abnormal.odd.tolist(),
+        "outliers": abnormal.outliers.tolist(),
         "group_kind": abnormal.group_kind or None,
         "differences": [
             {

@@ -60,10 +60,10 @@ def test_a_type_of_its_own_is_no_outlier():
     assert list(cluster.localisations) == ["ascend", "cpu"]
     alone = cluster.localisations["cpu"]
     assert (alone.workers, alone.has_peers) == (1, False)
-    assert not any(len(each.unlike) or len(each.odd) for each in alone.abnormal)
+    assert not any(len(each.unlike) or len(each.outliers) for each in alone.abnormal)
     assert not any(3 in each.ranks for each in cluster.localisations["ascend"].abnormal)
     mixed = analyse_cluster(analyses([("ascend", "")] * 4, slept_ms={3: 40}))
-    assert any(3 in each.unlike or 3 in each.odd for each in mixed.localisations["ascend"].abnormal)
+    assert any(3 in each.unlike or 3 in each.outliers for each in mixed.localisations["ascend"].abnormal)
 
 
 def test_each_type_is_localised_by_itself():
@@ -77,7 +77,9 @@ def test_each_type_is_localised_by_itself():
     cluster = analyse_cluster(found)
     localisation = summary_of(cluster, {}, [])["localisation"]
     assert {
-        (each["device_type"], tuple(each["odd"] or each["ranks"])) for each in localisation if each["function"] == SLEEP
+        (each["device_type"], tuple(each["outliers"] or each["ranks"]))
+        for each in localisation
+        if each["function"] == SLEEP
     } == {
         ("H100", (2,)),
         ("A100", (6,)),

@@ -9,7 +9,7 @@ from lockstep.diagnosis.localisation.abnormal import AbnormalFunction, Against, 
 from lockstep.diagnosis.localisation.findings import findings_of
 from lockstep.diagnosis.localisation.localise import Rule, localise
 from lockstep.diagnosis.localisation.matrix import Function, PatternMatrix, gather
-from lockstep.diagnosis.localisation.outlier_ranks import NO_GROUP, OddBy
+from lockstep.diagnosis.localisation.outlier_ranks import NO_GROUP, OutlierBy
 
 __all__ = [
     "NO_GROUP",
@@ -18,7 +18,7 @@ __all__ = [
     "Difference",
     "Function",
     "Localisation",
-    "OddBy",
+    "OutlierBy",
     "PatternMatrix",
     "Rule",
     "findings_of",

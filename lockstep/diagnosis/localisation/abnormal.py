@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lockstep.diagnosis.localisation.matrix import Function, Ranks
-from lockstep.diagnosis.localisation.outlier_ranks import OddBy
+from lockstep.diagnosis.localisation.outlier_ranks import OutlierBy
 
 
 class Against(StrEnum):
@@ -44,25 +44,25 @@ class AbnormalFunction:
     """A function that behaves abnormally, and where; arrays of ranks are int64, the most lost time first.
 
     `unexpected` ranks are outside the expected range, `unlike` ones differ from their peers; `ranks` are both together.
-    `odd` are those inside flagged communication groups of the kind `group_kind` that make the others wait, as `odd_by`
-    shows, empty where there is no such group; the one with the shortest collective need not be abnormal itself.
-    `lost_s` is what the function costs in the window, on the rank where it costs most.
+    `outliers` are those inside flagged communication groups of the kind `group_kind` that make the others wait, as
+    `outlier_by` shows, empty where there is no such group; the one with the shortest collective need not be abnormal
+    itself. `lost_s` is what the function costs in the window, on the rank where it costs most.
     """
 
     function: Function
     ranks: Ranks
     unexpected: Ranks
     unlike: Ranks
-    odd: Ranks
-    odd_by: OddBy
+    outliers: Ranks
+    outlier_by: OutlierBy
     group_kind: str
     differences: tuple[Difference, ...]
     lost_s: float
 
     @property
     def suspects(self) -> Ranks:
-        """The ranks to look at: the odd ones where there are any, else all abnormal ones."""
-        return self.odd if len(self.odd) else self.ranks
+        """The ranks to look at: the outliers where there are any, else all abnormal ones."""
+        return self.outliers if len(self.outliers) else self.ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

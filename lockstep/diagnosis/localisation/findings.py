@@ -2,7 +2,7 @@
 
 from lockstep.contracts.finding import COMMUNICATION, COMPUTE, CPU, HIGH, MEDIUM, Finding, NotJudged
 from lockstep.diagnosis.localisation.abnormal import AbnormalFunction, Localisation
-from lockstep.diagnosis.localisation.outlier_ranks import OddBy
+from lockstep.diagnosis.localisation.outlier_ranks import OutlierBy
 from lockstep.trace.patterns import FunctionClass
 
 RULE = "localisation"
@@ -11,7 +11,7 @@ SLOW_DEVICE = "slow_device"
 SLOW_COPY = "slow_copy"
 SLOW_COLLECTIVE = "slow_collective"
 SLOW_LINK = "slow_link"
-"""A collective with odd ones by their usage of links."""
+"""A collective in whose groups some ranks use their links unlike the others."""
 LATE_ARRIVAL = "late_arrival"
 """A collective in which all wait for the last: a symptom of what is slow on that rank."""
 SLOW_FUNCTION = "slow_function"
@@ -22,7 +22,7 @@ _CAUSES = {
     FunctionClass.COLLECTIVE: (COMMUNICATION, SLOW_COLLECTIVE),
     FunctionClass.HOST: (CPU, SLOW_FUNCTION),
 }
-_CAUSES_OF_ODD = {OddBy.USAGE: SLOW_LINK, OddBy.SHORTEST: LATE_ARRIVAL}
+_CAUSES_OF_OUTLIERS = {OutlierBy.USAGE: SLOW_LINK, OutlierBy.SHORTEST: LATE_ARRIVAL}
 _NS_PER_S = 1_000_000_000
 
 
@@ -41,7 +41,7 @@ def _finding(abnormal: AbnormalFunction, workers: int) -> Finding:
     bottleneck, cause = _CAUSES[abnormal.function.kind]
     return Finding(
         bottleneck=bottleneck,
-        cause=_CAUSES_OF_ODD.get(abnormal.odd_by, cause),
+        cause=_CAUSES_OF_OUTLIERS.get(abnormal.outlier_by, cause),
         ranks=tuple(abnormal.suspects.tolist()),
         evidence=tuple(_evidence(abnormal, workers)),
         subject=abnormal.function.name,
@@ -53,8 +53,9 @@ def _finding(abnormal: AbnormalFunction, workers: int) -> Finding:
 def _evidence(abnormal: AbnormalFunction, workers: int) -> list[str]:
     reported = [f"abnormal on {len(abnormal.ranks)} of {workers} workers"]
     reported += map(str, abnormal.differences)
-    if len(abnormal.odd):
-        reported.append(f"{len(abnormal.odd)} odd inside their {abnormal.group_kind} groups by their {abnormal.odd_by}")
+    if len(abnormal.outliers):
+        count, kind = len(abnormal.outliers), abnormal.group_kind
+        reported.append(f"{count} outlier{'s' if count > 1 else ''} in their {kind} groups, by {abnormal.outlier_by}")
     if abnormal.function.stack:
         reported.append(f"called from {abnormal.function.stack[-1]}")
     return reported

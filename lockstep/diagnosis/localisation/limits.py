@@ -26,7 +26,7 @@ LENGTH_OVER_EXTREME = Threshold(
     "above sqrt(2 ln n), the extreme of n Gaussian values: for three dimensions and a reference below the middle; a "
     "million workers then give as few false ones as a thousand",
 )
-ODD_LENGTH = Threshold(6.5, "robust deviations", f"{_MEASURED}: few members, so their spread is a guess")
+OUTLIER_LENGTH = Threshold(6.5, "robust deviations", f"{_MEASURED}: few members, so their spread is a guess")
 SPREAD_FLOOR_RATIO = Threshold(0.01, "ratio of the value", f"{_MEASURED}: a spread of 0 makes noise of everything")
 SPREAD_FLOOR = Threshold(0.005, "ratio", _MEASURED)
 EFFECT_RATIO = Threshold(0.05, "ratio of the value", "below 5 % of a function no one acts; detection's floor")
@@ -42,4 +42,4 @@ ROLE_SHARE = Threshold(
 )
 
 GROUP_SHARE = Threshold(0.5, "ratio of a group's workers", "who waits for a slow member is slow too: most of its group")
-GROUP_MEMBERS = Threshold(3, "count", "of two no one is the odd one")
+GROUP_MEMBERS = Threshold(3, "count", "of two none is the outlier")

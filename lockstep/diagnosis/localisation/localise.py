@@ -16,7 +16,7 @@ from lockstep.diagnosis.localisation.abnormal import AbnormalFunction, Against, 
 from lockstep.diagnosis.localisation.expected import ExpectedRange, expected_of
 from lockstep.diagnosis.localisation.limits import EFFECT_BETA, EFFECT_RATIO, EFFECT_USE
 from lockstep.diagnosis.localisation.matrix import BETA, DIMENSIONS, MU, Flags, Function, PatternMatrix, Single
-from lockstep.diagnosis.localisation.outlier_ranks import Groups, OddOnes, outlier_ranks
+from lockstep.diagnosis.localisation.outlier_ranks import GroupOutliers, Groups, outlier_ranks
 from lockstep.diagnosis.localisation.paper_rule import SEED, AbnormalWorkers, judge_by_paper, sample_peers
 from lockstep.diagnosis.localisation.robust import SAMPLE_MAX, Roles, judge_robust, length_limit
 from lockstep.trace.patterns import FunctionClass
@@ -119,15 +119,17 @@ class _Judge:
             verdict.unexpected[worker],
             verdict.unlike[worker],
         )
-        return self._abnormal(function, chosen, expected, self._odd(function, values_DW, verdict))
+        return self._abnormal(function, chosen, expected, self._outliers(function, values_DW, verdict))
 
-    def _odd(self, function: Function, values_DW: Single, verdict: AbnormalWorkers) -> OddOnes:
+    def _outliers(self, function: Function, values_DW: Single, verdict: AbnormalWorkers) -> GroupOutliers:
         """Look a second time, inside groups: only who communicates makes others slow in the same function."""
         if self._rule is Rule.PRINTED or function.kind is not FunctionClass.COLLECTIVE:
-            return OddOnes()
+            return GroupOutliers()
         return outlier_ranks(values_DW, verdict.unlike | verdict.unexpected, self._groups)
 
-    def _abnormal(self, function: Function, chosen: _Chosen, expected: ExpectedRange, odd: OddOnes) -> AbnormalFunction:
+    def _abnormal(
+        self, function: Function, chosen: _Chosen, expected: ExpectedRange, outliers: GroupOutliers
+    ) -> AbnormalFunction:
         beta_C = chosen.values_DC[BETA]
         over_peers_C = (beta_C - chosen.reference_DC[BETA]) * chosen.unlike_C
         over_range_C = (beta_C - np.float32(expected.beta[1])) * chosen.unexpected_C
@@ -140,9 +142,9 @@ class _Judge:
             ranks=rank_C[order],
             unexpected=rank_C[order][chosen.unexpected_C[order]],
             unlike=rank_C[order][chosen.unlike_C[order]],
-            odd=self._matrix.rank_W[odd.worker],
-            odd_by=odd.by,
-            group_kind=odd.group_kind,
+            outliers=self._matrix.rank_W[outliers.worker],
+            outlier_by=outliers.by,
+            group_kind=outliers.group_kind,
             differences=(*_against_peers(chosen), *_against_range(chosen, expected)),
             lost_s=max(0.0, float(lost_s_C.max())),
         )

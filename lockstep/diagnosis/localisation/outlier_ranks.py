@@ -2,7 +2,7 @@
 """The second look, inside communication groups: who makes the others wait.
 
 A collective is slow for all ranks in the group of a slow link; the paper's three workers without NVLink stand inside
-48 slow ones. Inside such a group the odd one is found by its hardware usage, in either direction (more on the PCIe that
+48 slow ones. Inside such a group the outlier is found by its hardware usage, in either direction (more on the PCIe that
 replaces NVLink; less, and steadier, on the slow link: PerfTracker, sections 3 and 6.1), or, where nothing was measured,
 by the shortest collective: the rank that comes last waits for no other.
 
@@ -22,7 +22,7 @@ from lockstep.diagnosis.localisation.limits import (
     EFFECT_USE,
     GROUP_MEMBERS,
     GROUP_SHARE,
-    ODD_LENGTH,
+    OUTLIER_LENGTH,
     SPREAD_FLOOR,
     SPREAD_FLOOR_RATIO,
 )
@@ -37,8 +37,8 @@ Groups = NDArray[np.int64]
 """Of one kind of communication domain: the group of each worker, NO_GROUP for none; array of shape (n_workers,)."""
 
 
-class OddBy(StrEnum):
-    """What makes a worker the odd one of its group."""
+class OutlierBy(StrEnum):
+    """What makes a worker the outlier of its group."""
 
     NOTHING = ""
     USAGE = "hardware usage"
@@ -46,16 +46,16 @@ class OddBy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class OddOnes:
-    """The odd workers (int64 indices) of one kind of group; empty without one."""
+class GroupOutliers:
+    """The outliers (int64 indices of workers) of one kind of group; empty without one."""
 
     worker: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    by: OddBy = OddBy.NOTHING
+    by: OutlierBy = OutlierBy.NOTHING
     group_kind: str = ""
 
 
-def outlier_ranks(values_DW: Single, flagged_W: Flags, groups: Mapping[str, Groups]) -> OddOnes:
-    """Return the odd ones inside the flagged groups, of the kind of group that explains the flagged workers best.
+def outlier_ranks(values_DW: Single, flagged_W: Flags, groups: Mapping[str, Groups]) -> GroupOutliers:
+    """Return the outliers inside the flagged groups, of the kind of group that explains the flagged workers best.
 
     A kind explains them if most of the workers of the groups that they are in are flagged. Those found by usage come
     before those by the shortest collective: who comes late is not slow in this function.
@@ -66,13 +66,13 @@ def outlier_ranks(values_DW: Single, flagged_W: Flags, groups: Mapping[str, Grou
         if share > best:
             best, kind = share, name
     if best < GROUP_SHARE.value:
-        return OddOnes()
+        return GroupOutliers()
     groups_found = _flagged_groups(flagged_W, groups[kind])
-    for by, of in ((OddBy.USAGE, _odd_by_usage), (OddBy.SHORTEST, _shortest)):
+    for by, of in ((OutlierBy.USAGE, _outliers_by_usage), (OutlierBy.SHORTEST, _shortest)):
         found = [members[of(values_DW[:, members])] for members in groups_found]
         if any(map(len, found)):
-            return OddOnes(np.concatenate(found), by, kind)
-    return OddOnes()
+            return GroupOutliers(np.concatenate(found), by, kind)
+    return GroupOutliers()
 
 
 def _explained(flagged_W: Flags, group_W: Groups) -> float:
@@ -96,20 +96,20 @@ def _flagged_groups(flagged_W: Flags, group_W: Groups) -> list[NDArray[np.int64]
     return [order[start : start + size] for start, size in zip(starts[chosen], sizes[chosen], strict=True)]
 
 
-def _odd_by_usage(values_DM: Single) -> Flags:
+def _outliers_by_usage(values_DM: Single) -> Flags:
     """Return the members whose usage is unlike the others', none if they are not fewer."""
     apart = [_apart(uses_M, EFFECT_USE.value) for uses_M in values_DM[MU:] if not np.isnan(uses_M).any()]
     if not apart:
         return np.zeros(values_DM.shape[1], np.bool_)
-    odd_M: Flags = np.any([effect_M for _, effect_M in apart], axis=0)
-    odd_M &= np.sum([spreads_M**2 for spreads_M, _ in apart], axis=0) > ODD_LENGTH.value**2
-    return odd_M if 2 * np.count_nonzero(odd_M) < len(odd_M) else np.zeros_like(odd_M)
+    outlier_M: Flags = np.any([effect_M for _, effect_M in apart], axis=0)
+    outlier_M &= np.sum([spreads_M**2 for spreads_M, _ in apart], axis=0) > OUTLIER_LENGTH.value**2
+    return outlier_M if 2 * np.count_nonzero(outlier_M) < len(outlier_M) else np.zeros_like(outlier_M)
 
 
 def _shortest(values_DM: Single) -> Flags:
     """Return the member that waits least, if it clearly does."""
     spreads_M, effect_M = _apart(values_DM[BETA], EFFECT_BETA.value)
-    least: Flags = (spreads_M == spreads_M.min()) & (spreads_M < -ODD_LENGTH.value) & effect_M
+    least: Flags = (spreads_M == spreads_M.min()) & (spreads_M < -OUTLIER_LENGTH.value) & effect_M
     return least
 
 

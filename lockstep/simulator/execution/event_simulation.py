@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.simulator.execution.sharing import Shares
+from lockstep.simulator.execution.sharing import FlowRates
 from lockstep.simulator.lowering.graph import GRADIENT, Graph
 
 _Times = NDArray[np.float64]
@@ -26,8 +26,8 @@ class ExecutionState:
         self.graph = graph
         self.slow = 1.0 / (1.0 + overlap_factor)
         self.overlaps = overlap_factor > 0
-        self.shares = Shares(graph.flows, graph.capacity) if sharing else None
-        self.fair = self.shares.rates if self.shares else [flow.alone for flow in graph.flows]
+        self.flow_rates = FlowRates(graph.flows, graph.capacity) if sharing else None
+        self.fair = self.flow_rates.rates if self.flow_rates else [flow.alone for flow in graph.flows]
         self.is_gradient = (graph.queue == GRADIENT).tolist()
         self.flow = graph.flow.tolist()
         self.owner = graph.owner.tolist()
@@ -116,8 +116,8 @@ class ExecutionState:
         self.left[operation], self.since[operation], self.moving[operation] = left_bytes, now, True
         self.running[number].append(operation)
         self._travel(operation)
-        if self.shares is not None:
-            for changed in self.shares.enter(number):
+        if self.flow_rates is not None:
+            for changed in self.flow_rates.enter(number):
                 for other in self.running[changed]:
                     self._rerate(other, now)
         self._rerate(operation, now)
@@ -137,8 +137,8 @@ class ExecutionState:
         if number >= 0:
             self.running[number].remove(operation)
             self.version[operation] += 1
-            if self.shares is not None:
-                for changed in self.shares.leave(number):
+            if self.flow_rates is not None:
+                for changed in self.flow_rates.leave(number):
                     for other in self.running[changed]:
                         self._rerate(other, now)
             if self.latency[operation]:

@@ -12,7 +12,7 @@ _Use = tuple[int, float]
 """A link, or a flow of a link, and the bytes that pass the link for every byte of the flow."""
 
 
-class Shares:
+class FlowRates:
     """Which flows are on the links now, and at what rate each of them goes, in bytes a second.
 
     Flows are known by number, sets of them by the bits of an integer. The same few meet again for every bucket, so that

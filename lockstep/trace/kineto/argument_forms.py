@@ -83,7 +83,7 @@ class EventArguments(Protocol):
         """Return the codes of call stacks, ABSENT where an event has none."""
 
     def parsed(self) -> tuple[NDArray[np.intp], Sequence[Any]]:
-        """Return the events, by place, whose arguments were decoded, with these: all that may have rare ones."""
+        """Return the events, by place, whose arguments were decoded, with these: all that may be of collectives."""
 
 
 _FIELDS: dict[str, Callable[[Sequence[Any]], list[Any]]] = {

@@ -19,7 +19,7 @@ from lockstep.trace.columns import ABSENT, CollectiveArguments, SyncArguments
 from lockstep.trace.interned import Interned
 from lockstep.trace.kineto.argument_forms import EventArguments
 from lockstep.trace.kineto.categories import ArgumentSet
-from lockstep.trace.kineto.collective_args import RareReader
+from lockstep.trace.kineto.collective_args import CollectiveArgsReader
 
 SHAPES_MAX = 1 << 16
 """Distinct shapes; real traces have tens to hundreds, a job that recompiles for every length some thousands."""
@@ -57,14 +57,14 @@ class ArgumentReader:
         self.shapes: Interned[str] = Interned(_shapes, SHAPES_MAX, SHAPES_MAX_BYTES)
         self.shapes[b"", b""] = ABSENT
         self.stacks: Interned[str] = Interned(_stack, STACKS_MAX, STACKS_MAX_BYTES)
-        self._rare = RareReader()
+        self._collective_args = CollectiveArgsReader()
 
     def read(self, count: int, arguments: Mapping[ArgumentSet, EventArguments]) -> BlockArguments:
         """Return what is read of a block of `count` events."""
         block = BlockArguments({name: np.full(count, ABSENT, kind) for name, kind in _COLUMNS.items()}, {}, {})
         for reading, read in arguments.items():
             self._fill(block.columns, reading, read)
-            self._note_rare(block, reading, read)
+            self._note_collective_args(block, reading, read)
         return block
 
     def _fill(self, columns: dict[str, NDArray[Any]], reading: ArgumentSet, read: EventArguments) -> None:
@@ -84,14 +84,14 @@ class ArgumentReader:
         if reading in (ArgumentSet.KERNEL, ArgumentSet.DEVICE):
             columns["stream"][at] = self._streams(read.integers("device"), read.integers("stream"))
 
-    def _note_rare(self, block: BlockArguments, reading: ArgumentSet, read: EventArguments) -> None:
+    def _note_collective_args(self, block: BlockArguments, reading: ArgumentSet, read: EventArguments) -> None:
         places, fields = read.parsed()
         if reading is not ArgumentSet.CALL:
             found = _with_arguments(places, fields, [each.collective for each in fields])
-            block.collectives.update((event, self._rare.collective(each)) for event, each in found)
+            block.collectives.update((event, self._collective_args.collective(each)) for event, each in found)
         if reading is ArgumentSet.DEVICE:
             found = _with_arguments(places, fields, [each.sync for each in fields])
-            block.syncs.update((event, self._rare.sync(each)) for event, each in found)
+            block.syncs.update((event, self._collective_args.sync(each)) for event, each in found)
 
     def _streams(self, device: NDArray[np.int64], stream: NDArray[np.int64]) -> NDArray[np.int32]:
         known = (stream >= 0) & (stream < _NO_STREAM)

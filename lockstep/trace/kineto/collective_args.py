@@ -40,7 +40,7 @@ class SyncFields(CollectiveFields, gc=False):
     waits_on_correlation: Any = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=None)
 
 
-class RareReader:
+class CollectiveArgsReader:
     """Reads them one by one; collectives that are alike are one object."""
 
     def __init__(self) -> None:

@@ -241,7 +241,7 @@ def summary(ranks=8, *, slow=SLOW, seed=7):
                 "stack": ["train.py(31): main", "loader.py(12): batches"],
                 "class": "host",
                 "ranks": [slow],
-                "odd": [],
+                "outliers": [],
                 "differences": [
                     "beta 0.23 above 0.01 (expected range) on 1 worker",
                     "beta 0.23 above 0.0098 (peers) on 1 worker",

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lockstep.diagnosis.localisation import NO_GROUP, OddBy
+from lockstep.diagnosis.localisation import NO_GROUP, OutlierBy
 from lockstep.diagnosis.localisation.outlier_ranks import outlier_ranks
 
 WORKERS = 64
@@ -27,7 +27,7 @@ def test_the_outlier_is_found_by_its_usage_in_either_direction(usage):
     values, flagged = job(3)
     values[1, 19] = usage
     found = outlier_ranks(values, flagged, GROUPS)
-    assert (found.worker.tolist(), found.by, found.group_kind) == ([19], OddBy.USAGE, "dp")
+    assert (found.worker.tolist(), found.by, found.group_kind) == ([19], OutlierBy.USAGE, "dp")
 
 
 def test_the_steady_one_among_those_that_fluctuate():
@@ -43,17 +43,17 @@ def test_without_samples_the_one_that_waits_least_came_last():
     values, flagged = job(3, measured=False)
     values[0, 11], flagged[11] = 0.02, False
     found = outlier_ranks(values, flagged, GROUPS)
-    assert (found.worker.tolist(), found.by) == ([11], OddBy.SHORTEST)
+    assert (found.worker.tolist(), found.by) == ([11], OutlierBy.SHORTEST)
 
 
-def test_a_group_without_an_odd_one_has_none():
+def test_a_group_without_an_outlier_has_none():
     """A slow switch is no one's."""
     for measured in (True, False):
         values, flagged = job(3, measured=measured)
         assert len(outlier_ranks(values, flagged, GROUPS).worker) == 0
 
 
-def test_half_of_a_group_is_not_odd():
+def test_half_of_a_group_is_no_outlier():
     """Two camps: nothing shows which is right."""
     values, flagged = job(3)
     values[1, np.flatnonzero(flagged)[::2]] = 0.9
@@ -69,7 +69,7 @@ def test_scattered_workers_are_no_group():
 
 
 def test_pairs_and_workers_without_group_are_passed_over():
-    """Of two no one is the odd one; pipeline ends may be in no group."""
+    """Of two none is the outlier; pipeline ends may be in no group."""
     values, flagged = job(3)
     values[1, 19] = 0.9
     pairs = {"pp": np.arange(WORKERS) // 2, "none": np.full(WORKERS, NO_GROUP)}

@@ -479,12 +479,12 @@ def test_time_in_asynchronous_collectives_is_the_inspectors(node: Node, make_rin
     data, tensor = {(4, 0): 80_000_000}, {(2, 0): 1_000_000}
     status = InspectorStatus(times_ns={("run-a", 0): {**data, **tensor}})
     node.samples()
-    track = node.rings.runs["run-a"].ranks[0]
-    track.groups = (
+    rank_state = node.rings.runs["run-a"].ranks[0]
+    rank_state.groups = (
         GroupInfo(kind="dp", name="data", ranks=[[0, 4, 1]]),
         GroupInfo(kind="tp", name="tensor", ranks=[[0, 2, 1]]),
     )
-    track.totals.add(table(record(1, tp_comm_ns=50_000_000)), OFFSET_NS)
+    rank_state.totals.add(table(record(1, tp_comm_ns=50_000_000)), OFFSET_NS)
     samples = samples_of(node.snapshot(inspector=status))
     found = {
         kind: samples.get(key("lockstep_collective_time_seconds_total", run="run-a", rank="0", domain_kind=kind))

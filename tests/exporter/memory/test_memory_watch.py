@@ -40,7 +40,7 @@ class Watched:
                 header=file.header, ring=file, steps=AttemptSteps(file.header.block_count), heartbeat_ns=NOW_NS
             )
             self.targets.append(Target(run="job", rank=rank, ring=str(ring.path), pid=100 + rank))
-        self.rings = [track.ring for track in self.run.ranks.values()]
+        self.rings = [rank_state.ring for rank_state in self.run.ranks.values()]
         self.watch = MemoryWatch(
             lambda: self.targets, proc=str(node.proc), cgroups=str(node.cgroups), clock_ns=lambda: self.now_ns
         )
@@ -55,8 +55,8 @@ class Watched:
     def tick(self) -> bool:
         self.step += 1
         self.now_ns += TICK_NS
-        for track in self.run.ranks.values():
-            track.totals.last_step = self.step
+        for rank_state in self.run.ranks.values():
+            rank_state.totals.last_step = self.step
         return self.watch.tick([self.run])
 
     def leak(self, steps: int, rank: int = 1) -> int:
@@ -149,8 +149,8 @@ def test_a_process_that_is_not_known_has_no_figures(watched: Watched):
 
 def test_a_rank_without_steps_is_shown_and_not_reported(watched: Watched):
     """It sets up."""
-    for track in watched.run.ranks.values():
-        track.totals.last_step = None
+    for rank_state in watched.run.ranks.values():
+        rank_state.totals.last_step = None
     watched.watch.tick([watched.run])
     assert watched.watch.report(watched.run) == []
     assert watched.watch.views()["job", 0].sizes == {HOST: 500 * MIB}

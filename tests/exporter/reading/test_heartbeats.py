@@ -154,5 +154,5 @@ def test_an_announcement_holds_no_more_ranks_than_is_taken(rings: Rings, make_ri
     for rank in range(count, count + 4):
         make_ring(rank=rank, world_size=200, local_rank=rank, attempt=rank + 1)
     run = look(rings)
-    assert [track.rank for track in run.announced()] == list(range(4, count + 4))
+    assert [rank_state.rank for rank_state in run.announced()] == list(range(4, count + 4))
     assert len(run_heartbeat(run, 0).alive_unix_ns) == count

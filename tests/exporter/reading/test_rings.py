@@ -34,7 +34,7 @@ def rings(root: Path, counts: Counts):
     rings = Rings(root, counts, {})
     before = open_descriptors()
     yield rings
-    opened = sum(track.ring is not None for run in rings.runs.values() for track in run.ranks.values())
+    opened = sum(rank_state.ring is not None for run in rings.runs.values() for rank_state in run.ranks.values())
     rings.close()
     assert open_descriptors() <= before + opened
 
@@ -101,9 +101,9 @@ def test_a_restarted_rank_is_a_new_attempt_and_loses_nothing(rings: Rings, make_
     new = make_ring(attempt=2)
     new.write(record(0, step_ns=50 * MS))
     assert steps_of(tick(rings)) == [1, 0]
-    track = rings.runs["run-a"].ranks[0]
-    assert (track.header.attempt, track.totals.steps, track.totals.last_step) == (2, 3, 0)
-    assert track.totals.step_time_ns == 250 * MS
+    rank_state = rings.runs["run-a"].ranks[0]
+    assert (rank_state.header.attempt, rank_state.totals.steps, rank_state.totals.last_step) == (2, 3, 0)
+    assert rank_state.totals.step_time_ns == 250 * MS
 
 
 def test_a_ring_cut_under_us_stops_that_rank_only(rings: Rings, make_ring, counts):
@@ -228,7 +228,7 @@ def test_only_ranks_that_give_a_sign_of_life_are_shown(rings: Rings, make_ring):
     tick(rings)
     vanished.path.unlink()
     tick(rings)
-    assert [track.rank for track in rings.runs["run-a"].shown(NOW_NS, STALE_NS)] == [alive.header.rank]
+    assert [rank_state.rank for rank_state in rings.runs["run-a"].shown(NOW_NS, STALE_NS)] == [alive.header.rank]
 
 
 def test_a_failed_agent_is_shown_while_its_run_lives(rings: Rings, make_ring):
@@ -238,7 +238,7 @@ def test_a_failed_agent_is_shown_while_its_run_lives(rings: Rings, make_ring):
     failed.beat(NOW_NS - 2 * STALE_NS)
     tick(rings)
     run = rings.runs["run-a"]
-    assert [track.rank for track in run.shown(NOW_NS, STALE_NS)] == [0, 1]
+    assert [rank_state.rank for rank_state in run.shown(NOW_NS, STALE_NS)] == [0, 1]
     alive.beat(NOW_NS - 2 * STALE_NS)
     tick(rings)
     assert run.shown(NOW_NS, STALE_NS) == []

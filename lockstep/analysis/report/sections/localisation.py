@@ -29,14 +29,14 @@ def localisation(view: ReportView) -> Html:
 
 def _row(stored: dict[str, Any]) -> tuple[str, ...]:
     stack, kind = reading.texts(stored.get("stack")), reading.text(stored.get("class"))
-    odd, ranks = reading.ranks(stored.get("odd")), reading.ranks(stored.get("ranks"))
+    outliers, ranks = reading.ranks(stored.get("outliers")), reading.ranks(stored.get("ranks"))
     function = [code(reading.text(stored.get("function"))), tag("br"), tag("span", kind, class_="soft")]
     function += [tag("span", " from ", code(stack[-1]), class_="soft")] if stack else []
     lost_ns = _lost_ns(stored)
-    why = f" odd inside their {reading.text(stored.get('group_kind'))} groups" if odd else ""
+    why = f" outliers of their {reading.text(stored.get('group_kind'))} groups" if outliers else ""
     return (
         join(function),
-        join([tag("strong", format_ranks(odd or ranks)), why]),
+        join([tag("strong", format_ranks(outliers or ranks)), why]),
         join([counted(len(ranks), "rank"), ": ", format_ranks(ranks, runs_max=4)]) if ranks else "-",
         items(_differences(stored)[:_DIFFERENCES_MAX]) or "-",
         cell(format_ns(lost_ns), value=lost_ns, is_number=True),

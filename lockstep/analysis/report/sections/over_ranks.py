@@ -26,7 +26,7 @@ def flagged(view: ReportView) -> Flags:
     return {
         (function_key(each), number): None
         for each in view.summary.localisation
-        for number in reading.ranks(each.get("odd")) or reading.ranks(each.get("ranks"))
+        for number in reading.ranks(each.get("outliers")) or reading.ranks(each.get("ranks"))
     }
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.simulator.execution.sharing import Shares, fair_rates
+from lockstep.simulator.execution.sharing import FlowRates, fair_rates
 from tests.simulator.jobs import flow
 
 CAPACITY = (1.0, 2.0, 0.5, 4.0, 1.0)
@@ -27,18 +27,18 @@ def flows_and_moves(draw):
 def test_rates_are_those_of_all_that_are_there(drawn):
     """Whatever flow comes or goes, one several times: every flow on the links has its fair rate, and changes are all reported."""
     flows, moves = drawn
-    shares, here = Shares(flows, CAPACITY), []
+    flow_rates, here = FlowRates(flows, CAPACITY), []
     for number, comes in moves:
-        before = list(shares.rates)
+        before = list(flow_rates.rates)
         if comes:
-            changed = shares.enter(number)
+            changed = flow_rates.enter(number)
             here.append(number)
         elif number in here:
-            changed = shares.leave(number)
+            changed = flow_rates.leave(number)
             here.remove(number)
         else:
             continue
         fair = fair_rates([flows[each] for each in here], CAPACITY)
-        assert [shares.rates[each] for each in here] == pytest.approx(fair)
-        with_new_rate = {each for each in here if shares.rates[each] != before[each]}
+        assert [flow_rates.rates[each] for each in here] == pytest.approx(fair)
+        with_new_rate = {each for each in here if flow_rates.rates[each] != before[each]}
         assert with_new_rate - {number} <= set(changed)
