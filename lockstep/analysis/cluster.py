@@ -90,11 +90,11 @@ def analyse_cluster(
     together.frequency()
     together.stragglers()
     localisations = together.localise()
-    exposed = {each.rank: exposed_ns(each.about, each.breakdown) for each in ranks}
+    exposed = {each.rank: exposed_ns(each.metadata, each.breakdown) for each in ranks}
     shared = bounded(together.findings, exposed)
     own = together.own_findings()
     findings = merge_findings([*shared, *own], windows_ns)
-    framework = ASCEND if any(each.about.vendor == "ascend" for each in ranks) else PYTORCH
+    framework = ASCEND if any(each.metadata.vendor == "ascend" for each in ranks) else PYTORCH
     by_rank = {each.rank: [found for found in own if found.ranks == (each.rank,)] for each in ranks}
     ranks = tuple(replace(each, findings=tuple(advise(by_rank[each.rank], windows_ns, framework))) for each in ranks)
     refusals = merge_refusals((rank.rank, rank.not_judged) for rank in ranks)
@@ -144,14 +144,14 @@ class _Together:
     def parallelism(self) -> None:
         """Judge whether components of the ranks work at once; has to come after `communication`."""
         judged = [each for each in self._ranks if each.length_ns > 0]
-        on_devices = [each for each in judged if exposed_ns(each.about, each.breakdown) is not None]
+        on_devices = [each for each in judged if exposed_ns(each.metadata, each.breakdown) is not None]
         if judged and not on_devices:
             reason = "no device: the collectives of host backends take the cores that compute"
             self.refused.append(NotJudged(rule=POOR_OVERLAP, reason=reason))
             return
         known = {each.rank: each.breakdown for each in on_devices}
         parts = [
-            (each.collectives, each.window_ns, next(iter(each.about.devices), ""))
+            (each.collectives, each.window_ns, next(iter(each.metadata.devices), ""))
             for each in on_devices
             if each.collectives is not None
         ]
@@ -183,7 +183,7 @@ class _Together:
         times = {each.rank: each.step_times for each in self._ranks if each.step_times is not None}
         if not self._stages or len(times) < len(self._ranks):
             return []
-        return stage_waiting(times, self._stages, max(each.about.world_size for each in self._ranks))
+        return stage_waiting(times, self._stages, max(each.metadata.world_size for each in self._ranks))
 
     def network(self, evidence: NetworkEvidence) -> None:
         """Judge the network's settings."""
@@ -195,10 +195,10 @@ class _Together:
     def frequency(self) -> None:
         """Compare the clocks of the AI cores, where the device's profiler samples them."""
         for each in self._types:
-            if each.ranks[0].about.vendor != _SAMPLES_CLOCK:
+            if each.ranks[0].metadata.vendor != _SAMPLES_CLOCK:
                 continue
             windows_ns = {rank.rank: rank.window_ns for rank in each.ranks}
-            found = {rank.rank: slowest_clock(rank.about.clocks, rank.window_ns) for rank in each.ranks}
+            found = {rank.rank: slowest_clock(rank.metadata.clocks, rank.window_ns) for rank in each.ranks}
             known = {rank: clock for rank, clock in found.items() if clock is not None}
             rated = rated_mhz(each.name)
             self._ask(partial(find_frequency_drop, known, windows_ns, rated_mhz=rated))
@@ -283,7 +283,7 @@ def families(ranks: Sequence[RankAnalysis], workers: Sequence[int]) -> dict[str,
 
     Traces name groups and list their ranks, and seldom what they are for.
     """
-    known = {tuple(sorted(group)) for each in ranks for group in each.about.groups.values()}
+    known = {tuple(sorted(group)) for each in ranks for group in each.metadata.groups.values()}
     place = {rank: at for at, rank in enumerate(workers)}
     found: dict[str, NDArray[np.int64]] = {}
     for group in sorted(known, key=lambda each: (len(each), each)):

@@ -32,11 +32,11 @@ def device_types(ranks: Sequence[RankAnalysis]) -> list[DeviceType]:
     """
     named: dict[str, set[str]] = defaultdict(set)
     for each in ranks:
-        named[each.about.vendor].update(each.about.devices[:1])
+        named[each.metadata.vendor].update(each.metadata.devices[:1])
     types: dict[tuple[str, str], list[RankAnalysis]] = defaultdict(list)
     for each in ranks:
-        names = each.about.devices[:1] or tuple(named[each.about.vendor])
-        types[each.about.vendor, names[0] if len(names) == 1 else ""].append(each)
+        names = each.metadata.devices[:1] or tuple(named[each.metadata.vendor])
+        types[each.metadata.vendor, names[0] if len(names) == 1 else ""].append(each)
     found = [
         DeviceType(name or vendor or "unknown device", tuple(sorted(mine, key=lambda each: each.rank)))
         for (vendor, name), mine in types.items()

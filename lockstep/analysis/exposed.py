@@ -10,18 +10,18 @@ from dataclasses import replace
 from lockstep.contracts.finding import COMMUNICATION, Finding
 from lockstep.diagnosis.communication_causes.waiting import SLOW_RANK
 from lockstep.diagnosis.evidence import ms
-from lockstep.trace.columns import TraceAbout
+from lockstep.trace.columns import TraceMetadata
 from lockstep.trace.step_breakdown import Breakdown
 
 _WITHOUT_DEVICE = ("", "cpu")
 
 
-def exposed_ns(about: TraceAbout, breakdown: Breakdown) -> int | None:
+def exposed_ns(metadata: TraceMetadata, breakdown: Breakdown) -> int | None:
     """Return how long a rank communicates in its window without a kernel next to it.
 
     None without a device: host backends take the cores that compute, so nothing there is hidden for free.
     """
-    if about.vendor in _WITHOUT_DEVICE:
+    if metadata.vendor in _WITHOUT_DEVICE:
         return None
     return breakdown.communication_active_ns - breakdown.compute_communication_overlap_ns
 

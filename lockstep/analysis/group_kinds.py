@@ -70,10 +70,10 @@ def _known(ranks: Sequence[RankAnalysis]) -> _Known:
     known = _Known()
     described: dict[tuple[int, ...], tuple[str, ...]] = {}
     for each in ranks:
-        known.world_size = max(known.world_size, each.about.world_size)
-        known.descriptions |= each.about.group_descriptions
-        for name, members in each.about.groups.items():
-            kinds = described_kinds(each.about.group_descriptions.get(name, ""))
+        known.world_size = max(known.world_size, each.metadata.world_size)
+        known.descriptions |= each.metadata.group_descriptions
+        for name, members in each.metadata.groups.items():
+            kinds = described_kinds(each.metadata.group_descriptions.get(name, ""))
             in_order = tuple(sorted(members))
             if len(in_order) > 1:
                 known.whole.add(in_order)

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from lockstep.trace.ascend.collective import arguments_of, by_suffix
 from lockstep.trace.ascend.kernels import Kernels
-from lockstep.trace.ascend.load import about_of
+from lockstep.trace.ascend.load import metadata_of
 from lockstep.trace.ascend.rank_metadata import AscendSettings
 from lockstep.trace.columns import ABSENT, KERNEL, CollectiveArguments, TraceColumns, WorkKind
 
@@ -44,7 +44,7 @@ def columns_of_kernels(kernels: Kernels, settings: AscendSettings) -> TraceColum
         threads=[(each[0], each[1]) for each in streams.tolist()],
         streams=[(each[0], each[1]) for each in streams.tolist()],
         collectives=_collectives(kernels, settings),
-        about=about_of(settings, has_collectives=bool(communicates.any())),
+        metadata=metadata_of(settings, has_collectives=bool(communicates.any())),
         trace_bytes=0,
         event_count=count + kernels.dropped_count,
         dropped_count=kernels.dropped_count,

@@ -62,7 +62,7 @@ def merged_events(ranks: Mapping[int, TraceColumns], findings: Sequence[Mapping[
     """Yield the events of the merged trace; `ts` and `dur` in microseconds, exact to the nanosecond."""
     placed = place_ranks(ranks)
     for order, (rank, each) in enumerate(sorted(placed.items())):
-        host = f" on {each.columns.about.host}" if each.columns.about.host else ""
+        host = f" on {each.columns.metadata.host}" if each.columns.metadata.host else ""
         yield from _process(rank, f"rank {rank}{host}", order + 1)
         yield from _rank_events(rank, each)
     if findings:
@@ -74,7 +74,7 @@ def merged_events(ranks: Mapping[int, TraceColumns], findings: Sequence[Mapping[
 
 def place_ranks(ranks: Mapping[int, TraceColumns]) -> dict[int, PlacedTrace]:
     """Return the traces with origins that lay them side by side: by their clocks, or by their first steps."""
-    if all(columns.about.clock_is_shared for columns in ranks.values()):
+    if all(columns.metadata.clock_is_shared for columns in ranks.values()):
         first_ns = min((int(columns.start_ns.min()) for columns in ranks.values() if len(columns)), default=0)
         return {rank: PlacedTrace(columns, first_ns) for rank, columns in ranks.items()}
     begins_ns = {rank: int(find_steps(columns).start_ns[0]) for rank, columns in ranks.items()}  # one step at least

@@ -40,10 +40,10 @@ def network_evidence(
         mine = _report_of(rank, facts, paths.get(rank.rank))
         if mine is not None and mine.environment is not None:
             environments[rank.rank] = mine.environment
-        elif rank.about.environment:
-            environments[rank.rank] = rank.about.environment
+        elif rank.metadata.environment:
+            environments[rank.rank] = rank.metadata.environment
             partial.add(rank.rank)
-        known = {**(mine.versions if mine else {}), **rank.about.versions}
+        known = {**(mine.versions if mine else {}), **rank.metadata.versions}
         if known:
             versions[rank.rank] = known
     checks = [check for report in reports for check in report.checks]
@@ -56,7 +56,7 @@ def network_evidence(
 
 
 def _report_of(rank: RankAnalysis, facts: Sequence[DoctorReport], path: Path | None) -> DoctorReport | None:
-    host = rank.about.host
+    host = rank.metadata.host
     if host:
         return next((each for each in facts if _is_host(each.host, host)), None)
     for folder in () if path is None else (path, *path.parents):
@@ -74,9 +74,9 @@ def _is_host(one: str, other: str) -> bool:
 def _concerned(check: NetworkCheck, ranks: Sequence[RankAnalysis], hosts: Collection[str]) -> tuple[int, ...]:
     """Return the ranks on a verdict's host: all, where no trace names its host and the verdicts are of one."""
     all_ranks = tuple(each.rank for each in ranks)
-    if not check.host or (len(hosts) == 1 and not any(each.about.host for each in ranks)):
+    if not check.host or (len(hosts) == 1 and not any(each.metadata.host for each in ranks)):
         return all_ranks
-    return tuple(each.rank for each in ranks if each.about.host and _is_host(check.host, each.about.host))
+    return tuple(each.rank for each in ranks if each.metadata.host and _is_host(check.host, each.metadata.host))
 
 
 def judge_network(

@@ -32,7 +32,7 @@ from lockstep.diagnosis.roofline.kernel_counters import KernelCounters, componen
 from lockstep.diagnosis.roofline.roll_up import roll_up
 from lockstep.diagnosis.roofline.roofline_judge import judge_operators
 from lockstep.trace.ascend.communication import AscendCommunication
-from lockstep.trace.columns import ANNOTATION, OPERATOR, PYTHON, TraceAbout, TraceColumns, WorkKind
+from lockstep.trace.columns import ANNOTATION, OPERATOR, PYTHON, TraceColumns, TraceMetadata, WorkKind
 from lockstep.trace.critical_path.path import PathShare, ranked
 from lockstep.trace.critical_path.walk import PathFinder
 from lockstep.trace.intervals import Intervals, common, merged, without
@@ -73,7 +73,7 @@ class RankAnalysis:
     """
 
     rank: int
-    about: TraceAbout
+    metadata: TraceMetadata
     event_count: int
     dropped_count: int
     trace_bytes: int
@@ -112,7 +112,7 @@ def analyse_rank(
     window_ns = int(account.windows.start_ns[0]), int(account.windows.end_ns[-1])
     found = RankAnalysis(
         rank=rank,
-        about=_about(columns),
+        metadata=_metadata(columns),
         event_count=columns.event_count,
         dropped_count=columns.dropped_count,
         trace_bytes=columns.trace_bytes,
@@ -144,16 +144,16 @@ def analyse_rank(
     return found if evidence.communication is None else with_communication(found, evidence.communication)
 
 
-def _about(columns: TraceColumns) -> TraceAbout:
+def _metadata(columns: TraceColumns) -> TraceMetadata:
     """Return the trace's metadata, with the purposes of groups that its collectives record."""
     described = {
         each.group: each.description for each in set(columns.collectives.values()) if each.group and each.description
     }
-    return replace(columns.about, group_descriptions={**described, **columns.about.group_descriptions})
+    return replace(columns.metadata, group_descriptions={**described, **columns.metadata.group_descriptions})
 
 
 def _with_calls(analysis: RankAnalysis, columns: TraceColumns, evidence: Evidence) -> RankAnalysis:
-    node, rank, steps = columns.about.host, analysis.rank, max(len(analysis.steps), 1)
+    node, rank, steps = columns.metadata.host, analysis.rank, max(len(analysis.steps), 1)
     calls = summarise_columns(columns, run="", node=node, rank=rank, request_id=0, steps=steps)
     return replace(analysis, calls=replace(calls, host=evidence.host))
 
@@ -161,7 +161,7 @@ def _with_calls(analysis: RankAnalysis, columns: TraceColumns, evidence: Evidenc
 def with_communication(analysis: RankAnalysis, communication: AscendCommunication) -> RankAnalysis:
     """Return the analysis with the vendor's account of the rank's links and collectives judged as well."""
     rule_runner = RuleRunner(analysis.rank)
-    length_ns, rank, host = analysis.length_ns, analysis.rank, analysis.about.host
+    length_ns, rank, host = analysis.length_ns, analysis.rank, analysis.metadata.host
     computing = analysis.computing
     transfers = rule_runner.of("links", lambda: link_transfers_of(communication, rank, computing))
     if transfers is not None and len(transfers.operators):
@@ -191,7 +191,7 @@ def renumbered(analysis: RankAnalysis, rank: int) -> RankAnalysis:
 
 
 def _with_findings_of(analysis: RankAnalysis, rule_runner: RuleRunner) -> RankAnalysis:
-    found = bounded(rule_runner.findings, {analysis.rank: exposed_ns(analysis.about, analysis.breakdown)})
+    found = bounded(rule_runner.findings, {analysis.rank: exposed_ns(analysis.metadata, analysis.breakdown)})
     return replace(
         analysis,
         findings=tuple(sorted((*analysis.findings, *found), key=lambda each: -(each.lost_ns or 0))),
@@ -228,7 +228,7 @@ class _Parts:
     def collectives(self) -> RankCollectives | None:
         found = self.rule_runner.of("collectives", lambda: collectives_of(self._columns, rank=self._rank))
         if found is not None and len(found):
-            steps, vendor = len(self._trace.steps), self._columns.about.vendor
+            steps, vendor = len(self._trace.steps), self._columns.metadata.vendor
             self.rule_runner.ask("small messages", lambda: find_small_messages(found, self._length_ns, steps=steps))
             self.rule_runner.ask("alignment", lambda: find_misaligned(found, vendor=vendor))
         return found

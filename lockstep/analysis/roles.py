@@ -23,7 +23,7 @@ def pipeline_stages(ranks: Sequence[RankAnalysis], degrees: ParallelDegrees | No
 
 
 def _by_degrees(ranks: Sequence[RankAnalysis], degrees: ParallelDegrees) -> dict[int, int]:
-    world_size = max((each.about.world_size for each in ranks), default=0)
+    world_size = max((each.metadata.world_size for each in ranks), default=0)
     if degrees.by_kind.get("pp", 1) < 2 or (world_size > 0 and degrees.world_size != world_size):  # noqa: PLR2004
         return {}
     found = {}
@@ -41,7 +41,7 @@ def _by_degrees(ranks: Sequence[RankAnalysis], degrees: ParallelDegrees) -> dict
 def _by_groups(ranks: Sequence[RankAnalysis]) -> dict[int, int]:
     found: dict[int, int] = {}
     for each in ranks:
-        for name, members in each.about.groups.items():
-            if described_kinds(each.about.group_descriptions.get(name, "")) == ("pp",) and each.rank in members:
+        for name, members in each.metadata.groups.items():
+            if described_kinds(each.metadata.group_descriptions.get(name, "")) == ("pp",) and each.rank in members:
                 found[each.rank] = sorted(members).index(each.rank)
     return found

@@ -242,4 +242,4 @@ def _load_ascend(output: AscendOutput) -> Loaded:
 
 def rank_of(source: Source, columns: TraceColumns) -> int:
     """Return the rank by what names it best: the trace, then the name of its file or folder; ABSENT if neither does."""
-    return columns.about.rank if columns.about.rank >= 0 else source.named_rank
+    return columns.metadata.rank if columns.metadata.rank >= 0 else source.named_rank

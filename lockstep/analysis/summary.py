@@ -66,16 +66,16 @@ def _rank(
     rates: Mapping[Any, float | None],
     patterns_max: int,
 ) -> dict[str, Any]:
-    about = analysis.about
+    metadata = analysis.metadata
     totals = [] if analysis.collectives is None else totals_of_rank(analysis.collectives)
     patterns = [] if analysis.patterns is None else analysis.patterns.patterns[:patterns_max]
     held = analysis.component_shares
     return {
         "rank": analysis.rank,
-        "host": about.host or None,
+        "host": metadata.host or None,
         "path": path,
-        "vendor": about.vendor,
-        "devices": list(about.devices),
+        "vendor": metadata.vendor,
+        "devices": list(metadata.devices),
         "trace_bytes": analysis.trace_bytes,
         "event_count": analysis.event_count,
         "dropped_count": analysis.dropped_count,

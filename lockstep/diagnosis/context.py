@@ -25,7 +25,7 @@ _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax")
 
 def context_of(columns: TraceColumns) -> tuple[str, ...]:
     """Return what a trace shows of its training: its vendor, and which of this module's words hold."""
-    vendor = (f"vendor {columns.about.vendor}",) if columns.about.vendor else ()
+    vendor = (f"vendor {columns.metadata.vendor}",) if columns.metadata.vendor else ()
     is_compiled = columns.named(lambda name: name.startswith(_COMPILED_PREFIXES)).any()
     shown = {
         COMPILED: bool(is_compiled),

@@ -83,7 +83,7 @@ class CoreClock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TraceAbout:
+class TraceMetadata:
     """The metadata of a trace; empty or ABSENT where it has none."""
 
     vendor: str = ""
@@ -147,7 +147,7 @@ class TraceColumns:
     """By event."""
     syncs: dict[int, SyncArguments] = field(default_factory=dict)
     """By event."""
-    about: TraceAbout = field(default_factory=TraceAbout)
+    metadata: TraceMetadata = field(default_factory=TraceMetadata)
     trace_bytes: int
     """Size of the JSON, unpacked."""
     event_count: int

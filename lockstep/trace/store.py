@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.trace import times
-from lockstep.trace.columns import TraceAbout, TraceColumns
+from lockstep.trace.columns import TraceColumns, TraceMetadata
 from lockstep.trace.events_table import SCHEMA, TEXTS, fields_of, names_of, table_of
 
 VERSION = 3
@@ -28,7 +28,7 @@ EVENTS_MAX = 1 << 25
 TABLES_MAX_BYTES = 256 << 20
 """Of the distinct texts of a column, unpacked."""
 
-_ABOUT_KEY = b"lockstep.trace"
+_HEAD_KEY = b"lockstep.trace"
 _LEVEL = 3
 _SMALL_EVENTS, _SMALL_LEVEL = 1 << 14, 12
 """A trace with fewer events is packed harder, where that costs milliseconds."""
@@ -47,12 +47,12 @@ class _Version(msgspec.Struct):
     version: int
 
 
-class _About(msgspec.Struct, forbid_unknown_fields=True):
+class _Head(msgspec.Struct, forbid_unknown_fields=True):
     version: int
     trace_bytes: int
     event_count: int
     dropped_count: int
-    about: TraceAbout
+    metadata: TraceMetadata
 
 
 def write_columns(columns: TraceColumns, path: Path) -> None:
@@ -63,14 +63,14 @@ def write_columns(columns: TraceColumns, path: Path) -> None:
     OSError
         The file cannot be written.
     """
-    about = {
+    head = {
         "version": VERSION,
         "trace_bytes": columns.trace_bytes,
         "event_count": columns.event_count,
         "dropped_count": columns.dropped_count,
-        "about": asdict(columns.about),
+        "metadata": asdict(columns.metadata),
     }
-    _write(table_of(columns), {_ABOUT_KEY: json.dumps(about).encode()}, path)
+    _write(table_of(columns), {_HEAD_KEY: json.dumps(head).encode()}, path)
 
 
 def _write(table: pa.Table, metadata: dict[bytes, bytes], path: Path) -> None:
@@ -127,7 +127,7 @@ def _read(path: Path) -> TraceColumns:
         raise _malformed(path, "stored trace", got, f"a regular file of at most {STORED_MAX_BYTES} bytes")
     limits = {"thrift_string_size_limit": STORED_MAX_BYTES, "thrift_container_size_limit": _PARTS_MAX}
     with pq.ParquetFile(path, **limits) as file:
-        about, footer = _check_head(path, file), file.metadata
+        head, footer = _check_head(path, file), file.metadata
     with pq.ParquetFile(path, metadata=footer, read_dictionary=list(TEXTS), **limits) as file:
         fields = fields_of(file.read(use_threads=False))
     for name, (low, high) in _BOUNDS.items():
@@ -136,23 +136,23 @@ def _read(path: Path) -> TraceColumns:
             raise _malformed(path, f"{name} of a stored trace", f"{least} to {most}", f"{low} to {high}")
     return TraceColumns(
         **fields,
-        about=about.about,
-        trace_bytes=about.trace_bytes,
-        event_count=about.event_count,
-        dropped_count=about.dropped_count,
+        metadata=head.metadata,
+        trace_bytes=head.trace_bytes,
+        event_count=head.event_count,
+        dropped_count=head.dropped_count,
     )
 
 
-def _check_head(path: Path, file: pq.ParquetFile) -> _About:
+def _check_head(path: Path, file: pq.ParquetFile) -> _Head:
     """Check the footer before anything is read for it."""
     found = file.metadata
-    text = (found.metadata or {}).get(_ABOUT_KEY)
+    text = (found.metadata or {}).get(_HEAD_KEY)
     if text is None:
-        raise _malformed(path, "stored trace", "another Parquet file", f"metadata {_ABOUT_KEY.decode()}")
+        raise _malformed(path, "stored trace", "another Parquet file", f"metadata {_HEAD_KEY.decode()}")
     version = msgspec.json.decode(text, type=_Version).version
     if version != VERSION:
         raise ContractVersionError("stored trace version", where=str(path), got=version, expected=VERSION)
-    about = msgspec.json.decode(text, type=_About)
+    head = msgspec.json.decode(text, type=_Head)
     if names_of(file.schema_arrow) != names_of(SCHEMA):
         raise _malformed(path, "columns of a stored trace", file.schema_arrow.names, SCHEMA.names)
     if not 0 < found.num_rows <= EVENTS_MAX:
@@ -161,7 +161,7 @@ def _check_head(path: Path, file: pq.ParquetFile) -> _About:
     if not 0 <= size <= TABLES_MAX_BYTES + _SLACK_BYTES + found.num_rows * _EVENT_BYTES:
         expected = f"at most {TABLES_MAX_BYTES} of texts and {_EVENT_BYTES} an event"
         raise _malformed(path, "stored trace", f"{size} bytes unpacked", expected)
-    return about
+    return head
 
 
 def _malformed(path: Path, what: str, got: object, expected: object) -> MalformedError:

@@ -10,8 +10,8 @@ from lockstep.trace.columns import (
     PYTHON,
     RUNTIME,
     CollectiveArguments,
-    TraceAbout,
     TraceColumns,
+    TraceMetadata,
     WorkKind,
 )
 from tests.trace.made import columns_of, made
@@ -25,9 +25,9 @@ FORWARD = "train.py(20): forward"
 SLEEP = "<built-in function sleep>"
 
 
-def about(rank: int) -> TraceAbout:
+def metadata(rank: int) -> TraceMetadata:
     """Return what the trace of a rank states of itself."""
-    return TraceAbout(
+    return TraceMetadata(
         vendor="nvidia",
         devices=("NVIDIA H100",),
         backend="nccl",
@@ -47,7 +47,7 @@ def rank_columns(rank: int, *, slept_ms: dict[int, int] | None = None, has_rank:
     for step in range(STEPS):
         begin = BASE_NS + step * (STEP_NS + longest)
         events += _step(step, begin, mine, longest, rank)
-    return columns_of(events, about=about(rank) if has_rank else TraceAbout(vendor="nvidia"))
+    return columns_of(events, metadata=metadata(rank) if has_rank else TraceMetadata(vendor="nvidia"))
 
 
 def _step(step: int, begin: int, mine: int, longest: int, rank: int) -> list:

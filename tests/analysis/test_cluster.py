@@ -10,7 +10,7 @@ from lockstep.analysis.rank import analyse_rank
 from lockstep.contracts.messages import HostSpan
 from lockstep.diagnosis.communication_causes.waiting import SLOW_RANK
 from lockstep.diagnosis.localisation import NO_GROUP
-from lockstep.trace.columns import TraceAbout
+from lockstep.trace.columns import TraceMetadata
 from tests.analysis.job import FORWARD, RANKS, SLEEP, STEP_NS, STEPS, rank_columns
 
 
@@ -101,7 +101,7 @@ def test_groups_of_one_size_that_share_no_rank_are_a_family():
     """Of 8 ranks in 2 x 4: rows are one kind, columns of two are too small, all ranks are no group at all."""
 
     class AnalysisWithGroups:
-        about = TraceAbout(
+        metadata = TraceMetadata(
             groups={"a": (0, 1, 2, 3), "b": (4, 5, 6, 7), "c": (0, 4), "all": tuple(range(8)), "d": (2, 3, 4, 5)}
         )
 

@@ -16,8 +16,8 @@ def analyses(devices, **options):
     found = []
     for rank, (vendor, device) in enumerate(devices):
         analysis = analyse_rank(rank_columns(rank, **options), rank=rank)
-        about = replace(analysis.about, vendor=vendor, devices=(device,) if device else ())
-        found.append(replace(analysis, about=about))
+        metadata = replace(analysis.metadata, vendor=vendor, devices=(device,) if device else ())
+        found.append(replace(analysis, metadata=metadata))
     return found
 
 
@@ -73,7 +73,7 @@ def test_each_type_is_localised_by_itself():
     for number in range(8):
         analysis = analyse_rank(rank_columns(number % len(RANKS), slept_ms={2: 40}), rank=number)
         vendor, device = devices[number // 4]
-        found.append(replace(analysis, about=replace(analysis.about, vendor=vendor, devices=(device,))))
+        found.append(replace(analysis, metadata=replace(analysis.metadata, vendor=vendor, devices=(device,))))
     cluster = analyse_cluster(found)
     localisation = summary_of(cluster, {}, [])["localisation"]
     assert {

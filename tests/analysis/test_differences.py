@@ -9,7 +9,7 @@ from lockstep.contracts.finding import CPU, IO, Finding
 from lockstep.diagnosis.communication_causes.repetition import Repetition
 from lockstep.diagnosis.communication_causes.waiting import GroupWaiting
 from lockstep.diagnosis.localisation.findings import SLOW_COLLECTIVE, SLOW_FUNCTION
-from lockstep.trace.columns import TraceAbout
+from lockstep.trace.columns import TraceMetadata
 from lockstep.trace.patterns.pattern import OUTSIDE
 from lockstep.trace.step_breakdown import Breakdown
 
@@ -24,7 +24,7 @@ def rank(number, *findings):
     parts = dict.fromkeys((*PARTS, *MORE_PARTS), 0)
     return RankAnalysis(
         rank=number,
-        about=TraceAbout(),
+        metadata=TraceMetadata(),
         event_count=0,
         dropped_count=0,
         trace_bytes=0,

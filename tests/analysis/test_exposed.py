@@ -8,7 +8,7 @@ from lockstep.analysis.cluster import analyse_cluster
 from lockstep.analysis.exposed import bounded, exposed_ns
 from lockstep.analysis.rank import analyse_rank
 from lockstep.contracts.finding import COMMUNICATION, COMPUTE, Finding
-from lockstep.trace.columns import TraceAbout
+from lockstep.trace.columns import TraceMetadata
 from lockstep.trace.step_breakdown import Breakdown
 from tests.analysis.job import FORWARD, MS, STEPS, rank_columns
 
@@ -33,7 +33,7 @@ def _finding(cause="slow_link", *, lost_ns=20 * MS, bottleneck=COMMUNICATION, ra
 @pytest.mark.parametrize(("vendor", "exposed"), [("nvidia", 10 * MS), ("ascend", 10 * MS), ("cpu", None), ("", None)])
 def test_what_no_kernel_hides_is_exposed(vendor, exposed):
     """40 ms of collectives of which 30 overlap kernels; without a device nothing is hidden for free."""
-    assert exposed_ns(TraceAbout(vendor=vendor), BREAKDOWN) == exposed
+    assert exposed_ns(TraceMetadata(vendor=vendor), BREAKDOWN) == exposed
 
 
 def test_a_finding_loses_at_most_what_is_exposed():

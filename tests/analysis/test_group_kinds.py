@@ -17,9 +17,11 @@ def analysis():
     return analyse_rank(rank_columns(0), rank=0)
 
 
-def with_about(analysis, *, groups=None, descriptions=None, world_size=8):
-    about = replace(analysis.about, groups=groups or {}, group_descriptions=descriptions or {}, world_size=world_size)
-    return [replace(analysis, about=about)]
+def with_metadata(analysis, *, groups=None, descriptions=None, world_size=8):
+    metadata = replace(
+        analysis.metadata, groups=groups or {}, group_descriptions=descriptions or {}, world_size=world_size
+    )
+    return [replace(analysis, metadata=metadata)]
 
 
 PAIR, EVERYBODY = (0, 1), tuple(range(8))
@@ -41,7 +43,7 @@ PAIR, EVERYBODY = (0, 1), tuple(range(8))
 )
 def test_what_the_framework_calls_it(analysis, description, kind):
     """Megatron's names, DeviceMesh's, MindSpeed's; torch's own name nothing."""
-    found = group_kinds(with_about(analysis, descriptions={"7": description}), [("7", PAIR)])[("7", PAIR)]
+    found = group_kinds(with_metadata(analysis, descriptions={"7": description}), [("7", PAIR)])[("7", PAIR)]
     assert found.kind == kind
     assert (description in found.source) if kind else ("do not record" in found.source)
 
@@ -49,14 +51,14 @@ def test_what_the_framework_calls_it(analysis, description, kind):
 def test_a_model_parallel_group_without_tensor_parallelism(analysis):
     """Megatron's tensor x pipeline group is the pipeline's where the tensor-parallel size is 1."""
     names = {"1": "TENSOR_MODEL_PARALLEL_GROUP", "2": "PIPELINE_MODEL_PARALLEL_GROUP", "3": "MODEL_PARALLEL_GROUP"}
-    ranks = with_about(analysis, groups={"1": (0,), "2": PAIR, "3": PAIR}, descriptions=names)
+    ranks = with_metadata(analysis, groups={"1": (0,), "2": PAIR, "3": PAIR}, descriptions=names)
     assert group_kinds(ranks, [("3", PAIR)])["3", PAIR].kind == "pp"
 
 
 def test_degrees_give_the_rest(analysis):
     """Every domain of a grid of 16 ranks is found by its ranks."""
     degrees = ParallelDegrees(by_kind={"tp": 2, "dp": 4, "pp": 2})
-    ranks = with_about(analysis, world_size=16)
+    ranks = with_metadata(analysis, world_size=16)
     for domain in from_degrees(degrees.by_kind, 16).domains:
         assert group_kinds(ranks, [("x", domain.ranks)], degrees)["x", domain.ranks].kind == domain.kind
     assert group_kinds(ranks, [("x", (0, 3))], degrees)["x", (0, 3)].kind is None
@@ -64,7 +66,7 @@ def test_degrees_give_the_rest(analysis):
 
 def test_the_order_of_degrees_counts(analysis):
     """Neighbours are tensor parallel in Megatron's order, data parallel in another."""
-    ranks = with_about(analysis)
+    ranks = with_metadata(analysis)
     for order, kind in (("tp-cp-ep-dp-pp", "tp"), ("dp-ep-cp-tp-pp", "dp")):
         degrees = ParallelDegrees(by_kind={"tp": 2, "dp": 4}, order=order)
         neighbours = (0, 1) if kind == "tp" else (0, 1, 2, 3)
@@ -74,30 +76,30 @@ def test_the_order_of_degrees_counts(analysis):
 def test_degrees_of_another_job_are_reported(analysis):
     """They are no source, and a description still wins."""
     degrees = ParallelDegrees(by_kind={"tp": 2, "dp": 8})
-    found = group_kinds(with_about(analysis), [("x", PAIR)], degrees)["x", PAIR]
+    found = group_kinds(with_metadata(analysis), [("x", PAIR)], degrees)["x", PAIR]
     assert found == GroupKind(None, "the degrees tp=2,dp=8 make 16 ranks, the job has 8")
-    described = with_about(analysis, descriptions={"x": "mesh_cp"})
+    described = with_metadata(analysis, descriptions={"x": "mesh_cp"})
     assert group_kinds(described, [("x", PAIR)], degrees)["x", PAIR].kind == "cp"
 
 
 def test_a_group_made_twice_has_one_kind(analysis):
     """The second, for overlap or another backend, has no description."""
-    ranks = with_about(analysis, groups={"3": (1, 0), "4": PAIR}, descriptions={"3": "mesh_tp"})
+    ranks = with_metadata(analysis, groups={"3": (1, 0), "4": PAIR}, descriptions={"3": "mesh_tp"})
     assert group_kinds(ranks, [("4", PAIR)])["4", PAIR].kind == "tp"
 
 
 def test_everybody(analysis):
     """The only group of a job is data parallel; among others the group of everybody is the world."""
-    alone = with_about(analysis, groups={"0": EVERYBODY})
+    alone = with_metadata(analysis, groups={"0": EVERYBODY})
     assert group_kinds(alone, [("0", EVERYBODY)])["0", EVERYBODY].kind == "dp"
-    with_others = with_about(analysis, groups={"0": EVERYBODY, "1": PAIR})
+    with_others = with_metadata(analysis, groups={"0": EVERYBODY, "1": PAIR})
     found = group_kinds(with_others, [("0", EVERYBODY), ("1", PAIR)])
     assert (found["0", EVERYBODY].kind, found["1", PAIR].kind) == ("world", None)
 
 
 def test_a_group_without_ranks_has_none(analysis):
     """Nothing is guessed from a name."""
-    assert group_kinds(with_about(analysis), [("7", ())])["7", ()] == GroupKind(
+    assert group_kinds(with_metadata(analysis), [("7", ())])["7", ()] == GroupKind(
         None, "the traces do not list its ranks"
     )
 

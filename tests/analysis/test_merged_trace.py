@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.analysis.merged_trace import FINDINGS_PROCESS, merged_events, write_merged
 from lockstep.cli.main import main
-from lockstep.trace.columns import ANNOTATION, KERNEL, OPERATOR, RUNTIME, TraceAbout
+from lockstep.trace.columns import ANNOTATION, KERNEL, OPERATOR, RUNTIME, TraceMetadata
 from lockstep.trace.kineto.load import load_trace
 from tests.analysis.comparison.made_run import Job
 from tests.trace.made import columns_of, made
@@ -83,7 +83,7 @@ def test_a_flow_leads_from_a_launch_to_its_kernel():
 
 
 def _ranks(*, shared):
-    about = TraceAbout(clock_is_shared=shared)
+    metadata = TraceMetadata(clock_is_shared=shared)
     return {
         rank: columns_of(
             [
@@ -91,7 +91,7 @@ def _ranks(*, shared):
                 made("work", OPERATOR, 1, 1000 * (rank + 1) + 100, 50),
                 made("work", OPERATOR, 1, 1000 * (rank + 1) + 300, 70),
             ],
-            about=about,
+            metadata=metadata,
         )
         for rank in (0, 1)
     }

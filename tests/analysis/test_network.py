@@ -24,13 +24,13 @@ def facts(host, environment, **more):
     return json.dumps({"facts_version": FACTS_VERSION, "host": host, "environment": environment, **more})
 
 
-def job(folder, hosts=("node",) * 4, **about):
+def job(folder, hosts=("node",) * 4, **metadata):
     """Write four ranks' traces, each on one of the hosts."""
     for rank, host in zip(RANKS, hosts, strict=True):
         columns = rank_columns(rank)
-        rank_about = {name: values[rank] for name, values in about.items()}
+        rank_metadata = {name: values[rank] for name, values in metadata.items()}
         write_columns(
-            replace(columns, about=replace(columns.about, host=host, **rank_about)), folder / f"{rank}.parquet"
+            replace(columns, metadata=replace(columns.metadata, host=host, **rank_metadata)), folder / f"{rank}.parquet"
         )
     return folder
 

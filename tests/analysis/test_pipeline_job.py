@@ -7,7 +7,7 @@ import pytest
 from lockstep.analysis.cluster import analyse_cluster
 from lockstep.analysis.rank import analyse_rank
 from lockstep.trace.columns import ANNOTATION, OPERATOR, PYTHON, WorkKind
-from tests.analysis.job import BASE_NS, MS, RANKS, about
+from tests.analysis.job import BASE_NS, MS, RANKS, metadata
 from tests.trace.made import columns_of, made
 
 STEPS, STEP_MS = 4, 400
@@ -22,7 +22,7 @@ def described(rank):
     stage = STAGE_OF[rank]
     groups = {"0": RANKS, "1": (rank % 2, rank % 2 + 2), "3": (2 * stage, 2 * stage + 1)}
     return replace(
-        about(rank), backend="gloo", groups=groups, group_descriptions={"1": "mesh_pp", "3": "mesh_dp"}, vendor="cpu"
+        metadata(rank), backend="gloo", groups=groups, group_descriptions={"1": "mesh_pp", "3": "mesh_dp"}, vendor="cpu"
     )
 
 
@@ -47,7 +47,7 @@ def columns(rank, culprit, fault_ms):
                 work=WorkKind.COMMUNICATION,
             ),
         ]  # fmt: skip
-    return columns_of(events, about=described(rank))
+    return columns_of(events, metadata=described(rank))
 
 
 def analysed(culprit=None, fault_ms=0):

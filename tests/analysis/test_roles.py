@@ -8,20 +8,20 @@ from lockstep.analysis.cluster import analyse_cluster
 from lockstep.analysis.group_kinds import ParallelDegrees
 from lockstep.analysis.rank import analyse_rank
 from lockstep.analysis.roles import pipeline_stages
-from lockstep.trace.columns import TraceAbout
+from lockstep.trace.columns import TraceMetadata
 from tests.analysis.job import MS, RANKS, rank_columns
 
 
 class Traced:
     """A rank as its trace describes it."""
 
-    def __init__(self, rank, **about):
+    def __init__(self, rank, **metadata):
         self.rank = rank
-        self.about = TraceAbout(rank=rank, world_size=4, **about)
+        self.metadata = TraceMetadata(rank=rank, world_size=4, **metadata)
 
 
-def traced(**about):
-    return [Traced(rank, **about) for rank in RANKS]
+def traced(**metadata):
+    return [Traced(rank, **metadata) for rank in RANKS]
 
 
 @pytest.mark.parametrize(

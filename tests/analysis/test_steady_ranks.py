@@ -7,7 +7,7 @@ from lockstep.analysis.cluster import analyse_cluster
 from lockstep.analysis.rank import analyse_rank
 from lockstep.analysis.steady_ranks import find_steady_ranks
 from lockstep.trace.columns import ANNOTATION, OPERATOR, PYTHON, WorkKind
-from tests.analysis.job import BASE_NS, MS, RANKS, about
+from tests.analysis.job import BASE_NS, MS, RANKS, metadata
 from tests.trace.made import columns_of, made
 
 STEPS, CULPRIT, WORK_MS = 4, 2, 10
@@ -30,7 +30,7 @@ def ranks_of(fault_ms=0, *, paused=PAUSES_MS, only_first=False):
         for rank in RANKS:
             events[rank] += step_of(step, begin_ns, end_ns, work_ms[step, rank].tolist())
         begin_ns = end_ns
-    return [analyse_rank(columns_of(events[rank], about=about(rank)), rank=rank) for rank in RANKS]
+    return [analyse_rank(columns_of(events[rank], metadata=metadata(rank)), rank=rank) for rank in RANKS]
 
 
 def step_of(step, begin_ns, end_ns, work_ms):

@@ -12,7 +12,7 @@ import pytest
 import lockstep
 from lockstep.contracts.errors import MalformedError, NoTraceError
 from lockstep.notebook import trace_tables
-from lockstep.trace.columns import ANNOTATION, KERNEL, OPERATOR, RUNTIME, CollectiveArguments, TraceAbout, WorkKind
+from lockstep.trace.columns import ANNOTATION, KERNEL, OPERATOR, RUNTIME, CollectiveArguments, TraceMetadata, WorkKind
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.prepared import prepare
 from lockstep.trace.step_breakdown import break_down_steps
@@ -36,7 +36,7 @@ def _columns(rank=0):
             made("gemm", KERNEL, (0, 7), 600, 100, stream=7, correlation=9, external=3),
             made("nccl", KERNEL, (0, 20), 700, 90, work=WorkKind.COMMUNICATION, stream=20, collective=_REDUCE),
         ],
-        about=TraceAbout(rank=rank, vendor="nvidia"),
+        metadata=TraceMetadata(rank=rank, vendor="nvidia"),
     )
 
 

@@ -23,8 +23,8 @@ from lockstep.trace.columns import (
     RUNTIME,
     CollectiveArguments,
     SyncArguments,
-    TraceAbout,
     TraceColumns,
+    TraceMetadata,
     WorkKind,
 )
 
@@ -69,7 +69,7 @@ def columns_of(
     events: Iterable[MadeEvent | tuple[Any, ...]],
     *,
     thread_names: Mapping[object, str] | None = None,
-    about: TraceAbout | None = None,
+    metadata: TraceMetadata | None = None,
 ) -> TraceColumns:
     """Return the columns of `events` (plain tuples are their first fields); `thread_names` is by the test's thread."""
     rows = [MadeEvent(*event) for event in events]
@@ -103,7 +103,7 @@ def columns_of(
         stacks=stacks,
         collectives={index: row.collective for index, row in enumerate(rows) if row.collective is not None},
         syncs={index: row.sync for index, row in enumerate(rows) if row.sync is not None},
-        about=about or TraceAbout(),
+        metadata=metadata or TraceMetadata(),
         trace_bytes=100 * len(rows),
         event_count=len(rows),
         dropped_count=0,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.trace import store
-from lockstep.trace.columns import KERNEL, OPERATOR, SYNC, CollectiveArguments, SyncArguments, TraceAbout, WorkKind
+from lockstep.trace.columns import KERNEL, OPERATOR, SYNC, CollectiveArguments, SyncArguments, TraceMetadata, WorkKind
 from lockstep.trace.events_table import table_of
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.store import read_columns, write_columns
@@ -36,7 +36,7 @@ def _columns():
             made("wait", SYNC, (None, "Spans"), 5, 1, sync=SyncArguments(kind="Stream Sync", waits_on_stream=7)),
         ],
         thread_names={1: "main"},
-        about=TraceAbout(vendor="amd", devices=("MI300X",), rank=1, groups={"0": (0, 1)}, clock_is_shared=True),
+        metadata=TraceMetadata(vendor="amd", devices=("MI300X",), rank=1, groups={"0": (0, 1)}, clock_is_shared=True),
     )
 
 
@@ -164,12 +164,12 @@ def _fail(*_args):
     raise OSError("full")
 
 
-def _rewrite(path, *, about=None, columns=None, without=()):
+def _rewrite(path, *, head=None, columns=None, without=()):
     """Write the stored file again with some of it changed."""
     with pq.ParquetFile(path) as file:
         metadata, table = dict(file.metadata.metadata), file.read()
     stored = json.loads(metadata[b"lockstep.trace"])
-    metadata[b"lockstep.trace"] = json.dumps(stored | (about or {})).encode()
+    metadata[b"lockstep.trace"] = json.dumps(stored | (head or {})).encode()
     for name, values in (columns or {}).items():
         table = table.set_column(table.schema.get_field_index(name), name, values)
     with pq.ParquetWriter(path, table.schema, store_schema=False) as writer:
@@ -182,9 +182,9 @@ def _int64(*values):
 
 
 _HOSTILE = {
-    "unknown key": {"about": {"surprise": 1}},
-    "about of another type": {"about": {"about": [1]}},
-    "counts as text": {"about": {"trace_bytes": "many"}},
+    "unknown key": {"head": {"surprise": 1}},
+    "metadata of another type": {"head": {"metadata": [1]}},
+    "counts as text": {"head": {"trace_bytes": "many"}},
     "no metadata": {"without": [b"lockstep.trace"]},
     "nulls": {"columns": {"start_ns": _int64(1, 2, None, 4, 5)}},
     "nulls of names": {"columns": {"name": pa.array(["x", None, "x", "x", "x"])}},
@@ -215,7 +215,7 @@ def test_rewriting_alone_changes_nothing(stored):
 
 def test_another_version_is_refused_as_that(stored):
     """Columns of another version are refused before anything else of them is looked at."""
-    _rewrite(stored, about={"version": 4, "later": True})
+    _rewrite(stored, head={"version": 4, "later": True})
     with pytest.raises(ContractVersionError, match="got 4, expected 3"):
         read_columns(stored)
 

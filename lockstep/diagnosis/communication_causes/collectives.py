@@ -119,7 +119,7 @@ def collectives_of(columns: TraceColumns, *, rank: int | None = None) -> RankCol
     """
     events = np.flatnonzero(columns.work == WorkKind.COMMUNICATION)
     arguments = [columns.collectives.get(event) for event in events.tolist()]
-    if columns.about.vendor == "ascend" and any(arguments):  # its rows of tasks lie inside those of collectives
+    if columns.metadata.vendor == "ascend" and any(arguments):  # its rows of tasks lie inside those of collectives
         keep = [place for place, each in enumerate(arguments) if each is not None]
         events, arguments = events[keep], [arguments[place] for place in keep]
     order = np.argsort(columns.start_ns[events], kind="stable")
@@ -140,7 +140,7 @@ def collectives_of(columns: TraceColumns, *, rank: int | None = None) -> RankCol
         for kind, each, group, event in zip(kinds, reported, groups, events.tolist(), strict=True)
     ]
     return RankCollectives(
-        rank=columns.about.rank if rank is None else rank,
+        rank=columns.metadata.rank if rank is None else rank,
         kinds=kinds,
         groups=groups,
         start_ns=columns.start_ns[events],
@@ -148,15 +148,15 @@ def collectives_of(columns: TraceColumns, *, rank: int | None = None) -> RankCol
         bytes=np.array(volume, np.int64),
         sequence=np.array([each.sequence for each in reported], np.int64),
         called_ns=called_ns(columns, events, kinds, collective_kind),
-        host=columns.about.host,
-        clock_is_shared=columns.about.clock_is_shared,
+        host=columns.metadata.host,
+        clock_is_shared=columns.metadata.clock_is_shared,
         group_sizes={group: sizes.get(group, len(group[1])) for group in set(groups) if sizes.get(group) or group[1]},
     )
 
 
 def _group(arguments: CollectiveArguments, columns: TraceColumns) -> Group:
     """Return the group; a trace that lists one group only means that one where an event names none."""
-    listed = columns.about.groups
+    listed = columns.metadata.groups
     if not arguments.group and len(listed) == 1:
         return next(iter(listed.items()))
     return arguments.group, arguments.ranks or listed.get(arguments.group, ())

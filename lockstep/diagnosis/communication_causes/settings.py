@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from lockstep.contracts.finding import COMMUNICATION, HIGH, MEDIUM, Finding, NotJudged
-from lockstep.trace.kineto.about import NETWORK_PREFIXES
+from lockstep.trace.kineto.metadata import NETWORK_PREFIXES
 
 NETWORK = "network_configuration"
 _OWN = ("_HOST", "_SOCKET_IFNAME", "_IB_HCA", "_IF_IP", "_WHITELIST_FILE", "_DEBUG_FILE", "_TOPO_FILE", "_PORT")

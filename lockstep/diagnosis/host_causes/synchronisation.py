@@ -98,7 +98,7 @@ def _waits(view: HostView) -> Mask:
     done = np.zeros(len(columns), np.bool_)
     done[launch[inside]] = True
     waits |= view.named(lambda name: _COPIES.fullmatch(name) is not None, view.calls & done)
-    return waits if waits.any() or columns.about.vendor != _SPARSE_VENDOR else _waiting_operators(view)
+    return waits if waits.any() or columns.metadata.vendor != _SPARSE_VENDOR else _waiting_operators(view)
 
 
 def _waiting_operators(view: HostView) -> Mask:

@@ -119,7 +119,7 @@ def view_host(columns: TraceColumns, window_ns: tuple[int, int], *, steps: Steps
     return HostView(
         columns=columns,
         window_ns=window_ns,
-        ranks=() if columns.about.rank == ABSENT else (columns.about.rank,),
+        ranks=() if columns.metadata.rank == ABSENT else (columns.metadata.rank,),
         inside=inside,
         host=host,
         calls=calls,

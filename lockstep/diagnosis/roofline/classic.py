@@ -93,7 +93,7 @@ def operator_rooflines(
     groups = launched_groups(columns)
     if not groups.total_ns:
         return NotJudged(rule=RULE, reason="the trace has no compute kernel on a device")
-    device = device or (columns.about.devices[0] if columns.about.devices else "")
+    device = device or (columns.metadata.devices[0] if columns.metadata.devices else "")
     unjudged: dict[str, int] = defaultdict(int)
     if groups.unattributed_ns:
         unjudged[NO_OPERATOR] = groups.unattributed_ns

@@ -16,7 +16,7 @@ from lockstep.trace.ascend.database import DATABASE_MAX_BYTES, Database, opened
 from lockstep.trace.ascend.database_rows import TABLES, ApiType, TableRows, texts_of
 from lockstep.trace.ascend.gathered import SHAPES_MAX, SHAPES_MAX_BYTES, STACKS_MAX, STACKS_MAX_BYTES, shape_text
 from lockstep.trace.ascend.links import Flows, LinkRows, link
-from lockstep.trace.ascend.load import about_of
+from lockstep.trace.ascend.load import metadata_of
 from lockstep.trace.ascend.rank_metadata import AscendSettings
 from lockstep.trace.columns import (
     ABSENT,
@@ -24,8 +24,8 @@ from lockstep.trace.columns import (
     SYNC,
     CollectiveArguments,
     SyncArguments,
-    TraceAbout,
     TraceColumns,
+    TraceMetadata,
     WorkKind,
 )
 from lockstep.trace.interned import Codes, Interned
@@ -107,15 +107,15 @@ class _Built:
             stacks=stacks,
             collectives={int(kept[row]): arguments for row, arguments in found.items() if keep[row]},
             syncs=self._syncs(category, categories, kept),
-            about=self._about(settings, work),
+            metadata=self._metadata(settings, work),
             trace_bytes=size,
             event_count=len(keep),
             dropped_count=int((~keep).sum()),
         )
 
-    def _about(self, settings: AscendSettings, work: NDArray[np.int8]) -> TraceAbout:
+    def _metadata(self, settings: AscendSettings, work: NDArray[np.int8]) -> TraceMetadata:
         return replace(
-            about_of(settings, has_collectives=bool(np.any(work == WorkKind.COMMUNICATION))),
+            metadata_of(settings, has_collectives=bool(np.any(work == WorkKind.COMMUNICATION))),
             devices=device_names(self._database, np.unique(self._parts[_TASKS].device)),
             clocks=database_clocks(self._database),
         )

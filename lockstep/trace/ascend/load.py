@@ -25,11 +25,11 @@ from lockstep.trace.columns import (
     CollectiveArguments,
     Mask,
     SyncArguments,
-    TraceAbout,
     TraceColumns,
+    TraceMetadata,
     WorkKind,
 )
-from lockstep.trace.kineto.about import network_variables
+from lockstep.trace.kineto.metadata import network_variables
 from lockstep.trace.source import TraceSource
 
 _NO_SETTINGS = AscendSettings()
@@ -96,16 +96,16 @@ def _columns(gathered: GatheredEvents, settings: AscendSettings, trace_bytes: in
         stacks=gathered.stacks.values_in_order(),
         collectives=_collectives(gathered, settings, work),
         syncs={row: SyncArguments(kind=names[name[row]]) for row in _rows(category, categories, SYNC)},
-        about=replace(_about(settings, work), clocks=gathered.clocks()),
+        metadata=replace(_metadata(settings, work), clocks=gathered.clocks()),
         trace_bytes=trace_bytes,
         event_count=gathered.event_count,
         dropped_count=gathered.dropped_count,
     )
 
 
-def about_of(settings: AscendSettings, *, has_collectives: bool) -> TraceAbout:
+def metadata_of(settings: AscendSettings, *, has_collectives: bool) -> TraceMetadata:
     """Return the settings, in the shared form."""
-    return TraceAbout(
+    return TraceMetadata(
         vendor="ascend",
         backend="hccl" if has_collectives else "",
         rank=settings.rank,
@@ -118,8 +118,8 @@ def about_of(settings: AscendSettings, *, has_collectives: bool) -> TraceAbout:
     )
 
 
-def _about(settings: AscendSettings, work: NDArray[np.int8]) -> TraceAbout:
-    return about_of(settings, has_collectives=bool(np.any(work == WorkKind.COMMUNICATION)))
+def _metadata(settings: AscendSettings, work: NDArray[np.int8]) -> TraceMetadata:
+    return metadata_of(settings, has_collectives=bool(np.any(work == WorkKind.COMMUNICATION)))
 
 
 def _rows(category: NDArray[np.int32], categories: list[str], wanted: str) -> list[int]:

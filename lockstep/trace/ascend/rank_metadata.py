@@ -11,7 +11,7 @@ from lockstep.trace.ascend.collective import group_hash
 from lockstep.trace.columns import ABSENT
 from lockstep.trace.source import TraceSource
 
-ABOUT_MAX_BYTES = 32 << 20
+METADATA_MAX_BYTES = 32 << 20
 """Metadata of a rank lists the groups it is in: kilobytes in the recordings, megabytes in the largest jobs."""
 GROUPS_MAX = 1 << 16
 TEXT_MAX_CHARS = 4096
@@ -37,7 +37,7 @@ class AscendSettings:
     degrees: dict[str, int] = field(default_factory=dict)
 
 
-def read_json(path: Path, form: Any, expected: str, max_bytes: int = ABOUT_MAX_BYTES) -> Any:
+def read_json(path: Path, form: Any, expected: str, max_bytes: int = METADATA_MAX_BYTES) -> Any:
     """Return what a JSON file holds as `form`, plain or gzip.
 
     Raises

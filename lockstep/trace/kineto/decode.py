@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from lockstep.trace import times
-from lockstep.trace.kineto.about import Document, TraceMetadata
 from lockstep.trace.kineto.blocks import EventBlock, block_of, loose_block_of
 from lockstep.trace.kineto.events import Event, ExactEvent
 from lockstep.trace.kineto.kinds import Kinds
+from lockstep.trace.kineto.metadata import Document, MetadataBuilder
 from lockstep.trace.kineto.scanned import Scan, ScanResult, scanned_block
 from lockstep.trace.pieces import BLOCK_BYTES, PieceDecoder, as_list
 from lockstep.trace.source import TraceSource
@@ -59,7 +59,7 @@ class TraceDecoder(PieceDecoder[EventBlock]):
         self._scanners = min(cores - 1, _SCANNERS_MAX) if scan else 0
         self._pool: ThreadPoolExecutor | None = None
         self.base_ns = 0
-        self.metadata = TraceMetadata()
+        self.metadata = MetadataBuilder()
         self.kinds = Kinds()
         self._decoders = [_EVENTS, _EXACT_EVENTS]
 

@@ -136,7 +136,7 @@ class _Builder:
             stacks=self._reader.stacks.values_in_order(),
             collectives=metadata.with_ranks(self._collectives),
             syncs=self._syncs,
-            about=metadata.about(
+            metadata=metadata.build(
                 names=names,
                 categories=found,
                 has_device_work=bool(on_device.any()),

@@ -70,7 +70,7 @@ def crosses_nodes(columns: TraceColumns, event: int, ranks_per_node: int | None)
     arguments = columns.collectives.get(event)
     if arguments is None or ranks_per_node is None:
         return None
-    ranks = arguments.ranks or columns.about.groups.get(arguments.group)
+    ranks = arguments.ranks or columns.metadata.groups.get(arguments.group)
     return len({rank // ranks_per_node for rank in ranks}) > 1 if ranks else None
 
 

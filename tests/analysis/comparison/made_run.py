@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lockstep.trace.columns import ANNOTATION, KERNEL, OPERATOR, RUNTIME, CollectiveArguments, TraceAbout, WorkKind
+from lockstep.trace.columns import ANNOTATION, KERNEL, OPERATOR, RUNTIME, CollectiveArguments, TraceMetadata, WorkKind
 from tests.trace.made import columns_of, made
 
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -60,7 +60,7 @@ class Job:
                 ]  # fmt: skip
                 start_ns[rank] = end_ns + 1000
         return [
-            columns_of(each, about=TraceAbout(rank=rank, vendor="nvidia", host="node", clock_is_shared=True))
+            columns_of(each, metadata=TraceMetadata(rank=rank, vendor="nvidia", host="node", clock_is_shared=True))
             for rank, each in enumerate(events)
         ]
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from lockstep.diagnosis.communication_causes.collectives import bus_factor, collective_kind, collectives_of
-from lockstep.trace.columns import ABSENT, ANNOTATION, KERNEL, OPERATOR, CollectiveArguments, TraceAbout, WorkKind
+from lockstep.trace.columns import ABSENT, ANNOTATION, KERNEL, OPERATOR, CollectiveArguments, TraceMetadata, WorkKind
 from tests.trace.made import columns_of, made
 
 
@@ -69,7 +69,7 @@ def test_bytes_are_those_of_the_whole_group():
         made("nccl", KERNEL, (0, 7), 100 * at, 50, WorkKind.COMMUNICATION, 7, collective=each)
         for at, each in enumerate(arguments)
     ]
-    found = collectives_of(columns_of(events, about=TraceAbout(vendor="nvidia", rank=2)))
+    found = collectives_of(columns_of(events, metadata=TraceMetadata(vendor="nvidia", rank=2)))
     assert found.rank == 2
     assert found.bytes.tolist() == [40, 80, 80, 160, 80, ABSENT, ABSENT, ABSENT]
     assert set(found.groups) == {("7", (0, 1, 2, 3))}
@@ -91,13 +91,13 @@ def test_a_kernel_without_arguments_asks_its_operator():
 
 def test_a_host_backend_is_in_the_only_group():
     """Gloo's annotations have a tensor and no group; a trace with one group means that one."""
-    about = TraceAbout(groups={"0": (0, 1)}, rank=1, host="vm", clock_is_shared=True)
+    metadata = TraceMetadata(groups={"0": (0, 1)}, rank=1, host="vm", clock_is_shared=True)
     events = [
         made("gloo:all_reduce", ANNOTATION, 2, 500, 90, WorkKind.COMMUNICATION, shapes='[[[33088]],["float"]]'),
         made("gloo:all_reduce", ANNOTATION, 2, 100, 90, WorkKind.COMMUNICATION, shapes='[[[8]],["float"]]'),
         made("c10d::allreduce_", OPERATOR, 1, 90, 5),
     ]
-    found = collectives_of(columns_of(events, about=about))
+    found = collectives_of(columns_of(events, metadata=metadata))
     assert found.groups == [("0", (0, 1))] * 2
     assert found.start_ns.tolist() == [100, 500]
     assert found.bytes.tolist() == [32, 33088 * 4]

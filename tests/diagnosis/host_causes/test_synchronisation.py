@@ -2,7 +2,7 @@ import pytest
 
 from lockstep.contracts.finding import HIGH, MEDIUM, NotJudged
 from lockstep.diagnosis.host_causes.synchronisation import SYNCHRONISATION, judge_synchronisation
-from lockstep.trace.columns import TraceAbout
+from lockstep.trace.columns import TraceMetadata
 from tests.diagnosis.host_causes.scenes import call, copy, frame, kernel, span, view
 
 TRAIN = "train.py(12): step"
@@ -42,7 +42,7 @@ def test_operators_wait_where_no_calls_are_recorded(vendor, wait_us, found):
         kernel("gemm", 0, wait_us),
         kernel("next", wait_us + 40, 500),
     ]
-    answer = judge_synchronisation(view(events, wait_us + 540, about=TraceAbout(vendor=vendor)))
+    answer = judge_synchronisation(view(events, wait_us + 540, metadata=TraceMetadata(vendor=vendor)))
     if found:
         (finding,) = answer
         assert finding.subject == f"aten::item in {TRAIN}"

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.diagnosis.host_causes.view import measured_before, view_host
-from lockstep.trace.columns import TraceAbout
+from lockstep.trace.columns import TraceMetadata
 from lockstep.trace.intervals import common, merged
 from tests.diagnosis.host_causes.scenes import frame, kernel, span, steps, view
 from tests.trace.made import columns_of
@@ -57,7 +57,7 @@ def test_time_of_the_host_is_exposed_where_the_device_is_idle():
 def test_the_rank_is_the_traces_own():
     """A trace that does not name its rank gives findings without ranks."""
     assert view([frame("f", 0, 1)], 10).ranks == ()
-    assert view([frame("f", 0, 1)], 10, about=TraceAbout(rank=3)).ranks == (3,)
+    assert view([frame("f", 0, 1)], 10, metadata=TraceMetadata(rank=3)).ranks == (3,)
 
 
 def test_names_of_a_megabyte_are_not_searched_through():

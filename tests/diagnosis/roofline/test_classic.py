@@ -8,10 +8,10 @@ from lockstep.contracts.finding import NotJudged
 from lockstep.diagnosis.roofline import classic
 from lockstep.diagnosis.roofline.classic import Rooflines, by_operator, operator_rooflines
 from lockstep.diagnosis.roofline.classic_rules import judge_rooflines
-from lockstep.trace.columns import KERNEL, OPERATOR, RUNTIME, TraceAbout
+from lockstep.trace.columns import KERNEL, OPERATOR, RUNTIME, TraceMetadata
 from tests.trace.made import columns_of, made
 
-H100 = TraceAbout(vendor="nvidia", devices=("NVIDIA H100 80GB HBM3",))
+H100 = TraceMetadata(vendor="nvidia", devices=("NVIDIA H100 80GB HBM3",))
 
 
 def shapes(*dims, kind="c10::BFloat16") -> str:
@@ -43,7 +43,7 @@ def test_the_figures_of_a_long_language_model_step():
     for at in range(365):
         text = shapes([batch, side, width], [batch, width, side])
         events += call("aten::bmm", text, 2 * 10**9 + at * 10**6, bmm_ns, at + 2000)
-    rooflines = operator_rooflines(columns_of(events, about=H100))
+    rooflines = operator_rooflines(columns_of(events, metadata=H100))
     addmm, bmm = by_operator(rooflines.points)
     assert (addmm.operator, addmm.calls, bmm.operator, bmm.calls) == ("aten::addmm", 1125, "aten::bmm", 365)
     assert addmm.flops_per_second == pytest.approx(571e12, rel=1e-3)
@@ -56,7 +56,7 @@ def test_calls_of_two_roofs_are_two_points():
     slow, fast = shapes([1024, 1024], [1024, 1024], kind="float"), shapes([4096, 4096], [4096, 4096], kind="float")
     # 2.1 GFLOP in 53.7 us are 40 TFLOP/s, below fp32's 67; 137.4 GFLOP in 600 us are 229, below 80 % of tf32's 495.
     events = [*call("aten::mm", slow, 0, 53_700, 1), *call("aten::mm", fast, 10**7, 600_000, 2)]
-    points = by_operator(operator_rooflines(columns_of(events, about=H100)).points)
+    points = by_operator(operator_rooflines(columns_of(events, metadata=H100)).points)
     assert [(point.roof.number_format, point.verdict) for point in points] == [
         ("tf32", classic.UNDERUTILISED),
         ("fp32", classic.UNDERUTILISED),
@@ -70,7 +70,7 @@ def test_calls_of_two_roofs_are_two_points():
 )
 def test_compute_bound_up_to_the_threshold(device_ns, verdict):
     """137.44 GFLOP in 173.62 us are 80 % of 989.5 TFLOP/s: just there it is bound, just beyond it is not."""
-    (point,) = operator_rooflines(columns_of(gemm(device_ns), about=H100)).points
+    (point,) = operator_rooflines(columns_of(gemm(device_ns), metadata=H100)).points
     assert point.verdict == verdict
     assert point.intensity == pytest.approx(4096 / 3)
 
@@ -79,15 +79,15 @@ def test_compute_bound_up_to_the_threshold(device_ns, verdict):
 def test_memory_bound_up_to_the_threshold(device_ns, verdict):
     """An addition that moves 201 MB needs 75.1 us at 80 % of 3.35 TB/s."""
     text = shapes([8192, 4096], [8192, 4096])
-    (point,) = operator_rooflines(columns_of(call("aten::add", text, 0, device_ns, 1), about=H100)).points
+    (point,) = operator_rooflines(columns_of(call("aten::add", text, 0, device_ns, 1), metadata=H100)).points
     assert point.moved_bytes == 3 * 8192 * 4096 * 2
     assert point.verdict == verdict
 
 
 def test_fp32_on_tensor_cores_is_judged_as_tf32():
     """A product faster than fp32's peak can only be tf32, whatever the inputs' format."""
-    (slow,) = operator_rooflines(columns_of(gemm(4_000_000, number="float"), about=H100)).points
-    (fast,) = operator_rooflines(columns_of(gemm(400_000, number="float"), about=H100)).points
+    (slow,) = operator_rooflines(columns_of(gemm(4_000_000, number="float"), metadata=H100)).points
+    (fast,) = operator_rooflines(columns_of(gemm(400_000, number="float"), metadata=H100)).points
     assert (slow.roof.number_format, fast.roof.number_format) == ("fp32", "tf32")
 
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_judged_is_counted_by_its_reason():
         *call("aten::mm", shapes([4096, 4096], [4096, 4096]), 4 * 10**8, 50_000, 102),
         *call("aten::mm", shapes([4096, 4096], [17, 4096]), 5 * 10**8, 5_000, 103),
     ]
-    rooflines = operator_rooflines(columns_of(events, about=H100))
+    rooflines = operator_rooflines(columns_of(events, metadata=H100))
     assert rooflines.unjudged_ns == {
         classic.NO_FORMULA: 30_000,
         classic.NO_SHAPES: 20_000,
@@ -110,7 +110,7 @@ def test_what_cannot_be_judged_is_counted_by_its_reason():
         classic.UNFIT_SHAPES: 5_000,
     }
     assert [point.calls for point in rooflines.points] == [2]
-    alone = operator_rooflines(columns_of(gemm(50_000), about=H100))
+    alone = operator_rooflines(columns_of(gemm(50_000), metadata=H100))
     assert alone.unjudged_ns == {classic.IMPLAUSIBLE: 50_000}
     for part in (rooflines, alone):
         assert sum(part.unjudged_ns.values()) + sum(point.device_ns for point in part.points) == part.device_ns
@@ -129,7 +129,7 @@ def test_a_kernel_finds_its_operator_through_its_launch():
         made("gemm", KERNEL, (0, 7), 400_000, 300_000, stream=7, correlation=6),
         made("gemm", KERNEL, (0, 7), 800_000, 50_000, stream=7, correlation=7),
     ]
-    rooflines = operator_rooflines(columns_of(events, about=H100))
+    rooflines = operator_rooflines(columns_of(events, metadata=H100))
     (point,) = rooflines.points
     assert (point.operator, point.calls, point.device_ns) == ("aten::mm", 1, 600_000)
     assert rooflines.unjudged_ns == {classic.NO_OPERATOR: 50_000}
@@ -149,23 +149,23 @@ def test_forward_convolutions_take_their_output_from_the_backward():
         made("conv", KERNEL, (0, 7), 200, 100_000, stream=7, external=2),
         made("dgrad", KERNEL, (0, 7), 200_000, 200_000, stream=7, external=4),
     ]
-    back, fore = operator_rooflines(columns_of(events, about=H100)).points
+    back, fore = operator_rooflines(columns_of(events, metadata=H100)).points
     assert (fore.operator, fore.flops) == ("aten::cudnn_convolution", 2 * 10 * 512 * 49 * 256 * 9)
     assert back.flops == 2 * fore.flops
-    without = operator_rooflines(columns_of(events[:2] + events[4:5], about=H100))
+    without = operator_rooflines(columns_of(events[:2] + events[4:5], metadata=H100))
     assert without.unjudged_ns == {classic.UNFIT_SHAPES: 100_000}
 
 
 def test_findings_name_the_heavy_operators_with_numbers():
     """A product at 34 % of the peak is underutilised; what it would give back at the threshold is the loss."""
     columns = columns_of(
-        [*gemm(400_000, count=10), *call("aten::add", shapes([64], [64]), 10**9, 2_000, 50)], about=H100
+        [*gemm(400_000, count=10), *call("aten::add", shapes([64], [64]), 10**9, 2_000, 50)], metadata=H100
     )
     (finding,) = judge_rooflines(operator_rooflines(columns), 3)
     assert (finding.cause, finding.subject, finding.ranks) == ("underutilised", "aten::mm", (3,))
     assert "343.6 of 989.5 TFLOP/s (35%)" in finding.evidence[1]
     assert finding.lost_ns == pytest.approx(4_000_000 - 10 * 138_900 / 0.8, rel=1e-3)
-    (bound,) = judge_rooflines(operator_rooflines(columns_of(gemm(140_000), about=H100)), 0)
+    (bound,) = judge_rooflines(operator_rooflines(columns_of(gemm(140_000), metadata=H100)), 0)
     assert (bound.cause, bound.lost_ns) == ("compute_bound", None)
 
 
@@ -185,5 +185,5 @@ def test_a_trace_without_device_or_shapes_is_not_judged():
     assert isinstance(nothing, NotJudged)
     assert judge_rooflines(nothing, 0) is nothing
     bare = [made("aten::mm", external=1), made("k", KERNEL, (0, 7), 0, 100, stream=7, external=1)]
-    answer = judge_rooflines(operator_rooflines(columns_of(bare, about=H100)), 0)
+    answer = judge_rooflines(operator_rooflines(columns_of(bare, metadata=H100)), 0)
     assert answer.reason == "100% of the device's compute time: operators without recorded shapes"

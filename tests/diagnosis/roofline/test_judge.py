@@ -9,7 +9,7 @@ from tests.trace.made import columns_of
 def test_findings_come_by_cost_and_refusals_with_them():
     """Both rooflines answer for themselves; the costliest finding stands first."""
     kernels = kernels_of(("Cast", "AI_CPU", 30), ("TransData", "AI_CORE", 9000))
-    causes = judge_operators(columns_of(gemm(400_000), about=H100), 0, kernels=kernels)
+    causes = judge_operators(columns_of(gemm(400_000), metadata=H100), 0, kernels=kernels)
     assert [each.cause for each in causes.findings] == ["private_format", "underutilised", "aicpu"]
     assert [each.rule for each in causes.not_judged] == ["component roofline", "unfriendly_shape"]
     assert causes.rooflines.points

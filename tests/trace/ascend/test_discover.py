@@ -75,7 +75,7 @@ def test_a_database_serves_where_there_is_no_text(tmp_path):
     make(tmp_path / "ascend_pytorch_profiler_4.db")
     found = discover(tmp_path)
     assert found.rank == 4
-    assert load_rank_trace(found).about.rank == 4
+    assert load_rank_trace(found).metadata.rank == 4
     assert len(load_rank_kernels(found)) == 2
 
 

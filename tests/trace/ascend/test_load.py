@@ -33,7 +33,7 @@ def test_recording_is_read_whole(recording):
     assert classes["overlap_analysis", WorkKind.NOTHING] == 382
     assert classes["communication_task", WorkKind.NOTHING] == 296
     assert recording.start_ns.min() == 1_736_405_443_861_785_630
-    assert (recording.about.vendor, recording.about.backend, recording.about.clock_is_shared) == (
+    assert (recording.metadata.vendor, recording.metadata.backend, recording.metadata.clock_is_shared) == (
         "ascend",
         "hccl",
         True,
@@ -177,7 +177,7 @@ def test_groups_of_the_metadata_name_collectives(tmp_path):
         (2, 3),
     )
     assert (collective.in_elements, collective.out_elements, collective.sequence) == (ABSENT, 8, (1 << 32) + 4)
-    assert (columns.about.rank, columns.about.groups) == (2, {group: (2, 3)})
+    assert (columns.metadata.rank, columns.metadata.groups) == (2, {group: (2, 3)})
 
 
 def test_collections_have_the_shared_name(tmp_path):

@@ -13,7 +13,7 @@ from lockstep.trace.columns import (
     PYTHON,
     RUNTIME,
     CollectiveArguments,
-    TraceAbout,
+    TraceMetadata,
     WorkKind,
 )
 from lockstep.trace.patterns import FunctionClass, Resource, Samples, summarise_patterns
@@ -42,8 +42,8 @@ def nccl(start, end, *, stream=20, **arguments):
     )
 
 
-def patterns_of(events, window=WINDOW, thread=1, about=None, **more):
-    columns = columns_of(events, about=about)
+def patterns_of(events, window=WINDOW, thread=1, metadata=None, **more):
+    columns = columns_of(events, metadata=metadata)
     code = next(code for code, (_, tid) in enumerate(columns.threads) if tid == thread)
     return summarise_patterns(columns, window, thread=code, **more)
 
@@ -219,18 +219,18 @@ def test_a_collective_is_measured_by_the_link_that_it_uses():
         return Samples(start_ns=1000, period_ns=10, values=np.full(100, value), peak=1.0)
 
     links = {Resource.NVLINK: level(0.9), Resource.NIC: level(0.4)}
-    about = TraceAbout(groups={"7": (0, 8)})
+    metadata = TraceMetadata(groups={"7": (0, 8)})
     events = [
         frame("main", 1000, 2000),
         nccl(1000, 1200, name="allgather", ranks=(0, 1, 2, 3)),
         nccl(1300, 1500, name="reducescatter", group="7"),
         nccl(1600, 1700, name="allreduce"),
     ]
-    found = patterns_of(events, samples=links, ranks_per_node=8, about=about)
+    found = patterns_of(events, samples=links, ranks_per_node=8, metadata=metadata)
     mu = {each.function[len("ncclDevKernel_Generic") :]: each.mu for each in found.patterns}
     assert mu[" [allgather]"] == pytest.approx(0.9, abs=1e-4)
     assert mu[" [reducescatter]"] == mu[" [allreduce]"] == pytest.approx(0.4, abs=1e-4)
-    only = patterns_of(events, samples={Resource.NVLINK: level(0.9)}, about=about)
+    only = patterns_of(events, samples={Resource.NVLINK: level(0.9)}, metadata=metadata)
     assert {round(each.mu, 3) for each in only.patterns if each.kind is FunctionClass.COLLECTIVE} == {0.9}
 
 

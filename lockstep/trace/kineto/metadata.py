@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from lockstep.contracts import limits
-from lockstep.trace.columns import ABSENT, CollectiveArguments, TraceAbout
+from lockstep.trace.columns import ABSENT, CollectiveArguments, TraceMetadata
 
 PART_MAX_BYTES = 16 << 20
 """Of one key next to the events; the largest real one lists the ranks of some thousand process groups."""
@@ -72,8 +72,8 @@ class _ThreadName(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class TraceMetadata:
-    """What was found so far; of a value that stands twice the last counts."""
+class MetadataBuilder:
+    """Collects `TraceMetadata` while a trace is read; of a value that stands twice the last counts."""
 
     devices: tuple[str, ...] = ()
     backend: str = ""
@@ -116,17 +116,17 @@ class TraceMetadata:
     def with_ranks(self, collectives: dict[int, CollectiveArguments]) -> dict[int, CollectiveArguments]:
         """Return collectives with the ranks of their groups, which torch cuts short in large groups' arguments."""
         full = {
-            metadata: replace(metadata, ranks=self.groups[metadata.group])
-            for metadata in set(collectives.values())
-            if metadata.ranks is None and metadata.group in self.groups
+            each: replace(each, ranks=self.groups[each.group])
+            for each in set(collectives.values())
+            if each.ranks is None and each.group in self.groups
         }
-        return {event: full.get(metadata, metadata) for event, metadata in collectives.items()}
+        return {event: full.get(each, each) for event, each in collectives.items()}
 
-    def about(
+    def build(
         self, *, names: Sequence[str], categories: Sequence[str], has_device_work: bool, clock_is_shared: bool
-    ) -> TraceAbout:
-        """Return it all, and the vendor by names and categories (as the file has them) where nothing else names it."""
-        return TraceAbout(
+    ) -> TraceMetadata:
+        """Return all, the vendor by names and categories (as the file has them) where nothing else names it."""
+        return TraceMetadata(
             vendor=self.vendor or _vendor(names, categories, has_device_work=has_device_work),
             devices=self.devices,
             backend=self.backend,

@@ -3,8 +3,8 @@ import json
 import pytest
 
 from lockstep.contracts.limits import WORLD_SIZE_MAX
-from lockstep.trace.columns import ABSENT, TraceAbout
-from lockstep.trace.kineto import about
+from lockstep.trace.columns import ABSENT, TraceMetadata
+from lockstep.trace.kineto import metadata
 from lockstep.trace.kineto.load import load_trace
 from tests.trace.traces import document, event, write
 
@@ -27,18 +27,18 @@ _TORCH = {
 }
 
 
-def _about(tmp_path, keys, *, events=(), after=False, **more):
+def _metadata(tmp_path, keys, *, events=(), after=False, **more):
     text = json.dumps(keys)[1:-1].encode()
     content = document([*events, event()], **more)
     before = content.replace(b"{", b"{" + text + b", ", 1)
     content = content[:-1] + b", " + text + b"}" if after else before
-    return load_trace(write(tmp_path, content)).about
+    return load_trace(write(tmp_path, content)).metadata
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the events", "after them"])
 def test_a_document_names_whose_it_is(tmp_path, after):
     """Rank, groups, devices and host are read wherever they stand."""
-    assert _about(tmp_path, _TORCH, after=after) == TraceAbout(
+    assert _metadata(tmp_path, _TORCH, after=after) == TraceMetadata(
         vendor="nvidia",
         devices=("NVIDIA H100 80GB HBM3", "NVIDIA H100"),
         backend="nccl",
@@ -56,14 +56,14 @@ def test_a_document_names_whose_it_is(tmp_path, after):
 def test_variables_that_a_program_gave_the_profiler(tmp_path, key):
     """Those of the network are kept, set or not; others are none of a trace's business."""
     variables = {"NCCL_IB_DISABLE": "1", "HCCL_RDMA_TC": "", "HOME": "/", "NCCL_X": 7, "GLOO_SOCKET_IFNAME": "e" * 999}
-    found = _about(tmp_path, {key: variables}).environment
-    assert found == {"NCCL_IB_DISABLE": "1", "HCCL_RDMA_TC": "", "GLOO_SOCKET_IFNAME": "e" * about.TEXT_MAX_CHARS}
-    assert _about(tmp_path, {key: [1]}).environment == {}
+    found = _metadata(tmp_path, {key: variables}).environment
+    assert found == {"NCCL_IB_DISABLE": "1", "HCCL_RDMA_TC": "", "GLOO_SOCKET_IFNAME": "e" * metadata.TEXT_MAX_CHARS}
+    assert _metadata(tmp_path, {key: [1]}).environment == {}
 
 
 def test_a_document_without_facts_leaves_nothing_known(tmp_path):
     """Without keys next to the events nothing is guessed but that it is a CPU's."""
-    assert _about(tmp_path, {"x": 1}, base_ns=None) == TraceAbout(vendor="cpu")
+    assert _metadata(tmp_path, {"x": 1}, base_ns=None) == TraceMetadata(vendor="cpu")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_document_without_facts_leaves_nothing_known(tmp_path):
 )
 def test_the_vendor_is_that_of_devices_tools_or_calls(tmp_path, keys, events, vendor):
     """The first of the sources: devices by name, versions of the profiler's library, names of calls."""
-    assert _about(tmp_path, {"x": 1, **keys}, events=events).vendor == vendor
+    assert _metadata(tmp_path, {"x": 1, **keys}, events=events).vendor == vendor
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_the_vendor_is_that_of_devices_tools_or_calls(tmp_path, keys, events, ve
 def test_clocks_are_shared_where_times_are_of_day(tmp_path, base_ns, start_ns, shared):
     """A base or times since 1970 make starts comparable; times since boot do not."""
     content = document([event(start_ns=start_ns)], base_ns=base_ns)
-    assert load_trace(write(tmp_path, content)).about.clock_is_shared is shared
+    assert load_trace(write(tmp_path, content)).metadata.clock_is_shared is shared
 
 
 @pytest.mark.parametrize(
@@ -112,19 +112,19 @@ def test_clocks_are_shared_where_times_are_of_day(tmp_path, base_ns, start_ns, s
 )
 def test_parts_of_another_form_are_left_out(tmp_path, keys):
     """What is stated in a way that cannot be read is unknown, and costs no event."""
-    assert _about(tmp_path, keys, base_ns=None) == TraceAbout(vendor="cpu")
+    assert _metadata(tmp_path, keys, base_ns=None) == TraceMetadata(vendor="cpu")
 
 
 def test_one_bad_group_leaves_the_others(tmp_path):
     """Groups are judged one by one."""
     groups = [{"pg_name": "0", "ranks": "all"}, {"pg_name": 1, "ranks": [0, 1]}]
-    assert _about(tmp_path, {"distributedInfo": {"pg_config": groups, "rank": 1}}).groups == {"1": (0, 1)}
+    assert _metadata(tmp_path, {"distributedInfo": {"pg_config": groups, "rank": 1}}).groups == {"1": (0, 1)}
 
 
 def test_a_part_beyond_its_limit_is_left_out(tmp_path, monkeypatch):
     """A key that is larger than any real one is not decoded."""
-    monkeypatch.setattr(about, "PART_MAX_BYTES", 200)
-    found = _about(tmp_path, _TORCH)
+    monkeypatch.setattr(metadata, "PART_MAX_BYTES", 200)
+    found = _metadata(tmp_path, _TORCH)
     assert (found.rank, len(found.devices), found.host) == (ABSENT, 2, "node7")
 
 
