@@ -14,6 +14,7 @@
 #include <Python.h>
 
 #include "_codes.h"
+#include "_keys.h"
 
 #define WHOLE_DIGITS_MAX 16 /* of a time in us: with three decimals it fits uint64 */
 #define DECIMALS 3
@@ -41,11 +42,11 @@ typedef struct {
     Text text;
     Array events, metadata;
     Codes names, threads, categories, shapes, stacks;
+    Keys keys, argument_keys;
     int64_t count, dropped;
 } Scan;
 
 enum { PHASE, NAME, CATEGORY, PROCESS, THREAD, START, DURATION, ARGUMENTS, FIELDS };
-typedef int FieldOf(Text, Text);
 
 /* Add the digits at `at` to a number, `most` at the most; return what follows. */
 static inline Text
@@ -132,25 +133,22 @@ argument_field(Text at, Text end)
  *
  * Returns what follows the object, NULL where it is of no usual form.
  */
-static Text
-read_fields(Text text, Text at, Text end, Span *fields, int count, FieldOf *field_of, Span *nested)
+static inline Text
+read_fields(Scan *scan, Keys *keys, Text at, Text end, Span *fields, int count, FieldOf *field_of, Span *nested)
 {
+    Text text = scan->text;
+    int place = 0, field;
     if (at >= end || *at != '{')
         return NULL;
     Text empty = skip_spaces(at + 1, end);
     if (empty < end && *empty == '}')
         return empty + 1;
     do {
-        Text key = skip_spaces(at + 1, end);
-        if (key >= end || *key != '"' || (at = skip_key(key, end)) == NULL)
+        Text value = next_key(keys, place++, at, end, field_of, &field);
+        if (value == NULL)
             return NULL;
-        int field = field_of(key + 1, at - 1);
-        at = skip_spaces(at, end);
-        if (at >= end || *at != ':')
-            return NULL;
-        Text value = skip_spaces(at + 1, end);
         if (nested && field == ARGUMENTS && value < end && *value == '{')
-            at = read_fields(text, value, end, nested, ARGUMENTS_READ, argument_field, NULL);
+            at = read_fields(scan, &scan->argument_keys, value, end, nested, ARGUMENTS_READ, argument_field, NULL);
         else
             at = skip_value(value, end, 0);
         if (at == NULL)
@@ -266,7 +264,7 @@ static Text
 scan_event(Scan *scan, Text at, Text end)
 {
     Span fields[FIELDS] = {{0, 0}}, arguments[ARGUMENTS_READ] = {{0, 0}};
-    Text after = read_fields(scan->text, at, end, fields, FIELDS, event_field, arguments);
+    Text after = read_fields(scan, &scan->keys, at, end, fields, FIELDS, event_field, arguments);
     if (after == NULL || fields[PHASE].end - fields[PHASE].begin != 3 || !is_text(scan->text, fields[PHASE]))
         return NULL;
     char phase = (char)scan->text[fields[PHASE].begin + 1];

@@ -208,6 +208,32 @@ def test_damaged_traces_are_the_same_both_ways(seed, scan, tmp_path):
     assert_equal(*both(path, scan)[:2])
 
 
+def laid_out(members, random):
+    """Return an object of JSON, its members in random order and with random spaces around them."""
+    spaces = ["", " ", "  ", "\n    ", "\t", " " * 20]
+    members = [members[each] for each in random.permutation(len(members))]
+    texts = [":".join(f"{random.choice(spaces)}{part}{random.choice(spaces)}" for part in pair) for pair in members]
+    return "{" + ",".join(texts) + "}"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_keys_in_any_order_and_layout_are_the_same_both_ways(seed, scan, tmp_path):
+    """The extension knows keys by their place and layout; more places and layouts than it remembers, too."""
+    random = np.random.default_rng(seed)
+    events = []
+    for number in range(300):
+        extra = [(f'"k{each}"', str(each)) for each in random.integers(0, 99, random.integers(0, 20))]
+        read = {"External id": number, "stream": 7, "correlation": number, "Input Dims": [[number % 3]], "bytes": 4}
+        arguments = [(json.dumps(key), json.dumps(value)) for key, value in read.items() if random.integers(0, 2)]
+        members = [(json.dumps(key), json.dumps(value)) for key, value in (EVENT | {"ts": number}).items()]
+        events.append(laid_out([*members, ('"args"', laid_out([*arguments, *extra], random))], random))
+    path = tmp_path / "trace.json"
+    path.write_text(f'{{"traceEvents": [{",".join(events)}]}}')
+    one, other, scanned = both(path, scan, 8 * CHUNK_BYTES)
+    assert scanned > 3
+    assert_equal(one, other)
+
+
 @pytest.fixture(scope="module")
 def portable(tmp_path_factory):
     """Return the `scan` of a machine without SSE2."""
