@@ -42,7 +42,6 @@ from coordinator.snapshot import Snapshot
 from coordinator.state_writer import StateWriter
 from coordinator.store import Store
 from lockstep.contracts.codec import Message
-from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.messages import NodeAnnouncement, StepBatch
 from lockstep.contracts.metrics import RECORDING_STATES
 from lockstep.contracts.version import VERSION
@@ -50,7 +49,7 @@ from lockstep.serving.fault_isolation import outcomes_of
 from lockstep.serving.messaging import Broker
 from lockstep.serving.mqtt import MqttBroker
 from lockstep.serving.process import OwnProcess, ProcessFamilies
-from lockstep.serving.web import Web
+from lockstep.serving.web import HTTP_PORT, Web, naming_port
 
 if TYPE_CHECKING:
     from coordinator.evidence.scheduler import EvidenceScheduler
@@ -76,8 +75,10 @@ class Coordinator:
         config: CoordinatorConfig,
         reread: Callable[[], CoordinatorConfig] | None = None,
         broker: Broker | None = None,
+        port_name: str = HTTP_PORT,
     ) -> None:
         self.config = config
+        self._port_name = port_name
         self._broker = broker or MqttBroker(config)
         self._reread = reread or (lambda: config)
         self._reloader: Reloader | None = None
@@ -219,10 +220,8 @@ class Coordinator:
     async def _bind(self, runner: web.AppRunner, guard: Web) -> None:
         host, port = self.config.http_host, self.config.http_port
         site = web.TCPSite(runner, host, port, ssl_context=guard.context)
-        try:
+        with naming_port(host, port, self._port_name):
             await site.start()
-        except OSError as error:
-            raise ConfigError(f"http_port: got {port}, expected a free port on {host}: {error.strerror}") from None
         self.http_port = int(runner.addresses[0][1])
         _log.info("coordinator on %s://%s:%d/", guard.scheme, host, self.http_port)
 

@@ -52,7 +52,7 @@ from lockstep.serving.fault_isolation import FaultIsolation, Guard, outcomes_of
 from lockstep.serving.messaging import Broker
 from lockstep.serving.mqtt import MqttBroker
 from lockstep.serving.process import OwnProcess, ProcessFamilies
-from lockstep.serving.web import Web
+from lockstep.serving.web import HTTP_PORT, Web, naming_port
 
 _RunMessage = StepBatch | CaptureResult | TraceSummary | RankStacks
 _SECOND_NS = 10**9
@@ -67,8 +67,9 @@ class Exporter:
     it connects; None: the MQTT broker that `config` names.
     """
 
-    def __init__(self, config: ExporterConfig, broker: Broker | None = None) -> None:
+    def __init__(self, config: ExporterConfig, broker: Broker | None = None, port_name: str = HTTP_PORT) -> None:
         self.config = config
+        self._port_name = port_name
         self.started = asyncio.Event()
         self.http_port = config.http_port
         self.snapshot: NodeSnapshot | None = None
@@ -175,12 +176,13 @@ class Exporter:
         guard.protect(app)
         runner = guard.runner(app, shutdown_s=_CLOSE_S)
         await runner.setup()
+        host, port = self.config.http_host, self.config.http_port
         try:
-            await guard.site(runner, self.config.http_host, self.config.http_port).start()
-        except OSError as error:
+            with naming_port(host, port, self._port_name):
+                await guard.site(runner, host, port).start()
+        except ConfigError:
             await runner.cleanup()
-            where = f"{self.config.http_host}:{self.config.http_port}"
-            raise ConfigError(f"http_host, http_port: got {where}, expected a free address: {error}") from error
+            raise
         self.http_port = runner.addresses[0][1]
         self._publisher.scheme = guard.scheme
         self._publisher.address = self.config.address(self.http_port)

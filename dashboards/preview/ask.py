@@ -3,7 +3,6 @@
 Raises no error for a panel whose query fails: the error is what the panel shows.
 """
 
-import json
 import re
 import urllib.error
 import urllib.parse
@@ -11,6 +10,9 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.json_text import answered_object
 
 POINTS = 240
 _ANSWER_MAX_BYTES = 64 << 20
@@ -144,7 +146,7 @@ def _answer(target: Mapping[str, Any], window: TimeWindow, values: Mapping[str, 
         else:
             span = {"start": window.begin_s, "end": window.end_s, "step": window.step_s}
             got = _get(window.url, "/api/v1/query_range", {"query": expr, **span})
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, MalformedError) as error:
         return QueryResult(letter, error=str(error))
     return QueryResult(letter, tuple(_series(each, str(target.get("legendFormat", ""))) for each in got["result"]))
 
@@ -166,12 +168,11 @@ def _get(url: str, path: str, parameters: Mapping[str, Any]) -> Any:
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:  # noqa: S310
             body = reply.read(_ANSWER_MAX_BYTES + 1)
-    except urllib.error.HTTPError as error:
+    except urllib.error.HTTPError as error:  # Prometheus gives its reason as JSON
         body = error.read(_ANSWER_MAX_BYTES)
     if len(body) > _ANSWER_MAX_BYTES:
         raise ValueError(f"{path}: got more than {_ANSWER_MAX_BYTES} bytes")
-    answer = json.loads(body)
-    if not isinstance(answer, dict) or answer.get("status") != "success":
-        message = answer.get("error", "no success") if isinstance(answer, dict) else "no answer of the API"
-        raise ValueError(f"{path}: {message}")
+    answer = answered_object(body, where=f"{url}{path}", expected="JSON of the API of a Prometheus")
+    if answer.get("status") != "success":
+        raise ValueError(f"{path}: {answer.get('error', 'no success')}")
     return answer["data"]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from lockstep.cli.profile_command import check_url, request_json, unanswered
-from lockstep.contracts.errors import ConfigError, LocalError
+from lockstep.cli.profile_command import OTHER_FORM, check_url, request_json, unanswered
+from lockstep.contracts.errors import ConfigError
 from lockstep.html.units import format_ns
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def read_monitored_run(url: str, run: str, token: str = "") -> MonitoredRun:
     reply = asyncio.run(_fetch(url, f"/api/v1/runs/{quote(run, safe='')}/spec", token))
     try:
         return monitored_run(reply, run)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise LocalError(f"coordinator at {url}: got an answer of another form: {error!r}") from error
+    except OTHER_FORM as error:
+        raise unanswered(url, error) from error
 
 
 def monitored_run(reply: Mapping[str, Any], run: str) -> MonitoredRun:

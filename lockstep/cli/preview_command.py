@@ -6,7 +6,7 @@ import re
 import time
 from pathlib import Path
 
-from lockstep.contracts.errors import ConfigError, FileAccessError
+from lockstep.contracts.errors import ConfigError, FileAccessError, MalformedError
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -58,6 +58,8 @@ def execute(arguments: argparse.Namespace) -> int:
     window = TimeWindow(url=url, begin_s=end_s - _seconds(arguments.last), end_s=end_s)
     try:
         page = render(boards, window, chosen)
+    except MalformedError as error:
+        raise ConfigError(f"{error}; use --prometheus URL") from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"{url}: got {getattr(error, 'reason', error)}, expected the API of a Prometheus") from error
     try:

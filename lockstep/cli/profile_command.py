@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from lockstep.contracts.errors import ConfigError, FileAccessError, LocalError
+from lockstep.contracts.errors import ConfigError, FileAccessError, LocalError, MalformedError
+from lockstep.contracts.json_text import answered_object
 from lockstep.contracts.limits import PROFILE_RANKS_MAX
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "http://127.0.0.1:9856"
 _POLL_S = 0.5
+_REFUSAL_MAX = 500  # characters
 _TIMEOUT_S = 30.0  # of one request to the coordinator
 _FAILED = 1
 
@@ -120,12 +122,12 @@ def check_url(url: str, option: str = "--coordinator") -> None:
 
 def unanswered(url: str, error: Exception) -> LocalError:
     """Return the message for a request without a usable answer: what came, and where to look for a coordinator."""
-    import aiohttp  # noqa: PLC0415  (services only)
-
     if isinstance(getattr(error, "os_error", None), ConnectionRefusedError):
         what = "no coordinator is running there; use --coordinator URL"
-    elif isinstance(error, (json.JSONDecodeError, aiohttp.ContentTypeError)):
-        what = "got a response without JSON, expected one of a coordinator; use --coordinator URL"
+    elif isinstance(error, KeyError):
+        what = f"got an answer without {error}, expected one of a coordinator; use --coordinator URL"
+    elif isinstance(error, (LookupError, TypeError, AttributeError)):
+        what = f"got an answer of another form ({error}), expected one of a coordinator; use --coordinator URL"
     else:
         what = "no response in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
     return LocalError(f"coordinator at {url}: {what}")
@@ -151,10 +153,14 @@ async def _profile(arguments: argparse.Namespace, ranks: list[int], token: str) 
             if not arguments.json:
                 print(_asked_text(asked), flush=True)
             end = await _wait(client, path, asked["request_id"], quiet=arguments.json)
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+    except (aiohttp.ClientError, TimeoutError, *OTHER_FORM) as error:
         raise unanswered(arguments.coordinator, error) from error
     print(json.dumps(end) if arguments.json else _end_text(end))
     return 0 if _delivered(end) else _FAILED
+
+
+OTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
+"""What a coordinator's answer raises that lacks a part, or has one of another type."""
 
 
 async def request_json(client: "aiohttp.ClientSession", method: str, path: str, body: Any = None) -> dict[str, Any]:
@@ -166,10 +172,25 @@ async def request_json(client: "aiohttp.ClientSession", method: str, path: str, 
         It refuses; the message is its own.
     """
     async with client.request(method, path, json=body) as response:
-        answer: dict[str, Any] = await response.json()
-        if not response.ok:
-            raise LocalError(f"coordinator at {response.url.origin()}: {answer.get('error', response.reason)}")
-        return answer
+        return accepted(response, await response.read())
+
+
+def accepted(response: "aiohttp.ClientResponse", body: bytes) -> dict[str, Any]:
+    """Return the JSON object of a coordinator's answer.
+
+    Raises
+    ------
+    LocalError
+        It refuses, with a message of its own, or it is no coordinator.
+    """
+    try:
+        answer = answered_object(body, where=str(response.url), expected="a JSON object of a coordinator")
+    except MalformedError as error:
+        raise LocalError(f"{error}; use --coordinator URL") from error
+    if not response.ok:
+        refusal = str(answer.get("error", response.reason))[:_REFUSAL_MAX]
+        raise LocalError(f"coordinator at {response.url.origin()}: {refusal}")
+    return answer
 
 
 async def _wait(client: "aiohttp.ClientSession", path: str, request_id: int, *, quiet: bool) -> dict[str, Any]:

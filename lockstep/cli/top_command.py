@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from lockstep.cli.profile_command import DEFAULT_URL, check_url, read_token, unanswered
+from lockstep.cli.profile_command import DEFAULT_URL, OTHER_FORM, accepted, check_url, read_token, unanswered
 from lockstep.cli.top_view import Line, TopView, lines, ordered
 from lockstep.contracts.errors import ConfigError, LocalError
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 10.0  # of one request
 _ANSWER_MAX_BYTES = 16 << 20  # the list of 10,000 runs is 8 MB
-_REFUSAL_MAX = 500  # characters
 _INTERVALS_S = (0.2, 3600.0)
 _PLAIN_WIDTH = 200  # of a file, where there is no terminal
 _UP, _DOWN, _QUIT = b"\x1b[A", b"\x1b[B", b"q"
@@ -102,10 +100,8 @@ class Watch:
             incidents = (await _get(client, "/api/v1/incidents?state=open"))["incidents"]
             view = TopView(url=self.url, runs=runs, chosen=self.chosen, slowest=slowest, incidents=incidents)
             lines(view, _PLAIN_WIDTH)  # so that an answer of another form is named here
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        except (aiohttp.ClientError, TimeoutError, *OTHER_FORM) as error:
             raise unanswered(self.url, error) from error
-        except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
-            raise LocalError(f"coordinator at {self.url}: got an answer of another form: {error!r}") from error
         self.view = view
         self.was_read = True
 
@@ -135,11 +131,7 @@ async def _get(client: "aiohttp.ClientSession", path: str) -> dict[str, Any]:
         body = await response.content.read(_ANSWER_MAX_BYTES)
         while not response.content.at_eof() and len(body) < _ANSWER_MAX_BYTES:
             body += await response.content.read(_ANSWER_MAX_BYTES - len(body))
-        answer: dict[str, Any] = json.loads(body)
-        if not response.ok:
-            refusal = str(answer.get("error", response.reason))[:_REFUSAL_MAX]
-            raise LocalError(f"coordinator at {response.url.origin()}: {refusal}")
-        return answer
+        return accepted(response, body)
 
 
 def _client(watch: Watch) -> "aiohttp.ClientSession":

@@ -48,6 +48,7 @@ class Up:
                 **_given(http_port=exporter_port),
             ),
             broker=broker,
+            port_name="--exporter-port",
         )
         self._coordinator = Coordinator(
             CoordinatorConfig(
@@ -60,6 +61,7 @@ class Up:
                 ),
             ),
             broker=broker,
+            port_name="--coordinator-port",
         )
 
     @property

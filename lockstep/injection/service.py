@@ -14,13 +14,12 @@ from pathlib import Path
 from aiohttp import web
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.yaml_text import read_yaml_file
 from lockstep.injection.addition import Addition, read_addition
 from lockstep.injection.review import OUTCOMES, ReviewError, answer_review
 from lockstep.serving.exposition import CONTENT_TYPES, choose_form, render
 from lockstep.serving.fault_isolation import FAILED, REFUSED, outcomes_of
-from lockstep.serving.web import Web
+from lockstep.serving.web import Web, naming_port
 
 _log = logging.getLogger(__name__)
 
@@ -104,10 +103,8 @@ async def run_injector(stop: asyncio.Event, *, addition_file: Path, web_config_f
     runner = guard.runner(app, shutdown_s=_CLOSE_S)
     await runner.setup()
     try:
-        try:
+        with naming_port(host, port, "--port"):
             await guard.site(runner, host, port).start()
-        except OSError as error:
-            raise ConfigError(f"--host {host} --port {port}: {error}") from error
         await stop.wait()
     finally:
         await runner.cleanup()

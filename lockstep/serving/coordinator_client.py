@@ -7,7 +7,8 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode, urlsplit
 from urllib.request import Request, urlopen
 
-from lockstep.contracts.errors import ConfigError, MalformedError, PeerError
+from lockstep.contracts.errors import ConfigError, PeerError
+from lockstep.contracts.json_text import answered_object
 
 _TIMEOUT_S = 10.0
 _ANSWER_MAX_BYTES = 64 << 20
@@ -65,13 +66,7 @@ def get_object(address: str, token: str = "", *, expected: str) -> dict[str, Any
         raise PeerError(f"coordinator at {address}: got no answer: {reason}, expected {expected}") from error
     if len(body) > _ANSWER_MAX_BYTES:
         raise PeerError(f"coordinator at {address}: got over {_ANSWER_MAX_BYTES} bytes, expected fewer: choose a run")
-    try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise MalformedError("answer", where=address, got=error, expected="JSON") from error
-    if not isinstance(answer, dict):
-        raise MalformedError("answer", where=address, got=type(answer).__name__, expected="a JSON object")
-    return answer
+    return answered_object(body, where=address, expected=f"a JSON object with {expected}")
 
 
 def _reason(error: HTTPError) -> str:

@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,27 @@ _REMEMBERED = 64  # passwords known to be right; a bcrypt check costs 50 ms and 
 _NO_USER_HASH = b"$2b$10$" + b"." * 53  # checked for users that are not there, so that timing does not reveal who is
 _CHALLENGE = {"WWW-Authenticate": 'Basic realm="lockstep"'}
 
+HTTP_PORT = "http_port"
+"""The setting of a service's port."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@contextlib.contextmanager
+def naming_port(host: str, port: int, name: str = HTTP_PORT) -> Iterator[None]:
+    """Name the setting or option that gave a port which cannot be bound.
+
+    Raises
+    ------
+    ConfigError
+        The port is taken, or the host has no such address.
+    """
+    try:
+        yield
+    except OSError as error:
+        code = error.errno or 0  # of a host that is not known it is negative
+        reason = os.strerror(code) if code > 0 else error.strerror or error
+        raise ConfigError(f"{name}: got {port}, expected a free port on {host}: {reason}") from error
 
 
 class Web:

@@ -13,6 +13,7 @@ from lockstep.trackers.forwarder import Forwarder
 from lockstep.trackers.tracker import LIBRARIES
 from tests.coordinator.test_runs import play
 from tests.coordinator.web import FAULTY, Site
+from tests.support.servers import answers
 from tests.trackers.test_tensorboard import scalars
 
 AWAY = "http://127.0.0.1:9"  # discard, which no one serves
@@ -49,6 +50,14 @@ def test_mistakes_are_named(tmp_path, capsys, more, words):
     """On stderr, with status 2; nothing is noted as sent."""
     assert main([*arguments(tmp_path), *more]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_server_that_is_no_coordinator_is_named(tmp_path, capsys):
+    """Its address, how its answer begins, and what was expected."""
+    with answers("<html>login</html>") as address:
+        assert main(arguments(tmp_path, url=f"http://{address}")) == 2
+    where = f"http://{address}/api/v1/runs"
+    assert f"answer in {where}: got '<html>login</html>', expected a JSON object with runs" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("to", LIBRARIES)

@@ -130,7 +130,7 @@ def test_each_port_of_up_in_use_is_named(tmp_path, flag):
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2, ended.stderr
     error = next(line for line in ended.stderr.splitlines() if line.startswith("lockstep: "))
-    assert port in error
+    assert error.startswith(f"lockstep: {flag}: got {port}, expected a free port on 127.0.0.1: ")
     assert "ExceptionGroup" not in ended.stderr
 
 

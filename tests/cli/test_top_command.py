@@ -111,16 +111,57 @@ async def test_a_misspelt_run_ends_the_command(site):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["top", "--once"], ["profile", "job", "--ranks", "0"], ["whatif", "--run", "job"]]
+    "answer",
+    [
+        ({"text": "<html>login</html>", "content_type": "text/html"}, "'<html>login</html>'"),
+        ({"text": "<html>" + "x" * 500, "status": 403}, "'<html>" + "x" * 44 + "'"),
+        ({"text": "[1]", "content_type": "application/json", "status": 500}, "'[1]'"),
+        ({"text": ""}, "''"),
+    ],
 )
-async def test_a_server_that_is_no_coordinator_is_reported(capsys, arguments):
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["top", "--once"],
+        ["profile", "job", "--ranks", "0"],
+        ["whatif", "--run", "job"],
+    ],
+)
+async def test_a_server_that_is_no_coordinator_is_reported(capsys, arguments, answer):
     """An address of another service, whose pages are HTML: what came, what was expected, and the option."""
-    async with TestServer(web.Application()) as other:
+    body, reason = answer
+    async with TestServer(_always(body)) as other:
         url = str(other.make_url("")).rstrip("/")
         assert await asyncio.to_thread(main, [*arguments, "--coordinator", url]) == 2
-    assert capsys.readouterr().err == (
-        f"lockstep: coordinator at {url}: got a response without JSON, expected one of a coordinator; use --coordinator URL\n"
-    )
+    error = capsys.readouterr().err
+    assert error.startswith(f"lockstep: answer in {url}/api/v1/run")
+    assert error.endswith(f": got {reason}, expected a JSON object of a coordinator; use --coordinator URL\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["top", "--once"], "runs"),
+        (["profile", "job", "--ranks", "0"], "request_id"),
+        (["whatif", "--run", "job"], "text"),
+    ],
+)
+async def test_a_missing_part_of_an_answer_is_named(capsys, arguments, part):
+    """JSON of another service: the part that is missing, not the error of the language."""
+    async with TestServer(_always({"text": "{}", "content_type": "application/json"})) as other:
+        url = str(other.make_url("")).rstrip("/")
+        assert await asyncio.to_thread(main, [*arguments, "--coordinator", url]) == 2
+    expected = f"got an answer without {part!r}, expected one of a coordinator; use --coordinator URL"
+    assert capsys.readouterr().err == f"lockstep: coordinator at {url}: {expected}\n"
+
+
+def _always(response):
+    async def handler(_):
+        return web.Response(**response)
+
+    application = web.Application()
+    application.router.add_route("*", "/{any:.*}", handler)
+    return application
 
 
 async def test_up_and_down_choose_the_run(site):

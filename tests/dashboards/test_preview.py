@@ -11,6 +11,7 @@ from dashboards.preview import ask, chart, panel
 from dashboards.preview.ask import QueryResult, Series, TimeWindow, replaced
 from dashboards.preview.units import axis_label, format_value, ticks
 from lockstep.cli.main import main
+from tests.support.servers import answers
 
 WINDOW = TimeWindow(url="http://127.0.0.1:1", begin_s=0.0, end_s=3600.0)
 
@@ -257,6 +258,17 @@ def test_what_cannot_be_drawn_is_named(tmp_path, capsys, arguments, expected_tex
     out = tmp_path / "page.html"
     assert main(["preview", str(out), *arguments]) == 2
     assert expected_text in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("body", ["<html>login</html>", "[1]", ""])
+def test_a_server_that_is_no_prometheus_is_reported(tmp_path, capsys, body):
+    """Its address, how its answer begins, and the option; no page."""
+    out = tmp_path / "page.html"
+    with answers(body) as address:
+        assert main(["preview", str(out), "--prometheus", f"http://{address}"]) == 2
+    where, expected = f"http://{address}/api/v1/query_range", "JSON of the API of a Prometheus; use --prometheus URL"
+    assert capsys.readouterr().err == f"lockstep: answer in {where}: got {body!r}, expected {expected}\n"
     assert not out.exists()
 
 

@@ -257,6 +257,27 @@ def webhook() -> Iterator[Webhook]:
 
 
 @contextlib.contextmanager
+def answers(text: str) -> Iterator[str]:
+    """Answer every request, GET and POST, with `text`; yield host and port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def do_POST(self):
+            self.do_GET()
+
+        def log_message(self, *_):
+            """Keep the test's output quiet."""
+
+    with _serving(Handler) as address:
+        yield address
+
+
+@contextlib.contextmanager
 def metrics_pages(text: Callable[[str], str]) -> Iterator[str]:
     """Serve what `text` returns for a path, as an exporter's /metrics; yield host and port."""
 
