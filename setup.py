@@ -96,7 +96,7 @@ def main() -> None:
     headers = ("_mark_queue.h", "_channel.h", "_waiting.h", "_collective_kernel.h")
     extensions = [extension("lockstep/agent", "_marks", headers)]
     if Path("lockstep/trace").exists():  # the agent's own distribution reads no traces
-        extensions.append(extension("lockstep/trace/kineto", "_scan", ("_json.h", "_codes.h", "_keys.h")))
+        extensions.append(extension("lockstep/trace/kineto", "_scan", ("_json.h", "_codes.h", "_keys.h", "_lists.h")))
         extensions.append(extension("lockstep/trace", "_tree", ()))
     setup(
         packages=[*own, *(others if IS_EDITABLE else (f"{NAMESPACE}.{name}" for name in others))],

@@ -15,6 +15,7 @@
 
 #include "_codes.h"
 #include "_keys.h"
+#include "_lists.h"
 
 #define WHOLE_DIGITS_MAX 16 /* of a time in us: with three decimals it fits uint64 */
 #define DECIMALS 3
@@ -298,18 +299,13 @@ scan_events(Scan *scan, Text end)
 }
 
 static PyObject *
-bytes_of(const Array *array)
-{
-    return PyBytes_FromStringAndSize(array->items, (Py_ssize_t)(array->count * array->size));
-}
-
-static PyObject *
 result_of(const Scan *scan)
 {
+    Text text = scan->text;
     return Py_BuildValue("(LLNNNNNNN)", (long long)scan->count, (long long)scan->dropped, bytes_of(&scan->events),
-                         bytes_of(&scan->names.spans), bytes_of(&scan->threads.spans),
-                         bytes_of(&scan->categories.spans), bytes_of(&scan->shapes.spans),
-                         bytes_of(&scan->stacks.spans), bytes_of(&scan->metadata));
+                         list_of(text, &scan->names.spans, 2, "\"\""), list_of(text, &scan->threads.spans, 1, "null"),
+                         list_of(text, &scan->categories.spans, 2, "\"\""), pairs_of(text, &scan->shapes.spans),
+                         list_of(text, &scan->stacks.spans, 2, ""), list_of(text, &scan->metadata, 1, ""));
 }
 
 static PyObject *

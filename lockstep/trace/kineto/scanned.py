@@ -19,7 +19,7 @@ from lockstep.trace.kineto.categories import ArgumentSet
 from lockstep.trace.kineto.events import Id, Metadata
 from lockstep.trace.kineto.kinds import Kinds
 
-ScanResult = tuple[int, int, bytes, bytes, bytes, bytes, bytes, bytes, bytes]
+ScanResult = tuple[int, int, bytes, bytes, bytes, bytes, list[tuple[bytes, bytes]], bytes, bytes]
 """What `_Scanned` holds."""
 Scan = Callable[[bytes, int], ScanResult | None]
 """Returns the events in `text[:end]`, None where one is of no usual form or the text is no JSON."""
@@ -40,7 +40,10 @@ _METADATA = msgspec.json.Decoder(list[Metadata])
 
 
 class _Scanned(NamedTuple):
-    """What a scan returns: `events` are `_EVENT`, all else spans, two of each distinct value, one of metadata."""
+    """What a scan returns: `events` are `_EVENT`, `shapes` raw, all else lists of JSON of what is distinct.
+
+    Of threads the list has two ids each; a missing name or category is empty in it, a missing id null.
+    """
 
     event_count: int
     dropped_count: int
@@ -48,7 +51,7 @@ class _Scanned(NamedTuple):
     names: bytes
     threads: bytes
     categories: bytes
-    shapes: bytes
+    shapes: list[tuple[bytes, bytes]]
     stacks: bytes
     metadata: bytes
 
@@ -74,18 +77,18 @@ def scanned_block(text: bytes, result: ScanResult, kinds: Kinds) -> EventBlock |
     found = _Scanned(*result)
     events = np.frombuffer(found.events, _EVENT)
     try:
-        names = _TEXTS.decode(_listed(_parts(text, found.names)[::2], b'""'))
-        categories = _TEXTS.decode(_listed(_parts(text, found.categories)[::2], b'""'))
-        ids = _IDS.decode(_listed(_parts(text, found.threads), b"null"))
-        metadata = _METADATA.decode(_listed(_parts(text, found.metadata), b""))
-        stacks = _TEXTS.decode(_listed(_parts(text, found.stacks)[::2], b""))
+        names = _TEXTS.decode(found.names)
+        categories = _TEXTS.decode(found.categories)
+        ids = _IDS.decode(found.threads)
+        metadata = _METADATA.decode(found.metadata)
+        stacks = _TEXTS.decode(found.stacks)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     category = _coded(kinds.categories, categories, events["category"])
-    distinct = _Distinct(_paired(_parts(text, found.shapes)), stacks)
+    distinct = _Distinct(found.shapes, stacks)
     return EventBlock(
         name=_coded(kinds.names, names, events["name"]),
-        thread=_coded(kinds.threads, _paired(ids), events["thread"]),
+        thread=_coded(kinds.threads, list(zip(ids[::2], ids[1::2], strict=True)), events["thread"]),
         category=category,
         start_ns=events["start_ns"],
         duration_ns=events["duration_ns"],
@@ -154,20 +157,6 @@ def _interned(codes: Interned[str], values: Sequence[Any], code: NDArray[np.int3
             if values[each]:
                 known[each] = codes[values[each]]
     return known[code]
-
-
-def _parts(text: bytes, packed: bytes) -> list[bytes]:
-    """Return what stands at packed spans, empty where it is missing."""
-    return [text[begin:end] for begin, end in np.frombuffer(packed, _SPAN).tolist()]
-
-
-def _listed(parts: list[bytes], missing: bytes) -> bytes:
-    """Return parts as a list of JSON, `missing` in place of an empty one."""
-    return b"".join((b"[", b",".join([each or missing for each in parts]), b"]"))
-
-
-def _paired(parts: list[Any]) -> list[tuple[Any, Any]]:
-    return list(zip(parts[::2], parts[1::2], strict=True))
 
 
 def _coded(codes: Codes, values: list[Any], code: NDArray[np.int32]) -> NDArray[np.int32]:
