@@ -15,7 +15,6 @@ import tempfile
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +38,8 @@ batch: 32
 TOKEN = "round-trip"  # noqa: S105  (of a coordinator that lives as long as this script)
 _START_SECONDS, _FIT_SECONDS, _FIND_SECONDS, _STEPS_SECONDS = 150, 120, 90, 90
 _SETTLE_STEPS = 5  # after a change: records on their way, and a step that is half of each
-_STEPS = 15  # whose median is taken
-_POINTS = 4  # of the run's state: records come in batches, of many short steps at once
+_MEDIAN_STEPS = 10  # the run's recent step is the median of so many (`recent_steps` of the policy)
+_MEDIANS = 5  # of disjoint steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,19 +104,20 @@ class Job:
         return found if found.get("state") == "known" else None
 
     def step_seconds(self) -> float:
-        """Return the median of the next steps, by their ends as the coordinator sees them."""
-        first = int(self.state()["step"]) + _SETTLE_STEPS
-        seen: dict[int, float] = {}
+        """Return the median of the next steps, as the expected step is one: a few late steps do not change it."""
+        due = int(self.state()["step"]) + _SETTLE_STEPS + _MEDIAN_STEPS
+        medians_s: list[float] = []
 
         def is_done() -> bool:
+            nonlocal due
             state = self.state()
-            if state["step"] >= first:
-                seen[state["step"]] = state["last_step_unix_seconds"]
-            return bool(state["step"] >= first + _STEPS and len(seen) >= _POINTS)
+            if state["step"] >= due:
+                due = state["step"] + _MEDIAN_STEPS
+                medians_s.append(state["recent_step_seconds"])
+            return len(medians_s) >= _MEDIANS
 
-        wait_until(is_done, _STEPS_SECONDS, f"{_STEPS} steps")
-        points = sorted(seen.items())
-        return statistics.median((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(points))
+        wait_until(is_done, _STEPS_SECONDS, f"{_MEDIANS} medians of {_MEDIAN_STEPS} steps")
+        return statistics.median(medians_s)
 
     def incident(self) -> dict[str, Any] | None:
         """Return the open incident of the slow rank once its gain is predicted."""
