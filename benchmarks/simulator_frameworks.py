@@ -54,6 +54,7 @@ class Framework:
     live_parameters: float | None = None
     overlap_tensor: bool = False
     late_tensor_sums: bool = False
+    overlap_experts: bool = False
     overlap_returns: bool = False
     zero: int = 0
     virtual: int | None = None
@@ -123,6 +124,9 @@ _BRIDGE = replace(
 """Megatron-Bridge's recipes for H100: FP8 with current scaling in all layers, Llama 3 8B with Megatron-FSDP, whose
 "zero copy communication is achieved by reorganizing the storage of parameters and main grad" (pypi.org,
 megatron-fsdp)."""
+_BRIDGE_EXPERTS = replace(_BRIDGE, overlap_tensor=False, expert_tp=1)
+"""The recipe of Qwen3 235B-A22B on H100 sets `moe_a2a_overlap` with the all-to-all dispatcher; that of 30B-A3B does not
+(scripts/performance/configs/qwen/qwen3_workload_base_configs.py)."""
 FRAMEWORKS: Mapping[str, Framework] = {
     "bigscience": Framework(
         bucket_bytes=None,
@@ -176,5 +180,6 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "NeMo 24.07, H100, FP8": _NEMO,
     "Megatron-Bridge, H100, FP8": _BRIDGE,
     "Megatron-Bridge, B200, FP8": _BRIDGE,
-    "Megatron-Bridge, H100, FP8, experts": replace(_BRIDGE, overlap_tensor=False, expert_tp=1),
+    "Megatron-Bridge, H100, FP8, experts": _BRIDGE_EXPERTS,
+    "Megatron-Bridge, H100, FP8, experts: all-to-all overlap": replace(_BRIDGE_EXPERTS, overlap_experts=True),
 }

@@ -171,6 +171,7 @@ def _read(row: Row) -> Run:
             zero_copy=framework.zero_copy,
             overlap_tensor=framework.overlap_tensor,
             late_tensor_sums=framework.late_tensor_sums,
+            overlap_experts=framework.overlap_experts,
             overlap_returns=framework.overlap_returns,
             context=framework.context,
         ),

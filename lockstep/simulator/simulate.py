@@ -43,8 +43,9 @@ class Options:
     kinds of collectives to algorithms; ring where not named. With `overlap_sends` a stage goes on while its message to
     the next is under way; if None, it does so with several chunks a stage, as Megatron-LM. With `overlap_tensor`
     transfers of sequence parallelism go on during the products that they belong to, and with `late_tensor_sums`
-    reduce-scatters add their parts when all are there (PyTorch's async tensor parallelism); with `overlap_returns`
-    updated weights are gathered during the next step's first forward pass. `context` is how context parallel ranks
+    reduce-scatters add their parts when all are there (PyTorch's async tensor parallelism); with `overlap_experts`
+    experts' tokens are exchanged while another micro-batch computes (Megatron-LM); with `overlap_returns` updated
+    weights are gathered during the next step's first forward pass. `context` is how context parallel ranks
     exchange keys and values and divide tokens, gathered and in halves if None. Up to `slow_ranks_exact`
     slow ranks are simulated each by itself. The other switches are for comparisons: `sharing` of links, `collapsing` of
     equal ranks, `fuse_passes`, without which every pass is built op by op, and `events_only`, which leaves the longest
@@ -56,6 +57,7 @@ class Options:
     overlap_sends: bool | None = None
     overlap_tensor: bool = False
     late_tensor_sums: bool = False
+    overlap_experts: bool = False
     overlap_returns: bool = False
     context: ContextParallelism | None = None
     gradient_buffer_bytes: float = 0.0
@@ -103,6 +105,7 @@ def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Op
         accumulates=schedule.micro_batches > 1,
         overlap_tensor=options.overlap_tensor,
         late_tensor_sums=options.late_tensor_sums,
+        overlap_experts=options.overlap_experts,
         context=options.context,
         copied_gather_bytes_per_second=options.copied_gather_bytes_per_second,
         backward_prefetch=options.backward_prefetch,

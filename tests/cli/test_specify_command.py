@@ -131,6 +131,10 @@ def test_arguments_of_megatron(specify):
     assert job.model.parameters == pytest.approx(175e9, rel=0.01)
     assert next(op.dims["v"] for op in job.model.operators() if op.name == "lookup") == 51200
     assert (job.checked["model"]["dropout"], job.checked["model"]["fused_loss"]) == (True, False)
+    assert not job.options.overlap_experts
+    assert specify(
+        {"megatron": MEGATRON + " --overlap-moe-expert-parallel-comm"}, "--ranks", "128"
+    ).options.overlap_experts
     more = " --hidden-dropout 0.0 --cross-entropy-loss-fusion --cross-entropy-fusion-impl te"
     job = specify({"megatron": MEGATRON + more}, "--ranks", "128")
     assert (job.checked["model"]["dropout"], job.checked["model"]["fused_loss"]) == (False, True)

@@ -47,6 +47,7 @@ def _strategy(given: Mapping[str, str], degrees: Mapping[str, int]) -> dict[str,
         **_recompute(given, degrees["pp"]),
         "micro_batch_size": _number(given, "--micro-batch-size"),
         "overlap_tensor": "--tp-comm-overlap" in given,
+        "overlap_experts": "--overlap-moe-expert-parallel-comm" in given,
         "overlap_returns": "--overlap-param-gather" in given,
     }
     if "--expert-tensor-parallel-size" in given:

@@ -21,6 +21,7 @@ from lockstep.simulator.lowering.segments import (
     Segment,
     Summed,
     Work,
+    during_another_pass,
     during_products,
     paced,
     tidied,
@@ -103,6 +104,7 @@ def compile_chunks(
     accumulates: bool = False,
     overlap_tensor: bool = False,
     late_tensor_sums: bool = False,
+    overlap_experts: bool = False,
     context: ContextParallelism | None = None,
     zero_copy: bool = False,
 ) -> list[Chunk]:
@@ -111,7 +113,8 @@ def compile_chunks(
     Between stages a tensor that all ranks along `tp` hold is sent in parts, one by each, and gathered behind the way
     (Narayanan et al. 2021, section 4.1); DeepSpeed's pipeline does so too. If it `accumulates`, every micro-batch reads
     and writes the gradients of those before. With `overlap_tensor` transfers along `tp` go on during products;
-    `late_tensor_sums` are those of reduce-scatters that are added when all parts are there. With `zero_copy` weights in
+    `late_tensor_sums` are those of reduce-scatters that are added when all parts are there. If it `accumulates`, with
+    `overlap_experts` tokens of experts are exchanged while another micro-batch computes. With `zero_copy` weights in
     parts are gathered to where they are used, and gradients scattered from where they are.
 
     Raises
@@ -159,6 +162,10 @@ def compile_chunks(
                 summing = device if late_tensor_sums else None
                 compiled[key].forward = during_products(compiled[key].forward, mesh, summing=summing)
                 compiled[key].backward = during_products(compiled[key].backward, mesh, summing=summing)
+            if overlap_experts and accumulates:
+                compiled[key].forward, compiled[key].backward = during_another_pass(
+                    compiled[key].forward, compiled[key].backward
+                )
         chunks[-1].part.append(compiled[key])
         chunks[-1].contents.append(key)
         arriving = compiled[key].output

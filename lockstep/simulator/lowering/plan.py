@@ -55,6 +55,7 @@ class _PlanInputs:
     accumulates: bool
     overlap_tensor: bool
     late_tensor_sums: bool
+    overlap_experts: bool
     context: ContextParallelism | None
     copied_gather_bytes_per_second: float | None
     backward_prefetch: bool
@@ -74,6 +75,7 @@ def plan_of(
     accumulates: bool = False,
     overlap_tensor: bool = False,
     late_tensor_sums: bool = False,
+    overlap_experts: bool = False,
     context: ContextParallelism | None = None,
     copied_gather_bytes_per_second: float | None = None,
     backward_prefetch: bool = True,
@@ -82,7 +84,8 @@ def plan_of(
     """Return the plan for micro-batches of `samples`, gradients sent in buckets of `bucket_bytes`.
 
     If it `accumulates`, gradients are added to those of the micro-batches before. With `overlap_tensor` transfers along
-    `tp` go on during products, with `late_tensor_sums` reduce-scatters add their parts afterwards. With
+    `tp` go on during products, with `late_tensor_sums` reduce-scatters add their parts afterwards, with
+    `overlap_experts` tokens are exchanged while another micro-batch computes. With
     `copied_gather_bytes_per_second` weights are gathered when they are needed and copied at that rate, without
     `backward_prefetch` backward gathers them when they are needed, with `zero_copy` to where they are used. `context`
     is gathered in halves if None.
@@ -107,6 +110,7 @@ def plan_of(
             accumulates=accumulates,
             overlap_tensor=overlap_tensor,
             late_tensor_sums=late_tensor_sums,
+            overlap_experts=overlap_experts,
             context=context,
             copied_gather_bytes_per_second=copied_gather_bytes_per_second,
             backward_prefetch=backward_prefetch,
@@ -145,6 +149,7 @@ def _compiled(inputs: _PlanInputs) -> Plan:
         accumulates=inputs.accumulates,
         overlap_tensor=inputs.overlap_tensor,
         late_tensor_sums=inputs.late_tensor_sums,
+        overlap_experts=inputs.overlap_experts,
         context=inputs.context,
         zero_copy=inputs.zero_copy,
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lockstep.simulator.hardware.cluster import Device
-from lockstep.simulator.hardware.collectives import ALL_GATHER, REDUCE_SCATTER
+from lockstep.simulator.hardware.collectives import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
 from lockstep.simulator.lowering.costs import pace_ratio
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.placement import Transfer
@@ -135,6 +135,32 @@ def during_products(segments: list[Segment], mesh: Mesh, *, summing: Device | No
         each
         for place, segment in enumerate(found)
         for each in ((segment, sums[place]) if place in sums else (segment,))
+    ]
+
+
+def during_another_pass(forward: list[Segment], backward: list[Segment]) -> tuple[list[Segment], list[Segment]]:
+    """Return the passes of a block in which tokens of experts are exchanged while another micro-batch computes.
+
+    A block's forward pass of one micro-batch runs together with the backward pass of another one. Each pass exchanges
+    tokens while the other computes, so that both passes' work divides evenly among their exchanges (Megatron-Core,
+    "Combined 1F1B: Expert-Parallel All-to-All Overlap").
+    """
+    exchanges = sum(_is_exchange(each) for each in (*forward, *backward))
+    if not exchanges:
+        return forward, backward
+    hides_s = work_seconds([*forward, *backward]) / exchanges
+    return _hiding(forward, hides_s), _hiding(backward, hides_s)
+
+
+def _is_exchange(segment: Segment) -> bool:
+    return isinstance(segment, Feature) and segment.transfer.kind == ALL_TO_ALL
+
+
+def _hiding(segments: list[Segment], hides_s: float) -> list[Segment]:
+    return [
+        Feature(each.transfer, hides_s) if isinstance(each, Feature) and _is_exchange(each) else each
+        for each in segments
+        if not isinstance(each, Work)
     ]
 
 

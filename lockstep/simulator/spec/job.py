@@ -234,6 +234,7 @@ def _build(
             overlap_sends=strategy["overlap_sends"],
             overlap_tensor=strategy["overlap_tensor"],
             late_tensor_sums=strategy["late_tensor_sums"],
+            overlap_experts=strategy["overlap_experts"],
             overlap_returns=strategy["overlap_returns"],
             context=ContextParallelism(exchange=strategy["context_exchange"], split=strategy["context_split"]),
             live_parameters=strategy["live_parameters"],

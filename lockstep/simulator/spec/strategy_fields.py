@@ -147,6 +147,11 @@ STRATEGY = {
         "one by one (PyTorch's async tensor parallelism)",
         default=False,
     ),
+    "overlap_experts": flag(
+        "experts' tokens are exchanged while another micro-batch computes (Megatron-LM: "
+        "--overlap-moe-expert-parallel-comm)",
+        default=False,
+    ),
     "overlap_returns": flag(
         "weights that ZeRO has updated in shards are gathered during the next step's first forward pass (Megatron-LM: "
         "--overlap-param-gather)",
