@@ -216,3 +216,22 @@ def test_blind_ranks_are_counted():
         step_result = detector.evaluate(row)
     assert step_result.ranks_blind == 4
     assert step_result.anomalies == ()
+
+
+def test_a_rank_that_is_slow_here_and_there_is_reported_with_its_share_of_steps():
+    """One step in twelve, never two in a row: rank and cause of its last slow step, and what it costs as a mean of steps."""
+    scenario = Scenario(degrees="dp=8", steps=500)
+    begins = 60 + np.flatnonzero(np.random.default_rng(3).random(110) < 1 / 3) * 4
+    for begin in begins.tolist():
+        scenario = scenario.with_fault("compute", 3, seconds=0.1, begin=begin, end=begin + 1)
+    step_results = evaluate_all(scenario)
+    anomaly = [each for result in step_results for each in result.anomalies][-1]
+    assert named(step_results) == {3}
+    assert (anomaly.cause, anomaly.scope, anomaly.domain) == ("compute", "rank", None)
+    share = anomaly.numbers["share_of_steps"]
+    assert share == pytest.approx(1 / 12, rel=0.5)
+    assert anomaly.numbers["excess_ratio"] == anomaly.excess_ratio
+    assert anomaly.lost_seconds == pytest.approx(0.1, rel=0.2)
+    assert anomaly.excess_seconds == pytest.approx(share * anomaly.lost_seconds)
+    assert anomaly.evidence[0].startswith(f"rank 3 works {anomaly.excess_ratio:.0%} longer in {share:.1%} of the steps")
+    assert anomaly.evidence[1].startswith("rank 3 works ")
