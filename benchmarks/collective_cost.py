@@ -78,7 +78,7 @@ class Interpreted:
 
 
 NOT_INTERPRETED = Interpreted(0, 0)
-WITHOUT_EXTENSION = {"synchronous": Interpreted(6, 460), "asynchronous": Interpreted(9, 550)}
+WITHOUT_EXTENSION = {"synchronous": Interpreted(3, 350), "asynchronous": Interpreted(7, 440)}
 """Most that runs on the training thread without the C extension (Python 3.11); with it, nothing does. The end of an
 asynchronous one may be noted there: at once by 1 frame, or by 2 where it has ended before its callback is added."""
 

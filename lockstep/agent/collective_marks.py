@@ -5,7 +5,6 @@ from functools import partial
 from threading import get_ident
 from typing import Any
 
-from lockstep.agent.descriptors import pwrite
 from lockstep.agent.mark_block import LAST, STEP, MarkBlockWriter, ordinal_at, pack_mark
 from lockstep.contracts import marks
 from lockstep.contracts.marks import ORDINAL_MASK, MarkKind
@@ -74,11 +73,8 @@ class CollectiveMarks(MarkBlockWriter):
         word = slot * WORDS_PER_ISSUE_SLOT
         self._issue_words[word] += 1
         self._issue_words[word + 1] = now
-        place = self._issues_offset
-        if place >= 0:
-            place += slot * ISSUE_SLOT_BYTES
-            if pwrite(self._file, self._issues_of[slot], ISSUE_SLOT_BYTES, place) != ISSUE_SLOT_BYTES:
-                self.failures += 1
+        if self._store_issues[slot]() != ISSUE_SLOT_BYTES:
+            self.failures += 1
         if self.device is not None:
             self.device(_ISSUE, detail, ordinal, ordinal_at(first, at))
         if self._wants_poll:
@@ -101,12 +97,7 @@ class CollectiveMarks(MarkBlockWriter):
         if self.thread:
             word = slot * WORDS_PER_ISSUE_SLOT
             self._issue_words[word] = self._issue_words[word + 1] = 0
-            self._store_issues(slot)
-
-    def _store_issues(self, slot: int) -> None:
-        if self._issues_offset >= 0:
-            place = self._issues_offset + slot * ISSUE_SLOT_BYTES
-            if pwrite(self._file, self._issues_of[slot], ISSUE_SLOT_BYTES, place) != ISSUE_SLOT_BYTES:
+            if self._store_issues[slot]() != ISSUE_SLOT_BYTES:
                 self.failures += 1
 
     def note_end(self, ordinal: int, future: Any) -> None:

@@ -18,6 +18,7 @@ import struct
 import zlib
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from threading import get_ident
 from time import monotonic_ns, thread_time_ns
 from typing import Any
@@ -138,7 +139,8 @@ class MarkBlockWriter:
         self._block = bytearray(_FULL + _SPARE)
         self._issues = (ctypes.c_char * ISSUES_BYTES)()
         self._issue_words = memoryview(self._issues).cast("B").cast("Q")  # native order: big-endian hosts are refused
-        self._issues_of = [ctypes.byref(self._issues, slot * ISSUE_SLOT_BYTES) for slot in range(ISSUE_SLOTS)]
+        self._store_issues: list[Callable[[], int]] = []
+        """Stores the words of an issue slot, by slot; returns how many bytes it stored."""
         self._flags = ctypes.c_uint64()
         self.open(file, offset, block_count, issues_offset, flags_offset)
         self.data_begin = self._mark(MarkKind.DATA_BEGIN)
@@ -159,6 +161,7 @@ class MarkBlockWriter:
         self._block_count = block_count
         self._issues_offset = issues_offset
         self._flags_offset = flags_offset
+        self._store_issues[:] = map(self._issues_store, range(ISSUE_SLOTS))
         ctypes.memset(self._issues, 0, ISSUES_BYTES)
         self._flags.value = 0
         self._at = FIRST
@@ -172,6 +175,12 @@ class MarkBlockWriter:
         self._graphs_noted = -1
         self._ends = (0, 0, 0)
         """Ends of backwards, optimizers and steps before the block's first mark."""
+
+    def _issues_store(self, slot: int) -> Callable[[], int]:
+        if self._issues_offset < 0:
+            return lambda: ISSUE_SLOT_BYTES
+        at = slot * ISSUE_SLOT_BYTES
+        return partial(pwrite, self._file, ctypes.byref(self._issues, at), ISSUE_SLOT_BYTES, self._issues_offset + at)
 
     def _mark(self, kind: int) -> Callable[[], None]:
         """Return a function that appends a mark of the training thread; without the call of `_put` it takes half."""

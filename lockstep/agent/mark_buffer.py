@@ -8,7 +8,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
-from lockstep.agent.collective_marks import CollectiveMarks
+from lockstep.agent.call_marks import CallMarks
 from lockstep.agent.mark_block import BACKWARDS, LAST, OPTIMIZERS, STEP, STEPS, ordinal_at, pack_mark, pack_plain
 from lockstep.contracts.marks import ORDINAL_MASK, OTHER_THREAD, MarkKind
 from lockstep.contracts.records import MISSING, Flag
@@ -31,7 +31,7 @@ _EVALUATION = int(Flag.EVALUATION)
 _WORKS_FOR_BACKWARD, _STEPS_ELSEWHERE = 2, 3
 
 
-class MarkBuffer(CollectiveMarks):
+class MarkBuffer(CallMarks):
     """All marks of one attempt, by the names that hooks call; the arguments are those of MarkBlockWriter."""
 
     # An attempt.

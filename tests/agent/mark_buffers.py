@@ -42,6 +42,7 @@ class Ring:
     """A buffer named "C" or "Python", its clock, and what lies in its file."""
 
     def __init__(self, directory, name, *, block_count=8, adopt=None, real_clock=False, start_ns=1000):
+        self.name = name
         self.block_count = block_count
         self.path = Path(directory) / f"{name}.marks"
         self.file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)

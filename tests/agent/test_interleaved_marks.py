@@ -7,14 +7,19 @@ from types import CodeType
 
 import pytest
 
-from lockstep.agent import collective_marks, mark_block, mark_buffer
+from lockstep.agent import call_marks, collective_marks, mark_block, mark_buffer
 from lockstep.contracts import marks
 from lockstep.contracts.marks import BLOCK_MARKS, FLUSH_EVENT_NS, MarkKind
+from tests.agent.kernels import GROUP, SYNCHRONOUSLY, Kernel, tensor
 from tests.agent.mark_buffers import Ring
 
 SITE = marks.pack_call_site("allreduce_", synchronous=True, domain=3, slot=5, group_size=64)
-CALLED = {mark_block: ("pack_mark", "pack_plain", "_crc32", "pwrite"), collective_marks: ("pack_mark", "pwrite")}
-CALLED[mark_buffer] = ("pack_mark", "pack_plain")
+CALLED = {
+    mark_block: ("pack_mark", "pack_plain", "_crc32", "pwrite"),
+    collective_marks: ("pack_mark",),
+    call_marks: ("pack_mark", "pack_plain"),
+    mark_buffer: ("pack_mark", "pack_plain"),
+}
 STEPS = 3
 FILLS = ("pack_mark", "pack_plain")
 FUSES, TRAINS = 2, 1
@@ -35,6 +40,7 @@ class Turns:
                 monkeypatch.setattr(module, name, self._before(getattr(module, name)), raising=False)
         ring.buffer._clock = self._before(ring.buffer._clock)
         ring.buffer._cpu_clock = self._before(ring.buffer._cpu_clock)
+        ring.buffer._store_issues[:] = map(self._before, ring.buffer._store_issues)
 
     def _before(self, called):
         def call(*arguments):
@@ -63,6 +69,9 @@ class Turns:
 def train(ring):
     """Make the marks of some steps; return them as (kind, ordinal of a collective)."""
     made = []
+    expected, expect = [], ring.buffer.expect
+    ring.buffer.expect = lambda ordinal: (expected.append(ordinal), expect(ordinal))
+    kernel, wait = Kernel(ring), ring.buffer.waiting(lambda: None, bool, lambda *_: False)
     for _ in range(STEPS):
         for name in ("data_begin", "data_end", "wait_begin", "wait_end", "backward_begin"):
             ring.now += 1000
@@ -71,6 +80,12 @@ def train(ring):
         for _ in range(BLOCK_MARKS // 4):
             ring.now += 1000
             made.append((MarkKind.ISSUE, ring.call("issue", SITE, 8)))
+        for _ in range(BLOCK_MARKS // 8):
+            ring.now += 1000
+            kernel(tensor(8), GROUP, SYNCHRONOUSLY)
+            wait()
+            made += [(kind, expected[-1]) for kind in (MarkKind.ISSUE, MarkKind.EXPECT)]
+            made += [(kind, 0) for kind in (MarkKind.WAIT_BEGIN, MarkKind.WAIT_END)]
         ring.call("backward_end")
         ring.call("optimizer_begin", OPTIMIZER)
         ring.now += FLUSH_EVENT_NS
@@ -147,7 +162,7 @@ def _calls_in_turns(code, module):
     return lines
 
 
-@pytest.mark.parametrize("module", [mark_block, collective_marks, mark_buffer])
+@pytest.mark.parametrize("module", [mark_block, collective_marks, call_marks, mark_buffer])
 def test_a_place_is_taken_and_filled_in_one_turn(module):
     """Between taking a place in the block and packing the mark nothing is called, not even what looks like nothing."""
     codes = [code for code in _code_of(module) if code.co_name not in ("open", "__init__", "_last_time")]

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 from lockstep.agent.device.graphs import GRAPHS
 from lockstep.agent.hooks.device_collectives import complete_on_device, issue_on_device
 from lockstep.agent.hooks.patching import Removal
-from lockstep.agent.hooks.payloads import LIST, TENSOR, is_on_device, nbytes
+from lockstep.agent.hooks.payloads import LIST, TENSOR, is_on_device
 from lockstep.agent.mark_writer import C_EXTENSION
 from lockstep.contracts.marks import OPERATOR_INDEX, PAYLOAD_BYTES_MAX, SLOT_BITS, SLOT_SHIFT, SYNCHRONOUS
 from lockstep.contracts.ring import OTHER_SLOT
 
 if TYPE_CHECKING:
     from lockstep.agent.agent import Agent
-    from lockstep.agent.groups import GroupUse
     from lockstep.agent.hooks.collective_operators import CollectiveOperator
 
 _ALWAYS_ASYNC = 1 << 30
@@ -74,62 +73,34 @@ def _handle(operator: "CollectiveOperator") -> Any:
     return getattr(torch.ops.c10d, operator.name).default._handle  # noqa: SLF001  (its `redispatch` is slower)
 
 
-def _kernel(agent: "Agent", operator: "CollectiveOperator") -> Callable[..., Any]:  # noqa: C901  (one frame)
-    """Return the same in Python: one frame where possible, as each costs a microsecond in cold caches."""
+def _kernel(agent: "Agent", operator: "CollectiveOperator") -> Callable[..., Any]:
+    """Return the same in Python."""
     import torch  # noqa: PLC0415  (training imported it)
 
-    keys = torch._C.DispatchKey  # noqa: SLF001
-    after_key = torch._C._dispatch_keyset_full_after(keys.BackendSelect)  # noqa: SLF001
-    host_key = keys.CPU
-    redispatch = _handle(operator).redispatch_boxed
-    unbox_work = torch._C._distributed_c10d.Work.unbox  # noqa: SLF001
-    unbox_group = torch._C._distributed_c10d.ProcessGroup.unbox  # noqa: SLF001
-    marks, captures, absorbs = agent.marks, GRAPHS.captures, agent.boundary.absorbs
-    issue, expect, note_work = marks.issue, marks.expect, marks.note_work
-    issue_any, complete, has_future = _issuer(agent, operator), _completer(agent), True
-    group_index, payload_index = operator.group_index, operator.payload_index or 0
-    form, count, is_list = operator.payload_form, operator.payload_counter, operator.payload_form == LIST
-    known: dict[int, GroupUse] = agent.groups.known if form in {TENSOR, LIST} and not operator.is_pair else {}
-    use_of = known.get
-    async_index = _ALWAYS_ASYNC if operator.async_index is None else operator.async_index
-    async_bits = OPERATOR_INDEX[operator.name]
-    synchronous_bits = async_bits | SYNCHRONOUS
+    from lockstep.agent.call_marks import KernelCalls  # noqa: PLC0415  (where there is no extension)
 
-    def kernel(keyset: Any, *args: Any) -> Any:
-        nonlocal has_future
-        synchronous = len(args) > async_index and not args[async_index]  # defaults at the end are left out
-        bits = synchronous_bits if synchronous else async_bits
-        ordinal = None
-        try:
-            is_own = get_ident() == marks.thread and not captures
-            use = use_of(id(unbox_group(args[group_index]))) if is_own else None
-            if use is None:
-                ordinal = issue_any(bits, args)
-            else:
-                tensors = args[payload_index]
-                try:
-                    payload_bytes = sum(map(nbytes, tensors)) if is_list else tensors.nbytes
-                except RuntimeError:  # one is sparse
-                    payload_bytes = count(tensors)
-                ordinal = issue(use.site | bits, min(payload_bytes, PAYLOAD_BYTES_MAX))
-        except Exception as error:  # part of the failure boundary (boundary.py)
-            if not absorbs(kernel, error):
-                raise
-        result = redispatch(keyset & after_key, *args)
-        if ordinal is not None:
-            try:
-                if not keyset.has(host_key):
-                    complete(ordinal, synchronous, args[payload_index], result)
-                elif synchronous or not has_future:
-                    expect(ordinal)
-                else:
-                    has_future = note_work(unbox_work, ordinal, result)
-            except Exception as error:  # as above
-                if not absorbs(kernel, error):
-                    raise
-        return result
-
-    return kernel
+    keys, c10d = torch._C.DispatchKey, torch._C._distributed_c10d  # noqa: SLF001
+    calls = KernelCalls(
+        redispatch=_handle(operator).redispatch_boxed,
+        after_key=torch._C._dispatch_keyset_full_after(keys.BackendSelect),  # noqa: SLF001
+        has_host=lambda keyset: keyset.has(keys.CPU),
+        unbox_group=c10d.ProcessGroup.unbox,
+        unbox_work=c10d.Work.unbox,
+        issue_any=_issuer(agent, operator),
+        complete=_completer(agent),
+        absorbs=agent.boundary.absorbs,
+    )
+    is_common = operator.payload_form in {TENSOR, LIST} and not operator.is_pair
+    return agent.marks.kernel(
+        calls,
+        agent.groups.known if is_common else {},
+        GRAPHS.captures,
+        group_index=operator.group_index,
+        payload_index=operator.payload_index or 0,
+        async_index=_ALWAYS_ASYNC if operator.async_index is None else operator.async_index,
+        is_list=operator.payload_form == LIST,
+        bits=OPERATOR_INDEX[operator.name],
+    )
 
 
 def _issuer(agent: "Agent", operator: "CollectiveOperator") -> Callable[[int, Any], int | None]:

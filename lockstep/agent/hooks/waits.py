@@ -7,7 +7,6 @@ and keeping them would keep their tensors.
 """
 
 from collections.abc import Callable
-from threading import get_ident
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -64,23 +63,4 @@ def _wrapped(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]
         from lockstep.agent._marks import Waiting  # noqa: PLC0415  (optional)
 
         return Waiting(original, marks, works_for_backward, MethodType)
-    begin, end, absorbs = marks.wait_begin, marks.wait_end, agent.boundary.absorbs
-
-    def wait(*args: Any, **kwargs: Any) -> Any:
-        if get_ident() != marks.thread and not works_for_backward():
-            return original(*args, **kwargs)
-        try:
-            begin()
-        except Exception as error:  # part of the failure boundary (boundary.py), without its frames
-            if not absorbs(begin, error):
-                raise
-        try:
-            return original(*args, **kwargs)
-        finally:
-            try:
-                end()
-            except Exception as error:  # as above
-                if not absorbs(end, error):
-                    raise
-
-    return wait
+    return marks.waiting(original, works_for_backward, agent.boundary.absorbs)

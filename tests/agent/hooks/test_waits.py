@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import itertools
 import sys
 from threading import Thread
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from weakref import ref
 
 import pytest
 
-from lockstep.agent import mark_writer
+from lockstep.agent import call_marks, mark_writer
 from lockstep.agent.hooks import waits
 from lockstep.agent.hooks.patching import patch
 from lockstep.contracts.marks import OTHER_THREAD, MarkKind
@@ -118,23 +119,30 @@ def test_a_failure_of_ours_leaves_the_wait_unmarked(ring):
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
-@pytest.mark.parametrize("part", ["wait_begin", "wait_end"])
-def test_a_failing_mark_without_the_extension(tmp_path, part, is_ours):
-    """A failure of ours never reaches the training; what is not ours passes unchanged."""
+@pytest.mark.parametrize("call", ["own begin", "own end", "other begin", "other end"])
+def test_a_failing_mark_without_the_extension(tmp_path, monkeypatch, call, is_ours):
+    """A failure of ours never reaches the training, on its thread or on autograd's; what is not ours passes unchanged."""
     made, error = Ring(tmp_path, "Python"), RuntimeError("disk on fire")
     made.buffer.begin()
+    thread, part = call.split()
+    calls = itertools.count()
 
-    def fail():
-        raise error
+    def fail(*_arguments):
+        if thread == "other" or next(calls) == (part == "end"):
+            raise error
 
-    setattr(made.buffer, part, fail)
-    boundary = SimpleNamespace(absorbs=lambda function, raised: is_ours and (function, raised) == (fail, error))
+    if thread == "own":
+        monkeypatch.setattr(call_marks, "pack_plain", fail)
+    else:
+        setattr(made.buffer, f"wait_{part}", fail)
+        made.buffer.thread += 1  # the training thread is another one
+    absorbed = []
     agent = SimpleNamespace(
         marks=made.buffer,
         mark_writer=mark_writer.PURE_PYTHON,
         guard=lambda each: each,
-        works_for_backward=bool,
-        boundary=boundary,
+        works_for_backward=lambda: True,
+        boundary=SimpleNamespace(absorbs=lambda _function, raised: absorbed.append(raised) or is_ours),
     )
     wait = waits._wrapped(agent, Work.wait)
     if is_ours:
@@ -142,6 +150,7 @@ def test_a_failing_mark_without_the_extension(tmp_path, part, is_ours):
     else:
         with pytest.raises(RuntimeError, match="disk on fire"):
             wait(Work(), 2)
+    assert absorbed == [error]
 
 
 def test_what_a_signal_handler_raises_passes(ring):

@@ -1,0 +1,180 @@
+"""HOT (budget 1,500 ns a call): the common collective and the common wait, each with its marks in one frame.
+
+The code that appends a mark is copied here (mark_block.py explains its lines): a call costs 80 ns, and a microsecond
+with cold caches. What is not common goes to functions of the caller's, which make the same marks one by one.
+"""
+
+from collections.abc import Callable, Mapping, Sized
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lockstep.agent.collective_marks import CollectiveMarks
+from lockstep.agent.mark_block import LAST, STEP, pack_mark, pack_plain
+from lockstep.contracts.marks import ORDINAL_MASK, PAYLOAD_BYTES_MAX, SIZE_BITS, SYNCHRONOUS, MarkKind
+from lockstep.contracts.ring import ISSUE_SLOT_BYTES
+
+if TYPE_CHECKING:
+    from lockstep.agent.groups import GroupUse
+
+_ISSUE, _WAIT_BEGIN, _WAIT_END = (int(kind) for kind in (MarkKind.ISSUE, MarkKind.WAIT_BEGIN, MarkKind.WAIT_END))
+_SYNCHRONOUSLY = (False,)
+"""The argument that makes a collective synchronous, as a slice of the arguments: defaults at the end are left out."""
+
+
+class KernelCalls(NamedTuple):
+    """What a kernel calls: of torch; `issue_any` and `complete` for what is not common; the failure boundary."""
+
+    redispatch: Callable[..., Any]
+    after_key: Any
+    has_host: Callable[[Any], bool]
+    unbox_group: Callable[[Any], Any]
+    unbox_work: Callable[[Any], Any]
+    issue_any: Callable[[int, Any], int | None]
+    complete: Callable[[int, bool, Any, Any], None]
+    absorbs: Callable[..., bool]
+
+
+class CallMarks(CollectiveMarks):
+    """Marks of calls: `kernel` returns one in front of a collective, `waiting` one around a call that waits."""
+
+    def kernel(  # noqa: C901, PLR0915  (one frame)
+        self,
+        calls: KernelCalls,
+        known: "Mapping[int, GroupUse]",
+        captures: Sized,
+        *,
+        group_index: int,
+        payload_index: int,
+        async_index: int,
+        is_list: bool,
+        bits: int,
+    ) -> Callable[..., Any]:
+        """Return a kernel, called with a key set and the operator's arguments.
+
+        Common is a collective of one tensor on the host, or of a list of one, in a group of `known`, by the training
+        thread, while `captures` is empty. `bits` are the operator's in a call site.
+        """
+        redispatch, after_key, has_host, unbox_group, unbox_work, issue_any, complete, absorbs = calls
+        buffer, block, clock, words, use_of = self, self._block, self._clock, self._issue_words, known.get
+        store_issues, expect, note_work = self._store_issues, self.expect, self.note_work
+        async_part, synchronous_bits, has_future = slice(async_index, async_index + 1), bits | SYNCHRONOUS, True
+
+        def kernel(keyset: Any, *args: Any) -> Any:  # noqa: C901, PLR0912  (as above)
+            nonlocal has_future
+            is_synchronous = args[async_part] == _SYNCHRONOUSLY
+            ordinal, payload_bytes = None, -1
+            try:
+                use = use_of(id(unbox_group(args[group_index])))
+                if use is not None and get_ident() == buffer.thread and not captures:
+                    tensor = args[payload_index]
+                    if is_list:
+                        tensor = tensor[0] if len(tensor) == 1 else None
+                    if tensor is not None and tensor.is_cpu:
+                        try:
+                            payload_bytes = tensor.nbytes
+                        except RuntimeError:  # sparse
+                            payload_bytes = -1
+                if use is None or payload_bytes < 0 or buffer.device is not None:
+                    ordinal = issue_any(synchronous_bits if is_synchronous else bits, args)
+                else:
+                    if payload_bytes > PAYLOAD_BYTES_MAX:  # noqa: PLR1730  (a call)
+                        payload_bytes = PAYLOAD_BYTES_MAX
+                    detail = use.detail | (synchronous_bits if is_synchronous else bits)
+                    now = clock()
+                    at = buffer._at  # one turn
+                    ordinal = buffer._issued
+                    buffer._issued = ordinal + 1 & ORDINAL_MASK
+                    buffer._at = at + STEP
+                    pack_mark(block, at, now, _ISSUE, detail, ordinal, payload_bytes << SIZE_BITS | use.size)
+                    if now >= buffer._due_ns or at >= LAST:
+                        buffer._store()
+                    word = use.word
+                    words[word] += 1
+                    words[word + 1] = now
+                    if store_issues[use.slot]() != ISSUE_SLOT_BYTES:
+                        buffer.failures += 1
+                    if buffer._wants_poll:
+                        buffer._poll()
+            except Exception as error:  # part of the failure boundary (boundary.py)
+                if not absorbs(issue_any, error):
+                    raise
+            result = redispatch(keyset & after_key, *args)
+            if ordinal is not None:
+                try:
+                    if payload_bytes < 0 and not has_host(keyset):
+                        complete(ordinal, is_synchronous, args[payload_index], result)
+                    elif is_synchronous or not has_future:
+                        expect(ordinal)
+                    else:
+                        has_future = note_work(unbox_work, ordinal, result)
+                except Exception as error:  # as above
+                    if not absorbs(complete, error):
+                        raise
+            return result
+
+        return kernel
+
+    def waiting(  # noqa: C901  (one frame)
+        self, wait: Callable[..., Any], works_for_backward: Callable[[], Any], absorbs: Callable[..., bool]
+    ) -> Callable[..., Any]:
+        """Return `wait` between the marks of its begin and end, on the training thread and where it works for that."""
+        buffer, block, clock, elsewhere = self, self._block, self._clock, self._waiting_elsewhere
+
+        def waited(*args: Any, **kwargs: Any) -> Any:
+            own = get_ident()
+            if own != buffer.thread or buffer.device is not None:
+                return elsewhere(wait, works_for_backward, absorbs, args, kwargs)
+            try:
+                now = clock()
+                at = buffer._at  # one turn
+                buffer._at = at + STEP
+                pack_plain(block, at, now, _WAIT_BEGIN, 0)
+                if now >= buffer._event_due_ns or at >= LAST:
+                    buffer._store()
+            except Exception as error:  # part of the failure boundary (boundary.py)
+                if not absorbs(waited, error):
+                    raise
+            try:
+                return wait(*args, **kwargs)
+            finally:
+                if buffer.thread == own:
+                    try:
+                        now = clock()
+                        at = buffer._at  # one turn
+                        buffer._at = at + STEP
+                        pack_plain(block, at, now, _WAIT_END, 0)
+                        if now >= buffer._due_ns or at >= LAST:
+                            buffer._store()
+                        if buffer._wants_poll:
+                            buffer._poll()
+                    except Exception as error:  # as above
+                        if not absorbs(waited, error):
+                            raise
+
+        return waited
+
+    def _waiting_elsewhere(
+        self,
+        wait: Callable[..., Any],
+        works_for_backward: Callable[[], Any],
+        absorbs: Callable[..., bool],
+        args: Any,
+        kwargs: Any,
+    ) -> Any:
+        """Wait, with the marks of another thread or those of a device."""
+        if get_ident() != self.thread and not works_for_backward():
+            return wait(*args, **kwargs)
+        begin, end = self.wait_begin, self.wait_end
+        try:
+            begin()
+        except Exception as error:  # part of the failure boundary (boundary.py), without its frames
+            if not absorbs(begin, error):
+                raise
+        try:
+            return wait(*args, **kwargs)
+        finally:
+            try:
+                end()
+            except Exception as error:  # as above
+                if not absorbs(end, error):
+                    raise
