@@ -137,9 +137,22 @@ def _install_agent(hooks: "Any") -> bool:
     has_lock: Any = getattr(sys, "_is_gil_enabled", None)
     if has_lock is not None and not has_lock():  # marks of two threads would damage each other (mark_block.py)
         raise RuntimeError("interpreter: got one that runs without its lock, expected PYTHON_GIL=1")
+    if not _is_main_interpreter():  # torch cannot be imported in another one, and the rank's ring is the main one's
+        raise RuntimeError("interpreter: got a subinterpreter, expected the main one")
     _agent = Agent(hooks)
     os.register_at_fork(after_in_child=_disable_in_child)
     atexit.register(_finish)
+    return True
+
+
+def _is_main_interpreter() -> bool:
+    for name in ("_interpreters", "_xxsubinterpreters"):  # the second up to Python 3.12
+        try:
+            interpreters = __import__(name)
+        except ImportError:
+            continue
+        main, current = interpreters.get_main(), interpreters.get_current()
+        return bool(main == current if name == "_xxsubinterpreters" else main[0] == current[0])
     return True
 
 

@@ -317,7 +317,10 @@ def check_mark_writer(facts: Facts) -> Check:
         return Check(name=name, verdict=UNKNOWN, found="not in these facts, which an older version wrote")
     if has_extension:
         return Check(name=name, verdict=OK, found="C extension")
-    found = "pure Python: Lockstep was installed without a compiler, a step costs the training thread 5 times as much"
+    found = (
+        "pure Python: no C extension of this version, so a step costs the training thread 5 times as much; install "
+        "Lockstep again where there is a compiler"
+    )
     return Check(name=name, verdict=OK, found=found)
 
 

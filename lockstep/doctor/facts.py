@@ -12,8 +12,7 @@ import shutil
 import socket
 import sysconfig
 from collections.abc import Iterable, Mapping
-from importlib import metadata
-from importlib.util import find_spec
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +76,16 @@ def read_facts(
         "cgroup": _cgroup(root),
         "collective_kernels": _collective_kernels(environment),
         "hardware": read_hardware(root),
-        "mark_extension": find_spec("lockstep.agent._marks") is not None,
+        "mark_extension": _has_mark_extension(),
     }
+
+
+def _has_mark_extension() -> bool:
+    """Whether the agent can use its C extension: it leaves aside an older build, without kernels (mark_writer.py)."""
+    try:
+        return hasattr(import_module("lockstep.agent._marks"), "CollectiveKernel")
+    except ImportError:
+        return False
 
 
 def _versions(root: Path) -> dict[str, str]:

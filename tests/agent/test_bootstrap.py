@@ -100,6 +100,30 @@ def test_an_interpreter_without_its_lock_is_left_alone(tmp_path):
     assert not (tmp_path / "shm" / "job").exists()
 
 
+SUBINTERPRETER = """
+    import importlib
+    try:
+        interpreters = importlib.import_module("_xxsubinterpreters")
+    except ImportError:  # its name from Python 3.13 on
+        interpreters = importlib.import_module("_interpreters")
+    other = interpreters.create()
+    interpreters.run_string(other, {code!r})
+"""
+
+
+@pytest.mark.torch
+def test_a_subinterpreter_is_left_alone(tmp_path):
+    """One that imports the agent and names its steps gets one line on stderr; the main one is recorded."""
+    stepping = "import lockstep\nimport lockstep.agent.mark_writer\nlockstep.install()\nlockstep.step_end()\nlockstep.step_end()"
+    code = textwrap.dedent(TRAINING) + textwrap.dedent(SUBINTERPRETER).format(code=stepping)  # torch fails behind one
+    done = run(code, tmp_path, RANK="0", LOCKSTEP_RUN="job")
+    assert (done.stdout, done.returncode) == ("trained\n", 0)
+    (line,) = done.stderr.splitlines()
+    assert line == "lockstep: agent not installed: interpreter: got a subinterpreter, expected the main one"
+    found = read_ring(tmp_path / "shm" / "job" / "0.ring")
+    assert (found.step_count, found.state) == (3, 2)
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("variables", "reason"),

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import pytest
 
@@ -41,6 +43,17 @@ def root(tmp_path):
         "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release\n"
     )
     return tmp_path
+
+
+OLDER_BUILD = ModuleType("_marks")
+OLDER_BUILD.__spec__ = ModuleSpec("lockstep.agent._marks", None)
+
+
+@pytest.mark.parametrize("build", [OLDER_BUILD, None], ids=["an older build", "none"])
+def test_an_extension_that_the_agent_leaves_aside_is_none(root, monkeypatch, build):
+    """The agent writes its marks in Python then, and so the facts state."""
+    monkeypatch.setitem(sys.modules, "lockstep.agent._marks", build)
+    assert read_facts(root=root, environment={})["mark_extension"] is False
 
 
 def test_a_node_is_read(root):
