@@ -79,6 +79,7 @@ FIELD_TERMS = {
         "positions": "offsets",
         "runtrack": "RunState",
         "ranktrack": "RankState",
+        "track": "rank_state",
         "tracks": "run_state",
     },
     "coordinator/intake/streams.py": {"position": "offset", "positions": "offsets"},
@@ -93,6 +94,8 @@ FIELD_TERMS = {
     "lockstep/trackers": {"position": "ForwardState"},
     "lockstep/accounting": {"draft": "StepBuilder", "shares": "StepBreakdown"},
     "lockstep/analysis": {"answers": "RuleRunner"},
+    "lockstep/diagnosis/localisation": {"odd": "outliers"},
+    "lockstep/trace": {"about": "metadata", "rare": "collective_args"},
     "lockstep/simulator": {
         "coarse": "fused pass",
         "family": "group set",
