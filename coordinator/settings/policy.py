@@ -78,8 +78,6 @@ class ExcessPolicy:
     difference_to_sigma: float = 0.886  # Gaussian: E|a - b| = 1.128 sigma
     clip_sigmas: float = 6.0  # reference: with slack 2 a step adds at most 4, so two stalled steps never alarm
     burst_factor: float = 30.0  # differences beyond the clip that are 3 % of all double it, a few in a thousand do not
-    burst_share: float = 0.01  # beyond this share of such steps, stalls follow each other by chance, ...
-    burst_caution: float = 20.0  # ... and 5 % more of them ask for twice the sum
     zero_share_usual: float = 0.1  # of series that do not move from step to step: Gaussian noise has 0.06 of them
     zero_share_caution: float = 6.0  # in replicas of two a quarter stands still, and noise reads as half of what it is
     slack_sigmas: float = 2.0
@@ -103,7 +101,6 @@ class ExcessPolicy:
     noisy_long_factor: float = 2.0  # ... and the long mean twice its limit. Learnt noise is too young to know the tail:
     noisy_short_sigmas: float = 8.0  # shared cores, a stranger on one of them for 4 s: 6.8 sigma for three steps, ...
     noisy_long_sigmas: float = 4.5  # ... and 3.9 sigma for the mean of sixteen
-    run_share: float = 0.5  # share of its limit that the mean since the onset must reach if the last steps speak for it
     clear_factor: float = 2.0  # times the sum of an alarm: six clear steps and more, or twenty small ones, ...
     clear_floor_share: float = 0.8  # ... of which so much of the floor is enough: drifts, reported at 2 to 3 %
     static_share: float = 0.6  # share of the floor below which a lasting excess is static device variation, and learnt

@@ -352,7 +352,7 @@ class CusumTest:
         cusums = self.cusums
         if not len(cusums.above(self.limits.least_alarm_sigmas)):
             return cusums.series[:0]
-        candidates = cusums.series[cusums.sum_C > self.limits.alarm_P().astype(np.float32)[cusums.group_C]]
+        candidates = cusums.series[cusums.sum_C > self.limits.alarm_sigmas_P.astype(np.float32)[cusums.group_C]]
         if values.seen_N is not None:
             candidates = candidates[values.seen_N[candidates]]
         if not len(candidates):

@@ -128,12 +128,13 @@ class DetectionLimits:
         """
         self.policy = policy
         self.floor_ratio = floor_ratio
-        self._alarm_sigmas_P = np.full(len(self._series_group_P), policy.alarm_sigmas)
+        self.alarm_sigmas_P: Figures = np.full(len(self._series_group_P), policy.alarm_sigmas)
+        """What a sum must exceed to alarm, array of shape (P,)."""
         for noise_groups, sigmas in alarm_sigmas:
-            self._alarm_sigmas_P[noise_groups] = sigmas
+            self.alarm_sigmas_P[noise_groups] = sigmas
         steps = self._series * steps_between(self._test, policy.false_page_steps)
-        np.maximum(self._alarm_sigmas_P, cusum_limit(policy.slack_sigmas, steps), out=self._alarm_sigmas_P)
-        self.least_alarm_sigmas = float(self._alarm_sigmas_P.min())
+        np.maximum(self.alarm_sigmas_P, cusum_limit(policy.slack_sigmas, steps), out=self.alarm_sigmas_P)
+        self.least_alarm_sigmas = float(self.alarm_sigmas_P.min())
         """What a sum must exceed in any noise group to alarm."""
         self.least_wide = float(np.float32(FULL_FLOORS * floor_ratio))
         """How far a single step may reach in any noise group to count in full in a long mean."""
@@ -187,12 +188,6 @@ class DetectionLimits:
         widest_F = FAR_SIGMAS * np.fmax.reduceat(self.scale_P, self._first_F)
         widest_P: Figures = np.fmax(widest_F, FULL_FLOORS * self.floor_ratio)[self._series_group_P]
         return widest_P
-
-    def alarm_P(self) -> "Figures":
-        """Return the sum that alarms, array of shape (P,): more where noise comes in bursts that last."""
-        often_P = np.maximum(self.single.outlier_share_P - self.policy.burst_share, 0)
-        alarm_P: Figures = self._alarm_sigmas_P * (1 + self.policy.burst_caution * often_P)
-        return alarm_P
 
     def limit(
         self,
@@ -263,10 +258,9 @@ class DetectionLimits:
         # A drift's mean since its onset lags behind it: the long mean and the last steps may speak for it too.
         long_C = those.mean > self.limit(group_C, np.full(len(group_C), float(LONG_STEPS)), noise_factor=factor)
         # What has grown clear over many steps may be a little smaller: so a drift is reported before it is large.
-        clear_C = those.sum > policy.clear_factor * self._alarm_sigmas_P[group_C]
+        clear_C = those.sum > policy.clear_factor * self.alarm_sigmas_P[group_C]
         least_C = np.where(clear_C, policy.clear_floor_share, 1.0) * floor
         last_C = those.median > self.short_limit(group_C, least_C, noise_factor=factor)
-        last_C &= mean_C > policy.run_share * limit_C
         summed_C = (
             ((mean_C > limit_C) & (those.median > policy.median_share * limit_C))
             | (long_C & (those.median > floor))
@@ -286,7 +280,7 @@ class DetectionLimits:
         now_C = np.maximum(those.lasting, those.median)
         steps_C = np.clip(since_C, 1, LONG_STEPS).astype(np.float64)
         changed_C: Marks = now_C - past_C > self.limit(those.noise_group, steps_C, noise_factor=those.noise_factor)
-        changed_C &= change_C > self.alarm_P()[those.noise_group]
+        changed_C &= change_C > self.alarm_sigmas_P[those.noise_group]
         return changed_C
 
     def level_sigma_P(self) -> "Figures":
@@ -326,7 +320,7 @@ class DetectionLimits:
         long_C = np.maximum(long_C, policy.noisy_long_sigmas * sigma_C)
         large_C = (those.median > short_C) & (those.least > policy.least_share * short_C)
         lasting_C = (those.mean > long_C) & (those.median > self.floor_ratio)
-        lasting_C &= those.sum > self._alarm_sigmas_P[group_C]
+        lasting_C &= those.sum > self.alarm_sigmas_P[group_C]
         passed_C: Marks = large_C | lasting_C
         return passed_C
 

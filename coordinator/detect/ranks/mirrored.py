@@ -70,7 +70,7 @@ class MirroredTest:
             self._keep(values, recent, fast_N)
         if not len(cusums.above(limits.least_alarm_sigmas)):
             return
-        chosen = cusums.series[cusums.sum_C > limits.alarm_P().astype(np.float32)[cusums.group_C]]
+        chosen = cusums.series[cusums.sum_C > limits.alarm_sigmas_P.astype(np.float32)[cusums.group_C]]
         chosen = self._alarms.without(chosen if values.seen_N is None else chosen[values.seen_N[chosen]])
         if len(chosen):
             self._decide(chosen, (-recent[0][chosen], -recent[1][chosen], fast_N[chosen]), mean_N)
