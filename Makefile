@@ -230,8 +230,7 @@ system-packages:
 $(BIN)/python:
 	@sh setup/virtual_environment.sh $(VENV)
 
-EXTENSION_SOURCES := $(addprefix lockstep/agent/,_marks.c _mark_queue.h _channel.h _waiting.h _collective_kernel.h) \
-	$(addprefix lockstep/trace/,_tree.c kineto/_scan.c kineto/_json.h kineto/_codes.h)
+EXTENSION_SOURCES := $(foreach folder,agent trace trace/kineto,$(wildcard lockstep/$(folder)/*.[ch]))
 
 $(VENV)/.demo: pyproject.toml setup.py $(EXTENSION_SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'

@@ -1,6 +1,6 @@
 """A clipped one-sided sum of one series' evidence: it shows that something lasts (Page 1954).
 
-Pure. `ranks/sums.py` keeps the same of many series at once.
+Pure. `ranks/cusum_test.py` keeps the same of many series at once.
 """
 
 from typing import ClassVar

@@ -31,7 +31,7 @@ def waiting_stages(
 
     Parameters
     ----------
-    excess_P
+    deviation_P
         By how much each stage's reference is above its past, ratio.
     rest_R
         By how much each rank is above that reference, ratio.
