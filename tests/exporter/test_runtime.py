@@ -113,7 +113,7 @@ async def test_a_port_in_use_is_named(config: ExporterConfig):
     """The error names host and port, and the spool is free again."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"127.0.0.1:{port}"):
+        with pytest.raises(ConfigError, match=f"http_port: got {port}, expected a free port on 127.0.0.1"):
             await Exporter(replace(config, http_port=port)).run(asyncio.Event())
     async with running(Exporter(config)):
         pass
