@@ -22,14 +22,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.detect.ranks.alarms import Alarms
-from coordinator.detect.ranks.cusum_state import CusumState
-from coordinator.detect.ranks.detection_limits import LONG_STEPS, SHORT_STEPS, Candidates, DetectionLimits
+from coordinator.detect.ranks.detection_limits import LONG_STEPS, SHORT_STEPS, DetectionLimits
 from coordinator.detect.ranks.deviation import Deviation, deviation
 from coordinator.detect.ranks.groups import median_of_three
 from coordinator.detect.ranks.mirrored import MirroredTest
 from coordinator.detect.ranks.noise import FAR_SIGMAS
 from coordinator.detect.ranks.noise_groups import NoiseGroups
+from coordinator.detect.ranks.one_sided_sums import OneSidedSums
 from coordinator.detect.ranks.series_groups import SeriesGroup, side_by_side
 from coordinator.detect.ranks.static_differences import StaticDifferences, lasting_level, views_of_series_groups
 from coordinator.detect.state_dict import nested, part_of
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from coordinator.detect.ranks.noise import PooledNoise
+    from coordinator.detect.ranks.one_sided_sums import LastSteps
     from coordinator.detect.ranks.static_differences import FleetViews
     from coordinator.settings.policy import ExcessPolicy
 
@@ -87,8 +87,8 @@ class CusumTest:
         self._baseline_N = np.zeros(self.count, dtype=np.float32)
         views = fleet_views or (lambda level_N: views_of_series_groups(level_N, self.series_groups))
         self._static = StaticDifferences(noise_groups, self.count, views, self.limits)
-        self.cusums = CusumState(noise_groups)
-        self.alarms = Alarms()
+        self._sums = OneSidedSums(noise_groups, self.limits, sign=1)
+        self.cusums, self.alarms = self._sums.cusums, self._sums.alarms
         self.mirrored = MirroredTest(noise_groups, self.limits)
         self.adopt(policy, floor_ratio=floor_ratio)
         self._steps: deque[int] = deque(maxlen=_STEPS_KEPT)
@@ -215,7 +215,7 @@ class CusumTest:
             self._add(values, sigma_P, warm_P)
         self._decide(values)
         self._find_high()
-        self.mirrored.step(values, self._recent, self._mean_N, warm_P, is_disturbed=len(self.alarms) > 0)
+        self.mirrored.step(values, self._last_three(values), self._mean_N, warm_P, is_disturbed=len(self.alarms) > 0)
         if self.evaluated_steps > 1:
             self._follow(values, sigma_P)
         self._recent = self._shifted(values)
@@ -297,7 +297,7 @@ class CusumTest:
 
         Long means count but a part of large values: a series beyond most of that part is at what its last ones show.
         """
-        last = (*self._recent, values.raw_N)
+        last = self._last_three(values)
         level_N = lasting_level(self._mean_N, last)
         wide_P = _UNCLIPPED_SHARE * self.limits.widest_P()
         if np.count_nonzero(values.reach_P > wide_P):
@@ -333,44 +333,27 @@ class CusumTest:
 
     def _decide(self, values: Deviation) -> None:
         """Raise, keep and clear alarms."""
-        candidates = self._candidates(values)
-        if len(candidates):
-            those = self._as_candidates(candidates, values)
+        last_N = self._last_three(values)
+        due = self._sums.due(values.seen_N)
+        if len(due):
+            due = due[median_of_three(*(each_N[due] for each_N in last_N)) > self.limits.least_median()]
+        if len(due):
+            those = self._sums.candidates(due, last_N, self._mean_N, noise_factor=self._noise_factor_of(due))
             passed_C = self.limits.passed(those)
             if passed_C.any():
-                level_N, own_C = self._level(values), self._baseline_N[candidates]
-                changes_2C = self.cusums.changes_of(candidates)
+                level_N, own_C = self._level(values), self._baseline_N[due]
+                changes_2C = self.cusums.changes_of(due)
                 passed_C &= self._static.passed(
-                    candidates, those, level_N, own_C, changes_2C, evaluated_steps=self.evaluated_steps
+                    due, those, level_N, own_C, changes_2C, evaluated_steps=self.evaluated_steps
                 )
-                self._raise(candidates[passed_C], those.median[passed_C])
+                self._raise(due[passed_C], those.median[passed_C])
         if len(self.alarms):
-            self._keep(values)
+            self._sums.keep(last_N, values.seen_N)
 
-    def _candidates(self, values: Deviation) -> "Places":
-        """Return the series, in no alarm yet, whose sum is an alarm's."""
-        cusums = self.cusums
-        if not len(cusums.above(self.limits.least_alarm_sigmas)):
-            return cusums.series[:0]
-        candidates = cusums.series[cusums.sum_C > self.limits.alarm_sigmas_P.astype(np.float32)[cusums.group_C]]
-        if values.seen_N is not None:
-            candidates = candidates[values.seen_N[candidates]]
-        if not len(candidates):
-            return candidates
-        candidates = self.alarms.without(candidates)
-        return candidates[self._median_of(candidates, values) > self.limits.least_median()]
-
-    def _median_of(self, series: "Places", values: Deviation) -> "Floats":
-        """Return the medians of the last three steps of some series."""
-        older_N, old_N = self._recent
-        median_C: Floats = median_of_three(older_N[series], old_N[series], values.raw_N[series])
-        return median_C
-
-    def _as_candidates(self, series: "Places", values: Deviation) -> Candidates:
-        before_C, last_C, now_C = (each_N[series] for each_N in (*self._recent, values.raw_N))
-        figures = self._noise_groups.of(series), self.cusums.of(series)
-        last, noise_factor = (before_C, last_C, now_C), self._noise_factor_of(series)
-        return Candidates.of(*figures, last=last, mean_C=self._mean_N[series], noise_factor=noise_factor)
+    def _last_three(self, values: Deviation) -> "LastSteps":
+        """Return the last three values of each series, the oldest first, arrays of shape (N,)."""
+        before_N, last_N = self._recent
+        return before_N, last_N, values.raw_N
 
     def noise_of(self, series: int) -> tuple[float, float]:
         """Return the standard deviation of one step of a series, and the mean of three that noise explains."""
@@ -380,17 +363,6 @@ class CusumTest:
         known = len(self._steps)
         last = [min(steps, known) for steps in self.cusums.lasted(raised, median_C)]
         self.alarms.add(raised, median_C, np.array([self._steps[-steps] for steps in last], dtype=np.int64))
-
-    def _keep(self, values: Deviation) -> None:
-        """Follow what is in alarm, and end an alarm after enough quiet steps."""
-        policy, alarms = self.policy, self.alarms
-        chosen = slice(None) if values.seen_N is None else values.seen_N[alarms.series_A]
-        series = alarms.series_A[chosen]
-        quiet_C = values.raw_N[series] < policy.clear_share * self.limits.short_limit(self._noise_groups.of(series))
-        alarms.keep(chosen, quiet_C, self._median_of(series, values))
-        ended = alarms.clear(policy.clear_steps)
-        if len(ended):
-            self.cusums.drop(ended)
 
     def _follow(self, values: Deviation, sigma_P: "Figures") -> None:
         """Let baselines follow healthy noise and static device variation, which stays below every reported effect."""
