@@ -70,7 +70,7 @@ _WORKS = DashboardRow(
                 ),
                 stat(
                     "Since the last verdict",
-                    "Time since a step was judged. It grows while no run makes steps.",
+                    "Time since the coordinator evaluated a step. It grows while no run makes steps.",
                     "s",
                     query("time() - max(lockstep_coordinator_last_detection_timestamp_seconds > 0)", instant=True),
                 ),
@@ -106,7 +106,7 @@ _WORKS = DashboardRow(
                 alerts(
                     "Alerts about Lockstep",
                     "Alerts on the monitoring itself.",
-                    labels='{alertname=~"Lockstep(Agent|Exporter|Coordinator|Broker|Records|Config|Recording|RunUnwatched).*"}',
+                    labels='{alertname=~"Lockstep(Agent|Exporter|Coordinator|Broker|Spool|Records|SlowsTraining|Config|Recording|RunUnwatched).*"}',
                 ),
                 timeseries(
                     "Ranks left out",
@@ -235,8 +235,8 @@ _COST = DashboardRow(
                     query(_worst(_rate_by_instance("lockstep_exporter_host_watch_time_seconds_total")), "{{instance}}"),
                 ),
                 timeseries(
-                    "Judging a step",
-                    "Mean time that the coordinator spends on judging one step of a run.",
+                    "Evaluating a step",
+                    "Mean time that the coordinator takes to evaluate one step of a run.",
                     "s",
                     query(
                         "sum(rate(lockstep_coordinator_detection_time_seconds_total[$__rate_interval])) / "

@@ -148,6 +148,19 @@ def test_a_panel_explains_itself(name, panel):
     assert unit in UNITS or unit.startswith("suffix: ")
 
 
+def test_self_monitoring_lists_every_alert_about_lockstep():
+    """All but the one that fires always, to prove the way to the pager; and two about ranks that cannot be measured."""
+    (panel,) = (each for each in BOARDS["self-monitoring"]["panels"] if each["title"] == "Alerts about Lockstep")
+    pattern = re.fullmatch(r'\{alertname=~"([^"]+)"\}', panel["options"]["alertInstanceLabelFilter"])[1]
+    (group,) = (each for each in rules.groups() if each.name == "lockstep.monitor")
+    about = {alert.name for alert in group.rules if alert.severity != "none"}
+    assert {alert.name for alert in rules.alerts() if re.fullmatch(pattern, alert.name)} == {
+        *about,
+        "LockstepAgentDown",
+        "LockstepCoordinatorUnreachable",
+    }
+
+
 @each_panel
 def test_a_panel_does_not_lie_about_missing_data(name, panel):
     """No stacking, no line over a gap, no 0 for what was not measured: a stat shows "no data"."""
