@@ -35,6 +35,7 @@ def columns_of_kernels(kernels: Kernels, settings: AscendSettings) -> TraceColum
         stream=stream,
         shapes=np.full(count, ABSENT, np.int32),
         stack=np.full(count, ABSENT, np.int32),
+        occupancy=np.full(count, ABSENT, np.int32),
         correlation=_absent(count),
         external=_absent(count),
         sequence=_absent(count),

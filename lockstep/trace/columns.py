@@ -6,7 +6,7 @@ Shape suffix: E complete events ("ph": "X"), in the order of the file.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,16 @@ class WorkKind(IntEnum):
     MEMORY = 3
     """Copies and fills on the device."""
     COMMUNICATION = 4
+
+
+class Occupancy(NamedTuple):
+    """How a kernel's launch fills the device, as CUPTI's profilers estimate it; ABSENT where a figure is unknown.
+
+    `blocks_per_sm` are thread blocks by multiprocessor, `warp_ratio` the share of its warps that can be resident.
+    """
+
+    blocks_per_sm: float
+    warp_ratio: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,11 +122,12 @@ class TraceColumns:
     """The complete events of one rank's trace; arrays are read, never written.
 
     `start_ns` and `duration_ns` are int64 arrays of shape (n_events,), exact to the ns that the profiler wrote, the
-    start on the wall clock where the trace records its base. `name`, `category`, `thread`, `stream`, `shapes` and
-    `stack` are int32 codes of shape (n_events,) into `names`, `categories`, `threads` (process and thread id, as the
-    file has them), `streams` (device, stream), `shape_texts` and `stacks`; the last three are ABSENT where an event has
-    none. `work` is int8, a `WorkKind`. `correlation` (a launch and what it launched), `external` (an operator and what
-    it launched), `sequence` (a forward operator and its backward one) and `bytes` are int64, ABSENT where unknown.
+    start on the wall clock where the trace records its base. `name`, `category`, `thread`, `stream`, `shapes`, `stack`
+    and `occupancy` are int32 codes of shape (n_events,) into `names`, `categories`, `threads` (process and thread id,
+    as the file has them), `streams` (device, stream), `shape_texts`, `stacks` and `occupancies`; the last four are
+    ABSENT where an event has none. `work` is int8, a `WorkKind`. `correlation` (a launch and what it launched),
+    `external` (an operator and what it launched), `sequence` (a forward operator and its backward one) and `bytes` are
+    int64, ABSENT where unknown.
     """
 
     start_ns: NDArray[np.int64]
@@ -128,6 +139,7 @@ class TraceColumns:
     stream: NDArray[np.int32]
     shapes: NDArray[np.int32]
     stack: NDArray[np.int32]
+    occupancy: NDArray[np.int32]
     correlation: NDArray[np.int64]
     external: NDArray[np.int64]
     sequence: NDArray[np.int64]
@@ -143,6 +155,7 @@ class TraceColumns:
     """Input dimensions and types as compact JSON: `[dims, types]`."""
     stacks: list[str] = field(default_factory=list)
     """Call stacks as the trace has them, innermost frame first, one frame a line."""
+    occupancies: list[Occupancy] = field(default_factory=list)
     collectives: dict[int, CollectiveArguments] = field(default_factory=dict)
     """By event."""
     syncs: dict[int, SyncArguments] = field(default_factory=dict)

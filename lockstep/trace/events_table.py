@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lockstep.trace.columns import ABSENT, CollectiveArguments, SyncArguments, TraceColumns, WorkKind
+from lockstep.trace.columns import ABSENT, CollectiveArguments, Occupancy, SyncArguments, TraceColumns, WorkKind
 
 _REQUIRED = {"start_ns": pa.int64(), "duration_ns": pa.int64(), "name": pa.string(), "category": pa.string()}
 _IDS = ("correlation", "external", "sequence", "bytes")
@@ -34,12 +34,14 @@ _NUMBERS = (
     *("collective_group_size", "collective_in_elements", "collective_out_elements", "collective_sequence"),
     *("sync_stream", "sync_correlation"),
 )
+_OCCUPANCY = ("blocks_per_sm", "warp_ratio")
 _NULLABLE = (*("process", "thread", "thread_name", "device", "stream", *_IDS, "shapes", "stack", *_COLLECTIVE, *_SYNC),)
 SCHEMA = pa.schema(
     [
         *(pa.field(name, kind, nullable=False) for name, kind in _REQUIRED.items()),
         pa.field("work", pa.string(), nullable=False),
         *(pa.field(name, pa.int64() if name in _NUMBERS else pa.string()) for name in _NULLABLE),
+        *(pa.field(name, pa.float64()) for name in _OCCUPANCY),
     ]
 )
 """Of every table. `start_ns` and `duration_ns` in ns, `start_ns` on the wall clock where the trace gives its base.
@@ -47,7 +49,8 @@ SCHEMA = pa.schema(
 `work` is nothing, host, compute, memory or communication. `process` and `thread` are the trace's ids as text.
 `correlation` joins a launch and what it launched, `external` an operator and what it launched, `sequence` a forward
 operator and its backward one. `shapes` and `collective_ranks` are JSON; `stack` has one frame a line, innermost first.
-`collective` and `sync` are "" rather than null where the event has such arguments without a name.
+`collective` and `sync` are "" rather than null where the event has such arguments without a name. `blocks_per_sm` and
+`warp_ratio` are those of `Occupancy`.
 """
 TEXTS = tuple(field.name for field in SCHEMA if field.type == pa.string())
 _WORKS = [each.name.lower() for each in WorkKind]
@@ -73,6 +76,9 @@ def table_of(columns: TraceColumns) -> pa.Table:
     }
     for name in _IDS:
         values = getattr(columns, name)
+        shown[name] = pa.array(values, mask=values == ABSENT)
+    for at, name in enumerate(_OCCUPANCY):
+        values = np.array([*(each[at] for each in columns.occupancies), ABSENT], np.float64)[columns.occupancy]
         shown[name] = pa.array(values, mask=values == ABSENT)
     shown |= _arguments(columns.collectives, _COLLECTIVE, len(columns))
     shown |= _arguments(columns.syncs, _SYNC, len(columns))
@@ -142,6 +148,7 @@ def fields_of(table: pa.Table) -> dict[str, Any]:
     classes = np.array([*(_WORKS.index(each) for each in works), 0], np.int8)
     thread, threads, thread_names = _threads(table)
     stream, streams = _streams(table)
+    occupancy, occupancies = _occupancies(table)
     return found | {
         "name": name,
         "names": names,
@@ -157,6 +164,8 @@ def fields_of(table: pa.Table) -> dict[str, Any]:
         "shape_texts": shape_texts,
         "stack": stack,
         "stacks": stacks,
+        "occupancy": occupancy,
+        "occupancies": occupancies,
         "collectives": _arguments_of(table, _COLLECTIVE, CollectiveArguments),
         "syncs": _arguments_of(table, _SYNC, SyncArguments),
     }
@@ -217,6 +226,22 @@ def _streams(table: pa.Table) -> tuple[NDArray[np.int32], list[tuple[int, int]]]
         return codes, []
     codes[has], events = _distinct(devices, numbers)
     return codes, list(zip(devices[events].tolist(), numbers[events].tolist(), strict=True))
+
+
+def _occupancies(table: pa.Table) -> tuple[NDArray[np.int32], list[Occupancy]]:
+    blocks, warps = (
+        table.column(name).combine_chunks().fill_null(ABSENT).to_numpy(zero_copy_only=False) for name in _OCCUPANCY
+    )
+    for name, values in zip(_OCCUPANCY, (blocks, warps), strict=True):
+        if not (np.isfinite(values) & (values >= ABSENT)).all():
+            raise ValueError(f"{name}: {values.min()} to {values.max()}")
+    codes = np.full(len(blocks), ABSENT, np.int32)
+    has = (blocks != ABSENT) | (warps != ABSENT)
+    if not has.any():
+        return codes, []
+    codes[has], events = _distinct(blocks[has], warps[has])
+    pairs = zip(blocks[has][events].tolist(), warps[has][events].tolist(), strict=True)
+    return codes, [Occupancy(*each) for each in pairs]
 
 
 def _arguments_of(table: pa.Table, fields: Mapping[str, str], kind: type[Any]) -> dict[int, Any]:

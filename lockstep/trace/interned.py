@@ -19,11 +19,13 @@ class Codes(dict[Any, int]):
 class Interned(dict[Any, int], Generic[Value]):
     """Codes of what sources make, of at most `max_count` distinct values of `max_bytes` together; else ABSENT.
 
+    A source that makes None has none, and is ABSENT.
+
     Looking a source up (raw JSON, in which the same shapes may be written in two ways) gives the code of its value, and
     makes that only once, as long as the sources keep within the same limits.
     """
 
-    def __init__(self, make: Callable[[Any], Value], max_count: int, max_bytes: int) -> None:
+    def __init__(self, make: Callable[[Any], Value | None], max_count: int, max_bytes: int) -> None:
         super().__init__()
         self._make = make
         self._codes: dict[Value, int] = {}
@@ -32,7 +34,8 @@ class Interned(dict[Any, int], Generic[Value]):
         self._free_source_bytes = max_bytes
 
     def __missing__(self, source: Any) -> int:
-        code = self._code(self._make(source))
+        value = self._make(source)
+        code = ABSENT if value is None else self._code(value)
         size = _size(source)
         if len(self) < self._max_count and size <= self._free_source_bytes:
             self._free_source_bytes -= size

@@ -20,7 +20,7 @@ from lockstep.trace import times
 from lockstep.trace.columns import TraceColumns, TraceMetadata
 from lockstep.trace.events_table import SCHEMA, TEXTS, fields_of, names_of, table_of
 
-VERSION = 3
+VERSION = 4
 STORED_MAX_BYTES = 512 << 20
 """Of a file: 20 times what a trace of the largest size accepted takes."""
 EVENTS_MAX = 1 << 25

@@ -22,6 +22,7 @@ from lockstep.trace.columns import (
     PYTHON,
     RUNTIME,
     CollectiveArguments,
+    Occupancy,
     SyncArguments,
     TraceColumns,
     TraceMetadata,
@@ -58,6 +59,7 @@ class MadeEvent(NamedTuple):
     external: int = ABSENT
     sequence: int = ABSENT
     bytes: int = ABSENT
+    occupancy: Occupancy | None = None
     collective: CollectiveArguments | None = None
     sync: SyncArguments | None = None
 
@@ -79,6 +81,7 @@ def columns_of(
     stream, streams = _coded([(0, row.stream) if isinstance(row.stream, int) else row.stream for row in rows])
     shapes, shape_texts = _coded([row.shapes for row in rows])
     stack, stacks = _coded([row.stack for row in rows])
+    occupancy, occupancies = _coded([row.occupancy for row in rows])
     named = {_thread(key): text for key, text in (thread_names or {}).items()}
     return TraceColumns(
         start_ns=_wide(row.start_ns for row in rows),
@@ -90,6 +93,7 @@ def columns_of(
         stream=stream,
         shapes=shapes,
         stack=stack,
+        occupancy=occupancy,
         correlation=_wide(row.correlation for row in rows),
         external=_wide(row.external for row in rows),
         sequence=_wide(row.sequence for row in rows),
@@ -101,6 +105,7 @@ def columns_of(
         streams=streams,
         shape_texts=shape_texts,
         stacks=stacks,
+        occupancies=occupancies,
         collectives={index: row.collective for index, row in enumerate(rows) if row.collective is not None},
         syncs={index: row.sync for index, row in enumerate(rows) if row.sync is not None},
         metadata=metadata or TraceMetadata(),

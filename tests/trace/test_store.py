@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.trace import store
-from lockstep.trace.columns import KERNEL, OPERATOR, SYNC, CollectiveArguments, SyncArguments, TraceMetadata, WorkKind
+from lockstep.trace.columns import (
+    ABSENT,
+    KERNEL,
+    OPERATOR,
+    SYNC,
+    CollectiveArguments,
+    Occupancy,
+    SyncArguments,
+    TraceMetadata,
+    WorkKind,
+)
 from lockstep.trace.events_table import table_of
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.store import read_columns, write_columns
@@ -30,9 +40,19 @@ def _columns():
     return columns_of(
         [
             made("aten::mm", OPERATOR, 1, -5, 50, external=7, shapes="[[[2]],[]]", stack="a\nb", sequence=2),
-            made("gemm \U0001f600", KERNEL, ("GPU", "stream 7"), 1 << 60, 0, stream=7, correlation=3, bytes=1 << 50),
+            made(
+                "gemm \U0001f600",
+                KERNEL,
+                ("GPU", "stream 7"),
+                1 << 60,
+                0,
+                stream=7,
+                correlation=3,
+                bytes=1 << 50,
+                occupancy=Occupancy(0.5, ABSENT),
+            ),
             made("nccl", KERNEL, (0, 20), 4, 9, work=WorkKind.COMMUNICATION, stream=(3, 20), collective=_REDUCE),
-            made("nccl", KERNEL, (0, 20), 99, 9, stream=(3, 20), collective=_REDUCE),
+            made("nccl", KERNEL, (0, 20), 99, 9, stream=(3, 20), collective=_REDUCE, occupancy=Occupancy(8, 0.27)),
             made("wait", SYNC, (None, "Spans"), 5, 1, sync=SyncArguments(kind="Stream Sync", waits_on_stream=7)),
         ],
         thread_names={1: "main"},
@@ -117,6 +137,7 @@ def test_the_columns_hold_plain_values(stored):
         "collective_in_elements": 1 << 40,
         "collective_sequence": 3,
     }
+    assert (row["blocks_per_sm"], row["warp_ratio"]) == (None, None)
 
 
 _ID = st.none() | st.integers(-(2**70), 2**70) | st.text(st.characters(categories=["Lu", "Zs", "So"]), max_size=5)
@@ -136,6 +157,7 @@ _EVENT = st.builds(
     external=_NUMBER,
     sequence=_NUMBER,
     bytes=_NUMBER,
+    occupancy=st.none() | st.builds(Occupancy, st.floats(0, 1e9), st.just(ABSENT) | st.floats(0, 1e7)),
     collective=st.none() | st.just(_REDUCE),
     sync=st.none(),
 )
@@ -215,8 +237,8 @@ def test_rewriting_alone_changes_nothing(stored):
 
 def test_another_version_is_refused_as_that(stored):
     """Columns of another version are refused before anything else of them is looked at."""
-    _rewrite(stored, head={"version": 4, "later": True})
-    with pytest.raises(ContractVersionError, match="got 4, expected 3"):
+    _rewrite(stored, head={"version": 5, "later": True})
+    with pytest.raises(ContractVersionError, match="got 5, expected 4"):
         read_columns(stored)
 
 

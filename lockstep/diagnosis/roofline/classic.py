@@ -10,11 +10,13 @@ Arithmetic intensity AI = FLOPs / bytes, achieved FLOP/s and bytes/s are those o
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from lockstep.contracts.finding import NotJudged
 from lockstep.diagnosis.roofline.convolutions import convolution_outputs
 from lockstep.diagnosis.roofline.devices import Roof, roof_of
 from lockstep.diagnosis.roofline.formulas import has_formula, work_of
+from lockstep.diagnosis.roofline.kernel_use import UNKNOWN_USE, KernelUse
 from lockstep.diagnosis.roofline.launches import launched_groups
 from lockstep.diagnosis.roofline.operands import parse_operands
 from lockstep.diagnosis.roofline.roofline_limits import PLAUSIBLE, UTILISATION
@@ -34,8 +36,8 @@ IMPLAUSIBLE = "operators that seem to pass the device's peak: served by a cache,
 class OperatorPoint:
     """Calls of one operator with one set of shapes, or of several sets together (`by_operator`).
 
-    `flops` and `moved_bytes` are of all `calls`, `device_ns` their kernels' time. `verdict` is one of VERDICTS, empty
-    where the device's roof is unknown.
+    `flops` and `moved_bytes` are of all `calls`, `device_ns` their kernels' time, `use` how these use the device.
+    `verdict` is one of VERDICTS, empty where the device's roof is unknown.
     """
 
     operator: str
@@ -46,6 +48,7 @@ class OperatorPoint:
     device_ns: int
     flops: int
     moved_bytes: int
+    use: KernelUse = UNKNOWN_USE
     roof: Roof | None = None
     verdict: str = ""
 
@@ -53,6 +56,11 @@ class OperatorPoint:
     def intensity(self) -> float:
         """Return AI in FLOP per byte."""
         return self.flops / self.moved_bytes
+
+    @property
+    def is_on_tensor_cores(self) -> bool:
+        """Whether most of its kernels' time is on tensor cores, by their names."""
+        return self.use.tensor_ns > self.device_ns / 2
 
     @property
     def flops_per_second(self) -> float:
@@ -99,12 +107,13 @@ def operator_rooflines(
         unjudged[NO_OPERATOR] = groups.unattributed_ns
     outputs = convolution_outputs(columns)
     points = []
-    for name, shapes, calls, device_ns in zip(
+    rows = zip(
         groups.name.tolist(), groups.shapes.tolist(), groups.calls.tolist(), groups.device_ns.tolist(), strict=True
-    ):
+    )
+    for (name, shapes, calls, device_ns), use in zip(rows, groups.use, strict=True):
         text = "" if shapes == ABSENT else columns.shape_texts[shapes]
         point = _point(columns.names[name], text, outputs.get((name, shapes)), (calls, device_ns))
-        point = point if isinstance(point, str) else _judged(point, device, utilisation)
+        point = point if isinstance(point, str) else _judged(replace(point, use=use), device, utilisation)
         if isinstance(point, str):
             unjudged[point] += device_ns
         else:
@@ -130,6 +139,7 @@ def by_operator(points: Iterable[OperatorPoint]) -> list[OperatorPoint]:
             device_ns=sum(each.device_ns for each in part),
             flops=sum(each.flops for each in part),
             moved_bytes=sum(each.moved_bytes for each in part),
+            use=reduce(KernelUse.plus, (each.use for each in part)),
         )
         for part in parts.values()
     ]
@@ -169,13 +179,17 @@ def _judged(point: OperatorPoint, device: str, utilisation: float) -> OperatorPo
 
 
 def _roof_for(point: OperatorPoint, device: str) -> Roof | None:
-    """Return the roof of the point's format: fp32 products on tensor cores are tf32, which only their speed shows.
+    """Return the roof of the point's format: fp32 products on tensor cores are tf32, by their kernels or their speed.
 
     Formats without a figure (integers, fp64) have the memory's line of any other: elementwise work meets no other.
     """
     roof = roof_of(device, point.number_format)
     faster = roof_of(device, "tf32") if point.number_format == "fp32" else None
-    if roof is not None and faster is not None and point.flops_per_second > roof.flops_per_second:
+    if (
+        roof is not None
+        and faster is not None
+        and (point.flops_per_second > roof.flops_per_second or point.is_on_tensor_cores)
+    ):
         return faster
     if roof is None and point.kind == "elementwise":
         return roof_of(device, "fp32") or roof_of(device, "fp16")

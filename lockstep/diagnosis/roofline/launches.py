@@ -2,7 +2,8 @@
 """Which operator the device worked for: device time by operator and shapes.
 
 A kernel names its operator (`external`), or its launch does (`correlation`), or the launch lies inside an operator of
-its thread. Shape suffixes: K kernels, O operators (host), G groups of calls with one name and one set of shapes.
+its thread. Shape suffixes: K kernels, O operators (host), G groups of calls with one name and one set of shapes, F
+figures of `KernelUse`.
 """
 
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.diagnosis.roofline.kernel_use import KernelUse, use_of
 from lockstep.trace.columns import ABSENT, DRIVER, OPERATOR, RUNTIME, TraceColumns, WorkKind
 
 _BACK_MAX = 256
@@ -22,14 +24,16 @@ Index = NDArray[np.int64]
 class LaunchedGroups:
     """Device time of compute kernels by operator and shapes; arrays of shape (n_groups,).
 
-    `name` and `shapes` are codes of the trace (`shapes` ABSENT where not recorded), `calls` counts operators and
-    `device_ns` sums their kernels. `unattributed_ns` is the time of kernels whose operator the trace does not record.
+    `name` and `shapes` are codes of the trace (`shapes` ABSENT where not recorded), `calls` counts operators,
+    `device_ns` sums their kernels, and `use` has how these use the device. `unattributed_ns` is the time of kernels
+    whose operator the trace does not record.
     """
 
     name: NDArray[np.int32]
     shapes: NDArray[np.int32]
     calls: Index
     device_ns: Index
+    use: list[KernelUse]
     unattributed_ns: int
     total_ns: int
 
@@ -48,12 +52,15 @@ def launched_groups(columns: TraceColumns) -> LaunchedGroups:
     group_of_call = group_of_call.ravel()
     device_ns_G = np.zeros(len(groups), np.int64)
     np.add.at(device_ns_G, group_of_call, of_call_ns)
+    use_GF = np.zeros((len(groups), len(KernelUse._fields)))
+    np.add.at(use_GF, group_of_call[call_K], use_of(columns, kernel_K[known_K]))
     total_ns = int(duration_ns_K.sum())
     return LaunchedGroups(
         name=groups[:, 0],
         shapes=groups[:, 1],
         calls=np.bincount(group_of_call, minlength=len(groups)).astype(np.int64),
         device_ns=device_ns_G,
+        use=[KernelUse(*each) for each in use_GF.tolist()],
         unattributed_ns=total_ns - int(of_call_ns.sum()),
         total_ns=total_ns,
     )

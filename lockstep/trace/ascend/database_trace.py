@@ -95,6 +95,7 @@ class _Built:
             stream=stream[keep],
             shapes=shapes[keep],
             stack=stack[keep],
+            occupancy=np.full(np.count_nonzero(keep), ABSENT, np.int32),
             correlation=_moved(correlation, kept)[keep],
             external=_moved(external, kept)[keep],
             sequence=self._extra(_TORCH, "sequence")[keep],

@@ -79,6 +79,7 @@ def _columns(gathered: GatheredEvents, settings: AscendSettings, trace_bytes: in
         stream=threads.stream_T[thread],
         shapes=gathered.column("shapes"),
         stack=gathered.column("stack"),
+        occupancy=np.full(len(thread), ABSENT, np.int32),
         correlation=correlation,
         external=external,
         sequence=_sequences(gathered),

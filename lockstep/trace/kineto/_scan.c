@@ -28,21 +28,22 @@
 
 /* Integers among an event's arguments, then texts of which pieces have few, then what marks an event as odd. */
 enum { EXTERNAL, FORMER_EXTERNAL, CORRELATION, SEQUENCE, BYTES, DEVICE, STREAM, INTEGERS };
-enum { DIMENSIONS = INTEGERS, TYPES, STACK, COLLECTIVE, SYNC, ARGUMENTS_READ };
+enum { DIMENSIONS = INTEGERS, TYPES, STACK, BLOCKS, WARPS, COLLECTIVE, SYNC, ARGUMENTS_READ };
 #define ABSENT (-1)
 
 typedef struct { /* scanned.py is the layout */
     int64_t start_ns, duration_ns;
     int64_t integers[INTEGERS];
-    int32_t name, thread, category, shapes, stack;
+    int32_t name, thread, category, shapes, stack, occupancy;
     int32_t is_odd; /* an argument is no plain integer, or one that few events have */
+    int32_t padding;
     Span arguments;
 } Event;
 
 typedef struct {
     Text text;
     Array events, metadata;
-    Codes names, threads, categories, shapes, stacks;
+    Codes names, threads, categories, shapes, stacks, occupancies;
     Keys keys, argument_keys;
     int64_t count, dropped;
 } Scan;
@@ -121,10 +122,14 @@ argument_field(Text at, Text end)
                : IS("external id") ? FORMER_EXTERNAL
                : IS("correlation") ? CORRELATION
                                    : ARGUMENTS_READ;
+    case 13:
+        return IS("blocks per SM") ? BLOCKS : ARGUMENTS_READ;
     case 14:
         return IS("cuda_sync_kind") ? SYNC : ARGUMENTS_READ;
     case 15:
         return IS("Sequence number") ? SEQUENCE : IS("Collective name") ? COLLECTIVE : ARGUMENTS_READ;
+    case 25:
+        return IS("est. achieved occupancy %") ? WARPS : ARGUMENTS_READ;
     default:
         return ARGUMENTS_READ;
     }
@@ -215,10 +220,16 @@ add_arguments(Scan *scan, Event *event, const Span *fields)
     for (int each = 0; each < INTEGERS; each++)
         event->integers[each] = integer(text, fields[each], &event->is_odd);
     event->is_odd |= fields[COLLECTIVE].end || fields[SYNC].end;
-    event->shapes = event->stack = ABSENT;
+    event->shapes = event->stack = event->occupancy = ABSENT;
+    event->padding = 0;
     if (fields[DIMENSIONS].end || fields[TYPES].end) {
         event->shapes = code_of(&scan->shapes, text, fields[DIMENSIONS], fields[TYPES]);
         if (event->shapes < 0)
+            return -1;
+    }
+    if (fields[BLOCKS].end || fields[WARPS].end) {
+        event->occupancy = code_of(&scan->occupancies, text, fields[BLOCKS], fields[WARPS]);
+        if (event->occupancy < 0)
             return -1;
     }
     if (fields[STACK].end && text[fields[STACK].begin] == '"') {
@@ -302,10 +313,11 @@ static PyObject *
 result_of(const Scan *scan)
 {
     Text text = scan->text;
-    return Py_BuildValue("(LLNNNNNNN)", (long long)scan->count, (long long)scan->dropped, bytes_of(&scan->events),
+    return Py_BuildValue("(LLNNNNNNNN)", (long long)scan->count, (long long)scan->dropped, bytes_of(&scan->events),
                          list_of(text, &scan->names.spans, 2, "\"\""), list_of(text, &scan->threads.spans, 1, "null"),
                          list_of(text, &scan->categories.spans, 2, "\"\""), pairs_of(text, &scan->shapes.spans),
-                         list_of(text, &scan->stacks.spans, 2, ""), list_of(text, &scan->metadata, 1, ""));
+                         list_of(text, &scan->stacks.spans, 2, ""), pairs_of(text, &scan->occupancies.spans),
+                         list_of(text, &scan->metadata, 1, ""));
 }
 
 static PyObject *
@@ -331,6 +343,7 @@ scan(PyObject *Py_UNUSED(module), PyObject *arguments)
         .categories = codes,
         .shapes = codes,
         .stacks = codes,
+        .occupancies = codes,
     };
     int is_usual;
     Py_BEGIN_ALLOW_THREADS /* bytes never change, and the caller's arguments hold them */
@@ -344,6 +357,7 @@ scan(PyObject *Py_UNUSED(module), PyObject *arguments)
     release(&found.categories);
     release(&found.shapes);
     release(&found.stacks);
+    release(&found.occupancies);
     return result;
 }
 

@@ -1,3 +1,6 @@
 def scan(
     text: bytes, end: int, /
-) -> tuple[int, int, bytes, bytes, bytes, bytes, list[tuple[bytes, bytes]], bytes, bytes] | None: ...
+) -> (
+    tuple[int, int, bytes, bytes, bytes, bytes, list[tuple[bytes, bytes]], bytes, list[tuple[bytes, bytes]], bytes]
+    | None
+): ...

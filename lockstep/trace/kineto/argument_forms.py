@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.trace.columns import ABSENT
+from lockstep.trace.columns import ABSENT, Occupancy
 from lockstep.trace.interned import Interned
 from lockstep.trace.kineto.categories import ArgumentSet
 from lockstep.trace.kineto.collective_args import CollectiveFields, SyncFields, decode_one, integer
@@ -41,6 +41,8 @@ class KernelArguments(CollectiveFields, gc=False):
     correlation: Any = ABSENT
     device: Any = ABSENT
     stream: Any = ABSENT
+    blocks: msgspec.Raw = msgspec.field(name="blocks per SM", default=msgspec.Raw(b""))
+    warps: msgspec.Raw = msgspec.field(name="est. achieved occupancy %", default=msgspec.Raw(b""))
 
 
 class DeviceArguments(SyncFields, gc=False):
@@ -82,6 +84,9 @@ class EventArguments(Protocol):
     def stacks(self, codes: Interned[str]) -> NDArray[np.int32]:
         """Return the codes of call stacks, ABSENT where an event has none."""
 
+    def occupancies(self, codes: Interned[Occupancy]) -> NDArray[np.int32]:
+        """Return the codes of kernels' occupancies, from raw blocks and warps."""
+
     def parsed(self) -> tuple[NDArray[np.intp], Sequence[Any]]:
         """Return the events, by place, whose arguments were decoded, with these: all that may be of collectives."""
 
@@ -120,6 +125,11 @@ class ParsedArguments:
         if texts.count("") == len(texts):
             return np.full(len(texts), ABSENT, np.int32)
         return np.array([codes[text] if text and isinstance(text, str) else ABSENT for text in texts], np.int32)
+
+    def occupancies(self, codes: Interned[Occupancy]) -> NDArray[np.int32]:
+        """Return the codes of raw blocks and warps."""
+        blocks, warps = [bytes(each.blocks) for each in self.fields], [bytes(each.warps) for each in self.fields]
+        return np.fromiter(map(codes.__getitem__, zip(blocks, warps, strict=True)), np.int32, len(self.fields))
 
     def parsed(self) -> tuple[NDArray[np.intp], Sequence[Any]]:
         """Return all of them."""

@@ -7,6 +7,7 @@ the others are decoded together, each category as the few fields that it can hav
 Shape suffix: E the events of one block.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.trace.columns import ABSENT, CollectiveArguments, SyncArguments
+from lockstep.trace.columns import ABSENT, CollectiveArguments, Occupancy, SyncArguments
 from lockstep.trace.interned import Interned
 from lockstep.trace.kineto.argument_forms import EventArguments
 from lockstep.trace.kineto.categories import ArgumentSet
@@ -28,14 +29,17 @@ STACKS_MAX = 1 << 16
 STACKS_MAX_BYTES = 32 << 20
 """Stacks are kilobytes each; the traces that carry them have about a hundred distinct ones."""
 STREAMS_MAX = 1 << 12
+OCCUPANCIES_MAX = 1 << 16
+"""Distinct launches; real traces have tens to hundreds."""
 
+_AMOUNT = re.compile(rb"\d{1,9}(?:\.\d{1,20})?")
 _STREAM_BITS = 32
 _DEVICES_MAX = 1 << 16
 _NO_STREAM = (1 << _STREAM_BITS) - 1  # CUPTI's invalid id, unsigned in some versions
 
 
 _COLUMNS: dict[str, type[np.signedinteger[Any]]] = {
-    **dict.fromkeys(("stream", "shapes", "stack"), np.int32),
+    **dict.fromkeys(("stream", "shapes", "stack", "occupancy"), np.int32),
     **dict.fromkeys(("correlation", "external", "sequence", "bytes"), np.int64),
 }
 
@@ -57,6 +61,7 @@ class ArgumentReader:
         self.shapes: Interned[str] = Interned(_shapes, SHAPES_MAX, SHAPES_MAX_BYTES)
         self.shapes[b"", b""] = ABSENT
         self.stacks: Interned[str] = Interned(_stack, STACKS_MAX, STACKS_MAX_BYTES)
+        self.occupancies: Interned[Occupancy] = Interned(_occupancy, OCCUPANCIES_MAX, SHAPES_MAX_BYTES)
         self._collective_args = CollectiveArgsReader()
 
     def read(self, count: int, arguments: Mapping[ArgumentSet, EventArguments]) -> BlockArguments:
@@ -83,6 +88,8 @@ class ArgumentReader:
             columns["bytes"][at] = read.integers("bytes")
         if reading in (ArgumentSet.KERNEL, ArgumentSet.DEVICE):
             columns["stream"][at] = self._streams(read.integers("device"), read.integers("stream"))
+        if reading is ArgumentSet.KERNEL:
+            columns["occupancy"][at] = read.occupancies(self.occupancies)
 
     def _note_collective_args(self, block: BlockArguments, reading: ArgumentSet, read: EventArguments) -> None:
         places, fields = read.parsed()
@@ -118,6 +125,18 @@ def _shapes(raw: tuple[bytes, bytes]) -> str:
     """Return dimensions and types as one compact JSON text."""
     dims, types = (msgspec.json.format(part or b"[]", indent=-1).decode(errors="replace") for part in raw)
     return f"[{dims},{types}]"
+
+
+def _occupancy(raw: tuple[bytes, bytes]) -> Occupancy | None:
+    blocks, percent = map(_amount, raw)
+    if blocks == percent == ABSENT:
+        return None
+    return Occupancy(blocks, ABSENT if percent == ABSENT else percent / 100)
+
+
+def _amount(raw: bytes) -> float:
+    """Return a number that is at least 0, ABSENT for all else."""
+    return float(raw) if _AMOUNT.fullmatch(raw) else ABSENT
 
 
 def _stack(text: str) -> str:

@@ -134,6 +134,7 @@ class _Builder:
             streams=streams,
             shape_texts=self._reader.shapes.values_in_order(),
             stacks=self._reader.stacks.values_in_order(),
+            occupancies=self._reader.occupancies.values_in_order(),
             collectives=metadata.with_ranks(self._collectives),
             syncs=self._syncs,
             metadata=metadata.build(

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.trace.columns import ABSENT
+from lockstep.trace.columns import ABSENT, Occupancy
 from lockstep.trace.interned import Codes, Interned
 from lockstep.trace.kineto.argument_forms import FORMS, EventArguments, ParsedArguments, decode_raws
 from lockstep.trace.kineto.blocks import EventBlock
@@ -19,14 +19,15 @@ from lockstep.trace.kineto.categories import ArgumentSet
 from lockstep.trace.kineto.events import Id, Metadata
 from lockstep.trace.kineto.kinds import Kinds
 
-ScanResult = tuple[int, int, bytes, bytes, bytes, bytes, list[tuple[bytes, bytes]], bytes, bytes]
+Raws = list[tuple[bytes, bytes]]
+ScanResult = tuple[int, int, bytes, bytes, bytes, bytes, Raws, bytes, Raws, bytes]
 """What `_Scanned` holds."""
 Scan = Callable[[bytes, int], ScanResult | None]
 """Returns the events in `text[:end]`, None where one is of no usual form or the text is no JSON."""
 
 _SPAN = np.dtype([("begin", np.int32), ("end", np.int32)])
 _INTEGERS = ("external", "former_external", "correlation", "sequence", "bytes", "device", "stream")
-_CODES = ("name", "thread", "category", "shapes", "stack", "is_odd")
+_CODES = ("name", "thread", "category", "shapes", "stack", "occupancy", "is_odd", "padding")
 _EVENT = np.dtype(
     [
         *((name, np.int64) for name in ("start_ns", "duration_ns", *_INTEGERS)),
@@ -40,7 +41,7 @@ _METADATA = msgspec.json.Decoder(list[Metadata])
 
 
 class _Scanned(NamedTuple):
-    """What a scan returns: `events` are `_EVENT`, `shapes` raw, all else lists of JSON of what is distinct.
+    """What a scan returns: `events` are `_EVENT`, pairs are raw, all else lists of JSON of what is distinct.
 
     Of threads the list has two ids each; a missing name or category is empty in it, a missing id null.
     """
@@ -51,16 +52,21 @@ class _Scanned(NamedTuple):
     names: bytes
     threads: bytes
     categories: bytes
-    shapes: list[tuple[bytes, bytes]]
+    shapes: Raws
     stacks: bytes
+    occupancies: Raws
     metadata: bytes
 
 
 class _Distinct(NamedTuple):
-    """The distinct shapes (raw dimensions and types) and call stacks of a piece, by the codes that its events have."""
+    """What is distinct in a piece, by the codes that its events have.
 
-    shapes: list[tuple[bytes, bytes]]
+    Shapes are raw dimensions and types, occupancies raw blocks and warps.
+    """
+
+    shapes: Raws
     stacks: list[str]
+    occupancies: Raws
 
 
 def compiled_scan() -> Scan | None:
@@ -85,7 +91,7 @@ def scanned_block(text: bytes, result: ScanResult, kinds: Kinds) -> EventBlock |
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     category = _coded(kinds.categories, categories, events["category"])
-    distinct = _Distinct(found.shapes, stacks)
+    distinct = _Distinct(found.shapes, stacks, found.occupancies)
     return EventBlock(
         name=_coded(kinds.names, names, events["name"]),
         thread=_coded(kinds.threads, list(zip(ids[::2], ids[1::2], strict=True)), events["thread"]),
@@ -127,6 +133,10 @@ class ScannedArguments:
         """Return the codes of call stacks, ABSENT where an event has none."""
         return _interned(codes, self.distinct.stacks, self.events["stack"][self.at])
 
+    def occupancies(self, codes: Interned[Occupancy]) -> NDArray[np.int32]:
+        """Return the codes of raw blocks and warps."""
+        return _interned(codes, self.distinct.occupancies, self.events["occupancy"][self.at])
+
     def parsed(self) -> tuple[NDArray[np.intp], Sequence[Any]]:
         """Return those that were decoded."""
         return self.decoded.at, self.decoded.fields
@@ -146,7 +156,7 @@ def _arguments(
     return found
 
 
-def _interned(codes: Interned[str], values: Sequence[Any], code: NDArray[np.int32]) -> NDArray[np.int32]:
+def _interned(codes: Interned[Any], values: Sequence[Any], code: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the codes of a piece as those of all pieces, new values in the order of the events; ABSENT stays."""
     known = np.full(len(values) + 1, ABSENT, np.int32)  # the last one is that of ABSENT
     if values:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lockstep.trace.columns import ABSENT, CollectiveArguments, SyncArguments, WorkKind
+from lockstep.trace.columns import ABSENT, CollectiveArguments, Occupancy, SyncArguments, WorkKind
 from lockstep.trace.kineto import arguments, load
 from lockstep.trace.kineto.load import load_trace
 from tests.trace.traces import document, event, write
@@ -47,6 +47,25 @@ def test_numbers_of_every_age_and_vendor(tmp_path, cat, args, expected):
     """Ids and sizes are read under the keys and in the types of 2021, of today and of ROCm."""
     columns = _load(tmp_path, [event(cat=cat, args=args)])
     assert tuple(int(getattr(columns, name)[0]) for name in NUMBERS) == expected
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ({"blocks per SM": 4.272727, "est. achieved occupancy %": 27}, Occupancy(4.272727, 0.27)),
+        ({"blocks per SM": 0, "est. achieved occupancy %": 0}, Occupancy(0, 0)),
+        ({"blocks per SM": 8}, Occupancy(8, ABSENT)),
+        ({"est. achieved occupancy %": 100}, Occupancy(ABSENT, 1)),
+        ({"blocks per SM": "8", "est. achieved occupancy %": -1}, None),
+        ({"blocks per SM": [8], "est. achieved occupancy %": True}, None),
+        ({}, None),
+    ],
+)
+def test_occupancies_of_kernels(tmp_path, args, expected):
+    """As CUPTI estimates them; what is no amount is unknown, and a measured zero is 0."""
+    columns = _load(tmp_path, [_kernel(**args)])
+    (code,) = columns.occupancy.tolist()
+    assert (None if code == ABSENT else columns.occupancies[code]) == expected
 
 
 @pytest.mark.parametrize(

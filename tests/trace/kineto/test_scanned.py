@@ -134,6 +134,10 @@ ODD = {
     "number as stack": {"args": {"Call stack": 3}},
     "kernel": {"cat": "kernel", "args": {"device": 0, "stream": 7, "correlation": 55, "External id": 4}},
     "kernel without a stream": {"cat": "kernel", "args": {"device": 0, "stream": 4294967295, "correlation": 55}},
+    "occupancy": {"cat": "kernel", "args": {"blocks per SM": 4.272727, "est. achieved occupancy %": 27, "stream": 7}},
+    "half of an occupancy": {"cat": "kernel", "args": {"blocks per SM": 8, "stream": 7}},
+    "no number as occupancy": {"cat": "kernel", "args": {"blocks per SM": "4", "est. achieved occupancy %": [-1e3]}},
+    "an operator with an occupancy": {"args": {"blocks per SM": 8, "est. achieved occupancy %": 100}},
     "former id": {"cat": "cuda_runtime", "args": {"external id": 31, "correlation": 2, "cbid": 211}},
     "copy": {"cat": "gpu_memcpy", "args": {"bytes": 1024, "stream": "7", "device": 0, "correlation": 3}},
     "collective": {
