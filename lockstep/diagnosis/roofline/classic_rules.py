@@ -1,5 +1,7 @@
 """Findings of the classic roofline: the operators that hold the device, and which line holds them."""
 
+from collections import Counter
+
 from lockstep.contracts.finding import COMPUTE, HIGH, MEDIUM, Finding, NotJudged
 from lockstep.diagnosis.roofline.classic import (
     COMPUTE_BOUND,
@@ -10,19 +12,21 @@ from lockstep.diagnosis.roofline.classic import (
     Rooflines,
     by_operator,
 )
+from lockstep.diagnosis.roofline.devices import Roof
 from lockstep.diagnosis.roofline.formulas import ELEMENTWISE
-from lockstep.diagnosis.roofline.roofline_limits import FINDINGS, OPERATOR_SHARE, UTILISATION
+from lockstep.diagnosis.roofline.roofline_limits import FINDINGS, OPERATOR_SHARE, UTILISATION, WORTH_FIXING
 
 _SHAPES_CHARS = 120
 _TERA = 1e12
+_WITH_DECIMAL_FROM = 100
 
 
 def judge_rooflines(rooflines: Rooflines | NotJudged, rank: int) -> list[Finding] | NotJudged:
     """Return a finding for each operator with a worthwhile share of the device's compute time, longest first.
 
     Memory and compute bound operators are findings too: their remedies are others (fusion, quantisation, frequency).
-    `lost_ns` is what an underutilised operator would give back at the threshold; a bound one gives nothing back by
-    itself.
+    `lost_ns` is what an underutilised operator would give back at the threshold; what a bound one gives back is unknown
+    and at most its time: where those that one line binds hold less than `WORTH_FIXING`, none of them is a finding.
     """
     if isinstance(rooflines, NotJudged):
         return rooflines
@@ -33,6 +37,11 @@ def judge_rooflines(rooflines: Rooflines | NotJudged, rank: int) -> list[Finding
         for point in by_operator(rooflines.points)
         if point.verdict and point.device_ns >= OPERATOR_SHARE.value * rooflines.device_ns
     ]
+    held_ns = Counter[str]()
+    for point in worth:
+        held_ns[point.verdict] += point.device_ns
+    least_ns = WORTH_FIXING.value * rooflines.device_ns
+    worth = [point for point in worth if point.verdict == UNDERUTILISED or held_ns[point.verdict] >= least_ns]
     return [_finding(point, rooflines, rank) for point in worth[: int(FINDINGS.value)]]
 
 
@@ -47,7 +56,6 @@ def _finding(point: OperatorPoint, rooflines: Rooflines, rank: int) -> Finding:
     roof = point.roof
     assert roof is not None  # a verdict has its roof
     share = point.device_ns / rooflines.device_ns
-    flops, moved = point.flops_per_second, point.bytes_per_second
     best_ns = roof.seconds(point.flops, point.moved_bytes) * 1e9 / UTILISATION.value
     return Finding(
         bottleneck=COMPUTE,
@@ -59,12 +67,8 @@ def _finding(point: OperatorPoint, rooflines: Rooflines, rank: int) -> Finding:
                 f"{point.operator} ({roof.number_format}) holds {share:.1%} of the device's compute time: "
                 f"{point.calls} calls, {point.device_ns / 1e6:.3f} ms"
             ),
-            (
-                f"it reaches {flops / _TERA:.1f} of {roof.flops_per_second / _TERA:.1f} TFLOP/s "
-                f"({flops / roof.flops_per_second:.0%}) and {moved / _TERA:.2f} of "
-                f"{roof.bytes_per_second / _TERA:.2f} TB/s ({moved / roof.bytes_per_second:.0%}) of {roof.device}; "
-                f"the threshold is {UTILISATION.value:.0%}"
-            ),
+            f"it reaches {_reached(point, roof)} of {roof.device}; the threshold is {UTILISATION.value:.0%}",
+            *_use_sentence(point),
             (
                 f"its intensity is {point.intensity:.1f} FLOP per byte, the device's ridge {roof.ridge:.1f}: "
                 f"{_SENTENCES[point.verdict]}"
@@ -73,8 +77,36 @@ def _finding(point: OperatorPoint, rooflines: Rooflines, rank: int) -> Finding:
         ),
         lost_ns=max(int(point.device_ns - best_ns), 0) if point.verdict == UNDERUTILISED else None,
         confidence=MEDIUM if point.kind == ELEMENTWISE else HIGH,
-        context=(f"{point.kind} in {point.number_format}",),
+        context=(f"{point.kind} in {roof.number_format if point.is_on_tensor_cores else point.number_format}",),
     )
+
+
+def _use_sentence(point: OperatorPoint) -> list[str]:
+    """Return how its kernels use the device, where the trace has what CUPTI estimates of them."""
+    use = point.use
+    if not use.known_ns:
+        return []
+    cores = (
+        "" if point.kind == ELEMENTWISE else f"; {use.tensor_ns / point.device_ns:.0%} of their time is on tensor cores"
+    )
+    sentence = (
+        f"its kernels have work for {use.filled_ns / use.known_ns:.0%} of the multiprocessors, and "
+        f"{use.resident_ns / use.known_ns:.0%} of the warps that fit (occupancy, CUPTI's estimate)"
+    )
+    return [sentence + cores]
+
+
+def _reached(point: OperatorPoint, roof: Roof) -> str:
+    """Return what an operator reaches of the line that is above it: of the memory's left of the ridge."""
+    if point.intensity <= roof.ridge:
+        reached, peak, unit = point.bytes_per_second, roof.bytes_per_second, "TB/s"
+    else:
+        reached, peak, unit = point.flops_per_second, roof.flops_per_second, "TFLOP/s"
+    return f"{_digits(reached / _TERA)} of {_digits(peak / _TERA)} {unit} ({reached / peak:.0%})"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3g}" if value < _WITH_DECIMAL_FROM else f"{value:.1f}"
 
 
 _SENTENCES = {

@@ -12,11 +12,13 @@ from lockstep.diagnosis.roofline.roofline_limits import DEVICE_BOUND, WORTH_FIXI
 
 RULE = "operators"
 _NAMED = 3
-_SENTENCES = 2
+_SENTENCES = 3
 
 
 def roll_up(findings: Iterable[Finding], *, window_ns: int, computing_ns: int) -> list[Finding] | NotJudged:
     """Return one finding for each cause, with the operators that hold most; those that lose nothing known come last.
+
+    Advice depends on the operators that are named.
 
     `computing_ns` is when the device computes in the window. Causes whose operators together lose a known time that is
     not worth fixing are left out.
@@ -45,5 +47,5 @@ def _joined(same: list[Finding]) -> Finding:
         subject=", ".join(subjects[:_NAMED]) + more,
         evidence=tuple(sentence for each in same[:_NAMED] for sentence in each.evidence[:_SENTENCES]),
         lost_ns=sum(known) if known else None,
-        context=tuple(dict.fromkeys(each for found in same for each in found.context)),
+        context=tuple(dict.fromkeys(each for found in same[:_NAMED] for each in found.context)),
     )

@@ -8,7 +8,7 @@ from lockstep.contracts.finding import NotJudged
 from lockstep.diagnosis.roofline import classic
 from lockstep.diagnosis.roofline.classic import Rooflines, by_operator, operator_rooflines
 from lockstep.diagnosis.roofline.classic_rules import judge_rooflines
-from lockstep.trace.columns import KERNEL, OPERATOR, RUNTIME, TraceMetadata
+from lockstep.trace.columns import KERNEL, OPERATOR, RUNTIME, Occupancy, TraceMetadata
 from tests.trace.made import columns_of, made
 
 H100 = TraceMetadata(vendor="nvidia", devices=("NVIDIA H100 80GB HBM3",))
@@ -18,11 +18,11 @@ def shapes(*dims, kind="c10::BFloat16") -> str:
     return json.dumps([list(dims), [kind] * len(dims)])
 
 
-def call(name, text, start_ns, device_ns, external) -> list:
+def call(name, text, start_ns, device_ns, external, *, kernel="kernel", **more) -> list:
     """Return an operator and its kernel."""
     return [
         made(name, OPERATOR, 1, start_ns, 50, shapes=text, external=external),
-        made("kernel", KERNEL, (0, 7), start_ns + 100, device_ns, stream=7, external=external),
+        made(kernel, KERNEL, (0, 7), start_ns + 100, device_ns, stream=7, external=external, **more),
     ]
 
 
@@ -62,6 +62,60 @@ def test_calls_of_two_roofs_are_two_points():
         ("fp32", classic.UNDERUTILISED),
     ]
     assert all(point.flops_per_second < point.roof.flops_per_second for point in points)
+
+
+def test_fp32_products_in_tf32_kernels_are_held_against_tf32():
+    """2.1 GFLOP in 53.7 us are 40 TFLOP/s: below either roof, and on tensor cores by the kernel's name alone."""
+    text = shapes([1024, 1024], [1024, 1024], kind="float")
+    for kernel, number in (("cutlass_80_tensorop_s1688gemm_64x64", "tf32"), ("cutlass_80_simt_sgemm_128x32", "fp32")):
+        events = call("aten::mm", text, 0, 53_700, 1, kernel=kernel)
+        rooflines = operator_rooflines(columns_of(events, metadata=H100))
+        (finding,) = judge_rooflines(rooflines, 0)
+        assert rooflines.points[0].roof.number_format == number
+        assert finding.context == (f"matrix in {number}",)  # advice to use tensor cores is for fp32
+
+
+def test_a_finding_states_how_its_kernels_use_the_device():
+    """Weighted by their time: 3 us with half of the SMs and a quarter of the warps, 1 us with all; one is unknown."""
+    text = shapes([64, 64], [64, 64])
+    events = [
+        *call("aten::mm", text, 0, 3000, 1, kernel="sm90_xmma_gemm_bf16bf16_bf16f32", occupancy=Occupancy(0.5, 0.25)),
+        *call("aten::mm", text, 10**6, 1000, 2, kernel="nvjet_tst_64x8", occupancy=Occupancy(9, 1)),
+        *call("aten::mm", text, 2 * 10**6, 1000, 3),
+    ]
+    (finding,) = judge_rooflines(operator_rooflines(columns_of(events, metadata=H100)), 0)
+    assert finding.evidence[2] == (
+        "its kernels have work for 62% of the multiprocessors, and 44% of the warps that fit (occupancy, CUPTI's "
+        "estimate); 80% of their time is on tensor cores"
+    )
+
+
+def test_an_operator_is_held_against_the_line_above_it():
+    """Left of the ridge the memory's, right of it that of arithmetic: a copy has no FLOP/s to speak of."""
+    text = shapes([4096, 4096], [4096, 4096])
+    (added,) = judge_rooflines(operator_rooflines(columns_of(call("aten::add", text, 0, 100_000, 1), metadata=H100)), 0)
+    assert added.evidence[1].startswith("it reaches 1.01 of 3.35 TB/s (30%) of NVIDIA H100")
+    (product,) = judge_rooflines(operator_rooflines(columns_of(gemm(250_000), metadata=H100)), 0)
+    assert product.evidence[1].startswith("it reaches 549.8 of 989.5 TFLOP/s (56%) of NVIDIA H100")
+
+
+@pytest.mark.parametrize(("device_ns", "named"), [(1_400_000, True), (1_500_000, False)])
+def test_what_a_line_binds_is_no_finding_below_what_is_worth_fixing(device_ns, named):
+    """What it would give back is unknown, and at most its time: 74 us of 1.47 or 1.57 ms, 5 % between them."""
+    added = call("aten::add", shapes([8192, 4096], [8192, 4096]), 0, 74_000, 1)
+    events = [*added, *call("aten::mm", shapes([64, 64], [64, 64]), 10**7, device_ns, 2)]
+    found = judge_rooflines(operator_rooflines(columns_of(events, metadata=H100)), 0)
+    assert ("memory_bound" in {each.cause for each in found}) is named
+
+
+def test_elementwise_kernels_have_no_use_for_tensor_cores():
+    """Without an estimate nothing is stated; with one, tensor cores are left out where products are not computed."""
+    text = shapes([64, 64], [64, 64])
+    (one,) = judge_rooflines(operator_rooflines(columns_of(call("aten::add", text, 0, 3000, 1), metadata=H100)), 0)
+    events = call("aten::add", text, 0, 3000, 1, occupancy=Occupancy(2, 0.5))
+    (other,) = judge_rooflines(operator_rooflines(columns_of(events, metadata=H100)), 0)
+    assert len(other.evidence) == len(one.evidence) + 1
+    assert not any("tensor" in sentence for sentence in other.evidence)
 
 
 @pytest.mark.parametrize(

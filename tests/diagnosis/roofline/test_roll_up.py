@@ -48,6 +48,34 @@ def test_little_is_left_out():
     assert len(roll_up([*few, operator("d", 1)], window_ns=WINDOW_NS, computing_ns=900)) == 1
 
 
+def test_advice_depends_on_the_operators_that_are_named():
+    """A fourth product in fp32 does not make tensor cores the advice for three that are on them."""
+    many = [operator(f"op{at}", at, context=("matrix in tf32",)) for at in (40, 30, 20)]
+    (found,) = roll_up([*many, operator("op5", 5, context=("matrix in fp32",))], window_ns=WINDOW_NS, computing_ns=900)
+    assert found.context == ("matrix in tf32",)
+    assert not any("tensor cores" in each.suggestion for each in advise_finding(found, WINDOW_NS).advice)
+
+
+@pytest.mark.parametrize(
+    ("context", "suggestions"),
+    [
+        (("elementwise in bf16",), ["Fuse aten::mul with its neighbours"]),
+        (("matrix in bf16",), ["Use a lower precision in aten::mul", "Fuse aten::mul with its neighbours"]),
+        (
+            ("elementwise in fp32", "optimizer in small kernels"),
+            [
+                "Fuse aten::mul with its neighbours",
+                "Partition optimizer states, gradients and parameters over the replicas",
+            ],
+        ),
+    ],
+)
+def test_advice_for_what_the_memory_binds(context, suggestions):
+    """Autocast leaves elementwise operators alone, and ZeRO helps the optimizer's."""
+    bound = operator("aten::mul", None, cause="memory_bound", context=context)
+    assert [each.suggestion for each in advise_finding(bound, WINDOW_NS).advice] == suggestions
+
+
 @pytest.mark.parametrize(
     ("subject", "context", "with_words", "without_words"),
     [
