@@ -65,7 +65,8 @@ def _findings(findings: list[dict[str, Any]], ranks: list[dict[str, Any]]) -> li
         named = ",".join(map(str, each["ranks"][:8])) + (",..." if len(each["ranks"]) > 8 else "")  # noqa: PLR2004
         subject = f": {_short(readable(each['subject']))}" if each["subject"] else ""
         plural = "s" if len(each["ranks"]) > 1 else ""
-        cost = _cost(each, [by_rank[rank] for rank in each["ranks"] if rank in by_rank])
+        ranks_of = [by_rank[rank] for rank in each["ranks"] if rank in by_rank]
+        cost, unit = _cost(each, ranks_of), "step" if all(map(_has_steps, ranks_of)) else "window"
         lines.append(
             f"{number}. {each['bottleneck']}: {each['cause'].replace('_', ' ')} on rank{plural} {named}{subject} "
             f"({cost}{each['confidence']} confidence)"
@@ -73,7 +74,7 @@ def _findings(findings: list[dict[str, Any]], ranks: list[dict[str, Any]]) -> li
         lines += [f"   {sentence}" for sentence in each["evidence"]]
         for advice in each["advice"]:
             gain = advice["predicted_gain_ratio"]
-            lines.append(f"   -> {advice['suggestion']}" + (f" (up to {gain:.0%} of the step)" if gain else ""))
+            lines.append(f"   -> {advice['suggestion']}" + (f" (up to {gain:.0%} of the {unit})" if gain else ""))
             lines.append(f"      {advice['how']}")
     if len(findings) > _FINDINGS_SHOWN:
         lines.append(f"... and {len(findings) - _FINDINGS_SHOWN} more (--json has all)")

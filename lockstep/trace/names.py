@@ -31,6 +31,8 @@ _HCCL = re.compile(r"^(hcom_[A-Za-z0-9]+?)_*__\d+_\d+(?:_\d+)?(?:@.*)?$", re.ASC
 _MICRO_BATCH = re.compile(r"^(Forward|Backward) \d+$", re.ASCII)  # GPipe of torch.distributed.pipelining
 _ACTIONS_PREFIX = "PP:"  # its schedules of several stages a rank: stage, kind, micro-batch
 _ACTION_NUMBER = re.compile(r"(?<=[A-Z_])\d+", re.ASCII)
+_WRAPPED = re.compile(r"(?:void )?cutlass::Kernel2?<(\w+)")  # its kernel is all that the template is about
+_LABEL_CHARS = 48  # rocBLAS and cuDNN write all tuning parameters into a name
 _ABSOLUTE = re.compile(r"^/(?:[^/(]+/)*([^/(]+/[^/(]+\(\d+\): )")
 
 
@@ -47,8 +49,14 @@ def kind_of(name: str, category: str) -> str:
 
 def kernel_label(name: str) -> str:
     """Return what a kernel is called without return type, namespaces, template and call arguments, for a headline."""
-    label = _outside_of_brackets(name[:_LOOKED_AT_CHARS].replace("(anonymous namespace)::", ""))
-    return label.removeprefix("void ").rsplit("::", 1)[-1] or tidy(name)
+    name = name[:_LOOKED_AT_CHARS].replace("(anonymous namespace)::", "")
+    wrapped = _WRAPPED.match(name)
+    label = wrapped[1] if wrapped else _outside_of_brackets(name).removeprefix("void ").rsplit("::", 1)[-1]
+    return _cut(label or tidy(name), _LABEL_CHARS)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _outside_of_brackets(name: str) -> str:
@@ -82,4 +90,4 @@ def _tidied(name: str) -> str:
     name = _ACTION_NUMBER.sub("", name) if name.startswith(_ACTIONS_PREFIX) else name
     name = _INSTALLED.sub("", name)
     name = _ABSOLUTE.sub(r"\1", name)
-    return name if len(name) <= NAME_MAX_CHARS else name[: NAME_MAX_CHARS - 1] + "…"
+    return _cut(name, NAME_MAX_CHARS)

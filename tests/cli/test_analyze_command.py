@@ -11,7 +11,7 @@ from lockstep.cli.main import EXTRA_PACKAGES, main
 from lockstep.diagnosis.frames import readable
 from lockstep.trace.store import write_columns
 from tests.analysis.job import FORWARD, RANKS, SLEEP, rank_columns
-from tests.trace.traces import RECORDING, write
+from tests.trace.traces import RECORDING, document, event, write
 
 CLUSTER = """
 import sys
@@ -48,6 +48,24 @@ def test_a_person_reads_where_and_what_to_do(job, capsys):
     assert any(line.startswith("   -> ") and "(up to 40% of the step)" in line for line in lines)
     assert f"most of it in {SLEEP}" in output.out
     assert output.err == ""
+
+
+def test_without_marked_steps_no_sentence_is_about_steps(tmp_path, capsys):
+    """Thirty small kernels that wait for their launches: times and gains are of the window."""
+    launched = [
+        each
+        for at in range(30)
+        for each in (
+            event("cudaLaunchKernel", cat="cuda_runtime", ts=20 * at, dur=15, args={"correlation": at}),
+            event("k", cat="kernel", tid=7, ts=20 * at + 16, dur=2, args={"correlation": at, "stream": 7, "device": 0}),
+        )
+    ]
+    assert main(["analyze", str(write(tmp_path, document(launched)))]) == 0
+    output = capsys.readouterr().out
+    assert "without marked steps: 1 finding" in output
+    assert "of the window)" in output
+    assert " a step" not in output
+    assert "of the step" not in output
 
 
 def test_one_trace_shows_its_path(capsys):

@@ -65,6 +65,14 @@ def test_kinds(name, category, kind):
             "vectorized_layer_norm_kernel",
         ),
         ("volta_sgemm_128x128_nt", "volta_sgemm_128x128_nt"),
+        (
+            "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32>(cutlass_80_simt::Params)",
+            "cutlass_80_simt_sgemm_128x32",
+        ),
+        (
+            "Cijk_Alik_Bljk_B_BS_BH_Bias_HA_S_SAV_UserArgs_MT64x32x128_MI16",
+            "Cijk_Alik_Bljk_B_BS_BH_Bias_HA_S_SAV_UserArgs_M…",
+        ),
         ("aten::mm", "mm"),
         ("<(", "<("),
     ],

@@ -12,10 +12,11 @@ from lockstep.contracts.finding import CPU, HIGH, MEDIUM, Finding, NotJudged
 from lockstep.diagnosis.host_causes import thresholds as limits
 from lockstep.diagnosis.host_causes.fusible import FusibleSequence, fusible_sequences
 from lockstep.diagnosis.host_causes.view import HostView
+from lockstep.diagnosis.roofline.launches import launching_operators
 from lockstep.trace.columns import ABSENT, WorkKind
 from lockstep.trace.intervals import Intervals
 from lockstep.trace.launches import launches_of
-from lockstep.trace.names import kernel_label
+from lockstep.trace.names import kernel_label, tidy
 
 DISPATCH = "dispatch"
 
@@ -79,7 +80,7 @@ def judge_dispatch(view: HostView) -> list[Finding] | NotJudged:
             cause=DISPATCH,
             ranks=view.ranks,
             evidence=(*sentences, *(_sentence(view, sequence) for sequence in sequences)),
-            subject=_names(sequences[0]) if sequences else "small kernels",
+            subject=_names(view, sequences[0]) if sequences else "small kernels",
             lost_ns=max(lost_ns, fused_ns) if starved else fused_ns,
             steps=view.occurrence(waits) if starved else None,
             confidence=HIGH if sequences and starved else MEDIUM,
@@ -92,9 +93,16 @@ def _sentence(view: HostView, sequence: FusibleSequence) -> str:
     again = ", over and over" if len(sequence.unit) < len(sequence.kernels) else ""
     return (
         f"{len(sequence.kernels)} kernels {sequence.count} times, {sequence.idle_ns / 1e6:.1f} ms idle inside, "
-        f"{share:.0f} % of the time in kernels, {view.per_step(sequence.wall_ns)}: {_names(sequence)}{again}"
+        f"{share:.0f} % of the time in kernels, {view.per_step(sequence.wall_ns)}: {_names(view, sequence)}{again}"
     )
 
 
-def _names(sequence: FusibleSequence) -> str:
-    return " + ".join(map(kernel_label, sequence.unit))
+def _names(view: HostView, sequence: FusibleSequence) -> str:
+    """Return the operators that launch what a sequence repeats, a kernel's own name where none is known."""
+    columns, kernels = view.columns, np.array(sequence.first[: len(sequence.unit)], np.int64)
+    names = [columns.names[code] for code in columns.name[kernels].tolist()]
+    operators = launching_operators(columns, kernels).tolist()
+    return " + ".join(
+        kernel_label(name) if operator == ABSENT else tidy(columns.names[columns.name[operator]])
+        for name, operator in zip(names, operators, strict=True)
+    )

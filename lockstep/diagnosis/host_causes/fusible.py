@@ -28,6 +28,7 @@ Rows = NDArray[np.int64]
 class FusibleSequence:
     """Kernels that follow each other on one stream `count` times; times are sums over all of them.
 
+    `first` are the events of the first time.
     `wall_ns` goes from the first kernel's start to the last one's end, `kernel_ns` is work in it, `idle_ns` what the
     whole device had nothing to do in it.
     """
@@ -37,6 +38,7 @@ class FusibleSequence:
     wall_ns: int
     kernel_ns: int
     idle_ns: int
+    first: tuple[int, ...] = ()
 
     @property
     def unit(self) -> tuple[str, ...]:
@@ -53,6 +55,7 @@ class _Line:
     `joined` states that a kernel follows the one before it closely enough for both to be one sequence.
     """
 
+    event: Rows
     code: Rows
     start_ns: Rows
     end_ns: Rows
@@ -95,6 +98,7 @@ def _line(view: HostView) -> tuple[_Line, list[str]]:
     joined[1:] &= start_ns[1:] - end_ns[:-1] <= limits.LAUNCH_GAP_NS.value
     idle = view.idle()
     line = _Line(
+        event=works,
         code=alike[columns.name[works]],
         start_ns=start_ns,
         end_ns=end_ns,
@@ -164,6 +168,7 @@ def _sequence(line: _Line, names: list[str], starts: Rows, length: int) -> Fusib
         wall_ns=int((line.end_ns[last] - line.start_ns[starts]).sum()),
         kernel_ns=int((line.end_ns[kernels] - line.start_ns[kernels]).sum()),
         idle_ns=int((line.idle_before_ns[1][last] - line.idle_before_ns[0][starts]).sum()),
+        first=tuple(line.event[kernels[0]].tolist()),
     )
 
 

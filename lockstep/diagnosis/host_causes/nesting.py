@@ -13,6 +13,7 @@ from lockstep.trace.columns import ABSENT, OPERATOR, PYTHON, Mask
 from lockstep.trace.names import PYTHON_KIND, tidy
 from lockstep.trace.tree import DEPTH_MAX, ROOT
 
+_CALLED_FROM = " < "
 _STACK_FRAMES = 3
 """Frames that are shown: the innermost of the user's code and what it was called from."""
 
@@ -26,6 +27,11 @@ class CallPlace:
 
     operator: str = ""
     code: str = ""
+
+    @property
+    def frame(self) -> str:
+        """Return the innermost frame of the code."""
+        return self.code.partition(_CALLED_FROM)[0]
 
     def __str__(self) -> str:
         """Return both as a phrase."""
@@ -128,7 +134,7 @@ class _Frames(dict[str, tuple[str, bool]]):
         """Return the innermost frames of the user's code, or of any where there is none of it."""
         frames = [self[name] for name in names]
         users = [text for text, is_users in frames if is_users]
-        return " < ".join((users or [text for text, _ in frames])[:_STACK_FRAMES])
+        return _CALLED_FROM.join((users or [text for text, _ in frames])[:_STACK_FRAMES])
 
 
 def _place(view: HostView, call: int, around: list[int], frames: _Frames) -> CallPlace:

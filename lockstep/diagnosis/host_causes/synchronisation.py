@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.contracts.finding import CPU, HIGH, MEDIUM, Finding, NotJudged
+from lockstep.diagnosis.frames import readable
 from lockstep.diagnosis.host_causes import thresholds as limits
 from lockstep.diagnosis.host_causes.nesting import CallPlace, Events, places
 from lockstep.diagnosis.host_causes.view import HostView, measured_before
@@ -189,11 +190,16 @@ def _finding(view: HostView, group: _Group) -> Finding:
         cause=SYNCHRONISATION,
         ranks=view.ranks,
         evidence=(sentence, dry, where),
-        subject=" in ".join(filter(None, (group.place.operator or group.name, group.place.code))),
+        subject=_subject(group.place.operator or group.name, group.place),
         lost_ns=group.lost_ns,
         steps=group.steps,
         confidence=HIGH if str(group.place) else MEDIUM,
     )
+
+
+def _subject(name: str, place: CallPlace) -> str:
+    """Return a call and the function that makes it; the evidence has the callers."""
+    return " in ".join(filter(None, (name, readable(place.frame))))
 
 
 def _launches_block(view: HostView, calls: Events) -> Iterator[Finding]:
@@ -278,7 +284,7 @@ def _judge_without_device(view: HostView) -> list[Finding] | NotJudged:
             cause=SYNCHRONISATION,
             ranks=view.ranks,
             evidence=(sentence, why, *((f"called from {where}",) if str(where) else ())),
-            subject=" in ".join(filter(None, (name, where.code))),
+            subject=_subject(name, where),
             lost_ns=spent_ns,
             confidence=MEDIUM,
         )

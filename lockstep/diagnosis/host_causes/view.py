@@ -96,10 +96,11 @@ class HostView:
         return int(np.count_nonzero((lost_ns > 0) & (lost_ns >= limits.OCCURS_RATIO.value * mean_ns))), len(lost_ns)
 
     def per_step(self, spent_ns: float) -> str:
-        """Describe a time by step, and as a share."""
+        """Describe a time by step where steps are marked, and as a share."""
         step_ns = spent_ns / self.steps
         time = f"{step_ns / 1e6:.1f} ms" if step_ns >= _SMALLEST_NS else f"{step_ns / 1e3:.0f} us"
-        return f"{time} a step ({100 * self.share(spent_ns):.1f} % of the window)"
+        each = " a step" if len(self.step_starts_ns) else ""
+        return f"{time}{each} ({100 * self.share(spent_ns):.1f} % of the window)"
 
 
 def view_host(columns: TraceColumns, window_ns: tuple[int, int], *, steps: Steps | None = None) -> HostView:

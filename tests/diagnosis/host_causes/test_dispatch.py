@@ -73,6 +73,17 @@ def test_sequences_are_reported_with_what_fusing_would_give_back():
     assert any("times" in each and "idle inside" in each for each in finding.evidence)
 
 
+def test_a_sequence_is_named_by_the_operators_that_launch_it():
+    """What can be fused is operators: a kernel is named itself where the trace does not show who launched it."""
+    events = _launched(20, names="void at::native::elementwise_kernel<4>(int)")
+    operators = [span(name, 20 * at, 10) for at, name in enumerate(["aten::mul", "aten::add_"] * 10)]
+    (finding,) = judge_dispatch(view([*operators, *events], 400))
+    assert finding.subject == "aten::mul + aten::add_"
+    assert finding.evidence[2].endswith("aten::mul + aten::add_, over and over")
+    (finding,) = judge_dispatch(view(events, 400))
+    assert finding.subject == "elementwise_kernel + elementwise_kernel"
+
+
 @pytest.mark.parametrize("events", [[span("aten::mm", 0, 5)], [span("aten::mm", 0, 5), copy("Memcpy", 0, 1)]])
 def test_without_kernels_nothing_is_judged(events):
     """A CPU's operators run where they are dispatched."""

@@ -1,6 +1,7 @@
 import pytest
 
 from lockstep.contracts.finding import HIGH, MEDIUM, NotJudged
+from lockstep.diagnosis.frames import readable
 from lockstep.diagnosis.host_causes.synchronisation import SYNCHRONISATION, judge_synchronisation
 from lockstep.trace.columns import TraceMetadata
 from tests.diagnosis.host_causes.scenes import call, copy, frame, kernel, span, view
@@ -26,7 +27,7 @@ def test_a_call_is_charged_with_the_idle_time_that_follows_from_it():
     (finding,) = judge_synchronisation(view(_item(0), 200))
     assert (finding.cause, finding.confidence) == (SYNCHRONISATION, HIGH)
     assert finding.lost_ns == 30_000 + 2000
-    assert finding.subject == f"aten::item in {TRAIN}"
+    assert finding.subject == f"aten::item in {readable(TRAIN)}"
     assert any(each.startswith("1 call holds the host in cudaStreamSynchronize for ") for each in finding.evidence)
 
 
@@ -45,7 +46,7 @@ def test_operators_wait_where_no_calls_are_recorded(vendor, wait_us, found):
     answer = judge_synchronisation(view(events, wait_us + 540, metadata=TraceMetadata(vendor=vendor)))
     if found:
         (finding,) = answer
-        assert finding.subject == f"aten::item in {TRAIN}"
+        assert finding.subject == f"aten::item in {readable(TRAIN)}"
         assert finding.lost_ns == 40_000
     else:
         assert isinstance(answer, NotJudged)
@@ -220,7 +221,7 @@ def test_reading_values_back_on_a_cpu_costs_what_it_takes():
         events += [span("aten::item", at * 10, 1), span("aten::_local_scalar_dense", at * 10 + 0.2, 0.5)]
     (finding,) = judge_synchronisation(view(events, 100))
     assert (finding.lost_ns, finding.confidence) == (5000, MEDIUM)
-    assert finding.subject == f"aten::item in {TRAIN}"
+    assert finding.subject == f"aten::item in {readable(TRAIN)}"
     assert any("no device to wait for" in each for each in finding.evidence)
     answer = judge_synchronisation(view(events, 101))
     assert isinstance(answer, NotJudged)

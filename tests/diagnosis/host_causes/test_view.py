@@ -41,9 +41,11 @@ def test_a_loss_of_one_step_is_none_of_the_others():
 
 
 def test_without_marks_the_window_counts_as_one_step():
-    """Times a step are of the whole window then."""
+    """Times are of the whole window then, and no sentence speaks of steps."""
     seen = view([span("aten::mm", 0, 5)], 10)
     assert (len(seen.step_starts_ns), seen.steps) == (0, 1)
+    assert seen.per_step(5000) == "5 us (50.0 % of the window)"
+    assert view([*steps(2, 10), span("aten::mm", 0, 5)], 20).per_step(10_000) == "5 us a step (50.0 % of the window)"
 
 
 def test_time_of_the_host_is_exposed_where_the_device_is_idle():
