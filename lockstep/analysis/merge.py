@@ -35,10 +35,16 @@ def merge_findings(findings: Iterable[Finding], windows_ns: Mapping[int, int]) -
     found: dict[object, list[Finding]] = {}
     seen: Counter[object] = Counter()
     for each in findings:
-        key = each.bottleneck, each.cause, "" if each.cause in _ROLLED_UP else each.subject
+        key = key_of(each)
         found.setdefault((key, seen[key, each.ranks]), []).append(each)
         seen[key, each.ranks] += 1
     return [_merged(same, windows_ns) for same in found.values()]
+
+
+def key_of(finding: Finding) -> tuple[str, str, str]:
+    """Return what findings of several ranks agree in where they are one."""
+    subject = "" if finding.cause in _ROLLED_UP else finding.subject
+    return finding.bottleneck, finding.cause, subject
 
 
 def _merged(same: list[Finding], windows_ns: Mapping[int, int]) -> Finding:

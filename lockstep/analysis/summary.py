@@ -9,7 +9,7 @@ from typing import Any
 
 from lockstep.analysis.cluster import ClusterAnalysis
 from lockstep.analysis.group_kinds import GroupKind
-from lockstep.analysis.merge import Refusal
+from lockstep.analysis.merge import Refusal, key_of
 from lockstep.analysis.rank import RankAnalysis, RankPath
 from lockstep.analysis.sources import Skipped
 from lockstep.analysis.totals import CollectiveTotal, totals_of_rank
@@ -96,13 +96,11 @@ def _rank(
 
 def _findings_of(analysis: RankAnalysis, cluster: ClusterAnalysis) -> list[Finding]:
     """Return what a rank shows by itself, and what only a look at all ranks finds on it."""
-    own = {(each.bottleneck, each.cause, each.subject) for each in analysis.findings}
+    own = set(map(key_of, analysis.findings))
     shared = [
         each
         for each in cluster.findings
-        if len(each.ranks) <= _NAMED_MAX
-        and analysis.rank in each.ranks
-        and (each.bottleneck, each.cause, each.subject) not in own
+        if len(each.ranks) <= _NAMED_MAX and analysis.rank in each.ranks and key_of(each) not in own
     ]
     return [*analysis.findings, *shared]
 

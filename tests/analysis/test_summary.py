@@ -9,6 +9,7 @@ from lockstep.analysis.cluster import analyse_cluster
 from lockstep.analysis.rank import analyse_rank
 from lockstep.analysis.sources import Skipped
 from lockstep.analysis.summary import PATH_MAX, REST, STEPS_MAX, summary_of
+from lockstep.contracts.finding import CPU, Finding
 from lockstep.trace.columns import ANNOTATION, OPERATOR
 from tests.analysis.job import FORWARD, RANKS, SLEEP, STEPS, rank_columns
 from tests.trace.made import columns_of, made
@@ -119,3 +120,15 @@ def test_many_ranks_have_fewer_patterns_each():
         cluster = replace(analyse_cluster([analysis]), ranks=(analysis,) * ranks)
         counts[ranks] = len(summary_of(cluster, {}, [])["ranks"][0]["patterns"])
     assert counts == {1: 100, 1000: 20}
+
+
+def test_a_rank_has_each_loss_once():
+    """What is rolled up on each rank is one finding of all ranks, under the kernels of the one that loses most."""
+    ranks = []
+    for rank, subject in enumerate(("mul + add", "add + mul")):
+        finding = Finding(bottleneck=CPU, cause="dispatch", ranks=(rank,), evidence=(), subject=subject, lost_ns=10**6)
+        ranks.append(replace(analyse_rank(rank_columns(rank), rank=rank), findings=(finding,)))
+    found = summary_of(analyse_cluster(ranks), {}, [])
+    shown = [[each["subject"] for each in rank["findings"] if each["cause"] == "dispatch"] for rank in found["ranks"]]
+    assert shown == [["mul + add"], ["add + mul"]]
+    assert [each["ranks"] for each in found["findings"] if each["cause"] == "dispatch"] == [[0, 1]]

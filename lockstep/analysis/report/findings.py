@@ -1,7 +1,6 @@
-"""Findings of all ranks as one list: alike ones are one, the one that would gain most comes first."""
+"""The findings of a summary, the one that would gain most first."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,22 +27,17 @@ class RemedyText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A cause and subject on all ranks that have it; evidence, loss and advice are those of the rank that loses most.
-
-    `merged` states how many findings of the summary it stands for, `worst` whose evidence it is (empty: of all).
-    """
+    """A cause and subject on all its ranks; evidence, loss and advice are those of the rank that loses most."""
 
     bottleneck: str
     cause: str
     subject: str
     ranks: tuple[int, ...]
-    worst: tuple[int, ...]
     evidence: tuple[str, ...]
     advice: tuple[RemedyText, ...]
     gain_ratio: float | None
     lost_ns: int | None
     confidence: str
-    merged: int
 
     @property
     def title(self) -> str:
@@ -58,52 +52,19 @@ def cause_title(cause: str) -> str:
 
 
 def findings_of(summary: Summary) -> list[Found]:
-    """Return what was found on single ranks and over all of them, by gain, then by lost time."""
-    alike: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
-    stored: list[tuple[dict[str, Any], int | None]] = [(each, None) for each in summary.findings]
-    stored += [(each, rank.number) for rank in summary.ranks for each in rank.findings]
-    for each, number in stored:
-        finding = each if number is None or reading.ranks(each.get("ranks")) else each | {"ranks": [number]}
-        alike[_key(finding)].append(finding)
-    return sorted((_merged(each) for each in alike.values()), key=_order)
+    """Return what was found, by gain, then by lost time.
 
-
-def _key(stored: dict[str, Any]) -> tuple[str, str, str]:
-    return (
-        reading.text(stored.get("bottleneck")),
-        reading.text(stored.get("cause")),
-        reading.text(stored.get("subject")),
-    )
-
-
-def _merged(alike: Sequence[dict[str, Any]]) -> Found:
-    read = sorted((_read(each) for each in alike), key=_order)
-    worst = read[0]
-    different = {(each.ranks, each.evidence) for each in read}
-    return Found(
-        bottleneck=worst.bottleneck,
-        cause=worst.cause,
-        subject=worst.subject,
-        ranks=tuple(sorted({number for each in read for number in each.ranks})),
-        worst=worst.ranks,
-        evidence=worst.evidence,
-        advice=worst.advice,
-        gain_ratio=worst.gain_ratio,
-        lost_ns=worst.lost_ns,
-        confidence=worst.confidence,
-        merged=len(different),
-    )
+    The summary's own list has all findings; those of single ranks are the same ones again.
+    """
+    return sorted(map(_read, summary.findings), key=_order)
 
 
 def _read(stored: dict[str, Any]) -> Found:
-    bottleneck, cause, subject = _key(stored)
-    ranks = reading.ranks(stored.get("ranks"))
     return Found(
-        bottleneck=bottleneck,
-        cause=cause,
-        subject=subject,
-        ranks=ranks,
-        worst=ranks,
+        bottleneck=reading.text(stored.get("bottleneck")),
+        cause=reading.text(stored.get("cause")),
+        subject=reading.text(stored.get("subject")),
+        ranks=reading.ranks(stored.get("ranks")),
         evidence=tuple(reading.texts(stored.get("evidence"))),
         advice=tuple(
             sorted(map(_advice, reading.records(stored.get("advice"))), key=lambda each: -_gain(each.gain_ratio))
@@ -111,7 +72,6 @@ def _read(stored: dict[str, Any]) -> Found:
         gain_ratio=reading.share(stored.get("predicted_gain_ratio")),
         lost_ns=reading.nanoseconds(stored.get("lost_ns")),
         confidence=reading.text(stored.get("confidence")),
-        merged=1,
     )
 
 
@@ -155,8 +115,8 @@ def _weight(found: Found) -> float:
 
 def named_ranks(findings: Iterable[Found], count: int) -> list[int]:
     """Return the ranks that findings name, in the findings' order; who names more than half of `count` names no one."""
-    specific = [each for each in findings if len(each.worst) <= max(count * _MINORITY_RATIO, 1)]
-    return list(dict.fromkeys(number for each in specific for number in each.worst))
+    specific = [each for each in findings if len(each.ranks) <= max(count * _MINORITY_RATIO, 1)]
+    return list(dict.fromkeys(number for each in specific for number in each.ranks))
 
 
 def advice_by_gain(findings: Iterable[Found]) -> list[tuple[RemedyText, Found]]:

@@ -93,7 +93,6 @@ class Rank:
     patterns: tuple[FunctionUsage, ...]
     roofline: dict[str, Any]
     components: Any
-    findings: tuple[dict[str, Any], ...]
     not_judged: tuple[dict[str, Any], ...]
 
     @property
@@ -161,7 +160,6 @@ def _rank(stored: dict[str, Any]) -> Rank | None:
         patterns=tuple(_patterns(stored.get("patterns"))),
         roofline=reading.record(stored.get("roofline")),
         components=stored.get("components"),
-        findings=tuple(reading.records(stored.get("findings"))),
         not_judged=tuple(reading.records(stored.get("not_judged"))),
     )
 

@@ -93,18 +93,13 @@ class TestFindings:
         assert gains == sorted(gains, reverse=True)
         assert gains[0] == pytest.approx(0.3)
 
-    def test_alike_ones_of_several_ranks_are_one(self):
-        """The same cause and subject is one card with all ranks and the evidence of the rank that loses most."""
-        summary = made.summary() | {"findings": []}
-        for number in (1, 2, 6):
-            gain = 0.2 if number == 6 else 0.1
-            finding = made.finding("gc", ranks=(number,), gain=gain, evidence=[f"evidence of {number}"])
-            summary["ranks"][number]["findings"] = [finding]
+    def test_what_ranks_repeat_is_one_loss(self):
+        """Each rank's own list names other kernels of the loss that the summary has for all of them."""
+        summary = made.summary() | {"findings": [made.finding("dispatch", ranks=(1, 2), subject="mul + add")]}
+        for number, subject in ((1, "mul + add"), (2, "add + mul")):
+            summary["ranks"][number]["findings"] = [made.finding("dispatch", ranks=(number,), subject=subject)]
         (card,) = section(page(summary), "findings").find("article")
-        assert "ranks 1-2, 6, 20% to gain" in card.text
-        assert "evidence of 6" in card.text
-        assert "evidence of 1" not in card.text
-        assert "2 like findings on other ranks" in card.text
+        assert "ranks 1-2" in card.text
 
     def test_an_unknown_cause_has_its_own_name(self):
         """A cause that the table of remedies lacks is shown by its key."""

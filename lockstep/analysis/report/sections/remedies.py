@@ -71,10 +71,6 @@ def _card(view: ReportView, at: int, found: Found) -> Html:
     shown = [*found.evidence[:_EVIDENCE_MAX]]
     if len(found.evidence) > _EVIDENCE_MAX:
         shown.append(f"and {counted(len(found.evidence) - _EVIDENCE_MAX, 'other line')} in the JSON summary")
-    if found.merged > 1:
-        shown.append(
-            f"this is rank {format_ranks(found.worst)}; {counted(found.merged - 1, 'like finding')} on other ranks"
-        )
     stored = items(shown) or soft("The summary holds no evidence.")
     about = f"{lost}confidence {found.confidence or 'unknown'}, {_kind(found.bottleneck)}"
     ways = items(
