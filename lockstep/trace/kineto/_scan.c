@@ -371,5 +371,8 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, .m_name = "_scan", .m
 PyMODINIT_FUNC
 PyInit__scan(void)
 {
-    return PyModule_Create(&module);
+    PyObject *made = PyModule_Create(&module);
+    if (made && PyModule_AddIntConstant(made, "EVENT_BYTES", sizeof(Event)) < 0)
+        Py_CLEAR(made);
+    return made;
 }

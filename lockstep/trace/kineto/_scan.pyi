@@ -1,3 +1,5 @@
+EVENT_BYTES: int
+
 def scan(
     text: bytes, end: int, /
 ) -> (

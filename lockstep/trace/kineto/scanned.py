@@ -70,12 +70,15 @@ class _Distinct(NamedTuple):
 
 
 def compiled_scan() -> Scan | None:
-    """Return the extension's `scan`, None where it was not built; asked for at start, not at import."""
+    """Return the extension's `scan`, None where it was not built; asked for at start, not at import.
+
+    A build of an earlier layout is none.
+    """
     try:
-        from lockstep.trace.kineto._scan import scan  # noqa: PLC0415  (optional)
-    except ImportError:  # no compiler at installation, or a build for another machine
+        from lockstep.trace.kineto._scan import EVENT_BYTES, scan  # noqa: PLC0415  (optional)
+    except ImportError:  # no compiler at installation, an early build, or one for another machine
         return None
-    return scan
+    return scan if _EVENT.itemsize == EVENT_BYTES else None
 
 
 def scanned_block(text: bytes, result: ScanResult, kinds: Kinds) -> EventBlock | None:

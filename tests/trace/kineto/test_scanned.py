@@ -279,6 +279,15 @@ def test_without_the_extension_python_reads(monkeypatch):
     assert_equal(compiled, load_trace(RECORDINGS[-1], max_bytes=1 << 30))
 
 
+def test_a_build_of_an_earlier_layout_is_none(monkeypatch):
+    """It is left in a checkout whose sources are newer: its events would be read in the wrong places."""
+    build = pytest.importorskip("lockstep.trace.kineto._scan")
+    monkeypatch.setattr(build, "EVENT_BYTES", build.EVENT_BYTES - 8)
+    assert compiled_scan() is None
+    monkeypatch.delattr(build, "EVENT_BYTES")
+    assert compiled_scan() is None
+
+
 def test_an_end_beyond_the_text_is_refused(scan):
     """The extension reads no byte that is not its own."""
     with pytest.raises(ValueError, match="end: got 3 of 2 bytes"):
