@@ -1,1 +1,1 @@
-"""One per node: reads the rings of the training processes, serves /metrics, and speaks to the coordinator by MQTT."""
+"""The node exporter, one per node: reads the ranks' rings, serves /metrics, and talks to the coordinator over MQTT."""

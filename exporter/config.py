@@ -1,4 +1,4 @@
-"""An exporter's configuration, checked once before anything starts."""
+"""The configuration of an exporter, checked once before anything starts."""
 
 import ipaddress
 import socket
@@ -21,7 +21,7 @@ _IPV6 = 6
 
 @dataclass(frozen=True, kw_only=True)
 class ExporterConfig(BrokerConfig):
-    """The configuration of one exporter; `validate` before use. Plain types only: files and flags can hold them."""
+    """The configuration of one exporter; call `validate` before use. Plain types only, as files and flags hold them."""
 
     root: Annotated[str, "Directory shared with the training processes; one folder per run below it."] = DEFAULT_ROOT
     node: Annotated[str, "Name of this node on the bus; empty: the host name."] = ""
@@ -114,7 +114,7 @@ class ExporterConfig(BrokerConfig):
         return self.node or socket.gethostname()
 
     def address(self, port: int) -> str:
-        """Return host and port as Prometheus takes a target; `port` is the server's, for where none is given."""
+        """Return host and port as a Prometheus target; `port` is the server's, used if the address names none."""
         given = self.advertise_address or socket.gethostname()
         if ADDRESS.fullmatch(given) is not None:
             return given
@@ -139,7 +139,7 @@ class ExporterConfig(BrokerConfig):
 
     @property
     def level(self) -> Level:
-        """`metrics_level`, once it is valid."""
+        """Return `metrics_level`, once it is valid."""
         return next(level for level in LEVELS if level == self.metrics_level)
 
     def _check_texts(self) -> None:
@@ -158,7 +158,7 @@ class ExporterConfig(BrokerConfig):
             )
 
     def _check_neighbour(self, url: str) -> None:
-        """Accept pages of this node and its network: what others publish is evidence of nothing here."""
+        """Accept only pages of this node and its network: other pages are no evidence about this node."""
         try:
             parts = urlsplit(url)
             host, port = parts.hostname or "", parts.port

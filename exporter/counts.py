@@ -1,4 +1,4 @@
-"""What the exporter counts about itself; label values come from the catalogue, so each is there from the start."""
+"""The exporter's counters about itself. Label values come from the catalogue, so every series exists from the start."""
 
 import logging
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class Counts:
     profile_cost_ns: int = 0
 
     def reject(self, kind: str, reason: MalformedError | OSError | str) -> None:
-        """Count an input that was refused, and log why; a flood is logged at each power of two only."""
+        """Count a refused input and log why; of a flood, only each power of two is logged."""
         self.rejected[kind] += 1
         count = self.rejected[kind]
         if count & (count - 1) == 0:
@@ -35,9 +35,9 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryStatus:
-    """How delivery to the coordinators stands at one moment.
+    """The state of delivery to the coordinators at one moment.
 
-    `spool_bytes` and `spool_messages` are what not every known coordinator has committed; `acknowledged_unix_ns` is
+    `spool_bytes` and `spool_messages` cover what some known coordinator has not committed. `acknowledged_unix_ns` is
     None before the first acknowledgement.
     """
 

@@ -1,4 +1,4 @@
-"""The kernel's files under /proc and /sys/fs/cgroup: read, never waited for; what cannot be read is empty or None."""
+"""The kernel's files under /proc and /sys/fs/cgroup: read without waiting; what cannot be read is empty or None."""
 
 import os
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ from pathlib import Path, PurePosixPath
 PROC = "/proc"
 CGROUPS = "/sys/fs/cgroup"
 _CGROUP_BYTES = 16 << 10
-_LEVELS_MAX = 16  # a pod's container is the fifth
+_LEVELS_MAX = 16  # a pod's container is at level five
 
 
 def read(path: str, limit_bytes: int) -> bytes:
-    """Return the beginning of a file, nothing where it cannot be read."""
+    """Return up to `limit_bytes` of a file, or nothing if it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -25,7 +25,7 @@ def read(path: str, limit_bytes: int) -> bytes:
 
 
 def number_field(text: bytes, name: bytes) -> int | None:
-    """Return the number after `name` on the line that begins with it, None where there is none."""
+    """Return the number after `name` on the line that begins with it, or None if there is none."""
     for line in text.splitlines():
         words = line.split()
         if len(words) > 1 and words[0] == name and words[1].isdigit():
@@ -34,10 +34,10 @@ def number_field(text: bytes, name: bytes) -> int | None:
 
 
 def group_folders(pid: int, controller: str, proc: str = PROC, cgroups: str = CGROUPS) -> Iterator[tuple[str, bool]]:
-    """Yield the folders of the groups that contain the process, the innermost first, and whether they are of cgroup v2.
+    """Yield the folder of each group that contains the process, innermost first, and whether it is cgroup v2.
 
-    Where it is in another cgroup namespace than we are, its path leads above our root or to a folder that is not there:
-    then there is nothing to read, for our root is not its.
+    If the process is in a different cgroup namespace, its path leads above our root or to a missing folder. Then
+    nothing is yielded, because our root is not its root.
     """
     for line in read(f"{proc}/{pid}/cgroup", _CGROUP_BYTES).decode(errors="replace").splitlines():
         number, _, rest = line.partition(":")

@@ -1,7 +1,7 @@
-"""The exporter as a whole: who runs, in which order it starts and ends, and what one tick does.
+"""The exporter as a whole: its parts, the order in which they start and stop, and what one tick does.
 
-One event loop, one task group, one thread for control blocks. Rings are read in the tick itself: it is bounded work of
-well under a millisecond for a node of eight ranks, less than handing it to a thread would cost.
+There is one event loop, one task group, and one thread for control blocks. Rings are read in the tick itself: for a
+node of eight ranks this bounded work takes well under a millisecond, less than handing it to a thread would.
 """
 
 import asyncio
@@ -56,15 +56,15 @@ from lockstep.serving.web import HTTP_PORT, Web, naming_port
 
 _RunMessage = StepBatch | CaptureResult | TraceSummary | RankStacks
 _SECOND_NS = 10**9
-_CLOSE_S = 5.0  # for a step of the shutdown that has no limit of its own
+_CLOSE_S = 5.0  # for a step of the shutdown without its own limit
 _QUARANTINE_S = 60.0  # of requests for a run that failed three times in a row
 
 
 class Exporter:
     """One node's exporter. Construction touches nothing; `run` owns every file, socket and task until it returns.
 
-    `started` is set when HTTP is bound and the first tick is done; `http_port` is then the real port. `broker` is where
-    it connects; None: the MQTT broker that `config` names.
+    `started` is set when HTTP is bound and the first tick is done; `http_port` is then the actual port. `broker` is the
+    broker to connect to; None: the MQTT broker that `config` names.
     """
 
     def __init__(self, config: ExporterConfig, broker: Broker | None = None, port_name: str = HTTP_PORT) -> None:
@@ -75,7 +75,7 @@ class Exporter:
         self.snapshot: NodeSnapshot | None = None
         self.counts = Counts()
         self._node = config.node_name
-        self._offsets: ReadOffsets = {}  # as saved last; rings that an earlier process read go on from there
+        self._offsets: ReadOffsets = {}  # as last saved; rings that an earlier process read continue from there
         self._offsets_path = Path(config.spool_directory) / "offsets.json"
         self._isolation = FaultIsolation(("run", "message", "trace"), quarantine_s=_QUARANTINE_S)
         self._term_path = Path(config.spool_directory) / "term.json"
@@ -86,10 +86,10 @@ class Exporter:
         self._batcher = Batcher(self._node)
         self._captures = Captures()
         self._control = ControlWriter(self._on_control_failure)
-        self._announced: dict[str, int] = {}  # run -> revision of its state that was announced last
+        self._announced: dict[str, int] = {}  # run -> revision of its state that was last announced
         self._seen_requests: dict[tuple[str, int], int] = {}
         self._due_ns = {"scan": 0, "batch": 0, "announce": 0, "refresh": 0}
-        self._web = Web()  # as configured once HTTP is bound
+        self._web = Web()  # replaced by the configured one once HTTP is bound
         self._process = OwnProcess()
         self._process_families: ProcessFamilies = ()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -116,7 +116,7 @@ class Exporter:
             self._node,
             counts=self.counts,
             isolation=self._isolation,
-            check_term=self._take_term,
+            check_term=self._adopt_term,
             run_of=self._rings.runs.get,
             on_stacks=lambda stacks: self._put(topics.STACKS, stacks),
         )
@@ -149,7 +149,7 @@ class Exporter:
         Raises
         ------
         ConfigError
-            A value is wrong, the root or the spool cannot be used, or the port is taken.
+            A value is wrong, the root or the spool cannot be used, or the port is in use.
         """
         self.config.validate()
         self._loop = asyncio.get_running_loop()
@@ -199,7 +199,7 @@ class Exporter:
             for task in (watch_host, neighbours, dump):
                 task.cancel()
             await asyncio.wait([dump], timeout=_CLOSE_S)  # its rings are closed later
-            # The order matters: what a later step hands on must find the next one alive.
+            # Each step passes data to the next one, which must still be running.
             for site in list(runner.sites):
                 await site.stop()
             summarise.cancel()
@@ -222,12 +222,12 @@ class Exporter:
                 continue
 
     def _finish_reading(self) -> None:
-        """Read every ring a last time and put all of it into the spool."""
+        """Read every ring a last time, and put everything into the spool."""
         self._due_ns["batch"] = 0
         self.on_tick(time.monotonic_ns())
 
     def on_tick(self, now_ns: int) -> None:
-        """Read what is new, hand it on, and replace the snapshot; `now_ns` is CLOCK_MONOTONIC."""
+        """Read what is new, pass it on, and replace the snapshot; `now_ns` is CLOCK_MONOTONIC."""
         begin_ns = time.monotonic_ns()
         unix_ns = time.time_ns()
         if self._is_due("scan", now_ns, self.config.scan_seconds):
@@ -307,9 +307,9 @@ class Exporter:
             self._summariser.submit(TraceJob(run.name, run.directory, rank, answer.request_id, answer.steps, span_ns))
 
     def _announce(self, *, periodic: bool, refresh: bool) -> None:
-        """Announce the runs that changed; periodically those that are silent, ourselves, and each control block.
+        """Announce the runs that changed; periodically also silent runs, the node itself, and each control block.
 
-        Now and then all runs are announced again (`refresh`): a coordinator may have dropped one for want of room.
+        With `refresh`, all runs are announced again: a coordinator may have dropped one for lack of space.
         """
         for name, run in self._rings.runs.items():
             is_new = name not in self._announced
@@ -324,7 +324,7 @@ class Exporter:
             self._publisher.heartbeat()
 
     def _heartbeats(self) -> list[RunHeartbeat]:
-        """Return the heartbeats of the ranks as they were announced last."""
+        """Return the heartbeats of the ranks, as last announced."""
         now_ns = time.monotonic_ns()
         heartbeats = []
         for run in self._rings.runs.values():
@@ -339,7 +339,7 @@ class Exporter:
             self._publisher.state(topic, encode(announcement(run, self._node)), last=last)
 
     def _forget_gone(self) -> None:
-        """Announce runs that vanished a last time: what is left of them is the ranks that finished."""
+        """Announce runs that disappeared one last time, with the ranks that finished."""
         for run in self._rings.take_gone():
             self._announced.pop(run.name, None)
             self._captures.forget(run.name)
@@ -349,12 +349,12 @@ class Exporter:
             self._seen_requests = {key: seen for key, seen in self._seen_requests.items() if key[0] != run.name}
 
     def _flush(self, unix_ns: int) -> None:
-        """Put the gathered records into the spool, then remember how far the rings were read."""
+        """Put the gathered records into the spool, then save how far the rings were read."""
         for batch in self._batcher.take(unix_ns):
             self._put(topics.STEPS, batch, batch.count)
         offsets = self._rings.offsets()
         if offsets != self._offsets:
-            save_state(self._offsets_path, offsets)  # else a restart reads records twice
+            save_state(self._offsets_path, offsets)  # otherwise a restart reads records twice
             self._offsets.clear()
             self._offsets.update(offsets)
 
@@ -377,19 +377,19 @@ class Exporter:
         self._host_watch.note_capture()
 
     def _on_control_failure(self, job: ControlJob, reason: str) -> None:
-        """Bring a failure from the control thread, where this runs, into the event loop."""
+        """Pass a failure from the control thread, which calls this, to the event loop."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._requests.order_failed, job, reason)
 
     def _keep_term(self, former: int, unix_s: float) -> None:
-        """Report the term in force, and remember it over a restart where it has changed."""
+        """Report the term in force, and store it for a restart if it has changed."""
         self._publisher.term = self._captures.term_in_force(unix_s)
         if self._captures.term != former:
             save_state(self._term_path, self._captures.term)
 
-    def _take_term(self, term: int) -> str:
+    def _adopt_term(self, term: int) -> str:
         former, unix_s = self._captures.term, time.time()
-        reason = self._captures.take_term(term, unix_s)
+        reason = self._captures.adopt_term(term, unix_s)
         self._keep_term(former, unix_s)
         return reason
 

@@ -1,16 +1,16 @@
-"""The directories that the users of a node share with its exporter: the root, and what is the exporter's own in it.
+"""The directories that a node's users share with its exporter: the root, and the exporter's own directory in it.
 
-    <root>/                          root's or the exporter's; sticky, so that users cannot move each other's entries
-    <root>/<run>/                    made by the user who trains, who alone writes there
-    <root>/.exporter/                the exporter's, for all to pass through
+    <root>/                          owned by root or the exporter; sticky, so users cannot move each other's entries
+    <root>/<run>/                    created by the user who trains, who alone writes there
+    <root>/.exporter/                the exporter's own; everyone can pass through
     <root>/.exporter/<run>/          for the run's group: control block, and the two directories of traces
-    <root>/.exporter/<run>/incoming/ the one place where two users write: ranks move traces in, the exporter takes them
-                                     out; sticky, so that no user of the group takes or replaces another's
-    <root>/.exporter/<run>/traces/   the traces that were taken
-    <root>/.exporter/.unwatched/     for the users of the root: marks of processes that train unwatched; sticky
-    <root>/.exporter/.inspector/     for the users of the root: files of the NCCL Inspector; sticky
+    <root>/.exporter/<run>/incoming/ the only place where two users write: ranks move traces in, the exporter moves
+                                     them out; sticky, so no user of the group can remove or replace another's
+    <root>/.exporter/<run>/traces/   the traces that were moved out
+    <root>/.exporter/.unwatched/     for all training users: marks of processes that train unmonitored; sticky
+    <root>/.exporter/.inspector/     for all training users: files of the NCCL Inspector; sticky
 
-The exporter writes nowhere but below `.exporter`, so no link that a user puts anywhere leads it elsewhere.
+The exporter writes only below `.exporter`, so a user's link elsewhere cannot redirect its writes.
 """
 
 import logging
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 _ROOT_MODE_OF_ROOT = 0o1777
 """A root exporter reads the rings of every user, whatever their groups."""
 _ROOT_MODE = 0o3770
-"""Another one reads those of its group, which the directory hands on."""
+"""Any other exporter reads the rings of its group, which the directory passes on."""
 _OWN_MODE = 0o755
 _RUN_MODE = 0o750
 _INCOMING_MODE = 0o1770
@@ -45,12 +45,12 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def prepare_root(root: Path) -> None:
-    """Make the root and the exporter's own directory where they are missing, and remove what is left of gone runs.
+    """Create the root and the exporter's own directory if missing, and remove what is left of runs that are gone.
 
     Raises
     ------
     ConfigError
-        One of the two is no directory, cannot be made, or belongs to somebody who could change what is in it.
+        One of them is not a directory, cannot be created, or belongs to a user who could change its content.
     """
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def run_status(directory: Path) -> os.stat_result:
     OSError
         There is none.
     MalformedError
-        It is a link, or no directory.
+        It is a link, or not a directory.
     """
     status = directory.lstat()
     if not stat.S_ISDIR(status.st_mode):
@@ -85,12 +85,12 @@ def run_status(directory: Path) -> os.stat_result:
 
 
 def prepare_run(directory: Path) -> int:
-    """Make the exporter's directories of a run, for the group of the run's directory, and return that group's gid.
+    """Create the exporter's directories of a run for the group of the run's directory; return that group's gid.
 
     Raises
     ------
     OSError, MalformedError, ConfigError
-        The run has no directory, or ours cannot be made.
+        The run has no directory, or the exporter's cannot be created.
     """
     gid = run_status(directory).st_gid
     _prepare_own(directory.parent)
@@ -101,7 +101,7 @@ def prepare_run(directory: Path) -> int:
 
 
 def remove_gone(directory: Path) -> bool:
-    """Remove what the exporter has of a run whose directory is gone; return whether it is."""
+    """Remove the exporter's files of a run if the run's directory is gone; return whether it is."""
     if directory.is_dir() and not directory.is_symlink():
         return False
     shutil.rmtree(exporter_directory(directory), onerror=_log_left)
@@ -114,7 +114,7 @@ def _log_left(_function: object, path: str, error: tuple[type[BaseException], Ba
 
 
 def _prepare_own(root: Path) -> Path:
-    """Return the directory that only this exporter writes, and everybody reads."""
+    """Return the directory that only this exporter can write, and everyone can read."""
     own = root / EXPORTER_NAME
     _make(own, _OWN_MODE)
     _check_owner(own, {os.geteuid()})
@@ -123,7 +123,7 @@ def _prepare_own(root: Path) -> Path:
 
 
 def _prepare_open(root: Path, status: os.stat_result) -> None:
-    """Let users who may create runs in the root leave marks and files; without them the exporter works all the same."""
+    """Create the directories where users of the root leave marks and files; the exporter works without them too."""
     for path, lost in (
         (unwatched_directory(root), "unwatched processes are not counted"),
         (inspector_directory(root), "lockstep run starts no NCCL Inspector"),
@@ -139,7 +139,7 @@ def _prepare_open(root: Path, status: os.stat_result) -> None:
 
 
 def _make(path: Path, mode: int) -> None:
-    """Make a directory of this mode, whatever the umask; one that exists is left as it is."""
+    """Create a directory with this mode, regardless of the umask; leave an existing one as it is."""
     try:
         path.mkdir(mode)
     except FileExistsError:
@@ -148,7 +148,7 @@ def _make(path: Path, mode: int) -> None:
 
 
 def _share(path: Path, mode: int, gid: int) -> None:
-    """Make a directory of ours that the group `gid` uses; correct one that exists."""
+    """Create a directory of the exporter's that the group `gid` uses; correct an existing one."""
     _make(path, mode)
     if path.lstat().st_gid != gid:
         os.chown(path, -1, gid)
@@ -161,7 +161,7 @@ def _set_mode(path: Path, mode: int) -> None:
 
 
 def _check_owner(path: Path, owners: set[int]) -> os.stat_result:
-    """Refuse a directory of somebody else, or a link of theirs to one."""
+    """Refuse another user's directory, or a link of theirs to one."""
     for status in (path.lstat(), path.stat()):
         if status.st_uid not in owners:
             expected = " or ".join(str(uid) for uid in sorted(owners))
@@ -175,7 +175,7 @@ def _check_owner(path: Path, owners: set[int]) -> os.stat_result:
 
 
 def _make_sticky(root: Path, status: os.stat_result) -> None:
-    """See that users who may create entries in the root cannot rename or remove each other's."""
+    """Make sure that users who may create entries in the root cannot rename or remove each other's."""
     if status.st_mode & stat.S_ISVTX or not status.st_mode & _OTHERS_WRITE:
         return
     try:

@@ -1,4 +1,4 @@
-"""Small values that outlive the exporter's process, each in a JSON file of its own in the spool directory."""
+"""Small values that outlive the exporter's process, each in its own JSON file in the spool directory."""
 
 import logging
 import os
@@ -9,12 +9,12 @@ import msgspec
 
 _log = logging.getLogger(__name__)
 
-_FILE_MAX_BYTES = 64 << 20  # the largest, positions of 256 ranks: 4 KB each, but for a rank that never ends a step
+_FILE_MAX_BYTES = 64 << 20  # the largest, offsets of 256 ranks: 4 KB each, more for a rank that never ends a step
 T = TypeVar("T")
 
 
 def load_state(path: Path, form: type[T]) -> T | None:
-    """Return the value of `form` that was saved, None if there is no file or it is damaged."""
+    """Return the saved value of type `form`, or None if there is no file or it is damaged."""
     try:
         with path.open("rb") as file:
             return msgspec.json.decode(file.read(_FILE_MAX_BYTES), type=form)
@@ -26,7 +26,7 @@ def load_state(path: Path, form: type[T]) -> T | None:
 
 
 def save_state(path: Path, value: object) -> bool:
-    """Replace the file in one step; return false, and log why, if the disk does not take it: the old file stays."""
+    """Replace the file atomically; if the disk rejects it, log why, keep the old file and return False."""
     temporary = path.with_suffix(".tmp")
     try:
         temporary.write_bytes(msgspec.json.encode(value))

@@ -1,1 +1,1 @@
-"""Profile requests: taken or refused, written for the ranks, and the traces that come of them summarised."""
+"""Capture requests: accepts or refuses them, orders the ranks to capture, and summarises the resulting traces."""

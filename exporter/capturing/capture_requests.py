@@ -1,6 +1,6 @@
-"""Takes profile requests: has orders written for the ranks, refuses the others by name, and ends what cannot come.
+"""Handles capture requests: orders the ranks to capture, refuses the others with a reason, and ends overdue captures.
 
-Belongs to the event loop. Which requests are accepted is `captures.py`'s decision.
+Runs on the event loop. `captures.py` decides which requests are accepted.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,11 @@ from lockstep.contracts.messages import RUNNING, CaptureRequest
 
 
 class CaptureRequests:
-    """`run_of` returns the run of a name, None where it is unknown here; `stale_ns` is the silence that ends a rank.
+    """Applies the decisions of `captures` to the ranks.
 
-    `on_answer` gets what a rank is refused with, `on_term` the term before each request, and the time;
-    `on_accepted` is called when ranks are going to capture.
+    `run_of` returns the run of a name, or None if this node does not know it. A rank without a sign of life for
+    `stale_ns` counts as ended. `on_answer` receives each refusal for a rank. `on_term` receives the term known before
+    each request, and the wall-clock time. `on_accepted` is called when ranks are about to capture.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class CaptureRequests:
         self._on_accepted = on_accepted
 
     def take(self, request: CaptureRequest, now_ns: int, unix_s: float) -> None:
-        """Decide a request, or its withdrawal; `now_ns` is CLOCK_MONOTONIC, `unix_s` the wall clock."""
+        """Handle a request or its withdrawal; `now_ns` is CLOCK_MONOTONIC, `unix_s` the wall clock."""
         run = self._run_of(request.run)
         ranks = None
         if run is not None:
@@ -51,26 +52,26 @@ class CaptureRequests:
                 for each in run.shown(now_ns, self._stale_ns)
             }
         term = self._captures.term
-        verdict = self._captures.judge(request, ranks, now_ns, unix_s)
+        admission = self._captures.admit(request, ranks, now_ns, unix_s)
         self._on_term(term, unix_s)
-        if verdict.is_outdated:
-            reason = next(iter(verdict.refusals.values()), "for no rank")
+        if admission.is_outdated:
+            reason = next(iter(admission.refusals.values()), "for no rank")
             self._counts.reject("request", f"request {request.request_id} of term {request.term}: {reason}")
         if not request.is_withdrawn:
-            for rank, reason in verdict.refusals.items():
+            for rank, reason in admission.refusals.items():
                 self._refuse(request.run, rank, request.request_id, reason)
-        if verdict.order is not None and run is not None:
-            job = ControlJob(run.name, run.directory, verdict.order)
+        if admission.order is not None and run is not None:
+            job = ControlJob(run.name, run.directory, admission.order)
             if not self._control.submit(job):
                 self.order_failed(job, "too many orders wait to be written")
-            if verdict.order.ranks:
+            if admission.order.ranks:
                 self._on_accepted()
 
     def tick(self, now_ns: int) -> None:
         """End captures whose deadline has passed, and stop waiting for ranks that have ended."""
         for name, order in self._captures.take_expired(now_ns):
             run = self._run_of(name)
-            if run is not None:  # where too many orders wait, the ranks' own is one of them
+            if run is not None:  # if the queue is full, the ranks' own order still waits in it
                 self._control.submit(ControlJob(run.name, run.directory, order))
         for name in self._captures.runs:
             run, request_id = self._run_of(name), self._captures.running_id(name)
@@ -82,7 +83,7 @@ class CaptureRequests:
                 self._refuse(name, rank, request_id, "the process of the rank ended before its capture did")
 
     def order_failed(self, job: ControlJob, reason: str) -> None:
-        """Take back a request whose order could not be written."""
+        """Cancel a request whose order could not be written, and refuse its ranks."""
         if job.order is None or not job.order.ranks:
             return
         self._captures.forget(job.run)

@@ -1,7 +1,7 @@
-"""Which capture requests this node takes: pure decisions, the time comes in. One capture at a time.
+"""Decides which capture requests this node accepts, one capture at a time. Pure: the caller passes the time.
 
-Several coordinators may send the same request, and a leader that was replaced may still send its own: the first is
-decided once, by its id; the second is refused, because its term is over.
+Several coordinators may send the same request, so a request is decided once, by its id. A leader that was replaced may
+still send requests of its own; they are refused because their term is over.
 """
 
 from collections.abc import Mapping
@@ -19,15 +19,15 @@ _OF_THE_BUS: dict[str, Any] = {
     for each in fields(CaptureRequest)
     if each.name in ("run", "node", "term", "deadline_seconds", "is_withdrawn")
 }
-"""What a control block leaves out: its place, and what is between coordinator and node."""
-_REQUESTS_MAX = 256  # requests remembered; an incident takes a handful
+"""Fields that a control block omits: where it lies, and what only the coordinator and the node need."""
+_REQUESTS_MAX = 256  # requests remembered; an incident needs a handful
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A rank that may be captured: the state of its agent, and how its process sees the first step begin.
+    """A rank that may be captured: its agent's state, and how its process recognises the start of the first step.
 
-    `boundary` is None where the steps of the rank are not numbered, or its last ones were not alike. `attempt`
+    `boundary` is None if the steps of the rank are not numbered, or if the latest ones differed. `attempt`
     distinguishes incarnations of the rank.
     """
 
@@ -38,10 +38,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What becomes of a request: `order`, what of it the ranks here get, or None, and why each other rank is refused.
+    """The decision on a request: the order for the accepted ranks (None if none), and why the others are refused.
 
-    One for no rank takes the one before it back. `is_outdated`: its term is over or is none, or its id names
-    another request.
+    An order without ranks withdraws the one before it. `is_outdated`: the term is over or invalid, or the id belongs to
+    a different request.
     """
 
     order: CaptureRequest | None
@@ -62,9 +62,9 @@ class _Capture:
 
 @dataclass(slots=True)
 class Captures:
-    """Captures under way. Times in ns are CLOCK_MONOTONIC; `term` is the highest of any request (a fencing number).
+    """The captures in progress. Times in ns are CLOCK_MONOTONIC; `term` is the highest seen (a fencing token).
 
-    A capture keeps its node until its ranks have answered or ended, until it is withdrawn, or until its deadline.
+    A capture occupies its node until its ranks have answered or ended, until it is withdrawn, or until its deadline.
     """
 
     term: int = 0
@@ -72,27 +72,28 @@ class Captures:
     _requests: dict[tuple[str, int], CaptureRequest] = field(default_factory=dict)
 
     def term_in_force(self, unix_s: float) -> int:
-        """Return the term below which requests are refused; 0 where what is known is ahead of the clock.
+        """Return the term below which requests are refused; 0 if the known term is ahead of this node's clock.
 
-        A term is at least the unix time of its election. One further ahead is a forgery, or our clock was set back.
+        A term is at least the unix time of its election. One further ahead is forged, or this node's clock was set
+        back.
         """
         return self.term if self.term <= unix_s + TERM_AHEAD_OF_NODE_SECONDS_MAX else 0
 
-    def take_term(self, term: int, unix_s: float) -> str:
-        """Take the term of a request of another kind; return why it is not the present leader's, empty where it is."""
+    def adopt_term(self, term: int, unix_s: float) -> str:
+        """Adopt the term of a request of another kind; return why it is not the current leader's, empty if it is."""
         reason = self._foreign_term(term, unix_s)
         if not reason:
             self.term = term
         return reason
 
-    def judge(
+    def admit(
         self, request: CaptureRequest, ranks: Mapping[int, Candidate] | None, now_ns: int, unix_s: float
     ) -> Admission:
-        """Decide; an accepted request counts as running from now on.
+        """Decide a request; an accepted one counts as running from now on.
 
-        `ranks` are those of the run on this node, None for a run unknown here. A request
-        that was decided before, by whichever coordinator it came, gets neither order nor refusals. `unix_s` is the wall
-        clock, which terms are compared with.
+        `ranks` are those of the run on this node, or None if the run is unknown here. A request that was already
+        decided gets neither an order nor refusals, whichever coordinator sent it. `unix_s` is the wall clock, against
+        which terms are checked.
         """
         if request.is_withdrawn:
             return self._withdraw(request, unix_s)
@@ -112,7 +113,7 @@ class Captures:
         return self._decide(request, ranks, now_ns)
 
     def _withdraw(self, request: CaptureRequest, unix_s: float) -> Admission:
-        """End a capture that is not wanted any more; what was never accepted here needs nothing."""
+        """End a capture that is no longer wanted; a request that was never accepted here needs no action."""
         if reason := self._foreign_term(request.term, unix_s):
             return Admission(None, {request.ranks[0]: reason} if request.ranks else {}, is_outdated=True)
         self.term = request.term
@@ -121,12 +122,12 @@ class Captures:
         return Admission(_order(self._running.pop(request.run).request, {}), {})
 
     def take_expired(self, now_ns: int) -> list[tuple[str, CaptureRequest]]:
-        """End the captures whose deadline has passed; return their runs, each with the order that takes theirs back."""
+        """End the captures whose deadline has passed; return their runs, each with the order that withdraws theirs."""
         over = [run for run, running in self._running.items() if now_ns >= running.deadline_ns]
         return [(run, _order(self._running.pop(run).request, {})) for run in over]
 
     def drop_ended(self, run: str, attempts: Mapping[int, int]) -> list[int]:
-        """Stop waiting for ranks that do not run any more, and return them; `attempts` are of those that do."""
+        """Stop waiting for ranks that no longer run, and return them; `attempts` are those of the ranks that do."""
         running = self._running.get(run)
         if running is None:
             return []
@@ -139,11 +140,11 @@ class Captures:
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """Runs with a capture under way."""
+        """Return the runs with a capture in progress."""
         return tuple(self._running)
 
     def _foreign_term(self, term: int, unix_s: float) -> str:
-        """Return why a term is not the present leader's, empty if it may be."""
+        """Return why a term is not the current leader's, empty if it may be."""
         in_force = self.term_in_force(unix_s)
         if term < in_force:
             return f"term {term} is over, term {in_force} is in force"
@@ -174,7 +175,7 @@ class Captures:
         return Admission(order, refusals)
 
     def _busy(self, request: CaptureRequest, now_ns: int) -> str:
-        """Return which capture is under way here; runs share the node's processors and its disk."""
+        """Return which capture is in progress here; runs share the node's processors and its disk."""
         for run, running in self._running.items():
             if now_ns < running.deadline_ns:
                 of_run = "" if run == request.run else f" of run {run!r}"
@@ -182,7 +183,7 @@ class Captures:
         return ""
 
     def note(self, run: str, rank: int, request_id: int, state: str) -> None:
-        """Take a rank's answer: the last terminal one ends the capture."""
+        """Record a rank's answer: the last terminal one ends the capture."""
         running = self._running.get(run)
         if running is not None and running.request_id == request_id and state in _TERMINAL:
             running.waiting.pop(rank, None)
@@ -190,11 +191,11 @@ class Captures:
                 del self._running[run]
 
     def forget(self, run: str) -> None:
-        """Drop what runs for a run that vanished, or whose order could not be written."""
+        """Drop the capture of a run that is gone, or whose order could not be written."""
         self._running.pop(run, None)
 
     def running_id(self, run: str) -> int | None:
-        """Return the request that is being captured."""
+        """Return the id of the request that is being captured."""
         running = self._running.get(run)
         return running.request_id if running is not None else None
 
@@ -213,7 +214,7 @@ def _unfit(request: CaptureRequest, rank: int, ranks: Mapping[int, Candidate]) -
 
 
 def _order(request: CaptureRequest, boundaries: Mapping[int, StepBoundary | None]) -> CaptureRequest:
-    """Return the request as the ranks of `boundaries` read it, checked as they will check it."""
+    """Return the request as the ranks of `boundaries` will read it, validated as they will validate it."""
     known = {rank: boundary for rank, boundary in sorted(boundaries.items()) if boundary is not None}
     order = replace(request, ranks=list(known), boundaries=list(known.values()), **_OF_THE_BUS)
     return request_from_json(request_to_json(order), where="capture request")

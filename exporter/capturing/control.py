@@ -1,8 +1,8 @@
-"""Writes control blocks: one thread, the only writer of these files and of the directories that they lie in.
+"""Writes control blocks, on one thread, the only writer of these files and of the directories that hold them.
 
-A thread of its own because making a file waits for the file system. A block of the right version is reused and its
-generation goes on, since ranks have it open; anything else under the name is replaced. The group of the run reads a
-block, only the exporter writes it: its writer can order captures.
+It has its own thread because creating a file waits for the file system. Ranks have the block open, so a block of the
+right version is reused and its generation continues; anything else of that name is replaced. The group of the run can
+read a block. Only the exporter can write it, because its writer can order captures.
 """
 
 import logging
@@ -37,9 +37,9 @@ _JOIN_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ControlJob:
-    """Make sure that a run has a control block, and write `order` into it if there is one.
+    """A request to make sure that a run has a control block, and to write `order` into it if there is one.
 
-    Without an order, what a run that is gone has left is removed.
+    Without an order, a job for a run that is gone removes what the run has left.
     """
 
     run: str
@@ -48,7 +48,7 @@ class ControlJob:
 
 
 class ControlWriter:
-    """Owns the control thread. `on_failure` is called in that thread, with the job and the reason."""
+    """Owns the control thread. `on_failure` is called on that thread, with the job and the reason."""
 
     def __init__(self, on_failure: Callable[[ControlJob, str], None]) -> None:
         self._on_failure = on_failure
@@ -60,7 +60,7 @@ class ControlWriter:
         self._thread.start()
 
     def submit(self, job: ControlJob) -> bool:
-        """Hand a job over without waiting; False if too many wait already."""
+        """Queue a job without waiting; return False if the queue is full."""
         try:
             self._jobs.put_nowait(job)
         except queue.Full:
@@ -68,7 +68,7 @@ class ControlWriter:
         return True
 
     def stop(self) -> None:
-        """End the thread behind the jobs that wait; gives up on one that hangs in the file system."""
+        """Stop the thread after the queued jobs; give up on a job that hangs in the file system."""
         try:
             self._jobs.put(None, timeout=_JOIN_S)
         except queue.Full:
@@ -86,7 +86,7 @@ class ControlWriter:
 
 
 def write_control(directory: Path, order: CaptureRequest | None) -> None:
-    """Create the control block of a run if it has none of this version, and store `order` in it.
+    """Create the control block of a run if there is none of this version, and store `order` in it.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def write_control(directory: Path, order: CaptureRequest | None) -> None:
 
 
 def _open(path: Path, gid: int) -> tuple[int, int]:
-    """Return (descriptor, generation) of the block at `path` for the group `gid`, a new one if none can be reused."""
+    """Return (descriptor, generation) of the block at `path` for the group `gid`; create one if none can be reused."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -126,7 +126,7 @@ def _open(path: Path, gid: int) -> tuple[int, int]:
 
 
 def _check(descriptor: int, gid: int, where: str) -> int:
-    """Return the generation of the block's order, if it is a block of this version, of ours, and for this group."""
+    """Return the generation of the block's order, if the block has this version, this owner and this group."""
     status = os.fstat(descriptor)
     got = (stat.filemode(status.st_mode), status.st_uid, status.st_gid)
     expected = (stat.filemode(stat.S_IFREG | _MODE), os.geteuid(), gid)
@@ -138,14 +138,14 @@ def _check(descriptor: int, gid: int, where: str) -> int:
 
 
 def _create(path: Path, gid: int) -> int:
-    """Make an empty block under another name and give it its own once it is whole."""
+    """Create an empty block under a temporary name, and rename it once it is complete."""
     temporary = path.with_name(f".control.{os.getpid()}")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE)
     try:
         if os.fstat(descriptor).st_gid != gid:
             os.fchown(descriptor, -1, gid)
-        os.fchmod(descriptor, _MODE)  # whatever the umask
+        os.fchmod(descriptor, _MODE)  # regardless of the umask
         os.posix_fallocate(descriptor, 0, CONTROL_BYTES)
         os.pwrite(descriptor, pack_control_header(), 0)
         temporary.replace(path)
@@ -157,7 +157,7 @@ def _create(path: Path, gid: int) -> int:
 
 
 def _store(descriptor: int, generation: int, order: CaptureRequest) -> None:
-    """Store the payload first and the head last, as `write_blob` does in memory."""
+    """Store the payload first and the header last, as `write_blob` does in memory."""
     region = bytearray(ORDER_BYTES)
     write_blob(memoryview(region), 0, ORDER_BYTES, generation, request_to_json(order))
     os.pwrite(descriptor, region[HEAD_BYTES:], ORDER_OFFSET + HEAD_BYTES)

@@ -1,10 +1,10 @@
-"""The dump of torch's Flight Recorder that a rank's process leaves as a file, requested and read with its stacks.
+"""Requests and reads the dump that torch's Flight Recorder writes to a file, along with a rank's stacks.
 
-The training names the file in its environment (TORCH_FR_DUMP_TEMP_FILE, before torch 2.9
-TORCH_NCCL_DEBUG_INFO_TEMP_FILE), and its rings name it to us: only a regular file of the ring's owner is opened. torch
-writes it when a collective of NCCL times out, and on request: ProcessGroupNCCL's monitor thread reads a named pipe
-(TORCH_NCCL_DEBUG_INFO_PIPE_FILE) once a second, and dumps when any byte is in it (torch/csrc/distributed/c10d,
-`DumpPipe`). The thread needs neither the interpreter nor the training's own thread. Never run on a device.
+The training process names the file in its environment (TORCH_FR_DUMP_TEMP_FILE, before torch 2.9
+TORCH_NCCL_DEBUG_INFO_TEMP_FILE), and its ring passes the name on. Only a regular file of the ring's owner is opened.
+torch writes the dump when an NCCL collective times out, and on request: ProcessGroupNCCL's monitor thread reads a named
+pipe (TORCH_NCCL_DEBUG_INFO_PIPE_FILE) once a second and dumps when it contains any byte (torch/csrc/distributed/c10d,
+`DumpPipe`). That thread needs neither the interpreter nor the training thread. Not yet tested on a device.
 """
 
 import asyncio
@@ -24,21 +24,21 @@ from lockstep.trace.flight_recorder import DUMP_MAX_BYTES, FlightEntry, last_of_
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _PIPE_FLAGS = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 WRITTEN_SECONDS = 2.5
-"""Given to processes to dump: the monitor looks once a second, and an incident has its stacks within five."""
-_LOOK_S = 0.1  # a dump that has not changed since the last look is whole
-_OF_GROUP = 4  # collectives of each group: what ranks are in, and what led there
+"""Time limit for a dump: the monitor polls once a second, and the stacks of an incident are due within five."""
+_POLL_S = 0.1  # a dump that has not changed between two polls is complete
+_OF_GROUP = 4  # latest collectives of each group: the one that ranks are in, and those that led to it
 
 
 FileVersion = tuple[int, int, int]
-"""Inode, time of the last change, size."""
+"""Inode, modification time, size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlightDump:
-    """The dump of one rank. `since_unix_ns` is when the attempt began, `owner_uid` whose process the rank is.
+    """The dump of one rank. `since_unix_ns` is when the attempt began; `owner_uid` is the user of the rank's process.
 
-    `prefix` and `pipe_prefix` begin the paths of its file and of the pipe that requests it; empty or relative ones are
-    none.
+    The paths of its file and of the pipe that requests it begin with `prefix` and `pipe_prefix`. An empty or relative
+    prefix means that there is none.
     """
 
     rank: int
@@ -58,9 +58,9 @@ class FlightDump:
         Raises
         ------
         MalformedError
-            What has the pipe's name is another user's, or no pipe.
+            The pipe's name belongs to something that is another user's, or no pipe.
         OSError
-            It cannot be opened or written into.
+            It cannot be opened or written to.
         """
         if not (self.prefix.startswith("/") and self.pipe_prefix.startswith("/")):
             return False
@@ -74,14 +74,14 @@ class FlightDump:
         try:
             self._check(os.fstat(pipe), path, stat.S_ISFIFO, "a pipe")
             os.write(pipe, b"1")
-        except BlockingIOError:  # full: it has been asked
+        except BlockingIOError:  # full: it was already requested
             return True
         finally:
             os.close(pipe)
         return True
 
     def version(self) -> FileVersion | None:
-        """Return what changes when the file is written, None where there is none."""
+        """Return a value that changes when the file is written, or None if there is no file."""
         try:
             status = Path(self.path).lstat()
         except OSError:
@@ -89,12 +89,12 @@ class FlightDump:
         return status.st_ino, status.st_mtime_ns, status.st_size
 
     def read(self) -> list[RecordedCollective]:
-        """Return what the dump holds of each group's last collectives; empty where there is none of this attempt.
+        """Return the latest collectives of each group in the dump; empty if there is no dump of this attempt.
 
         Raises
         ------
         MalformedError
-            The file is another user's, no regular file, or no dump.
+            The file is another user's, not a regular file, or not a dump.
         OSError
             It cannot be read.
         """
@@ -120,12 +120,12 @@ class FlightDump:
 
 
 async def wait_written(former: Mapping[FlightDump, FileVersion | None], seconds: float = WRITTEN_SECONDS) -> None:
-    """Wait until the file of each requested dump is another than its former version and whole, or the time is over."""
+    """Wait until each requested dump has a new version and is complete, or until the time limit."""
     last, waiting = dict(former), set(former)
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while waiting:
-                await asyncio.sleep(_LOOK_S)  # files on shared file systems have no event to wait for
+                await asyncio.sleep(_POLL_S)  # files on shared file systems offer no event to wait for
                 for dump in list(waiting):
                     version = dump.version()
                     if version == last[dump] != former[dump]:
@@ -145,9 +145,9 @@ def _issued(entry: FlightEntry) -> RecordedCollective:
 
 
 def issued_bytes(issued: list[RecordedCollective]) -> int:
-    """Return how much of a message these take at most."""
+    """Return an upper bound of the size of these collectives in a message."""
     return sum(_SPARE_BYTES + len(each.group + each.description + each.operation + each.tensors) for each in issued)
 
 
 _SPARE_BYTES = 96
-"""Of one on the wire, without its texts: names of fields, state, sequence."""
+"""Size of one collective on the wire, without its texts: names of fields, state, sequence."""

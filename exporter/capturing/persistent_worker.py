@@ -1,7 +1,6 @@
-"""A worker process that stays: started when first asked, asked one job at a time, killed when it errs or is late.
+"""A persistent worker process: started by the first job, given one job at a time, killed on an error or a timeout.
 
-What it answers is input like any other: lengths are limited before anything is read. The protocol is that of
-`summarise_worker`.
+Its output is untrusted: lengths are checked before anything is read. `summarise_worker` defines the protocol.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ _WHERE = "summaries"
 
 
 class Answer(NamedTuple):
-    """Exit status of the process that did the job, its output, and the last line of its complaints."""
+    """The exit status of the process that did the job, its output, and the last line of its standard error."""
 
     code: int
     output: bytes
@@ -28,7 +27,7 @@ class Answer(NamedTuple):
 
 
 class PersistentWorker:
-    """Belongs to the event loop. `command` starts the process, which leads a process group of its own."""
+    """Runs on the event loop. `command` starts the process, which leads its own process group."""
 
     def __init__(self, command: tuple[str, ...], output_max_bytes: int) -> None:
         self._command = command
@@ -38,16 +37,18 @@ class PersistentWorker:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a process that can be asked."""
+        """Whether the process is running and can take a job."""
         return self._process is not None and self._process.returncode is None
 
     async def ask(self, job: Sequence[Any]) -> Answer:
-        """Return the result of a job, whose parts JSON must have; a caller that cancels this ends the process.
+        """Run a job and return its result; its parts must be serialisable as JSON.
+
+        Cancelling the call ends the process.
 
         Raises
         ------
         MalformedError
-            The process cannot be started, died, or answered what no worker does.
+            The process cannot be started, died, or violated the protocol.
         """
         is_answered = False
         try:
@@ -63,20 +64,20 @@ class PersistentWorker:
         return answer
 
     async def end(self) -> None:
-        """Kill the process with all that it started; the next job starts another.
+        """Kill the process and all that it started; the next job starts another one.
 
-        If this is cancelled, the next call completes it.
+        If this call is cancelled, the next call completes it.
         """
         process = self._process
         if process is not None:
-            if process.returncode is None:  # else its number may be another's by now
-                with contextlib.suppress(ProcessLookupError):  # reaped this very moment
+            if process.returncode is None:  # otherwise the pid may belong to another process by now
+                with contextlib.suppress(ProcessLookupError):  # it was reaped in between
                     os.killpg(process.pid, signal.SIGKILL)
             assert process.stdin is not None
             process.stdin.close()
-            await process.communicate()  # asyncio closes pipes only at their end
+            await process.communicate()  # asyncio closes pipes only at end of file
             with contextlib.suppress(ConnectionError):
-                # Shielded: a cancelled wait cancels the future that asyncio still has to set.
+                # Shielded: a cancelled wait would cancel the future that asyncio still has to set.
                 await asyncio.shield(process.stdin.wait_closed())
             self._process = None
         if self._complaints is not None:
@@ -98,7 +99,7 @@ class PersistentWorker:
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
-        with contextlib.suppress(ConnectionError):  # it has died: its last output shows why
+        with contextlib.suppress(ConnectionError):  # the process has died; its last output shows why
             process.stdin.write(line)
             await process.stdin.drain()
         try:

@@ -1,7 +1,8 @@
-"""Stacks of a process that does not write them itself, by py-spy where it is installed: it reads the process's memory.
+"""Reads the stacks of a process that does not write them itself, using py-spy where it is installed.
 
-For ranks whose training handles the signal itself, whose agent took itself out, or whose process is stopped. py-spy
-does not stop the process (`--nonblocking`), and needs the rights to trace it. The form of its JSON is that of 0.4.
+This covers ranks whose training handles the signal itself, whose agent has disabled itself, or whose process is
+stopped. py-spy reads the process's memory without stopping it (`--nonblocking`), and needs permission to trace it. The
+JSON format is that of py-spy 0.4.
 """
 
 import asyncio
@@ -27,14 +28,14 @@ _IDENT_MAX = (1 << 64) - 1
 
 
 async def read_by_py_spy(pid: int, *, limit_s: float = LIMIT_S) -> list[Thread] | None:
-    """Return the threads of a process, None where there is no py-spy.
+    """Return the threads of a process, or None if py-spy is not installed.
 
     Raises
     ------
     MalformedError
-        It failed, took longer than `limit_s`, or printed something else than stacks.
+        py-spy failed, took longer than `limit_s`, or printed something other than stacks.
     OSError
-        It cannot be started.
+        py-spy cannot be started.
     """
     program = shutil.which(PROGRAM)
     if program is None:
@@ -55,7 +56,7 @@ async def read_by_py_spy(pid: int, *, limit_s: float = LIMIT_S) -> list[Thread] 
     finally:
         if process.returncode is None:
             process.kill()
-            await process.communicate()  # asyncio reports no end while a full buffer keeps it from reading the pipe's
+            await process.communicate()  # while a full buffer stops asyncio reading, it reports no end of the process
     if code:
         raise MalformedError("stacks", where=where, got=f"exit status {code}", expected="0")
     return parse_py_spy(output, where=where)
@@ -73,12 +74,12 @@ async def _output(process: asyncio.subprocess.Process, where: str) -> bytes:
 
 
 def parse_py_spy(data: bytes, *, where: str) -> list[Thread]:
-    """Return the threads of what `py-spy dump --json` prints; more than faulthandler would write are left out.
+    """Parse the output of `py-spy dump --json`, up to the number of threads and frames that faulthandler would write.
 
     Raises
     ------
     MalformedError
-        It is something else.
+        It is not such output.
     """
     try:
         found = [_thread(each) for each in json.loads(data)[:STACK_THREADS_MAX]]

@@ -1,9 +1,9 @@
-"""Has processes write the stacks of their threads, and reads what they wrote: nothing is stopped.
+"""Asks processes to write the stacks of their threads, and reads the result. No process is stopped.
 
-A signal goes to a pidfd, which no other process can take over as it can a pid, and only while the process of the pidfd
-holds the rank's ring and has the pipe of its stacks open: without both, it is another process or has no handler. Where
-one process of a run cannot be signalled from here, all of its processes get the signal through the run's pipe of
-requests (`stack_request_pipe.py`): two signals would make two dumps.
+The signal is sent to a pidfd, because another process can take over a pid. It is sent only while that process holds the
+rank's ring and has the pipe for its stacks open; otherwise it is a different process, or has no handler. If one process
+of a run cannot be signalled from here, all of its processes get the signal through the run's request pipe
+(`stack_request_pipe.py`), because two signals would make two dumps.
 """
 
 import contextlib
@@ -21,28 +21,28 @@ from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.stacks import STACK_SIGNAL, STACKS_PIPE_BYTES
 
 DUMP_SECONDS = 2.0
-"""Given to a process to write; it takes a millisecond where it runs at all."""
-_QUIET_S = 0.1  # after the last byte: the form has no end mark
+"""Time limit for a process to write its stacks; it takes a millisecond if the process runs at all."""
+_QUIET_S = 0.1  # without new bytes: the format has no end mark
 _POLL_S = 0.02
-_READ_MAX_BYTES = 4 * STACKS_PIPE_BYTES  # of one dump, which goes on being written while it is read
+_READ_MAX_BYTES = 4 * STACKS_PIPE_BYTES  # of one dump, which keeps growing while it is read
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _STATES = {"T": "stopped by a signal", "t": "stopped by a debugger", "D": "in an uninterruptible system call"}
 
 
 class Holder(Protocol):
-    """Who holds a ring (`ring_file.Holder`)."""
+    """The process that holds a ring (`ring_file.RingHolder`)."""
 
     @property
     def pid(self) -> int | None:
-        """The process in our PID namespace."""
+        """The process's pid in this PID namespace."""
 
     @property
     def is_gone(self) -> bool:
-        """Whether no one holds it any more."""
+        """Whether no process holds it any more."""
 
 
 class Held(Protocol):
-    """A ring whose holder can be asked for."""
+    """A ring whose holder can be queried."""
 
     owner_uid: int
 
@@ -54,7 +54,7 @@ class Held(Protocol):
 class DumpTarget:
     """A process that can write its stacks; owns both descriptors until `close`.
 
-    `pid` is 0 and `pidfd` -1 for a process of another PID namespace.
+    `pid` is 0 and `pidfd` -1 for a process in another PID namespace.
     """
 
     rank: int
@@ -64,7 +64,7 @@ class DumpTarget:
     where: str
 
     def close(self) -> None:
-        """Give the descriptors back; may be called again."""
+        """Close the descriptors; safe to call again."""
         for descriptor in (self.pidfd, self.pipe):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -72,7 +72,7 @@ class DumpTarget:
 
 
 def open_target(path: Path, rank: int, ring: Held) -> DumpTarget:
-    """Return the process that holds `ring` and has the pipe `path` open, to be closed by the caller.
+    """Return the process that holds `ring` and has the pipe `path` open; the caller closes it.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def open_target(path: Path, rank: int, ring: Held) -> DumpTarget:
 
 
 def _check_pipe(target: DumpTarget, owner_uid: int) -> None:
-    """See that the pipe is the run's and that a process has it open for writing; what is left in it is thrown away."""
+    """Check that the pipe is the run's and that a process has it open for writing; discard its old content."""
     status = os.fstat(target.pipe)
     got = stat.filemode(status.st_mode), status.st_uid
     if not stat.S_ISFIFO(status.st_mode) or status.st_uid != owner_uid:
@@ -106,12 +106,12 @@ def _open_process(target: DumpTarget, ring: Held) -> None:
     if not target.pid:
         return
     target.pidfd = os.pidfd_open(target.pid)
-    if _holder_pid(ring, target.where) != target.pid:  # it may have ended before the pidfd was there
+    if _holder_pid(ring, target.where) != target.pid:  # the process may have ended before the pidfd was opened
         raise MalformedError("process", where=target.where, got="another one", expected="the ring's holder")
 
 
 def _holder_pid(ring: Held, where: str) -> int:
-    """Return the process that holds the ring, 0 for one of another PID namespace."""
+    """Return the pid of the process that holds the ring, 0 if it is in another PID namespace."""
     holder = ring.holder()
     if holder.is_gone:
         raise MalformedError(
@@ -123,9 +123,9 @@ def _holder_pid(ring: Held, where: str) -> int:
 def dump_stacks(
     targets: Sequence[DumpTarget], request: Callable[[], None], *, limit_s: float = DUMP_SECONDS
 ) -> dict[int, bytes | str]:
-    """Return what each rank's process wrote of its threads, or why it wrote nothing. Blocks for `limit_s` at most.
+    """Return each rank's stacks as its process wrote them, or why there are none. Blocks for at most `limit_s`.
 
-    `request` has all processes of the run write their stacks; it is called where one of them cannot be signalled.
+    `request` makes all processes of the run write their stacks; it is called if one of them cannot be signalled.
     """
     found: dict[int, bytes | str] = {**_ask(targets, request)}
     waiting = {target.pipe: _Dump(target) for target in targets if target.rank not in found}
@@ -146,7 +146,7 @@ def dump_stacks(
 
 
 def _ask(targets: Sequence[DumpTarget], request: Callable[[], None]) -> dict[int, str]:
-    """Have each process write its stacks once; return why of those that could not be asked."""
+    """Make each process write its stacks once; return the reason for each one that could not be asked."""
     refused = {target.rank: reason for target in targets if (reason := _refusal(target, 0))}
     if not refused:
         return {target.rank: reason for target in targets if (reason := _refusal(target, STACK_SIGNAL))}
@@ -160,7 +160,7 @@ def _ask(targets: Sequence[DumpTarget], request: Callable[[], None]) -> dict[int
 
 
 def _refusal(target: DumpTarget, number: int) -> str:
-    """Send a process the signal `number`, 0 for none; return why that is not possible, empty where it is."""
+    """Send a process the signal `number` (0 only checks); return why that is not possible, empty if it is."""
     if target.pidfd < 0:
         return f"the process cannot be sent {STACK_SIGNAL.name}: it is in another PID namespace"
     try:
@@ -171,7 +171,7 @@ def _refusal(target: DumpTarget, number: int) -> str:
 
 
 class _Dump:
-    """What one process has written so far."""
+    """The stacks that one process has written so far."""
 
     def __init__(self, target: DumpTarget) -> None:
         self.target = target
@@ -180,7 +180,7 @@ class _Dump:
         self._has_ended = False
 
     def read(self, now_s: float) -> bool:
-        """Take what there is; return whether more may come."""
+        """Read what is available; return whether more may come."""
         new, self._has_ended = _drain(self.target.pipe, _READ_MAX_BYTES - len(self._data))
         self._data += new
         if new:
@@ -188,7 +188,7 @@ class _Dump:
         return not self._has_ended and len(self._data) < _READ_MAX_BYTES
 
     def is_over(self, now_s: float) -> bool:
-        """Whether the dump is complete, as far as can be known."""
+        """Whether the dump is complete, as far as this can be known."""
         is_quiet = self._last_s is not None and now_s - self._last_s >= _QUIET_S
         return is_quiet or self._has_ended or len(self._data) >= _READ_MAX_BYTES
 
@@ -200,12 +200,12 @@ class _Dump:
         return f"the process is {state}" if state else "the process wrote no stack: none of its threads took the signal"
 
 
-def _drain(pipe: int, most: int) -> tuple[bytes, bool]:
-    """Return what the pipe holds, up to `most` bytes, and whether no process has it open for writing."""
+def _drain(pipe: int, max_bytes: int) -> tuple[bytes, bool]:
+    """Return up to `max_bytes` bytes of the pipe's content, and whether no process has it open for writing."""
     data = bytearray()
-    while len(data) < most:
+    while len(data) < max_bytes:
         try:
-            part = os.read(pipe, min(STACKS_PIPE_BYTES, most - len(data)))
+            part = os.read(pipe, min(STACKS_PIPE_BYTES, max_bytes - len(data)))
         except BlockingIOError:
             return bytes(data), False
         if not part:
@@ -215,7 +215,7 @@ def _drain(pipe: int, most: int) -> tuple[bytes, bool]:
 
 
 def _state(pid: int) -> str:
-    """Return the state of a process (proc_pid_stat(5)), empty where it is gone."""
+    """Return the state of a process (proc_pid_stat(5)), empty if it is gone."""
     try:
         return Path("/proc", str(pid), "stat").read_bytes().rpartition(b") ")[2][:1].decode()
     except OSError:

@@ -1,11 +1,11 @@
-"""The pipe of a run into which the exporter writes to have the run's processes on this node dump their stacks.
+"""A run's request pipe: the exporter writes to it to make the run's processes on this node dump their stacks.
 
-For processes that it may not signal: of another user, or in another PID namespace. The agents have the pipe open for
-reading with O_ASYNC, so the kernel sends each of them its signal when something is written (fcntl(2), F_SETSIG); what
-is written is read by no agent, but by the exporter before it writes the next byte. Only the exporter can write: who can
-have processes dump their stacks can slow them.
+It serves processes that the exporter may not signal: those of another user, or in another PID namespace. The agents
+open the pipe for reading with O_ASYNC, so the kernel sends each of them its signal on every write (fcntl(2), F_SETSIG).
+No agent reads the data; the exporter drains it before its next write. Only the exporter can write, because a writer can
+slow the processes by making them dump.
 
-The descriptor is kept as long as the run is known: the kernel also signals when the last writer closes the pipe.
+The descriptor stays open as long as the run is known: the kernel also signals when the last writer closes the pipe.
 """
 
 import os
@@ -22,7 +22,7 @@ _DRAIN_BYTES = 64 << 10
 
 
 def make_request_pipe(directory: Path, gid: int) -> None:
-    """Make the pipe of the run of `directory` for the group `gid` unless it is there; anything else is replaced.
+    """Create the pipe of the run of `directory` for the group `gid` unless it exists; replace anything else there.
 
     Raises
     ------
@@ -39,34 +39,34 @@ def make_request_pipe(directory: Path, gid: int) -> None:
     os.mkfifo(temporary, _MODE)
     try:
         os.chown(temporary, -1, gid)
-        temporary.chmod(_MODE)  # whatever the umask
+        temporary.chmod(_MODE)  # regardless of the umask
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 class RequestPipes:
-    """The pipes that have been written into, by the run's directory. Owns their descriptors until `close`."""
+    """The pipes that have been written to, by run directory. Owns their descriptors until `close`."""
 
     def __init__(self) -> None:
         self._open: dict[Path, int] = {}
 
     def signal(self, directory: Path) -> None:
-        """Have every process of the run on this node that has the pipe open write its stacks.
+        """Make every process of the run on this node that has the pipe open write its stacks.
 
         Raises
         ------
         OSError, MalformedError
-            There is no such pipe, or it is not ours.
+            There is no such pipe, or the exporter does not own it.
         """
         file = self._file(directory)
         with suppress(BlockingIOError):
-            while os.read(file, _DRAIN_BYTES):  # kernels before 5.14 signal only when an empty pipe gets something
+            while os.read(file, _DRAIN_BYTES):  # kernels before 5.14 signal only when an empty pipe is written to
                 pass
         os.write(file, b"\n")
 
     def drop(self, directory: Path) -> None:
-        """Give back the descriptor of a run that is gone."""
+        """Close the descriptor of a run that is gone."""
         if directory in self._open:
             os.close(self._open.pop(directory))
 

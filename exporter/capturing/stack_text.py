@@ -1,8 +1,8 @@
-"""What `faulthandler` writes of a process's threads, read as hostile input: the training's process makes it.
+"""Parses what `faulthandler` writes about a process's threads. The input is untrusted: the training process writes it.
 
-The form (Python/traceback.c of 3.10 to 3.14): a line for each thread, "Current thread 0x... (most recent call first):"
-or "Thread 0x... [name] (...):", then a line for each frame, '  File "train.py", line 88 in load', innermost first, and
-an empty line. ASCII throughout: other characters are escaped.
+Format (Python/traceback.c of 3.10 to 3.14): a line for each thread, "Current thread 0x... (most recent call first):" or
+"Thread 0x... [name] (...):", then a line for each frame, '  File "train.py", line 88 in load', innermost first, and an
+empty line. It is pure ASCII; other characters are escaped.
 """
 
 import re
@@ -22,7 +22,7 @@ _THREAD = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]{1,16})(?: \[.{0,64}
 _FRAME = re.compile(r'  File (?:"(.*)"|\?\?\?), line ([0-9]{1,10}|\?\?\?) in (.+)\Z')
 _WITHOUT_FRAMES = frozenset(("", "  ...", "...", "  <no Python frame>", "  <invalid frame>", "  Garbage-collecting"))
 _LINE_MAX = 1 << 31
-_FRAME_SPARE_BYTES = 12  # of a frame on the wire, without its texts
+_FRAME_SPARE_BYTES = 12  # size of a frame on the wire, without its texts
 _THREAD_BYTES = 32
 _MESSAGE_SPARE_BYTES = 1024  # names of run and node, and the message's own fields
 
@@ -36,12 +36,12 @@ class Thread:
 
 
 def parse_stacks(data: bytes, *, where: str) -> list[Thread]:
-    """Return the threads of one dump, in its order; a last line that is cut short is left out.
+    """Return the threads of one dump, in its order; a truncated last line is dropped.
 
     Raises
     ------
     MalformedError
-        It is no dump, or holds more threads or frames than faulthandler writes.
+        It is not a dump, or has more threads or frames than faulthandler writes.
     """
     try:
         *lines, _ = data.decode("ascii").split("\n")
@@ -65,9 +65,8 @@ def parse_stacks(data: bytes, *, where: str) -> list[Thread]:
 def thread_stacks(threads: list[Thread], training_thread: int, taken_bytes: int = 0) -> tuple[list[ThreadStack], int]:
     """Return the stacks as they are sent, the training thread's first, and how many frames did not fit.
 
-    `taken_bytes` of the message are for something else.
-
-    Where it is not known which thread trains, the oldest one is taken for it, which faulthandler writes last.
+    `taken_bytes` of the message are used by something else. If the training thread is unknown, the oldest thread is
+    assumed, which faulthandler writes last.
     """
     known = [thread for thread in threads if thread.ident == training_thread]
     training = known[0] if known else threads[-1] if threads else None

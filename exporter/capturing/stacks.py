@@ -1,7 +1,7 @@
-"""Answers requests for stacks: one at a time, in a thread, since a process may take its time to write.
+"""Answers stack requests one at a time, on a worker thread, because a process may take a while to write its stacks.
 
-Several coordinators may send the same request: it is answered once, by its id. One whose term is over, or whose id
-names another request, is refused for all its ranks, as are requests that come too fast.
+Several coordinators may send the same request, so each is answered once, by its id. A request is refused for all its
+ranks if its term is over, if its id belongs to a different request, or if it follows the last one too soon.
 """
 
 import asyncio
@@ -27,17 +27,18 @@ from lockstep.serving.fault_isolation import FaultIsolation
 _log = logging.getLogger(__name__)
 
 MIN_INTERVAL_NS = 3_000_000_000
-"""Between two requests of one run: an incident takes one, and a forged one costs each process a millisecond."""
+"""Least time between two requests of one run: an incident needs one, and a forged one costs each process a millisecond.
+"""
 _REQUESTS_MAX = 64  # requests remembered
 _WAITING_MAX = 4  # one for each run of a node
 _REASON_MAX = 500
 
 
 class StackRequests:
-    """A queue of requests and the task that works it off; belongs to the event loop.
+    """A queue of requests and the task that processes it; runs on the event loop.
 
-    `on_stacks` gets exactly one message for each rank of an admitted request. `check_term` returns why a term is not
-    the present leader's, empty where it is; `run_of` returns the run of a name, None where it is unknown here.
+    `on_stacks` receives exactly one message for each rank of an admitted request. `check_term` returns why a term is
+    not the current leader's, empty if it is. `run_of` returns the run of a name, or None if this node does not know it.
     """
 
     def __init__(
@@ -88,14 +89,14 @@ class StackRequests:
         return "too many requests wait" if self._waiting.full() else ""
 
     async def run(self) -> None:
-        """Work the queue off until cancelled."""
+        """Process the queue until cancelled."""
         try:
             await self._work()
         finally:
             self._pipes.close()
 
     def forget(self, directory: Path) -> None:
-        """Drop what is held of a run that is gone."""
+        """Release what is held for a run that is gone."""
         self._pipes.drop(directory)
 
     async def _work(self) -> None:
@@ -158,7 +159,7 @@ class StackRequests:
             return None
 
     def _request_dumps(self, dumps: Mapping[int, FlightDump]) -> dict[FlightDump, FileVersion | None]:
-        """Ask processes for the dumps of their Flight Recorders; return the former versions of those asked for."""
+        """Request Flight Recorder dumps; return the former versions of the files of those that accept requests."""
         former = {}
         for dump in dumps.values():
             version = dump.version()
@@ -170,7 +171,7 @@ class StackRequests:
         return former
 
     def _read_issued(self, dumps: Mapping[int, FlightDump]) -> dict[int, list[RecordedCollective]]:
-        """Return what the Flight Recorders of ranks have dumped, of those that have."""
+        """Return the collectives of each rank that has a Flight Recorder dump."""
         found = {}
         for rank, dump in dumps.items():
             try:
@@ -209,12 +210,12 @@ class StackRequests:
 
 
 def _open(run: RunState, rank: int) -> tuple[int, FlightDump, DumpTarget]:
-    """Return a rank's training thread, the dump of its Flight Recorder, and its process.
+    """Return a rank's training thread, its Flight Recorder dump, and its process.
 
     Raises
     ------
     MalformedError, OSError
-        It is not here, has ended, or cannot be reached.
+        The rank is not here, has ended, or cannot be reached.
     """
     rank_state = _living(run.ranks, rank)
     if rank_state is None or rank_state.ring is None:
@@ -237,7 +238,7 @@ def _open(run: RunState, rank: int) -> tuple[int, FlightDump, DumpTarget]:
 
 
 def _dump(targets: list[DumpTarget], ask: Callable[[], None]) -> dict[int, bytes | str]:
-    """Return what processes wrote; the thread closes their descriptors, even if no caller waits for it any more."""
+    """Return what processes wrote; this thread closes their descriptors, even if the caller no longer waits."""
     try:
         return dump_stacks(targets, ask)
     finally:

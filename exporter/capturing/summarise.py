@@ -1,4 +1,4 @@
-"""Supervises the summaries: one trace at a time, with a limit of time, the worker's output checked like any input."""
+"""Supervises the summary worker: one trace at a time, within a time limit, its output checked like any other input."""
 
 import asyncio
 import contextlib
@@ -21,15 +21,15 @@ from lockstep.contracts.limits import PROFILE_STEPS_MAX, SUMMARY_WIRE_MAX_BYTES
 from lockstep.contracts.messages import HostSpan, TraceSummary
 from lockstep.serving.fault_isolation import FaultIsolation
 
-_IDLE_S = 600.0  # after which the worker gives its 40 MB back; captures of one incident follow each other faster
+_IDLE_S = 600.0  # then the worker ends and frees its 40 MB; captures of one incident follow faster
 _JOBS_MAX = 256  # four captures of all 64 ranks of a node
 WORKER = (sys.executable, "-P", "-m", f"{__package__}.summarise_worker")
-"""-P: nothing from the directory we happen to be in."""
+"""-P: do not import from the current directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """A trace that a rank reports to have written, and the time that it reports to cover (CLOCK_MONOTONIC ns)."""
+    """A trace that a rank reported as written, and the time that the trace covers as reported (CLOCK_MONOTONIC ns)."""
 
     run: str
     directory: Path
@@ -40,11 +40,11 @@ class TraceJob:
 
 
 class Summariser:
-    """A queue of traces and the task that works it off; belongs to the event loop.
+    """A queue of traces and the task that processes it; runs on the event loop.
 
-    `on_summary` gets exactly one summary per job, with `error` where there is none to give. `running_id` returns which
-    request of a run is being captured: traces still being written are not deleted. `host_watch` returns what the
-    node counted meanwhile. `idle_s` after the last trace the worker ends.
+    `on_summary` receives exactly one summary per job, with `error` set if there is none. `running_id` returns the
+    request of a run that is being captured: traces still being written are not deleted. `host_watch` returns what the
+    node counted meanwhile. The worker ends `idle_s` after the last trace.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class Summariser:
         self._worker = PersistentWorker((*worker, *map(str, limits)), SUMMARY_WIRE_MAX_BYTES)
         self._idle_s = idle_s
         self._jobs: asyncio.Queue[TraceJob | None] = asyncio.Queue(_JOBS_MAX)
-        """None: no trace yet, but there will be."""
+        """A None in the queue starts the worker before the first trace."""
         self._waiting: list[TraceJob] = []
 
     def prepare(self) -> None:
-        """Have the worker ready for traces to come: what it imports takes longer than a trace."""
+        """Start the worker before traces arrive: its imports take longer than reading a trace."""
         with contextlib.suppress(asyncio.QueueFull):
             self._jobs.put_nowait(None)
 
@@ -88,7 +88,7 @@ class Summariser:
             self._waiting.append(job)
 
     async def run(self) -> None:
-        """Work the queue off until cancelled; what waits then is answered with an error."""
+        """Process the queue until cancelled; answer the remaining jobs with an error."""
         try:
             while True:
                 job = await self._next()
@@ -114,12 +114,12 @@ class Summariser:
         return await self._jobs.get()
 
     async def _prepare(self) -> None:
-        with contextlib.suppress(MalformedError, TimeoutError):  # reported with the first trace
+        with contextlib.suppress(MalformedError, TimeoutError):  # the first trace reports it
             async with asyncio.timeout(self._config.summarise_seconds):
                 await self._worker.ask(SummaryRequest("", "", self._config.node_name, 0, 0, 0))
 
     async def _answer(self, job: TraceJob) -> None:
-        """Give the job its one summary, whatever happens."""
+        """Produce exactly one summary for the job, whatever happens."""
         with self._isolation.guard("trace", job.run, asyncio.get_running_loop().time()):
             await self._summarise(job)
             return
@@ -128,7 +128,7 @@ class Summariser:
     async def _summarise(self, job: TraceJob) -> None:
         if self._host_watch is not None:
             await self._host_watch.reach(job.span_ns[1])
-        host, trace_bytes = self._host(job), 0  # counted now: looks are forgotten while a large trace is read
+        host, trace_bytes = self._host(job), 0  # read now: host watch drops old intervals while a large trace is read
         try:
             path, trace_bytes = take_over_trace(job.directory, job.request_id, job.rank)
             self._leave_samples(job, path)
@@ -142,7 +142,7 @@ class Summariser:
         self._on_summary(replace(summary, host=host))
 
     def _leave_samples(self, job: TraceJob, trace: Path) -> None:
-        """Leave what the node sampled next to the trace, for this summary and for who analyses the trace later."""
+        """Write what the node sampled next to the trace, for this summary and for later analyses of the trace."""
         if self._host_watch is None:
             return
         try:
@@ -151,7 +151,7 @@ class Summariser:
             self._counts.reject("trace", f"run {job.run}, rank {job.rank}: samples: {error}")
 
     def _host(self, job: TraceJob) -> HostSpan | None:
-        """Return what the node counted: true of a capture whose trace cannot be read, too."""
+        """Return what the node counted; it is also valid for a capture whose trace cannot be read."""
         return None if self._host_watch is None else self._host_watch.span(job.run, job.rank, *job.span_ns)
 
     async def _work(self, job: TraceJob, path: Path) -> TraceSummary:
@@ -160,7 +160,7 @@ class Summariser:
         Raises
         ------
         MalformedError
-            The worker failed, or returned something else than a summary of this trace.
+            The worker failed, or returned something other than a summary of this trace.
         """
         node, where = self._config.node_name, str(path)
         try:
@@ -179,12 +179,12 @@ class Summariser:
         return summary
 
     def _fail(self, job: TraceJob, reason: str, host: HostSpan | None, trace_bytes: int = 0) -> None:
-        """Answer with the reason, and with what is known of the capture all the same."""
+        """Answer with the reason and whatever else is known of the capture."""
         self._counts.reject("trace", f"run {job.run}, rank {job.rank}: {reason}")
         self._on_summary(replace(failed_summary(self._asked(job), reason, trace_bytes=trace_bytes), host=host))
 
     def _asked(self, job: TraceJob, path: str = "") -> SummaryRequest:
-        steps = min(max(job.steps, 0), PROFILE_STEPS_MAX)  # by the rank's report; a receiver takes no more
+        steps = min(max(job.steps, 0), PROFILE_STEPS_MAX)  # as the rank reported; a receiver accepts no more
         return SummaryRequest(path, job.run, self._config.node_name, job.rank, job.request_id, steps)
 
     def _trim(self, job: TraceJob) -> None:

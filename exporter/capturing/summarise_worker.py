@@ -1,10 +1,11 @@
 """The process that reads traces: `python -P -m exporter.capturing.summarise_worker MEMORY BUSY BURST SECONDS`.
 
-It runs at a low priority next to the training it describes, within MEMORY bytes of address space. What summaries
-import takes most of the processor time of a small one, so it is imported once, and each trace is read by a fork, whose
-death costs one summary. A request is a line of standard input, a JSON list (`SummaryRequest`). Its answer is a JSON
-list, exit status, number of bytes and last complaint, followed by the summary as on the bus. A trace that is none
-gives one with the error. What it takes of cores that others want is `worker_share.Share(BUSY, BURST, SECONDS)`.
+It runs at low priority on the nodes where training runs, within MEMORY bytes of address space. Importing the analysis
+takes most of the CPU time of a small summary, so it is imported once and each trace is read by a fork; if a fork dies,
+one summary is lost. A request is a line of standard input, a JSON list (`SummaryRequest`). Its answer is a JSON list of
+exit status, number of bytes and last error line, followed by the summary as it goes on the bus. An unreadable trace
+yields a summary with the error. `worker_share.Share(BUSY, BURST, SECONDS)` limits the CPU time that the process takes
+from others.
 """
 
 import atexit
@@ -32,7 +33,7 @@ _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THR
 
 
 class SummaryRequest(NamedTuple):
-    """A trace to summarise; without a path, only what every trace needs is made ready."""
+    """A trace to summarise; an empty path only prepares the worker."""
 
     path: str
     run: str
@@ -43,10 +44,10 @@ class SummaryRequest(NamedTuple):
 
 
 def main(arguments: list[str]) -> int:
-    """Summarise traces until standard input ends."""
+    """Summarise traces until end of file on standard input."""
     memory_bytes, share = int(arguments[0]), Share(*map(float, arguments[1:]))
     os.environ.update(_ONE_THREAD)
-    niceness = max(niceness_of(share.burst_ratio), os.getpriority(os.PRIO_PROCESS, 0))  # a priority may never rise
+    niceness = max(niceness_of(share.burst_ratio), os.getpriority(os.PRIO_PROCESS, 0))  # niceness may only grow
     os.setpriority(os.PRIO_PROCESS, 0, niceness)
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
 
@@ -54,7 +55,7 @@ def main(arguments: list[str]) -> int:
         import_module("lockstep.analysis.capture_summary")
 
     def work(job: SummaryRequest) -> bytes:
-        # Behind the limits, so that they hold for what the import takes, too.
+        # Imported after the limits are set, so that they cover the import too.
         from lockstep.analysis.capture_summary import summarise  # noqa: PLC0415
 
         path, run, node, rank, request_id, steps = job
@@ -72,15 +73,15 @@ def main(arguments: list[str]) -> int:
 def serve(
     work: Callable[[SummaryRequest], bytes], prepare: Callable[[], None] = lambda: None, share: Share | None = None
 ) -> int:
-    """Answer jobs from standard input one after the other, each in a process of its own; `prepare` before the first."""
+    """Answer jobs from standard input in order, each in its own process; call `prepare` before the first one."""
     share = share or Share()
     budget = BurstBudget(share)
-    atexit.register(signal.setitimer, signal.ITIMER_PROF, 0.0)  # handlers end before the interpreter does
+    atexit.register(signal.setitimer, signal.ITIMER_PROF, 0.0)  # handlers go away before the interpreter does
     for line in sys.stdin.buffer:
         job = SummaryRequest(*json.loads(line))
         budget.refill()
         govern(share, budget)
-        prepare()  # at the pace of the first trace
+        prepare()  # throttled like a trace
         output, complaints = os.memfd_create("summary"), os.memfd_create("complaints")
         child = os.fork()
         if child == 0:
@@ -105,7 +106,7 @@ def serve(
 
 
 def failed_summary(job: SummaryRequest, error: str, *, trace_bytes: int = 0) -> TraceSummary:
-    """Return a summary that states why there is none, with what is known all the same."""
+    """Return a summary that states why there is none, along with what is known."""
     return TraceSummary(
         run=job.run,
         node=job.node,

@@ -1,7 +1,7 @@
-"""The raw traces of a run on disk: which may be read, and which have to go.
+"""The raw traces of a run on disk: validates new ones and deletes old ones.
 
-A rank moves a whole trace into `incoming`, from where the exporter moves it to a directory of its own and then checks
-it: the file that was checked is the file that is read. Names are built from two integers of a rank's answer.
+A rank moves a complete trace into `incoming`. The exporter moves it into a directory of its own before checking it, so
+the file that was checked is the file that is read. Names are built from two integers of the rank's answer.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ _TRACE = re.compile(r"([0-9]{1,19})-([0-9]{1,7})\.json\Z")
 
 
 def take_over_trace(directory: Path, request_id: int, rank: int) -> tuple[Path, int]:
-    """Move a trace out of the reach of the users of the node; return its path and its size in bytes.
+    """Move a trace out of reach of the node's users; return its path and its size in bytes.
 
     Raises
     ------
     MalformedError
-        There is none, it is no regular file of the user who trains, or it is too large; then it is deleted.
+        There is none, it is not a regular file of the user who trains, or it is too large; it is then deleted.
     """
     name = trace_name(request_id, rank)
     path = traces_directory(directory) / name
@@ -56,26 +56,26 @@ def _check(status: os.stat_result, owner: int, where: str) -> None:
 
 
 def write_samples(trace: Path, samples: NodeSamples) -> None:
-    """Leave what the node sampled next to a trace, if anything was.
+    """Write the node's samples next to a trace, if there are any.
 
     Raises
     ------
     OSError
-        It cannot be written.
+        The file cannot be written.
     """
     if samples.resources or samples.host is not None:
         samples_path(trace).write_text(json.dumps(asdict(samples), separators=(",", ":")))
 
 
 def trim_traces(directory: Path, keep_bytes: int, in_use: set[int]) -> int:
-    """Delete the oldest traces of a run until at most `keep_bytes` are left, and return how many went.
+    """Delete the oldest traces of a run until at most `keep_bytes` are left; return how many were deleted.
 
     Traces of the requests `in_use` stay: they are being written or wait to be summarised.
 
     Raises
     ------
     OSError
-        One of them cannot be deleted.
+        A trace cannot be deleted.
     """
     found = sorted(_list(incoming_directory(directory)) + _list(traces_directory(directory)))
     total = sum(size for _, size, _ in found)
@@ -93,7 +93,7 @@ def trim_traces(directory: Path, keep_bytes: int, in_use: set[int]) -> int:
 
 
 def _list(folder: Path) -> list[tuple[int, int, Path]]:
-    """Return time, size and path of each trace; none without the folder."""
+    """Return time, size and path of each trace; empty without the folder."""
     found: list[tuple[int, int, Path]] = []
     try:
         with os.scandir(folder) as entries:

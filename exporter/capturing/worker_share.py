@@ -1,12 +1,12 @@
-"""How much of a processor the worker that reads traces takes during training.
+"""Limits how much of a processor the worker that reads traces takes from training.
 
-What no other process wants it takes whole. Of a core that others want it takes BURST_RATIO while a budget of its time
-lasts, and BUSY_RATIO when that is spent; BUSY_RATIO also fills the budget again. So within any time T it takes at most
-BUSY_RATIO x T + BURST_SECONDS of a core from training, which is its promise, and a capture is read in seconds.
+An idle core is used fully. Of a core that other processes want, the worker takes BURST_RATIO while a time budget lasts,
+and BUSY_RATIO once the budget is spent; the budget refills at BUSY_RATIO. So within any time T it takes at most
+BUSY_RATIO x T + BURST_SECONDS of a core from training, and a capture is still read within seconds.
 
-A priority alone keeps no promise: it counts next to processes of the worker's own control group and session only;
-another group gets half a core and more, however low its processes stand. So the worker looks, every few milliseconds
-of its own time, whether it had to wait for a processor, and then pauses until it has had no more than its share.
+A low priority alone does not guarantee this, because niceness only counts within one control group and session: another
+group gets half a core or more, however low the priority of its processes. So every few milliseconds of its own CPU time
+the worker checks whether it had to wait for a processor, and then pauses until it has had no more than its share.
 """
 
 import math
@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 BUSY_RATIO = 0.02
-"""Of a core that others want, over time: ranks that are slower by 2.5 % and more are what detectors look for."""
+"""Share of a contended core over time; detectors look for ranks that are slower by 2.5 % or more."""
 BURST_RATIO = 0.25
-"""The same while the budget lasts: what imports and three traces need takes 10 s instead of two minutes."""
+"""Share while the budget lasts: imports and three traces take 10 s instead of two minutes."""
 BURST_SECONDS = 6.0
-"""Of a core: what the imports (0.85 s) and the traces of one capture on one node need, 0.3 to 1 s each."""
+"""Core time for the imports (0.85 s) and the traces of one capture on one node (0.3 to 1 s each)."""
 SLICE_CPU_SECONDS = 0.008
-"""Of the worker's own, between two looks: what one step of a rank may lose at once. Two ticks of a kernel's clock."""
-_WAITED_RATIO = 0.1  # of a slice's time: less is a wake-up or an interrupt, not somebody who wants the core
+"""Own CPU time between two checks, which one step of a rank may lose at once. Two ticks of a kernel's clock."""
+_WAITED_RATIO = 0.1  # of a slice's time: a shorter wait is a wake-up or an interrupt, not a process that wants the core
 _PAUSE_MAX_S = 5.0
 _NICENESS_MAX, _NICENESS_FACTOR, _RATIO_MIN = 19, 1.25, 1e-3
 _NS = 1e9
@@ -34,7 +34,7 @@ _SECONDS = struct.Struct("<d")
 
 
 class Share(NamedTuple):
-    """What the worker may take of a core that others want: over time, at once, and how long, seconds of the core."""
+    """The worker's share of a contended core: over time, in a burst, and a burst's length in seconds of core time."""
 
     busy_ratio: float = BUSY_RATIO
     burst_ratio: float = BURST_RATIO
@@ -42,7 +42,7 @@ class Share(NamedTuple):
 
 
 class BurstBudget:
-    """Seconds of a core that may still be taken at the higher ratio; shared with the forks of the process."""
+    """Seconds of core time that may still be used at the higher ratio; shared with the forks of the process."""
 
     def __init__(self, share: Share, clock: Callable[[], float] = time.monotonic) -> None:
         self._share = share
@@ -53,25 +53,25 @@ class BurstBudget:
 
     @property
     def left_s(self) -> float:
-        """Seconds of a core that are left."""
+        """Return the seconds of core time that are left."""
         return float(_SECONDS.unpack_from(self._memory)[0])
 
     def _left(self, seconds: float) -> None:
         _SECONDS.pack_into(self._memory, 0, max(0.0, min(seconds, self._share.burst_seconds)))
 
     def refill(self) -> None:
-        """Add what the time since the last call brings; before each trace, by the process that forks."""
+        """Add what has accrued since the last call; the parent process calls it before each trace."""
         now_s = self._clock()
         self._left(self.left_s + self._share.busy_ratio * (now_s - self._filled_s))
         self._filled_s = now_s
 
     def spend(self, cpu_s: float) -> None:
-        """Note time on a core that others wanted."""
+        """Record time spent on a core that other processes wanted."""
         self._left(self.left_s - cpu_s)
 
 
 class Spent(NamedTuple):
-    """What a process has had of a processor, how long it waited for one, and the time; seconds."""
+    """A process's CPU time, how long it waited for a processor, and the current time; seconds."""
 
     cpu_s: float
     waited_s: float
@@ -79,7 +79,7 @@ class Spent(NamedTuple):
 
 
 class Governor:
-    """Pauses a process that others wait for until it has had no more than its share since it last looked."""
+    """Pauses a process that makes others wait until it has had no more than its share since the last check."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Governor:
         self._last = self._clock()
 
     def look(self) -> None:
-        """To be called after each slice; sleeps if it must."""
+        """Check the share, to be called after each slice; sleeps if necessary."""
         now = self._clock()
         cpu_s, waited_s, wall_s = (after - before for after, before in zip(now, self._last, strict=True))
         if waited_s > _WAITED_RATIO * wall_s:
@@ -108,20 +108,20 @@ class Governor:
 
 
 def govern(share: Share, budget: BurstBudget) -> None:
-    """Look after each slice of this process's time from now on; timers are not inherited by forks."""
+    """Check after each slice of this process's CPU time from now on; forks do not inherit timers."""
     governor = Governor(share, budget)
     signal.signal(signal.SIGPROF, lambda *_: governor.look())
     signal.setitimer(signal.ITIMER_PROF, SLICE_CPU_SECONDS, SLICE_CPU_SECONDS)
 
 
 def niceness_of(ratio: float) -> int:
-    """Return the niceness that leaves so much of a core next to one busy process: a fifth less for each 1 (kernel)."""
+    """Return the niceness that leaves this share of a core next to one busy process: a fifth less per level."""
     least = max(ratio, _RATIO_MIN)
     return min(_NICENESS_MAX, max(0, round(math.log((1 - least) / least, _NICENESS_FACTOR)))) if least < 1 else 0
 
 
 def spent() -> Spent:
-    """Return it of this process' only thread; where the kernel does not count waits, all but computing is one."""
+    """Return the usage of this process's only thread; if the kernel counts no waits, all time off the CPU is one."""
     clock_s = time.monotonic()
     try:
         cpu_ns, waited_ns, *_ = map(int, Path("/proc/thread-self/schedstat").read_text().split())

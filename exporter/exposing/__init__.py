@@ -1,1 +1,1 @@
-"""What Prometheus gets: the node at one moment, as families, as text, over HTTP."""
+"""What Prometheus scrapes: a snapshot of the node, turned into metric families and text, and served over HTTP."""

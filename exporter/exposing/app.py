@@ -1,4 +1,4 @@
-"""The exporter's HTTP server: all it serves is in the latest snapshot, and nothing can be changed through it."""
+"""The exporter's HTTP server. It serves the latest snapshot only, and nothing can be changed through it."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from lockstep.serving.exposition import CONTENT_TYPES, choose_form
 Latest = Callable[[], NodeSnapshot | None]
 """Returns the latest snapshot, None before the first tick."""
 Neighbours = Callable[[float, float], bytes]
-"""Returns what was kept of other exporters' pages between two unix times, as JSON."""
+"""Returns what was stored of other exporters' pages between two unix times, as JSON."""
 
 _REQUEST_MAX_BYTES = 4096  # no request here has a body
 _LANDING = """<!DOCTYPE html>
@@ -35,7 +35,7 @@ _PAGE: web.AppKey[Page] = web.AppKey("page", Page)
 
 
 def make_app(latest: Latest, neighbours: Neighbours | None = None, *, level: Level = "full") -> web.Application:
-    """Return the application over a source of snapshots; `level` is how much they export."""
+    """Return the application for a source of snapshots; `level` sets how many series they export."""
     app = web.Application(client_max_size=_REQUEST_MAX_BYTES)
     app[_LATEST] = latest
     app[_PAGE] = Page(level)
@@ -77,7 +77,7 @@ async def _metrics(request: web.Request) -> web.Response:
     if snapshot is None:
         return web.Response(status=503, text="not ready: no round over the rings is finished yet\n")
     form = choose_form(",".join(request.headers.getall("Accept", [])))
-    # In a worker thread: 100 us per ten series would make the tick late on a node of many ranks.
+    # On a worker thread: at 100 us per ten series, a node with many ranks would delay the tick.
     body = await asyncio.to_thread(request.app[_PAGE].text, snapshot, form)
     response = web.Response(body=body, headers={"Content-Type": CONTENT_TYPES[form]})
     response.enable_compression()

@@ -1,7 +1,7 @@
-"""A snapshot as Prometheus families, exactly those of the catalogue; the one place where ns become seconds.
+"""Turns a snapshot into Prometheus families, exactly those of the catalogue. Only this module converts ns to seconds.
 
-Families are made again for each snapshot, so the series of a rank that went are gone with it. A quantity that was never
-measured has no series; a counter of Lockstep itself has each of its label values from the start.
+Families are rebuilt for each snapshot, so the series of a rank that is gone disappear with it. A quantity that was
+never measured has no series; a counter of Lockstep itself has all of its label values from the start.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -114,14 +114,14 @@ _OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int] | None]] 
 
 
 class NodeCollector:
-    """What prometheus_client renders: `collect` over one snapshot, without any reading; `level` as config has it."""
+    """A prometheus_client collector: `collect` renders one snapshot without reading anything; `level` as configured."""
 
     def __init__(self, snapshot: NodeSnapshot, *, level: Level = "full") -> None:
         self._snapshot = snapshot
         self._level = level
 
     def collect(self) -> Iterator[Family]:
-        """Yield every family of the exporter that the level has, in the catalogue's order."""
+        """Yield every family of the exporter that the level includes, in the catalogue's order."""
         for metric in CATALOGUE:
             form = metric.form(self._level)
             if metric.source == "exporter" and form != "absent":
@@ -143,7 +143,7 @@ class NodeCollector:
 
 
 class _Choice(NamedTuple):
-    """Which series of a family are exported: values of its enumerated label, and whether only those that are 0."""
+    """Which series of a family are exported: the values of its enumerated label, and whether only those that are 0."""
 
     values: Sequence[str]
     only_zeros: bool
@@ -169,7 +169,7 @@ def _fill(family: Family, name: str, node: NodeSnapshot, choice: _Choice) -> Non
 
 
 def _fill_of_ranks_together(family: Family, metric: Metric, node: NodeSnapshot) -> None:
-    """Fill in one series for all ranks of a run: totals of all it ever had here, or the least or greatest now."""
+    """Fill in one series for all ranks of a run: the total over all ranks it ever had here, or the current extreme."""
     for run in node.runs:
         if metric.below == "sum":
             _fill_totals(family, metric.name, [run.run], run)
@@ -227,7 +227,7 @@ def _fill_rank(family: Family, name: str, labels: list[str], rank: RankView, cho
 
 
 def _value_of(name: str, rank: RankView) -> float | None:
-    """Return the one value of a rank that a family has, None where it is not known."""
+    """Return a rank's single value in a family, or None if it is unknown."""
     if name in _OF_HOST:
         return None if rank.host is None else _OF_HOST[name](rank.host)
     if name in _OF_MEMORY:
@@ -240,7 +240,7 @@ def _place(rank: RankView) -> list[str]:
     place = [str(rank.local_rank), rank.hostname]
     if rank.facts is None:
         return place
-    # The last label of all, so that one that is not known can be left out.
+    # Last of the labels, so that it can be omitted when unknown.
     uuid = [rank.facts.device_uuid] if rank.facts.device_uuid else []
     return [*place, rank.facts.device, rank.facts.dtype, *uuid]
 
@@ -249,7 +249,7 @@ def _agent(rank: RankView) -> list[str] | None:
     facts = rank.facts
     if facts is None or not facts.mark_writer:
         return None
-    # The last label of all: a process without torch has no such kernels.
+    # Last of the labels: a process without torch has no such kernels.
     kernels = [facts.collective_kernels] if facts.collective_kernels else []
     return [facts.mark_writer, *kernels]
 
@@ -258,7 +258,7 @@ _INFO_OF_RANK: dict[str, Callable[[RankView], list[str] | None]] = {
     "lockstep_rank_info": _place,
     "lockstep_rank_agent_info": _agent,
 }
-"""The labels behind run and rank of what is always 1, None where they are not known."""
+"""The labels after run and rank of info metrics, whose value is always 1; None if unknown."""
 
 
 def _is_total(name: str) -> bool:
@@ -266,7 +266,7 @@ def _is_total(name: str) -> bool:
 
 
 def _fill_totals(family: Family, name: str, labels: list[str], of: RankView | NodeRunView) -> None:
-    """Fill in what a rank, or all ranks of a run, have summed over their records."""
+    """Fill in the sums over the records of a rank, or of all ranks of a run."""
     if name == _PEAK:
         if of.peak_flops:
             family.add_metric(labels, of.peak_flops)
@@ -284,9 +284,10 @@ def _fill_total(family: Family, labels: list[str], of: RankView | NodeRunView, p
 
 
 def _fill_collective_time(family: Family, name: str, labels: list[str], rank: RankView) -> None:
-    """Add the agent's time in flight, or the Inspector's, which has that of asynchronous collectives on a device too.
+    """Add the collective time of the agent, or the Inspector's, which also covers asynchronous ones on a device.
 
-    The longer one: what lacks some collectives is shorter, and of two counters that never fall it never falls.
+    The longer of the two is used: the one that lacks some collectives is shorter, and the maximum of two monotonic
+    counters is monotonic.
     """
     for kind, (index, unit) in _ENUMERATED[name].items():
         inspected_ns = rank.inspected_time_ns.get(kind)
@@ -298,7 +299,7 @@ _FILLS: dict[str, Callable[[Family, str, list[str], RankView], None]] = {
     **dict.fromkeys(OPERATION_VALUES, _fill_operations),
     "lockstep_collective_time_seconds_total": _fill_collective_time,
 }
-"""Families of ranks that are no figures of `_fill_rank`."""
+"""Families of ranks that `_fill_rank` does not handle itself."""
 
 
 def _seconds(time_ns: int | None) -> float | None:

@@ -1,4 +1,4 @@
-"""The text of the latest snapshot, rendered once and shared by the scrapes of one tick."""
+"""The text of the latest snapshot, rendered once and shared by all scrapes of one tick."""
 
 from exporter.exposing.collector import NodeCollector
 from exporter.exposing.snapshot import NodeSnapshot
@@ -7,9 +7,9 @@ from lockstep.serving.exposition import Form, render
 
 
 class Page:
-    """Renders the snapshot it was last given, once per form at most.
+    """Renders the latest snapshot that it was given, once per format.
 
-    Called from worker threads; two of them may render the same text at once, which costs time and nothing else.
+    Called from worker threads. Two of them may render the same text at once, which only costs time.
     """
 
     def __init__(self, level: Level = "full") -> None:

@@ -1,4 +1,4 @@
-"""The node at one moment, immutable: what `/metrics` and the API show, so that a request reads nothing else."""
+"""An immutable snapshot of the node. `/metrics` and the API show it, so a request reads nothing else."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ _NO_MEMORY: Mapping[tuple[str, int], RankMemoryView] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankView:
-    """One shown rank. `sums` (n_fields,) float64 in ns, bytes and counts; `measured` (n_fields,) bool.
+    """One rank that is shown. `sums` (n_fields,) float64 in ns, bytes and counts; `measured` (n_fields,) bool.
 
     `inspected_time_ns` is the time of collectives by the device's clock, by kind of domain.
     """
@@ -63,10 +63,10 @@ class RankView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRunView:
-    """One run with at least one shown rank. `flagged` are steps by flag, in the order of `records.Flag`.
+    """One run with at least one rank that is shown. `flagged` counts steps by flag, in the order of `records.Flag`.
 
-    `sums` (n_fields,) float64, `measured` (n_fields,) bool and `peak_flops` are of all ranks that it ever had here;
-    `peak_flops` is 0 while the peak of one of them is not known.
+    `sums` (n_fields,) float64, `measured` (n_fields,) bool and `peak_flops` cover all ranks that the run ever had here.
+    `peak_flops` is 0 while the peak of any of them is unknown.
     """
 
     run: str
@@ -81,7 +81,7 @@ class NodeRunView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSnapshot:
-    """All runs, and the exporter's own state."""
+    """All runs of the node, and the exporter's own state."""
 
     unix_ns: int
     runs: tuple[NodeRunView, ...]
@@ -127,7 +127,7 @@ def take_snapshot(
     http_refusals: Mapping[str, int] = _NONE_REFUSED,
     unwatched: Mapping[str, int] = _NONE_UNWATCHED,
 ) -> NodeSnapshot:
-    """Return the node as it is at `now_ns` (CLOCK_MONOTONIC); `hosts` and `memory` by run and rank."""
+    """Return the node's state at `now_ns` (CLOCK_MONOTONIC); `hosts` and `memory` are by run and rank."""
     runs = (_view_run(run, run.shown(now_ns, stale_ns), hosts, memory, inspector) for run in rings.runs.values())
     return NodeSnapshot(
         unix_ns=unix_ns,
@@ -180,7 +180,7 @@ def _view_run(
 
 
 def _lacks_peak(rank_state: RankState) -> bool:
-    """Whether a rank has model FLOPs that its device's peak cannot be compared with."""
+    """Whether a rank reports model FLOPs but its device's peak is unknown."""
     has_peak = rank_state.facts is not None and rank_state.facts.peak_flops_per_second is not None
     return bool(rank_state.totals.measured[_MODEL_FLOPS]) and not has_peak
 

@@ -1,14 +1,14 @@
-"""What of the node stands in a rank's way: waits for a CPU, throttling, other processes on its cores.
+"""What on the node slows a rank: waits for a CPU, CPU throttling, other processes on its cores.
 
     proc, cgroups   the kernel's files, each read by one function
-    reading         one look at the node: `Target` in, `Reading` out
-    intervals       what happened between two looks, by rank
-    watch           `HostWatch`: looks again and again, keeps totals and the last intervals
+    host_reading    one reading of the node: `Target` in, `HostReading` out
+    intervals       what happened between two readings, by rank
+    watch           `HostWatch`: takes readings periodically, keeps totals and the latest intervals
     sampler         cores, devices, memory bandwidth and network every 20 ms around captures
-    device_counters, nvml   what the ranks' devices do, where NVIDIA's driver is
-    targets         the ranks to look at, from their rings
+    device_counters, nvml   the activity of the ranks' devices, where NVIDIA's driver is installed
+    targets         the ranks to read, from their rings
 
-Only the standard library. What this node does not let us read is absent, never 0.
+Only the standard library. What cannot be read on this node is absent, never 0.
 """
 
 from exporter.host_watch.host_reading import Target

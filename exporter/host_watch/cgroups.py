@@ -1,8 +1,8 @@
-"""How long control groups were throttled: stopped by the kernel because they had used up their share of the CPU.
+"""How long control groups were throttled, i.e. stopped by the kernel for exceeding their CPU quota.
 
-cgroup v2 (cpu.stat, microseconds) and v1 (cpu.stat of the cpu controller, nanoseconds). A process stands still while
-any group that contains it is throttled, so all of them count, the root of what we see too: in a container it is the
-container's own, and on a host it is truly 0.
+cgroup v2 (cpu.stat, microseconds) and v1 (cpu.stat of the cpu controller, nanoseconds). A process stops while any group
+that contains it is throttled, so all of them count. That includes the visible root, which in a container is the
+container's own group, and which on a host is truly 0.
 """
 
 from exporter.kernel_files import CGROUPS, PROC, group_folders, number_field, read
@@ -12,9 +12,9 @@ _V2, _V1 = (b"throttled_usec", 1000), (b"throttled_time", 1)
 
 
 def throttled_ns(pid: int, proc: str = PROC, cgroups: str = CGROUPS) -> dict[str, int]:
-    """Return by group, those that contain the process, how long it was throttled so far.
+    """Return the throttled time so far of each group that contains the process.
 
-    Empty where no group counts it: no limit of CPU, or groups that are not shown to us.
+    Empty if no group counts it: there is no CPU limit, or the groups are not visible.
     """
     found = {}
     for folder, is_v2 in group_folders(pid, "cpu", proc, cgroups):

@@ -11,7 +11,7 @@ SM, MEMORY, NVLINK = "sm", "memory", "nvlink"
 class DeviceCounters:
     """Counters of the ranks' devices; used by one thread.
 
-    NVML gives shares of time, which become counters of busy ns: a share holds since the reading before.
+    NVML returns shares of time, which become counters of busy ns: a share covers the time since the previous reading.
     """
 
     def __init__(self, devices: NvmlDevices) -> None:

@@ -1,4 +1,4 @@
-"""One look at the node: figures that count since boot, as the kernel gives them; `intervals.py` compares two looks."""
+"""One reading of the node: the kernel's counters since boot. `intervals.py` compares two readings."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ Key = tuple[str, int]
 """Run and rank."""
 
 _AFFINITIES_MAX = 128
-"""Processes whose cores are asked for in one look, the busiest: 20 us each. Those of the others are not needed."""
+"""Processes whose affinity is read in one reading, the busiest ones: 20 us each. The others' is not needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A rank whose ring is read. `pid` is the process that holds the ring, None where that is not known here.
+    """A rank whose ring is read. `pid` is the process that holds the ring, None if unknown here.
 
-    `claimed_pid` is the one that the ring names: believed only if that process has the ring's file open.
+    `claimed_pid` is the pid that the ring names; it is trusted only if that process has the ring's file open.
     """
 
     run: str
@@ -37,9 +37,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReading:
-    """A rank's process, None where it is not known. `cores` may be used by its training thread.
+    """A reading of a rank's process, None if unknown. `cores` are those that its training thread may use.
 
-    The training thread is taken to be the process's main thread. `throttled_ns` is by control group.
+    The training thread is assumed to be the process's main thread. `throttled_ns` is by control group.
     """
 
     process: Process | None = None
@@ -51,7 +51,10 @@ class RankReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReading:
-    """The node at `at_ns` (CLOCK_MONOTONIC). `busy_ns` is by core, `affinities` the cores of who worked lately."""
+    """The node at `at_ns` (CLOCK_MONOTONIC).
+
+    `busy_ns` is by core; `affinities` are the cores of recently active processes.
+    """
 
     at_ns: int
     ranks: Mapping[Key, RankReading]
@@ -65,9 +68,9 @@ class HostReading:
 def read_node(
     targets: Sequence[Target], before: HostReading | None, *, root: str = PROC, cgroups: str = CGROUPS
 ) -> HostReading:
-    """Look at the node and the targets; `before` is the look before, which shows who worked meanwhile.
+    """Read the node and the targets; comparison with the previous reading `before` shows which processes were active.
 
-    Blocking, 15 us for each process of the node; for any thread. Raises nothing: what cannot be read is left out.
+    Blocking, 15 us for each process of the node; safe on any thread. Never raises: what cannot be read is omitted.
     """
     processes = proc.read_processes(root)
     ranks = {target.key: _read_rank(target, processes, root, cgroups) for target in targets}
@@ -102,7 +105,7 @@ def _read_rank(target: Target, processes: Mapping[int, Process], root: str, cgro
 
 
 def _busiest(processes: Mapping[int, Process], before: HostReading | None) -> list[int]:
-    """Return who worked since the look before, at most _AFFINITIES_MAX."""
+    """Return the processes that were active since the previous reading, at most _AFFINITIES_MAX."""
     if before is None:
         return []
     worked = [(own_since(process, before.processes), pid) for pid, process in processes.items()]
@@ -110,7 +113,7 @@ def _busiest(processes: Mapping[int, Process], before: HostReading | None) -> li
 
 
 def own_since(process: Process, before: Mapping[int, Process]) -> int:
-    """Return the CPU time of a process itself since the look before, all of it for one that began meanwhile."""
+    """Return a process's own CPU time since the previous reading; all of it if the process started in between."""
     earlier = before.get(process.pid)
     known_ns = earlier.own_ns if earlier is not None and earlier.start == process.start else 0
     return max(process.own_ns - known_ns, 0)

@@ -1,9 +1,9 @@
-"""What happened between two looks at the node, by rank: pure functions of the two.
+"""What happened between two readings of the node, by rank. Pure functions of the two.
 
-Work on a rank's cores that is none of its run's is what the cores did (/proc/stat, which also sees other containers and
-processes that came and went) without what the run's processes did. A process that may use other cores too is taken to
-have worked on all of them alike: the kernel does not report where it ran. So the others by name are an estimate, cut to
-what was measured of them together.
+Other work on a rank's cores is what the cores did (/proc/stat, which includes other containers and short-lived
+processes) minus what the run's processes did. The kernel does not report where a process ran, so a process that may use
+other cores too is assumed to have spread its work evenly. The breakdown of others by name is therefore an estimate,
+capped at their measured total.
 """
 
 from collections import Counter
@@ -19,11 +19,11 @@ _LEAST_CORES = 0.01  # the resolution of the CPU's ticks in a second
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """What a rank met from `begin_ns` to `end_ns` (CLOCK_MONOTONIC); None is not known, 0 a measured zero.
+    """What happened to a rank from `begin_ns` to `end_ns` (CLOCK_MONOTONIC); None is unknown, 0 a measured zero.
 
-    `on_cpu_ns` and `run_queue_wait_ns` are its training thread's, `cpu_ns` is of its process and that one's
-    descendants, `services_ns` of Lockstep's own services and `others_ns` of everything else but its run on its `cores`.
-    `busiest` are commands of others with their CPU time there, at most BUSIEST_MAX.
+    `on_cpu_ns` and `run_queue_wait_ns` are its training thread's. `cpu_ns` is the work of its process and descendants
+    anywhere. On its `cores`, `services_ns` is the work of Lockstep's own services, `others_ns` that of everything
+    outside its run. `busiest` are the commands of others with their CPU time there, at most BUSIEST_MAX.
     """
 
     begin_ns: int
@@ -39,9 +39,9 @@ class Interval:
 
 
 def compare(before: HostReading, after: HostReading, own_pid: int | None = None) -> dict[Key, Interval]:
-    """Return the interval of every rank that both looks know to be the same process.
+    """Return the interval of every rank whose process is the same in both readings.
 
-    `own_pid` is the process of Lockstep's services here: they and what they start are no others.
+    `own_pid` is the process of Lockstep's services here; neither they nor what they start count as others.
     """
     comparison = _Comparison(before, after, own_pid)
     found = {}
@@ -85,7 +85,7 @@ class _Comparison:
         )
 
     def _services_below(self, own_pid: int | None) -> set[int]:
-        """Return our own processes: `own_pid` and those below it, without trainings that were started from there."""
+        """Return Lockstep's processes: `own_pid` and its descendants, without training started from there."""
         if own_pid is None:
             return set()
         services = _descendants(own_pid, self._children)
@@ -95,17 +95,17 @@ class _Comparison:
         return services
 
     def _services_ns(self, cores: frozenset[int]) -> int:
-        """Return what our own processes worked on `cores`, those that live."""
+        """Return the CPU time of Lockstep's living processes on `cores`."""
         return round(sum(self._own_ns.get(pid, 0) * self._share(pid, cores) for pid in self._services))
 
     def _roots(self, run: str) -> list[int] | None:
-        """Return the run's processes on this node; None where one of them is not known, as its work is not then."""
+        """Return the run's processes on this node; None if one of them is unknown, because its work is unknown too."""
         readings = [reading.process for key, reading in self._after.ranks.items() if key[0] == run]
         known = [process.pid for process in readings if process is not None]
         return known if len(known) == len(readings) else None
 
     def _tree_ns(self, root: int) -> int:
-        """Return what a process and its descendants worked, those that have ended included."""
+        """Return the CPU time of a process and its descendants, including those that have ended."""
         then = sum(_total(self._before.processes, pid) for pid in _descendants(root, self._children_before))
         now = sum(_total(self._after.processes, pid) for pid in _descendants(root, self._children))
         return max(now - then, 0)
@@ -135,7 +135,7 @@ class _Comparison:
         return tuple((command, ns) for command, ns in named if ns >= least_ns)
 
     def _share(self, pid: int, cores: frozenset[int]) -> float:
-        """Return how much of a process's work was on `cores`; all of the node's cores where its affinity is unknown."""
+        """Return the share of a process's work on `cores`; all of the node's cores count if its affinity is unknown."""
         allowed = self._after.affinities.get(pid) or frozenset(self._after.busy_ns)
         return len(allowed & cores) / len(allowed) if allowed else 0.0
 
@@ -150,7 +150,7 @@ def _total(processes: Mapping[int, Process], pid: int) -> int:
 
 
 def _descendants(root: int, children: Mapping[int, list[int]]) -> set[int]:
-    """Return a process and all below it."""
+    """Return a process and all of its descendants."""
     found = {root}
     waiting = [root]
     while waiting:
@@ -165,11 +165,11 @@ def _grown(then: int | None, now: int | None) -> int | None:
 
 
 def _throttled(then: Mapping[str, int], now: Mapping[str, int]) -> int | None:
-    """Return the longest of the groups: they contain each other, so their times may be the same time."""
+    """Return the longest time of the groups: they are nested, so their times may overlap."""
     grown = (_grown(then.get(group), value) for group, value in now.items())
     return max((each for each in grown if each is not None), default=None)
 
 
 def covering(intervals: Iterable[Interval], start_ns: int, end_ns: int) -> list[Interval]:
-    """Return the intervals that touch a span, in order."""
+    """Return the intervals that overlap a span, in order."""
     return [each for each in intervals if each.begin_ns < end_ns and each.end_ns > start_ns]

@@ -1,8 +1,8 @@
-"""What NVIDIA's management library counts of the devices that ranks use: busy time, memory and NVLink traffic.
+"""Reads NVML, NVIDIA's management library: busy time, memory and NVLink traffic of the devices that ranks use.
 
 Only the standard library: the driver's own libnvidia-ml through ctypes, without CUDA and without a context on the
-device. Never run on a device: the tests answer in the library's place (docs/devices.md). Source: NVML API reference,
-device queries, field values and structures.
+device. Not yet tested on a device: the tests replace the library (docs/devices.md). Source: NVML API reference, device
+queries, field values and structures.
 """
 
 import ctypes
@@ -50,7 +50,7 @@ class FieldValue(ctypes.Structure):
 
 
 class NvmlDevices:
-    """The node's devices by index; a query that the driver refuses has no answer (None), and is no error."""
+    """The node's devices by index; a query that the driver refuses returns None and is not an error."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -66,10 +66,10 @@ class NvmlDevices:
                 yield handle
 
     def device_by_pid(self) -> dict[int, int]:
-        """Return the device that each compute process uses, for processes that use one alone.
+        """Return the device of each compute process that uses exactly one.
 
-        Pids are those of the exporter's namespace; inside another one no process is found. The devices' order is not
-        CUDA's, so a rank's own index does not identify one here.
+        Pids are those of the exporter's namespace; from inside another one no process is found. The devices' order is
+        not CUDA's, so a rank's own index does not identify a device here.
         """
         found: dict[int, list[int]] = {}
         for device, handle in enumerate(self._handles):
@@ -87,13 +87,13 @@ class NvmlDevices:
         return {each.pid for each in processes[: count.value]} if status == SUCCESS else set()
 
     def utilization(self, device: int) -> tuple[float, float] | None:
-        """Return the shares of time with work on the SMs and on the device's memory, of the last sample period."""
+        """Return the shares of time with work on the SMs and on the device's memory, over the last sample period."""
         found = Utilization()
         status = self._library.nvmlDeviceGetUtilizationRates(self._handles[device], ctypes.byref(found))
         return (found.gpu / 100, found.memory / 100) if status == SUCCESS else None
 
     def nvlink_bytes(self, device: int) -> int | None:
-        """Return what all NVLinks of a device have sent and received; None without links."""
+        """Return the bytes that all NVLinks of a device have sent and received; None without links."""
         values = (FieldValue * 2)(
             FieldValue(field_id=NVLINK_SENT_KIB, scope_id=ALL_LINKS),
             FieldValue(field_id=NVLINK_RECEIVED_KIB, scope_id=ALL_LINKS),
@@ -105,12 +105,12 @@ class NvmlDevices:
         return _KIB * int(sum(each.value for each in values))
 
     def close(self) -> None:
-        """Release the driver, which otherwise cannot be unloaded; the object is not used afterwards."""
+        """Release the driver, which cannot be unloaded otherwise; do not use the object afterwards."""
         self._library.nvmlShutdown()
 
 
 def open_nvml(load: Callable[[str], Any] = ctypes.CDLL) -> NvmlDevices | None:
-    """Return the node's devices, None on a node without NVIDIA's driver."""
+    """Return the node's devices, or None on a node without NVIDIA's driver."""
     try:
         library = load(LIBRARY)
         if library.nvmlInit_v2() != SUCCESS:

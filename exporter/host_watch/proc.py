@@ -1,7 +1,7 @@
-"""Reads /proc: each function one file of the kernel's, the root a parameter.
+"""Reads /proc. Each function reads one kernel file; the root is a parameter.
 
 What cannot be read is None and never 0: another PID namespace, a process that is gone, a kernel without the figure.
-Files are read through descriptors, at a third of the cost of text files: a node has thousands of processes.
+Files are read through descriptors, at a third of the cost of text files, because a node has thousands of processes.
 """
 
 import os
@@ -12,9 +12,9 @@ from pathlib import Path
 from exporter.kernel_files import PROC, read
 
 PROCESSES_MAX = 8192
-"""Looked at in one round, those with the lowest numbers first; a node of 256 cores has 3,000 kernel threads."""
+"""Processes read at once, lowest pids first; a node of 256 cores has 3,000 kernel threads."""
 COMMAND_MAX = 64
-"""Of a command's name; the kernel keeps 15 bytes, 63 of its own threads."""
+"""Length of a command name; the kernel keeps 15 bytes, 63 for its own threads."""
 
 _STAT_BYTES = 1024
 _STATUS_BYTES = 16 << 10
@@ -23,12 +23,12 @@ _CORES_MAX = 8192  # the kernel's own limit
 _DESCRIPTORS_MAX = 4096
 _NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _WORKING = (1, 2, 3, 6, 7)
-"""user, nice, system, irq, softirq; not idle, iowait, nor what other virtual machines took."""
+"""user, nice, system, irq, softirq; excludes idle, iowait and the time that other virtual machines took."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One line of /proc/PID/stat. `start` distinguishes processes that had the same number one after the other.
+    """One line of /proc/PID/stat. `start` distinguishes processes that had the same pid one after the other.
 
     `own_ns` is the CPU time of all its threads, `reaped_ns` that of its children that have ended and been waited for.
     """
@@ -42,7 +42,7 @@ class Process:
 
 
 def read_processes(proc: str = PROC) -> dict[int, Process]:
-    """Return the processes by number, of this PID namespace and at most PROCESSES_MAX; empty where none can be read."""
+    """Return the processes of this PID namespace by pid, at most PROCESSES_MAX; empty if none can be read."""
     try:
         with os.scandir(proc) as entries:
             pids = sorted(int(entry.name) for entry in entries if entry.name.isascii() and entry.name.isdigit())
@@ -55,7 +55,7 @@ def read_processes(proc: str = PROC) -> dict[int, Process]:
 def read_process(pid: int, proc: str = PROC) -> Process | None:
     """Return one process."""
     data = read(f"{proc}/{pid}/stat", _STAT_BYTES)
-    # The command may hold anything, parentheses and blanks too: it ends at the last parenthesis.
+    # The command may contain anything, including parentheses and blanks: it ends at the last parenthesis.
     begin, end = data.find(b"("), data.rfind(b")")
     values = data[end + 1 :].split()
     if not 0 <= begin < end or len(values) < 20:  # noqa: PLR2004  (up to its start)
@@ -71,9 +71,9 @@ def read_process(pid: int, proc: str = PROC) -> Process | None:
 
 
 def thread_times_ns(pid: int, thread: int, proc: str = PROC) -> tuple[int | None, int | None]:
-    """Return how long a thread has been on a CPU and has waited for one since it began.
+    """Return how long a thread has been on a CPU, and has waited for one, since it started.
 
-    None also where the kernel does not count it.
+    None also if the kernel does not count it.
     """
     values = read(f"{proc}/{pid}/task/{thread}/schedstat", _STAT_BYTES).split()
     if len(values) != 3 or not _number(values[0]):  # noqa: PLR2004  (all 0: not counted)
@@ -90,7 +90,7 @@ def allowed_cores(pid: int, proc: str = PROC) -> frozenset[int] | None:
 
 
 def parse_cores(text: str) -> frozenset[int] | None:
-    """Return the cores of a list like `0-3,8`; None where it is none."""
+    """Return the cores of a list like `0-3,8`; None if it is not such a list."""
     cores: set[int] = set()
     for part in text.strip().split(","):
         first_text, _, last_text = part.partition("-")
@@ -103,12 +103,12 @@ def parse_cores(text: str) -> frozenset[int] | None:
 
 
 def busy_ns(proc: str = PROC) -> dict[int, int]:
-    """Return by core how long it has worked, for whomever, other PID namespaces included; empty where unknown."""
+    """Return each core's busy time for all processes, including other PID namespaces; empty if unknown."""
     found = {}
     for line in read(f"{proc}/stat", _NODE_STAT_BYTES).splitlines():
         words = line.split()
         if not words or not words[0].startswith(b"cpu"):
-            break  # the cores stand first
+            break  # the cores come first
         core, times = _number(words[0][3:]), [_number(word) for word in words]
         worked = [times[index] for index in _WORKING if index < len(times)]
         if core is not None and len(worked) == len(_WORKING):
@@ -117,7 +117,7 @@ def busy_ns(proc: str = PROC) -> dict[int, int]:
 
 
 def pressure_ns(proc: str = PROC) -> int | None:
-    """Return in how much time some task of the node has waited for a CPU (PSI), since boot."""
+    """Return the time since boot during which some task of the node waited for a CPU (PSI)."""
     for line in read(f"{proc}/pressure/cpu", _STAT_BYTES).splitlines():
         if line.startswith(b"some "):
             total_us = _number(line.rpartition(b"total=")[2])
@@ -126,7 +126,7 @@ def pressure_ns(proc: str = PROC) -> int | None:
 
 
 def load(proc: str = PROC) -> float | None:
-    """Return the tasks that run or wait, averaged over a minute."""
+    """Return the number of tasks that run or wait, averaged over a minute."""
     try:
         return float(read(f"{proc}/loadavg", _STAT_BYTES).split()[0])
     except (IndexError, ValueError):
@@ -134,7 +134,7 @@ def load(proc: str = PROC) -> float | None:
 
 
 def has_open(pid: int, path: str, proc: str = PROC) -> bool:
-    """Whether a process has a file open; False where its descriptors are not shown to us."""
+    """Whether a process has a file open; False if its descriptors are not visible."""
     try:
         wanted = Path(path).stat()
         links = list(islice(Path(f"{proc}/{pid}/fd").iterdir(), _DESCRIPTORS_MAX))

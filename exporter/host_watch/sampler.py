@@ -1,9 +1,9 @@
 """Samples the node's hardware during captures: cores of training threads, devices, memory bandwidth and network.
 
-Host watch's looks are a second apart, longer than most functions; here counters are read every PERIOD_NS, by a thread
-that runs around captures only and pays for itself: it pauses until its reads have cost no more than COST_RATIO of a
-core. PerfTracker (section 4.1) samples at 10 kHz with the vendor's tools; what a node reads of /proc and /sys supports
-functions of tens of milliseconds.
+Host watch takes readings a second apart, longer than most functions. Here counters are read every PERIOD_NS on a thread
+that runs only around captures and limits its own cost: it pauses until its reads have cost no more than COST_RATIO of a
+core. PerfTracker (section 4.1) samples at 10 kHz with the vendor's tools; what /proc and /sys offer resolves functions
+of tens of milliseconds.
 """
 
 import os
@@ -24,11 +24,11 @@ PERIOD_NS = 20_000_000
 """The kernel adds a running thread's time at its ticks, 1 to 10 ms apart."""
 COST_RATIO = 0.004
 NEAR_NS = 10_000_000_000
-"""After an event of a capture, as in `watch`."""
+"""How long sampling continues after an event of a capture, as in `watch`."""
 READINGS_MAX = 2048
 CPU, NIC = "cpu", "nic"
 _NODE: Key = ("", -1)
-_CORE_NS = 1e9  # of a core, or of a device, in a second
+_CORE_NS = 1e9  # of one core or one device, per second
 _MEGABIT_BYTES = 125_000
 _IB_WORD_BYTES = 4  # PortRcvData and PortXmitData count words (InfiniBand Architecture, 16.1.3.5)
 
@@ -38,8 +38,8 @@ Series = dict[tuple[Key, str], deque[tuple[int, int]]]
 class ResourceSampler:
     """Counters of the node and of ranks, with the time of each reading.
 
-    The event loop calls `note_capture` and `series`; a thread takes the readings, and ends when no capture is near.
-    Ratios are of the highest rate seen so far where the node does not give a resource's peak.
+    The event loop calls `note_capture` and `series`; a thread takes the readings, and ends when no capture is near. If
+    the node does not report a resource's peak, ratios are relative to the highest rate seen so far.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class ResourceSampler:
         self._readings: Series = {}
         self._highest: dict[str, float] = {}
         self.cost_ns = 0
-        """What the readings took of a core."""
+        """CPU time that the readings have used."""
 
     def note_capture(self, targets: Sequence[Target]) -> None:
-        """Sample these ranks, and the node, for a while from now on."""
+        """Sample these ranks and the node for a while from now on."""
         with self._lock:
             self._targets = [target for target in targets if target.pid is not None]
             self._until_ns = self._clock_ns() + NEAR_NS
@@ -95,10 +95,10 @@ class ResourceSampler:
             self.cost_ns += time.thread_time_ns() - began_ns
 
     def series(self, run: str, rank: int, start_ns: int, end_ns: int, *, offset_ns: int) -> dict[str, ResourceSeries]:
-        """Return what was sampled around a span of CLOCK_MONOTONIC, by resource.
+        """Return the samples around a span of CLOCK_MONOTONIC, by resource.
 
-        `offset_ns` takes times to the wall clock. A resource without two readings in the span is left out. The memory
-        is that of the rank's device, the host's where it has none.
+        Adding `offset_ns` converts times to the wall clock. A resource with fewer than two readings in the span is
+        omitted. The memory is that of the rank's device, or the host's if it has none.
         """
         with self._lock:
             mine = {name: list(self._readings.get(((run, rank), name), ())) for name in (CPU, SM, MEMORY, NVLINK)}
@@ -140,7 +140,7 @@ class ResourceSampler:
 
 
 def network_bytes(root: Path) -> int | None:
-    """Return what the node's network devices, and its InfiniBand ports, have sent and received; None without any."""
+    """Return the bytes that the node's network devices and InfiniBand ports have moved; None without any."""
     totals = [
         _number(device / "statistics" / name) for device in _network_devices(root) for name in ("rx_bytes", "tx_bytes")
     ]
@@ -151,7 +151,7 @@ def network_bytes(root: Path) -> int | None:
 
 
 def network_peak(root: Path) -> float | None:
-    """Return the bytes that the node's network can send and receive in a second, None where a device has no speed."""
+    """Return the bytes per second that the node's network can send and receive; None if a device reports no speed."""
     speeds = [_number(device / "speed") for device in _network_devices(root)]
     rates = [_gigabits(port / "rate") for port in _ports(root)]
     if any(speed is None or speed <= 0 for speed in speeds) or None in rates or not (speeds or rates):
@@ -161,7 +161,7 @@ def network_peak(root: Path) -> float | None:
 
 
 def memory_bytes(root: Path) -> int | None:
-    """Return what the memory controllers have moved (resctrl's mbm_total_bytes); None where it is not mounted."""
+    """Return the bytes that the memory controllers moved (resctrl's mbm_total_bytes); None if it is not mounted."""
     folder = root / "sys/fs/resctrl/mon_data"
     values = [_number(path / "mbm_total_bytes") for path in _children(folder) if path.name.startswith("mon_L3_")]
     known = [value for value in values if value is not None]
@@ -169,7 +169,7 @@ def memory_bytes(root: Path) -> int | None:
 
 
 def _network_devices(root: Path) -> list[Path]:
-    """Return the devices that are hardware; bridges, tunnels and the loopback move the same bytes again."""
+    """Return the hardware devices; bridges, tunnels and the loopback carry the same bytes again."""
     return [path for path in _children(root / "sys/class/net") if (path / "device").exists()]
 
 
@@ -192,7 +192,7 @@ def _number(path: Path) -> int | None:
 
 
 def _gigabits(path: Path) -> float | None:
-    """Return the rate of an InfiniBand port: "100 Gb/sec (4X EDR)"."""
+    """Parse the rate of an InfiniBand port: "100 Gb/sec (4X EDR)"."""
     try:
         return float(path.read_text().partition(" ")[0])
     except (OSError, ValueError):
@@ -200,16 +200,16 @@ def _gigabits(path: Path) -> float | None:
 
 
 def _within(readings: Sequence[tuple[int, int]], start_ns: int, end_ns: int) -> list[tuple[int, int]]:
-    """Return the readings in a span, with the last one before it and the first one after it."""
+    """Return the readings in a span, along with the last one before it and the first one after it."""
     first = sum(at_ns < start_ns for at_ns, _ in readings) - 1
     last = sum(at_ns <= end_ns for at_ns, _ in readings) + 1
     return list(readings[max(first, 0) : last])
 
 
 def _rates(readings: Sequence[tuple[int, int]]) -> tuple[int, int, list[float]] | None:
-    """Return start, period and rates a second on a regular grid, of counters read at irregular times.
+    """Resample counters read at irregular times to a regular grid: return start, period and rates per second.
 
-    A counter that went back (a device that was reset, another process) counts as 0 there.
+    Where a counter decreases (a device reset, a different process), the rate is 0.
     """
     pairs = [(then, now) for then, now in pairwise(readings) if now[0] > then[0]]
     if not pairs:

@@ -1,4 +1,4 @@
-"""Which processes to look at: those that hold the rings that are read."""
+"""Which processes to read: those that hold an open ring."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from lockstep.contracts.messages import FINISHED
 
 
 def find_targets(runs: Iterable[RunState]) -> list[Target]:
-    """Return the ranks whose process may live, whatever its agent does; on the event loop, a few us a rank."""
+    """Return the ranks whose process may be alive, whatever its agent does. On the event loop, a few us per rank."""
     found = []
     for run in runs:
         for rank_state in run.ranks.values():

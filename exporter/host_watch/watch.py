@@ -1,7 +1,7 @@
-"""Looks at the node again and again, and keeps what each rank met: totals for /metrics, the last intervals for spans.
+"""Reads the node periodically, and keeps totals of each rank for /metrics and its latest intervals for captured spans.
 
-Looks are taken in a thread: every 5 s when nothing is captured, every second around captures. A look pays for itself:
-the next one in quiet times waits until the one before has cost no more than COST_RATIO of a core.
+Readings are taken on a thread: every 5 s when nothing is captured, every second around captures. Their cost is limited:
+when nothing is captured, the next reading waits until the cost so far is at most COST_RATIO of a core.
 """
 
 import asyncio
@@ -21,11 +21,12 @@ from lockstep.contracts.node_samples import NodeSamples
 QUIET_NS = 5_000_000_000
 CAPTURE_NS = 1_000_000_000
 LEAST_NS = 200_000_000
-"""Between two looks, however many ranks answer: ticks of 10 ms resolve nothing shorter."""
+"""Least time between two readings, however many ranks answer: ticks of 10 ms resolve nothing shorter."""
 NEAR_NS = 10_000_000_000
-"""After an event of a capture; what lasts longer is bracketed well enough by looks at quiet times."""
+"""How long readings stay frequent after an event of a capture; readings at quiet times bracket longer spans well
+enough."""
 COST_RATIO = 0.004
-"""Of one core, over time; the budget is 0.005."""
+"""Share of one core over time; the budget is 0.005."""
 REACH_S = 2.0
 _KEPT_INTERVALS = 128  # ten minutes: as long as traces may wait to be summarised
 _FORGET_NS = 600_000_000_000
@@ -33,7 +34,7 @@ _FORGET_NS = 600_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSample:
-    """A reading, what each rank met since the reading before, and what both took of a CPU."""
+    """A reading, the intervals of each rank since the previous reading, and the CPU time that both took."""
 
     reading: HostReading
     intervals: dict[Key, Interval]
@@ -41,7 +42,7 @@ class HostSample:
 
 
 def look_at(targets: Sequence[Target], before: HostReading | None) -> HostSample:
-    """Look at the node. Blocking, for any thread; raises nothing."""
+    """Take a reading of the node. Blocking, safe on any thread; never raises."""
     began_ns = time.thread_time_ns()
     reading = read_node(targets, before)
     intervals = {} if before is None else compare(before, reading, os.getpid())
@@ -50,7 +51,7 @@ def look_at(targets: Sequence[Target], before: HostReading | None) -> HostSample
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTotals:
-    """What a rank met since it is watched; None was never known. Counts go on over attempts of the rank."""
+    """Totals of a rank since it was first watched, across its attempts; None if never known."""
 
     run_queue_wait_ns: int | None = None
     throttled_ns: int | None = None
@@ -61,10 +62,10 @@ class HostTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLoad:
-    """The node as a whole at the last look; `cost_ns` is what all looks and samples took.
+    """The node as a whole at the latest reading; `cost_ns` is the cost of all readings and samples.
 
-    `delay_ns` is how long a training thread may have waited for a CPU because Lockstep's services had it, so far: what
-    they worked on its cores while it waited, at most as long as it did, of the rank that waited longest.
+    `delay_ns` is an upper bound of how long a training thread has waited for a CPU because of Lockstep's services:
+    their work on its cores, capped at its wait, of the rank with the most.
     """
 
     pressure_ns: int | None = None
@@ -81,9 +82,9 @@ class _Rank:
 
 
 class HostWatch:
-    """Belongs to the event loop; only the looks are taken elsewhere, one at a time.
+    """Runs on the event loop; only the readings are taken on a thread, one at a time.
 
-    `targets` returns the ranks to look at; it is asked on the event loop before each look. `sampler` reads their cores
+    `targets` returns the ranks to read; it is called on the event loop before each reading. `sampler` reads their cores
     and the node's network and memory more often around captures.
     """
 
@@ -105,7 +106,7 @@ class HostWatch:
         self._near_until_ns = 0
         self._looks_cost_ns = 0
         self._paid_ns = 0
-        """When the looks so far have cost no more than COST_RATIO."""
+        """The time at which the cost so far will be at most COST_RATIO."""
         self._wake = asyncio.Event()
         self._looked = asyncio.Event()
 
@@ -123,14 +124,14 @@ class HostWatch:
             await asyncio.sleep(max(looked_ns + LEAST_NS - self._clock_ns(), 0) / 1e9)
 
     def note_capture(self) -> None:
-        """Look at once and more often for a while: a capture was ordered, begins or ends."""
+        """Read the node at once and more often for a while: a capture was ordered, begins or ends."""
         self._near_until_ns = self._clock_ns() + NEAR_NS
         self._wake.set()
         if self._sampler is not None:
             self._sampler.note_capture(self._targets())
 
     async def reach(self, end_ns: int) -> None:
-        """Wait for a look that was taken after `end_ns`, no longer than REACH_S: one is due after each capture."""
+        """Wait for a reading taken after `end_ns`, at most REACH_S: one is due after each capture."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(REACH_S):
                 while self._last is not None and self._last.at_ns < end_ns:
@@ -138,7 +139,7 @@ class HostWatch:
                     await self._looked.wait()
 
     def take(self, look: HostSample) -> None:
-        """Add what happened since the look before."""
+        """Add what happened since the previous reading."""
         self._looked.set()
         reading = self._last = look.reading
         self._paid_ns = max(self._paid_ns, reading.at_ns) + round(look.cost_ns / COST_RATIO)
@@ -155,25 +156,25 @@ class HostWatch:
         self._ranks = {key: rank for key, rank in self._ranks.items() if reading.at_ns - rank.seen_ns < _FORGET_NS}
 
     def _pause_ns(self) -> int:
-        """Return how long to wait for the next look."""
+        """Return how long to wait before the next reading."""
         now_ns = self._clock_ns()
         return CAPTURE_NS if now_ns < self._near_until_ns else max(QUIET_NS, self._paid_ns - now_ns)
 
     def totals(self) -> dict[Key, HostTotals]:
-        """Return the totals of every rank that was watched lately."""
+        """Return the totals of every recently watched rank."""
         return {key: rank.totals for key, rank in self._ranks.items()}
 
     def samples(self, run: str, rank: int, start_ns: int, end_ns: int) -> NodeSamples:
-        """Return what was sampled and counted in a span of CLOCK_MONOTONIC, on the wall clock."""
+        """Return what was sampled and counted in a span of CLOCK_MONOTONIC, with wall-clock times."""
         offset_ns = time.time_ns() - time.monotonic_ns()
         sampler = self._sampler
         series = {} if sampler is None else sampler.series(run, rank, start_ns, end_ns, offset_ns=offset_ns)
         return NodeSamples(resources=series, host=self.span(run, rank, start_ns, end_ns))
 
     def span(self, run: str, rank: int, start_ns: int, end_ns: int) -> HostSpan | None:
-        """Return what a rank met in the looks around a span of CLOCK_MONOTONIC; None where they do not cover it.
+        """Return what happened to a rank around a span of CLOCK_MONOTONIC; None if the readings do not cover it.
 
-        The looks lie around the span, so what is returned may be longer: `span_ns` is its length.
+        The readings enclose the span, so the result may cover more time: `span_ns` is its length.
         """
         watched = self._ranks.get((run, rank))
         found = [] if watched is None else covering(watched.intervals, start_ns, end_ns)
@@ -214,6 +215,6 @@ def _plus(total: int | None, more: int | None) -> int | None:
 
 
 def _sum(values: Sequence[int | None]) -> int | None:
-    """Return the sum, None where a part of it is not known."""
+    """Return the sum, or None if a part of it is unknown."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None

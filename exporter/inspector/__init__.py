@@ -1,4 +1,4 @@
-"""What the profiler plugins NCCL Inspector and RCCL Inspector write of each collective, read and counted by rank."""
+"""Reads what the profiler plugins NCCL Inspector and RCCL Inspector write of each collective, and sums it by rank."""
 
 from exporter.inspector.accounts import OPERATION_VALUES, CollectiveTotals, InspectorView
 from exporter.inspector.domain_times import times_by_kind

@@ -1,7 +1,7 @@
-"""Operations that were timed, summed by rank, communicator and operation, and who arrived last. Pure.
+"""Sums timed operations by rank, communicator and operation, and counts who arrived last. Pure.
 
-In one communicator and one sequence number the rank whose kernel ran shortest arrived last: the kernels of the others
-ran while they waited for it.
+In one collective (communicator and sequence number) the rank whose kernel ran shortest arrived last: the kernels of the
+others were running while they waited for it.
 """
 
 from collections import OrderedDict
@@ -15,21 +15,21 @@ from exporter.inspector.lines import InspectedOperation
 from lockstep.contracts.inspector_metrics import OTHER_OPERATION, PLACES_MAX
 
 PENDING_MAX = 4096
-"""Collectives of which some rank's line is to come: seconds of a busy node."""
+"""Collectives for which some rank's line is still missing: seconds of a busy node."""
 LAST_RATIO, LAST_MIN_NS = 0.2, 20_000
-"""Least time for which the others waited, over the transfer and as such: launches scatter by some microseconds."""
+"""Least wait of the others, relative to the transfer and absolute: launches scatter by some microseconds."""
 _NAME_MAX = 64
 _SECONDS_PER_NS = 1e-9
 MEMBERSHIPS_MAX = 64
-"""Communicators of a rank that differ in size or in its place: as many groups as there are kinds, or twice that."""
+"""Communicators of a rank that differ in size or in its place: at most twice as many as there are kinds of groups."""
 
 Place = tuple[str, str]
-"""Communicator, as its label has it, and operation."""
+"""Communicator (as in its label) and operation."""
 
 
 @dataclass(slots=True)
 class CollectiveTotals:
-    """Sums over operations; `arrivals` are those for which others waited for this rank, for `arrival_wait_ns`."""
+    """Sums over operations; `arrivals` counts those in which others waited for this rank, `arrival_wait_ns` in all."""
 
     count: int = 0
     time_ns: int = 0
@@ -48,11 +48,11 @@ OPERATION_VALUES: dict[str, Callable[[CollectiveTotals], float]] = {
     "lockstep_nccl_last_arrivals_total": lambda totals: totals.arrivals,
     "lockstep_nccl_last_arrival_wait_seconds_total": lambda totals: totals.arrival_wait_ns * _SECONDS_PER_NS,
 }
-"""By the name of the series, in base units."""
+"""By series name, in base units."""
 
 
 class InspectorAccounts:
-    """Sums of every rank. Bounded: places of a rank, and collectives that are not complete, the oldest leave first."""
+    """Sums of every rank. Bounded: places of a rank and incomplete collectives are evicted oldest first."""
 
     def __init__(self) -> None:
         self._totals: dict[Key, dict[Place, CollectiveTotals]] = {}
@@ -60,7 +60,7 @@ class InspectorAccounts:
         self._pending: OrderedDict[tuple[str, str, str, int], dict[int, tuple[Key, int]]] = OrderedDict()
 
     def add(self, key: Key, one: InspectedOperation) -> None:
-        """Count an operation for the rank `key`, whose process wrote it."""
+        """Count an operation for the rank `key`, whose process wrote the line."""
         place = self._place(key, one)
         totals = self._totals.setdefault(key, {}).setdefault(place, CollectiveTotals())
         totals.count += 1

@@ -1,7 +1,7 @@
-"""Time in collectives by kind of domain: which of a rank's groups a communicator is. Pure.
+"""Attributes time in collectives to kinds of domains, by matching each communicator to one of a rank's groups. Pure.
 
-The plugin names a communicator by a hash and, where the framework gave it one, a name; torch's group is the one of so
-many ranks in which this rank has the same place. Where groups of two kinds are alike in both, it is none of them.
+The plugin identifies a communicator by a hash and, if the framework gave it one, a name. The matching torch group is
+the one of the same size in which this rank has the same place. If groups of two kinds match, none is chosen.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from lockstep.contracts.messages import GroupInfo
 
 Membership = tuple[int, int]
-"""Ranks of a communicator, and the rank's place among them."""
+"""Size of a communicator, and the rank's place in it."""
 
 
 def times_by_kind(
     time_ns_by_membership: Mapping[Membership, int], groups: "Iterable[GroupInfo]", rank: int
 ) -> dict[str, int]:
-    """Return the time of a rank's collectives by kind of domain, in ns; of no kind what could be of several."""
+    """Return the time of a rank's collectives by kind of domain, in ns; ambiguous time is left out."""
     if not time_ns_by_membership:
         return {}
     kinds: dict[Membership, set[str]] = {}
@@ -34,7 +34,7 @@ def times_by_kind(
 
 
 def _place(spans: Iterable[Iterable[int]], rank: int) -> int | None:
-    """Return the index of a rank among those of ranges (`domains.pack_ranks`), None where it is not in them."""
+    """Return the index of a rank within ranges (`domains.pack_ranks`), or None if they do not contain it."""
     before = 0
     for span in spans:
         ranks = range(*span)

@@ -1,8 +1,8 @@
-"""One file of the Inspector: what is new of it is read, and its memory is given back at once.
+"""One file of the Inspector: reads new lines, and frees the memory of what was read at once.
 
-The plugin opens its file once and writes on at its own offset, so a file that is truncated grows again from there. What
-was read becomes a hole instead (`fallocate`, PUNCH_HOLE): offsets stay, no line between a read and a truncation is
-lost, and the file holds no memory but that of what is new.
+The plugin opens its file once and keeps writing at its own offset, so a truncated file would grow back from there.
+Instead, what was read becomes a hole (`fallocate`, PUNCH_HOLE): offsets stay valid, no line is lost between a read and
+a truncation, and the file uses memory only for new content.
 """
 
 import ctypes
@@ -15,9 +15,9 @@ from exporter.inspector.lines import LINE_MAX_BYTES
 from lockstep.contracts.errors import MalformedError
 
 READ_MAX_BYTES = 256 << 10
-"""Of a file at a time: 500 lines, some ms of parsing; five times a second."""
+"""Bytes of a file that are read at once: 500 lines, some ms of parsing; five times a second."""
 KEPT_MAX_BYTES = 8 << 20
-"""Of a file in memory: what a plugin writes beyond that within a second is dropped and counted."""
+"""Bytes of a file that may be in memory; what a plugin writes beyond that within a second is dropped and counted."""
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 _KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02  # linux/falloc.h
@@ -27,16 +27,16 @@ _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int6
 
 @dataclass(frozen=True, slots=True)
 class NewLines:
-    """Whole lines without their ends, and how many bytes were given up unread."""
+    """Whole lines without their line ends, and how many bytes were dropped unread."""
 
     lines: tuple[bytes, ...] = ()
     dropped_bytes: int = 0
 
 
 class DumpFile:
-    """A file that a process of user `owner_uid` writes; opened for each read, so that no descriptor is kept.
+    """A file that a process of user `owner_uid` writes. It is opened for each read, so that no descriptor stays open.
 
-    Invariant: everything before `_offset` was handed out or dropped, and has no memory.
+    Invariant: everything before `_offset` was returned or dropped, and uses no memory.
     """
 
     def __init__(self, path: Path, owner_uid: int) -> None:
@@ -48,17 +48,17 @@ class DumpFile:
         """Whether the offset lies within a line that is dropped."""
 
     def read(self) -> NewLines:
-        """Return what is new; the last line only once its end is there.
+        """Return new lines; the last line only once it is complete.
 
         Raises
         ------
         MalformedError, OSError
-            It is no regular file of the owner's; it cannot be read or its memory not be given back.
+            It is not a regular file of the owner's, cannot be read, or its memory cannot be freed.
         """
         descriptor = os.open(self.path, _FLAGS)
         try:
             status = os.fstat(descriptor)
-            is_own = status.st_uid == self._owner_uid and status.st_nlink == 1  # a link may be to a file of another
+            is_own = status.st_uid == self._owner_uid and status.st_nlink == 1  # may link to another user's
             if not stat.S_ISREG(status.st_mode) or not is_own:
                 got = f"{stat.filemode(status.st_mode)} of uid {status.st_uid}, {status.st_nlink} links"
                 expected = f"a file of uid {self._owner_uid} without other names"
@@ -76,7 +76,7 @@ class DumpFile:
             self._offset, self._in_line = start + dropped, True
         data = os.pread(descriptor, READ_MAX_BYTES, self._offset)
         end = data.rfind(b"\n") + 1
-        if not end and len(data) > LINE_MAX_BYTES:  # longer than any line of the plugin's
+        if not end and len(data) > LINE_MAX_BYTES:  # longer than any line that the plugin writes
             self._offset, self._in_line = self._offset + len(data), True
             dropped += len(data)
         lines = data[:end].split(b"\n")[:-1]
@@ -85,13 +85,13 @@ class DumpFile:
             dropped += len(lines[0]) + 1
             lines, self._in_line = lines[1:], False
         if self._offset > start:
-            start -= start % _PAGE_BYTES  # a page of which both parts are given up at different times stays
+            start -= start % _PAGE_BYTES  # a page freed in two parts at different times would stay
             _give_back(descriptor, start, self._offset - start)
         return NewLines(tuple(line.lstrip(b"\0") for line in lines), dropped)
 
 
 def _first_data(descriptor: int) -> int:
-    """Return where the first page is that was not given back: an earlier exporter has read what is before it."""
+    """Return where the first page that was not freed begins: an earlier exporter has read what precedes it."""
     try:
         return os.lseek(descriptor, 0, os.SEEK_DATA)
     except OSError:  # nothing but a hole

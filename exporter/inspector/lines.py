@@ -1,8 +1,8 @@
-"""Lines of the Inspector's JSON mode, versions 4.x of its format: bytes in, checked values out. Pure.
+"""Parses lines of the Inspector's JSON mode, versions 4.x of its format: bytes in, checked values out. Pure.
 
-The form is that of the plugin's source (`plugins/profiler/inspector/inspector_json.cc` of NCCL 2.30; RCCL has the same
-port). A line holds one collective, one point-to-point operation, or what the plugin itself has dropped. Every field
-comes from a process of a user: what is missing, of another type or out of range is refused, and what is unknown is
+The format follows the plugin's source (`plugins/profiler/inspector/inspector_json.cc` of NCCL 2.30; RCCL has a port of
+it). A line holds one collective, one point-to-point operation, or the plugin's own drop counts. Every field comes from
+a user's process: a field that is missing, mistyped or out of range makes the line malformed; unknown fields are
 skipped.
 """
 
@@ -17,7 +17,7 @@ from lockstep.contracts.inspector_metrics import INSPECTOR_OPERATIONS, OTHER_OPE
 LINE_MAX_BYTES = 64 << 10
 """A verbose line has 250 bytes for each of up to 64 channels."""
 _NS, _BYTES_PER_GB = 1_000, 1e9
-_TIME_US_MAX = 86_400 * 1_000_000  # a collective of a day has hung
+_TIME_US_MAX = 86_400 * 1_000_000  # a collective that takes a day has hung
 _GBS_MAX = 1e6
 
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
@@ -76,10 +76,10 @@ _DECODER = msgspec.json.Decoder(_Line)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectedOperation:
-    """One operation of one rank of a communicator, `dropped` records that the plugin lost before, or both.
+    """One operation of one rank of a communicator, `dropped` records that the plugin lost before it, or both.
 
-    `communicator` is its hash, `communicator_rank` the rank in it. `operation` is empty for a line of lost records.
-    `duration_ns` is the kernel's own; `bus_bytes` are bus bandwidth times duration, None where that is not known.
+    `communicator` is its hash, `communicator_rank` the rank within it. `operation` is empty for a line of dropped
+    records. `duration_ns` is the kernel's own; `bus_bytes` is bus bandwidth times duration, None if unknown.
     """
 
     communicator: str
@@ -103,12 +103,12 @@ class InspectedOperation:
 
 
 def parse_line(line: bytes) -> InspectedOperation | None:
-    """Return what a line holds, None for one of a kind that is not counted.
+    """Return a line's operation, or None if the line is of a kind that is not counted.
 
     Raises
     ------
     MalformedError
-        It is no line of the Inspector's, or names a rank outside of its communicator.
+        It is not a line of the Inspector, or it names a rank outside its communicator.
     """
     try:
         parsed = _DECODER.decode(line)

@@ -1,7 +1,8 @@
-"""The Inspector's files of this node: which belongs to which rank, all of them kept small, their lines counted.
+"""The node's Inspector files: assigns each to its rank, keeps all of them small, and sums their lines.
 
-`lockstep run --nccl-inspector` has the plugin write one file a process into the exporter's own directory. Files that
-belong to no rank are emptied as well: shared memory is bounded whatever writes there. Belongs to the event loop.
+`lockstep run --nccl-inspector` makes the plugin write one file per process into the exporter's own directory. Files
+that belong to no rank are emptied too, so that shared memory stays bounded whatever writes there. Runs on the event
+loop.
 """
 
 import os
@@ -27,19 +28,19 @@ from lockstep.contracts.paths import inspector_directory
 FILES_MAX = 1024
 SCAN_NS = 1_000_000_000
 STALE_SECONDS = 7 * 86_400
-"""Without a write, after which a file is removed: its process has ended, or has not used a collective for a week."""
+"""Time without a write after which a file is removed: its process has ended, or has run no collective for a week."""
 _NAME = re.compile(r"(.{1,255})-pid([0-9]{1,10})\.log")
 _READ, _MALFORMED, _FOREIGN = LINE_OUTCOMES
 _Process = tuple[str, int]
-"""Host name and pid, as the process sees both."""
+"""Host name and pid, both as the process sees them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectorStatus:
-    """Lines by outcome, bytes dropped unread, operations that the plugins report as lost; sums by run and rank.
+    """Lines by outcome, bytes dropped unread, operations that plugins report as lost, and the sums by run and rank.
 
-    `times_ns` are those in collectives, by run and rank, and by communicator size and the rank's place in it. Before
-    the first file of an Inspector there is nothing to count: no outcome, and None.
+    `times_ns` is the time in collectives by run and rank, then by communicator size and the rank's place in it. Before
+    the first Inspector file there is nothing to count: `lines` is empty and the counts are None.
     """
 
     lines: Mapping[str, int] = field(default_factory=dict)
@@ -50,7 +51,7 @@ class InspectorStatus:
 
 
 class InspectorWatch:
-    """Follows the files below `root`; what is refused is counted in `counts`, once a file."""
+    """Follows the files below `root`; refused files and lines are counted in `counts`, once per file."""
 
     def __init__(self, root: Path, counts: Counts) -> None:
         self._lines: dict[str, int] = dict.fromkeys(LINE_OUTCOMES, 0)
@@ -66,14 +67,14 @@ class InspectorWatch:
         self._refused: set[str] = set()
 
     def tick(self, runs: Iterable[RunState], now_ns: int) -> None:
-        """Read every file, once a second after a look which there are; `now_ns` is CLOCK_MONOTONIC."""
+        """Read every file, after listing the files at most once a second; `now_ns` is CLOCK_MONOTONIC."""
         if now_ns >= self._scan_ns:
             self._scan_ns = now_ns + SCAN_NS
             self.scan(runs)
         self.read()
 
     def scan(self, runs: Iterable[RunState], unix_s: float | None = None) -> None:
-        """Look which files there are and whose; `unix_s` is the time of the files' clock, now by default."""
+        """List the files and their owners; `unix_s` is the time on the files' clock, now by default."""
         self._ranks = _ranks_of(runs)
         self._accounts.forget_others({key for key, _ in self._ranks.values()})
         now_s = time.time() if unix_s is None else unix_s
@@ -99,14 +100,14 @@ class InspectorWatch:
         try:
             with os.scandir(self._directory) as entries:
                 return [(entry.name, entry.stat(follow_symlinks=False)) for entry in islice(entries, FILES_MAX)]
-        except FileNotFoundError:  # there is no such directory, or a file went meanwhile
+        except FileNotFoundError:  # the directory does not exist, or a file was removed meanwhile
             return []
         except OSError as error:
             self._counts.reject("inspector", error)
             return []
 
     def read(self) -> None:
-        """Count what is new in every file."""
+        """Count the new lines of every file."""
         for name, (file, _, process) in self._files.items():
             try:
                 new = file.read()
@@ -147,7 +148,7 @@ class InspectorWatch:
             (self._directory / name).unlink()
         except FileNotFoundError:
             return
-        except OSError as error:  # a directory, or another user's in a directory that is not ours
+        except OSError as error:  # a directory, or another user's file in a directory that is not ours
             if name not in self._refused:
                 self._refused.add(name)
                 self._counts.reject("inspector", error)
@@ -167,12 +168,12 @@ class InspectorWatch:
 
 
 def _ranks_of(runs: Iterable[RunState]) -> dict[_Process, tuple[Key, int]]:
-    """Return rank and owner of each process that is one."""
+    """Return rank and owner uid by the process of each rank."""
     found: dict[_Process, tuple[Key, int]] = {}
     for run in runs:
         try:
             owner_uid = run_status(run.directory).st_uid
-        except (OSError, MalformedError):  # gone; counted where runs are looked for
+        except (OSError, MalformedError):  # gone; the scan for runs counts it
             continue
         for rank_state in run.ranks.values():
             found[rank_state.header.hostname, rank_state.header.pid] = (run.name, rank_state.rank), owner_uid

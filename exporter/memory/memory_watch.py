@@ -1,7 +1,7 @@
-"""The memory of every rank of this node over its steps: kept for /metrics, reported with heartbeats.
+"""Tracks the memory of every rank of this node over its steps, for /metrics and for heartbeats.
 
-A tick reads one small file a rank (6 us); child processes are read once a second, control groups and the processes
-that hold the rings once in five.
+A tick reads one small file per rank (6 us). Child processes are read once a second; control groups, and the processes
+that hold the rings, every five seconds.
 """
 
 import logging
@@ -25,12 +25,13 @@ SECOND_NS = 1_000_000_000
 TARGETS_NS = 5 * SECOND_NS
 WORKERS_NS = SECOND_NS
 REPORT_NS = 2 * SECOND_NS
-"""Between two heartbeats that a new trend causes: a coordinator learns of a leak within seconds, and of no more."""
+"""Least time between two heartbeats caused by a new trend: the coordinator learns of a leak within seconds, at low
+cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemoryView:
-    """What is shown of one rank; None is not known. `growth` is bytes a step by part, of the parts that grow."""
+    """What is shown of one rank; None is unknown. `growth` is in bytes per step, by part, for the parts that grow."""
 
     sizes: Mapping[str, int]
     headroom: MemoryHeadroom | None
@@ -49,13 +50,13 @@ class _Rank:
     growing: frozenset[str] = frozenset()
 
     def growth(self) -> dict[str, float]:
-        """Return bytes a step, by part, of the parts that grow steadily."""
+        """Return bytes per step, by part, of the parts that grow steadily."""
         found = {part: series.growth for part, series in self.series.items()}
         return {part: trend.bytes_per_step for part, trend in found.items() if trend is not None}
 
 
 class MemoryWatch:
-    """Belongs to the event loop. `targets` returns the ranks and their processes, `clock_ns` is CLOCK_MONOTONIC."""
+    """Runs on the event loop. `targets` returns the ranks and their processes; `clock_ns` is CLOCK_MONOTONIC."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class MemoryWatch:
         self._is_news = False
 
     def tick(self, runs: Iterable[RunState]) -> bool:
-        """Take a sample of every rank; return whether a heartbeat should go out at once: a part began to grow."""
+        """Sample every rank; return whether to send a heartbeat at once, because a part has begun to grow."""
         now_ns = self._clock_ns()
         is_refresh = now_ns - self._targets_ns >= TARGETS_NS
         if is_refresh:
@@ -133,7 +134,7 @@ class MemoryWatch:
         rank.growing = growing
 
     def _add_device(self, rank: _Rank, rank_state: RankState) -> None:
-        """Take the counters of the framework, which the agent refreshes once a second."""
+        """Add the framework's counters, which the agent refreshes once a second."""
         try:
             device = None if rank_state.ring is None else rank_state.ring.device_memory()
         except (MalformedError, OSError) as error:  # counted where the ring is read for its records
@@ -149,7 +150,7 @@ class MemoryWatch:
             rank.series.setdefault(part, MemorySeries()).add(rank.step, size_bytes)
 
     def report(self, run: RunState) -> list[RankMemory]:
-        """Return what is known of a run's ranks, ascending."""
+        """Return the memory of a run's ranks, in ascending order of rank."""
         return [self._report(rank, self._ranks[run.name, rank]) for rank in sorted(run.ranks) if self._has(run, rank)]
 
     def _has(self, run: RunState, rank: int) -> bool:

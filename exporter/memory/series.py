@@ -1,11 +1,11 @@
-"""Whether one quantity of memory grows steadily with the steps: samples in, a trend out. Pure.
+"""Tests whether one quantity of memory grows steadily with the steps: samples in, a trend out. Pure.
 
-A window of samples is cut into segments, each represented by its least sample: what is allocated and freed within a
-step lies above the floor of its segment, and what an evaluation or a checkpoint holds for a whole segment above a later
-floor. Growth is steady where the floors that no later one undercuts are all but one, do not flatten, and lie on a line
-(Theil 1950, Sen 1968), twice in a row. A single jump, a staircase of few steps, and caches and allocators that fill up
-at the start are not steady. Coarser levels keep the least of
-several samples each, so that a leak below large swings, or a slow one, is seen in a longer window.
+A window of samples is cut into segments, each represented by its smallest sample, the floor. Memory that is allocated
+and freed within a step lies above the floor of its segment; what an evaluation or a checkpoint holds for a whole
+segment lies above a later floor. Growth is steady if all but one of the floors are never undercut by a later one, if
+they do not flatten, and if they lie on a line (Theil 1950, Sen 1968), twice in a row. A single jump, a staircase of few
+steps, and caches and allocators that fill up at the start are not steady. Coarser levels keep the smallest of several
+samples each, so that a leak below large swings, or a slow one, shows in a longer window.
 """
 
 from dataclasses import dataclass, replace
@@ -15,34 +15,37 @@ from statistics import median
 from lockstep.contracts.memory_report import MEMORY_LEVELS
 
 WARM_UP_STEPS = 20
-"""Steps of an attempt without samples: as many as the detectors of slow ranks learn from."""
+"""Steps of an attempt that are not sampled: as many as the detectors of slow ranks learn from."""
 SEGMENTS = 8
 RISING_MIN = SEGMENTS - 1
-"""Least floors of a window that no later one undercuts. One segment may lie above the next: where steps are longer than
-the time between two samples, an evaluation of some steps fills it. By chance 29 orders of 40,320 have as many."""
+"""Least number of floors in a window that no later one undercuts. One segment may lie above the next: if a step takes
+longer than the time between two samples, an evaluation of some steps fills a segment. By chance, 29 orders of 40,320
+have as many."""
 SAMPLES = 32
-"""Of a window: four a segment, so that one of them lies outside of a step's peak."""
+"""Samples in a window: four a segment, so that one of them lies outside a step's peak."""
 LOOK = 8
-"""New samples between two looks at a window, a quarter of it."""
+"""New samples between two evaluations of a window: a quarter of it."""
 COARSER = (4, 8, 16)
-"""Samples of a level that one of the next stands for. The first is small: 128 steps, which swings of 200 MiB within
-each step need for a leak of 5 MiB, are known within 200 (`python -m benchmarks.memory_growth`); eight need 300."""
+"""Samples of a level that one sample of the next level represents. The first is small: 128 steps, which a leak of 5 MiB
+needs below swings of 200 MiB within each step, are complete within 200 (`python -m benchmarks.memory_growth`); with
+eight it takes 300."""
 LEVELS = MEMORY_LEVELS
 """Samples 0.2 s apart are windows of 6 s, 26 s, 3 min and 55 min; with longer steps, of 32 steps and its multiples."""
 GROWN_MIN_BYTES = 32 << 20
 """Least growth within a window: arenas of glibc and of torch's allocators come in 1 to 20 MiB."""
 GROWN_MIN_RATIO = 0.01
-"""The same as a share of what there was: fragmentation of a large heap moves by tenths of a percent."""
+"""The same relative to the memory in use: fragmentation of a large heap moves by tenths of a percent."""
 AGREEMENT = 2.0
-"""Most that the slopes of two looks in a row, a quarter of a window apart, differ by: chance does not repeat itself."""
+"""Largest difference between the slopes of two evaluations in a row, a quarter of a window apart: chance does not
+repeat."""
 FLATTENING_RATIO = 0.5
-"""Second half's slope over the first half's, below which memory is filling up to a level, not leaking."""
+"""Second half's slope over the first half's, below which memory is filling up to a level and not leaking."""
 RESIDUAL_RATIO = 0.1
-"""Median distance of the floors from the line, over the growth; of a single jump it is 0.25."""
+"""Median distance of the floors from the line, over the growth; for a single jump it is 0.25."""
 SPREAD_RATIO = 4.0
-"""Least growth over the median spread of samples within a segment. Where samples are equally likely anywhere in a
-range, the floors rise by chance in two looks in a row once in 33,000 times, and 77 % of such looks would pass. They
-stay within the range: of 60,000 none grew by this much (`python -m benchmarks.memory_growth --chance`)."""
+"""Least growth over the median spread of samples within a segment. If samples are uniformly distributed in a range, the
+floors rise by chance in two evaluations in a row once in 33,000 times, and 77 % of those would pass. They stay within
+the range: of 60,000 none grew by this much (`python -m benchmarks.memory_growth --chance`)."""
 
 Sample = tuple[int, int]
 """Step and bytes."""
@@ -50,7 +53,7 @@ Sample = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class MemoryTrend:
-    """The robust slope over a window, and whether it is steady growth."""
+    """The robust slope over a window, and whether the growth is steady."""
 
     first_step: int
     last_step: int
@@ -72,7 +75,7 @@ class MemorySeries:
         self._least: int | None = None
 
     def add(self, step: int, size_bytes: int) -> None:
-        """Take a sample; those of one step count as one, the least of them."""
+        """Add a sample; the samples of one step count as one, the smallest of them."""
         if step < self._last_step:
             return
         if step == self._last_step:
@@ -84,7 +87,7 @@ class MemorySeries:
 
     @property
     def growth(self) -> MemoryTrend | None:
-        """The growth of the shortest window in which it is steady; None where it is in none."""
+        """Return the growth in the shortest window in which it is steady; None if there is no such window."""
         return next((trend for trend in self.trends if trend is not None and trend.is_steady), None)
 
     def _push(self, level: int, sample: Sample) -> None:
@@ -92,7 +95,7 @@ class MemorySeries:
         window.append(sample)
         del window[:-SAMPLES]
         self._unseen[level] += 1
-        # A quarter of the window is new: only then is another look worth its cost, and another verdict likely.
+        # Only with a quarter of the window new is another evaluation worth its cost, and likely to differ.
         if self._unseen[level] == LOOK:
             self._unseen[level] = 0
             if len(window) == SAMPLES:
@@ -121,7 +124,7 @@ def trend_of(window: list[Sample]) -> MemoryTrend:
 
 
 def _spread_bytes(window: list[Sample], slope: float) -> float:
-    """Return the median over segments of how far their samples lie apart, less the growth itself."""
+    """Return the median over segments of the spread of their samples, minus the growth itself."""
     size = len(window) // SEGMENTS
     offsets = [size_bytes - slope * step for step, size_bytes in window]
     segments = (offsets[at : at + size] for at in range(0, SEGMENTS * size, size))
@@ -154,7 +157,7 @@ def _is_steady(floors: list[Sample], slope: float, grown_bytes: float) -> bool:
 
 
 def _confirmed(before: MemoryTrend | None, now: MemoryTrend) -> MemoryTrend:
-    """Return the present look; what it finds is steady where the look before agrees."""
+    """Return the current evaluation, marked steady only if the previous one agrees."""
     if before is None or not (before.is_steady and now.is_steady):
         return replace(now, is_steady=False)
     low, high = sorted((before.bytes_per_step, now.bytes_per_step))
@@ -162,5 +165,5 @@ def _confirmed(before: MemoryTrend | None, now: MemoryTrend) -> MemoryTrend:
 
 
 def _theil_sen(points: list[Sample]) -> float:
-    """Return the median of the slopes of all pairs, bytes a step; the steps ascend."""
+    """Return the median slope over all pairs of points, in bytes per step; the steps ascend."""
     return median((late[1] - early[1]) / max(late[0] - early[0], 1) for early, late in combinations(points, 2))

@@ -1,4 +1,4 @@
-"""What other exporters of the node publish, and what its Inspectors time: kept for minutes as evidence of incidents."""
+"""Stores, for minutes, what the node's other exporters publish and its Inspectors time, as evidence of incidents."""
 
 from exporter.neighbours.reading import NeighbourReader, NeighbourStatus
 

@@ -1,4 +1,4 @@
-"""The Inspector's sums as series that a node keeps for evidence; the names are those of its `/metrics`. Pure."""
+"""The Inspector's sums as series that a node stores for evidence; the names are those of its `/metrics`. Pure."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ InspectorSums = Mapping[Key, InspectorView]
 
 
 def inspector_samples(sums: InspectorSums, instance: str) -> dict[Labels, float]:
-    """Return the value of each series; those of one rank, communicator and operation follow one another."""
+    """Return the value of each series; those of one rank, communicator and operation are adjacent."""
     return {
         (
             ("__name__", name),

@@ -1,7 +1,7 @@
-"""The needed series of one page, of another exporter or the Inspector's, for a few minutes. Pure.
+"""Stores the needed series of one page, another exporter's or the Inspector's, for a few minutes. Pure.
 
-Times are shared by all series of the page and values are arrays of doubles, NaN where a series had no sample: 2,000
-series of 30 minutes are 2 MB.
+All series of the page share its times; values are arrays of doubles, NaN where a series had no sample. 2,000 series
+over 30 minutes take 2 MB.
 """
 
 import math
@@ -16,14 +16,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from lockstep.contracts.neighbour_series import NEIGHBOUR_METRICS, ONLY_WITH
 
 SERIES_MAX = 2_000
-"""Of one page; node_exporter on 192 cores with eight ports has 300 of those that are needed."""
+"""Series of one page; node_exporter on 192 cores with eight ports has 300 of those that are needed."""
 _LABELS_MAX, _TEXT_MAX = 32, 256
 
 Labels = tuple[tuple[str, str], ...]
 
 
 class KeptPage:
-    """Samples of one address; `instance` is the label of that name where a series has none. Any thread may use it."""
+    """Samples of one address; `instance` is the default of that label. Thread-safe."""
 
     def __init__(self, instance: str, *, samples_max: int) -> None:
         self._instance = instance
@@ -38,16 +38,16 @@ class KeptPage:
         return len(self._values)
 
     def add(self, text: str, unix_s: float) -> tuple[int, int]:
-        """Add a page as it was at a time; return how many needed lines were malformed, and how many series too many.
+        """Add a page read at a given time; return the numbers of malformed needed lines, and of series too many.
 
-        A time that is not later than the last one adds nothing: clocks are set back.
+        A time that is not later than the last one adds nothing, because clocks can be set back.
         """
         found, malformed = parse_page(text, self._instance)
         omitted = self.add_samples(found, unix_s)
         return (0, 0) if omitted is None else (malformed, omitted)
 
     def add_samples(self, found: Mapping[Labels, float], unix_s: float) -> int | None:
-        """Add the samples of a time; return how many series were too many, None where it is not later than the last."""
+        """Add samples read at a given time; return how many series were too many, None if no later than the last."""
         with self._lock:
             if self._times_s and unix_s <= self._times_s[-1]:
                 return None
@@ -79,7 +79,7 @@ class KeptPage:
                 del self._values[labels]
 
     def between(self, start_s: float, end_s: float) -> dict[str, Any]:
-        """Return times and series from `start_s` to `end_s`, as JSON has them; null for no sample."""
+        """Return times and series from `start_s` to `end_s`, ready for JSON; null marks a missing sample."""
         with self._lock:
             first, end = bisect_left(self._times_s, start_s), bisect_right(self._times_s, end_s)
             times_s = list(self._times_s[first:end])
@@ -96,7 +96,7 @@ class KeptPage:
 
 
 def parse_page(text: str, instance: str) -> tuple[dict[Labels, float], int]:
-    """Return the needed series of a page in Prometheus' text format, and how many of their lines are malformed."""
+    """Parse a page in Prometheus' text format; return the needed series, and how many of their lines are malformed."""
     found: dict[Labels, float] = {}
     malformed = 0
     for line in text.splitlines():

@@ -1,7 +1,7 @@
-"""Reads other exporters' pages on this node at an interval, and the Inspector's sums; within deadlines and bounds.
+"""Periodically reads the pages of other exporters on this node, and the Inspector's sums, within deadlines and bounds.
 
-Addresses come from the configuration alone, and redirects are refused. What an exporter answers is checked line by
-line; a slow, absent or hostile one costs a count and its own samples.
+Addresses come from the configuration alone, and redirects are refused. Responses are checked line by line. A slow,
+absent or hostile exporter costs one count and its own samples.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ _log = logging.getLogger(__name__)
 
 DEADLINE_S = 3.0
 PAGE_MAX_BYTES = 8 << 20
-"""Of one page; node_exporter on a large host has 1 MB."""
+"""Size of one page; node_exporter on a large host has 1 MB."""
 KEPT_SECONDS = 1800.0
-"""A comparison begins ten minutes before an onset, which is known minutes after it."""
+"""How long samples are kept: a comparison begins ten minutes before an onset, which is known minutes after it."""
 _CHUNK_BYTES = 1 << 16
 _OK = 200
 _ANSWERED, _TIMEOUT, _UNREACHABLE, _REFUSED, _MALFORMED, _TOO_LARGE = NEIGHBOUR_OUTCOMES
@@ -38,14 +38,14 @@ _ANSWERED, _TIMEOUT, _UNREACHABLE, _REFUSED, _MALFORMED, _TOO_LARGE = NEIGHBOUR_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeighbourStatus:
-    """Readings by outcome, and how many series are kept; empty and None without pages and Inspectors."""
+    """Readings by outcome, and the number of stored series; empty and None without pages and Inspectors."""
 
     readings: Mapping[str, int] = field(default_factory=dict)
     series_count: int | None = None
 
 
 class NeighbourReader:
-    """The pages of all configured addresses, and the sums of Inspectors that `inspected` returns, each its own page."""
+    """Reads all configured addresses, and the Inspectors' sums that `inspected` returns; each is a page of its own."""
 
     def __init__(self, config: "ExporterConfig", inspected: Callable[[], InspectorSums] = dict) -> None:
         self._counts: Counter[str] = Counter(dict.fromkeys(NEIGHBOUR_OUTCOMES, 0))
@@ -59,7 +59,7 @@ class NeighbourReader:
         self._inspector_page = KeptPage(config.node_name, samples_max=samples_max)
 
     def status(self) -> NeighbourStatus:
-        """Return all counts as they are now."""
+        """Return a copy of all counts."""
         if not self._pages and not self._inspector_page.series_count:
             return NeighbourStatus()
         return NeighbourStatus(
@@ -86,7 +86,7 @@ class NeighbourReader:
             outcome = await self._fetch(session, url, page)
         except TimeoutError:
             outcome = _TIMEOUT
-        except (aiohttp.ClientError, OSError, ConfigError):  # its text may name what stands in an address
+        except (aiohttp.ClientError, OSError, ConfigError):  # its text may quote secrets of the address
             outcome = _UNREACHABLE
         self._counts[outcome] += 1
         if outcome != _ANSWERED:
@@ -111,7 +111,7 @@ class NeighbourReader:
         return _TOO_LARGE if omitted else _ANSWERED
 
     def between(self, start_s: float, end_s: float) -> bytes:
-        """Return what was kept from `start_s` to `end_s`, unix seconds, as JSON."""
+        """Return the samples stored between `start_s` and `end_s`, unix seconds, as JSON."""
         own = (self._inspector_page,) if self._inspector_page.series_count else ()
         pages = [page.between(start_s, end_s) for page in (*self._pages.values(), *own)]
         return json.dumps({"pages": pages}, separators=(",", ":")).encode()

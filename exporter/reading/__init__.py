@@ -1,1 +1,1 @@
-"""The rings of this node: found, read once, totalled by rank, and when a run falls silent."""
+"""The rings of this node: finds them, reads each record once, totals by rank, and notices when a run makes no steps."""

@@ -1,4 +1,4 @@
-"""What a node announces of a run: the process groups that its ranks created."""
+"""Parses what a node announces of a run: the process groups that its ranks created, and their issue slots."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from lockstep.contracts.records import DOMAIN_KINDS
 from lockstep.contracts.ring import OTHER_SLOT
 
 _FIELDS = {"kind", "name", "ranks"}
-_SLOT_FIELDS = {"slot", "sends", "receives"}  # of groups that have an issue slot, of pipelines
+_SLOT_FIELDS = {"slot", "sends", "receives"}  # for groups with an issue slot, and for pipelines
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +34,16 @@ class SlotUse:
 
 
 def parse_groups(value: Any, *, where: str, world_size: int) -> tuple[GroupInfo, ...]:
-    """Return the groups that a ring's groups region holds: a list of objects with kind, name and ranks.
+    """Parse the groups region of a ring: a list of objects with kind, name and ranks.
 
     Raises
     ------
     MalformedError
-        The first thing that is wrong.
+        The first error found.
     """
     if not isinstance(value, list) or len(value) > GROUPS_PER_NODE_MAX:
         raise MalformedError("groups", where=where, got=type(value).__name__, expected="a list within the limit")
-    left = WORLD_SIZE_MAX  # members of all groups together: a short range can name a million ranks
+    left = WORLD_SIZE_MAX  # members of all groups together: a short range can stand for a million ranks
     groups: list[GroupInfo] = []
     for item in value:
         if not isinstance(item, dict) or item.keys() - _SLOT_FIELDS != _FIELDS:
@@ -65,12 +65,12 @@ def parse_groups(value: Any, *, where: str, world_size: int) -> tuple[GroupInfo,
 
 
 def parse_slots(value: Any, groups: tuple[GroupInfo, ...], *, where: str, world_size: int) -> tuple[SlotUse, ...]:
-    """Return the issue slots that a groups region assigns; `groups` is what `parse_groups` made of it.
+    """Parse the issue slots that a groups region assigns; `groups` is the result of `parse_groups` for it.
 
     Raises
     ------
     MalformedError
-        A slot that no ring has, one given twice, or a peer outside of the world.
+        A slot does not exist in rings, is assigned twice, or a peer is outside the world.
     """
     uses: dict[int, SlotUse] = {}
     for item, group in zip(value, groups, strict=True):
@@ -100,7 +100,7 @@ def _pair(value: Any, where: str, world_size: int) -> tuple[int, int]:
 
 
 def merge_groups(of_ranks: Iterable[Iterable[GroupInfo]]) -> list[GroupInfo]:
-    """Return each group once, in the order first met; beyond the limits of one announcement the rest is left out."""
+    """Return each group once, in order of first appearance, up to the limits of one announcement."""
     unique: dict[tuple[str, str, str], GroupInfo] = {}
     for groups in of_ranks:
         for group in groups:

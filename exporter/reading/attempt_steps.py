@@ -1,8 +1,8 @@
-"""The steps of one attempt of a rank: blocks of marks in, records out.
+"""Builds the steps of one attempt of a rank: blocks of marks in, records out.
 
-May live here: which blocks are read when, and what of them is lost. Not here: files (the caller fetches bytes), what a
-step consists of (lockstep/accounting). Work and memory of a read are bounded, whatever a ring holds: a block may hold
-as many steps as marks.
+This module decides which blocks are read when, and counts what is lost of them. It reads no files (the caller fetches
+bytes) and does not know what a step consists of (lockstep/accounting does). Work and memory of a read are bounded,
+whatever a ring holds: a block may hold as many steps as marks.
 """
 
 import logging
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 RECORDS_PER_READ = 512
-"""2,500 steps a second at five ticks a second."""
+"""Records of one read: 2,500 steps a second at five ticks a second."""
 _WHERE = "offsets"
 _STEP, _END = RECORD_INDEX["step"], RECORD_INDEX["end_ns"]
 
@@ -51,9 +51,10 @@ def _no_losses() -> dict[str, int]:
 
 @dataclass(slots=True)
 class StepsRead:
-    """What one read brought: records, how many of them are `incomplete`, and what is lost, by `LOSS_REASONS`.
+    """The result of one read: records, how many of them are `incomplete`, and losses by `LOSS_REASONS`.
 
-    Steps are lost when their number is known again, which may be in a later read than that of the blocks.
+    Lost steps are counted once the step number is known again, which may be in a later read than that of the lost
+    blocks.
     """
 
     records: Records = field(default_factory=lambda: NO_RECORDS)
@@ -64,11 +65,11 @@ class StepsRead:
 
 
 class AttemptSteps:
-    """Reads one file after the other of one attempt: an agent whose file was removed writes another one.
+    """Reads the files of one attempt one after the other: an agent whose file was removed writes a new one.
 
-    A file has `block_count` blocks. `offset` is where an earlier reader of the same attempt stopped: its steps do not
-    come again. `last_step` and `last_end_ns` are those of the record that came last, None before the first.
-    `is_drained`: the last read took all that its file held then.
+    A file has `block_count` blocks. `offset` is where an earlier reader of the same attempt stopped; its steps are not
+    returned again. `last_step` and `last_end_ns` are those of the latest record, None before the first. `is_drained`:
+    the last read returned all that its file held then.
     """
 
     def __init__(self, block_count: int, offset: ReadOffset | None = None) -> None:
@@ -85,7 +86,7 @@ class AttemptSteps:
         self._reader = BlockReader(block_count, next_sequence)
 
     def _resume(self, offset: ReadOffset) -> int:
-        """Take what an earlier reader knew; return the block to go on with."""
+        """Restore the state of an earlier reader; return the block to continue with."""
         self.last_step, self.last_end_ns = offset.last_step, offset.last_end_ns
         if offset.builder is None:
             return 0
@@ -98,7 +99,7 @@ class AttemptSteps:
         return offset.next_sequence
 
     def offset(self, attempt: int, answer_generation: int) -> ReadOffset:
-        """Return where the next reader goes on: with the state at the end of the last read that ended a step."""
+        """Return where the next reader continues, with the state at the end of the last read that ended a step."""
         if not self._is_saved and self._builder.is_numbered:
             self._saved = self._builder.state()
             self._saved_sequence = self._next_sequence
@@ -113,23 +114,23 @@ class AttemptSteps:
 
     @property
     def ends(self) -> int:
-        """Ends of optimizers and of named steps so far: any of them may be a step's."""
+        """Return the ends of optimizers and of named steps so far: any of them may end a step."""
         return self._builder.ends
 
     @property
     def is_unnumbered(self) -> bool:
-        """Whether the number of the running step is not known, although there are marks: no record comes."""
+        """Whether the running step has no known number although there are marks, so that no record can be built."""
         return self._has_marks and not self._builder.is_numbered
 
     def boundary(self, first_step: int) -> "StepBoundary | None":
-        """Return where `first_step` begins, or the running step if that is later; None where steps are not numbered."""
+        """Return where `first_step` begins, or the running step if that is later; None if steps are not numbered."""
         boundary = self._builder.boundary(first_step)
         if boundary is None or boundary.first_end > INT63_MAX or boundary.first_step > STEP_MAX:
             return None
         return boundary
 
     def read(self, fetch: Fetch, blocks_max: int, records_max: int = RECORDS_PER_READ) -> StepsRead:
-        """Return what is new: of about `blocks_max` blocks, and about `records_max` records."""
+        """Read what is new, up to about `blocks_max` blocks and about `records_max` records."""
         found = StepsRead()
         is_end_reached = False
         if not self._pending:
@@ -157,7 +158,7 @@ class AttemptSteps:
         return found
 
     def drop_pending(self) -> int:
-        """Leave out the blocks that were read and not accounted for yet; return their number."""
+        """Drop blocks that were read but not accounted for yet; return their number."""
         count = len(self._pending)
         self._pending.clear()
         return count
@@ -178,6 +179,6 @@ class AttemptSteps:
         return records
 
     def _forget(self) -> None:
-        """Begin again behind a fault of the accounting: the rank has no number until it can be derived."""
+        """Start over after a fault in the accounting: the rank has no step number until it can be derived again."""
         state = self._saved
         self._builder = StepBuilder() if state is None else StepBuilder.from_state(state, where=_WHERE)

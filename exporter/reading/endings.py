@@ -1,8 +1,9 @@
-"""How the processes of ranks end: seen by their pidfd, which no other process can take over as it can a pid.
+"""Observes how the ranks' processes end, through their pidfds, because another process can take over a pid.
 
-The exporter is not their parent, so the kernel gives more in one of two places, each for a time only: the process's own
-line in /proc as long as its parent has not waited for it (torchrun does within 0.1 s), and from Linux 6.15 on the pidfd
-from then on. Neither is there in another PID namespace; then a process that has released its ring has vanished.
+The exporter is not their parent, so the kernel reports an exit status in only two places, each for a limited time. The
+first is the process's line in /proc, until its parent waits for it (torchrun does within 0.1 s). The second, from Linux
+6.15, is the pidfd from then on. Neither is available across PID namespaces; then a process that has released its ring
+counts as vanished.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from exporter.kernel_files import CGROUPS, PROC, read
 from exporter.reading.oom_kills import OomKills, group_oom_kills, host_oom_kills
 from lockstep.contracts.messages import EXIT_CODE, SIGNAL, VANISHED, RankEnding
 
-_GET_INFO = 0xC040FF0B  # PIDFD_GET_INFO of a struct pidfd_info of 64 bytes, the first version's
+_GET_INFO = 0xC040FF0B  # PIDFD_GET_INFO of a struct pidfd_info of 64 bytes, as in its first version
 _INFO = struct.Struct("<QQ11Ii")  # mask, cgroup, 11 ids, exit status
 _INFO_EXIT = 1 << 3
 _FLAGS, _START_TIME, _START_STACK, _EXIT_STATUS = 6, 19, 25, 49  # fields of proc_pid_stat(5), from the state (0) on
@@ -32,10 +33,11 @@ _CODE_MAX = 255
 
 @dataclass(slots=True)
 class _Watched:
-    """A process: its pidfd, when it started (clock ticks since boot), and whether /proc shows how it ends.
+    """A process: its pidfd, its start time (clock ticks since boot), and whether /proc shows how it ends.
 
-    `oom_kills` are those of its control group; `alive_unix_ns` is when it was last known to live, and not to be killed:
-    a process that is killed takes seconds to end where it gets no processor time, and then is not the later of two.
+    `oom_kills` are those of its control group. `alive_unix_ns` is when it was last known to live and not to be killed.
+    A killed process that gets no CPU time takes seconds to end, so the time of its end would wrongly make it the later
+    one.
     """
 
     pid: int
@@ -48,10 +50,10 @@ class _Watched:
 
 
 class EndWatch:
-    """Watches processes by a key of the caller's; belongs to the event loop, and works without one.
+    """Watches processes under keys of the caller; runs on the event loop, and works without one.
 
-    A running loop sees at once that a process has ended: its line in /proc goes soon. Processes that have ended by then
-    have one time: which of them was first is not known.
+    With a running loop, the end of a process is noticed at once, because its line in /proc soon disappears. Processes
+    that have ended by then get the same time: their order is unknown.
     """
 
     def __init__(self, proc: str = PROC, cgroups: str = CGROUPS) -> None:
@@ -61,7 +63,7 @@ class EndWatch:
         self._host_oom_kills = host_oom_kills(proc)
 
     def watch(self, key: str, pid: int) -> None:
-        """Watch a process, which lives, under `key`; to be called again and again as long as it does."""
+        """Watch a process under `key`; call this repeatedly while it lives."""
         now_ns = monotonic_ns()
         self._host_oom_kills.sample(now_ns)
         known = self._watched.get(key)
@@ -69,13 +71,13 @@ class EndWatch:
             if not known.is_dying:
                 known.alive_unix_ns = time_ns()
             known.oom_kills.sample(now_ns)
-            known.is_readable = known.is_readable or _is_readable(self._stat(pid))  # one that just began may not be yet
+            known.is_readable = known.is_readable or _is_readable(self._stat(pid))  # a new one may not be yet
             return
         if key in self._endings:
             return
         try:
             pidfd = os.pidfd_open(pid)
-        except OSError:  # it has ended meanwhile, or the kernel is older than 5.3
+        except OSError:  # it ended meanwhile, or the kernel is older than 5.3
             return
         fields = self._stat(pid)
         watched = self._watched[key] = _Watched(
@@ -87,7 +89,7 @@ class EndWatch:
             alive_unix_ns=time_ns(),
         )
         watched.oom_kills.sample(now_ns)
-        with suppress(RuntimeError):  # no loop runs: `ending` looks
+        with suppress(RuntimeError):  # no loop is running: `ending` checks
             asyncio.get_running_loop().add_reader(pidfd, self._note_ended)
 
     def is_watched(self, key: str) -> bool:
@@ -96,9 +98,9 @@ class EndWatch:
         return key in self._watched
 
     def ending(self, key: str, last_sign_unix_ns: int) -> RankEnding | None:
-        """Return how a process ended that has released its ring, None where it ended well.
+        """Return how a process that released its ring ended, or None if it ended successfully.
 
-        One that was not watched has vanished, after the last sign of life that it gave.
+        A process that was not watched has vanished, after its last sign of life.
         """
         self._look(key)
         if key in self._endings:
@@ -106,7 +108,7 @@ class EndWatch:
         return RankEnding(unix_ns=last_sign_unix_ns, kind=VANISHED)
 
     def forget(self, key: str) -> None:
-        """Drop all that is known under `key`."""
+        """Forget everything about `key`."""
         self._endings.pop(key, None)
         watched = self._watched.pop(key, None)
         if watched is not None:
@@ -123,7 +125,7 @@ class EndWatch:
             self._note_ended()
 
     def _note_ended(self) -> None:
-        """Note all processes that have ended, with one time."""
+        """Record all processes that have ended, with the same time."""
         now_ns = time_ns()
         ended = _have_ended([watched.pidfd for watched in self._watched.values()])
         for key, watched in list(self._watched.items()):
@@ -136,7 +138,7 @@ class EndWatch:
                 watched.is_dying = watched.is_dying or self._is_killed(watched.pid)
 
     def _is_killed(self, pid: int) -> bool:
-        """Whether a process that lives has been sent SIGKILL, or is exiting."""
+        """Whether a living process has been sent SIGKILL or is exiting."""
         fields = self._stat(pid)
         if fields and int(fields[_FLAGS]) & _PF_EXITING:
             return True
@@ -146,13 +148,13 @@ class EndWatch:
 
     def _ending(self, watched: _Watched, unix_ns: int) -> RankEnding | None:
         have_risen = watched.oom_kills.have_risen()
-        if have_risen is None:  # its group is gone, or not shown to us
+        if have_risen is None:  # its group is gone, or not visible
             have_risen = self._host_oom_kills.have_risen()
         ending = _ending(self._status(watched), unix_ns, is_out_of_memory=bool(have_risen))
         return None if ending is None else replace(ending, alive_unix_ns=min(watched.alive_unix_ns, unix_ns))
 
     def _status(self, watched: _Watched) -> int | None:
-        """Return the wait status of a process that has ended, None where it is not known."""
+        """Return the wait status of a process that has ended, or None if unknown."""
         if watched.is_readable:
             fields = self._stat(watched.pid)
             if fields and int(fields[_START_TIME]) == watched.start_time:
@@ -179,12 +181,12 @@ class EndWatch:
 
 
 def _is_readable(fields: list[bytes]) -> bool:
-    """Whether the kernel shows us the protected fields of a process, which are 0 for others."""
+    """Whether the kernel lets us read the protected fields of a process, which are 0 otherwise."""
     return bool(fields) and fields[_START_STACK] != b"0"
 
 
 def _have_ended(pidfds: list[int]) -> set[int]:
-    """Return the pidfds of processes that have ended."""
+    """Return the pidfds whose processes have ended."""
     poller = select.poll()  # select(2) refuses descriptors from 1,024 on
     for pidfd in pidfds:
         poller.register(pidfd, select.POLLIN)
@@ -192,7 +194,7 @@ def _have_ended(pidfds: list[int]) -> set[int]:
 
 
 def _ending(status: int | None, unix_ns: int, *, is_out_of_memory: bool) -> RankEnding | None:
-    """Return the ending that a wait status means, None for a process that ended well."""
+    """Return the ending that a wait status stands for, or None for a successful one."""
     if status is None:
         return RankEnding(unix_ns=unix_ns, kind=VANISHED)
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0

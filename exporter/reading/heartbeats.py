@@ -1,7 +1,7 @@
-"""When the ranks of a run on this node were last known to live.
+"""Reports when the ranks of a run on this node were last known to be alive.
 
-An agent gives signs of life while its training goes on; a rank that hangs gives none, and lives. Where the lock on its
-ring shows that its process exists, that counts: the coordinator gives a rank that does not live to another node.
+An agent gives signs of life while its training progresses; a rank that hangs gives none but is alive. If the lock on
+its ring shows that its process exists, that counts: the coordinator would assign a dead rank to another node.
 """
 
 import logging
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 def run_heartbeat(run: RunState, now_ns: int, memory: Sequence[RankMemory] = ()) -> RunHeartbeat:
     """Return the heartbeat of a run's announced ranks (`now_ns` CLOCK_MONOTONIC), with what is known of their memory.
 
-    Its times are of the clock that wrote the ring: they never go back while a process lives.
+    Its times are from the clock that wrote the ring, so they never go back while a process lives.
     """
     return RunHeartbeat(
         run=run.name,
@@ -36,12 +36,12 @@ def _alive_unix_ns(rank_state: RankState, now_ns: int) -> int:
 
 
 def _is_held(rank_state: RankState) -> bool:
-    """Whether the rank's process holds its ring; false where that is unknown."""
+    """Whether the rank's process holds its ring; false if unknown."""
     if rank_state.ring is None:
         return False
     try:
         holder = rank_state.ring.holder()
-    except (MalformedError, OSError) as error:  # counted where the ring is read for its records
+    except (MalformedError, OSError) as error:  # the reader of records counts it
         _log.debug("rank %d: %s", rank_state.rank, error)
         return False
     return holder.locks and not holder.is_gone

@@ -1,4 +1,4 @@
-"""The kernel's counts of processes that it killed for want of memory: of a control group, and of the host."""
+"""The kernel's counts of out-of-memory kills, of a control group and of the host."""
 
 from collections import deque
 from collections.abc import Callable
@@ -8,15 +8,16 @@ from exporter.kernel_files import CGROUPS, PROC, group_folders, number_field
 
 SAMPLE_INTERVAL_NS = 1_000_000_000
 _SAMPLES = 6
-"""The kernel counts a kill when it begins; the memory of the process, and so its end, can take seconds after that."""
+"""How long a count is kept: the kernel counts a kill when it begins; freeing the memory can delay the end by seconds.
+"""
 _FIELD = b"oom_kill"
 
 
 class OomKills:
-    """A count of kills over the last seconds. `locate` returns the file that holds it, empty for none.
+    """The count of kills over the last seconds. `locate` returns the file that holds it, empty for none.
 
-    The file may change, and each has a count of its own: a process can move to another control group, and one that
-    exits is shown in the root group of cgroup v1 while the kernel takes its memory back.
+    The file may change, and counts of different files are not compared. A process can move to another control group,
+    and cgroup v1 shows an exiting process in the root group while the kernel reclaims its memory.
     """
 
     def __init__(self, locate: Callable[[], str]) -> None:
@@ -33,7 +34,7 @@ class OomKills:
         self._samples.append((path, _count(path)))
 
     def have_risen(self) -> bool | None:
-        """Whether a file's count is higher than in its oldest sample; None where no file has both."""
+        """Return whether a file's count has risen since its oldest sample; None if no file was sampled twice."""
         oldest: dict[str, int | None] = {}
         for path, count in self._samples:
             oldest.setdefault(path, count)
@@ -43,12 +44,12 @@ class OomKills:
 
 
 def host_oom_kills(proc: str = PROC) -> OomKills:
-    """Return the count of this host, which holds every control group's kills."""
+    """Return the host's count, which includes the kills of every control group."""
     return OomKills(lambda: f"{proc}/vmstat")
 
 
 def group_oom_kills(pid: int, proc: str = PROC, cgroups: str = CGROUPS) -> OomKills:
-    """Return the count of the control group whose memory the process uses, to be sampled while the process lives.
+    """Return the count of the control group that the process's memory is charged to; sample it while the process lives.
 
     `oom_kill` counts processes of the group killed by any OOM killer (Linux, Documentation/admin-guide/cgroup-v2.rst,
     memory.events; cgroup v1 has it in memory.oom_control). The innermost group that counts is the process's own.
@@ -66,7 +67,7 @@ def _group_file(pid: int, proc: str, cgroups: str) -> str:
 
 def _count(path: str) -> int | None:
     try:
-        text = Path(path).read_bytes() if path else b""  # to its end: one read(2) returns a page of /proc/vmstat
+        text = Path(path).read_bytes() if path else b""  # read to its end: one read(2) returns a page of /proc/vmstat
     except OSError:  # the group is gone, or the kernel does not count
         return None
     return number_field(text, _FIELD)

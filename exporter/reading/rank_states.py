@@ -1,7 +1,7 @@
-"""The state of each rank's process, from the agent's last word, from who holds its ring, and from how it ended.
+"""Determines the state of each rank's process, from the agent's last report, the ring's holder, and the exit.
 
-The agent writes its word while it can: that it finishes, or which exception ends the process. What it cannot write (a
-signal, `os._exit`, the exit code) is seen from outside.
+While it can, the agent reports that it finishes, or which exception ends the process. What it cannot report (a signal,
+`os._exit`, the exit code) is observed from outside.
 """
 
 from dataclasses import replace
@@ -23,14 +23,14 @@ from lockstep.contracts.messages import (
 )
 
 FINISHING_S = 5.0
-"""From the agent's word that it finishes to the end of its process; one that takes longer is believed its word."""
+"""Longest wait from the agent's report that it finishes to the end of its process; after that, the report counts."""
 
 State = tuple[str, RankEnding | None]
-"""One of `messages.RANK_STATES`, and how the process ended that did not end well."""
+"""One of `messages.RANK_STATES`, and how the process ended unless it ended successfully."""
 
 
 class RankStates:
-    """Belongs to the event loop. Rings are known by a key of the caller's."""
+    """Runs on the event loop. Rings are identified by keys of the caller."""
 
     def __init__(self) -> None:
         self._watch = EndWatch()
@@ -38,12 +38,12 @@ class RankStates:
         self._finishing_since_s: dict[str, float] = {}
 
     def state_of(self, key: str, rank_state: RankState, ring: RingFile, result: ReadResult, now_s: float) -> State:
-        """Return the state of a rank whose ring holds what `result` shows.
+        """Return the state of a rank from `result`, the latest read of its ring.
 
         Raises
         ------
         MalformedError, OSError
-            The file was cut, or its lock cannot be asked for.
+            The file was truncated, or its lock cannot be queried.
         """
         known = self._over.get(key)
         if known is not None:
@@ -51,7 +51,7 @@ class RankStates:
         holder = ring.holder()
         if holder.pid is not None:
             self._watch.watch(key, holder.pid)
-        # A process releases its ring a moment before it can be seen how it ended.
+        # A process releases its ring shortly before its end can be observed.
         is_over = holder.is_gone and not self._watch.is_watched(key)
         if is_over:
             state = self._over_state(key, rank_state, result)
@@ -62,7 +62,7 @@ class RankStates:
         return state
 
     def forget(self, key: str) -> None:
-        """Drop a ring that is not read any more."""
+        """Forget a ring that is no longer read."""
         self._watch.forget(key)
         self._over.pop(key, None)
         self._finishing_since_s.pop(key, None)
@@ -89,7 +89,7 @@ class RankStates:
         ending = self._watch.ending(key, last_sign_ns)
         if ending is None:
             return FINISHED, None
-        if ending.kind == EXIT_CODE and result.state == layout.STATE_FINISHED:  # it noted its end before it was seen
+        if ending.kind == EXIT_CODE and result.state == layout.STATE_FINISHED:  # noted before it was observed
             noted_ns = max(last_sign_ns, ending.alive_unix_ns)
             return FAILED, replace(ending, is_orderly=True, unix_ns=min(ending.unix_ns, noted_ns))
         if ending.kind == EXIT_CODE:

@@ -1,7 +1,7 @@
-"""One ring file, open for reading.
+"""A ring file, open for reading.
 
-Reads with pread, never through a mapping: a file that is cut under a mapping kills its reader with SIGBUS, while pread
-comes back short, which is an ordinary error here. It costs one copy of a few kilobytes per read (about 2 us).
+Reads use pread and never a mapping: if a mapped file is truncated, its reader is killed by SIGBUS, whereas pread
+returns fewer bytes, an ordinary error here. This costs one copy of a few kilobytes per read (about 2 us).
 """
 
 import os
@@ -36,7 +36,7 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadResult:
-    """What a ring holds besides blocks; `answer`, `groups` and `facts` only if they changed since the read before."""
+    """The content of a ring except its blocks; `answer`, `groups` and `facts` only if changed since the last read."""
 
     heartbeat_ns: int
     state: int
@@ -52,7 +52,7 @@ class ReadResult:
 class Issues:
     """What a rank has issued, by issue slot: arrays of shape (ISSUE_SLOTS,), int64, times ns of CLOCK_MONOTONIC.
 
-    `flags` are what is known of its running step; `is_alive` whether its process exists, None where that is not known.
+    `flags` are those of the running step so far; `is_alive` is whether the process exists, None if unknown.
     """
 
     counts: NDArray[np.int64]
@@ -63,9 +63,9 @@ class Issues:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingHolder:
-    """Who holds a ring: `pid` in our PID namespace, None where that is not known; `is_gone` if no one does any more.
+    """The process that holds a ring: `pid` in our PID namespace, None if unknown; `is_gone` if no process holds it.
 
-    `locks` is whether the ring's file system knows locks, and so whether any of this can be known.
+    `locks` is whether the ring's file system supports locks; without them, none of this can be known.
     """
 
     pid: int | None
@@ -76,7 +76,8 @@ class RingHolder:
 class RingFile:
     """A reader of one incarnation of a rank's ring; owns its descriptor until `close`.
 
-    `answer_generation` is the last answer seen: a new reader that is given it does not see that answer again.
+    `answer_generation` is that of the last answer read; a new reader that is given it does not return that answer
+    again.
     """
 
     def __init__(self, path: Path, rank: int) -> None:
@@ -102,24 +103,24 @@ class RingFile:
         return status.st_ino, status.st_uid, header
 
     def close(self) -> None:
-        """Give the descriptor back; may be called again."""
+        """Close the descriptor; safe to call again."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def heartbeat_ns(self) -> int:
-        """Return the last sign of life of the agent, CLOCK_MONOTONIC."""
+        """Return the agent's last sign of life, CLOCK_MONOTONIC."""
         return self._words(self._pread(_WORDS.size, ring.WORDS_OFFSET))[0]
 
     def issues(self) -> Issues:
-        """Return where the rank stands now, between its step records.
+        """Return where the rank is now, between its step records.
 
         Raises
         ------
         MalformedError
-            The file was cut, or a word holds what no rank writes.
+            The file was truncated, or a word holds a value that no rank writes.
         OSError
-            Its lock cannot be asked for.
+            Its lock cannot be queried.
         """
         pairs = np.frombuffer(self._pread(ring.ISSUES_BYTES, ring.ISSUES_OFFSET), dtype="<u8").reshape(-1, 2)
         counts, times_ns = pairs[:, 0], pairs[:, 1]
@@ -130,22 +131,22 @@ class RingFile:
         return Issues(counts.astype(np.int64), times_ns.astype(np.int64), flags, is_alive)
 
     def training_thread(self) -> int:
-        """Return which thread trains, 0 where that is not known.
+        """Return the id of the training thread, 0 if unknown.
 
         Raises
         ------
         MalformedError
-            The file was cut.
+            The file was truncated.
         """
         return int.from_bytes(self._pread(8, ring.WORD_THREAD * 8), "little")
 
     def device_memory(self) -> tuple[int, int, int, int] | None:
-        """Return bytes reserved, allocated, allocated at most, and of the device; None where they are not known.
+        """Return the bytes reserved, allocated, allocated at peak, and of the device; None if unknown.
 
         Raises
         ------
         MalformedError
-            The file was cut, or a word holds what no rank writes.
+            The file was truncated, or a word holds a value that no rank writes.
         """
         words = _DEVICE_MEMORY.unpack(self._pread(ring.DEVICE_MEMORY_BYTES, ring.DEVICE_MEMORY_OFFSET))
         for size_bytes in words:
@@ -154,14 +155,14 @@ class RingFile:
         return (reserved, allocated, peak, limit) if limit else None
 
     def holder(self) -> RingHolder:
-        """Return who holds the ring, which only its writer does.
+        """Return the process that holds the ring; only its writer does.
 
         Raises
         ------
         MalformedError
-            The file was cut, or a word holds what no rank writes.
+            The file was truncated, or a word holds a value that no rank writes.
         OSError
-            Its lock cannot be asked for.
+            Its lock cannot be queried.
         """
         _, held = self._flags_held()
         if not held:
@@ -170,12 +171,12 @@ class RingFile:
         return RingHolder(pid=pid or None, is_gone=pid is None, locks=True)
 
     def read(self) -> ReadResult:
-        """Read the words, and what is new of answer, groups and facts.
+        """Read the words, and the answer, groups and facts if they changed.
 
         Raises
         ------
         MalformedError
-            The file was cut, or a word holds what no rank writes.
+            The file was truncated, or a word holds a value that no rank writes.
         """
         front = memoryview(self._pread(_FRONT_BYTES, ring.WORDS_OFFSET))
         heartbeat_ns, state, failures = self._words(front)
@@ -192,7 +193,7 @@ class RingFile:
         )
 
     def blocks(self, first: int, count: int) -> bytes:
-        """Return the bytes of `count` slots of blocks, fewer where the file was cut."""
+        """Return the bytes of `count` slots of blocks, fewer if the file was truncated."""
         return os.pread(self._descriptor, count * BLOCK_BYTES, ring.BLOCKS_OFFSET + first * BLOCK_BYTES)
 
     def _words(self, front: bytes | memoryview) -> tuple[int, int, int]:
@@ -235,7 +236,7 @@ class RingFile:
         if read_generation(front, _ANSWER) == self.answer_generation:
             return None
         found = read_blob(front, _ANSWER, ring.ANSWER_BYTES)
-        if found is None:  # in the middle of being written: the next read returns it
+        if found is None:  # being written at this moment: the next read returns it
             return None
         self.answer_generation, value = found
         try:

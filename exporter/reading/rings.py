@@ -1,12 +1,12 @@
-"""Finds the runs and rings of this node and reads them; the only writer of their states.
+"""Finds and reads the runs and rings of this node; the only writer of their states.
 
-The exporter never writes a ring. A ring that is refused is counted once per file and logged, tried again at each
-scan, and does not hurt its neighbours; one with which reading itself fails again and again is left alone until its file
-is replaced. A file with another inode under the same name is a new attempt, or the same one whose agent has
-written its ring again: the old file is read to its end first.
+The exporter never writes a ring. A refused ring is counted once per file, logged, and retried at each scan; it does not
+affect its neighbours. A ring whose reading fails repeatedly is ignored until its file is replaced. A file with a new
+inode under the same name is a new attempt, or the same one whose agent has written its ring again: the old file is read
+to its end first.
 
-A run belongs to the user whose directory it is: another user's ring in it is refused, and so is what has a run's name
-and is no directory that we may read.
+A run belongs to the user who owns its directory. Another user's ring in it is refused, and so is an entry with a run's
+name that is not a directory that the exporter may read.
 """
 
 import logging
@@ -42,9 +42,9 @@ _log = logging.getLogger(__name__)
 _BLOCKS_PER_READ = 4096  # of all rings together, 80 ms of work; eight ranks fill 320 a tick with 200 collectives a step
 _BLOCKS_PER_RING = 512  # of one ring, a quarter of what it holds
 _BLOCKS_PER_RING_MIN = 16
-_RECORDS_AT_END = 8192  # of a ring that lost its name; more are no training's, whose steps have several marks each
-_RANK_STATES_MAX = 4 * RANKS_PER_NODE_MAX  # ranks of one run that came and went, as elastic jobs make them
-_FRESH_NS = 30 * 10**9  # a run with a sign of life this near goes before one without
+_RECORDS_AT_END = 8192  # of a ring that lost its name; more are not from training, whose steps have several marks
+_RANK_STATES_MAX = 4 * RANKS_PER_NODE_MAX  # ranks of one run that came and went, as with elastic jobs
+_FRESH_NS = 30 * 10**9  # a run with so recent a sign of life goes before one without
 _NS = 1e-9
 _RING = "ring"
 _TIMES = [RECORD_INDEX["start_ns"], RECORD_INDEX["end_ns"]]
@@ -52,7 +52,7 @@ _TIMES = [RECORD_INDEX["start_ns"], RECORD_INDEX["end_ns"]]
 
 @dataclass(frozen=True, slots=True)
 class RingReading:
-    """What is new of one rank. `records` are possible ones, `start_ns` and `end_ns` in wall-clock time.
+    """What is new of one rank. `records` are plausible ones, `start_ns` and `end_ns` in wall-clock time.
 
     `lost` counts records that could not be read, by reason (`messages.LOSS_REASONS`).
     """
@@ -65,7 +65,7 @@ class RingReading:
 
 
 class Rings:
-    """All rings of this node. Belongs to the event loop; `scan` and `read` are bounded work."""
+    """All rings of this node. Runs on the event loop; `scan` and `read` do bounded work."""
 
     def __init__(self, root: Path, counts: Counts, offsets: ReadOffsets) -> None:
         self.runs: dict[str, RunState] = {}
@@ -84,7 +84,7 @@ class Rings:
         self._states = RankStates()
 
     def scan(self, now_ns: int) -> None:
-        """Look for runs and rings that came, went or were replaced."""
+        """Find runs and rings that appeared, disappeared or were replaced."""
         self._now_s = now_ns * _NS
         owners = self._directories.owners(self.runs)
         followed, omitted = self._choose(owners, now_ns)
@@ -110,7 +110,7 @@ class Rings:
         return readings
 
     def take_gone(self) -> list[RunState]:
-        """Return the runs that vanished since the last call."""
+        """Return the runs that disappeared since the last call."""
         gone, self._gone = self._gone, []
         return gone
 
@@ -122,12 +122,12 @@ class Rings:
         }
 
     def unnumbered(self) -> int:
-        """Return how many ranks that train have marks and no step numbers."""
+        """Return the number of training ranks that have marks but no step numbers."""
         states = (rank_state for run in self.runs.values() for rank_state in run.ranks.values())
         return sum(t.ring is not None and t.state == RUNNING and t.steps.is_unnumbered for t in states)
 
     def close(self) -> None:
-        """Close every ring, and watch no process any more."""
+        """Close every ring, and stop watching processes."""
         self._states.close()
         for run in self.runs.values():
             for rank_state in run.ranks.values():
@@ -138,7 +138,7 @@ class Rings:
     def _choose(self, owners: dict[str, int], now_ns: int) -> tuple[list[str], int]:
         """Return the runs to follow and the number of live ranks left out.
 
-        Where there are too many, users take turns, so that no user's runs keep another's from being followed.
+        If there are too many, users take turns, so that one user's runs do not prevent another's from being followed.
         """
         if len(owners) <= RUNS_PER_NODE_MAX:
             return list(owners), 0
@@ -149,9 +149,9 @@ class Rings:
         return order[:RUNS_PER_NODE_MAX], sum(live[name] for name in order[RUNS_PER_NODE_MAX:])
 
     def _live_ranks(self, directory: Path, owner_uid: int, now_ns: int) -> int:
-        """Return how many of the directory's rings gave a sign of life lately."""
+        """Return how many of the directory's rings gave a sign of life recently."""
         live = 0
-        with suppress(OSError):  # reported where the run is scanned
+        with suppress(OSError):  # the scan of the run reports it
             for rank, inode in sorted(_ring_files(directory).items())[:RANKS_PER_NODE_MAX]:
                 key = _key(ring_path(directory, rank), inode)
                 with self.isolation.guard(_RING, key, self._now_s), suppress(MalformedError, OSError):
@@ -183,7 +183,7 @@ class Rings:
         _mark_superseded(run)
 
     def _present(self, run: RunState, owner_uid: int) -> dict[int, int]:
-        """Return rank -> inode of the run's rings; one that stays without keeps other users off its name."""
+        """Return rank -> inode of the run's rings; a run that stays without rings keeps other users off its name."""
         try:
             found = _ring_files(run.directory)
         except FileNotFoundError:
@@ -219,9 +219,9 @@ class Rings:
         self._resume(run, rank_state, ring)
 
     def _resume(self, run: RunState, rank_state: RankState, ring: RingFile) -> None:
-        """Go on where reading stopped: in a former file of this attempt, or by an earlier process.
+        """Continue where reading stopped: in an earlier file of this attempt, or in an earlier process.
 
-        Its last step is where the rank stands until the next one.
+        The rank's progress is that last step until the next one.
         """
         offset = rank_state.left_at or self._offsets.get(run.name, {}).get(rank_state.rank)
         if offset is not None and offset.attempt != ring.header.attempt:
@@ -234,7 +234,7 @@ class Rings:
             rank_state.totals.last_end_ns = rank_state.steps.last_end_ns + ring.header.clock_offset_ns
 
     def _detach(self, run: RunState, rank_state: RankState) -> None:
-        """Read a ring that lost its name to its end, as far as that is a training's, and close it."""
+        """Read a ring that lost its name to its end, as far as its content is plausible for training, and close it."""
         if rank_state.ring is None:
             return
         self._late += self._read_ring(run, rank_state, rank_state.ring, rank_state.header.block_count, _RECORDS_AT_END)
@@ -250,7 +250,7 @@ class Rings:
     def _read_ring(
         self, run: RunState, rank_state: RankState, ring: RingFile, blocks: int, records_max: int = RECORDS_PER_READ
     ) -> list[RingReading]:
-        """Return what is new of a ring; records that were built and could not be taken are counted lost."""
+        """Return what is new of a ring; records that were built but could not be added are counted as lost."""
         key = _key(ring.path, ring.inode)
         if not self.isolation.admits(_RING, key, self._now_s):
             return []
@@ -265,7 +265,7 @@ class Rings:
                 return []
             built = len(steps.records)
             lost = self._count_losses(steps)
-            self._apply_result(run, rank_state, result)  # before the records: what a device can do is of its facts
+            self._apply_result(run, rank_state, result)  # before the records: the device's peak comes from its facts
             records = self._count_records(run, rank_state, steps.records)
             state = _as_read(state, rank_state, is_last=records_max == _RECORDS_AT_END)
             if state != (rank_state.state, rank_state.ending):
@@ -299,7 +299,7 @@ class Rings:
             self._counts.reject("ring", error)
 
     def _count_losses(self, steps: StepsRead) -> dict[str, int]:
-        """Count what of a ring could not be used; return the lost steps by reason."""
+        """Count what could not be used of a ring; return the lost steps by reason."""
         counts = self._counts
         counts.malformed_marks += steps.malformed_marks
         counts.incomplete_steps += steps.incomplete
@@ -311,7 +311,7 @@ class Rings:
         return lost
 
     def _count_records(self, run: RunState, rank_state: RankState, records: Records) -> Records:
-        """Count into the totals, and return the records with wall-clock times."""
+        """Add the records to the totals, and return them with wall-clock times."""
         if not len(records):
             return records
         good = possible(records)
@@ -344,9 +344,9 @@ def _key(path: Path, inode: int) -> str:
 
 
 def _as_read(state: State, rank_state: RankState, *, is_last: bool) -> State:
-    """Return a rank's state with the last step that its ring holds; it has not ended before that is read.
+    """Return a rank's state given the last step in its ring; it has not ended until that step is read.
 
-    `is_last`: nothing of the ring will be read any more. `rank_state` has all that was read.
+    `is_last`: nothing more of the ring will be read. `rank_state` has all that was read.
     """
     name, ending = state
     if name in ENDED and not rank_state.steps.is_drained and not is_last:
@@ -355,9 +355,9 @@ def _as_read(state: State, rank_state: RankState, *, is_last: bool) -> State:
 
 
 def _mark_superseded(run: RunState) -> None:
-    """Find the ranks that ended and whose place, the same local rank of the same host, another rank has taken.
+    """Find the ended ranks whose place, the same local rank of the same host, was taken by another rank.
 
-    An elastic restart gives ranks away to other nodes; the rings of before stay, and look like ranks that hang.
+    An elastic restart moves ranks to other nodes; the old rings stay, and look like ranks that hang.
     """
     youngest: dict[tuple[str, int], int] = {}
     for rank_state in run.ranks.values():
@@ -371,10 +371,10 @@ def _mark_superseded(run: RunState) -> None:
 
 
 def _has_ended(rank_state: RankState) -> bool:
-    """Whether the rank's process is gone for certain."""
+    """Whether the rank's process is certainly gone."""
     try:
         return rank_state.ring is None or rank_state.ring.holder().is_gone
-    except (MalformedError, OSError):  # counted where the ring is read for its records
+    except (MalformedError, OSError):  # the reader of records counts it
         return False
 
 
@@ -385,13 +385,13 @@ def _ring_files(directory: Path) -> dict[int, int]:
         for entry in entries:
             rank = rank_of_ring(entry.name)
             if rank is not None:
-                with suppress(FileNotFoundError):  # removed this very moment
+                with suppress(FileNotFoundError):  # it was removed in between
                     found[rank] = entry.stat(follow_symlinks=False).st_ino
     return found
 
 
 def _open_ring(directory: Path, rank: int, owner_uid: int) -> RingFile:
-    """Return a ring of the run's owner."""
+    """Open a ring and check that it belongs to the run's owner."""
     ring = RingFile(ring_path(directory, rank), rank)
     if ring.owner_uid != owner_uid:
         ring.close()

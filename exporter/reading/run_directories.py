@@ -1,4 +1,4 @@
-"""Which directories under the root are runs, and whose: a run belongs to the user whose directory it is."""
+"""Finds which directories under the root are runs, and their users: a run belongs to the owner of its directory."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -9,12 +9,12 @@ from exporter.shared_directory import run_status
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.paths import is_name
 
-_NAMES_MAX = 4096  # entries of the root whose owner is looked at, 10 ms a scan
-_DIRECTORIES_MAX = 256  # left-overs of old runs that are looked through for live ones
+_NAMES_MAX = 4096  # entries of the root whose owner is checked, 10 ms per scan
+_DIRECTORIES_MAX = 256  # left-overs of old runs that are searched for live ones
 
 
 class RunDirectories:
-    """The runs of a root; what has a run's name and cannot be followed is counted once."""
+    """The runs of a root. An entry with a run's name that cannot be followed is counted once."""
 
     def __init__(self, root: Path, counts: Counts) -> None:
         self._root = root
@@ -22,10 +22,10 @@ class RunDirectories:
         self._refused: dict[str, int] = {}  # run names that are no runs -> inode
 
     def owners(self, followed: Collection[str]) -> dict[str, int]:
-        """Return run -> uid of its owner, the runs that are followed first, then the first run of each user."""
+        """Return run -> uid of its owner: followed runs first, then each user's first run, and so on."""
         try:
             present = {path.name for path in self._root.iterdir() if is_name(path.name)}
-        except FileNotFoundError:  # nothing has been trained here yet
+        except FileNotFoundError:  # nothing has trained here yet
             return {}
         except OSError as error:
             self._counts.reject("run", error)
@@ -38,7 +38,7 @@ class RunDirectories:
         return {name: owners[name] for name in order[:_DIRECTORIES_MAX]}
 
     def _owner(self, path: Path) -> int | None:
-        """Return the uid of the user whose run this is, None for what is no run."""
+        """Return the uid of the user who owns the run, or None if it is not a run."""
         try:
             return run_status(path).st_uid
         except FileNotFoundError:
@@ -48,7 +48,7 @@ class RunDirectories:
             return None
 
     def refuse(self, path: Path, error: MalformedError | OSError) -> None:
-        """Count what has a run's name and cannot be followed, once for each such thing."""
+        """Count an entry with a run's name that cannot be followed, once per entry."""
         try:
             inode = path.lstat().st_ino
         except OSError:  # gone
@@ -59,7 +59,7 @@ class RunDirectories:
 
 
 def turns_of(owners: dict[str, int]) -> dict[str, int]:
-    """Return for each run its place among the runs of its owner, in the order given."""
+    """Return, for each run, its place among the runs of its owner, in the given order."""
     taken: Counter[int] = Counter()
     turns = {}
     for name, uid in owners.items():

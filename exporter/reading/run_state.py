@@ -1,4 +1,4 @@
-"""What the exporter knows of a run and its ranks; `rings.py` writes it, of silence `silence.py`, the others read."""
+"""The exporter's state of a run and its ranks. `rings.py` writes it, `silence.py` its silence; the others only read."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +32,7 @@ class RankState:
     """One rank of a run over all its attempts; `ring` is None while it has no file.
 
     `is_superseded`: its process has ended, and a younger rank of the run has its place on this node. `alive_ns` is when
-    it was last known to live (`heartbeats.py`). `ending` is how its process ended that did not end well.
+    it was last known to be alive (`heartbeats.py`). `ending` is how its process ended, unless it ended successfully.
     """
 
     header: ring.RingHeader
@@ -48,11 +48,11 @@ class RankState:
     facts: RankFacts | None = None
     totals: StepTotals = field(default_factory=StepTotals)
     failures: int = 0
-    """Of the agent, over all attempts that were read (`ring.WORD_FAILURES`)."""
+    """The agent's failures over all attempts that were read (`ring.WORD_FAILURES`)."""
     failures_read: int = 0
-    """Of them, those of the attempt that is read now."""
+    """The failures among them of the attempt that is read now."""
     left_at: ReadOffset | None = None
-    """How far its last file was read; an agent whose file was removed goes on in another one."""
+    """How far its last file was read; an agent whose file was removed continues in a new one."""
 
     @property
     def rank(self) -> int:
@@ -60,16 +60,16 @@ class RankState:
         return self.header.rank
 
     def offset(self, ring_file: RingFile) -> ReadOffset:
-        """Return how far its present file was read."""
+        """Return how far its current file was read."""
         return self.steps.offset(self.header.attempt, ring_file.answer_generation)
 
     def note_failures(self, failures: int) -> None:
-        """Take the word of the agent of this attempt, which only grows."""
+        """Update from the failure count of this attempt's agent, which only grows."""
         self.failures += max(0, failures - self.failures_read)
         self.failures_read = failures
 
     def is_fresh(self, now_ns: int, stale_ns: int) -> bool:
-        """Whether a sign of life is near; one from the future is from before a reboot."""
+        """Whether there is a recent sign of life; one in the future dates from before a reboot."""
         return abs(now_ns - self.heartbeat_ns) <= stale_ns
 
     def info(self, progress: RankProgress | None = None) -> RankInfo:
@@ -90,10 +90,10 @@ class RankState:
 
 @dataclass(slots=True)
 class Silence:
-    """Since when a run makes no steps.
+    """How long a run has made no steps.
 
-    `progress` counts its records and the ends that may be a step's, since ranks whose steps have no number train as
-    well; `progress_ns` is when it last grew. None until the run was looked at once. `is_announced`: announcements carry
+    `progress` counts its records and possible ends of steps, because ranks without step numbers train too.
+    `progress_ns` is when it last grew. None until the run was first checked. `is_announced`: announcements include
     where its ranks stand.
     """
 
@@ -112,21 +112,21 @@ class RunState:
     histogram: NodeStepHistogram = field(default_factory=NodeStepHistogram)
     flagged: FlaggedSteps = field(default_factory=FlaggedSteps)
     departed: StepTotals = field(default_factory=StepTotals)
-    """Of ranks that were forgotten, so that the node's sums never fall."""
+    """Totals of ranks that were forgotten, so that the node's sums never fall."""
     refused: dict[int, int] = field(default_factory=dict)
-    """Rank named by a refused file -> its inode, so that each is counted and logged once."""
+    """Rank named by a refused file -> inode of the file, so that each is counted and logged once."""
     silence: Silence = field(default_factory=Silence)
     is_empty: bool = False
     """Whether the directory held no ring at the last scan and the run never had one."""
     omitted: int = 0
     """Rings beyond the limit of a node."""
     quarantined: int = 0
-    """Rings that are left alone until their file is replaced."""
+    """Rings that are ignored until their file is replaced."""
     revision: int = 0
     """Grows whenever an announcement would differ from the last one."""
 
     def totals(self) -> StepTotals:
-        """Return the totals of all ranks that the run ever had on this node."""
+        """Return the totals of all ranks that the run has had on this node."""
         totals = StepTotals()
         for part in (self.departed, *(rank_state.totals for rank_state in self.ranks.values())):
             totals.merge(part)
@@ -138,9 +138,9 @@ class RunState:
             self.departed.merge(self.ranks.pop(rank).totals)
 
     def shown(self, now_ns: int, stale_ns: int) -> list[RankState]:
-        """Return the ranks whose series exist: a file, not finished, not silent for long.
+        """Return the ranks whose series exist: they have a file, have not finished, and have been silent only briefly.
 
-        A rank whose agent took itself out is silent by nature: it is shown while another rank of the run lives.
+        A rank whose agent disabled itself is naturally silent: it is shown while another rank of the run lives.
         """
         open_ranks = [rank_state for rank_state in self.ranks.values() if rank_state.ring is not None]
         fresh = [t for t in open_ranks if t.state not in ENDED and t.is_fresh(now_ns, stale_ns)]
@@ -148,10 +148,10 @@ class RunState:
         return [t for t in open_ranks if t in fresh or (lives and t.state == UNWATCHED)]
 
     def announced(self) -> list[RankState]:
-        """Return the ranks to announce, ascending: with a file, or ended before theirs was removed.
+        """Return the ranks to announce, ascending: those with a file, and those that ended before theirs was removed.
 
-        Left out are ranks whose place has another rank by now, as after an elastic restart. Where there are too many,
-        as in a job that came and went often, those that ended first are left out.
+        Ranks whose place another rank has taken are left out, as after an elastic restart. If there are too many, as in
+        a job that restarted often, those that ended first are left out.
         """
         states = [t for t in self.ranks.values() if (t.ring is not None or t.state in ENDED) and not t.is_superseded]
         if len(states) > RANKS_PER_NODE_MAX:

@@ -1,8 +1,8 @@
-"""A run that makes no steps: since when, and where each of its ranks stands in its collectives.
+"""Detects that a run makes no steps: since when, and where each of its ranks stands in its collectives.
 
-A step's record is written at the step's end. When a collective never ends no one ends the step, so no record shows
-who has not arrived; what ranks have issued so far (`contracts/ring.py`) does. Only the coordinator sees all nodes: here
-nothing is decided, a node whose ranks write no records reports where they are, for as long as that lasts.
+A step's record is written at its end. If a collective never ends, neither does the step, so no record shows which rank
+has not arrived. The counts of issued collectives (`contracts/ring.py`) do. Only the coordinator sees all nodes, so
+nothing is decided here: a node whose ranks write no records reports their progress as long as that lasts.
 """
 
 import logging
@@ -14,11 +14,11 @@ from lockstep.contracts.messages import RUNNING, GroupInfo, IssueCount, NodeAnno
 _log = logging.getLogger(__name__)
 
 _STEPS = 5  # mean steps without a record: PerfTracker's rule for a blocked run
-_LEAST_NS = 5 * 10**9  # several batches and ticks; earlier than the coordinator asks is early enough
+_LEAST_NS = 5 * 10**9  # several batches and ticks, and still earlier than the coordinator's own test
 
 
 def watch(run: RunState, now_ns: int) -> None:
-    """Notice that a run falls silent or reports again (`now_ns` CLOCK_MONOTONIC); either is worth an announcement."""
+    """Notice when a run becomes silent or progresses again (`now_ns` CLOCK_MONOTONIC); both trigger an announcement."""
     silence = run.silence
     records = int(run.histogram.counts.sum())
     progress = records, sum(rank_state.steps.ends for rank_state in run.ranks.values())
@@ -33,7 +33,7 @@ def watch(run: RunState, now_ns: int) -> None:
 
 
 def announcement(run: RunState, node: str) -> NodeAnnouncement:
-    """Return what this node announces of a run, ranks ascending; of a silent run, where its ranks stand."""
+    """Return what this node announces of a run, ranks ascending; of a silent run, including where its ranks stand."""
     groups = run.groups()
     place = {_identity(group): index for index, group in enumerate(groups)}
     infos = [_info(rank_state, place, is_silent=run.silence.is_announced) for rank_state in run.announced()]
@@ -41,12 +41,12 @@ def announcement(run: RunState, node: str) -> NodeAnnouncement:
 
 
 def _info(rank_state: RankState, place: dict[tuple[str, str, str], int], *, is_silent: bool) -> RankInfo:
-    # The last step of an unnumbered rank would be far behind.
+    # An unnumbered rank's last step would be far behind.
     if not is_silent or rank_state.ring is None or rank_state.steps.is_unnumbered:
         return rank_state.info()
     try:
         issues = rank_state.ring.issues()
-    except (MalformedError, OSError) as error:  # counted where the ring is read for its records
+    except (MalformedError, OSError) as error:  # the reader of records counts it
         _log.debug("rank %d: %s", rank_state.rank, error)
         return rank_state.info()
     offset_ns = rank_state.header.clock_offset_ns

@@ -1,4 +1,4 @@
-"""Running totals over step records: what becomes a counter. A rank's totals outlive its attempts and never fall."""
+"""Running totals over step records, which become counters. A rank's totals outlive its attempts and never fall."""
 
 from dataclasses import dataclass, field
 
@@ -17,13 +17,13 @@ _END = RECORD_INDEX["end_ns"]
 _FLAGS = RECORD_INDEX["flags"]
 _MODEL_FLOPS = RECORD_INDEX["model_flops"]
 _NS = 1e-9
-_MEASURES = _FLAGS + 1  # times, counts and bytes stand behind step, start, end and flags
+_MEASURES = _FLAGS + 1  # times, counts and bytes follow step, start, end and flags
 _FLAG_BITS = np.array([int(flag) for flag in Flag], dtype=np.int64)
 _BUCKETS_NS = np.array([round(bound * 1e9) for bound in STEP_BUCKETS_SECONDS], dtype=np.int64)
 
 
 def possible(records: Records) -> NDArray[np.bool_]:
-    """Return per record whether a rank can have measured it: an index, an interval, flags, no negative figure."""
+    """Return, per record, whether its values are plausible: an index, an interval, flags, no negative figure."""
     step, start, end, flags = (records[:, column] for column in (_STEP, _START, _END, _FLAGS))
     measures = records[:, _MEASURES:]
     in_order = (start >= 0) & (end >= start) & (end <= MONOTONIC_NS_MAX)
@@ -36,8 +36,8 @@ def possible(records: Records) -> NDArray[np.bool_]:
 class StepTotals:
     """Totals of one rank over all its attempts, or of several ranks.
 
-    `sums` is an array of shape (n_fields,), float64, so that no writer can make it wrap round; `measured` marks the
-    fields that ever held a value: a field that did not is not exported. `peak_flops` is what the devices could have
+    `sums` is an array of shape (n_fields,), float64, so that no writer can make it wrap around. `measured` marks the
+    fields that ever held a value; other fields are not exported. `peak_flops` is the FLOPs that the devices could have
     done in the steps whose model FLOPs are known.
     """
 
@@ -50,7 +50,7 @@ class StepTotals:
     measured: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(len(RECORD_FIELDS), dtype=bool))
 
     def add(self, records: Records, clock_offset_ns: int, peak_flops_per_second: float | None = None) -> None:
-        """Add possible records of one attempt, oldest first, of a device with this peak (None: not known)."""
+        """Add plausible records of one attempt, oldest first, of a device with this peak (None: unknown)."""
         present = records != MISSING
         durations_ns = records[:, _END] - records[:, _START]
         self.steps += len(records)
@@ -63,7 +63,7 @@ class StepTotals:
         self.measured |= present.any(axis=0)
 
     def merge(self, other: "StepTotals") -> None:
-        """Add what another rank has summed; where that rank stands is no part of a sum."""
+        """Add another rank's sums; its progress is not part of a sum."""
         self.steps += other.steps
         self.step_time_ns += other.step_time_ns
         self.peak_flops += other.peak_flops
@@ -71,12 +71,12 @@ class StepTotals:
         self.measured |= other.measured
 
     def note_last(self, records: Records, clock_offset_ns: int) -> None:
-        """Remember where the rank stands after the last of these possible records, without counting them."""
+        """Remember the rank's progress after the last of these plausible records, without counting them."""
         self.last_step = int(records[-1, _STEP])
         self.last_end_ns = int(records[-1, _END]) + clock_offset_ns
 
     def begin_attempt(self) -> None:
-        """Forget what belongs to the attempt before: its step index."""
+        """Forget what belongs to the previous attempt: its step index."""
         self.last_step = None
 
 
@@ -97,7 +97,7 @@ class NodeStepHistogram:
 
 @dataclass(slots=True)
 class FlaggedSteps:
-    """How many steps of a run's ranks on this node bore each flag; `counts` in the order of `Flag`."""
+    """How many steps of a run's ranks on this node had each flag; `counts` in the order of `Flag`."""
 
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(_FLAG_BITS), dtype=np.int64))
 

@@ -1,7 +1,8 @@
-"""Counts the processes of this node that train and are not watched, by the marks that they leave.
+"""Counts the processes of this node that train without being monitored, by the marker files that they leave.
 
-A mark counts for as long as its process holds it. One that no process holds at two scans in a row is removed: between
-making a mark and locking it there is a moment. The work of a scan is bounded, whatever users put into the directory.
+A marker counts as long as its process holds a lock on it. A marker that no process holds at two scans in a row is
+removed; two, because a process creates the marker shortly before it locks it. The work of a scan is bounded, whatever
+users put into the directory.
 """
 
 import os
@@ -15,13 +16,13 @@ from lockstep.contracts.locks import lock_holder
 from lockstep.contracts.paths import unwatched_directory
 from lockstep.contracts.unwatched import MARK_MAX_BYTES, MARKS_MAX, UNWATCHED_REASONS, UnwatchedReason, unpack_mark
 
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe in a mark's place must not block us
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe in a marker's place must not block us
 
 
 class UnwatchedProcesses:
-    """The marks below `root`. Belongs to the event loop; `scan` is bounded work.
+    """The marker files below `root`. Runs on the event loop; `scan` does bounded work.
 
-    `by_reason` is as of the last scan, with every reason in it.
+    `by_reason` is as of the last scan and includes every reason.
     """
 
     def __init__(self, root: Path, counts: Counts) -> None:
@@ -32,7 +33,7 @@ class UnwatchedProcesses:
         self._unheld: set[str] = set()
 
     def scan(self) -> None:
-        """Look at the marks, count those that are held, remove the others."""
+        """Scan the markers, count those that are held, and remove the others."""
         by_reason: dict[str, int] = dict.fromkeys(UNWATCHED_REASONS, 0)
         names = self._names()
         self._refused &= names
@@ -55,14 +56,14 @@ class UnwatchedProcesses:
         try:
             with os.scandir(self._directory) as entries:
                 return {entry.name for entry in islice(entries, MARKS_MAX)}
-        except FileNotFoundError:  # somebody cleaned the root; a start of the exporter makes it again
+        except FileNotFoundError:  # the root was cleaned; the exporter creates it at its next start
             return set()
         except OSError as error:
             self._counts.reject("mark", error)
             return set()
 
     def _reason(self, name: str) -> UnwatchedReason | None:
-        """Return why the process of a mark is not watched, None if it has ended."""
+        """Return why the process of a marker is not monitored, or None if it has ended."""
         path = self._directory / name
         file = os.open(path, _FLAGS)
         try:
@@ -77,7 +78,7 @@ class UnwatchedProcesses:
             os.close(file)
 
     def _refuse(self, name: str, error: MalformedError | OSError) -> None:
-        """Count what is no mark, once for each name."""
+        """Count an entry that is not a marker, once per name."""
         if name not in self._refused:
             self._refused.add(name)
             self._counts.reject("mark", error)
@@ -91,7 +92,7 @@ class UnwatchedProcesses:
                 path.unlink()
         except FileNotFoundError:
             return True
-        except OSError as error:  # a directory with something in it
+        except OSError as error:  # a directory that is not empty
             self._refuse(name, error)
             return False
         return True

@@ -1,1 +1,1 @@
-"""What goes to the coordinator: batches, kept on disk until the broker has them."""
+"""Sends to the coordinator: batches of records, stored on disk until every coordinator has committed them."""

@@ -1,4 +1,4 @@
-"""Step records gathered over one interval, as messages."""
+"""Gathers the step records of one interval into messages."""
 
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,9 @@ from lockstep.contracts.rows import RANK, SEPARATOR, VALUE_BYTES
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_ENVELOPE_BYTES = 8 << 10  # names of run, node and fields, with room to spare
+_ENVELOPE_BYTES = 8 << 10  # names of run, node and fields, with a margin
 RECORDS_MAX = min(BATCH_RECORDS_MAX, (MESSAGE_MAX_BYTES - _ENVELOPE_BYTES) // (RECORD_BYTES + VALUE_BYTES))
-"""Records in one message, so that it stays within MESSAGE_MAX_BYTES with every field present."""
+"""Records in one message, so that it stays within MESSAGE_MAX_BYTES even with every field present."""
 
 
 class Batcher:
@@ -30,21 +30,21 @@ class Batcher:
 
     @property
     def is_full(self) -> bool:
-        """Whether waiting longer would only cost memory."""
+        """Whether to publish now, because waiting longer would only use memory."""
         return self.pending >= RECORDS_MAX
 
     def add(self, run: str, rank: int, records: Records) -> None:
-        """Gather records with wall-clock times, array of shape (n_records, n_fields)."""
+        """Add records with wall-clock times, array of shape (n_records, n_fields)."""
         self._gathered.setdefault(run, []).append((rank, records))
         self.pending += len(records)
 
     def add_lost(self, run: str, reason: str, count: int) -> None:
-        """Count records of a run that could not be read, by reason (`LOSS_REASONS`)."""
+        """Add a count of a run's records that could not be read, by reason (`LOSS_REASONS`)."""
         lost = self._lost.setdefault(run, {})
-        lost[reason] = min(lost.get(reason, 0) + count, INT63_MAX)  # a ring may claim that more steps ended
+        lost[reason] = min(lost.get(reason, 0) + count, INT63_MAX)  # a ring may claim more ended steps
 
     def take(self, unix_ns: int) -> list[StepBatch]:
-        """Return what was gathered, in messages, in the order it was read; the first of a run has what it lost."""
+        """Return what was gathered as messages, in read order; the first message of a run has its loss counts."""
         gathered, self._gathered, self.pending = self._gathered, {}, 0
         lost, self._lost = self._lost, {}
         batches: list[StepBatch] = []
@@ -76,7 +76,7 @@ def _joined(parts: list[tuple[int, Records]]) -> "tuple[NDArray[np.int64], Recor
 
 
 def to_rows(ranks: "NDArray[np.int64]", records: Records) -> tuple[str, bytes]:
-    """Return layout and records of a message, without the fields that hold no value at all."""
+    """Return the layout and records of a message, without the fields that hold no value at all."""
     present = np.flatnonzero((records != MISSING).any(axis=0))
     rows = np.empty((len(records), 1 + len(present)), dtype="<i8")
     rows[:, 0] = ranks

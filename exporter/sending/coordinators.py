@@ -1,18 +1,20 @@
-"""Where each coordinator stands in this node's stream: what may be sent, from where on, and what may be freed.
+"""Tracks each coordinator's offsets in this node's stream: what may be sent next, and what may be freed.
 
-No I/O and no clock here: times are arguments, CLOCK_MONOTONIC ns. `publisher.py` hands acknowledgements in and asks.
+There is no I/O and no clock here: times are arguments, CLOCK_MONOTONIC ns. `publisher.py` passes acknowledgements in
+and queries the state.
 
-A coordinator is *known* while its last acknowledgement is at most `forget_ns` old: what it has not committed is kept.
-It is *live* while it has acknowledged in this session and within the last 30 s: the send offsets waits for it.
+A coordinator is *known* while its last acknowledgement is at most `forget_ns` old; what it has not committed is kept.
+It is *live* while it has acknowledged in this session and within the last 30 s; sending waits for it.
 
-The send offsets goes back to behind what a coordinator has received (go-back-N) in three cases: it shows its offsets
-for the first time in this session or since it was started; it asks for it; or it acknowledges the same offsets for
-10 s although more was sent, which is how the loss of the newest messages shows. That timeout doubles while it is of no
-use (as RFC 6298, 5.5), so that a thousand nodes do not keep an overloaded coordinator busy with duplicates. One that
-acknowledges nothing shows no loss: duplicates would only fill the broker's queue until it goes on.
+The send offset goes back to just after what a coordinator has received (go-back-N) in three cases: the coordinator
+shows its offsets for the first time in this session or since it was started; it requests that; or it acknowledges the
+same offsets for 10 s although more was sent, which is how the loss of the newest messages shows. That timeout doubles
+while resending does not help (as in RFC 6298, 5.5), so that a thousand nodes do not keep an overloaded coordinator busy
+with duplicates. A coordinator that acknowledges nothing shows no loss: duplicates would only fill the broker's queue
+until it continues.
 
-While a live coordinator *holds*, because it has no room, nothing is sent and no timeout runs; then it goes on there.
-Beyond what a live coordinator has received at most the window that it granted is in flight.
+While a live coordinator *holds* because it has no capacity, nothing is sent and no timeout runs; sending then continues
+where it stopped. Beyond what a live coordinator has received, at most the window that it granted is in flight.
 """
 
 from collections import deque
@@ -25,15 +27,15 @@ from lockstep.contracts.messages import Acknowledgement
 from lockstep.contracts.paths import is_name
 
 _SECOND_NS = 10**9
-LIVE_NS = 30 * _SECOND_NS  # three heartbeats of ours, each of which a coordinator answers
+LIVE_NS = 30 * _SECOND_NS  # three of our heartbeats, each of which a coordinator answers
 RESEND_NS = 10 * _SECOND_NS  # ten acknowledgements
 _RESEND_DOUBLINGS_MAX = 5  # 320 s
-KNOWN_MAX = 16  # a pair is usual; each one holds messages back
+KNOWN_MAX = 16  # a pair is usual; each one retains messages
 
 
 @dataclass(slots=True)
 class _CoordinatorOffsets:
-    """One coordinator; `unmoved_ns` is when `received` last moved while more was sent, None while nothing more was."""
+    """One coordinator; `unmoved_ns` is when `received` last moved while more was sent, None if nothing more was."""
 
     seen_ns: int
     received: int
@@ -50,7 +52,7 @@ class _CoordinatorOffsets:
 class Coordinators:
     """Offsets of all known coordinators and of the publisher in one stream.
 
-    `next_sequence` is the send offsets, None until a coordinator has acknowledged in this session.
+    `next_sequence` is the send offset, None until a coordinator has acknowledged in this session.
     """
 
     def __init__(
@@ -68,11 +70,11 @@ class Coordinators:
 
     @property
     def seen_ns(self) -> dict[str, int]:
-        """When each known coordinator last acknowledged."""
+        """Return when each known coordinator last acknowledged."""
         return {name: offsets.seen_ns for name, offsets in self._coordinators.items()}
 
     def begin_session(self) -> None:
-        """Note a new connection: nothing is sent before a coordinator acknowledges in it."""
+        """Start a new connection: nothing is sent before a coordinator acknowledges in it."""
         self.next_sequence = None
         self._in_flight.clear()
         for offsets in self._coordinators.values():
@@ -80,12 +82,12 @@ class Coordinators:
             offsets.unmoved_ns = None
 
     def acknowledge(self, ack: Acknowledgement, now_ns: int) -> None:
-        """Take over a coordinator's offsets.
+        """Update a coordinator's offsets.
 
         Raises
         ------
         MalformedError
-            It cannot stand there; nothing has changed.
+            The offsets are impossible; nothing has changed.
         """
         self._check(ack)
         offsets = self._coordinators.setdefault(ack.coordinator, _CoordinatorOffsets(now_ns, 0, 0))
@@ -107,7 +109,7 @@ class Coordinators:
             offsets.unmoved_ns = None
 
     def tick(self, now_ns: int) -> None:
-        """Forget coordinators that are silent for long, and send again to those that stand still."""
+        """Forget coordinators that have long been silent, and resend to those that make no progress."""
         silent = [name for name, each in self._coordinators.items() if now_ns - each.seen_ns > self._forget_ns]
         for name in silent:
             del self._coordinators[name]
@@ -121,7 +123,7 @@ class Coordinators:
                 self.rewind(offsets.received + 1)
 
     def rewind(self, sequence: int) -> None:
-        """Send from `sequence` on, if the send offsets is beyond it."""
+        """Continue sending from `sequence`, if the send offset is beyond it."""
         if self.next_sequence is None or sequence < self.next_sequence:
             self.next_sequence = sequence
         while self._in_flight and self._in_flight[-1][0] >= sequence:
@@ -141,7 +143,7 @@ class Coordinators:
         )
 
     def note_sent(self, last: int, size_bytes: int, now_ns: int) -> bool:
-        """Move the send offsets behind a frame that ends with `last`; return whether it was sent before."""
+        """Move the send offset past a frame that ends with `last`; return whether it was sent before."""
         self.next_sequence = last + 1
         self._in_flight.append((last, size_bytes))
         for offsets in self._coordinators.values():
@@ -152,15 +154,15 @@ class Coordinators:
         return is_resent
 
     def received(self) -> int | None:
-        """Return the last message that every known coordinator has received, None if none is known."""
+        """Return the last message that every known coordinator has received, or None if none is known."""
         return min((offsets.received for offsets in self._coordinators.values()), default=None)
 
     def committed(self) -> int | None:
-        """Return the last message that every known coordinator has committed, None if none is known."""
+        """Return the last message that every known coordinator has committed, or None if none is known."""
         return min((offsets.committed for offsets in self._coordinators.values()), default=None)
 
     def lost_frame_end(self, first: int, last: int) -> int:
-        """Return where a lost frame from `first` on has to end: at most `last`, and where a coordinator stands inside.
+        """Return where a lost frame that begins at `first` must end: at `last`, or before at a coordinator's offset.
 
         A coordinator counts all records of a lost frame or none.
         """

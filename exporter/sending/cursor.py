@@ -1,6 +1,6 @@
-"""The spool's cursor: which stream its messages belong to, and which of them every coordinator has committed.
+"""The spool's cursor: the stream that its messages belong to, and which of them every coordinator has committed.
 
-The file: stream id u64, boot id 16 bytes, freed u64, records through it u64, CRC-32 of these u32.
+File format: stream id u64, boot id 16 bytes, freed u64, records through it u64, CRC-32 of these u32.
 """
 
 import logging
@@ -20,7 +20,7 @@ _UNKNOWN_BOOT = bytes(16)
 
 
 class Cursor(NamedTuple):
-    """`freed` is the last message that every coordinator has committed, `records` those of all messages through it."""
+    """`freed` is the last message that every coordinator has committed, `records` the record count through it."""
 
     stream_id: int
     boot_id: bytes
@@ -29,7 +29,7 @@ class Cursor(NamedTuple):
 
 
 def read_cursor(file: int) -> Cursor | None:
-    """Return what was saved, None if there is nothing or it is damaged."""
+    """Return the saved cursor, or None if there is none or it is damaged."""
     data = os.pread(file, _CURSOR.size + _CRC.size, 0)
     body = data[: _CURSOR.size]
     if len(data) < _CURSOR.size + _CRC.size or _CRC.pack(zlib.crc32(body)) != data[_CURSOR.size :]:
@@ -43,14 +43,14 @@ def write_cursor(file: int, cursor: Cursor) -> None:
     Raises
     ------
     OSError
-        The disk does not take it.
+        The disk rejects the write.
     """
     body = _CURSOR.pack(*cursor)
     os.pwrite(file, body + _CRC.pack(zlib.crc32(body)), 0)
 
 
 def read_boot_id(path: Path) -> bytes:
-    """Return the id of the machine's boot; zeros, which are no boot's, if it cannot be read."""
+    """Return the id of the machine's boot; zeros, which no boot has, if it cannot be read."""
     try:
         return uuid.UUID(path.read_text().strip()).bytes
     except (OSError, ValueError) as error:
@@ -59,5 +59,5 @@ def read_boot_id(path: Path) -> bytes:
 
 
 def is_same_boot(saved: bytes, current: bytes) -> bool:
-    """Whether files written then hold what was written to them."""
+    """Whether files written during that boot are known to hold what was written to them."""
     return saved == current != _UNKNOWN_BOOT

@@ -1,8 +1,8 @@
-"""How many step records were in messages that had to make room, by number of the message.
+"""Counts the step records in messages that were dropped to free space, by message number.
 
-A lost frame counts what lies between two positions, and a coordinator may stand at any message that was once sent. So
-the records are remembered message by message; beyond a limit the newest entry grows instead, and a coordinator inside
-it counts all of it: too many lost rather than too few.
+A lost frame counts the records between two offsets, and a coordinator may be at any message that was once sent, so
+counts are stored per message. Beyond a limit the newest entry grows instead; a coordinator inside it counts all of its
+records, too many lost rather than too few.
 
     through u64, records u64 for each message or range, both ascending; CRC-32 u32
 """
@@ -24,7 +24,7 @@ _ENTRIES_MAX = 1 << 16
 
 
 class DroppedMessages:
-    """Records of all messages through each dropped one, counted from the spool's beginning; kept in a file."""
+    """Record counts through each dropped message, counted from the spool's beginning and stored in a file."""
 
     def __init__(self, path: Path, limit_bytes: int) -> None:
         self._path = path
@@ -33,7 +33,7 @@ class DroppedMessages:
         self._entries_max = min(_ENTRIES_MAX, limit_bytes // _ENTRY_BYTES)
 
     def load(self, first: int) -> None:
-        """Read what an earlier process saved of the messages before `first`, of all if it is 0."""
+        """Read what an earlier process saved of the messages before `first`, or of all if it is 0."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
@@ -52,7 +52,7 @@ class DroppedMessages:
         self._through, self._records = values[:place], values[count : count + place]
 
     def save(self) -> None:
-        """Replace the file; before the messages are removed, so that a kill in between forgets nothing."""
+        """Replace the file. Call it before the messages are removed, so that a kill in between loses nothing."""
         body = self._through.tobytes() + self._records.tobytes()
         temporary = self._path.with_suffix(".tmp")
         try:
@@ -62,7 +62,7 @@ class DroppedMessages:
             _log.warning("%s not saved, a restart would count dropped messages as one range: %s", self._path, error)
 
     def add(self, through: int, records: int) -> None:
-        """Note a dropped message; `records` are those of all messages through it."""
+        """Record a dropped message; `records` is the count through it."""
         if self._through and through <= self._through[-1]:
             return
         if len(self._through) >= self._entries_max:
@@ -72,12 +72,12 @@ class DroppedMessages:
         self._records.append(records)
 
     def records_through(self, sequence: int) -> int:
-        """Return the records through the last dropped message that is not beyond `sequence`, 0 if there is none."""
+        """Return the record count through the last dropped message up to `sequence`, or 0 if there is none."""
         place = bisect_right(self._through, sequence)
         return self._records[place - 1] if place else 0
 
     def forget_through(self, sequence: int) -> None:
-        """Drop the entries that every coordinator has committed, and the file with the last of them."""
+        """Drop the entries that every coordinator has committed, and the file once it is empty."""
         place = bisect_right(self._through, sequence)
         if place:
             del self._through[:place]

@@ -1,9 +1,9 @@
-"""The exporter's side of the broker: sends what is spooled, in order, and receives acknowledgements and requests.
+"""The exporter's connection to the broker: sends spooled messages in order, receives acknowledgements and requests.
 
-Two kinds of messages: events (batches, answers, summaries) lie in the spool until every coordinator has committed them
-(docs/delivery.md); retained state (announcements, heartbeat) is kept here in its latest version only and sent again at
-each connection. The session at the broker is a clean one: a profile request that waited for us would ask for steps long
-past, and the spool is the one store of everything else.
+There are two kinds of messages. Events (batches, answers, summaries) stay in the spool until every coordinator has
+committed them (docs/delivery.md). Of retained state (announcements, heartbeat) only the latest version is kept; it is
+sent again on each connection. The broker session is a clean one: a capture request that waited for us would ask for
+steps long past, and the spool is the only store of everything else.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ _log = logging.getLogger(__name__)
 _SECOND_NS = 10**9
 _BACKOFF_FIRST_S = 1.0
 _BACKOFF_MAX_S = 30.0
-_TICK_S = 1.0  # between two looks at the clock while nothing else happens
-_ANSWER_S = 60.0  # for the broker to acknowledge what it was sent; the largest message at 1.2 Mbit/s
-_INCOMING_MAX_BYTES = 64 << 10  # of a request or an acknowledgement
-_CUTS_MAX = 5  # connections lost in a row on one and the same message, which is then dropped: it blocks the rest
-_SAVE_NS = 60 * _SECOND_NS  # by as much is a coordinator forgotten sooner after a restart
+_TICK_S = 1.0  # between two checks of the clock while nothing else happens
+_ANSWER_S = 60.0  # for the broker to acknowledge a message; the largest one at 1.2 Mbit/s
+_INCOMING_MAX_BYTES = 64 << 10  # size of a request or an acknowledgement
+_CUTS_MAX = 5  # connections lost in a row on the same message, which is then dropped because it blocks the rest
+_SAVE_NS = 60 * _SECOND_NS  # after a restart, a coordinator is forgotten up to this much sooner
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,10 @@ class _Frame:
 
 
 class Publisher:
-    """Owns spool and connection. `run` is one task of the runtime; everything here is in its event loop.
+    """Owns spool and connection. `run` is one task of the runtime; everything here runs on its event loop.
 
-    Messages can be put between `open` and `close`, connected or not. `isolation` counts received ones that failed.
+    Messages can be put between `open` and `close`, connected or not. `isolation` counts received messages whose
+    handling failed.
     """
 
     def __init__(
@@ -69,8 +70,8 @@ class Publisher:
     ) -> None:
         self.isolation = FaultIsolation(("message",), failures_max=sys.maxsize)
         self.connected = False
-        self.address, self.scheme = "", "http"  # where HTTP is bound, which `Exporter` knows later
-        self.term = 0  # that heartbeats report; `Exporter` has it from requests
+        self.address, self.scheme = "", "http"  # where HTTP is bound, set by `Exporter` later
+        self.term = 0  # reported in heartbeats; `Exporter` takes it from requests
         directory = Path(config.spool_directory)
         self.spool = Spool(directory, config.spool_max_bytes)
         self._broker = broker
@@ -95,10 +96,10 @@ class Publisher:
         self._counted_lost = 0  # of `spool.lost_records`
         self._wake = asyncio.Event()
         self._stop = asyncio.Event()
-        self._cuts = (0, 0)  # message that was under way when the last connections were lost, and how many
+        self._cuts = (0, 0)  # message in flight when the last connections were lost, and their number
 
     def open(self) -> None:
-        """Open the spool, and remember which coordinators it is kept for.
+        """Open the spool, and restore the coordinators that it is kept for.
 
         Raises
         ------
@@ -118,11 +119,11 @@ class Publisher:
         self._saved = frozenset(saved)
 
     def close(self) -> None:
-        """Close the spool; what waits stays in it."""
+        """Close the spool; unsent messages stay in it."""
         self.spool.close()
 
     def put(self, topic: str, payload: bytes, records: int = 0) -> None:
-        """Append a message with so many step records to the stream."""
+        """Append a message that holds `records` step records to the stream."""
         self._apply_offsets(self._clock_ns())
         self.spool.append(topic, payload, records)
         self._count_lost()
@@ -139,16 +140,16 @@ class Publisher:
         self._wake.set()
 
     def heartbeat(self) -> None:
-        """Publish that the node is there; every coordinator answers with its position."""
+        """Publish that the node is alive; every coordinator answers with its offsets."""
         self.state(topics.alive_topic(self._node), self._alive(alive=True))
 
     def finish(self) -> None:
-        """Make `run` send what it can within `drain_seconds`, sign off and return; requests are taken no more."""
+        """Make `run` send what it can within `drain_seconds`, sign off and return; no more requests are accepted."""
         self._stop.set()
         self._wake.set()
 
     def status(self) -> DeliveryStatus:
-        """Return how delivery stands now."""
+        """Return the current state of delivery."""
         acknowledged_ns = self._coordinators.acknowledged_ns
         ahead_ns = self._unix_ns() - self._clock_ns()
         return DeliveryStatus(
@@ -190,7 +191,7 @@ class Publisher:
             await _answered(session.subscribe(topics.exporter_filters(self._node)))
             _log.info("connected to the broker %s", self._broker.address)
             self.connected = True
-            self._retained.pop(topics.alive_topic(self._node), None)  # it goes last: positions are the answer to it
+            self._retained.pop(topics.alive_topic(self._node), None)  # sent last: coordinators answer with offsets
             self._changed = dict.fromkeys(self._retained)
             self.heartbeat()
             while not self._stop.is_set():
@@ -204,7 +205,7 @@ class Publisher:
 
     @contextlib.asynccontextmanager
     async def _until_closed(self, session: Session) -> AsyncIterator["asyncio.Task[None]"]:
-        """Watch for the end of a session that nothing is sent in."""
+        """Watch for the end of a session while nothing is sent in it."""
         closed = asyncio.create_task(session.wait_closed(), name="broker session")
         closed.add_done_callback(lambda _: self._wake.set())
         try:
@@ -216,7 +217,7 @@ class Publisher:
                 closed.exception()  # retrieved: the task that was sending has raised the same
 
     async def _send_next(self, session: Session) -> bool:
-        """Send state that changed, else the next item of the stream; return whether there was something to send."""
+        """Send changed state, otherwise the next item of the stream; return whether there was anything to send."""
         if self._changed:
             await self._send_state(session, next(iter(self._changed)))
             return True
@@ -231,7 +232,7 @@ class Publisher:
         self._apply_offsets(now_ns)
         sequence = self._coordinators.next_sequence
         item = None if sequence is None else self.spool.read(sequence)
-        self._count_lost()  # reading finds damage
+        self._count_lost()  # reading detects damage
         size_bytes = len(item.payload) if isinstance(item, Spooled) else 0
         if item is None or not self._coordinators.may_send(size_bytes, now_ns):
             return None
@@ -240,7 +241,7 @@ class Publisher:
             topic, payload, first, last = topics.node_topic(self._node, topics.LOST), b"", item.first, item.last
         else:
             topic, payload, first, last = item.topic, item.payload, item.sequence, item.sequence
-        # Now, not when the broker has it: a coordinator may acknowledge it before the broker does.
+        # Now and not when the broker confirms it: a coordinator may acknowledge it before the broker does.
         self._resent += self._coordinators.note_sent(last, size_bytes, now_ns)
         header = FrameHeader(self.spool.stream_id, first, last, item.records)
         return _Frame(topic, pack_frame(header, payload), item)
@@ -260,7 +261,7 @@ class Publisher:
             self._cuts = (0, 0)
 
     def _note_cut(self, item: Spooled | Dropped) -> None:
-        """Count a connection that was lost while this item was under way."""
+        """Count a connection that was lost while this item was in flight."""
         if isinstance(item, Spooled):
             cuts = self._cuts[1] + 1 if self._cuts[0] == item.sequence else 1
             self._cuts = (item.sequence, cuts)
@@ -268,7 +269,7 @@ class Publisher:
                 self._refuse(item, f"{cuts} connections in a row were lost on it")
 
     def _refuse(self, item: Spooled, reason: str) -> None:
-        """Send a lost frame in place of a message that no broker takes."""
+        """Send a lost frame in place of a message that the broker refuses."""
         self._cuts = (0, 0)
         self.spool.refuse(item.sequence)
         self._coordinators.rewind(item.sequence)
@@ -301,7 +302,7 @@ class Publisher:
         await session.close()
 
     def _alive(self, *, alive: bool) -> bytes:
-        """Return the heartbeat, or with `alive` false the last will."""
+        """Return the heartbeat, or the last will if `alive` is false."""
         return encode(
             NodeAlive(
                 node=self._node,
@@ -316,7 +317,7 @@ class Publisher:
         )
 
     def _apply_offsets(self, now_ns: int) -> None:
-        """Remember who is known, and free what every known coordinator has committed."""
+        """Store which coordinators are known, and free what all of them have committed."""
         self._coordinators.tick(now_ns)
         seen_ns = self._coordinators.seen_ns
         if seen_ns.keys() != self._saved or (seen_ns and now_ns >= self._save_due_ns):
@@ -336,7 +337,7 @@ class Publisher:
             self._on_message(topic, payload)
 
     def _on_message(self, topic: str, payload: bytes) -> None:
-        """Pass a request on, note an acknowledgement; count what is neither, or cannot be."""
+        """Dispatch a request or an acknowledgement; count messages that are neither, or whose handling fails."""
         try:
             message = decode(topic, payload)
         except MalformedError as error:
@@ -390,9 +391,9 @@ async def _answered(request: Coroutine[None, None, None]) -> None:
     Raises
     ------
     TimeoutError
-        There is none: the broker is at fault and not the message.
+        There is none: the broker is at fault, not the message.
     BrokerError
-        As the request does.
+        Raised by the request.
     """
     try:
         async with asyncio.timeout(_ANSWER_S):

@@ -1,12 +1,12 @@
-"""Files of the spool: the bytes of a segment, and an index that finds each message in it.
+"""The spool's segment files: their byte format, and an index that finds each message in them.
 
     <first>.seg     first u64, records before u64, CRC-32 u32; then entries:
                     payload bytes u32, records u32, topic bytes u32, CRC-32 of topic and payload u32,
                     CRC-32 of these four u32, topic, payload
 
-The entries are numbered from `first` on. `records before` counts the step records of all messages with lower numbers,
-so that what is missing between two segments is known by number and by records, whatever became of it. One process
-appends to a segment, and never after a restart: a cut tail ends a segment and hides nothing.
+Entries are numbered from `first` on. `records before` counts the step records of all messages with lower numbers, so
+the messages and records that are missing between two segments are known, whatever happened to them. One process appends
+to a segment, and never after a restart, so a truncated tail ends a segment and hides nothing.
 """
 
 import os
@@ -28,9 +28,9 @@ _ENTRY_BYTES = _ENTRY.size + _CRC.size
 
 @dataclass(slots=True)
 class SpoolSegment:
-    """Index of one file.
+    """The index of one file.
 
-    `ends` holds the offset behind each message, `totals` the records of all messages up to and with it.
+    `ends` holds the offset at which each message ends, `totals` the record count through each message.
     """
 
     path: Path
@@ -42,15 +42,15 @@ class SpoolSegment:
 
     @property
     def last(self) -> int:
-        """Number of its last message; `first - 1` while it holds none."""
+        """Return the number of its last message; `first - 1` while it holds none."""
         return self.first + len(self.ends) - 1
 
     def records_through(self, sequence: int) -> int:
-        """Return the records of all messages up to and with `sequence`, which is `first - 1` to `last`."""
+        """Return the record count through `sequence`, which is `first - 1` to `last`."""
         return self.totals[sequence - self.first] if sequence >= self.first else self.records_before
 
     def offset_behind(self, sequence: int) -> int:
-        """Return where message `sequence` ends, which is `first - 1` to `last`."""
+        """Return the offset at which message `sequence` ends, which is `first - 1` to `last`."""
         return self.ends[sequence - self.first] if sequence >= self.first else HEAD_BYTES
 
     def index(self, entry_bytes: int, records: int) -> None:
@@ -65,7 +65,7 @@ def segment_path(directory: Path, first: int) -> Path:
 
 
 def pack_head(first: int, records_before: int) -> bytes:
-    """Return the bytes that begin a segment."""
+    """Return the header of a segment."""
     head = _HEAD.pack(first, records_before)
     return head + _CRC.pack(zlib.crc32(head))
 
@@ -78,9 +78,9 @@ def pack_entry(topic: str, payload: bytes, records: int) -> bytes:
 
 
 def scan(path: Path) -> tuple[SpoolSegment | None, bool]:
-    """Return the index of a file, None without a head, and whether it is damaged.
+    """Return the index of a file (None without a header), and whether it is damaged.
 
-    A file that a killed process left cut in the middle of an entry is whole up to there, and not damaged.
+    A file that a killed process left truncated inside an entry is whole up to there, and not damaged.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def scan(path: Path) -> tuple[SpoolSegment | None, bool]:
 
 
 def read_entry(file: int, segment: SpoolSegment, sequence: int) -> tuple[str, bytes] | None:
-    """Return topic and payload of message `sequence`, which is in the index; None if they are damaged."""
+    """Return topic and payload of message `sequence`, which is in the index, or None if they are damaged."""
     start = segment.offset_behind(sequence - 1)
     try:
         data = os.pread(file, segment.offset_behind(sequence) - start, start)
@@ -118,7 +118,7 @@ def read_entry(file: int, segment: SpoolSegment, sequence: int) -> tuple[str, by
 
 
 def _scan_entries(file: int, segment: SpoolSegment) -> bool:
-    """Index every whole entry; return whether what follows the last one is damaged, not only cut."""
+    """Index every whole entry; return whether what follows the last one is damaged rather than only truncated."""
     while entry := os.pread(file, _ENTRY_BYTES, segment.offset_behind(segment.last)):
         if len(entry) < _ENTRY_BYTES:
             return False

@@ -1,20 +1,21 @@
-"""The messages that a coordinator may still need, on disk, in order, each under its number in the node's stream.
+"""The messages that a coordinator may still need, on disk, in order of their numbers in the node's stream.
 
-Every message goes through it, connected or not: one way instead of two, nothing to move over when a connection breaks,
-and a killed exporter loses what it had not written yet (one batch interval) and nothing else. It costs one small write
-per message into the page cache; there is no fsync, since the rings that feed it do not survive the machine either.
+Every message goes through the spool, connected or not. There is one path instead of two, nothing to move when a
+connection breaks, and a killed exporter loses only what it had not written yet (one batch interval). The cost is one
+small write per message into the page cache. There is no fsync, because the rings that feed the spool do not survive a
+crash of the machine either.
 
     lock            held while an exporter uses the directory
     cursor          the stream's id, and what is freed of it (`cursor.py`)
-    dropped         records of messages that had to make room (`dropped.py`)
+    dropped         records of messages that were dropped to free space (`dropped.py`)
     <first>.seg     messages (`segments.py`)
 
-Two positions move through it: `read` at any number (the publisher's send position) and `free` behind what every
-coordinator has committed. A number without a message (dropped for the limit, never written because the disk was full,
-damaged) is read as `Dropped`: how far that goes, and how many step records it cost.
+The publisher reads at its send offset (`read`), at any number, and frees what every coordinator has committed (`free`).
+A number without a message (dropped at the limit, never written because the disk was full, damaged) is read as
+`Dropped`: how far the gap extends, and how many step records it cost.
 
-Numbers go on for the life of the directory. The stream's id does not: another boot of the machine (bytes that were not
-synced may be gone, and their numbers are given again), a damaged cursor or a damaged end begin another stream.
+Numbers continue for the life of the directory. The stream's id does not: a new stream begins after a reboot (unsynced
+bytes may be lost, and their numbers are reused), and after a damaged cursor or a damaged end.
 """
 
 import errno
@@ -44,14 +45,14 @@ from lockstep.contracts.errors import ConfigError
 _log = logging.getLogger(__name__)
 
 _SEGMENT = re.compile(r"[0-9]{19}\.seg\Z")
-_SEGMENTS = 8  # at least this many segments fill the limit, so that dropping one costs little
-_SEGMENT_MAX_BYTES = 4 << 20  # what stays on disk while everything is committed
-_DROPPED_SHARE = 16  # of the limit, at most, is spent on remembering what was dropped
+_SEGMENTS = 8  # at least this many segments at the limit, so that dropping one costs little
+_SEGMENT_MAX_BYTES = 4 << 20  # kept on disk while everything is committed
+_DROPPED_SHARE = 16  # of the limit, at most, for the counts of dropped messages
 
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """A message with its number, and the count of step records in it."""
+    """A message with its number, and the number of step records in it."""
 
     sequence: int
     topic: str
@@ -61,7 +62,7 @@ class Spooled:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Messages `first` to `last` that the spool does not have; `records` counts those not committed when they went."""
+    """Messages `first` to `last`, which the spool lacks; `records` counts those that were uncommitted when dropped."""
 
     first: int
     last: int
@@ -69,10 +70,10 @@ class Dropped:
 
 
 class Spool:
-    """A queue on disk. Belongs to the event loop; nothing is touched before `open`.
+    """A queue on disk. Runs on the event loop; touches nothing before `open`.
 
-    `received` is set by the owner: the last number that every coordinator has in memory. Dropping what lies below it
-    is not counted in `lost_records`.
+    The owner sets `received`, the last number that every coordinator has in memory. Dropping messages up to it does not
+    count in `lost_records`.
     """
 
     def __init__(self, directory: Path, limit_bytes: int, *, boot_id: Path = BOOT_ID) -> None:
@@ -90,7 +91,7 @@ class Spool:
         self._segments: list[SpoolSegment] = []  # oldest first; the last one is appended to while `_writer` is open
         self._freed_records = 0  # of all messages through `freed`
         self._records = 0  # of all messages through `last`
-        self._unwritten_messages = 0  # that the disk did not take since the last one that it took
+        self._unwritten_messages = 0  # not written by the disk since the last one that was
         self._unwritten_records = 0
         self._refused: set[int] = set()
         self._damaged: set[int] = set()
@@ -100,14 +101,14 @@ class Spool:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that not every coordinator has committed."""
+        """Return the bytes that some coordinator has not committed."""
         if not self._segments or self.freed >= self.last:
             return 0
         return self.disk_bytes - self._segments[0].offset_behind(max(self.freed, self._segments[0].first - 1))
 
     @property
     def waiting_messages(self) -> int:
-        """Messages on disk that not every coordinator has committed."""
+        """Return the number of messages on disk that some coordinator has not committed."""
         return sum(segment.last - max(self.freed, segment.first - 1) for segment in self._segments)
 
     def open(self) -> None:
@@ -116,7 +117,7 @@ class Spool:
         Raises
         ------
         ConfigError
-            It cannot be made or written, is not ours alone, or another exporter uses it.
+            It cannot be created or written, is not ours alone, or is in use by another exporter.
         """
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -140,7 +141,7 @@ class Spool:
             ) from None
 
     def close(self) -> None:
-        """Unlock the directory; what waits stays in it."""
+        """Unlock the directory; its messages stay."""
         for name in ("_reader", "_writer", "_cursor", "_lock"):
             if getattr(self, name) >= 0:
                 os.close(getattr(self, name))
@@ -150,8 +151,8 @@ class Spool:
     def append(self, topic: str, payload: bytes, records: int) -> None:
         """Store a message under the next number.
 
-        The oldest messages make room where the limit asks for it. A message that the disk does not take is numbered
-        with the next one that it takes, and read as `Dropped`.
+        At the limit, the oldest messages are dropped. If the disk rejects a message, its number is written with the
+        next one, and it is read as `Dropped`.
         """
         entry = pack_entry(topic, payload, records)
         try:
@@ -166,7 +167,7 @@ class Spool:
             self._drop_oldest()
 
     def read(self, sequence: int) -> Spooled | Dropped | None:
-        """Return message `sequence` (from 1 on), or what is missing from there on; None beyond the last one."""
+        """Return message `sequence` (from 1 on), or the gap that begins there; None beyond the last message."""
         if sequence > self.last:
             return None
         place = self._place(sequence)
@@ -176,11 +177,11 @@ class Spool:
         return self.dropped(sequence, last)
 
     def dropped(self, first: int, last: int) -> Dropped:
-        """Return what it cost that messages `first` to `last` are missing."""
+        """Return the gap of messages `first` to `last`, with the records that it cost."""
         return Dropped(first, last, self._records_through(last) - self._records_through(first - 1))
 
     def refuse(self, sequence: int) -> None:
-        """Read this message as `Dropped` from now on; after a restart it is tried again."""
+        """Read this message as `Dropped` from now on; a restart tries it again."""
         self._refused.add(sequence)
 
     def free(self, sequence: int) -> None:
@@ -206,7 +207,7 @@ class Spool:
         return os.open(self._directory / name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
     def _resume(self) -> None:
-        """Find segments and positions, and decide whether the stream goes on."""
+        """Find segments and offsets, and decide whether the stream continues."""
         damaged_after, ends_well = self._find_segments()
         self._dropped.load(self._segments[0].first if self._segments else 0)
         cursor = read_cursor(self._cursor)
@@ -233,7 +234,8 @@ class Spool:
     def _find_segments(self) -> tuple[list[int], bool]:
         """Index every segment.
 
-        Return after which messages something is damaged, and whether the last one ends as a process leaves it.
+        Return the numbers of the messages after which something is damaged, and whether the last segment ends as a
+        process leaves it.
         """
         damaged_after, ends_well = [], True
         for path in sorted(path for path in self._directory.iterdir() if _SEGMENT.match(path.name)):
@@ -268,11 +270,11 @@ class Spool:
         write_cursor(self._cursor, Cursor(self.stream_id, self._boot_id, self.freed, self._freed_records))
 
     def _place(self, sequence: int) -> int:
-        """Return the index of the last segment that begins at or before `sequence`, -1 if none does."""
+        """Return the index of the last segment that begins at or before `sequence`, or -1 if none does."""
         return bisect_right(self._segments, sequence, key=lambda segment: segment.first) - 1
 
     def _records_through(self, sequence: int) -> int:
-        """Return the records of all messages through `sequence`; inside what is missing, those before it."""
+        """Return the record count through `sequence`; inside a gap, the count before it."""
         if sequence <= self.freed:
             return self._freed_records
         place = self._place(sequence + 1)
@@ -298,13 +300,13 @@ class Spool:
             self._close_reader()
             try:
                 self._reader = self._open_file(segment.path.name, os.O_RDONLY)
-            except OSError:  # removed by someone else: damaged as a whole
+            except OSError:  # removed by another process: damaged as a whole
                 return None
             self._reading = segment
         return read_entry(self._reader, segment, sequence)
 
     def _drop_oldest(self) -> None:
-        """Remove the oldest segment, and remember the records in it that were not committed."""
+        """Remove the oldest segment, and store the counts of its uncommitted records."""
         segment = self._segments[0]
         if segment.last > self.freed:
             first = max(segment.first - 1, self.freed)
@@ -328,12 +330,12 @@ class Spool:
         del self._segments[0]
 
     def _write(self, entry: bytes, records: int) -> None:
-        """Append to the segment, or begin one.
+        """Append to the segment, or begin a new one.
 
         Raises
         ------
         OSError
-            The disk did not take all of it, and nothing of it stays; or it is larger than the limit.
+            The disk did not write all of it, and nothing of it remains; or it exceeds the limit.
         """
         if HEAD_BYTES + len(entry) > self.limit_bytes:
             raise OSError(f"spool_max_bytes is {self.limit_bytes}")
@@ -351,7 +353,7 @@ class Spool:
         self._records += records
 
     def _begin_segment(self, entry: bytes, records: int) -> None:
-        """Begin a segment behind the numbers of what was not written."""
+        """Begin a segment after the numbers of messages that were not written."""
         first = self.last + 1 + self._unwritten_messages
         records_before = self._records + self._unwritten_records
         path = segment_path(self._directory, first)
@@ -383,7 +385,7 @@ class Spool:
 
 
 def _follows(segment: SpoolSegment, last: SpoolSegment) -> bool:
-    """Whether a segment can come behind another one."""
+    """Whether a segment may follow another one."""
     return segment.first > last.last and segment.records_before >= last.totals[-1]
 
 
@@ -393,7 +395,7 @@ def _write_whole(file: int, data: bytes, start: int) -> None:
     Raises
     ------
     OSError
-        The disk took nothing, or a part, which is cut off.
+        The disk wrote nothing, or only a part, which is truncated.
     """
     if os.write(file, data) < len(data):
         os.ftruncate(file, start)

@@ -129,7 +129,7 @@ def test_nodes_that_lie_cannot_raise_terms_beyond_what_nodes_accept():
     captures = Captures()
     able = Candidate("running", StepBoundary(OPTIMIZER, 1, 0, 0), 1)
     request = CaptureRequest(run="r", node="n", request_id=1, ranks=[0], first_step=0, steps=1, term=leader.term)
-    assert captures.judge(request, {0: able}, 0, now_s).order is not None
+    assert captures.admit(request, {0: able}, 0, now_s).order is not None
 
 
 def test_a_clock_that_was_ahead_and_is_set_back_costs_no_leader():

@@ -35,7 +35,7 @@ class Node:
             "node-1",
             counts=self.counts,
             isolation=FaultIsolation(("message",)),
-            check_term=lambda term: self.captures.take_term(term, UNIX_S),
+            check_term=lambda term: self.captures.adopt_term(term, UNIX_S),
             run_of=self.rings.runs.get,
             on_stacks=self.sent.append,
         )
