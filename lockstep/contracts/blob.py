@@ -1,9 +1,9 @@
 """A JSON value in a fixed region of a shared file: one writer, many readers, no lock.
 
-Layout, little-endian: generation u64, length u32, CRC-32 u32 (over generation, length and payload), payload.
-The payload is stored first and the 16 bytes of the head last, in one slice store. A reader that meets the two out
-of step sees a wrong checksum and tries again at its next look: a writer killed in the middle costs that value and
-nothing else. The generation alone answers "is there something new?" with one integer compare.
+Layout, little-endian: generation u64, length u32, CRC-32 u32 (over generation, length and payload), payload. The
+payload is stored first and the 16-byte header last, in one slice store. A reader that finds the two inconsistent sees a
+wrong checksum and retries at its next poll: if the writer is killed in between, only that value is lost. The generation
+alone answers "is there something new?" with one integer comparison.
 """
 
 import json
@@ -20,19 +20,19 @@ HEAD_BYTES = _HEAD.size
 
 
 def read_generation(view: memoryview, offset: int) -> int:
-    """Return the generation stored at `offset`; 0 means that nothing was ever written."""
+    """Return the generation stored at `offset`; 0 means that no value was ever written."""
     return int(_GENERATION.unpack_from(view, offset)[0])
 
 
 def write_blob(view: memoryview, offset: int, capacity_bytes: int, generation: int, value: Any) -> None:
     """Store `value` as JSON.
 
-    Only the file's single writer may call this. `capacity_bytes` includes the head.
+    Only the file's single writer may call this. `capacity_bytes` includes the header.
 
     Raises
     ------
     LocalError
-        The value does not fit; the region keeps what it held.
+        The value does not fit; the region keeps its previous content.
     """
     payload = json.dumps(value, separators=(",", ":")).encode()
     if HEAD_BYTES + len(payload) > capacity_bytes:
@@ -47,10 +47,10 @@ def write_blob(view: memoryview, offset: int, capacity_bytes: int, generation: i
 
 
 def read_blob(view: memoryview, offset: int, capacity_bytes: int) -> tuple[int, Any] | None:
-    """Return (generation, value), or None when nothing whole is stored there at this moment.
+    """Return (generation, value), or None if no complete value is stored there at this moment.
 
-    What is stored whole and is no JSON, or nested beyond reason, reads as the value None. JSON can spell half of a
-    surrogate pair, as file names in Python hold it, which nothing can encode again: it reads as a question mark.
+    A payload that is complete but not JSON, or nested too deeply, reads as the value None. JSON can spell half of a
+    surrogate pair, as in Python's file names, which cannot be encoded again: it reads as a question mark.
     """
     generation, length, crc = _HEAD.unpack_from(view, offset)
     if generation == 0 or HEAD_BYTES + length > capacity_bytes:
@@ -63,6 +63,6 @@ def read_blob(view: memoryview, offset: int, capacity_bytes: int) -> tuple[int, 
         value = json.loads(payload.decode())
         if b"\\ud" in payload.lower():
             value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
-    except (ValueError, RecursionError):  # stored whole, so the writer was wrong: null, which no reader accepts
+    except (ValueError, RecursionError):  # complete, so the writer is at fault: null, which no reader accepts
         return generation, None
     return generation, value

@@ -1,7 +1,8 @@
 """Bytes that a ring algorithm moves over the slowest link for one collective, by operator.
 
-Bus bandwidth is this over the time in flight: unlike payload over time it does not depend on the number of ranks, so it
-compares with what a link can do. Factors are those of nccl-tests (doc/PERFORMANCE.md, github.com/NVIDIA/nccl-tests).
+Bus bandwidth is this amount over the time in flight. Unlike payload over time, it does not depend on the number of
+ranks, so it can be compared with the capacity of a link. Factors are those of nccl-tests (doc/PERFORMANCE.md,
+github.com/NVIDIA/nccl-tests).
 
 The payload of an operator is what the agent counts: the tensors of one argument on this rank.
 
@@ -12,7 +13,7 @@ The payload of an operator is what the agent counts: the tensors of one argument
     send, receive                    the tensors, on both sides
     barrier                          nothing
 
-An all-to-all of uneven parts moves somewhat more or less: (n-1)/n takes a rank's own part for the mean one.
+An uneven all-to-all moves somewhat more or less: (n-1)/n assumes that a rank's own part has the mean size.
 """
 
 from lockstep.contracts.marks import OPERATORS
@@ -20,7 +21,7 @@ from lockstep.contracts.marks import OPERATORS
 _ALL_REDUCE = (2, -2, True)
 _SHARED = (1, -1, True)
 _WHOLE = (0, 1, False)
-_ROOTED = (1, -1, False)  # the root's link takes in the parts of all others
+_ROOTED = (1, -1, False)  # the root's link receives the parts of all others
 
 _OTHER_FACTORS = {
     "allreduce_": _ALL_REDUCE,

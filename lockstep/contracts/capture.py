@@ -1,11 +1,11 @@
-"""A capture, from the coordinator to the training processes and back: one request, one result.
+"""The capture request and the capture result, on the whole path between the coordinator and the training processes.
 
-Both travel as messages on the bus, between coordinator and exporter, and as JSON in shared memory, between exporter and
-agent: the request in the control block of the run's node, each result in the ring of its rank, for every shared file
-has one writer.
+Between coordinator and exporter both are messages on the bus. Between exporter and agent both are JSON in shared
+memory: the request in the control block of the run's node, each result in the ring of its rank, because every shared
+file has one writer.
 
-A training process counts ends of backwards, of optimizers and of named steps (contracts/marks.py) and knows no step
-numbers: those come from the accounting, in the exporter. A request has for each rank how the two are related.
+A training process counts the ends of backwards, of optimizers and of named steps (contracts/marks.py) and does not know
+step numbers; those come from the accounting, in the exporter. For each rank, a request states how the two are related.
 """
 
 from dataclasses import MISSING, astuple, dataclass, field, fields
@@ -50,9 +50,9 @@ ENDS_PER_STEP_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class StepBoundary:
-    """How the steps of one rank follow from its count of one kind of end, as far as its steps stay alike.
+    """Maps one rank's count of one kind of end to step numbers, as long as its steps stay alike.
 
-    When the count is `first_end`, step `first_step` begins, and after every `ends_per_step` more the next one.
+    Step `first_step` begins when the count is `first_end`, and the next step after every further `ends_per_step` ends.
     """
 
     end_kind: Annotated[str, OneOf(END_KINDS)]
@@ -61,12 +61,12 @@ class StepBoundary:
     first_step: StepIndex
 
     def step_after(self, ends: int) -> int | None:
-        """Return the step that begins at the end number `ends`, None where that lies within a step or before all."""
+        """Return the step that begins at end number `ends`; None within a step and before the first one."""
         steps, within = divmod(ends - self.first_end, self.ends_per_step)
         return None if within or steps < 0 else self.first_step + steps
 
     def next_end(self, ends: int) -> int:
-        """Return the count at the first boundary behind the end number `ends`."""
+        """Return the count at the first boundary after end number `ends`."""
         if ends < self.first_end:
             return self.first_end
         return ends + self.ends_per_step - (ends - self.first_end) % self.ends_per_step
@@ -74,18 +74,18 @@ class StepBoundary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureRequest:
-    """What ranks of one node are to capture.
+    """A request that ranks of one node capture some steps.
 
-    `first_step` is a step index of this attempt, or NEXT_STEP. A rank that is past it begins at its next step.
-    `device` asks for the activity of the rank's device besides that of the host, where there is one.
+    `first_step` is a step index of this attempt, or NEXT_STEP. A rank that is past it begins at its next step. `device`
+    requests the activity of the rank's device in addition to the host's, if there is a device.
 
-    From the coordinator it has `run`, `node` and `term`, the fencing number of the one that asks
-    (`messages.CoordinatorAlive`). Coordinator and node give the capture up `deadline_seconds` after it was asked for.
-    One that `is_withdrawn` ends the request of this number: its ranks that have not begun are not to capture.
+    The coordinator sets `run`, `node` and `term`, its own fencing token (`messages.CoordinatorAlive`). Coordinator and
+    node abandon the capture `deadline_seconds` after the request. If `is_withdrawn` is set, the request of this id
+    ends, and ranks that have not begun must not capture.
 
-    In a control block the place gives run and node, and `boundaries` has one entry for each of `ranks`, in their order.
-    The `first_step` of a boundary is that of the request or, where that is NEXT_STEP or the rank is past it, any step
-    that began before. A request without ranks takes the one before it back.
+    In a control block, the file's place gives run and node, and `boundaries` has one entry for each of `ranks`, in the
+    same order. The `first_step` of a boundary is that of the request. If that is NEXT_STEP or the rank is past it, it
+    is any earlier step. A request without ranks withdraws the one before it.
     """
 
     request_id: Count
@@ -106,17 +106,18 @@ class CaptureRequest:
     version: Version = MESSAGE_VERSION
 
     def boundary_of(self, rank: int) -> StepBoundary | None:
-        """Return the boundary of one of `ranks`, None where there is none."""
+        """Return the boundary of one of `ranks`, or None if there is none."""
         return dict(zip(self.ranks, self.boundaries, strict=False)).get(rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureResult:
-    """What became of a request at one rank, as far as it is known.
+    """The result of a capture request at one rank, as far as it is known.
 
-    `cost_ns` is the training thread's time spent on starting, stopping and writing, all of it outside the asked steps.
-    `first_step` and `steps` are what was captured, `trace_bytes` the size of the file, `reason` why it was refused or,
-    when done, why it ended before the asked steps. In a ring the place gives `run`, `node` and `rank`.
+    `cost_ns` is the training thread's time for starting, stopping and writing, all of it outside the requested steps.
+    `first_step` and `steps` are what was captured, and `trace_bytes` is the size of the file. `reason` is why the
+    request was refused or, when done, why the capture ended early. In a ring, the file's place gives `run`, `node` and
+    `rank`.
     """
 
     request_id: Count
@@ -135,12 +136,12 @@ class CaptureResult:
 
 
 def request_to_json(request: CaptureRequest) -> dict[str, Any]:
-    """Return the JSON form of a request, without what has its default."""
+    """Return the JSON form of a request, without fields that have their default."""
     return _without_defaults(request) | {"boundaries": [list(astuple(boundary)) for boundary in request.boundaries]}
 
 
 def result_to_json(result: CaptureResult) -> dict[str, Any]:
-    """Return the JSON form of a result, without what has its default."""
+    """Return the JSON form of a result, without fields that have their default."""
     return _without_defaults(result)
 
 
@@ -149,12 +150,12 @@ def _without_defaults(value: CaptureRequest | CaptureResult) -> dict[str, Any]:
 
 
 def request_from_json(value: Any, *, where: str) -> CaptureRequest:
-    """Return the request that a blob holds, every field checked.
+    """Return the request in a blob, with every field checked.
 
     Raises
     ------
     MalformedError
-        A field is missing, unknown, of another type or beyond its bound.
+        A field is missing, unknown, of the wrong type or out of bounds.
     """
     request = CaptureRequest(**_with_boundaries(_checked(CaptureRequest, value, where), where))
     if not all(type(rank) is int and not violation(rank, Rank) for rank in request.ranks):
@@ -177,18 +178,18 @@ def _with_boundaries(value: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def result_from_json(value: Any, *, where: str) -> CaptureResult:
-    """Return the result that a blob holds, every field checked.
+    """Return the result in a blob, with every field checked.
 
     Raises
     ------
     MalformedError
-        A field is missing, unknown, of another type or beyond its bound.
+        A field is missing, unknown, of the wrong type or out of bounds.
     """
     return CaptureResult(**_checked(CaptureResult, value, where))
 
 
 def _checked(form: type, value: Any, where: str) -> dict[str, Any]:
-    """Return `value` if it holds the fields of `form`, each within its type; those with a default may be missing."""
+    """Return `value` if it holds the fields of `form`, each valid; fields with a default may be missing."""
     if not isinstance(value, dict):
         raise MalformedError(form.__name__, where=where, got=type(value).__name__, expected="an object")
     hints = {f.name: f.type for f in fields(form)}

@@ -1,8 +1,8 @@
-"""Messages to MessagePack and back. Services only: the agent never imports msgspec.
+"""Encodes messages to MessagePack and decodes them. For services only: the agent never imports msgspec.
 
-Decoding is where hostile input ends: size before allocation, types and bounds (`bounds.py`) by msgspec, version, topic,
-fields that refer to each other, the lengths of columns. The rest of the program need not doubt a decoded message, and
-can encode it again. Trace summaries are deflated: keys and names that repeat are two thirds of them.
+Decoding rejects hostile input. It checks size before allocation; types and bounds (`bounds.py`) through msgspec; and
+version, topic, fields that refer to each other, and lengths of columns. The rest of the program can trust a decoded
+message, and can encode it again. Trace summaries are deflated: repeated keys and names are two thirds of them.
 """
 
 import re
@@ -74,11 +74,11 @@ _MAX_BYTES: dict[str, int] = {
     topics.STACKS: limits.STACKS_MAX_BYTES,
     topics.STEPS: limits.MESSAGE_MAX_BYTES,
 }
-"""Largest message of each channel: decoding takes a multiple of it for a moment."""
+"""Largest message of each channel; decoding briefly takes a multiple of it."""
 
 
 def _bounded(hint: Any) -> Any:
-    """Return a type with its bounds in the form that msgspec enforces, those of the types inside it too."""
+    """Return a type with its bounds, including those of the types inside it, in the form that msgspec enforces."""
     plain, bound = unannotated(hint)
     if is_dataclass(plain) or hasattr(plain, "_fields"):
         _bound_fields(plain)
@@ -99,10 +99,10 @@ def _bounded(hint: Any) -> Any:
 
 
 def _bound_fields(form: type) -> None:
-    """Give msgspec the bounds of a form's fields.
+    """Register a form's bounds with msgspec.
 
-    Contracts import the standard library only, so bounds are declared without msgspec, which looks for its own in the
-    annotations when a decoder is made: there they are put behind ours.
+    Contracts import the standard library only, so bounds are declared without msgspec. msgspec looks for its own bounds
+    in the annotations when a decoder is created; this function appends them there.
     """
     for name, hint in form.__annotations__.items():
         form.__annotations__[name] = _bounded(hint)
@@ -117,7 +117,7 @@ _DECODERS = {channel: msgspec.msgpack.Decoder(form) for channel, form in _FORMS.
 _DEFLATE_LEVEL = 9
 
 _LAYOUTS_KEPT = 256  # the nodes of a job send a handful
-_SEARCHED_MAX_BYTES = 64 << 10  # of a refused message, in which the refused value is looked up
+_SEARCHED_MAX_BYTES = 64 << 10  # of a refused message, searched for the refused value
 _PLACE = re.compile(
     r"(?:Expected (?P<expected>.*)|Invalid enum value .*) - at `\$(?P<path>(?:\.\w+|\[\d+\])+)`", re.DOTALL
 )
@@ -125,7 +125,7 @@ _PART = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
 class _Versioned(msgspec.Struct):
-    """Any message: what else stands in it is skipped."""
+    """The version of any message; other fields are skipped."""
 
     version: int = MESSAGE_VERSION
 
@@ -134,7 +134,7 @@ _VERSIONED = msgspec.msgpack.Decoder(_Versioned)
 
 
 def channel_of(message: Message) -> str:
-    """Return the channel that a message travels on."""
+    """Return the channel that a message is published on."""
     return _CHANNELS[type(message)]
 
 
@@ -144,8 +144,8 @@ def encode(message: Message) -> bytes:
     Raises
     ------
     MalformedError
-        It is larger than a receiver would take, or holds what has no encoding: an integer of more than 64 bits, half
-        of a surrogate pair.
+        It is larger than a receiver accepts, or contains a value without an encoding: an integer of more than 64 bits,
+        half of a surrogate pair.
     """
     data = packed_bytes(message)[0] if isinstance(message, TraceSummary) else _encoded(message)
     _at_most("message size", type(message).__name__, len(data), _MAX_BYTES[_CHANNELS[type(message)]])
@@ -153,12 +153,12 @@ def encode(message: Message) -> bytes:
 
 
 def packed_bytes(summary: TraceSummary) -> tuple[bytes, int]:
-    """Return the bytes of a summary, whatever their number, and their number before they were deflated.
+    """Return a summary's bytes, whatever their size, and its size before compression.
 
     Raises
     ------
     MalformedError
-        It holds what has no encoding.
+        It contains a value without an encoding.
     """
     plain = _encoded(summary)
     return zlib.compress(plain, _DEFLATE_LEVEL), len(plain)
@@ -178,20 +178,20 @@ def decode(topic: str, payload: bytes) -> Message:
     Raises
     ------
     ContractVersionError
-        The message is of another version.
+        The message has another version.
     MalformedError
-        Anything else is wrong with it; the message names the field.
+        The message is invalid in another way; the error names the field.
     """
     return decode_parsed(topics.parse_topic(topic), topic, payload)
 
 
 def decode_parsed(parsed: topics.Topic, topic: str, payload: bytes) -> Message:
-    """Return the message that arrived on `topic`, whose parts are `parsed`.
+    """Return the message that arrived on `topic`, already parsed as `parsed`.
 
     Raises
     ------
     MalformedError
-        As `decode`.
+        As for `decode`.
     """
     if parsed.channel not in _DECODERS:
         raise MalformedError("channel", where=topic, got=parsed.channel, expected=tuple(_DECODERS))
@@ -216,7 +216,7 @@ def decode_parsed(parsed: topics.Topic, topic: str, payload: bytes) -> Message:
 
 def _check_content(topic: str, message: Message) -> None:
     """Refuse a message whose fields contradict each other."""
-    if isinstance(message, StepBatch):  # first: thousands of them come in a second
+    if isinstance(message, StepBatch):  # first: thousands of them arrive per second
         _check_batch(topic, message)
     elif isinstance(message, TraceSummary):
         _check_tree(topic, message)
@@ -229,7 +229,7 @@ def _check_content(topic: str, message: Message) -> None:
 
 
 def _check_names(topic: str, parsed: topics.Topic, message: Message) -> None:
-    """Refuse a message that names another run, node or coordinator than its topic."""
+    """Refuse a message whose run, node or coordinator differs from its topic's."""
     if isinstance(message, CoordinatorAlive):
         if message.coordinator != parsed.node:
             raise MalformedError("coordinator", where=topic, got=message.coordinator, expected=parsed.node)
@@ -241,12 +241,12 @@ def _check_names(topic: str, parsed: topics.Topic, message: Message) -> None:
 
 
 def decode_as(form: type[M], topic: str, payload: bytes) -> M:
-    """Decode, and refuse a topic that carries another form.
+    """Decode, and refuse a topic that carries a different form.
 
     Raises
     ------
     MalformedError
-        As `decode`.
+        As for `decode`.
     """
     message = decode(topic, payload)
     if not isinstance(message, form):
@@ -255,7 +255,7 @@ def decode_as(form: type[M], topic: str, payload: bytes) -> M:
 
 
 def _inflated(topic: str, payload: bytes) -> bytes:
-    """Return the bytes of a summary; never more than SUMMARY_MAX_BYTES are unpacked."""
+    """Decompress a summary, up to SUMMARY_MAX_BYTES."""
     unpacker = zlib.decompressobj()
     try:
         plain = unpacker.decompress(payload, limits.SUMMARY_MAX_BYTES + 1)
@@ -268,7 +268,7 @@ def _inflated(topic: str, payload: bytes) -> bytes:
 
 
 def _check_tree(topic: str, summary: TraceSummary) -> None:
-    """Refuse a call tree whose callers do not stand before their callees, or whose steps are not the summary's."""
+    """Refuse a call tree in which a callee precedes its caller, or whose steps are not the summary's."""
     steps = len(summary.step_ns)
     for index, node in enumerate(summary.tree):
         if node.parent >= index:
@@ -281,7 +281,7 @@ def _check_tree(topic: str, summary: TraceSummary) -> None:
 
 
 def _check_patterns(topic: str, patterns: PatternTable) -> None:
-    """Refuse callers that do not stand before their callees, or are deeper than a stack, and rows without theirs."""
+    """Refuse callers that follow their callees or are deeper than a stack, and rows that refer to missing callers."""
     depths: list[int] = []
     for index, caller in enumerate(patterns.callers):
         if caller.parent >= index:
@@ -294,9 +294,9 @@ def _check_patterns(topic: str, patterns: PatternTable) -> None:
 
 
 def _malformed(error: Exception, where: str, what: str, whole: Callable[[], Any]) -> MalformedError:
-    """Return msgspec's error as ours, with the field and value that it refused where they can be found in the whole."""
+    """Convert msgspec's error to ours, with the field and value that it refused if they can be found in the message."""
     place = _PLACE.match(str(error))
-    if place is None:  # not of one field, or no message at all
+    if place is None:  # not about one field, or not a message at all
         return MalformedError(what, where=where, got=str(error), expected=f"a message of channel {what}")
     path = place["path"]
     try:
@@ -304,13 +304,13 @@ def _malformed(error: Exception, where: str, what: str, whole: Callable[[], Any]
         for name, index in _PART.findall(path):
             got = got[name] if name else got[int(index)]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
-        got = error  # too large to look into, or broken behind the field
+        got = error  # too large to search, or broken after the field
     field = path.removeprefix(".") if path.startswith(".") else what + path
     return MalformedError(field, where=where, got=repr(got), expected=place["expected"] or "a known value")
 
 
 def _version_of(payload: bytes) -> int:
-    """Return the version that a payload of another form names, this one if it names none."""
+    """Return the version in a payload of another form; the current one if it names none."""
     try:
         return _VERSIONED.decode(payload).version
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -329,13 +329,13 @@ def _check_batch(topic: str, batch: StepBatch) -> None:
 
 @lru_cache(_LAYOUTS_KEPT)
 def _width_of(layout: str) -> int:
-    """Return how many values a record has, 0 for a layout that cannot be."""
+    """Return the number of values in a record, or 0 for an impossible layout."""
     names = names_of(layout)
     return len(names) if names[0] == RANK and len(set(names)) == len(names) else 0
 
 
 def _check_announcement(topic: str, message: NodeAnnouncement) -> None:
-    """Refuse an announcement whose parts contradict each other, or whose groups would be too much to unpack."""
+    """Refuse an announcement whose parts contradict each other, or whose groups are too large to unpack."""
     worlds = [info.world_size for info in message.ranks]
     _check_groups(topic, message.groups, max(worlds, default=0))
     if len({info.rank for info in message.ranks}) < len(message.ranks):
@@ -351,7 +351,7 @@ def _check_announcement(topic: str, message: NodeAnnouncement) -> None:
 
 
 def _check_groups(topic: str, groups: list[GroupInfo], world_size: int) -> None:
-    """Refuse groups by their spans and members, without making a list of ranks: a short range names a million."""
+    """Check groups by their spans and members, without building lists of ranks: short ranges can stand for millions."""
     spans = members = 0
     for group in groups:
         spans += len(group.ranks)

@@ -1,10 +1,10 @@
-"""Byte layout of the control block, which orders captures of the ranks of one run and node.
+"""Byte layout of the control block, through which the ranks of one run on one node are asked to capture.
 
     0    header    magic, version
     64   order     blob: one CaptureRequest (contracts/capture.py)
 
-One file per run and node, written only by the exporter's control thread, read by every rank when it stores marks, with
-one integer compare (the blob's generation).
+There is one file per run and node. Only the exporter's control thread writes it. Every rank reads it when it stores
+marks, with one integer comparison (the blob's generation).
 """
 
 import struct
@@ -27,12 +27,12 @@ def pack_control_header() -> bytes:
 
 
 def check_control_header(data: bytes | memoryview, *, where: str) -> None:
-    """Refuse what is not a control block of this version.
+    """Refuse data that is not a control block of this version.
 
     Raises
     ------
     MalformedError, ContractVersionError
-        It is none, or one of another version.
+        It is not a control block, or one of another version.
     """
     if len(data) < ORDER_OFFSET + HEAD_BYTES:
         raise MalformedError("control block size", where=where, got=len(data), expected=CONTROL_BYTES)

@@ -1,8 +1,8 @@
-"""Communication domains: sets of ranks that synchronise, and who is a peer of whom.
+"""Communication domains: sets of ranks that synchronise, and each rank's peers.
 
 Domains come from the process groups that training created (announced by the agents), or from configured parallel
-degrees in Megatron's order. Peers of a rank do the same work: same pipeline stage, different data or shard; a
-longer last stage is therefore never compared with the others.
+degrees in Megatron's order. Peers of a rank do the same work: same pipeline stage, different data or shard. A longer
+last stage is therefore never compared with the others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ _SPAN_PARTS = 3
 
 
 class Domain(NamedTuple):
-    """Ranks that synchronise, ascending. `name` is unique inside its kind."""
+    """Ranks that synchronise, ascending. `name` is unique within its kind."""
 
     kind: str
     name: str
@@ -66,12 +66,12 @@ def pack_ranks(ranks: Iterable[int]) -> list[list[int]]:
 
 
 def count_members(spans: Sequence[Sequence[int]], *, where: str, limit: int = WORLD_SIZE_MAX) -> int:
-    """Return how many ranks the ranges of `pack_ranks` name, without making them: three integers can name a million.
+    """Return the number of ranks in ranges of `pack_ranks`, without unpacking: three integers can stand for a million.
 
     Raises
     ------
     MalformedError
-        Not ranges, not ascending, or naming a rank outside 0 to `limit` - 1.
+        They are not ranges, not ascending, or contain a rank outside 0 to `limit` - 1.
     """
     members, last = 0, -1
     for span in spans:
@@ -88,24 +88,24 @@ def count_members(spans: Sequence[Sequence[int]], *, where: str, limit: int = WO
 
 
 def unpack_ranks(spans: Sequence[Sequence[int]], *, where: str, limit: int = WORLD_SIZE_MAX) -> tuple[int, ...]:
-    """Return the ranks of `pack_ranks`.
+    """Return the ranks that `pack_ranks` packed.
 
     Raises
     ------
     MalformedError
-        As `count_members`.
+        As for `count_members`.
     """
     count_members(spans, where=where, limit=limit)
     return tuple(rank for span in spans for rank in range(*span))
 
 
 def parse_degrees(text: str, *, where: str) -> dict[str, int]:
-    """Return degrees from `tp=8,cp=1,ep=1,dp=16,pp=4`; a kind that is not named has degree 1.
+    """Parse degrees such as `tp=8,cp=1,ep=1,dp=16,pp=4`; a kind that is not named has degree 1.
 
     Raises
     ------
     ConfigError
-        An unknown kind, one named twice, or a degree that is no positive integer.
+        A kind is unknown or named twice, or a degree is not a positive integer.
     """
     degrees: dict[str, int] = {}
     for part in filter(None, text.replace(" ", "").split(",")):
@@ -123,7 +123,7 @@ def check_order(order: str, *, where: str) -> list[str]:
     Raises
     ------
     ConfigError
-        It is no order of the kinds.
+        It is not an order of the kinds.
     """
     kinds = order.split("-")
     if sorted(kinds) != sorted(DOMAIN_KINDS[:-1]):
@@ -132,12 +132,12 @@ def check_order(order: str, *, where: str) -> list[str]:
 
 
 def from_degrees(degrees: Mapping[str, int], world_size: int, *, order: str = DEFAULT_ORDER) -> Topology:
-    """Return the topology of a Megatron-style job: dp is the dense data-parallel size, which ep divides.
+    """Return the topology of a Megatron-style job; dp is the dense data-parallel size, which ep divides.
 
     Raises
     ------
     ConfigError
-        The degrees do not multiply to `world_size`, ep does not divide dp, or `order` is no order of the kinds.
+        The degrees do not multiply to `world_size`, ep does not divide dp, or `order` is not an order of the kinds.
     """
     grid = _grid(degrees, world_size, order)
     domains: list[Domain] = []
@@ -154,12 +154,12 @@ def from_degrees(degrees: Mapping[str, int], world_size: int, *, order: str = DE
 def domains_of_rank(
     degrees: Mapping[str, int], rank: int, world_size: int, *, order: str = DEFAULT_ORDER
 ) -> list[Domain]:
-    """Return the domains of `rank` in the topology of `from_degrees`, named by their kinds, without walking the world.
+    """Return the domains of `rank` in the topology of `from_degrees`, named by kind, without visiting all ranks.
 
     Raises
     ------
     ConfigError
-        As `from_degrees`.
+        As for `from_degrees`.
     """
     grid = _grid(degrees, world_size, order)
     domains: list[Domain] = []
@@ -174,11 +174,11 @@ def domains_of_rank(
 
 
 _AXES = {"dp": ("ep", "dp")}
-"""ep carves groups out of dp, so the grid has an ep axis and what is left of dp."""
+"""ep splits dp, so the grid has an ep axis and an axis for the rest of dp."""
 
 
 def _grid(degrees: Mapping[str, int], world_size: int, order: str) -> dict[str, tuple[int, int]]:
-    """Return (stride, size) of each axis of the grid in which ranks are laid out, in order."""
+    """Return (stride, size) of each axis of the grid in which ranks are arranged, in order."""
     kinds = check_order(order, where="order")
     full = {kind: degrees.get(kind, 1) for kind in kinds}
     if full["dp"] % full["ep"]:
@@ -203,9 +203,9 @@ def _first_member(grid: Mapping[str, tuple[int, int]], kind: str, rank: int) -> 
 def from_groups(groups: Iterable[Domain], world_size: int) -> Topology:
     """Return the topology of announced process groups.
 
-    Groups of one rank synchronise no one and are dropped; a group announced by several nodes counts once. The stage of
-    a rank is its position in its pipeline group, 0 without one. A job whose only domain holds every rank is data
-    parallel: that domain is called dp.
+    Groups of one rank synchronise nothing and are dropped; a group announced by several nodes counts once. The stage of
+    a rank is its place in its pipeline group, 0 without one. A job whose only domain holds every rank is data parallel:
+    that domain is called dp.
     """
     unique: dict[tuple[str, tuple[int, ...]], Domain] = {}
     for group in groups:

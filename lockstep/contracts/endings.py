@@ -1,4 +1,4 @@
-"""How a process ended by an exception, as its ring's ending has it (`ring.ENDING_OFFSET`, JSON)."""
+"""How an exception ended a process, as stored in the ring's ending (`ring.ENDING_OFFSET`, JSON)."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -9,7 +9,7 @@ from lockstep.contracts.errors import MalformedError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaisedEnding:
-    """The exception that ended a process: its type, the innermost frame of the training's own code, and when."""
+    """The exception that ended a process: its type, the innermost frame of the training's own code, and the time."""
 
     exception: Name
     frame: Name
@@ -17,12 +17,12 @@ class RaisedEnding:
 
 
 def raised_from_json(value: Any, *, where: str) -> RaisedEnding:
-    """Return the ending that a blob holds, every field checked.
+    """Return the ending in a blob, with every field checked.
 
     Raises
     ------
     MalformedError
-        A field is missing, unknown, of another type or beyond its bound.
+        A field is missing, unknown, of the wrong type or out of bounds.
     """
     names = [field.name for field in fields(RaisedEnding)]
     if not isinstance(value, dict) or sorted(value) != sorted(names):

@@ -1,7 +1,7 @@
-"""The two families of errors: ours (`LocalError`) and what came from outside (`PeerError`).
+"""The two families of errors: our own (`LocalError`), and unusable input from outside (`PeerError`).
 
-A message states what, where, got, expected, in that order; the exception carries the same values. A peer's error
-is counted and its input dropped: it never travels past the reader that met it.
+A message states what, where, got and expected, in that order; the exception carries the same values. An error of a peer
+is counted and its input dropped: it never propagates past the reader that found it.
 """
 
 from collections.abc import Sequence
@@ -10,15 +10,15 @@ _REASONS_SHOWN = 3
 
 
 class LockstepError(Exception):
-    """Parent of every error that Lockstep raises on purpose; never raised itself."""
+    """Base class of every error that Lockstep raises on purpose; never raised itself."""
 
 
 class LocalError(LockstepError):
-    """Our side is wrong: a configuration, an argument, a call out of order."""
+    """An error on our side: a configuration, an argument, a call out of order."""
 
 
 class ConfigError(LocalError):
-    """A configuration key or value that cannot be used; the message names it and what would do."""
+    """A configuration key or value that cannot be used; the message names it and what is valid."""
 
 
 class FileAccessError(ConfigError):
@@ -29,13 +29,13 @@ class FileAccessError(ConfigError):
 
 
 class PeerError(LockstepError):
-    """What came from a file, a socket or another process cannot be used."""
+    """Input from a file, a socket or another process cannot be used."""
 
 
 class MalformedError(PeerError):
-    """Input that does not have the form its place requires.
+    """Input that does not have the required form.
 
-    Attributes hold the same as the message: `what` is the field or thing, `where` the file, topic or offset.
+    Attributes hold the same values as the message: `what` is the field or thing, `where` the file, topic or offset.
     """
 
     def __init__(self, what: str, *, where: str, got: object, expected: object) -> None:
@@ -47,7 +47,7 @@ class MalformedError(PeerError):
 
 
 class NoTraceError(PeerError):
-    """Of several traces none can be used; `reasons` are the errors of each."""
+    """None of several traces can be used; `reasons` are their errors."""
 
     def __init__(self, reasons: Sequence[str]) -> None:
         more = f"; and {len(reasons) - _REASONS_SHOWN} more" if len(reasons) > _REASONS_SHOWN else ""
@@ -56,4 +56,4 @@ class NoTraceError(PeerError):
 
 
 class ContractVersionError(MalformedError):
-    """A contract of another version, refused by name and never half-read."""
+    """Data of another contract version: rejected with both versions, never partly read."""

@@ -1,4 +1,4 @@
-"""What an exporter measures of its node as a whole and of its own work."""
+"""The metrics of an exporter about its node as a whole and about its own work."""
 
 from lockstep.contracts.messages import LOSS_REASONS
 from lockstep.contracts.metric import HTTP_REFUSALS, Metric, exporter_metric
@@ -79,7 +79,7 @@ OWN: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_exporter_rings_quarantined",
         "gauge",
-        "Rings left alone until their file is replaced, because reading them failed again and again.",
+        "Rings ignored until their file is replaced, because reading them failed repeatedly.",
         level="default",
     ),
     exporter_metric(
@@ -100,10 +100,10 @@ OWN: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_exporter_unwatched_processes",
         "gauge",
-        "Processes of this node that train and are not watched: no usable rank or run name (identity), a shared "
+        "Processes of this node that train without being monitored: no usable rank or run name (identity), a shared "
         "directory of another user (refused), no space or rights for a ring (ring), a torch version that the hooks "
-        "do not fit (hooks; every process that imports it counts), a failure of the agent (failure), or backwards "
-        "for five minutes that no optimizer's step follows (steps). Each prints why to its stderr.",
+        "do not fit (hooks; every process that imports it counts), a failure of the agent (failure), or five minutes "
+        "of backwards without an optimizer step (steps). Each prints why to its stderr.",
         "reason",
         values=UNWATCHED_REASONS,
         level="default",
@@ -129,7 +129,7 @@ OWN: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_exporter_neighbour_series",
         "gauge",
-        "Series of other exporters that are kept for evidence.",
+        "Series of other exporters that are stored for evidence.",
         level="default",
         is_optional=True,
     ),

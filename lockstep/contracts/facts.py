@@ -1,4 +1,4 @@
-"""What a rank runs on: written once by the agent into its ring (`ring.FACTS_OFFSET`, JSON); announcements carry it."""
+"""What a rank runs on. The agent writes it once into its ring (`ring.FACTS_OFFSET`, JSON); announcements carry it."""
 
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any
@@ -7,23 +7,24 @@ from lockstep.contracts.bounds import Name, Range
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import NAME_MAX_BYTES
 
-_PEAK_MAX = 1e21  # a million times the fastest device of today
+_PEAK_MAX = 1e21  # a million times today's fastest device
 _PARAMETERS_MAX = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFacts:
-    """What does not change while a rank trains; None and the empty text are not known.
+    """Facts that do not change while a rank trains; None and the empty text mean unknown.
 
-    `device` is the name the framework reports, `device_uuid` its UUID in the form of DCGM's and nvidia-smi's
-    ("GPU-" and 8-4-4-4-12 hexadecimal digits), `device_kind` cpu, cuda, rocm or npu, `dtype` the number format of the
-    model's matrix products (`peaks.DTYPES`), `parameters` those of this rank's share of the work, `flops_source` where
-    the model FLOPs of a step come from: configured, parameters, measured or none, `mark_writer` what the agent's writer
-    of marks is written in (`agent/mark_writer.py`), `collective_kernels` what its kernels in front of collectives are
-    written in, `C++` or `Python`, and `collective_kernels_reason` why not in C++ (`agent/hooks/native.py`). `stacks` is
-    the signal at which the process writes its stacks, else why it does not (`agent/stack_dumps.py`). `flight_recorder`
-    is the beginning of the paths into which torch's Flight Recorder writes its dumps, `flight_recorder_pipe` that of
-    the named pipes by which it is asked for one; both as the training has set them.
+    `device` is the name that the framework reports, and `device_uuid` its UUID in the form of DCGM's and nvidia-smi's
+    ("GPU-" and 8-4-4-4-12 hexadecimal digits). `device_kind` is cpu, cuda, rocm or npu. `dtype` is the number format of
+    the model's matrix products (`peaks.DTYPES`), `parameters` the count in this rank's share of the work.
+    `flops_source` is where the model FLOPs of a step come from: configured, parameters, measured or none.
+
+    `mark_writer` is the language of the agent's mark writer (`agent/mark_writer.py`). `collective_kernels` is that of
+    its kernels in front of collectives, `C++` or `Python`, and `collective_kernels_reason` why it is not C++
+    (`agent/hooks/native.py`). `stacks` is the signal at which the process writes its stacks, or why it does not
+    (`agent/stack_dumps.py`). `flight_recorder` is the prefix of the paths of torch's Flight Recorder dumps,
+    `flight_recorder_pipe` that of the named pipes that request one; both as the training process has set them.
     """
 
     device: Name = ""
@@ -49,14 +50,14 @@ def facts_to_json(facts: RankFacts) -> dict[str, Any]:
 
 
 def facts_from_json(value: Any, *, where: str) -> RankFacts:
-    """Return the facts that a ring's region holds, every field checked: the texts end up in labels.
+    """Return the facts in a ring's region, with every field checked, because the texts end up in labels.
 
-    A field that is missing is not known; one that is unknown is ignored.
+    A missing field is unknown; an unknown field is ignored.
 
     Raises
     ------
     MalformedError
-        A field is of another type or beyond its limit.
+        A field has the wrong type or is out of bounds.
     """
     if not isinstance(value, dict):
         raise MalformedError("facts", where=where, got=type(value).__name__, expected="an object")

@@ -1,4 +1,4 @@
-"""Which file system a directory lies on: rings belong in memory; to a disk each of their pages is written back."""
+"""Which file system a directory lies on: rings belong in memory, because a disk would get every page written back."""
 
 import os
 import re
@@ -7,11 +7,11 @@ from pathlib import Path
 MEMORY_FILESYSTEMS = ("tmpfs", "ramfs")
 MOUNTINFO = Path("/proc/self/mountinfo")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
-_POINT, _SEPARATOR = 4, "-"  # columns of proc(5): the mount point; the type stands behind a hyphen
+_POINT, _SEPARATOR = 4, "-"  # columns of proc(5): the mount point; the type follows a hyphen
 
 
 def filesystem_of(path: Path, mountinfo: str) -> str:
-    """Return the type of the file system below `path`, empty where `mountinfo` (text of MOUNTINFO) does not show it.
+    """Return the type of the file system of `path`; empty if `mountinfo` (text of MOUNTINFO) does not show it.
 
     The directory need not exist yet; links in its path are followed.
     """
@@ -22,13 +22,13 @@ def filesystem_of(path: Path, mountinfo: str) -> str:
             continue
         point = _ESCAPED.sub(lambda digits: chr(int(digits[1], 8)), fields[_POINT])
         is_above = place == point or place.startswith(f"{point.rstrip('/')}/")
-        if is_above and len(point) >= longest:  # of two at one point the later one covers the other
+        if is_above and len(point) >= longest:  # of two mounts at one point, the later covers the other
             longest, found = len(point), fields[fields.index(_SEPARATOR, _POINT) + 1]
     return found
 
 
 def is_on_disk(path: Path) -> bool | None:
-    """Whether `path` lies on a file system that is not kept in memory; None where that cannot be read."""
+    """Whether `path` lies on a file system that is not kept in memory; None if that cannot be read."""
     try:
         filesystem = filesystem_of(path, MOUNTINFO.read_text(errors="replace"))
     except OSError:

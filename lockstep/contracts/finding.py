@@ -1,4 +1,4 @@
-"""What a rule found in captured traces."""
+"""A finding: what a diagnosis rule found in captured traces."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -12,24 +12,24 @@ CPU = "cpu"
 COMPUTE = "compute"
 COMMUNICATION = "communication"
 BOTTLENECKS = (PARALLEL, IO, CPU, COMPUTE, COMMUNICATION)
-"""Hermes' hierarchy (section 4.3, Table 4): between components first, then inside one."""
+"""The hierarchy of Hermes (section 4.3, Table 4): between components first, then within one."""
 
 
 HIGH, MEDIUM, LOW = ("high", "medium", "low")
 SummaryText = Annotated[str, Length(SUMMARY_MAX_BYTES)]
-"""A text whose length the size of its summary bounds."""
+"""A text whose length is bounded by the size of its summary."""
 SummaryTexts = Annotated[tuple[SummaryText, ...], Length(SUMMARY_ENTRIES_MAX)]
 Gain = Annotated[float, Range(0.0, 1.0)]
 _SEVERAL_STEPS = 3
-"""Of two steps neither shows which of them is the usual one."""
+"""Two steps do not show which of them is the usual one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """One thing to do.
+    """One recommended action.
 
-    `predicted_gain_ratio` is the share of today's step that would go, None where it is unknown. `source` states
-    where the match of cause and remedy comes from.
+    `predicted_gain_ratio` is the share of the current step that it would save, None if unknown. `source` is where the
+    match of cause and remedy comes from.
     """
 
     suggestion: SummaryText
@@ -40,14 +40,14 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A cause, where it is, the numbers behind it and what to do.
+    """A cause, its location, the numbers behind it, and what to do.
 
-    `cause` is a key of the remedies (`remedies.toml`). `subject` is the function, operator, collective or domain that
-    it is about, empty if the whole rank. `lost_ns` is what it costs in the window, on the slowest of `ranks`, None
-    where it is unknown; `predicted_gain_ratio` the share of the window that the best remedy would give back.
-    `fused_ns` is what fusing collectives with their neighbours would save, None where it is unknown. `context` is what
-    remedies depend on besides the subject (`when` and `unless` of `remedies.toml`). `steps` is (in how many it occurs,
-    of how many), None where steps are not marked or the rule looks at the window as a whole.
+    `cause` is a key of the remedies (`remedies.toml`). `subject` is the function, operator, collective or domain
+    concerned, empty for the whole rank. `lost_ns` is its cost in the window on the slowest of `ranks`, None if unknown.
+    `predicted_gain_ratio` is the share of the window that the best remedy would save. `fused_ns` is what fusing
+    collectives with their neighbours would save, None if unknown. `context` lists what remedies depend on apart from
+    the subject (`when` and `unless` of `remedies.toml`). `steps` is (number of steps with it, number of steps), None if
+    steps are not marked or the rule evaluates the window as a whole.
     """
 
     bottleneck: Name
@@ -65,13 +65,13 @@ class Finding:
 
     @property
     def is_once(self) -> bool:
-        """Whether it occurs in one of several steps: fixing it does not shorten the others."""
+        """Whether it occurs in only one of several steps: fixing it does not shorten the others."""
         return self.steps is not None and self.steps[0] <= 1 and self.steps[1] >= _SEVERAL_STEPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotJudged:
-    """A rule that could not answer, and why: insufficient evidence is reported, never passed over."""
+    """A rule that could not be evaluated, and why: insufficient evidence is reported, never ignored."""
 
     rule: str
     reason: str

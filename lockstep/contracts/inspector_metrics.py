@@ -1,4 +1,4 @@
-"""What an exporter counts of the collectives that the NCCL Inspector of a rank has timed."""
+"""The metrics of an exporter about the collectives that the NCCL Inspector of a rank has timed."""
 
 from lockstep.contracts.metric import Level, Metric, Type
 
@@ -9,12 +9,12 @@ INSPECTOR_OPERATIONS = (
     *POINT_TO_POINT,
     OTHER_OPERATION,
 )
-"""NCCL's names (`ncclFuncToString`); what has another one is `other`."""
+"""NCCL's names (`ncclFuncToString`); any other name becomes `other`."""
 PLACES_MAX = 16
-"""Pairs of communicator and operation that a rank has series of: tp, cp, ep and dp with three each, and a pipeline's
-two; what is more shares `other`, so that a scrape of 64 ranks stays below its sample limit."""
+"""Limit on the pairs of communicator and operation with their own series per rank: three each for tp, cp, ep and dp,
+and two for a pipeline. Further pairs share `other`, so that a scrape of 64 ranks stays below its sample limit."""
 LINE_OUTCOMES = ("read", "malformed", "foreign")
-"""Counted for a rank; no line of the Inspector's; of a process that is no rank of a run here."""
+"""Counted for a rank; not a line of the Inspector; from a process that is not a rank of a run here."""
 
 
 def _of_operation(name: str, type_: Type, help_: str, level: Level = "full") -> Metric:

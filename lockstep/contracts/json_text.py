@@ -1,4 +1,4 @@
-"""JSON objects in the answers of other services, checked: a proxy or a login page may answer in their place."""
+"""Parses JSON objects in other services' responses: a proxy or a login page may answer in their place."""
 
 import json
 from typing import Any
@@ -9,12 +9,12 @@ _SHOWN_BYTES = 50
 
 
 def answered_object(body: bytes, *, where: str, expected: str) -> dict[str, Any]:
-    """Return the JSON object that an answer holds; `where` is its address, `expected` what should be there.
+    """Return the JSON object in a response; `where` is its address, `expected` what should be there.
 
     Raises
     ------
     MalformedError
-        It is no JSON, or no object; the message has how it begins.
+        It is not JSON, or not an object; the message quotes its beginning.
     """
     try:
         answer = json.loads(body)

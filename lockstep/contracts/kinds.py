@@ -1,6 +1,6 @@
 """The purpose of a process group by its description, and which part of a grid of ranks a group covers.
 
-What is done with it while a job trains, and what else is a source there: `lockstep.agent.kinds`.
+`lockstep.agent.kinds` applies this while a job trains, and adds other sources.
 """
 
 import re
@@ -10,9 +10,9 @@ from math import prod
 from lockstep.contracts.domains import Domain
 
 PRECEDENCE = ("dp", "ep", "tp", "cp", "pp")
-"""Which kind a group is of that spans several axes of the grid. What replicas or shards of the data take part in moves
-gradients and parameters, whatever else it spans; experts' tokens travel over tensor x expert groups; norms over the
-whole model are gathered in tensor x pipeline groups."""
+"""The kind of a group that spans several axes of the grid. A group that replicas or shards of the data take part in
+moves gradients and parameters, whatever else it spans; experts' tokens travel over tensor x expert groups; norms over
+the whole model are gathered in tensor x pipeline groups."""
 
 _WORDS = {
     "dp": frozenset(("dp", "edp", "ddp", "fsdp", "efsdp", "hsdp", "data", "replicate", "replica", "shard", "zero")),
@@ -21,7 +21,7 @@ _WORDS = {
     "cp": frozenset(("cp", "sp", "context", "sequence", "ulysses")),
     "pp": frozenset(("pp", "pipe", "pipeline", "stage")),
 }
-# Descriptions whose words alone would have no meaning, or a wrong one.
+# Descriptions whose words alone would have no meaning or a wrong one.
 _NAMES = {
     # Megatron-LM, megatron/core/parallel_state.py
     "embedding_group": ("pp",),  # first and last pipeline stage share their embedding
@@ -40,10 +40,10 @@ _SPLIT = re.compile(r"[^a-z]+")
 
 
 def described_kinds(description: str) -> tuple[str, ...]:
-    """Return the kinds that a group's description names, in the order of PRECEDENCE; none if it names none.
+    """Return the kinds that a group's description names, in the order of PRECEDENCE; empty if it names none.
 
-    Whole words decide, parts of words do not. torch's own descriptions (`default_pg`, `undefined`, `mesh_default`,
-    `mesh_dim_0`) name none.
+    Only whole words count. torch's own descriptions (`default_pg`, `undefined`, `mesh_default`, `mesh_dim_0`) name
+    none.
     """
     words = [word for word in _SPLIT.split(description.lower()) if word]
     known = _NAMES.get("_".join(words))
@@ -51,11 +51,11 @@ def described_kinds(description: str) -> tuple[str, ...]:
 
 
 def spanned_kind(kinds: Sequence[str], ranks: Collection[int], domains: Iterable[Domain]) -> str | None:
-    """Return which of the kinds that its description names a group of `ranks` has, None where it names none.
+    """Choose one of the `kinds` that a group's description names, by its `ranks`; None if it names none.
 
-    Megatron-LM's names stay the same whatever the sizes are: its tensor x pipeline group is the pipeline's own group
-    where the tensor-parallel size is 1. An axis of size 1 is not spanned. `domains` are those of members, each of one
-    kind alone; without them the names decide. Groups that span replicas of the data move gradients: they stay `dp`.
+    Megatron-LM's names do not depend on sizes: its tensor x pipeline group is the pipeline's own group if the
+    tensor-parallel size is 1. An axis of size 1 is not spanned. `domains` are those of members, each of one kind only;
+    without them the names decide. Groups that span replicas of the data move gradients: they stay `dp`.
     """
     if len(kinds) < 2 or kinds[0] == "dp":  # noqa: PLR2004  (one kind is no choice)
         return first_kind(kinds)
@@ -64,7 +64,7 @@ def spanned_kind(kinds: Sequence[str], ranks: Collection[int], domains: Iterable
 
 
 def covered_kind(ranks: Collection[int], domains: Iterable[Domain]) -> str | None:
-    """Return the kind of a group of `ranks` that is one of `domains` or several of them multiplied, else None.
+    """Return the kind of a group of `ranks` that equals one of `domains` or a product of several, otherwise None.
 
     `domains` are those of one member, one of each kind. A group that holds a whole data-parallel domain is data
     parallel.
@@ -77,5 +77,5 @@ def covered_kind(ranks: Collection[int], domains: Iterable[Domain]) -> str | Non
 
 
 def first_kind(kinds: Collection[str]) -> str | None:
-    """Return the kind that takes precedence, None of none."""
+    """Return the kind that takes precedence, or None if there are no kinds."""
     return next((kind for kind in PRECEDENCE if kind in kinds), None)

@@ -1,7 +1,7 @@
-"""Which variables launchers give a process its rank in, and which rank an environment gives.
+"""The environment variables in which launchers pass ranks, and the rank that a given environment implies.
 
-The order is that of nesting: torchrun's workers run inside MPI or Slurm, and processes of mpirun inside a step of
-Slurm, never the other way round. The variables of an outer launcher count nodes there, those of the inner one ranks.
+The order is that of nesting: torchrun's workers run inside MPI or Slurm, and processes of mpirun inside a Slurm step,
+never the other way round. Then an outer launcher's variables count nodes, and the inner one's count ranks.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ SINGLE_PROCESS = "single process"
 
 
 class Launcher(NamedTuple):
-    """The variables of one kind of launcher; of `local_ranks` the first one that is set counts."""
+    """The variables of one kind of launcher; of `local_ranks`, the first that is set is used."""
 
     name: str
     rank: str
@@ -41,7 +41,7 @@ LAUNCHERS = (
     TORCHRUN,
     Launcher("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ("OMPI_COMM_WORLD_LOCAL_RANK",)),
     Launcher("PMI (MPICH, Intel MPI)", "PMI_RANK", "PMI_SIZE", ("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID")),
-    # SLURM_NTASKS is the size of the allocation in a batch script, whose SLURM_PROCID is 0: only a step counts ranks.
+    # In a batch script SLURM_NTASKS is the allocation's size and SLURM_PROCID is 0: only a step counts ranks.
     Launcher("Slurm (srun)", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ("SLURM_LOCALID",)),
 )
 VARIABLES = tuple(
@@ -57,15 +57,15 @@ VARIABLES = tuple(
 
 
 def read_place(environ: Mapping[str, str], group: tuple[int, int] | None = None) -> RankPlace:
-    """Return the place of a process: that in its process group, else that which its launcher gave it.
+    """Return the place of a process: that in its process group, otherwise that from its launcher.
 
-    `group` is (rank, world size) of torch's default process group, None where there is none. A group of one process
-    does not overrule a launcher that counts more. A process without group and launcher is rank 0 of 1.
+    `group` is (rank, world size) of torch's default process group, None if there is none. A group of one process does
+    not override a launcher that counts more. A process without group and launcher is rank 0 of 1.
 
     Raises
     ------
     ConfigError
-        A variable that counts is no number, a rank is not below its world size, or a node's rank cannot be computed.
+        A relevant variable is not a number, a rank is not below its world size, or a node's rank cannot be computed.
     """
     if group is None:
         return _launched(environ)
@@ -95,7 +95,7 @@ def _launched(environ: Mapping[str, str]) -> RankPlace:
 
 
 def _has_set(environ: Mapping[str, str], launcher: Launcher) -> bool:
-    """Whether the launcher started this process; RANK alone is enough, of a job whose size is not known."""
+    """Whether the launcher started this process; RANK alone is enough, for a job of unknown size."""
     return launcher.rank in environ and (launcher is TORCHRUN or launcher.world_size in environ)
 
 
@@ -109,7 +109,7 @@ def _place_by(environ: Mapping[str, str], launcher: Launcher) -> RankPlace:
 
 
 def _place_on_node(environ: Mapping[str, str]) -> RankPlace:
-    """Return the place by the ranks of node and process that Lightning gives the processes that it starts."""
+    """Return the place from the ranks of node and process that Lightning passes to the processes that it starts."""
     local_rank = _number(environ, LOCAL_RANK)
     name = next((name for name in _NODE_RANKS if name in environ), _NODE_RANKS[0])
     node_rank = _number(environ, name, 0)
@@ -124,7 +124,7 @@ def _place_on_node(environ: Mapping[str, str]) -> RankPlace:
 
 
 def _local_rank_in_group(environ: Mapping[str, str], rank: int, world_size: int) -> int:
-    """Return the local rank of a launcher that counts as the group does; without one the rank, which is as unique."""
+    """Return the local rank of a launcher whose counts match the group's; otherwise the rank, which is as unique."""
     candidates = [each for each in LAUNCHERS if _has_set(environ, each)]
     for launcher in candidates:
         try:

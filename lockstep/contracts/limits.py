@@ -1,6 +1,6 @@
-"""Limits on everything that comes from outside, checked before anything is allocated.
+"""Limits on all input from outside, checked before anything is allocated.
 
-Each constant gives its unit in the name and its reason next to it.
+The name of each constant has its unit; its reason is next to it.
 """
 
 RING_FILE_MAX_BYTES = 4 << 20  # twice the ring that this version writes

@@ -1,4 +1,7 @@
-"""Who holds the POSIX lock of a file: the kernel gives it back with the process, whatever children it forked."""
+"""Finds the process that holds a file's POSIX lock. The kernel releases the lock when that process ends.
+
+Children that the process forked do not inherit the lock.
+"""
 
 import fcntl
 import os
@@ -8,14 +11,14 @@ _LOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, p
 
 
 def lock_holder(descriptor: int) -> int | None:
-    """Return the pid of the other process that holds the file, 0 if it is in another PID namespace, None without one.
+    """Return the pid of the other process that locks the file, 0 if it is in another PID namespace, None if unlocked.
 
-    Asking takes no lock. Closing the descriptor gives back a lock that this process itself has on the file.
+    Querying takes no lock. Closing the descriptor releases any lock that this process itself has on the file.
 
     Raises
     ------
     OSError
-        The file system knows no locks.
+        The file system does not support locks.
     """
     asked = _LOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, _, pid = _LOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))

@@ -1,12 +1,12 @@
-"""Byte layout of marks: what a training process writes while it trains, and the exporter makes step records of.
+"""Byte layout of marks, which a training process writes and from which the exporter builds step records.
 
 A mark is MARK_BYTES long: time u64 (CLOCK_MONOTONIC, ns), kind u16 (`MarkKind`), detail u16, subject u32, argument i64,
-little endian; `MarkKind` has what each kind holds. A mark of a thread that is not the training thread has
-OTHER_THREAD set in its kind. Such threads leave marks of issues, waits and costs only where they work for a backward of
-autograd's.
+little endian; `MarkKind` documents what each kind holds. A mark of a thread other than the training thread has
+OTHER_THREAD set in its kind. Such threads write marks of issues, waits and costs only while they work for an autograd
+backward.
 
-Marks are written in blocks, one `pwrite` each, to a ring of `block_count` slots of BLOCK_BYTES; block n lies in slot
-n % block_count. A block is a header and 1 to BLOCK_MARKS marks:
+Marks are written in blocks, one `pwrite` each, to a ring of `block_count` slots of BLOCK_BYTES; block n lies in slot n
+% block_count. A block is a header and 1 to BLOCK_MARKS marks:
 
     0   checksum u32        CRC-32 of all that follows
     4   count u16           marks in this block
@@ -18,9 +18,9 @@ n % block_count. A block is a header and 1 to BLOCK_MARKS marks:
     40  step_ends u64       STEP_END marks before it
     48  marks
 
-No slot is written twice in a lap, so a writer that is killed at any byte loses the block it was writing and the marks
-that it had not written yet. A gap in `sequence` is blocks that were overwritten or never stored, a gap in `position`
-counts their marks, and the three counts of ends show what happened in the gap as far as step numbers depend on it.
+No slot is written twice in a lap, so a writer that is killed at any byte loses only the block it was writing and its
+unwritten marks. A gap in `sequence` means blocks that were overwritten or never stored. A gap in `position` counts
+their marks, and the three counts of ends show what happened in the gap, as far as step numbers depend on it.
 """
 
 import struct
@@ -42,24 +42,25 @@ CHECKSUM = struct.Struct("<I")
 _FLOAT, _INTEGER = struct.Struct("<d"), struct.Struct("<q")
 BLOCK_HEADER_BYTES = BLOCK_HEADER.size
 BLOCK_MARKS = 40
-"""Marks of a full block: it and its header fit a quarter of a page, so a store touches one page."""
+"""Marks of a full block: the block with its header fits a quarter of a page, so a store touches one page."""
 BLOCK_BYTES = 1024
 BLOCK_COUNT = 2048
-"""Slots of a ring, 2 MiB: 200 s at ten steps a second, 7 s at 200 synchronous collectives in each of them."""
+"""Slots of a ring, 2 MiB: 200 s at ten steps a second, 7 s if each of those steps has 200 synchronous collectives."""
 
 OTHER_THREAD = 0x8000
 KIND_MASK = OTHER_THREAD - 1
 ORDINAL_MASK = 0xFFFFFFFF
 
 FLUSH_INTERVAL_NS = 100_000_000
-"""The first mark so long after the last store writes the block, full or not: readers need seconds."""
+"""The first mark this long after the last store writes the block, full or not: readers need it within seconds."""
 FLUSH_EVENT_NS = 10_000_000
-"""The same at the beginning of a wait, which may last for ever; and at an end that may be a step's, so long after the
-last such end was stored, whatever waits stored meanwhile: a rank may stop behind it without a mark."""
+"""The same at the beginning of a wait, which may never end. It also applies at an end that may be a step's, relative to
+the last such end that was stored, whatever waits were stored meanwhile: a rank may stop after it without another mark.
+"""
 
 
 class MarkKind(IntEnum):
-    """Kinds of marks; detail, subject and argument are 0 where nothing else stands here.
+    """Kinds of marks; detail, subject and argument are 0 unless stated here.
 
     An identity is 32 bits that distinguish objects of one process. CPU time is the training thread's, ns.
     """
@@ -68,7 +69,7 @@ class MarkKind(IntEnum):
     DATA_BEGIN = 2
     DATA_END = 3
     BACKWARD_BEGIN = 4
-    BACKWARD_END = 5  # argument: CPU time if an optimizer stepped inside, else MISSING
+    BACKWARD_END = 5  # argument: CPU time if an optimizer stepped within it, otherwise MISSING
     OPTIMIZER_BEGIN = 6  # subject: identity of the optimizer
     OPTIMIZER_END = 7  # argument: CPU time
     SCALER_BEGIN = 8  # subject: identity of the scaler; argument: identity of its optimizer
@@ -82,7 +83,7 @@ class MarkKind(IntEnum):
     ISSUE = 16  # a collective: detail and argument as in `pack_issue`; subject: its ordinal in the attempt
     DONE = 17  # subject: ordinal of the collective
     DONE_UNKNOWN = 18  # it will never be known when the collective `subject` was done
-    EXPECT = 19  # the end of the next wait is when the collective `subject` was done
+    EXPECT = 19  # the collective `subject` is done at the end of the next wait
     WAIT_BEGIN = 20  # the thread blocks for communication
     WAIT_END = 21
     GC_BEGIN = 22  # detail: generation
@@ -94,26 +95,26 @@ class MarkKind(IntEnum):
     ANNOTATION = 28  # detail: index in ANNOTATED; argument: value
     FLAGS = 29  # argument: records.Flag of the running step
     COMPILED = 30  # argument: graphs compiled in the process so far
-    AGENT_COST = 31  # argument: ns that the agent took from the step: thread time where it begins, else wall time
-    FAILURE = 32  # argument: failed hooks; the agent writes nothing more
-    FINISH = 33  # the attempt ended well
+    AGENT_COST = 31  # argument: ns that the agent took from the step: thread time at its beginning, otherwise wall time
+    FAILURE = 32  # argument: failed hooks; the agent writes no more marks
+    FINISH = 33  # the attempt ended successfully
     THREAD = 34  # the thread of this mark is the training thread from now on; argument: its CPU time
     FUSED_STEP = 35  # autograd's own thread steps an optimizer inside the running backward; counts as OPTIMIZER_END
-    # Collectives that were carried out without being dispatched (a CUDA graph). detail: domain, or UNKNOWN_DOMAIN where
-    # it is not known which there were; subject: count; argument: payload bytes.
+    # Collectives that ran without being dispatched (a CUDA graph). detail: domain, or UNKNOWN_DOMAIN if it is unknown
+    # which there were; subject: count; argument: payload bytes.
     UNMEASURED = 36
     UNMEASURED_BUS = 37  # the same; detail: domain; argument: bus bytes
     MODEL_FLOPS = 38  # from the running step on; detail: index in FLOPS_UNITS, argument: `flops_argument`
-    ISSUE_BUS = 39  # of the collective `subject`, whose operator does not show them; argument: bus bytes
-    # Of a device (docs/devices.md). An event is queued behind a mark; its distance is read later. Anchors are the
-    # events of marks that may end a step, and that of DEVICE_BEGIN; a segment lies between two of them. Ordinals of
-    # marks are their positions in the attempt & ORDINAL_MASK. A mark whose event is never read was not measured.
+    ISSUE_BUS = 39  # of the collective `subject`, whose operator does not determine them; argument: bus bytes
+    # Of a device (docs/devices.md). An event is queued after a mark; its distance is read later. Anchors are the events
+    # of marks that may end a step, and that of DEVICE_BEGIN; a segment lies between two of them. Ordinals of marks are
+    # their positions in the attempt & ORDINAL_MASK. A mark whose event is never read was not measured.
     DEVICE_BEGIN = 40  # events are queued from now on; the running step begins at this one; detail: stream
     DEVICE_EVENT = 41  # detail: stream; subject: ordinal of a mark; argument: device ns from the last anchor before it
     DEVICE_ANCHOR = 42  # detail: stream; subject: ordinal of a mark; argument: device ns from the anchor read last
-    DEVICE_QUEUED = 43  # subject: ordinal of a collective, which is done where the event of this mark is
+    DEVICE_QUEUED = 43  # subject: ordinal of a collective, which is done at the event of this mark
     DEVICE_UNMEASURED = 44  # subject: ordinal of a mark whose segment has lost an event; with detail 1 the one it ends
-    DEVICE_BEHIND = 45  # argument: segments that the device was not done with when it was last asked
+    DEVICE_BEHIND = 45  # argument: segments that the device had not finished when last queried
     DEVICE_LOST = 46  # nothing more is read from the device
     MARKS_LOST = 50  # argument: marks of threads without the interpreter lock that found no room (_mark_queue.h)
 
@@ -123,7 +124,7 @@ UNKNOWN_DOMAIN = 0xFFFF
 
 ANNOTATED = ("samples", "tokens", "work", "flops")
 FLOPS_UNITS = ("token", "sample", "step", "unknown")
-"""What a number of model FLOPs is for."""
+"""The unit of a model FLOPs figure, i.e. what it is counted per."""
 
 OPERATORS = (
     "allreduce_",
@@ -150,13 +151,13 @@ OPERATORS = (
 OPERATOR_INDEX = {name: index for index, name in enumerate(OPERATORS)}
 
 PAYLOAD_BYTES_MAX = (1 << 39) - 1
-"""512 GiB, more than any device holds: what is left of the argument by the group's size."""
+"""512 GiB, more than any device holds: the part of the argument that the group's size leaves."""
 DETAIL_BITS = 16
 SIZE_BITS = 24
 CALL_SITE_MAX = (1 << DETAIL_BITS + SIZE_BITS) - 1
 _SIZE_MASK = (1 << SIZE_BITS) - 1
 SYNCHRONOUS = 1 << 5
-"""Bit of a call site; those below it are the operator's."""
+"""Bit of a call site, set for a synchronous collective; the bits below it are the operator's."""
 DOMAIN_SHIFT, DOMAIN_MASK = 6, 7
 SLOT_SHIFT = 9
 SLOT_BITS = ((1 << DETAIL_BITS) - 1) >> SLOT_SHIFT << SLOT_SHIFT
@@ -186,7 +187,7 @@ class MarkBlock:
 
 
 def pack_block(block: MarkBlock) -> bytes:
-    """Return a block as it lies in the ring, without what follows its marks in the slot."""
+    """Return a block as stored in the ring, without the unused rest of the slot."""
     header = BLOCK_HEADER.pack(
         0,
         block.count,
@@ -202,7 +203,7 @@ def pack_block(block: MarkBlock) -> bytes:
 
 
 def unpack_block(slot: bytes | memoryview) -> MarkBlock | None:
-    """Return the block in a slot of BLOCK_BYTES, or None where it is torn, never written or of another version."""
+    """Return the block in a slot of BLOCK_BYTES, or None if it is torn, never written or of another version."""
     checksum, count, version, sequence, position, backwards, optimizers, steps = BLOCK_HEADER.unpack_from(slot)
     if version != MARKS_VERSION or not 1 <= count <= BLOCK_MARKS:
         return None
@@ -213,14 +214,14 @@ def unpack_block(slot: bytes | memoryview) -> MarkBlock | None:
 
 
 def pack_call_site(operator: str, *, synchronous: bool, domain: int, slot: int, group_size: int) -> int:
-    """Return what all collectives of one operator in one group have in common: made once, passed at each issue.
+    """Return what all collectives of one operator in one group share: computed once, passed at each issue.
 
     `domain` is an index in DOMAIN_KINDS, `slot` the group's issue slot (`ring.ISSUE_SLOTS`).
 
     Raises
     ------
     LocalError
-        A value that an issue mark has no room for.
+        A value does not fit into an issue mark.
     """
     for what, got, most in (("slot", slot, _SLOT_MAX), ("domain", domain, len(DOMAIN_KINDS) - 1)):
         if not 0 <= got <= most:
@@ -244,12 +245,12 @@ def flops_argument(flops: float) -> int:
 
 
 def flops_of_argument(argument: int) -> float:
-    """Return what `flops_argument` was given."""
+    """Return the FLOPs that `flops_argument` encoded."""
     return float(_FLOAT.unpack(_INTEGER.pack(argument))[0])
 
 
 class Issue(NamedTuple):
-    """What an issue mark holds: `operator` is an index in OPERATORS, `domain` in DOMAIN_KINDS."""
+    """The content of an issue mark: `operator` is an index in OPERATORS, `domain` in DOMAIN_KINDS."""
 
     operator: int
     synchronous: bool

@@ -1,11 +1,12 @@
-"""What an exporter measures of the memory of its ranks."""
+"""The metrics of an exporter about the memory of its ranks."""
 
 from lockstep.contracts.memory_report import MEMORY_PARTS
 from lockstep.contracts.metric import Metric
 
 DEVICE_ALLOCATED, DEVICE_PEAK = "device_allocated", "device_peak"
 MEMORY_KINDS = (*MEMORY_PARTS, DEVICE_ALLOCATED, DEVICE_PEAK)
-"""Values of the label of sizes: the parts that may grow, and what of the device's is held, and was at most."""
+"""Values of the label of sizes: the parts that may grow, and the device memory that tensors hold now and held at peak.
+"""
 
 MEMORY: tuple[Metric, ...] = (
     Metric(

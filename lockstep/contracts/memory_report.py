@@ -1,4 +1,4 @@
-"""What a node reports of the memory of its ranks, with heartbeats (`messages.RunHeartbeat`)."""
+"""The memory of a node's ranks, as reported with heartbeats (`messages.RunHeartbeat`)."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
@@ -15,7 +15,7 @@ _SLOPE_MAX = float(1 << 50)  # a petabyte a step
 
 
 class MemorySlope(NamedTuple):
-    """The robust slope of one part over one window of steps, and whether it is steady growth, as the node has found."""
+    """The robust slope of one part over one window of steps, and whether the node has found it to be steady growth."""
 
     part: str
     level: int
@@ -33,15 +33,15 @@ SlopeRow = tuple[
     Annotated[float, Range(-_SLOPE_MAX, _SLOPE_MAX)],
     bool,
 ]
-"""A `MemorySlope` as it travels, without names: a node of eight ranks has a hundred in each heartbeat."""
+"""A `MemorySlope` as sent, without names: a heartbeat of a node with eight ranks has a hundred of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemory:
-    """The memory of one rank after `step`; None is not known.
+    """The memory of one rank after `step`; None is unknown.
 
-    `host_bytes` and `workers_bytes` are resident memory without pages of files and shared memory. `limit_bytes` and
-    `available_bytes` are of the control group, or the host, that leaves the least. `device_bytes` is what the
+    `host_bytes` and `workers_bytes` are resident memory without file pages and shared memory. `limit_bytes` and
+    `available_bytes` belong to the control group, or the host, that leaves the least. `device_bytes` is what the
     framework's allocator has reserved of the device's `device_limit_bytes`.
     """
 
@@ -57,12 +57,12 @@ class RankMemory:
 
 
 KEPT_MAX = 32
-"""Functions of a summary; its writer names fewer."""
+"""Functions in a summary; its writer sends fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptAllocation:
-    """A function whose tensors were still there at the end of a memory capture: their bytes, and how many they are."""
+    """A function whose tensors still existed at the end of a memory capture: their bytes and number."""
 
     function: Annotated[str, Length(SUMMARY_MAX_BYTES)]
     bytes: Count

@@ -1,4 +1,4 @@
-"""What a metric is, and the values that its enumerated labels and buckets have."""
+"""The description of a metric, and the values of its enumerated labels and buckets."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,21 +9,22 @@ Type = Literal["counter", "gauge", "histogram"]
 
 Level = Literal["minimal", "default", "full"]
 LEVELS: tuple[Level, ...] = ("minimal", "default", "full")
-"""How much an exporter exports, least first; each level has all that the ones before it have."""
+"""How much an exporter exports, least first; each level includes the ones before it."""
 Below = Literal["absent", "sum", "min", "max", "zeros"]
 Form = Literal["whole", "absent", "node", "zeros"]
-"""How a family is exported: with all its labels, not, without `rank` over a run's ranks on the node, or only its 0s."""
+"""How a family is exported: with all its labels, not at all, aggregated over a run's ranks on the node, or only its 0s.
+"""
 
 PHASES = ("data", "compute", "host", "gc")
-"""Own work of a training thread: with the waits, they sum to the step time."""
+"""Phases of the training thread's own work: with the waits, they sum to the step time."""
 
 FLAGS = tuple(str(flag.name).lower() for flag in Flag)
-"""What a step was besides a training step."""
+"""What a step was in addition to a training step."""
 
 IMBALANCES = ("stage", "replica", "work")
+"""Sources of legitimate differences between ranks: pipeline stages, batches of replicas, tokens and experts."""
 MIRRORED_UNITS = ("rank", "replica", "stage", "group")
-"""What is compared with its peers or past by one test, whose other side is counted."""
-"""What legitimate differences between ranks come from: pipeline stages, batches of replicas, tokens and experts."""
+"""What one test compares with its peers or its past; alarms on the test's fast side are counted."""
 MEMORY_CAUSES = ("host_memory", "worker_memory", "device_memory")
 """In the order of `memory_report.MEMORY_PARTS`."""
 CAUSES = ("compute", "off_cpu", "host", "data", "gc", "link", "imbalance", "process", *MEMORY_CAUSES, "unknown")
@@ -33,21 +34,23 @@ RUN_STATES = (
 )
 PROFILE_STATES = ("requested", "done", "refused", "expired")
 EXPECTED_STATES = ("unspecified", "waiting", "fitting", "known", "refused")
-"""How far a run's model is: no description of the job, no healthy window yet, being fitted, fitted, impossible."""
+"""The state of a run's model: no description of the job, no healthy window yet, being fitted, fitted, impossible."""
 EVIDENCE_OUTCOMES = ("answered", "empty", "timeout", "unreachable", "refused", "malformed", "too_large")
-"""Of a query for evidence: answered with series or without, or why its answer could not be used."""
+"""Outcomes of a query for evidence: answered with series or without, or why its answer could not be used."""
 EVIDENCE_REFUSALS = ("ambiguous", "foreign", "invalid")
-"""Why a series joined no machine: contradicted by another, of none of the machines asked for, or no finite number."""
+"""Why a series matched no machine: contradicted by another, of none of the requested machines, or not a finite number.
+"""
 NOTIFICATION_TARGETS = ("webhook", "slack")
 NOTIFICATION_OUTCOMES = ("sent", "failed", "dropped")
-"""Of a notification: accepted by its receiver, refused or given up, or pushed out of a full queue."""
+"""Outcomes of a notification: accepted by its receiver, refused or given up, or dropped from a full queue."""
 NODE_PATCH_OUTCOMES = ("applied", "refused", "retried")
-"""Of a try to set the condition of a Kubernetes node: by the API server, or it failed on the way and is tried again."""
+"""Outcomes of an attempt to set a Kubernetes node's condition: by the API server, or failed on the way and retried."""
 HTTP_REFUSALS = ("401", "403")
-"""Status of answers that refuse who asks: no right password or token; no right certificate, or no token configured."""
+"""Statuses of responses that deny access: no valid password or token; no valid certificate, or no token configured."""
 RECORDING_STATES = ("written", "dropped")
 REFUSAL_REASONS = ("rank_claimed", "group", "run", "run_of_node", "node", "degrees")
-"""Of announcements: another node's rank; a group, run, run of this node or node too many; degrees that do not fit."""
+"""Why announcements are refused: another node's rank; too many groups, runs, runs of this node or nodes; degrees that
+do not fit."""
 POLICY_SOURCES = ("api", "file")
 STEP_BUCKETS_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """From a toy job to the slowest published step (Hermes: 85 s falls into +Inf, which its sum still includes)."""
@@ -55,14 +58,15 @@ STEP_BUCKETS_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One family. `values` lists the values of an enumerated label; each is exported from the start.
+    """One metric family. `values` lists the values of an enumerated label; each is exported from the start.
 
-    `more_values` are those of a second one, of which each comes with each of the first; `full_values` are values that
-    exist at level full only. What both services export speaks of each one's own process.
+    `more_values` are those of a second such label; every combination is exported. `full_values` exist at level full
+    only. A family of source both describes each service's own process.
 
-    An exporter exports the family with all its labels from `level` on. Below, down to `below_level`, `below` stands in
-    for it: without the label rank, the sum, least or greatest of a run's ranks on the node, so that rules that
-    aggregate over ranks hold at every level; or the series whose value is 0 (zeros). A coordinator knows no levels.
+    An exporter exports the family with all its labels from `level` on. At lower levels, down to `below_level`, `below`
+    replaces it. That is either an aggregate without the label rank (sum, minimum or maximum over a run's ranks on the
+    node), so that rules that aggregate over ranks work at every level, or the series whose value is 0 (zeros). A
+    coordinator has no levels.
     """
 
     name: str

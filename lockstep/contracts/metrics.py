@@ -1,10 +1,10 @@
-"""The metric catalogue: every name, type, label and help text that Lockstep exports, written once.
+"""The metric catalogue: every name, type, label and help text that Lockstep exports, defined once.
 
-`lockstep_*` with labels run and rank, and `lockstep_node_*`, are measured by the exporter; `lockstep_run_*`,
-`lockstep_suspect_*` and `lockstep_incident_*` are judged by the coordinator, independent of the number of ranks;
-`lockstep_exporter_*` and `lockstep_coordinator_*` speak of Lockstep itself, `process_*` of the process that is scraped.
-Counters carry numerators and denominators; rates and ratios are made in recording rules. Labels that a scrape
-configuration owns (job, instance, node, pod, ...) are never used.
+The exporter measures `lockstep_*` with labels run and rank, and `lockstep_node_*`. The coordinator derives
+`lockstep_run_*`, `lockstep_suspect_*` and `lockstep_incident_*`, whose number does not depend on the number of ranks.
+`lockstep_exporter_*` and `lockstep_coordinator_*` describe Lockstep itself, `process_*` the scraped process. Counters
+carry numerators and denominators; recording rules compute rates and ratios. Labels that a scrape configuration owns
+(job, instance, node, pod, ...) are never used.
 """
 
 from lockstep.contracts.exporter_metrics import OWN
@@ -68,10 +68,10 @@ __all__ = [
 LOST_REASONS = (*LOSS_REASONS, "spool", "malformed")
 """Why a step record never reached a detector; the first two happen in the ring, on the node."""
 REJECTED_REASONS = ("rank", "late", "duplicate", "impossible", "foreign", "failed", "quarantined")
-"""Why a step record that arrived was not judged; foreign: of a rank that another node announced; failed: a fault of
-ours; quarantined: of a run whose handling failed again and again."""
+"""Why a step record that arrived was not evaluated; foreign: of a rank that another node announced; failed: a bug of
+Lockstep; quarantined: of a run whose handling failed repeatedly."""
 EARLIER_MATCHES = ("name", "workload")
-"""What earlier attempts have in common with a run: its name, else what its ranks announced of the job."""
+"""What earlier attempts have in common with a run: its name, otherwise what its ranks announced of the job."""
 FRAME_VERDICTS = ("taken", "duplicate", "gap", "ahead", "refused")
 
 

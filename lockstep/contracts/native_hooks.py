@@ -1,8 +1,8 @@
-"""Builds of the C++ kernels in front of torch's collectives: where they lie, and which process may load which.
+"""Builds of the C++ kernels in front of torch's collectives: where they are stored, and which process may load which.
 
-A build serves one version of torch, one of Python and one of Lockstep. It lies in a directory of its own, named after
-all three, below one of `search_directories`: the library, and a manifest (JSON) that is written last, after the build
-passed its self-test. `lockstep build-hooks` writes both, trainings read them (lockstep/agent/hooks/native.py).
+A build fits one version each of torch, Python and Lockstep. Its directory is named after all three, below one of
+`search_directories`. It contains the library and a manifest (JSON), which is written last, once the build has passed
+its self-test. `lockstep build-hooks` writes both, and training processes read them (lockstep/agent/hooks/native.py).
 """
 
 import hashlib
@@ -15,23 +15,23 @@ from typing import Any, NamedTuple
 from lockstep.contracts.errors import MalformedError
 
 HOOKS_VARIABLE = "LOCKSTEP_HOOKS_DIR"
-"""Names the one directory to look in, instead of the package's and the user's."""
+"""Environment variable with the one directory to search, instead of the package's and the user's."""
 LIBRARY_NAME = "_collectives.so"
 MANIFEST_NAME = "manifest.json"
 MANIFEST_VERSION = 1
 _MANIFEST_MAX_BYTES = 1 << 16
 _PACKAGE = Path(__file__).resolve().parents[1]
 SOURCES = tuple(_PACKAGE / "agent" / name for name in ("hooks/_collectives.cpp", "_channel.h"))
-"""What the kernels are made of, the first one compiled."""
+"""The sources of the kernels; the first one is compiled."""
 _FOREIGN = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
 class NativeTarget(NamedTuple):
     """What a build is for; a process loads one whose target equals its own in every field.
 
-    `torch_version` and `torch_git` are `torch.version`'s, `torch_bytes` the size of its libtorch_cpu.so, which differs
-    between builds of one version; `cxx11_abi` the ABI of its C++ library; `python` the ABI tag of extension modules
-    (`SOABI`), `source_sha256` the hash of SOURCES.
+    `torch_version` and `torch_git` are from `torch.version`. `torch_bytes` is the size of its libtorch_cpu.so, which
+    differs between builds of one version; `cxx11_abi` is the ABI of its C++ library. `python` is the ABI tag of
+    extension modules (`SOABI`), `source_sha256` the hash of SOURCES.
     """
 
     torch_version: str
@@ -43,11 +43,11 @@ class NativeTarget(NamedTuple):
 
     @property
     def directory_name(self) -> str:
-        """Name of the directory of its build."""
+        """Return the name of the build's directory."""
         return _FOREIGN.sub("_", f"torch-{self.torch_version}-{self.python}-{self.source_sha256[:12]}")
 
     def difference(self, other: "NativeTarget") -> str:
-        """Return the first field in which `other` differs, with both values, or the empty text."""
+        """Return the first field in which `other` differs, with both values, or an empty text."""
         for name, own, others in zip(self._fields, self, other, strict=True):
             if own != others:
                 return f"{name}: got {others}, expected {own}"
@@ -55,7 +55,7 @@ class NativeTarget(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """What `lockstep build-hooks` built: for what, by which compiler, and the hash of the library."""
+    """A build of `lockstep build-hooks`: its target, its compiler, and the hash of the library."""
 
     target: NativeTarget
     compiler: str
@@ -68,13 +68,13 @@ def source_sha256() -> str:
     Raises
     ------
     OSError
-        They are not there.
+        They are missing.
     """
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in SOURCES)).hexdigest()
 
 
 def search_directories(environ: Mapping[str, str]) -> list[Path]:
-    """Return where builds are looked for: the configured directory alone, or the package's and then the user's."""
+    """Return where to search for builds: the configured directory alone, or the package's and then the user's."""
     configured = environ.get(HOOKS_VARIABLE)
     if configured:
         return [Path(configured)]
@@ -87,7 +87,7 @@ def package_directory() -> Path:
 
 
 def user_directory(environ: Mapping[str, str]) -> Path:
-    """Return the user's own (XDG Base Directory specification)."""
+    """Return the user's own directory (XDG Base Directory specification)."""
     cache = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME") or "~").expanduser() / ".cache")
     return Path(cache) / "lockstep" / "hooks"
 
@@ -108,7 +108,7 @@ def read_manifest(path: Path) -> Manifest:
     OSError
         It cannot be read.
     MalformedError
-        It is none, or one of another version.
+        It is not a manifest, or has another version.
     """
     with path.open("rb") as file:
         text = file.read(_MANIFEST_MAX_BYTES)

@@ -1,23 +1,23 @@
-"""Which series of other exporters and of the Inspector a node keeps for evidence, and how a coordinator gets them.
+"""The series of other exporters and of the Inspector that a node stores for evidence, and how a coordinator gets them.
 
-The names are those that `coordinator/evidence/queries.toml` reads; a test holds both to the same.
+The names are those that `coordinator/evidence/queries.toml` reads; a test holds the two together.
 """
 
 NEIGHBOURS_PATH = "/api/v1/neighbours"
-"""Of the exporter's HTTP server: what it has kept between the unix seconds `start` and `end`."""
+"""Path on the exporter's HTTP server: returns what it stored between the unix seconds `start` and `end`."""
 NEIGHBOURS_MAX_BYTES = 8 << 20
-"""Of an answer; 13 minutes of a node with 192 cores and eight devices are 0.3 MB."""
+"""Size of a response; 13 minutes of a node with 192 cores and eight devices are 0.3 MB."""
 NEIGHBOUR_OUTCOMES = ("answered", "timeout", "unreachable", "refused", "malformed", "too_large")
-"""Of a reading of another exporter's page: answered, or why it could not be used or not all of it."""
+"""Outcomes of reading another exporter's page: answered, or why all or part of it could not be used."""
 ONLY_WITH = {"node_cpu_seconds_total": ("mode", "idle")}
-"""Series of which the others of that name are not read: a node of 192 cores has 1,500 of them."""
+"""Series of which only these label values are read: a node of 192 cores has 1,500 of them."""
 INSPECTOR_METRICS = (
     "lockstep_nccl_operations_total",
     "lockstep_nccl_operation_time_seconds_total",
     "lockstep_nccl_operation_bus_bytes_total",
     "lockstep_nccl_last_arrivals_total",
 )
-"""Of the exporter itself, which keeps them as it keeps its neighbours'."""
+"""Series of the exporter itself, which it stores like its neighbours'."""
 NEIGHBOUR_METRICS = frozenset(
     {
         "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",

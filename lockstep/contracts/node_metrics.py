@@ -1,4 +1,4 @@
-"""What an exporter measures of the runs and ranks on its node."""
+"""The metrics of an exporter about the runs and ranks on its node."""
 
 from lockstep.contracts.metric import FLAGS, PHASES, Metric, exporter_metric
 from lockstep.contracts.records import COMPUTE_PHASES, DOMAIN_KINDS
@@ -262,7 +262,7 @@ MEASURED: tuple[Metric, ...] = (
         "rank",
         level="full",
     ),
-    # The host watch: what of the node stands in a rank's way. Absent where the node does not let it be read.
+    # The host watch: what on the node slows a rank. Absent if the node does not let it be read.
     exporter_metric(
         "lockstep_cpu_wait_time_seconds_total",
         "counter",

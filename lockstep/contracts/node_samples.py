@@ -1,7 +1,7 @@
-"""What a node sampled of its hardware and counted of a rank while it was captured: a file next to the rank's trace.
+"""A node's hardware samples and counts of a rank during its capture: a file next to the rank's trace.
 
-The exporter writes it (`SUFFIX` in place of the trace's), the analysis reads it. Times are nanoseconds since 1970, the
-clock of captures.
+The exporter writes it (`SUFFIX` in place of the trace's), and the analysis reads it. Times are nanoseconds since 1970,
+the clock of captures.
 """
 
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ VERSION = 1
 SUFFIX = ".samples.json"
 MAX_BYTES = 1 << 20
 SERIES_MAX = 8192
-"""Readings of one resource; the exporter keeps a quarter of it."""
+"""Readings of one resource; the exporter stores a quarter of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceSeries:
-    """Readings of one resource, the i-th taken at `start_ns + i * period_ns`, as ratios of what it can do at most."""
+    """Readings of one resource, the i-th taken at `start_ns + i * period_ns`, as ratios of its maximum."""
 
     start_ns: int
     period_ns: int
@@ -27,9 +27,9 @@ class ResourceSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSamples:
-    """`resources` are cpu (the training thread's core), memory (the device's, else the host's) and nic (the node's).
+    """`resources` are cpu (the training thread's core), memory (the device's or else the host's) and nic (the node's).
 
-    Where the node's driver counts what devices do also sm (their compute units) and nvlink.
+    Where the node's driver counts device activity, also sm (compute units) and nvlink.
     """
 
     version: int = VERSION
@@ -38,7 +38,7 @@ class NodeSamples:
 
 
 def samples_path(trace: Path) -> Path:
-    """Return where the samples of the trace at `trace` lie, whether they do or not."""
+    """Return the path of the samples for the trace at `trace`, whether they exist or not."""
     name = trace.name
     for ending in (".gz", ".json"):
         name = name.removesuffix(ending)

@@ -1,17 +1,17 @@
-"""Where the shared files of a run lie.
+"""The paths of a run's shared files.
 
     <root>/<run>/<rank>.ring                                 ring of a rank
     <root>/.exporter/<run>/control                           control block
-    <root>/.exporter/<run>/stacks                            pipe: a byte asks the run's processes for their stacks
-    <root>/.exporter/<run>/incoming/<request>-<rank>.json    trace as its rank hands it over
-    <root>/.exporter/<run>/traces/<request>-<rank>.json      trace that the exporter has taken over
-    <root>/.exporter/.unwatched/<pid>-<time>                 mark of a process that trains and is not watched
+    <root>/.exporter/<run>/stacks                            pipe: a byte requests the stacks of the run's processes
+    <root>/.exporter/<run>/incoming/<request>-<rank>.json    trace as its rank delivers it
+    <root>/.exporter/<run>/traces/<request>-<rank>.json      trace that the exporter has moved out of there
+    <root>/.exporter/.unwatched/<pid>-<time>                 mark of a process that trains without being monitored
     <root>/.exporter/.inspector/<host>-pid<pid>.log          what the NCCL Inspector of a process writes
 
 Names come from environments and networks, so a name is checked before it becomes part of a path. A run's name begins
-with a letter or digit: none is `.exporter`. Every file and every directory has one writer, the training user in the
-run's directory and the node's exporter in its own; only `incoming` is open to a run's ranks, `.unwatched` and
-`.inspector` to all who train, and all three are sticky.
+with a letter or digit, so none is `.exporter`. Every file and every directory has one writer: the training user in the
+run's directory, the node's exporter in its own. There are three exceptions, all sticky: `incoming` is open to a run's
+ranks, `.unwatched` and `.inspector` to all who train.
 """
 
 import re
@@ -32,12 +32,12 @@ _RING = re.compile(r"(0|[1-9][0-9]{0,6})\.ring\Z")
 
 
 def check_name(name: str, what: str) -> str:
-    """Return `name` if it may stand in a path, a topic and a label.
+    """Return `name` if it is valid in a path, a topic and a label.
 
     Raises
     ------
     ConfigError
-        It may not.
+        It is not.
     """
     if not _NAME.match(name):
         raise ConfigError(
@@ -63,23 +63,23 @@ def ring_path(directory: Path, rank: int) -> Path:
 
 
 def rank_of_ring(file_name: str) -> int | None:
-    """Return the rank that a directory entry names as a ring, or None if it is no ring."""
+    """Return the rank of a ring's file name, or None if it is not a ring."""
     match = _RING.match(file_name)
     return int(match[1]) if match else None
 
 
 def exporter_directory(directory: Path) -> Path:
-    """Return the directory where the node's exporter keeps what it writes for the run of `directory`."""
+    """Return the directory where the node's exporter stores its files for the run of `directory`."""
     return directory.parent / EXPORTER_NAME / directory.name
 
 
 def unwatched_directory(root: Path) -> Path:
-    """Return the directory where processes that train and are not watched leave a mark."""
+    """Return the directory where processes that train without being monitored leave a mark."""
     return root / EXPORTER_NAME / UNWATCHED_NAME
 
 
 def inspector_directory(root: Path) -> Path:
-    """Return the directory into which the NCCL Inspector of each training process writes a file."""
+    """Return the directory where the NCCL Inspector of each training process writes a file."""
     return root / EXPORTER_NAME / INSPECTOR_NAME
 
 
@@ -89,20 +89,20 @@ def control_path(directory: Path) -> Path:
 
 
 def stack_request_path(directory: Path) -> Path:
-    """Return the pipe into which the node's exporter writes to have a run's processes dump their stacks."""
+    """Return the pipe that the node's exporter writes to, to make a run's processes dump their stacks."""
     return exporter_directory(directory) / "stacks"
 
 
 def incoming_directory(directory: Path) -> Path:
-    """Return the directory into which ranks move a whole trace."""
+    """Return the directory into which ranks move a complete trace."""
     return exporter_directory(directory) / "incoming"
 
 
 def traces_directory(directory: Path) -> Path:
-    """Return the directory of the traces that the exporter has taken over."""
+    """Return the directory into which the exporter moves the delivered traces."""
     return exporter_directory(directory) / "traces"
 
 
 def trace_name(request_id: int, rank: int) -> str:
-    """Return the name of the trace of a request by `rank`; built from two integers only."""
+    """Return the file name of a trace, built from two integers only."""
     return f"{request_id:d}-{rank:d}.json"

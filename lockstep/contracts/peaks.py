@@ -1,10 +1,10 @@
-"""What a device can do at most: the one table of dense FLOP/s by number format and of memory bandwidth.
+"""The peak performance of devices: the one table of dense FLOP/s by number format and of memory bandwidth.
 
 MFU, rooflines and the simulator read it. Figures are the vendors' own. FLOP/s are of matrix products without structured
-sparsity and with accumulation in fp32, at the clock the data sheet assumes; a figure that a data sheet gives with
-sparsity is halved, as its footnote asks. `fp32` is IEEE single precision, `tf32` what NVIDIA's tensor cores make of
-fp32 inputs where training allows it. What no vendor published is not here, and a device that is not here has no peak:
-LOCKSTEP_PEAK_FLOPS names one.
+sparsity and with accumulation in fp32, at the clock that the data sheet assumes; a figure that a data sheet gives with
+sparsity is halved, as its footnote instructs. `fp32` is IEEE single precision; `tf32` is what NVIDIA's tensor cores use
+for fp32 inputs if training allows it. Figures that no vendor published are missing, and a missing device has no peak:
+LOCKSTEP_PEAK_FLOPS sets one.
 """
 
 import re
@@ -15,21 +15,21 @@ from typing import NamedTuple
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
 _TERA = 1e12
 _GIGA = 1e9
-_SLICE = re.compile(r"\bMIG\b|\bGRID\b")  # a part of a device under the whole one's name
+_SLICE = re.compile(r"\bMIG\b|\bGRID\b")  # a part of a device, under the name of the whole
 
 
 class Cubes(NamedTuple):
-    """The matrix units of an Ascend device: how many, and the clock in MHz that the vendor rates them at."""
+    """The matrix units of an Ascend device: their number, and the clock in MHz at which the vendor rates them."""
 
     cores: int
     mhz: float
 
 
 class DevicePeak(NamedTuple):
-    """Peaks of the devices whose name, as the framework reports it, holds the regular expression `pattern`.
+    """Peaks of the devices whose name, as the framework reports it, matches the regular expression `pattern`.
 
-    `tflops` maps a format of DTYPES to dense TFLOP/s of what the framework calls one device. The bandwidth of its
-    memory is None where no figure is known. `source` is where the vendor published them.
+    `tflops` maps a format of DTYPES to the dense TFLOP/s of what the framework calls one device. The memory bandwidth
+    is None if no figure is known. `source` is where the vendor published them.
     """
 
     pattern: str
@@ -170,7 +170,7 @@ PEAKS: tuple[DevicePeak, ...] = (
 
 @lru_cache(maxsize=256)  # read for each set of shapes; names come from traces, so not all are cached
 def peaks_of(device: str) -> DevicePeak | None:
-    """Return the row of `device` as the framework names it, None for a slice of a device and where no row fits."""
+    """Return the row of `device` as the framework names it; None for a slice of a device and if no row matches."""
     if _SLICE.search(device):
         return None
     return next((row for row in PEAKS if re.search(row.pattern, device)), None)

@@ -1,4 +1,4 @@
-"""What each service exports of its own process, named as by every client library of Prometheus."""
+"""The metrics of each service about its own process, named as in every Prometheus client library."""
 
 from lockstep.contracts.metric import Level, Metric, Type
 

@@ -1,27 +1,28 @@
-"""Byte layout of a rank's ring file; the rank writes it, the node's exporter reads it.
+"""Byte layout of a rank's ring file; the rank writes it, and the node's exporter reads it.
 
     0      static header   magic, versions, sizes, identity; written before the file gets its name
     512    words           u64 each, 8-aligned: heartbeat, state, failures, flags, held, thread
     576    ending          blob: the exception that ended the process (`endings.RaisedEnding`)
     1024   issues          ISSUE_SLOTS pairs of u64, count and time: what this rank issued, by issue slot
-    3072   device memory   u64 each: bytes reserved, allocated, allocated at most, and of the device; all 0: not known
-    4096   answer          blob: state of the profile request this rank last saw
+    3072   device memory   u64 each: bytes reserved, allocated, allocated at peak, and of the device; all 0: unknown
+    4096   answer          blob: state of the capture request that this rank last saw
     8192   groups          blob: process groups of this rank, and their issue slots
     73728  facts           blob: what the rank runs on (`facts.RankFacts`)
     77824  blocks          block_count x BLOCK_BYTES, block n at n % block_count
 
-Blocks hold the marks of the training (contracts/marks.py), each with its sequence and a checksum: a lapped reader sees
-which block it met, and a torn one. No head is stored, nor is an order of stores needed that only some processors keep.
+Blocks hold the marks of the training (contracts/marks.py), each block with its sequence and a checksum: a lapped reader
+detects which block it found, and whether it is torn. There is no stored head index, and no reliance on a store order
+that only some processors guarantee.
 
-A block is written when it is full or a tenth of a second old, and a mark in it shows that the training went on: a
-step that hangs leaves none. The issues show who has not arrived in a collective that never ends: in its issue slot, a
-rank counts what it has issued in a group since the attempt began (of sends and receives, with each peer), next to the
-CLOCK_MONOTONIC ns of the last issue. Which slot is whose stands in the groups.
+A block is written when it is full or a tenth of a second old, and a mark in it shows that training progressed; a step
+that hangs leaves none. The issues show who has not arrived in a collective that never ends: in its issue slot, a rank
+counts what it has issued in a group since the attempt began (of sends and receives, with each peer), next to the
+CLOCK_MONOTONIC ns of the last issue. The groups region assigns the slots.
 
-A file is made under a temporary name, its space reserved, its header written, then renamed: a reader never meets
-half a header, and a restarted rank replaces the file instead of writing under a reader's feet. `attempt` (wall
-clock of creation) distinguishes two incarnations of a rank. A file that was cut or removed is written again under the
-same attempt, without the blocks that it held: these are lost, and those after them go on in their sequence.
+A file is created under a temporary name, its space reserved, its header written, then renamed. So a reader never finds
+half a header, and a restarted rank replaces the file instead of overwriting it under its reader. `attempt` (wall clock
+of creation) distinguishes two incarnations of a rank. A file that was truncated or removed is written again under the
+same attempt, without the blocks that it held: these are lost, and later ones continue their sequence.
 """
 
 import struct
@@ -36,27 +37,27 @@ RING_VERSION = 5
 
 WORDS_OFFSET = 512
 WORD_HEARTBEAT = WORDS_OFFSET // 8
-"""CLOCK_MONOTONIC ns of the agent's last sign of life (any hook); pids lie across PID namespaces, this does not.
+"""CLOCK_MONOTONIC ns of the agent's last sign of life (any hook); unlike a pid, it is valid across PID namespaces.
 
 It is up to 100 ms behind: a store costs a system call, and readers need seconds.
 """
 WORD_STATE = WORD_HEARTBEAT + 1
 WORD_FAILURES = WORD_HEARTBEAT + 2
-"""How often the file was cut or removed and written again, and hooks that failed: the first of those ends the agent."""
+"""How often the file was truncated or removed and rewritten, plus failed hooks: the first of those ends the agent."""
 WORD_FLAGS = WORD_HEARTBEAT + 3
-"""What is known of the running step (`records.Flag`) before its marks are read: a step that hangs may store none."""
+"""Known flags of the running step (`records.Flag`), before its marks are read: a step that hangs may store none."""
 WORD_HELD = WORD_HEARTBEAT + 4
-"""1: the writer holds a POSIX lock on the whole file until its process ends; 0: this file system knows no locks.
+"""1: the writer holds a POSIX lock on the whole file until its process ends; 0: the file system has no locks.
 
-A rank that was killed and one that hangs look alike otherwise: neither beats, and pids lie across PID namespaces.
+Otherwise a killed rank and a hanging one look alike: neither sends heartbeats, and pids differ between PID namespaces.
 """
 WORD_THREAD = WORD_HEARTBEAT + 5
-"""Which thread trains, as `threading.get_ident` and faulthandler name it; 0 is not known."""
+"""The training thread's id, as in `threading.get_ident` and faulthandler; 0 is unknown."""
 
 ISSUE_SLOTS = 128
-"""Of a rank: the largest jobs have 20 groups; both directions to a pipeline's two neighbours are 4 slots more."""
+"""Slots of a rank: the largest jobs have 20 groups; both directions to a pipeline's two neighbours take 4 more."""
 OTHER_SLOT = ISSUE_SLOTS - 1
-"""Takes what has no slot of its own, so that the writer needs no branch; it means nothing and is given to no one."""
+"""Slot for groups without one of their own, so that the writer needs no branch; never assigned, its content unused."""
 ISSUES_OFFSET = 1024
 WORD_ISSUES = ISSUES_OFFSET // 8
 WORDS_PER_ISSUE_SLOT = 2
@@ -73,7 +74,7 @@ STATE_NONE = 0
 STATE_RUNNING = 1
 STATE_FINISHED = 2
 STATE_FAILED = 3
-"""The agent took itself out after a failure of its own; training goes on unwatched."""
+"""The agent disabled itself after a failure of its own; training continues unmonitored."""
 STATE_RAISED = 4
 """An exception ends the process; the ending names it."""
 
@@ -96,7 +97,7 @@ assert ISSUE_SLOTS == 1 << (DETAIL_BITS - SLOT_SHIFT)  # an issue mark has room 
 class RingHeader(NamedTuple):
     """The static header: who writes this ring, and how to read it.
 
-    `clock_offset_ns` is wall clock minus CLOCK_MONOTONIC when the ring was made.
+    `clock_offset_ns` is wall clock minus CLOCK_MONOTONIC when the ring was created.
     """
 
     rank: int
@@ -138,9 +139,9 @@ def unpack_header(data: bytes | memoryview, *, where: str, file_bytes: int) -> R
     Raises
     ------
     MalformedError
-        Not a ring, or one whose sizes do not fit its file.
+        It is not a ring, or its sizes do not fit the file.
     ContractVersionError
-        A ring of another version.
+        The ring has another version.
     """
     if file_bytes < BLOCKS_OFFSET or len(data) < _HEADER.size:
         raise MalformedError("ring size", where=where, got=file_bytes, expected=f"at least {BLOCKS_OFFSET} bytes")

@@ -1,7 +1,7 @@
-"""Columns of 64-bit values to records that lie one after the other, and back: what a step batch holds.
+"""Converts columns of 64-bit values to consecutive records and back, the format of step batches.
 
-Records in a row need no joining: those of many nodes make one table when their bytes follow each other. Values are
-moved, never read, so that byte order does not matter here.
+Consecutive records need no joining: the bytes of many nodes, concatenated, are one table. Values are moved but never
+interpreted, so byte order does not matter here.
 """
 
 from array import array
@@ -21,7 +21,7 @@ def names_of(layout: str) -> tuple[str, ...]:
 
 
 def join_columns(columns: Mapping[str, bytes]) -> tuple[str, bytes]:
-    """Return layout and records of columns of equal length, each of 8 bytes a record.
+    """Return layout and records of columns of equal length, with 8 bytes per record each.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""From configuration file, environment and flags to one frozen dataclass per service, and from a table to any other.
+"""Builds one frozen dataclass per service from configuration file, environment and flags, or any other from a table.
 
-A service's configuration is a frozen keyword-only dataclass with defaults. The annotation of a key holds the range of
-a number and a description (`Annotated[int, Range(0, 65535), "TCP port"]`). Sources are applied in order, the later one
-wins: file, environment (`LOCKSTEP_EXPORTER_BATCH_SECONDS` for `batch_seconds` of the exporter), flags. Nothing else
+A service's configuration is a frozen keyword-only dataclass with defaults. The annotation of a key holds a number's
+range and a description (`Annotated[int, Range(0, 65535), "TCP port"]`). Sources are applied in order, and the later one
+wins: file, environment (`LOCKSTEP_EXPORTER_BATCH_SECONDS` for `batch_seconds` of the exporter), flags. No other code
 reads the environment.
 """
 
@@ -26,7 +26,7 @@ _EXPECTED = {
     str: "text",
     tuple[str, ...]: "a list of texts",
 }
-_NEAR_MIN = 0.5  # of two names, by difflib
+_NEAR_MIN = 0.5  # similarity of two names, by difflib
 
 
 def build_config(
@@ -38,13 +38,13 @@ def build_config(
     prefix: str = "",
     flags: Mapping[str, str] | None = None,
 ) -> C:
-    """Return `form` built from all sources. `flags` are the key-value pairs of `--set`, text like the environment.
+    """Return `form` built from all sources. `flags` are the key-value pairs of `--set`, texts like the environment's.
 
     Raises
     ------
     ConfigError
-        An unknown key (a known one that is like it is named, else all of them), a value of another type, or a key
-        without a default that has none.
+        A key is unknown (the message names the nearest known key, otherwise all), a value has the wrong type, or a key
+        without a default has no value.
     """
     known = get_type_hints(form)
     values: dict[str, Any] = {}
@@ -69,7 +69,7 @@ def ranges_of(form: type) -> dict[str, Range]:
 
 
 def descriptions_of(form: type) -> dict[str, str]:
-    """Return the description of each key, the text in its annotation: `Annotated[int, Range(0, 9), "what it is"]`."""
+    """Return each key's description, the text in its annotation: `Annotated[int, Range(0, 9), "what it is"]`."""
     hints = get_type_hints(form, include_extras=True)
     return {key: next(each for each in hints[key].__metadata__ if isinstance(each, str)) for key in hints}
 
@@ -80,7 +80,7 @@ def check_ranges(config: object) -> None:
     Raises
     ------
     ConfigError
-        The first that is not, by key.
+        The first one that is not, by key.
     """
     for key, bound in ranges_of(type(config)).items():
         value = getattr(config, key)

@@ -1,12 +1,13 @@
-"""Where a rank's process writes the stacks of its threads, and the signal that makes it: agent and exporter agree here.
+"""The pipe to which a rank's process writes its threads' stacks, and the signal that triggers it.
 
-The agent registers a handler of `faulthandler` for the signal. The handler is C, takes no lock and no memory, and
-writes into a named pipe next to the ring: the kernel bounds what a pipe holds, and a full one takes no more. The agent
-has the pipe open for reading too, so that a write never ends the process; it never waits.
+Agent and exporter share this definition. The agent registers a handler of `faulthandler` for the signal. The handler is
+C, takes no lock and allocates no memory, and writes to a named pipe next to the ring: the kernel bounds a pipe's
+content, and a full one accepts no more. The agent also has the pipe open for reading, so that a write never ends the
+process, and never blocks.
 
-A process without a handler ignores SIGURG, which is why it is the signal: one that comes to a process that has become
-another program changes nothing. Trainings use others (SIGUSR1 and SIGUSR2 of schedulers, SIGTERM, SIGINT, SIGHUP of
-launchers); programs that handle it (those written in Go) expect it at any time.
+SIGURG was chosen because a process without a handler ignores it: if the process has become a different program, the
+signal changes nothing. Training jobs use others (SIGUSR1 and SIGUSR2 of schedulers, SIGTERM, SIGINT, SIGHUP of
+launchers). Programs that handle SIGURG (those written in Go) expect it at any time.
 """
 
 import re
@@ -21,10 +22,10 @@ _OWN = re.compile(r"(?:^|/)lockstep/(?:agent|contracts|accounting)/")
 
 
 def stacks_path(directory: Path, rank: int) -> Path:
-    """Return the pipe of the stacks of `rank`."""
+    """Return the pipe for the stacks of `rank`."""
     return directory / f"{rank}.stacks"
 
 
 def is_own_file(file: str) -> bool:
-    """Whether a source file is of what Lockstep runs in a training process."""
+    """Whether a source file belongs to the code that Lockstep runs in a training process."""
     return _OWN.search(file) is not None

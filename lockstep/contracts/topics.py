@@ -1,9 +1,9 @@
-"""MQTT topics: `lockstep/v1/run/<run>/<channel>/<node>`, `lockstep/v1/node/<node>/<channel>`, and coordinators' own.
+"""MQTT topics: `lockstep/v1/run/<run>/<channel>/<node>`, `lockstep/v1/node/<node>/<channel>`, and the coordinators'.
 
-The version stands in the topic, so that two versions share a broker without meeting. The writer's node is a level of
-the topic, so that the broker's access rules (`lockstep/cli/access_rules.py`) hold each node to its own: a node writes
-`written_by_node` and reads `read_by_node`; a coordinator the other way round, for all nodes, and
-`coordinator/<its name>/alive`.
+The version is part of the topic, so that two versions can share a broker without interfering. The writer's node is a
+level of the topic, so that the broker's access rules (`lockstep/cli/access_rules.py`) restrict each node to its own
+topics. A node writes `written_by_node` and reads `read_by_node`. A coordinator does the reverse, for all nodes, and
+writes `coordinator/<its name>/alive`.
 """
 
 from dataclasses import dataclass
@@ -33,12 +33,12 @@ SPOOLED_CHANNELS = (STEPS, ANSWER, SUMMARY, STACKS, LOST)
 
 _RUN_LEVELS = 6
 _NODE_LEVELS = 5
-_TOPICS_KEPT = 1 << 15  # parsed once: the nodes of 200,000 ranks; at most 20 MB of the longest names
+_TOPICS_KEPT = 1 << 15  # parsed once: the nodes of 200,000 ranks; at most 20 MB with the longest names
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A parsed topic; `run` is empty for a node's own channel, and `node` holds the name of a coordinator's."""
+    """A parsed topic. `run` is empty for a node's own channel; for a coordinator's topic, `node` is its name."""
 
     channel: str
     node: str
@@ -68,12 +68,12 @@ def coordinator_topic(coordinator: str) -> str:
 
 
 def coordinator_filters() -> list[str]:
-    """Return what a coordinator subscribes to."""
+    """Return the filters that a coordinator subscribes to."""
     return [*written_by_node(ANY), f"{PREFIX}/coordinator/{ANY}/{ALIVE}"]
 
 
 def exporter_filters(node: str) -> list[str]:
-    """Return what a node's exporter subscribes to."""
+    """Return the filters that a node's exporter subscribes to."""
     return read_by_node(check_name(node, "node name"))
 
 
@@ -101,7 +101,7 @@ def parse_topic(topic: str) -> Topic:
     Raises
     ------
     MalformedError
-        A topic that nothing of ours publishes.
+        It is not a topic of Lockstep's.
     """
     levels = topic.split("/")
     if topic.startswith(f"{PREFIX}/run/") and len(levels) == _RUN_LEVELS:

@@ -1,4 +1,4 @@
-"""The mark of a process that trains and is not watched: its reason on the first line, what happened on the second."""
+"""The mark of a process that trains without being monitored: the reason on the first line, details on the second."""
 
 from typing import Literal, get_args
 
@@ -6,15 +6,15 @@ from lockstep.contracts.errors import MalformedError
 
 UnwatchedReason = Literal["identity", "refused", "ring", "hooks", "failure", "steps"]
 UNWATCHED_REASONS: tuple[UnwatchedReason, ...] = get_args(UnwatchedReason)
-"""No usable rank or run name; a directory refused for its owner; no ring for want of space or rights; hooks that do not
-fit this torch; a failure of the agent; backwards that no end of a step follows."""
+"""No usable rank or run name; a directory refused for its owner; no ring for lack of space or permission; hooks that do
+not fit this torch; a failure of the agent; backwards that no end of a step follows."""
 MARK_MAX_BYTES = 1024
 MARKS_MAX = 256
-"""Marks that an exporter looks at: four times the ranks that it follows of one run."""
+"""Marks that an exporter reads: four times the ranks that it follows of one run."""
 
 
 def pack_mark(reason: UnwatchedReason, text: str) -> bytes:
-    """Return the content of a mark; `text` is cut to fit."""
+    """Return the content of a mark; `text` is truncated to fit."""
     return f"{reason}\n{' '.join(text.split())}".encode(errors="replace")[:MARK_MAX_BYTES]
 
 
@@ -24,7 +24,7 @@ def unpack_mark(content: bytes, *, where: str) -> tuple[UnwatchedReason, str]:
     Raises
     ------
     MalformedError
-        It names no reason that we know.
+        It contains no known reason.
     """
     first, _, text = content[:MARK_MAX_BYTES].decode(errors="replace").partition("\n")
     for reason in UNWATCHED_REASONS:

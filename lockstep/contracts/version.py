@@ -1,3 +1,3 @@
-"""The version of every distribution and service: what `lockstep --version`, metrics and reports state."""
+"""The version of every distribution and service, as shown by `lockstep --version`, metrics and reports."""
 
 VERSION = "0.1.0"

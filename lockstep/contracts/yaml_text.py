@@ -1,7 +1,8 @@
-"""YAML text to plain values, with the line and column of each: configurations, thresholds, specifications of jobs.
+"""Parses YAML text into plain values with the line and column of each, for configurations, thresholds and job specs.
 
-The text is hostile: its size, depth and number of values are limited before anything is built, and aliases, which make
-a few lines stand for billions of values, are refused. For services and tools only: the agent never imports PyYAML.
+The text is untrusted: its size, depth and number of values are limited before anything is built, and aliases are
+refused because a few lines of them can stand for billions of values. For services and tools only: the agent never
+imports PyYAML.
 """
 
 import re
@@ -19,16 +20,16 @@ _SCALAR_CHARS_MAX = 1000
 _PART_CHARS = 60  # of a key in a message
 
 Path = tuple[str | int, ...]
-"""Keys and places in lists from the top down."""
+"""Keys and list indices from the top down."""
 
-# YAML 1.1 wants a dot and a sign in `2.0e+9`; people write 2e9.
+# YAML 1.1 requires a dot and a sign, as in `2.0e+9`; people write 2e9.
 _EXPONENT = re.compile(r"[+-]?[0-9][0-9_]*(\.[0-9_]*)?[eE][+-]?[0-9]{1,3}")
 _KINDS = {f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool", "null")}
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where in the text `name` values and keys are: line and column by path, from 1 on. Empty for values not read."""
+    """Where values and keys are in the text `name`: line and column by path, from 1 on. Empty for values not read."""
 
     name: str
     values: Mapping[Path, tuple[int, int]] = field(default_factory=dict)
@@ -44,29 +45,29 @@ class Places:
         return self.name
 
     def refuse(self, path: Path, *, got: object, expected: str, key: bool = False) -> MalformedError:
-        """Return the error that names the place of `path`."""
+        """Return an error that names the place of `path`."""
         return MalformedError(dotted(path), where=self.of(path, key=key), got=got, expected=expected)
 
 
 def dotted(path: Path) -> str:
-    """Return a path as people write it."""
+    """Return a path in its usual notation."""
     return ".".join(str(part)[:_PART_CHARS] for part in path) or "text"
 
 
 @dataclass(frozen=True, slots=True)
 class TextLimit:
-    """How much of a text is read: its bytes, and how many values are in it."""
+    """Limits on a text: its bytes, and the number of values in it."""
 
     text_bytes: int = 256 << 10
     values: int = 20_000
 
 
 PAGE = TextLimit()
-"""What people write is a page; what is long (operators of a profile) lies in a file of its own."""
+"""A hand-written file is a page; long content (a profile's operators) lies in a file of its own."""
 
 
 def read_yaml_file(file: FilePath, what: str, limit: TextLimit = PAGE) -> Any:
-    """Return the values of a YAML file, None where it holds none; `what` names the file in errors.
+    """Return the values of a YAML file, or None if it has none; `what` names the file in errors.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""What travels on the bus: plain frozen dataclasses, one module a subject. `codec.py` turns them into bytes and back.
+"""Messages on the bus: plain frozen dataclasses, one module per subject. `codec.py` encodes and decodes them.
 
-Every message carries `version`. Names of a run and a node come from the topic (`topics.py`) as well: a message whose
-names differ from its topic's is refused. Wall-clock times are `_unix_ns`. Numbers, texts and lists declare their
-bounds (`bounds.py`), which decoding enforces. Captures are in `contracts/capture.py`, for the agent reads them too.
+Every message carries `version`. The topic (`topics.py`) also contains the names of run and node, and a message whose
+names differ from its topic's is refused. Wall-clock times are `_unix_ns`. Numbers, texts and lists declare their bounds
+(`bounds.py`), which decoding enforces. Captures are in `contracts/capture.py`, because the agent reads them too.
 """
 
 from lockstep.contracts.bounds import MESSAGE_VERSION

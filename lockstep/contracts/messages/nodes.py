@@ -30,8 +30,8 @@ ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1
 class NodeAnnouncement:
     """Retained: the ranks and groups of a run on one node, published when they change.
 
-    `revision` grows with every change and names this list of ranks in heartbeats. An unchanged one goes out again after
-    `limits.ANNOUNCE_REFRESH_SECONDS`.
+    `revision` grows with every change; heartbeats use it to refer to this list of ranks. An unchanged announcement is
+    sent again after `limits.ANNOUNCE_REFRESH_SECONDS`.
     """
 
     run: Name
@@ -44,9 +44,9 @@ class NodeAnnouncement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHeartbeat:
-    """When each rank of a run on one node was last known to live, in the order of the announcement `revision`.
+    """When each rank of a run on one node was last known to be alive, in the order of the announcement `revision`.
 
-    That is now where the rank's process exists, else the last sign of life that its agent gave. `memory` is of the
+    That is the current time if the rank's process exists, otherwise the agent's last sign of life. `memory` covers the
     ranks whose processes the node can read.
     """
 
@@ -60,10 +60,10 @@ class RunHeartbeat:
 class NodeAlive:
     """Retained heartbeat of an exporter; the broker sends it with `alive` false as its last will.
 
-    `address` is host and port at which Prometheus reaches it. `stream_id` names the stream of its spool
-    (`delivery.py`): each coordinator answers with an `Acknowledgement` of where it stands in it. `runs` holds the
-    heartbeats of its ranks; a run without one has none to report in this message. `term` is the highest that an order
-    had here (`CoordinatorAlive`): a leader of a lower one takes another.
+    Prometheus scrapes it at `address`, host and port. `stream_id` identifies the stream of its spool (`delivery.py`);
+    each coordinator answers with an `Acknowledgement` of its offsets in that stream. `runs` holds the heartbeats of its
+    ranks; a run without one has nothing to report in this message. `term` is the highest of any request here
+    (`CoordinatorAlive`): a leader with a lower term adopts a higher one.
     """
 
     node: Name
@@ -79,12 +79,13 @@ class NodeAlive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledgement:
-    """Where a coordinator stands in a node's stream: the last sequence received, and the last one committed.
+    """A coordinator's offsets in a node's stream: the last sequence received, and the last one committed.
 
-    `coordinator` is its name and `incarnation` when it was started (unix ns): after a restart it may have received less
-    than before. `resend` asks for what follows `received` again, because a frame is missing. While `hold` is set
-    nothing is to be sent: what follows `received` has no room at the coordinator. 0 is the sequence before the first.
-    The node may have `window_messages` and `window_bytes` under way beyond `received`, and always one message.
+    `coordinator` is its name and `incarnation` its start time (unix ns): after a restart it may have received less than
+    before. `resend` requests what follows `received` again, because a frame is missing. While `hold` is set, the node
+    must send nothing, because the coordinator has no capacity for what follows `received`. Sequence 0 is before the
+    first message. Beyond `received`, the node may have `window_messages` and `window_bytes` in flight, and always one
+    message.
     """
 
     node: Name
@@ -104,9 +105,9 @@ class Acknowledgement:
 class CoordinatorAlive:
     """Retained heartbeat of a coordinator; the broker sends it with `alive` false as its last will.
 
-    Of the coordinators that are alive the one that leads orders captures: `term` grows with each change of leader, and
-    nodes refuse orders of a term below the highest that they have seen (a fencing number). It is at least the unix time
-    of the change in seconds, and at most `limits.TERM_AHEAD_SECONDS_MAX` more.
+    Of the live coordinators, the leader requests captures. `term` grows with each change of leader, and nodes refuse
+    requests of a term below the highest that they have seen (a fencing token). It is at least the unix time of the
+    change in seconds, and at most `limits.TERM_AHEAD_SECONDS_MAX` more.
     """
 
     coordinator: Name

@@ -1,4 +1,4 @@
-"""What ranks and groups a node has, how far each rank is, and how it ended."""
+"""A node's ranks and groups, the progress of each rank, and how it ended."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -10,12 +10,12 @@ from lockstep.contracts.ring import ISSUE_SLOTS
 
 RUNNING, FINISHED, FAILED, GONE, UNWATCHED = "running", "finished", "failed", "gone", "unwatched"
 RANK_STATES = (RUNNING, FINISHED, FAILED, GONE, UNWATCHED)
-"""Of a rank's process: it runs; it ended well; it ended by an exception or with an exit code; it ended by a signal, or
-no one knows how; it runs, and the agent took itself out after a failure of its own."""
+"""State of a rank's process: running; ended successfully; ended by an exception or with an exit code; ended by a signal
+or for an unknown reason; running, but the agent disabled itself after a failure of its own."""
 
 EXCEPTION, EXIT_CODE, SIGNAL, VANISHED = "exception", "exit_code", "signal", "vanished"
 ENDINGS = (EXCEPTION, EXIT_CODE, SIGNAL, VANISHED)
-"""What ended a process that did not end well; vanished: it is not there any more, and the kernel did not keep why."""
+"""How a process ended that did not end successfully; vanished: it no longer exists, and the kernel did not keep why."""
 
 COLLECTIVE, SEND, RECEIVE = "collective", "send", "receive"
 OPERATIONS = (COLLECTIVE, SEND, RECEIVE)
@@ -25,7 +25,7 @@ OPERATIONS = (COLLECTIVE, SEND, RECEIVE)
 class IssueCount:
     """How often a rank has issued one operation in one group since its attempt began, and when it last did.
 
-    `group` is the place of the group in the announcement's list; `peer` the other rank of a send or receive, -1 for
+    `group` is the index of the group in the announcement's list; `peer` is the other rank of a send or receive, -1 for
     collectives.
     """
 
@@ -38,11 +38,11 @@ class IssueCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankProgress:
-    """Where a rank stands that has written no record for long: what its step records do not show yet.
+    """The progress of a rank that has long written no record: what its step records do not show yet.
 
-    `last_step` is the last step that it has recorded, None for none. `flags` (`records.Flag`) are what is known of the
-    running step. `is_alive` is whether its process exists, None where that is unknown. Clocks are the node's:
-    times of ranks on different nodes are comparable to its accuracy only.
+    `last_step` is the last step that it has recorded, None for none. `flags` (`records.Flag`) are those of the running
+    step so far. `is_alive` is whether its process exists, None if unknown. Times are from the node's clock, so those of
+    ranks on different nodes are only comparable to its accuracy.
     """
 
     last_step: StepIndex | None
@@ -53,15 +53,15 @@ class RankProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEnding:
-    """How the process of a rank ended that did not end well.
+    """How the process of a rank ended, if it did not end successfully.
 
-    `code` is the exit code or the number of the signal, 0 for the other kinds. `exception` is the type of an exception
-    and `frame` the innermost frame of the training's own code, "train.py(88): load"; no message, which may hold data.
-    `is_out_of_memory`: the kernel killed a process of its cgroup for want of memory just then. `is_orderly`: the exit
-    code is the program's own, since Python ran its exit functions, which `os._exit` and a framework's kill leave out.
-    `unix_ns` is when the process itself noted its end, else when the exporter saw it. At `alive_unix_ns` (0: not known)
-    it lived, long before that where the node has no processor time to spare. `last_step` is the last step that its ring
-    holds, None where it holds none.
+    `code` is the exit code or the signal number, 0 for the other kinds. `exception` is the type of an exception and
+    `frame` the innermost frame of the training's own code, "train.py(88): load"; the exception's message is left out,
+    as it may hold data. `is_out_of_memory`: the kernel killed a process of its cgroup for lack of memory at that time.
+    `is_orderly`: the exit code is the program's own, because Python ran its exit functions, which `os._exit` and a
+    framework's kill skip. `unix_ns` is when the process itself recorded its end, otherwise when the exporter observed
+    it. At `alive_unix_ns` (0: unknown) it was alive; that can be long before, if the node has no CPU time to spare.
+    `last_step` is the last step in its ring, None if there is none.
     """
 
     unix_ns: UnixNs
@@ -96,7 +96,7 @@ class RankInfo:
 
 
 RankSpan = Annotated[list[Annotated[int, Range(0, WORLD_SIZE_MAX)]], Length(3, least=3)]
-"""[start, stop, step], as `domains.pack_ranks` makes them."""
+"""[start, stop, step], as in `domains.pack_ranks`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

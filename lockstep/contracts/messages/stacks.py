@@ -1,4 +1,4 @@
-"""Stacks of the processes of ranks, asked for and delivered."""
+"""Stacks of the ranks' processes: request and result."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -18,26 +18,26 @@ StackFrame = tuple[
     Annotated[int, Range(0, (1 << 31) - 1)],
     Annotated[str, Length(STACK_FUNCTION_MAX_CHARS)],
 ]
-"""The end of a source file's path, a line of it, 0 where it is not known, and the function."""
+"""The end of a source file's path, the line in it, 0 if unknown, and the function."""
 _ShortText = Annotated[str, Length(64)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackRequest:
-    """The coordinator asks one node for the stacks of some of its ranks, without stopping anything."""
+    """A request to one node for the stacks of some of its ranks, without stopping any process."""
 
     run: Name
     node: Name
     request_id: Count
     ranks: Annotated[list[Rank], Length(RANKS_PER_NODE_MAX)]
     term: Count = 0
-    """The fencing number of the coordinator that asks (`CoordinatorAlive`)."""
+    """The fencing token of the requesting coordinator (`CoordinatorAlive`)."""
     version: Version = MESSAGE_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadStack:
-    """What a thread is in: its Python frames, the innermost first. C and C++ beneath the innermost have none."""
+    """The Python frames of a thread, innermost first. C and C++ frames below the innermost one are not included."""
 
     is_training: bool
     frames: Annotated[list[StackFrame], Length(STACK_FRAMES_MAX)]
@@ -45,7 +45,7 @@ class ThreadStack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCollective:
-    """A collective that a rank has issued, by its Flight Recorder (`lockstep/trace/flight_recorder.py`)."""
+    """A collective that a rank has issued, from its Flight Recorder (`lockstep/trace/flight_recorder.py`)."""
 
     group: _ShortText
     description: _ShortText
@@ -57,10 +57,10 @@ class RecordedCollective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStacks:
-    """The stacks of one rank's process at one moment, that of the training thread first.
+    """The stacks of one rank's process at one moment, the training thread's first.
 
-    `reason` is why there are none. `omitted_frames` of all threads did not fit into the message's limit.
-    `collectives` are the last ones of each group by a dump of torch's Flight Recorder, none without a dump.
+    `reason` is why there are none. `omitted_frames` is how many frames of all threads did not fit the message's limit.
+    `collectives` are the latest ones of each group in a dump of torch's Flight Recorder, empty without a dump.
     """
 
     run: Name

@@ -1,4 +1,4 @@
-"""The step records that a node sends."""
+"""Batches of step records that a node sends."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -10,7 +10,8 @@ _LAYOUT_MAX_BYTES = 4096  # three times the names of all fields
 
 LAPPED, TORN = "lapped", "torn"
 LOSS_REASONS = (LAPPED, TORN)
-"""Why a record in a ring could not be read: overwritten before it was, or damaged by a writer that was killed."""
+"""Why a record in a ring could not be read: overwritten before it was read, or damaged because its writer was killed.
+"""
 LossReason = Annotated[str, OneOf(LOSS_REASONS)]
 
 
@@ -18,11 +19,11 @@ LossReason = Annotated[str, OneOf(LOSS_REASONS)]
 class StepBatch:
     """The step records that one node gathered in one interval, one after the other.
 
-    `layout` names the values of a record, joined by commas: `rank` first, then fields of the step record, those left
-    out that are missing throughout. `records` holds `count` records of so many little-endian int64 (`rows.py` joins
-    and splits them). `start_ns` and `end_ns` are wall clock here. Values named by a field that the receiver does not
-    know are ignored, which is how two versions talk. `lost` counts, by reason (`LOSS_REASONS`), records of the run that
-    this exporter could not read from the rings since the batch before; a batch without records may carry it.
+    `layout` names the values of a record, separated by commas: `rank` first, then fields of the step record, except
+    those missing throughout. `records` holds `count` records of that many little-endian int64 (`rows.py` joins and
+    splits them). `start_ns` and `end_ns` are wall clock here. The receiver ignores fields that it does not know, so
+    that two versions can communicate. `lost` counts, by reason (`LOSS_REASONS`), records of the run that this exporter
+    could not read from the rings since the previous batch; a batch without records may carry it.
     """
 
     run: Name

@@ -1,4 +1,4 @@
-"""What is left of the trace of a captured rank."""
+"""The summary of a captured rank's trace."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -33,7 +33,7 @@ StepTimes = Annotated[list[Annotated[int, Range(0, _NODE_MAX_NS)]], Length(PROFI
 FUNCTION_CLASSES = ("compute", "memory", "collective", "host")
 PartsPerMillion = Annotated[int, Range(0, 1_000_000)]
 PartsOfPeak = Annotated[int, Range(0, 2_000_000)]
-"""A measured rate may be above the peak that a vendor states."""
+"""A measured rate may exceed the peak that a vendor states."""
 PathShare = tuple[SummaryText, SummaryText, DurationNs]
 Cores = Annotated[float, Range(0.0, float(HOST_CORES_MAX))]
 
@@ -42,10 +42,10 @@ Cores = Annotated[float, Range(0.0, float(HOST_CORES_MAX))]
 class CallNode:
     """One node of a rank's call tree over the captured steps.
 
-    `parent` is the index of the caller in the list, -1 for a root; a parent stands before its children. `kind` is
-    python, operator, data, communication or gc. Times are of the training thread: `total_ns` with, `self_ns` without
-    the children (those that the summary leaves out included), `by_step_ns` with, in each of the steps of
-    `TraceSummary.step_ns`; empty where steps are not known by themselves, or did not fit.
+    `parent` is the index of the caller in the list, -1 for a root; a parent precedes its children. `kind` is python,
+    operator, data, communication or gc. Times are of the training thread: `total_ns` includes the children and
+    `self_ns` excludes them (including children that the summary omits). `by_step_ns` includes them, for each step of
+    `TraceSummary.step_ns`; it is empty if the steps are not known individually or did not fit.
     """
 
     parent: Annotated[int, Range(-1, SUMMARY_NODES_MAX - 2)]
@@ -84,7 +84,7 @@ class PatternRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatternTable:
-    """Behaviour patterns, largest beta first; `omitted_count` functions of `omitted_beta_ppm` were left out."""
+    """Behaviour patterns, largest beta first; `omitted_count` functions, together `omitted_beta_ppm`, were left out."""
 
     window_ns: Annotated[int, Range(1, UNIX_NS_MAX)]
     callers: Annotated[list[PatternCaller], Length(SUMMARY_MAX_BYTES)]
@@ -95,11 +95,11 @@ class PatternTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSpan:
-    """What a node counted about one rank's process while it was captured; None is not known, 0 a measured zero.
+    """What a node counted about one rank's process during its capture; None is unknown, 0 a measured zero.
 
     `span_ns` is the time between the counts. `on_cpu_ns` and `run_queue_wait_ns` are the training thread's,
-    `throttled_ns` its control group's; `cores` may be used by the process, `others_cores` of them other processes kept
-    busy; `busiest` are those, command and cores.
+    `throttled_ns` its control group's. The process may use `cores`; other processes kept `others_cores` of them busy,
+    and `busiest` lists those processes, by command, with the cores that each used.
     """
 
     span_ns: DurationNs
@@ -113,10 +113,10 @@ class HostSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSummary:
-    """What is left of one rank's trace: its call tree, kilobytes instead of megabytes.
+    """The summary of one rank's trace with its call tree: kilobytes instead of megabytes.
 
-    Nodes below the summary's share of the window are left out and counted in `omitted_nodes`; their time stays in
-    their parents' `self_ns`.
+    Nodes below a minimum share of the window are left out and counted in `omitted_nodes`; their time stays in their
+    parents' `self_ns`.
     """
 
     run: Name
@@ -130,26 +130,26 @@ class TraceSummary:
     tree: Annotated[list[CallNode], Length(SUMMARY_NODES_MAX)]
     omitted_nodes: Count = 0
     error: SummaryText = ""
-    """Why the trace could not be read; the tree is empty then."""
+    """Why the trace could not be read; the tree is then empty."""
     collectives: Annotated[dict[SummaryText, CollectiveCounts], Length(SUMMARY_ENTRIES_MAX)] = field(
         default_factory=dict
     )
-    """Per collective name: count, total ns on the backend's own thread, shortest ns."""
+    """By collective name: count, total ns on the backend's own thread, shortest ns."""
     breakdown: Annotated[dict[SummaryText, DurationNs], Length(SUMMARY_ENTRIES_MAX)] = field(default_factory=dict)
-    """Classes of the window, ns (`trace.step_breakdown`)."""
+    """Classes of time in the window, ns (`trace.step_breakdown`)."""
     path: Annotated[list[PathShare], Length(SUMMARY_ENTRIES_MAX)] = field(default_factory=list)
-    """What lies longest on the critical path: name, class, ns."""
+    """The largest entries of the critical path: name, class, ns."""
     patterns: PatternTable | None = None
     """Behaviour patterns, None without a trace (`trace.patterns.table`)."""
     findings: Annotated[list[Finding], Length(SUMMARY_ENTRIES_MAX)] = field(default_factory=list)
-    """What the rank's trace shows by itself, without advice, which the coordinator gives."""
+    """Findings from the rank's trace alone, without advice, which the coordinator adds."""
     not_judged: Annotated[dict[SummaryText, SummaryText], Length(SUMMARY_ENTRIES_MAX)] = field(default_factory=dict)
-    """Rules that could not answer, and why."""
+    """Rules that could not be evaluated, and why."""
     omitted: Annotated[dict[Name, Count], Length(SUMMARY_ENTRIES_MAX)] = field(default_factory=dict)
-    """How many of a list were left out, by the list's name: the least important ones."""
+    """How many entries of a list were left out, by the list's name: the least important ones."""
     host: HostSpan | None = None
     step_ns: StepTimes = field(default_factory=list)
-    """Lengths of the first steps, from each mark to the next; empty where nothing marks them."""
+    """Lengths of the first steps, from each mark to the next; empty if steps are not marked."""
     kept: Annotated[list[KeptAllocation], Length(KEPT_MAX)] = field(default_factory=list)
-    """Of a memory capture: whose tensors outlived a step, the largest first."""
+    """Of a memory capture: the functions whose tensors outlived a step, largest first."""
     version: Version = MESSAGE_VERSION
