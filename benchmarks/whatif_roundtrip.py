@@ -25,14 +25,15 @@ from tests.support.stack import LOCKSTEP, Stack, full_stack
 RUN = "whatif"
 RANKS = 4
 RANK = 2
-SPECIFICATION = """\
+CORES = len(os.sched_getaffinity(0))
+SPECIFICATION = f"""\
 # The demonstration's model as it is; its device is one core of the fastest kind: the fit shows the share it reaches.
 name: demonstration
-model: {type: gpt, layers: 2, hidden: 64, heads: 4, sequence: 64, vocabulary: 15, precision: full}
-strategy: {dp: 4, bucket_bytes: 1.0e+6}
+model: {{type: gpt, layers: 2, hidden: 64, heads: 4, sequence: 64, vocabulary: 15, precision: full}}
+strategy: {{dp: 4, bucket_bytes: 1.0e+6}}
 cluster:
-  device: {name: core, flops_per_second: 2.0e+11, memory_bytes_per_second: 4.0e+10, memory_bytes: 4.0e+9}
-  levels: [{name: loopback, fanout: 4, bytes_per_second: 1.0e+9, launch_s: 1.0e-4}]
+  device: {{name: core, flops_per_second: 2.0e+11, memory_bytes_per_second: 4.0e+10, memory_bytes: 4.0e+9}}
+  levels: [{{name: loopback, fanout: 4, cores: {CORES}, bytes_per_second: 1.0e+9, launch_s: 1.0e-4}}]
 batch: 32
 """
 TOKEN = "round-trip"  # noqa: S105  (of a coordinator that lives as long as this script)

@@ -111,6 +111,7 @@ def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Op
         backward_prefetch=options.backward_prefetch,
         zero_copy=options.zero_copy,
     )
+    cluster = cluster.shared_by(sum(len(mesh) for mesh in plan.stages))
     group_topology = plan.group_topology.on(cluster)
     own_speeds = _rank_speeds(plan.stages, cluster)
     speeds = own_speeds if (own_speeds < 1).sum() <= options.slow_ranks_exact else _lockstep_speeds(own_speeds, plan)

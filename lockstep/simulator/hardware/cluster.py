@@ -154,7 +154,8 @@ class Level:
     the number of equal parts of an uplink of which a group's member in the child can use one: a node's network cards.
     `measured` replaces bandwidth and launch by group size, for groups inside one domain of this level: the correction
     factors of a measured fabric, as bytes a second on the bus. Of several links the one that is through first
-    counts: libraries change their protocol with the size of a message.
+    counts: libraries change their protocol with the size of a message. The ranks of a domain share its `cores` where
+    they compute on a CPU; None where each has a device of its own.
     """
 
     name: str
@@ -163,6 +164,7 @@ class Level:
     through: bool = True
     lanes: int = 1
     measured: Mapping[int, tuple[Link, ...]] = field(default_factory=dict)
+    cores: int | None = None
 
     def scaled(self, *, bandwidth: float = 1.0, latency: float = 1.0) -> "Level":
         """Return the level with bandwidths and latencies, the measured ones included, times these ratios."""
@@ -217,6 +219,23 @@ class Cluster:
     def with_rank(self, rank: int, speed: float) -> "Cluster":
         """Return the cluster with one device at `speed`; 1.0 heals it."""
         return replace(self, speed={**self.speed, rank: speed})
+
+    def shared_by(self, ranks: int) -> "Cluster":
+        """Return the cluster as a job of so many ranks has it: more ranks than cores compute and send in turn.
+
+        The cores also copy what ranks of one domain send each other, so that links inside it have the same share.
+        """
+        speed, health = dict(self.speed), dict(self.health)
+        for index, level in enumerate(self.levels):
+            size = self.child_size(index) * level.fanout
+            for first in range(0, ranks if level.cores else 0, size):
+                members = range(first, min(first + size, ranks))
+                share = min(1.0, (level.cores or 0) / len(members))
+                for rank in members if share < 1 else ():
+                    speed[rank] = speed.get(rank, 1.0) * share
+                for child in {rank // self.child_size(index) for rank in members} if share < 1 else ():
+                    health[index, child] = health.get((index, child), 1.0) * share
+        return self if speed == self.speed and health == self.health else replace(self, health=health, speed=speed)
 
     def with_device(self, **changes: float | bool | str) -> "Cluster":
         """Return the cluster with other numbers of its device."""

@@ -77,6 +77,11 @@ LEVEL = {
     "fanout": count("children that the level joins", WORLD_SIZE_MAX),
     **LINK,
     "through": flag("traffic of higher levels also passes through these links (PCIe: yes, NVLink: no)", default=True),
+    "cores": optional_count(
+        "cores of a domain whose ranks compute on a CPU; more ranks than cores share them. If null, each rank has a "
+        "device of its own",
+        WORLD_SIZE_MAX,
+    ),
     "lanes": count("equal parts of an uplink, e.g. network cards; each member of a group uses one", 4096, 1),
     "measured": mapping(
         "measured links by size of group, for groups inside one domain",

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -6,7 +8,7 @@ from lockstep.simulator.hardware.cluster import Cluster, Device, Level, link_usa
 from lockstep.simulator.hardware.clusters import CLUSTERS, dgx_a100, hc1, hc2, mi300x
 from lockstep.simulator.hardware.collectives import Link
 from lockstep.simulator.models.transformers import gpt
-from lockstep.simulator.simulate import Options, compile_job
+from lockstep.simulator.simulate import Options, compile_job, simulate
 from lockstep.simulator.strategy.preset import Degrees, preset
 
 DEVICE = Device(
@@ -111,3 +113,36 @@ def test_a_group_of_mi300x_has_the_links_between_its_members(members, links):
     job = compile_job(tree, mi300x(), batch=members, options=Options(bucket_bytes=None))
     (flow,) = {each for each in job.graph.flows if each.kind == "all_reduce"}
     assert flow.alone == pytest.approx(links * 48e9)
+
+
+def cpu_host(cores):
+    """Return two hosts of four places each, whose ranks share `cores`."""
+    inside = Level(name="loopback", fanout=4, link=Link(bytes_per_second=2e9), cores=cores)
+    return Cluster(
+        name="hosts", device=DEVICE, levels=(inside, Level(name="network", fanout=2, link=Link(bytes_per_second=1e9)))
+    )
+
+
+def test_more_ranks_than_cores_share_them():
+    """Three ranks on two cores compute and send at two thirds, the two of the next host at full speed."""
+    host = cpu_host(2)
+    shared = host.shared_by(3)
+    assert shared.speed == dict.fromkeys(range(3), pytest.approx(2 / 3))
+    assert shared.health == {(0, rank): pytest.approx(2 / 3) for rank in range(3)}
+    slow = host.with_rank(1, 0.5).shared_by(6)
+    assert slow.speed == {0: 0.5, 1: 0.25, 2: 0.5, 3: 0.5}
+    assert host.shared_by(2) is host
+    assert cpu_host(None).shared_by(8).speed == {}
+
+
+def test_twice_as_many_ranks_on_the_same_cores_halve_the_throughput_of_each():
+    """Two ranks on two cores and four on them: what is bound by arithmetic takes twice as long."""
+    model = gpt(layers=2, hidden=64, heads=4, sequence=64)
+
+    def seconds(ranks, cores):
+        tree = preset(model, Degrees(dp=ranks))
+        cluster = replace(cpu_host(cores), device=replace(DEVICE, launch_s=0.0, half_flops=0.0))
+        return simulate(tree, cluster, batch=8 * ranks).step_seconds
+
+    assert seconds(4, 2) / seconds(4, 4) == pytest.approx(2, rel=0.01)
+    assert seconds(2, 2) == seconds(2, None)
