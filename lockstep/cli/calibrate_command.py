@@ -4,7 +4,9 @@ import argparse
 import csv
 import json
 from dataclasses import replace
+from math import isfinite, nan
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from lockstep.cli.output import write_text
@@ -106,16 +108,18 @@ def _of_runs(spec: "JobSpec", path: Path) -> dict[str, Any]:
     rows = list(_observations(spec, path))
     names = select_names(rows, spec.cluster)
     found = calibrate(rows, spec.cluster, names=names)
-    source = f"{path.name}: {len(rows)} runs, every second one held out"
+    source = f"{path.name}: {len(rows)} configurations, every second one held out"
     return calibration_document(found.parameters, error_band_ratio=found.error_band_ratio, source=source)
 
 
 def _observations(spec: "JobSpec", path: Path) -> "Iterator[Observation]":
+    """Yield each configuration with its median step, so that none is fitted and held out at once."""
     from lockstep.simulator.calibration.calibrate import Observation  # noqa: PLC0415
 
     try:
-        with path.open(encoding="utf-8", newline="") as stream:
+        with path.open(encoding="utf-8-sig", newline="") as stream:  # spreadsheets write a mark of the byte order
             reader = csv.DictReader(stream)
+            reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
             rows = [(reader.line_num, row) for _, row in zip(range(_ROWS_MAX + 1), reader, strict=False)]
     except (OSError, UnicodeDecodeError) as error:
         raise FileAccessError(f"--runs {path}", error) from None
@@ -123,20 +127,37 @@ def _observations(spec: "JobSpec", path: Path) -> "Iterator[Observation]":
         raise MalformedError("runs", where=str(path), got=f"{len(rows)} rows", expected=f"2 to {_ROWS_MAX}")
     if STEP_COLUMN not in (reader.fieldnames or ()):
         raise MalformedError("columns", where=str(path), got=reader.fieldnames, expected=STEP_COLUMN)
+    measured: dict[str, tuple[JobSpec, list[float]]] = {}
     for number, row in rows:
         where = f"{path}, line {number}"
-        changes = {str(name): _value(text) for name, text in row.items() if name != STEP_COLUMN and text}
-        try:
-            seconds = float(row[STEP_COLUMN] or "")
-        except ValueError:
-            raise MalformedError(STEP_COLUMN, where=where, got=row[STEP_COLUMN], expected="seconds") from None
+        if None in row:
+            expected = f"{len(reader.fieldnames)} cells"
+            raise MalformedError("row", where=where, got=f"{len(row[None])} more cells", expected=expected)
+        changes = {name: _value(text) for name, text in row.items() if name != STEP_COLUMN and (text or "").strip()}
+        seconds = _seconds(row[STEP_COLUMN], where)
         try:
             job = spec.changed_by(changes)
-            if job.cluster.shape != spec.cluster.shape:
-                raise ConfigError("cluster: got another one, expected the specification's: one machine is fitted")
-            yield Observation(tree=job.tree(), batch=job.batch, seconds=seconds, options=job.options)
         except LockstepError as error:
             raise ConfigError(f"{where}: {error}") from error
+        if job.cluster.shape != spec.cluster.shape:
+            expected = "the specification's, of which a run takes the first devices: one machine is fitted"
+            raise MalformedError("cluster", where=where, got="another one", expected=expected)
+        measured.setdefault(json.dumps(job.checked, sort_keys=True), (job, []))[1].append(seconds)
+    if len(measured) < 2:  # noqa: PLR2004
+        expected = "at least 2, of which every second one is held out"
+        raise MalformedError("runs", where=str(path), got=f"{len(rows)} of one configuration", expected=expected)
+    for job, steps in measured.values():
+        yield Observation(tree=job.tree(), batch=job.batch, seconds=median(steps), options=job.options)
+
+
+def _seconds(text: str | None, where: str) -> float:
+    try:
+        seconds = float(text or "")
+    except ValueError:
+        seconds = nan
+    if not (isfinite(seconds) and seconds > 0):
+        raise MalformedError(STEP_COLUMN, where=where, got=text, expected="seconds above 0")
+    return seconds
 
 
 def _value(text: str) -> Any:

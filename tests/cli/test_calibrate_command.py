@@ -101,6 +101,40 @@ def test_a_step_log_gives_the_step_of_the_run(tmp_path, capsys):
     assert 0 < found.calibration.error_band_ratio < 0.02
 
 
+def test_a_configuration_is_fitted_or_held_out_as_a_whole(tmp_path, capsys):
+    """Repetitions of one configuration are one run, so that the band is not that of runs that were fitted."""
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    runs = tmp_path / "runs.csv"
+    write_runs(runs)
+    head, *rows = runs.read_text().splitlines()
+    arguments = ["calibrate", str(tmp_path / "spec.yaml"), "--runs", str(runs)]
+    assert main(arguments) == 0
+    once = capsys.readouterr().out
+    late = [",".join((*row.split(",")[:3], str(5 * float(row.split(",")[3])))) for row in rows]
+    runs.write_text(
+        "\n".join([head, *(each for row, slow in zip(rows, late, strict=True) for each in (row, row, slow))])
+    )
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == once
+    runs.write_text("\n".join([head, rows[0], rows[0]]))
+    assert main(arguments) == 2
+    assert "got 2 of one configuration" in capsys.readouterr().err
+
+
+def test_a_table_as_spreadsheets_write_it(tmp_path, capsys):
+    """A mark of the byte order, blanks around names and empty lines do not matter."""
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    runs = tmp_path / "runs.csv"
+    write_runs(runs)
+    arguments = ["calibrate", str(tmp_path / "spec.yaml"), "--runs", str(runs)]
+    assert main(arguments) == 0
+    plain = capsys.readouterr().out
+    text = runs.read_text().replace(",", " , ").replace("\n", "\r\n\r\n")
+    runs.write_text(text, encoding="utf-8-sig")
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == plain
+
+
 def test_what_it_cannot_use_is_refused(tmp_path, capsys):
     """Other ranks than the job's, no step times, a value that no specification takes, too few rows: each by place."""
     spec, runs = tmp_path / "spec.yaml", tmp_path / "runs.csv"
@@ -121,8 +155,15 @@ def test_what_it_cannot_use_is_refused(tmp_path, capsys):
     assert "expected step_seconds" in refusal(spec, "--runs", runs)
     runs.write_text("batch,step_seconds\n64,0.1\n65,0.2\n")
     assert "runs.csv, line 3" in refusal(spec, "--runs", runs)
-    runs.write_text("batch,step_seconds\n64,0.1\n64,soon\n")
-    assert "runs.csv, line 3" in refusal(spec, "--runs", runs)
+    for step in ("soon", "-1", "0", "inf", "nan", ""):
+        runs.write_text(f"batch,step_seconds\n64,0.1\n64,{step}\n")
+        assert "runs.csv, line 3" in refusal(spec, "--runs", runs)
+    runs.write_text("batch,step_seconds\n64,0.1\n64,0.1,7\n")
+    assert "got 1 more cells, expected 2 cells" in refusal(spec, "--runs", runs)
+    runs.write_text("batch,step_seconds,tokens_per_second\n64,0.1,5\n128,0.1,5\n")
+    assert "tokens_per_second" in refusal(spec, "--runs", runs)
+    runs.write_text("cluster.nodes,step_seconds\n2,0.1\n4,0.2\n")
+    assert "of which a run takes the first devices" in refusal(spec, "--runs", runs)
 
 
 def test_no_fit_passes_a_physical_bound(tmp_path, capsys):
