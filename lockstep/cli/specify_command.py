@@ -78,15 +78,23 @@ def _document(arguments: argparse.Namespace) -> dict[str, Any]:
         model = model_of_hugging_face(config, str(arguments.hugging_face), sequence=arguments.sequence)
         found = merged(found, {"model": model})
     if arguments.torchtitan is not None:
-        values = _toml(arguments.torchtitan)
-        found = merged(found, document_of_torchtitan(values, str(arguments.torchtitan), ranks=ranks))
+        path = arguments.torchtitan
+        made = document_of_torchtitan(_toml(path), str(path), ranks=ranks, model=found.get("model"))
+        found = merged(found, made)
     if arguments.megatron is not None:
-        words = shlex.split(_text(arguments.megatron).replace("\\\n", " "), comments=True)
-        found = merged(found, document_of_megatron(words, ranks=ranks))
+        found = merged(found, document_of_megatron(_words(arguments.megatron), ranks=ranks))
     if arguments.deepspeed is not None:
         config = _json(arguments.deepspeed)
-        found = merged(found, document_of_deepspeed(config, str(arguments.deepspeed), ranks=ranks))
+        dp, hidden = found.get("strategy", {}).get("dp", ranks), found.get("model", {}).get("hidden")
+        found = merged(found, document_of_deepspeed(config, str(arguments.deepspeed), dp=dp, hidden=hidden))
     return found
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return shlex.split(_text(path).replace("\\\n", " "), comments=True)
+    except ValueError as error:
+        raise MalformedError("arguments", where=str(path), got=error, expected="words as a shell reads them") from None
 
 
 def _text(path: Path) -> str:

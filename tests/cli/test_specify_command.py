@@ -100,6 +100,67 @@ def test_a_model_of_hugging_face(specify):
     assert specify({"hugging-face": MIXTRAL}, "--ranks", "64", "--sequence", "4096").model.parameters == 46_702_792_704
 
 
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [
+        # Llama 3.2 1B and Qwen2.5 0.5B, as their cards state them; Qwen's biases of 3 x 24 layers are left out.
+        (
+            {**LLAMA_8B, "num_hidden_layers": 16, "hidden_size": 2048, "head_dim": 64, "intermediate_size": 8192}
+            | {"tie_word_embeddings": True},
+            1_235_814_400,
+        ),
+        (
+            {"model_type": "qwen2", "num_hidden_layers": 24, "hidden_size": 896, "num_attention_heads": 14}
+            | {"num_key_value_heads": 2, "intermediate_size": 4864, "vocab_size": 151936, "tie_word_embeddings": True}
+            | {"max_position_embeddings": 32768, "sliding_window": 32768, "use_sliding_window": False},
+            494_032_768 - 24 * (896 + 2 * 128),
+        ),
+        # Gemma 2B leaves tie_word_embeddings out; its heads are wider than its tokens divided by them.
+        (
+            {"model_type": "gemma", "num_hidden_layers": 18, "hidden_size": 2048, "num_attention_heads": 8}
+            | {"num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 16384, "vocab_size": 256000}
+            | {"max_position_embeddings": 8192},
+            2_506_172_416,
+        ),
+    ],
+)
+def test_output_weights_that_are_the_embedding(specify, config, parameters):
+    """A model whose configuration ties them has no second table of the vocabulary."""
+    job = specify({"hugging-face": config}, "--ranks", "8", "--sequence", "4096")
+    assert job.model.parameters == parameters
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters", "tolerance"),
+    [
+        (
+            {"model_type": "gpt_neox", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32}
+            | {"intermediate_size": 16384, "vocab_size": 50432, "max_position_embeddings": 2048}
+            | {"tie_word_embeddings": False},
+            6_857_302_016,  # Pythia 6.9B
+            0.002,  # its positions are rotations; the simulator's GPT has learnt ones
+        ),
+        (
+            {"model_type": "opt", "num_hidden_layers": 24, "hidden_size": 2048, "num_attention_heads": 32}
+            | {"ffn_dim": 8192, "vocab_size": 50272, "max_position_embeddings": 2048, "word_embed_proj_dim": 2048},
+            1_315_758_080,  # OPT 1.3B
+            0.001,
+        ),
+        (
+            {"model_type": "bloom", "n_layer": 70, "hidden_size": 14336, "n_head": 112, "vocab_size": 250880}
+            | {"seq_length": 2048},
+            176_247_271_424,
+            0.001,
+        ),
+    ],
+)
+def test_gpts_of_other_names(specify, config, parameters, tolerance):
+    """Pythia, OPT and BLOOM have a GPT's layers under other names; their attention is PyTorch's fused kernel."""
+    job = specify({"hugging-face": config}, "--ranks", "512", "--preset", "DGX A100")
+    assert job.model.parameters == pytest.approx(parameters, rel=tolerance)
+    assert job.checked["model"]["fused_attention"]
+
+
 def test_deepseek_v3_of_hugging_face(specify):
     """Its 671.03 billion parameters but for the routers' biases: latent attention, shared experts, dense layers."""
     job = specify({"hugging-face": DEEPSEEK_V3}, "--ranks", "512", "--sequence", "4096")
@@ -138,6 +199,76 @@ def test_arguments_of_megatron(specify):
     more = " --hidden-dropout 0.0 --cross-entropy-loss-fusion --cross-entropy-fusion-impl te"
     job = specify({"megatron": MEGATRON + more}, "--ranks", "128")
     assert (job.checked["model"]["dropout"], job.checked["model"]["fused_loss"]) == (False, True)
+
+
+SCRIPT = """\
+#!/bin/bash
+# Runs a 1.3B on one node
+GPUS_PER_NODE=8
+TP=${TP:-2}
+GPT_ARGS="
+    --num-layers 24
+    --hidden-size 2048 --num-attention-heads 16
+    --seq-length $SEQ --vocab-size 50257
+"
+SEQ=2048
+MODEL_ARGS=(
+    --tensor-model-parallel-size ${TP}
+    --micro-batch-size 4  # of each rank
+    --global-batch-size 64
+    --fp16
+)
+DISTRIBUTED_ARGS="--nproc_per_node $GPUS_PER_NODE --nnodes 1"
+torchrun $DISTRIBUTED_ARGS pretrain_gpt.py $GPT_ARGS ${MODEL_ARGS[@]} --seq-length $SEQ 2>&1 | tee log
+"""
+
+
+def test_a_script_that_starts_megatron(specify):
+    """Options in variables and arrays count as if they stood in the command, with variables replaced."""
+    job = specify({"megatron": SCRIPT}, "--ranks", "8", "--preset", "DGX A100")
+    assert (job.degrees.tp, job.degrees.dp, job.batch, job.schedule.micro_batches) == (2, 4, 64, 4)
+    assert (job.model.tokens, len(job.model.blocks)) == (2048, 26)
+    assert (job.model.precision.gradient, job.model.precision.sent_gradient) == (2, 2)
+    assert job.checked["model"]["fused_attention"]
+
+
+@pytest.mark.parametrize(
+    ("more", "gradient"),
+    [("", 4), ("--grad-reduce-in-bf16", 2), ("--fp16", 2), ("--fp16 --accumulate-allreduce-grads-in-fp32", 4)],
+)
+def test_formats_of_gradients_of_megatron(specify, more, gradient):
+    """Gradients are single precision with bf16 and half precision with fp16, unless an option states otherwise."""
+    text = MEGATRON.replace("--bf16", "") if "--fp16" in more else MEGATRON
+    precision = specify({"megatron": f"{text} {more}"}, "--ranks", "128").model.precision
+    assert (precision.activation, precision.gradient, precision.sent_gradient) == (2, gradient, gradient)
+    single = specify({"megatron": MEGATRON.replace("--bf16", "")}, "--ranks", "128").model.precision
+    assert (single.activation, single.gradient) == (4, 4)
+
+
+def test_pipelines_of_megatron(specify):
+    """Virtual stages by their number, a shorter first and last stage, and embedding and head that count as layers."""
+    text = MEGATRON.replace("--num-layers-per-virtual-pipeline-stage 6", "{}")
+    virtual = specify({"megatron": text.format("--num-virtual-stages-per-pipeline-rank 2")}, "--ranks", "128")
+    assert virtual.degrees.virtual == 2
+    text = text.replace("--num-layers 96", "--num-layers 94")
+    ends = "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
+    sizes = "--decoder-first-pipeline-num-layers 11 --decoder-last-pipeline-num-layers 11"
+    for more in (ends, sizes):
+        job = specify({"megatron": text.format(more)}, "--ranks", "128")
+        blocks = list(job.tree().root.children.values())
+        meshes = [block.mesh for block in blocks]
+        assert [meshes.count(mesh) for mesh in dict.fromkeys(meshes)] == [12] * 8
+    assert "unequal size" in specify(
+        {"megatron": text.format(f"{ends} --num-virtual-stages-per-pipeline-rank 2")}, "--ranks", "128"
+    )
+
+
+def test_output_weights_of_megatron(specify):
+    """They are the embedding's unless an option unties them; PyTorch's FSDP divides everything."""
+    tied = specify({"megatron": MIXTURE}, "--ranks", "32").model.parameters
+    untied = specify({"megatron": MIXTURE + "--untie-embeddings-and-output-weights"}, "--ranks", "32").model.parameters
+    assert untied - tied == 102400 * 2048
+    assert specify({"megatron": MIXTURE + "--use-torch-fsdp2"}, "--ranks", "32").degrees.zero == 3
 
 
 @pytest.mark.parametrize(("recipe", "current"), [("", False), ("--fp8-recipe tensorwise", True)])
@@ -184,6 +315,63 @@ def test_a_job_of_torchtitan(specify):
     assert [each.exchange for each in found] == ["gather", "merge"]
 
 
+@pytest.mark.parametrize(
+    ("model", "more", "is_fp8"),
+    [
+        ("", "[quantize.linear.float8]\nenable_fsdp_float8_all_gather = false\n", False),
+        ("", "[float8]\nenable_fsdp_float8_all_gather = false\n", False),
+        ('converters = ["float8"]\n', "", True),
+        ('converters = "quantize.linear.float8"\n', "", True),
+        ("converters = []\n", "", False),
+    ],
+)
+def test_fp8_of_torchtitan_is_a_converter(specify, model, more, is_fp8):
+    """Every job file has the converter's section, whether the converter is on or not."""
+    text = TORCHTITAN.partition("[float8]")[0].replace("[training]", f"{model}[training]") + more
+    assert specify({"torchtitan": text}, "--ranks", "16").model.precision.product == (1 if is_fp8 else None)
+
+
+def test_degrees_of_torchtitan_before_2025(specify):
+    """Tensor parallelism was an option of training, context and pipeline parallelism were experimental."""
+    text = TORCHTITAN.replace("tensor_parallel_degree = 2\n", "").replace(
+        "[training]\n", "[training]\ntensor_parallel_degree = 2\n"
+    )
+    job = specify({"torchtitan": f"{text}\n[experimental]\npipeline_parallel_degree = 2\n"}, "--ranks", "16")
+    assert (job.degrees.tp, job.degrees.pp, job.degrees.dp) == (2, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "virtual", "order"),
+    [("", 1, "1f1b"), ('"GPipe"', 1, "gpipe"), ('"Interleaved1F1B"', 2, "1f1b")],
+)
+def test_pipeline_schedules_of_torchtitan(specify, schedule, virtual, order):
+    """Interleaving gives a stage two chunks unless the layers of one are given."""
+    line = f"pipeline_parallel_schedule = {schedule}\n" if schedule else ""
+    text = TORCHTITAN.replace("[parallelism]\n", f"[parallelism]\npipeline_parallel_degree = 2\n{line}")
+    job = specify({"torchtitan": text}, "--ranks", "16")
+    assert (job.degrees.virtual, job.schedule.order) == (virtual, order)
+
+
+def test_layers_of_a_stage_of_torchtitan(specify):
+    """32 layers and two for the ends are six stages of six, two for each of three ranks; five stages do not divide."""
+    more = 'pipeline_parallel_degree = 3\npipeline_parallel_schedule = "Interleaved1F1B"\n'
+    text = TORCHTITAN.replace("local_batch_size = 2", "local_batch_size = 6")
+    text = text.replace("[parallelism]\n", f"[parallelism]\n{more}pipeline_parallel_layers_per_stage = 6\n")
+    job = specify({"torchtitan": text}, "--ranks", "24")
+    assert (job.degrees.virtual, job.schedule.micro_batches) == (2, 6)
+    assert "layers_per_stage" in specify({"torchtitan": text.replace("stage = 6", "stage = 7")}, "--ranks", "24")
+
+
+def test_another_model_of_torchtitan_comes_from_hugging_face(specify):
+    """Its layers, experts and vocabulary; everything else is the job file's."""
+    text = TORCHTITAN.replace("llama3", "deepseek_v3").replace("8B", "671B")
+    text = text.replace("[parallelism]\n", "[parallelism]\nexpert_parallel_degree = 16\n")
+    job = specify({"hugging-face": DEEPSEEK_V3, "torchtitan": text}, "--ranks", "64")
+    assert job.model.parameters == 671_026_419_200 - 58 * 256
+    assert (job.model.tokens, job.degrees.ep, job.degrees.expert_tp, job.degrees.tp) == (8192, 16, 1, 2)
+    assert "or another model's --hugging-face" in specify({"torchtitan": text}, "--ranks", "64")
+
+
 @pytest.mark.parametrize("section", ["parallelism", "experimental"])
 def test_async_tensor_parallelism_of_torchtitan(specify, section):
     """Either section turns it on; without compilation, which makes it, it is refused."""
@@ -214,9 +402,66 @@ def test_a_configuration_of_deepspeed_goes_with_a_model(specify):
     assert job.options.live_parameters == 1e9
 
 
+def test_numbers_of_deepspeed_in_scientific_notation(specify):
+    """JSON's 5e8 is no integer, but DeepSpeed's documentation writes buckets so."""
+    zero = '{"stage": 3, "reduce_bucket_size": 2e8, "stage3_max_live_parameters": 1e9}'
+    text = f'{{"train_micro_batch_size_per_gpu": 4, "bf16": {{"enabled": true}}, "zero_optimization": {zero}}}'
+    job = specify({"hugging-face": LLAMA_8B, "deepspeed": text}, "--ranks", "16", "--sequence", "2048")
+    assert (job.options.bucket_bytes, job.options.live_parameters) == (2e8 * 2, 1e9)
+
+
+def test_buckets_that_deepspeed_leaves_to_transformers(specify):
+    """A bucket of "auto" has the square of the features of a token, a batch of "auto" follows from the rest."""
+    zero = {"stage": 2, "reduce_bucket_size": "auto"}
+    config = {**DEEPSPEED, "train_batch_size": "auto", "zero_optimization": zero}
+    job = specify({"hugging-face": LLAMA_8B, "deepspeed": config}, "--ranks", "16", "--sequence", "2048")
+    assert (job.options.bucket_bytes, job.batch) == (4096**2 * 2, 128)
+
+
+def test_a_micro_batch_that_deepspeed_computes(specify):
+    """Of batch and micro-batch, one follows from the other; without both, Megatron's hold."""
+    config = {"train_batch_size": 256, "gradient_accumulation_steps": 4, "zero_optimization": {"stage": 1}}
+    job = specify({"hugging-face": LLAMA_8B, "deepspeed": config}, "--ranks", "16", "--sequence", "2048")
+    assert (job.batch, job.schedule.micro_batches) == (256, 4)
+    job = specify({"megatron": MEGATRON, "deepspeed": {"zero_optimization": {"stage": 1}}}, "--ranks", "128")
+    assert (job.batch, job.schedule.micro_batches, job.degrees.dp, job.degrees.tp) == (512, 256, 2, 8)
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
+        ({"hugging-face": {"model_type": "gemma3", "text_config": {}}}, "text_config"),
+        ({"hugging-face": {**LLAMA_8B, "model_type": "mistral", "sliding_window": 4096}}, "sliding_window"),
+        ({"hugging-face": {**MIXTRAL, "model_type": "qwen3_moe", "decoder_sparse_step": 2}}, "decoder_sparse_step"),
+        ({"megatron": MEGATRON + "--mtp-num-layers 1"}, "--mtp-num-layers"),
+        ({"megatron": MEGATRON + "--group-query-attention"}, "--group-query-attention"),
+        ({"megatron": MEGATRON + "--ffn-hidden-size 28672"}, "--ffn-hidden-size"),
+        (
+            {"megatron": MEGATRON.replace("--vocab-size 50257", "--tokenizer-type Llama3Tokenizer")},
+            "--vocab-size of Megatron-LM's arguments: got none",
+        ),
+        ({"megatron": MEGATRON.replace("96", "$LAYERS")}, "'$LAYERS'"),
+        ({"megatron": MEGATRON + '"'}, "as a shell reads them"),
+        ({"torchtitan": TORCHTITAN.replace("shard_degree = -1", "shard_degree = 16")}, "data_parallel_shard_degree"),
+        (
+            {
+                "torchtitan": TORCHTITAN.replace(
+                    "degree = -1",
+                    'degree = -1\npipeline_parallel_degree = 2\npipeline_parallel_schedule = "ZBVZeroBubble"',
+                )
+            },
+            "pipeline_parallel_schedule",
+        ),
+        ({"torchtitan": TORCHTITAN.replace("[training]", 'converters = ["mx"]\n[training]')}, "model.converters"),
+        ({"hugging-face": LLAMA_8B, "deepspeed": {"bf16": {"enabled": "auto"}}}, "bf16.enabled"),
+        (
+            {"hugging-face": LLAMA_8B, "deepspeed": {**DEEPSPEED, "train_micro_batch_size_per_gpu": "auto"}},
+            "the number that Transformers puts there",
+        ),
+        (
+            {"hugging-face": LLAMA_8B, "deepspeed": {"zero_optimization": {"stage": 2, "cpu_offload": True}}},
+            "cpu_offload",
+        ),
         ({"hugging-face": {**LLAMA_8B, "model_type": "mamba"}}, "model_type"),
         ({"hugging-face": {**MIXTRAL, "mlp_only_layers": [3]}}, "dense layers among those with experts"),
         ({"hugging-face": {**DEEPSEEK_V3, "v_head_dim": None}}, "v_head_dim"),

@@ -10,6 +10,19 @@ from lockstep.simulator.imports.values import whole
 
 _WHERE = "Megatron-LM's arguments"
 _VOCABULARY_MULTIPLE = 128
+_GPT2_TOKENIZER, _GPT2_VOCABULARY = "GPT2BPETokenizer", 50257
+_UNSUPPORTED = {
+    "--mtp-num-layers": "multi-token prediction",
+    "--pipeline-model-parallel-layout": "a layout of a stage by hand",
+    "--optimizer-cpu-offload": "an optimizer on the host",
+    "--cpu-offloading": "offloading of activations",
+    "--hybrid-override-pattern": "a model of other layers than attention",
+}
+_OPERATORS = ("|", "&", ";", "&&", "||")
+_ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
+_VARIABLE = re.compile(
+    r"\$(?:(?P<plain>[A-Za-z_][A-Za-z0-9_]*)|\{(?P<braced>[A-Za-z0-9_]+)(?::?-(?P<default>[^}]*))?\})"
+)
 _REPEATED = re.compile(r"\[(?P<digits>[01](?:,[01])*)\](?:\*(?P<times>[0-9]{1,4}))?")
 _FUSED_BACKENDS = ("flash", "fused", "auto")
 _NO_DROPOUT = ("0", "0.0")
@@ -28,6 +41,7 @@ def document_of_megatron(arguments: Sequence[str], *, ranks: int) -> dict[str, A
         An argument is missing or wrong, or means what the simulator has not.
     """
     given = _read(arguments)
+    _check_supported(given)
     tp, pp = _number(given, "--tensor-model-parallel-size", 1), _number(given, "--pipeline-model-parallel-size", 1)
     cp = _number(given, "--context-parallel-size", 1)
     if ranks % (tp * pp * cp):
@@ -61,11 +75,43 @@ def _strategy(given: Mapping[str, str], degrees: Mapping[str, int]) -> dict[str,
         found["bucket_bytes"] = None
     if _chunks(given, degrees["pp"]) > 1:
         found["virtual"] = _chunks(given, degrees["pp"])
-    return found
+    uneven = _uneven_stages(given, degrees["pp"])
+    return found | ({"overrides": [*found.get("overrides", ()), *uneven]} if uneven else {})
+
+
+def _check_supported(given: Mapping[str, str]) -> None:
+    for name, what in _UNSUPPORTED.items():
+        if given.get(name, "0") != "0":
+            raise ConfigError(f"{name} of {_WHERE}: got it, expected a job without: {what} is not simulated")
+
+
+def _uneven_stages(given: Mapping[str, str], pp: int) -> list[dict[str, Any]]:
+    """Return the stage of each layer where the first or the last stage has another number of layers than the rest."""
+    layers = _number(given, "--num-layers")
+    counts = {side: given.get(f"--decoder-{side}-pipeline-num-layers") for side in ("first", "last")}
+    ends = {"first": "--account-for-embedding-in-pipeline-split", "last": "--account-for-loss-in-pipeline-split"}
+    if pp == 1 or not (any(counts.values()) or any(name in given for name in ends.values())):
+        return []
+    if _chunks(given, pp) > 1:
+        raise ConfigError(f"{_WHERE}: got stages of unequal size with virtual stages, expected one of them")
+    even = (layers + sum(name in given for name in ends.values())) // pp
+    own = {
+        side: _number(given, f"--decoder-{side}-pipeline-num-layers") if counts[side] else even - 1
+        for side, name in ends.items()
+        if counts[side] or name in given
+    }
+    between, left = divmod(layers - sum(own.values()), max(1, pp - len(own)))
+    sizes = [own.get("first", between), *[between] * (pp - 2), own.get("last", between)]
+    if left or sum(sizes) != layers or min(sizes) < 1:
+        raise ConfigError(f"layers of the stages of {_WHERE}: got {sizes}, expected {layers} in all, the same between")
+    stages = [stage for stage, size in enumerate(sizes) for _ in range(size)]
+    return [{"node": f"layer{index}", "map": stage} for index, stage in enumerate(stages)]
 
 
 def _sharding(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return what is kept in parts: Megatron-FSDP's, or the distributed optimizer's state."""
+    """Return what is kept in parts: by Megatron-FSDP or PyTorch's FSDP, or the distributed optimizer's state."""
+    if "--use-torch-fsdp2" in given:
+        return {"zero": max(_SHARDINGS.values())}
     if "--use-megatron-fsdp" not in given:
         return {"zero": 1 if "--use-distributed-optimizer" in given else 0}
     name = "--data-parallel-sharding-strategy"
@@ -78,6 +124,8 @@ def _sharding(given: Mapping[str, str]) -> dict[str, Any]:
 
 def _chunks(given: Mapping[str, str], pp: int) -> int:
     """Return the chunks of the model on each pipeline stage."""
+    if "--num-virtual-stages-per-pipeline-rank" in given:
+        return _number(given, "--num-virtual-stages-per-pipeline-rank")
     layers_of_chunk = "--num-layers-per-virtual-pipeline-stage"
     if layers_of_chunk not in given:
         return 1
@@ -102,28 +150,21 @@ def _recompute(given: Mapping[str, str], pp: int) -> dict[str, Any]:
 def _model(given: Mapping[str, str]) -> dict[str, Any]:
     hidden = _number(given, "--hidden-size")
     found: dict[str, Any] = {
-        "type": "gpt",
         "layers": _number(given, "--num-layers"),
         "hidden": hidden,
         "heads": _number(given, "--num-attention-heads"),
         "sequence": _number(given, "--seq-length"),
-        "vocabulary": _number(given, "--vocab-size", 51200),
+        "vocabulary": _vocabulary(given),
         "vocabulary_multiple": _number(given, "--make-vocab-size-divisible-by", _VOCABULARY_MULTIPLE),
+        "tied_embeddings": "--untie-embeddings-and-output-weights" not in given,
+        "precision": _precision(given),
     }
     if "--kv-channels" in given:
         found["head_dim"] = _number(given, "--kv-channels")
     if given.get("--cross-entropy-fusion-impl") == "te" and "--cross-entropy-loss-fusion" in given:
         found["fused_loss"] = True
-    if "--fp8-format" in given or "--fp8-hybrid" in given:
-        found["precision"] = {"product": 1}
-        if given.get("--fp8-recipe") == "tensorwise":
-            found["precision"]["current_scaling"] = True
     if "--swiglu" not in given and "--num-experts" not in given:
-        if "--multi-latent-attention" in given:
-            raise ConfigError(f"{_WHERE}: got --multi-latent-attention, expected --swiglu or --num-experts with it")
-        backend = given.get("--attention-backend")
-        is_fused = "--use-flash-attn" in given or backend in _FUSED_BACKENDS
-        return {**found, "fused_attention": is_fused, "dropout": given.get("--hidden-dropout") not in _NO_DROPOUT}
+        return found | _gpt(given, hidden)
     found |= {"type": "llama", "ffn": _number(given, "--ffn-hidden-size", 4 * hidden)}
     if "--group-query-attention" in given:
         found["kv_heads"] = _number(given, "--num-query-groups", 1)
@@ -132,6 +173,51 @@ def _model(given: Mapping[str, str]) -> dict[str, Any]:
         found.pop("kv_heads", None)
         found.pop("head_dim", None)
     return found | _mixture(given, found) if "--num-experts" in given else found
+
+
+def _vocabulary(given: Mapping[str, str]) -> int:
+    """Return the tokens of the vocabulary; where the tokenizer alone has them, GPT-2's only are known."""
+    tokenizer = given.get("--tokenizer-type", _GPT2_TOKENIZER)
+    is_known = tokenizer == _GPT2_TOKENIZER
+    if "--vocab-size" not in given and not is_known:
+        raise ConfigError(
+            f"--vocab-size of {_WHERE}: got none with the tokenizer {tokenizer:.100}, expected its tokens"
+        )
+    return _number(given, "--vocab-size", _GPT2_VOCABULARY)
+
+
+def _precision(given: Mapping[str, str]) -> Any:
+    """Return the number formats. Without --bf16 or --fp16 Megatron-LM trains in single precision.
+
+    It sums gradients in single precision with --bf16, in half precision with --fp16, unless an option states otherwise.
+    """
+    is_fp8 = "--fp8-format" in given or "--fp8-hybrid" in given
+    if not (is_fp8 or "--bf16" in given or "--fp16" in given):
+        return "full"
+    is_half = "--fp16" in given and "--accumulate-allreduce-grads-in-fp32" not in given
+    found: dict[str, Any] = {}
+    if is_half or "--grad-reduce-in-bf16" in given:
+        found |= {"gradient": 2, "sent_gradient": 2}
+    if is_fp8:
+        found |= {"product": 1, "current_scaling": given.get("--fp8-recipe") == "tensorwise"}
+    return found or "mixed"
+
+
+def _gpt(given: Mapping[str, str], hidden: int) -> dict[str, Any]:
+    """Return what a model without gates has; attention is fused unless an option turns Transformer Engine's off."""
+    for name in ("--multi-latent-attention", "--group-query-attention"):
+        if name in given:
+            raise ConfigError(f"{_WHERE}: got {name}, expected --swiglu or --num-experts with it")
+    if _number(given, "--ffn-hidden-size", 4 * hidden) != 4 * hidden:
+        got = f"{given['--ffn-hidden-size']} without --swiglu"
+        raise ConfigError(f"--ffn-hidden-size of {_WHERE}: got {got}, expected 4 times the {hidden} features")
+    is_local = given.get("--transformer-impl") == "local"
+    is_fused = given.get("--attention-backend", "auto") in _FUSED_BACKENDS and not is_local
+    return {
+        "type": "gpt",
+        "fused_attention": is_fused or "--use-flash-attn" in given,
+        "dropout": given.get("--hidden-dropout") not in _NO_DROPOUT,
+    }
 
 
 def _latent(given: Mapping[str, str]) -> dict[str, Any]:
@@ -176,15 +262,35 @@ def _dense_layers(text: str, layers: int) -> int:
 
 
 def _read(arguments: Sequence[str]) -> dict[str, str]:
-    """Return the values of each option, joined by blanks, an empty text of a flag."""
+    """Return the values of each option, joined by blanks, an empty text of a flag.
+
+    The words may be those of a shell script: variables are replaced by what was assigned to them, and options may
+    stand in one (`ARGS="--num-layers 12"`, `ARGS=(--num-layers 12)`).
+    """
     found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     name = ""
-    for each in arguments:
-        if each.startswith("--"):
-            name, is_given, value = each.partition("=")
-            found[name] = value if is_given else ""
-        elif name:
-            found[name] = f"{found[name]} {each}".strip()
+
+    def value_of(match: re.Match[str]) -> str:
+        default = match["default"]
+        return variables.get(match["plain"] or match["braced"], match[0] if default is None else default)
+
+    for word in arguments:
+        assigned = _ASSIGNED.match(word)
+        text = _VARIABLE.sub(value_of, word[assigned.end() if assigned else 0 :])
+        if assigned:
+            variables[assigned[0].rstrip("+=")] = text
+            name = ""
+        for part in (each.strip("()") for each in text.split()):
+            if part in _OPERATORS or ">" in part or part.endswith("[@]}"):
+                name = ""
+            elif part.startswith("--"):
+                name, is_given, value = part.partition("=")
+                found[name] = value if is_given else ""
+            elif name and part:
+                found[name] = f"{found[name]} {part}".strip()
+        if assigned or text.endswith(")"):
+            name = ""
     return found
 
 

@@ -13,62 +13,135 @@ _LLAMA3: Mapping[str, Mapping[str, int]] = {
 }
 _LLAMA3_VOCABULARY = 128256
 _FSDP_STAGE = 3
+_FP8_CONVERTERS = ("float8", "quantize.linear.float8")
+_INTERLEAVED, _INTERLEAVED_CHUNKS = "interleaved1f1b", 2
+_SCHEDULES = ("1f1b", "gpipe", _INTERLEAVED)
+_ENDS = 2
+"""Layers that the embedding and the head count as."""
 
 
-def document_of_torchtitan(values: Mapping[str, Any], where: str, *, ranks: int) -> dict[str, Any]:
+def document_of_torchtitan(
+    values: Mapping[str, Any], where: str, *, ranks: int, model: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return model, strategy and batch of a specification for so many ranks.
+
+    A model that is not known here is the section `model` of another source, if there is one.
 
     Raises
     ------
     LockstepError
         A value is wrong, or the model is none that is known.
     """
-    model, training = section(values, "model", where), section(values, "training", where)
-    parallel = section(values, "parallelism", where)
-    flavor = str(model.get("flavor"))
-    if flavor not in _LLAMA3 or model.get("name") != "llama3":
-        got = f"{model.get('name')} {flavor}"
-        raise MalformedError("model", where=where, got=got, expected=f"llama3 with one of {', '.join(_LLAMA3)}")
-    tp, cp, pp = (whole(parallel, f"{kind}_parallel_degree", where, 1) for kind in ("tensor", "context", "pipeline"))
-    if ranks % (tp * pp * cp):
-        raise ConfigError(f"ranks: got {ranks}, expected a multiple of tp {tp} x pp {pp} x cp {cp}")
-    dp = ranks // (tp * pp * cp)
-    replicas = whole(parallel, "data_parallel_replicate_degree", where, 1)
-    if dp % replicas:
-        expected = f"a divisor of dp {dp}"
-        raise MalformedError("data_parallel_replicate_degree", where=where, got=replicas, expected=expected)
+    training = section(values, "training", where)
+    degrees, replicas = _degrees(values, where, ranks)
+    dp, pp = degrees["dp"], degrees["pp"]
     is_sharded = replicas == 1 or replicas < dp
     size = whole(training, "local_batch_size", where, whole(training, "batch_size", where, 8))
     batch = training.get("global_batch_size", -1)
-    precision: Any = "fsdp"
-    quantized = section(section(section(values, "quantize", where), "linear", where), "float8", where)
-    if section(values, "float8", where).get("enable_float8_linear") or quantized:
-        precision = {"optimizer": 10, "product": 1, "current_scaling": True}
-    is_compiled = bool(training.get("compile") or section(values, "compile", where).get("enable"))
+    is_compiled = _is_compiled(values, training, where)
+    found = _model(values, where, model)
+    if found["type"] == "llama":
+        found["eager"] = not is_compiled
+    parallel = section(values, "parallelism", where)
     return {
         "model": {
-            "type": "llama",
-            **_LLAMA3[flavor],
-            "vocabulary": _LLAMA3_VOCABULARY,
+            **found,
             "sequence": whole(training, "seq_len", where, 2048),
-            "eager": not is_compiled,
-            "precision": precision,
+            "precision": _precision(values, where),
         },
         "batch": batch if batch > 0 else size * dp,
         "strategy": {
-            "tp": tp,
-            "cp": cp,
-            **({"context_exchange": "merge"} if cp > 1 else {}),
-            "dp": dp,
-            "pp": pp,
+            **degrees,
+            **({"context_exchange": "merge"} if degrees["cp"] > 1 else {}),
             "zero": _FSDP_STAGE if is_sharded else 0,
             "hsdp_replicas": replicas if is_sharded else 1,
-            "sequence_parallel": tp > 1,
+            "sequence_parallel": degrees["tp"] > 1,
             **_async_tensor(values, parallel, where, compiled=is_compiled),
-            **_recompute(section(values, "activation_checkpoint", where), _LLAMA3[flavor]["layers"], where),
+            **_recompute(section(values, "activation_checkpoint", where), found["layers"], where),
+            **_schedule(parallel, where, found["layers"], pp),
             "micro_batch_size": size if pp == 1 else whole(parallel, "pipeline_parallel_microbatch_size", where, 1),
         },
     }
+
+
+def _degrees(values: Mapping[str, Any], where: str, ranks: int) -> tuple[dict[str, int], int]:
+    """Return the degrees and the replicas of data parallelism; before 2025 they were training's and experimental."""
+    found: dict[str, Any] = {}
+    for name in ("experimental", "training", "parallelism"):
+        found |= section(values, name, where)
+    tp, cp, pp = (whole(found, f"{kind}_parallel_degree", where, 1) for kind in ("tensor", "context", "pipeline"))
+    if ranks % (tp * pp * cp):
+        raise ConfigError(f"ranks: got {ranks}, expected a multiple of tp {tp} x pp {pp} x cp {cp}")
+    dp = ranks // (tp * pp * cp)
+    replicas = whole(found, "data_parallel_replicate_degree", where, 1)
+    if dp % replicas:
+        expected = f"a divisor of dp {dp}"
+        raise MalformedError("data_parallel_replicate_degree", where=where, got=replicas, expected=expected)
+    shards = found.get("data_parallel_shard_degree", -1)
+    if shards not in (-1, dp // replicas):
+        expected = f"-1 or {dp // replicas}: {ranks} ranks over tp {tp} x cp {cp} x pp {pp} x {replicas} replicas"
+        raise MalformedError("data_parallel_shard_degree", where=where, got=shards, expected=expected)
+    degrees = {"tp": tp, "cp": cp, "dp": dp, "pp": pp}
+    ep = whole(found, "expert_parallel_degree", where, 1)
+    if ep > 1:
+        degrees |= {"ep": ep, "expert_tp": whole(found, "expert_tensor_parallel_degree", where, 1)}
+    return degrees, replicas
+
+
+def _model(values: Mapping[str, Any], where: str, other: Mapping[str, Any] | None) -> dict[str, Any]:
+    model = section(values, "model", where)
+    flavor = str(model.get("flavor"))
+    if flavor in _LLAMA3 and model.get("name") == "llama3":
+        return {"type": "llama", **_LLAMA3[flavor], "vocabulary": _LLAMA3_VOCABULARY}
+    if other is None:
+        expected = f"llama3 with one of {', '.join(_LLAMA3)}, or another model's --hugging-face"
+        raise MalformedError("model", where=where, got=f"{model.get('name')} {flavor}", expected=expected)
+    return dict(other)
+
+
+def _precision(values: Mapping[str, Any], where: str) -> Any:
+    """Return FSDP's formats, or FP8's, which a converter turns on; before 2025 an option did.
+
+    The sections of FP8 are in every job file, whether it is on or not.
+    """
+    converters = section(values, "model", where).get("converters") or []
+    names = converters.split(",") if isinstance(converters, str) else list(converters)
+    unknown = [name for name in names if name.strip() not in _FP8_CONVERTERS]
+    if unknown:
+        expected = f"none, or one of {', '.join(_FP8_CONVERTERS)}"
+        raise MalformedError("model.converters", where=where, got=unknown[0], expected=expected)
+    if names or section(values, "float8", where).get("enable_float8_linear"):
+        return {"optimizer": 10, "product": 1, "current_scaling": True}
+    return "fsdp"
+
+
+def _is_compiled(values: Mapping[str, Any], training: Mapping[str, Any], where: str) -> bool:
+    """Return whether the model is compiled, as it is unless only the loss is named."""
+    compiling = section(values, "compile", where)
+    return bool(training.get("compile") or compiling.get("enable")) and "model" in compiling.get(
+        "components", ("model",)
+    )
+
+
+def _schedule(parallel: Mapping[str, Any], where: str, layers: int, pp: int) -> dict[str, Any]:
+    """Return the order of the micro-batches and the chunks of each stage, two of them in interleaved schedules."""
+    name, size = "pipeline_parallel_schedule", "pipeline_parallel_layers_per_stage"
+    kind = str(parallel.get(name, "1F1B"))
+    if pp == 1:
+        return {}
+    if kind.lower() not in _SCHEDULES:
+        raise MalformedError(name, where=where, got=kind, expected=f"one of {', '.join(_SCHEDULES)}")
+    if kind.lower() != _INTERLEAVED:
+        return {"schedule": kind.lower()}
+    if parallel.get(size) is None:
+        return {"virtual": _INTERLEAVED_CHUNKS}
+    chunks, left = divmod(-(-(layers + _ENDS) // whole(parallel, size, where)), pp)
+    if left or chunks < _INTERLEAVED_CHUNKS:
+        expected = (
+            f"layers that make a multiple of {pp} stages, at least two each, of {layers} and {_ENDS} for the ends"
+        )
+        raise MalformedError(size, where=where, got=parallel[size], expected=expected)
+    return {"virtual": chunks}
 
 
 def _async_tensor(

@@ -5,9 +5,17 @@ from typing import Any
 
 from lockstep.contracts.errors import MalformedError
 
+AUTO = "auto"
+"""What Transformers replaces in a configuration of DeepSpeed by an argument of its Trainer."""
+
+
+def without_auto(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return `values` without those of `names` that Transformers fills in by itself ("auto")."""
+    return {name: value for name, value in values.items() if name not in names or value != AUTO}
+
 
 def whole(values: Mapping[str, Any], name: str, where: str, default: int | None = None) -> int:
-    """Return the whole number above 0 at `name`, the default where it is absent or null.
+    """Return the whole number above 0 at `name`, the default where it is absent or null; 5e8 is one as well.
 
     Raises
     ------
@@ -17,6 +25,11 @@ def whole(values: Mapping[str, Any], name: str, where: str, default: int | None 
     value = values.get(name)
     if value is None:
         value = default
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if value == AUTO:
+        expected = "the number that Transformers puts there from the arguments of its Trainer"
+        raise MalformedError(name, where=where, got=value, expected=expected)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise MalformedError(name, where=where, got=value, expected="a whole number above 0")
     return value

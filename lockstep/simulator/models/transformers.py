@@ -118,10 +118,14 @@ def gpt(
     fused_loss: bool = False,
     loss_metrics: int = 0,
     dropout: bool = True,
+    tied_embeddings: bool = True,
     precision: Precision = MIXED,
     name: str = "gpt",
 ) -> ModelSpec:
-    """Return a GPT: learnt positions, a wide layer of 4 `hidden`, output weights tied to the embedding, `dropout`."""
+    """Return a GPT: learnt positions, a wide layer of 4 `hidden`, `dropout`, output weights of its own or not.
+
+    With `tied_embeddings` they are the embedding's.
+    """
     s, h, width = float(sequence), float(hidden), precision.activation
     shape = Heads.of(h, heads, head_dim=head_dim)
     queries = shape.query_features
@@ -147,7 +151,7 @@ def gpt(
         vocabulary,
         weights=2 * h,
         width=width,
-        shared=True,
+        shared=tied_embeddings,
         fused_loss=fused_loss,
         loss_metrics=loss_metrics,
     )
@@ -166,11 +170,12 @@ def llama(
     latent: LatentAttention | None = None,
     vocabulary: int = 32000,
     fused_loss: bool = False,
+    tied_embeddings: bool = False,
     eager: bool = False,
     precision: Precision = MIXED,
     name: str = "llama",
 ) -> ModelSpec:
-    """Return a Llama: gated wide layers, grouped keys and values, fused attention, no biases, untied output weights.
+    """Return a Llama: gated wide layers, grouped keys and values, fused attention, no biases.
 
     With `latent` sizes its attention is multi-head latent attention, which `kv_heads` and `head_dim` do not apply to.
     Norms, rotations and gates are kernels of their own, or as many as PyTorch's `eager` mode has without torch.compile.
@@ -179,7 +184,7 @@ def llama(
     shape = latent.heads(heads) if latent else Heads.of(h, heads, kv_heads, head_dim)
     layer = _dense(s, h, shape, ffn, width, latent=latent, eager=eager)
     embedding = _embedding(s, h, vocabulary, positions=False, dropout=False)
-    head = _head(s, h, vocabulary, weights=h, width=width, shared=False, fused_loss=fused_loss)
+    head = _head(s, h, vocabulary, weights=h, width=width, shared=tied_embeddings, fused_loss=fused_loss)
     return _model(name, (embedding, layer, head), layers=layers, s=s, precision=precision)
 
 
@@ -209,6 +214,7 @@ def moe(
     latent: LatentAttention | None = None,
     vocabulary: int = 32000,
     fused_loss: bool = False,
+    tied_embeddings: bool = False,
     precision: Precision = MIXED,
     name: str = "moe",
 ) -> ModelSpec:
@@ -232,5 +238,5 @@ def moe(
     layer = Module(name="layer", children=(*block, *wide, residual("residual2", s, h, dropout=False)))
     first = (_dense(s, h, shape, dense_ffn, width, latent=latent),) * dense_layers if dense_ffn else ()
     embedding = _embedding(s, h, vocabulary, positions=False, dropout=False)
-    head = _head(s, h, vocabulary, weights=h, width=width, shared=False, fused_loss=fused_loss)
+    head = _head(s, h, vocabulary, weights=h, width=width, shared=tied_embeddings, fused_loss=fused_loss)
     return _model(name, (embedding, layer, head), layers=layers, s=s, precision=precision, first=first)

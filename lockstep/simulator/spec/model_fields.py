@@ -85,6 +85,12 @@ _FUSED_LOSS = {
         default=False,
     ),
 }
+
+
+def _tied(*, default: bool) -> dict[str, Field]:
+    return {"tied_embeddings": flag("the output weights are the embedding's", default=default)}
+
+
 _FFN = {
     "ffn": count("features inside the wide layer"),
     "kv_heads": optional_count("heads of keys and values; the same as heads if null"),
@@ -94,6 +100,7 @@ _FFN = {
     "vocabulary": count("tokens of the vocabulary", DIM_MAX, 32000),
     **_PADDED,
     **_FUSED_LOSS,
+    **_tied(default=False),
     "precision": _precision("mixed"),
 }
 OPERATOR = {
@@ -119,6 +126,7 @@ MODELS: Mapping[str, Mapping[str, Field]] = {
             low=0,
         ),
         "dropout": flag("dropout before each residual addition", default=True),
+        **_tied(default=True),
         "precision": _precision("mixed"),
     },
     "llama": {
