@@ -56,7 +56,7 @@ class PersistentWorker:
                 await self._start()
             except OSError as error:
                 raise MalformedError("worker", where=_WHERE, got=repr(error), expected="a process") from error
-            answer = await self._asked(json.dumps(list(job)).encode() + b"\n")
+            answer = await self._exchange(json.dumps(list(job)).encode() + b"\n")
             is_answered = True
         finally:
             if not is_answered:
@@ -94,7 +94,7 @@ class PersistentWorker:
             *self._command, stdin=pipe, stdout=pipe, stderr=self._complaints, process_group=0
         )
 
-    async def _asked(self, line: bytes) -> Answer:
+    async def _exchange(self, line: bytes) -> Answer:
         process = self._process
         assert process is not None
         assert process.stdin is not None

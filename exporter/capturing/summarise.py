@@ -165,7 +165,7 @@ class Summariser:
         node, where = self._config.node_name, str(path)
         try:
             async with asyncio.timeout(self._config.summarise_seconds):
-                answer = await self._worker.ask(self._asked(job, where))
+                answer = await self._worker.ask(self._request_for(job, where))
         except TimeoutError:
             limit = f"a summary within {self._config.summarise_seconds:g} s"
             raise MalformedError("trace", where=where, got="no end", expected=limit) from None
@@ -181,9 +181,9 @@ class Summariser:
     def _fail(self, job: TraceJob, reason: str, host: HostSpan | None, trace_bytes: int = 0) -> None:
         """Answer with the reason and whatever else is known of the capture."""
         self._counts.reject("trace", f"run {job.run}, rank {job.rank}: {reason}")
-        self._on_summary(replace(failed_summary(self._asked(job), reason, trace_bytes=trace_bytes), host=host))
+        self._on_summary(replace(failed_summary(self._request_for(job), reason, trace_bytes=trace_bytes), host=host))
 
-    def _asked(self, job: TraceJob, path: str = "") -> SummaryRequest:
+    def _request_for(self, job: TraceJob, path: str = "") -> SummaryRequest:
         steps = min(max(job.steps, 0), PROFILE_STEPS_MAX)  # as the rank reported; a receiver accepts no more
         return SummaryRequest(path, job.run, self._config.node_name, job.rank, job.request_id, steps)
 

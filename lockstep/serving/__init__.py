@@ -1,4 +1,4 @@
-"""What both services share towards the outside: how a broker is reached, a scraper answered, a process described.
+"""What both services share: the connection to a broker, responses to scrapers, HTTP, and the description of a process.
 
-For services only. Nothing of a service's own may live here: no metric, no topic, no state.
+For services only. Nothing that belongs to one service may be here: no metric, no topic, no state.
 """

@@ -1,4 +1,4 @@
-"""How a service reaches its MQTT broker, as both configurations describe it (`broker_*`)."""
+"""The connection settings of a service's MQTT broker (`broker_*`), the same in both configurations."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ _FILES = ("broker_password_file", "broker_ca_file", "broker_cert_file", "broker_
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerConfig:
-    """The part of a service's configuration that names its broker; both configurations inherit it."""
+    """The part of a service's configuration that names its broker; both configurations inherit from it."""
 
     broker_host: Annotated[str, "MQTT broker's host name or address; it must speak MQTT 5."] = "127.0.0.1"
     broker_port: Annotated[int, Range(1, PORT_MAX), "MQTT broker's TCP port; 8883 by custom with TLS."] = 1883
@@ -30,7 +30,7 @@ class BrokerConfig:
 
 
 def check_broker(config: BrokerConfig) -> None:
-    """Check what both configurations share; ranges are checked with the other keys' (`settings.check_ranges`).
+    """Check the broker settings, apart from ranges, which `settings.check_ranges` checks.
 
     Raises
     ------

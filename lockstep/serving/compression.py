@@ -1,6 +1,6 @@
-"""Answers as gzip for who takes it: made on a thread, and once for all who get the same bytes.
+"""Gzips HTTP responses for clients that accept it. A body is compressed on a thread, once for all clients that get it.
 
-An answer that was encoded by its maker, a stream, and one too small to be worth it pass as they are.
+Responses that are already encoded, streams, and small responses pass unchanged.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _LEVEL = 4  # half the time of the usual 6, for 5 % more bytes
 _MIN_BYTES = 2048
 _KEPT_ANSWERS = 32
-_KEPT_MAX_BYTES = 1 << 20  # of one answer; a larger one is compressed each time it is asked for
+_KEPT_MAX_BYTES = 1 << 20  # of one response; a larger one is compressed for each request
 _HEADER_MAX = 1024  # characters; browsers send 30
 
 
 def takes_gzip(accept_encoding: str) -> bool:
-    """Whether an Accept-Encoding header asks for gzip (RFC 9110, 12.5.3); a coding of weight 0 is refused."""
+    """Whether an Accept-Encoding header accepts gzip (RFC 9110, 12.5.3); weight 0 refuses a coding."""
     weights: dict[str, float] = {}
     for part in accept_encoding[:_HEADER_MAX].lower().split(","):
         coding, _, weight = part.partition(";")
@@ -29,22 +29,22 @@ def takes_gzip(accept_encoding: str) -> bool:
 
 
 def squeeze(body: bytes) -> bytes:
-    """Return `body` as gzip, the same for the same bytes; empty where that is not worth it. Milliseconds for a MB."""
+    """Return `body` as gzip, deterministically; empty if that is not worth it. Takes milliseconds per MB."""
     return gzip.compress(body, _LEVEL, mtime=0) if len(body) >= _MIN_BYTES else b""
 
 
 class Compression:
-    """Compresses the answers of an application; `wrap` is its middleware. Used on one event loop.
+    """Compresses the responses of an application; `wrap` is its middleware. Used on one event loop.
 
-    `kept` has the last answers by path and query, 1 MiB each at most: who asks for what has not changed since costs
-    no compression. What differs is never taken for it, for whole bodies are compared.
+    `kept` caches the latest responses by path and query, 1 MiB each at most, so that an unchanged response is
+    compressed once. Whole bodies are compared, so a changed response never gets the cached copy.
     """
 
     def __init__(self) -> None:
         self.kept: OrderedDict[str, tuple[bytes, bytes]] = OrderedDict()
 
     def protect(self, app: web.Application) -> None:
-        """Put this before all handlers that an application has."""
+        """Install this middleware in front of all handlers of an application."""
 
         @web.middleware
         async def compress(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -60,11 +60,11 @@ class Compression:
             return response
         response.headers["Vary"] = "Accept-Encoding"
         if takes_gzip(request.headers.get("Accept-Encoding", "")):
-            response.body = await self._zipped(request.path_qs, body)
+            response.body = await self._gzipped(request.path_qs, body)
             response.headers["Content-Encoding"] = "gzip"
         return response
 
-    async def _zipped(self, name: str, body: bytes) -> bytes:
+    async def _gzipped(self, name: str, body: bytes) -> bytes:
         before = self.kept.get(name)
         if before is not None and before[0] == body:
             self.kept.move_to_end(name)
@@ -79,7 +79,7 @@ class Compression:
 
 
 def _weight(parameters: str) -> float:
-    """Return the q of a coding's parameters, 1 where it has none, 0 where it is no number."""
+    """Return the q of a coding's parameters, 1 if there is none, 0 if it is not a number."""
     name, _, value = parameters.strip().partition("=")
     if name.strip() != "q":
         return 1.0

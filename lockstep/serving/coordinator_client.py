@@ -1,4 +1,4 @@
-"""GET requests to a coordinator's JSON API, by the standard library: bounded time and bytes, clear errors."""
+"""GET requests to a coordinator's JSON API with the standard library: bounded time and size, clear errors."""
 
 import json
 from http.client import HTTPException
@@ -17,7 +17,7 @@ NOT_FOUND = 404
 
 
 class CoordinatorRefusalError(PeerError):
-    """The coordinator answered with a status other than 200; `status` is that."""
+    """The coordinator answered with a `status` other than 200."""
 
     def __init__(self, address: str, status: int, reason: str) -> None:
         super().__init__(f"coordinator at {address}: got {status} {reason}, expected 200")
@@ -25,17 +25,17 @@ class CoordinatorRefusalError(PeerError):
 
 
 def api_address(url: str, path: str, query: dict[str, str] | None = None) -> str:
-    """Return the address of `path` below the API of the coordinator at `url`; empty values of `query` are left out.
+    """Return the address of `path` below the API of the coordinator at `url`, without empty values of `query`.
 
     Raises
     ------
     ConfigError
-        `url` is no address of HTTP.
+        `url` is not an HTTP address.
     """
     try:
         parts = urlsplit(url)
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:  # a bracket that is not closed
+    except ValueError:  # an unclosed bracket
         is_url = False
     if not is_url:
         raise ConfigError(f"url: got {url!r:.100}, expected a URL like http://coordinator:9856")
@@ -44,16 +44,16 @@ def api_address(url: str, path: str, query: dict[str, str] | None = None) -> str
 
 
 def get_object(address: str, token: str = "", *, expected: str) -> dict[str, Any]:
-    """Return the JSON object at an address; `expected` names what it holds, for the error.
+    """Return the JSON object at an address; `expected` describes it in errors.
 
     Raises
     ------
     CoordinatorRefusalError
-        The answer has a status other than 200.
+        The response has a status other than 200.
     PeerError
-        No coordinator answers there, or with too much.
+        No coordinator answers there, or its response is too large.
     MalformedError
-        The answer is no JSON object.
+        The response is not a JSON object.
     """
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
@@ -70,7 +70,7 @@ def get_object(address: str, token: str = "", *, expected: str) -> dict[str, Any
 
 
 def _reason(error: HTTPError) -> str:
-    """Return the status line's reason, with the error of the body where the coordinator gave one."""
+    """Return the status line's reason, with the error in the body if the coordinator sent one."""
     try:
         given = json.loads(error.read(_REFUSAL_MAX_BYTES))["error"]
     except (OSError, HTTPException, ValueError, KeyError, TypeError):

@@ -1,8 +1,8 @@
-"""Which text format a scraper gets, and the text itself.
+"""Chooses the text format for a scraper, and renders it.
 
-prometheus_client chooses by itself too, but answers a version 2.0.0 whose syntax no specification defines yet; here
-OpenMetrics ends at 1.0.0. It renders as well, byte for byte the same as here, in four times the time: its general way
-looks for exemplars, timestamps and names of other alphabets at each sample, and ours have none.
+prometheus_client can choose too, but answers with version 2.0.0, whose syntax no specification defines yet; here
+OpenMetrics ends at 1.0.0. prometheus_client also renders the same text, byte for byte, but takes four times as long: it
+checks each sample for exemplars, timestamps and names in other alphabets, which ours do not have.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,7 +35,7 @@ class Collector(Protocol):
 
 
 def choose_form(accept: str) -> Form:
-    """Return the best form that an Accept header asks for; text where it asks for nothing that we have."""
+    """Return the best format that an Accept header allows; text if it allows none of ours."""
     best: tuple[float, Form] = (0.0, "text")
     for part in accept[:_ACCEPT_MAX].lower().split(","):
         media, *parameters = (word.strip() for word in part.split(";"))

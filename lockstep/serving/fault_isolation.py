@@ -1,11 +1,11 @@
-"""The failure boundary of a service: a surprise in one message, run or ring ends nothing but its handling.
+"""The failure boundary of a service: an unexpected error in one message, run or ring ends only its own handling.
 
-Input is checked where it is decoded, so nothing is expected to be raised behind that. What is raised all the same is a
-bug of ours, and costs what it happened to: it is counted, logged once a minute with what, where, got and expected, and
-dropped. A key (a run, a ring) that fails again and again is left alone for a while (a circuit breaker: M. Nygard,
-Release It!, 2007), so that it costs no time and its gap shows in a metric instead of in the log.
+Input is checked where it is decoded, so no exception is expected after that. An exception that occurs anyway is a bug
+of ours, and costs only the input concerned: it is counted, logged once a minute with what, where, got and expected, and
+dropped. A key (a run, a ring) that fails repeatedly is quarantined for a while (a circuit breaker: M. Nygard, Release
+It!, 2007), so that it costs no time and the gap shows in a metric rather than in the log.
 
-This is the one place of a service that catches everything; around it, exceptions are caught by their type.
+This is the only place of a service that catches every exception; elsewhere, exceptions are caught by type.
 """
 
 import logging
@@ -22,24 +22,24 @@ _log = logging.getLogger(__name__)
 
 REFUSED, FAILED, QUARANTINED = "refused", "failed", "quarantined"
 OUTCOMES = (REFUSED, FAILED, QUARANTINED)
-"""Why something was dropped: its content, a failure of ours, or earlier failures with the same key."""
+"""Why an input was dropped: its content, a failure of ours, or earlier failures with the same key."""
 
-_KEYS_MAX = 4096  # remembered failures, 300 bytes each; the oldest go first
+_KEYS_MAX = 4096  # stored failures, 300 bytes each; the oldest are dropped first
 
 
 @dataclass(slots=True)
 class _Failing:
-    """Failures of one key in a row; `since_s` is when it was quarantined, None while it is admitted."""
+    """Consecutive failures of one key; `since_s` is when it was quarantined, None while it is admitted."""
 
     count: int = 0
     since_s: float | None = None
 
 
 class FaultIsolation:
-    """Catches what handling one input raises, and keeps away from keys that fail `failures_max` times in a row.
+    """Catches the exceptions of handling one input, and quarantines keys that fail `failures_max` times in a row.
 
     Used as `if isolation.admits(...)`, then `with isolation.guard(...)`. A quarantine lasts `quarantine_s`, by default
-    until the key is forgotten; the first failure after it begins another. Times come from the caller, of any one
+    until the key is forgotten; the first failure after it begins another one. The caller passes the times, from any one
     clock. `dropped` counts by kind and outcome.
     """
 
@@ -58,24 +58,24 @@ class FaultIsolation:
         return False
 
     def is_quarantined(self, kind: str, key: str, now_s: float) -> bool:
-        """Whether `key` failed too often lately."""
+        """Whether `key` has recently failed too often."""
         failing = self._failing.get((kind, key))
         if failing is None or failing.since_s is None:
             return False
         return 0 <= now_s - failing.since_s < self._quarantine_s
 
     def quarantined(self, kind: str, now_s: float) -> Iterator[str]:
-        """Yield the keys of `kind` that are left alone now."""
+        """Yield the keys of `kind` that are quarantined now."""
         for of_kind, key in self._failing:
             if of_kind == kind and self.is_quarantined(kind, key, now_s):
                 yield key
 
     def guard(self, kind: str, key: str, now_s: float) -> "Guard":
-        """Return a context whose block may raise any `Exception`; the block ends there, and what follows it goes on."""
+        """Return a context whose block may raise any `Exception`; the block ends there, and the caller continues."""
         return Guard(self, kind, key, now_s)
 
     def forget(self, kind: str, key: str) -> None:
-        """Drop what is known of a key that is gone, or that stands for something else from now on."""
+        """Forget a key that is gone, or that identifies something else from now on."""
         self._failing.pop((kind, key), None)
 
     def succeed(self, kind: str, key: str) -> None:
@@ -84,7 +84,7 @@ class FaultIsolation:
             self._failing.pop((kind, key), None)
 
     def fail(self, kind: str, key: str, now_s: float, error: Exception) -> None:
-        """Count and log what a block raised; what a peer sent is no failure of ours and brings no quarantine."""
+        """Count and log what a block raised; bad input of a peer is no failure of ours and causes no quarantine."""
         if isinstance(error, PeerError):
             self.dropped[kind, REFUSED] += 1
             self._limit.warning(f"{kind} {REFUSED}", now_s, f"{kind} {key}: {error}")
@@ -104,7 +104,7 @@ class FaultIsolation:
 
 
 class Guard:
-    """The context of one block (`FaultIsolation.guard`); cancellation and the process's end pass through it."""
+    """The context of one block (`FaultIsolation.guard`); cancellation and process exit pass through it."""
 
     __slots__ = ("_isolation", "_key", "_kind", "_now_s")
 
@@ -124,7 +124,7 @@ class Guard:
 
 
 def outcomes_of(*isolations: FaultIsolation) -> dict[str, int]:
-    """Return what `isolations` dropped by outcome, of all kinds."""
+    """Return what `isolations` dropped, by outcome, over all kinds."""
     outcomes = dict.fromkeys(OUTCOMES, 0)
     for isolation in isolations:
         for (_, outcome), count in isolation.dropped.items():

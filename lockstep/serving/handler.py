@@ -1,4 +1,4 @@
-"""The boundary between a broker's session and the service that takes its messages."""
+"""The boundary between a broker session and the service that handles its messages."""
 
 import asyncio
 import logging
@@ -8,9 +8,9 @@ from lockstep.serving.messaging import OnMessage
 
 
 class MessageHandler:
-    """Calls `on_message`; a bug in it must not end the session, so what it raises is logged, once a minute.
+    """Calls `on_message`, and logs its exceptions, once a minute, so that a bug in it does not end the session.
 
-    A service counts its failures itself, in the `FaultIsolation` inside its `on_message`: this is the net below it, for
+    A service counts failures itself, in the `FaultIsolation` inside its `on_message`; this is a second safety net, for
     clients without one. For one event loop, whose clock it reads.
     """
 
@@ -20,7 +20,7 @@ class MessageHandler:
         self._log = LogLimit(logging.getLogger(__name__))
 
     def __call__(self, topic: str, payload: bytes) -> None:
-        """Pass one message on; never raise an `Exception`."""
+        """Pass one message on; never raises an `Exception`."""
         try:
             self._on_message(topic, payload)
         except Exception as error:  # noqa: BLE001  (the boundary)

@@ -1,9 +1,9 @@
-"""Accepts HTTP connections within bounds, whatever clients do: their number, the time for a request, lines of log.
+"""Accepts HTTP connections within bounds on their number, the time for a request, and log lines, whatever clients do.
 
-aiohttp waits an hour for a request that never ends (3.14), and asyncio logs a lack of descriptors a hundred times in a
+aiohttp waits an hour for an unfinished request (3.14), and asyncio logs a shortage of descriptors a hundred times in a
 row, each time with a traceback. So this module accepts the sockets itself. A connection is either *waiting* for its
 client to send a whole request, or *busy* with one. A connection that waits too long is closed; with `CONNECTIONS_MAX`
-open, the next one replaces the one that has waited longest. A scraper gets through two hundred silent clients.
+open, a new one replaces the one that has waited longest. A scraper gets through despite two hundred silent clients.
 """
 
 import asyncio
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-CONNECTIONS_MAX = 256  # 64 listeners to events, and some for each of a few dozen browsers and scrapers
-_DESCRIPTORS_SHARE = 4  # of the process's descriptors, one in so many is for HTTP: rings, broker and files need theirs
+CONNECTIONS_MAX = 256  # 64 event listeners, and some connections for each of a few dozen browsers and scrapers
+_DESCRIPTORS_SHARE = 4  # HTTP may use one in this many of the process's descriptors; rings, broker, files need the rest
 _REQUEST_S = 10.0  # for a handshake and a first request; headers of 8 KB at 8 kbit/s
-_IDLE_S = 75.0  # between requests: longer than the scrape interval that most use, a minute
+_IDLE_S = 75.0  # between requests: longer than the most usual scrape interval, a minute
 LINGERING_S = 1.0
-"""For the rest of a body that nothing reads: aiohttp waits ten, with a task for each client that went meanwhile."""
-_UNSENT_S = 30.0  # a client that takes no byte of its answer for so long is gone
+"""For the rest of a body that is not read: aiohttp waits ten, with a task for each client that left meanwhile."""
+_UNSENT_S = 30.0  # a client that accepts no byte of its response for this long is gone
 _BACKLOG = 128
 _ACCEPTS_MAX = 32  # in one turn of the event loop
 _RETRY_S = 1.0  # after descriptors or memory ran out
-_GONE = 499  # of a client that went in the midst of its request: no error of ours, and nothing receives it
+_GONE = 499  # for a client that left during its request: not our error, and no one receives it
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Connections:
-    """The connections of one application; `protect` is its middleware, `BoundedSite` accepts into it. One event loop.
+    """The connections of one application, on one event loop; `protect` installs it, `BoundedSite` accepts into it.
 
     `request_s` is the longest time for a first request, `idle_s` for each further one.
     """
@@ -54,12 +54,12 @@ class Connections:
         self.idle_s = idle_s
         self.open: set[Connection] = set()
         self.waiting: dict[Connection, None] = {}
-        """Those of `open` without a whole request, the longest wait first."""
+        """The connections in `open` that have no whole request, longest wait first."""
         self._of_transport: dict[asyncio.BaseTransport | None, Connection] = {}
         self._limit_log = LogLimit(_log)
 
     def protect(self, app: web.Application) -> None:
-        """Put this before all handlers that an application has."""
+        """Install this middleware in front of all handlers of an application."""
 
         @web.middleware
         async def track(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -85,7 +85,7 @@ class Connections:
         app.middlewares.insert(0, track)
 
     def admit(self, connection: "Connection") -> bool:
-        """Add a connection; beyond the limit it replaces the one that waits longest. False if all are busy."""
+        """Add a connection; at the limit it replaces the one that has waited longest. False if all are busy."""
         if len(self.open) >= self.limit:
             longest = next(iter(self.waiting), None)
             self.warn("connections", f"got more than {self.limit} at once, expected fewer; the longest wait is closed")
@@ -97,7 +97,7 @@ class Connections:
         return True
 
     def made(self, connection: "Connection", transport: asyncio.BaseTransport) -> None:
-        """Note the transport by which requests of a connection are known."""
+        """Register the transport that identifies the requests of a connection."""
         self._of_transport[transport] = connection
 
     def discard(self, connection: "Connection", transport: asyncio.BaseTransport | None) -> None:
@@ -107,7 +107,7 @@ class Connections:
         self._of_transport.pop(transport, None)
 
     def warn(self, kind: str, text: str) -> None:
-        """Log what happened to HTTP, a line a minute of each kind."""
+        """Log an event of the HTTP server, one line a minute of each kind."""
         self._limit_log.warning(kind, asyncio.get_running_loop().time(), f"HTTP {kind}: {text}")
 
 
@@ -119,12 +119,12 @@ class Connection(asyncio.Protocol):
         self._handler = handler
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._accepted: socket.socket | None = None  # until a transport owns it
+        self._accepted: socket.socket | None = None  # until the transport owns it
         self._opening: asyncio.Task[None] | None = None
         self._request = 0
 
     def start(self, accepted: socket.socket, context: "ssl.SSLContext | None") -> None:
-        """Begin, with a handshake if there is a context."""
+        """Start the connection, with a handshake if there is a context."""
         self._accepted = accepted
         self._opening = asyncio.get_running_loop().create_task(self._open(accepted, context), name="http connection")
 
@@ -134,14 +134,14 @@ class Connection(asyncio.Protocol):
         handshake_s = self._connections.request_s if context is not None else None
         try:
             await loop.connect_accepted_socket(lambda: self, accepted, ssl=context, ssl_handshake_timeout=handshake_s)
-        except OSError:  # the client went, or speaks no TLS of ours
+        except OSError:  # the client left, or does not speak our TLS
             self._end()
         except BaseException:
             self._end()
             raise
 
     def wait(self, longest_s: float) -> None:
-        """Wait for a whole request, for so long."""
+        """Wait for a whole request, at most `longest_s`."""
         self._request += 1
         if self in self._connections.open:
             self._connections.waiting[self] = None
@@ -149,17 +149,17 @@ class Connection(asyncio.Protocol):
             self._timer = asyncio.get_running_loop().call_later(longest_s, self.abort)
 
     def begin(self) -> int:
-        """Return the number of the request whose head is there."""
+        """Return the number of the request whose head has arrived."""
         return self._request
 
     def work(self, request: int) -> None:
-        """Stop waiting: a whole request is there. One that was answered before its end came changes nothing."""
+        """Stop waiting, because the whole request has arrived. Has no effect if it was already answered."""
         if request == self._request:
             self._connections.waiting.pop(self, None)
             self._stop_timer()
 
     def abort(self) -> None:
-        """Close at once; what was not sent is lost."""
+        """Close at once; unsent data is lost."""
         if self._transport is not None:
             self._transport.abort()
         elif self._opening is not None:
@@ -178,10 +178,10 @@ class Connection(asyncio.Protocol):
             self._timer = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Hand the transport on, unless the connection was replaced meanwhile."""
+        """Pass the transport on, unless the connection was replaced meanwhile."""
         assert isinstance(transport, asyncio.Transport)
         if self not in self._connections.open:
-            transport.abort()  # aiohttp's protocol stays out of it: it asserts that it lives when its task begins
+            transport.abort()  # before aiohttp's protocol sees it, which asserts that it is alive when its task begins
             return
         self._transport = transport
         self._connections.made(self, transport)
@@ -211,7 +211,7 @@ class Connection(asyncio.Protocol):
 
 
 class Acceptor:
-    """Accepts from listening sockets, which it owns, until closed; what aiohttp needs of an `asyncio.Server`."""
+    """Accepts from listening sockets, which it owns, until closed; the part of `asyncio.Server` that aiohttp needs."""
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ class Acceptor:
 
 
 class BoundedSite(web.BaseSite):
-    """Where an application is served: a host and a port, in place of aiohttp's `TCPSite`."""
+    """The address where an application is served, a host and a port; replaces aiohttp's `TCPSite`."""
 
     def __init__(
         self,
@@ -284,12 +284,12 @@ class BoundedSite(web.BaseSite):
         return f"{'http' if self._ssl_context is None else 'https'}://{self._host}:{self._port}"
 
     async def start(self) -> None:
-        """Bind and accept from now on.
+        """Bind, and accept from now on.
 
         Raises
         ------
         OSError
-            The host has no address, or the port is taken.
+            The host has no address, or the port is in use.
         """
         await super().start()
         server = self._runner.server

@@ -1,8 +1,8 @@
-"""A broker inside one process: what `Broker` promises, between the services of one event loop, without socket or port.
+"""An in-process message broker: implements `Broker` between services of one event loop, without a socket or port.
 
-Every message takes one way: `_route`, called by the event loop in the order in which messages were published. So no
+Every message takes the same path: the event loop calls `_route` in the order in which messages were published. So no
 publisher runs inside another one's call, and each one's messages stay in order. Topics and filters are those of MQTT,
-checked by mqtt5 as on the way to a real broker.
+checked by mqtt5 as for a real broker.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ from lockstep.serving.messaging import (
     Will,
 )
 
-_WAITING_MAX_BYTES = 1 << 20  # sent and not delivered yet; as much as the write buffer of an MQTT session
+_WAITING_MAX_BYTES = 1 << 20  # sent but not yet delivered; as much as the write buffer of an MQTT session
 
 
 class LocalBroker:
-    """A `Broker` for one event loop; retained messages live as long as it does, and expire."""
+    """A `Broker` for one event loop; retained messages live as long as it does, or until they expire."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, LocalSession] = {}
-        self._retained: dict[str, tuple[bytes, float]] = {}  # payload and when it expires, the oldest first
+        self._retained: dict[str, tuple[bytes, float]] = {}  # payload and expiry time, oldest first
         self.waiting_bytes = 0
 
     @property
@@ -60,7 +60,7 @@ class LocalBroker:
         Raises
         ------
         PublishRefusedError
-            Nothing can be published on this topic.
+            The topic is not valid for publishing.
         """
         try:
             mqtt5.PublishPacket(topic, payload)
@@ -70,7 +70,7 @@ class LocalBroker:
         asyncio.get_running_loop().call_soon(self._route, topic, payload, retain, delivered)
 
     def subscribe(self, session: "LocalSession", filters: Sequence[str]) -> None:
-        """Deliver retained messages that `filters` match."""
+        """Deliver the retained messages that match `filters`."""
         asyncio.get_running_loop().call_soon(self._replay, session, filters)
 
     def remove(self, session: "LocalSession", client_id: str) -> None:
@@ -98,7 +98,7 @@ class LocalBroker:
                 session.deliver(topic, payload)
 
     def _expire(self) -> None:
-        """Drop the retained messages that were not renewed in time."""
+        """Drop retained messages that were not renewed in time."""
         now_s = asyncio.get_running_loop().time()
         expired = list(itertools.takewhile(lambda topic: self._retained[topic][1] <= now_s, self._retained))
         for topic in expired:
@@ -106,7 +106,7 @@ class LocalBroker:
 
 
 class LocalSession:
-    """A `Session` of a `LocalBroker`, which makes it."""
+    """A `Session` of a `LocalBroker`, which creates it."""
 
     def __init__(
         self, broker: LocalBroker, client_id: str, on_message: OnMessage, packet_max_bytes: int, will: Will | None
@@ -158,7 +158,7 @@ class LocalSession:
         self.end("closed by this service")
 
     def end(self, reason: str) -> None:
-        """End the session once, with its will unless it was closed."""
+        """End the session once; publish its will unless it was closed in order."""
         if self._end_reason:
             return
         self._end_reason = reason
@@ -168,7 +168,7 @@ class LocalSession:
         self._ended.set()
 
     def deliver(self, topic: str, payload: bytes) -> None:
-        """Pass a message on, unless the session ended meanwhile or the message is too large for it."""
+        """Pass a message on, unless the session has ended or the message is too large for it."""
         if not self._end_reason and len(topic) + len(payload) <= self._packet_max_bytes:
             self._handle(topic, payload)
 
@@ -178,7 +178,7 @@ class LocalSession:
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """Return whether a topic filter matches a topic; wildcards leave topics that begin with $ to the broker."""
+    """Return whether a topic filter matches a topic; wildcards do not match topics that begin with $."""
     wanted, levels = pattern.split("/"), topic.split("/")
     if topic.startswith("$") and wanted[0] in ("+", "#"):
         return False

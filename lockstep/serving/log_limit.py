@@ -1,4 +1,4 @@
-"""Logs that stay bounded when the same bad input comes a thousand times a second."""
+"""Rate-limits log lines, so that logs stay bounded when the same bad input arrives a thousand times a second."""
 
 import logging
 import traceback
@@ -6,15 +6,15 @@ from collections import Counter, OrderedDict
 
 _INTERVAL_S = 60.0
 _TEXT_MAX = 500
-_FRAMES_MAX = 8  # of a traceback, the innermost ones
-_KINDS_MAX = 256  # lines a minute: 40 MB a day at most
+_FRAMES_MAX = 8  # innermost frames of a traceback
+_KINDS_MAX = 256  # lines a minute: at most 40 MB a day
 
 
 class LogLimit:
-    """Writes at most one line per `kind` and `interval_s`, with the number of those that were left out before it.
+    """Writes at most one line per `kind` and `interval_s`, with the number of lines suppressed before it.
 
-    Times come from the caller, of any clock; one that steps back ends the interval. Kinds may come from outside: the
-    one that was logged longest ago is forgotten when there are more than `_KINDS_MAX`.
+    The caller passes the times, from any clock; one that steps back ends the interval. Kinds may come from outside:
+    beyond `_KINDS_MAX`, the one that was logged longest ago is forgotten.
     """
 
     def __init__(self, logger: logging.Logger, *, interval_s: float = _INTERVAL_S) -> None:
@@ -42,10 +42,10 @@ class LogLimit:
 
 
 class RepeatFilter(logging.Filter):
-    """Passes a record of each message text once in `interval_s`, with the number of those held back before it.
+    """Passes a record of each message text once per `interval_s`, with the number suppressed before it.
 
-    For loggers of libraries, which log each malformed request with its traceback. Texts are counted before their values
-    are put in, so they are as few as the library's calls.
+    For loggers of libraries, which log each malformed request with its traceback. Texts are compared before formatting,
+    so there are only as many as the library's logging calls.
     """
 
     def __init__(self, *, interval_s: float = _INTERVAL_S) -> None:
@@ -56,7 +56,7 @@ class RepeatFilter(logging.Filter):
 
     @classmethod
     def install(cls, logger: logging.Logger) -> None:
-        """Put a filter on a logger that has none."""
+        """Add a filter to a logger that has none."""
         if not any(isinstance(each, cls) for each in logger.filters):
             logger.addFilter(cls())
 

@@ -1,7 +1,7 @@
-"""What a service needs of a message broker, be it MQTT (`mqtt.py`) or this process (`local_broker.py`).
+"""The message-broker interface that services use, over MQTT (`mqtt.py`) or within one process (`local_broker.py`).
 
-No I/O here. A `Broker` opens one `Session` at a time for its caller, who decides when to connect again
-(`backoff_seconds`): reconnection has one owner.
+No I/O here. A `Broker` opens one `Session` at a time for its caller, who decides when to reconnect (`backoff_seconds`):
+reconnection has one owner.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,27 +13,27 @@ from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS
 
 RETAINED_EXPIRY_SECONDS = 12 * int(ANNOUNCE_REFRESH_SECONDS)
-"""An hour: the broker drops a retained message that was not renewed for so long.
+"""An hour: the broker drops a retained message that was not renewed for this long.
 
-Each publisher renews its own every five minutes at least. A run that is no longer announced expires after an hour.
+Each publisher renews its own at least every five minutes. A run that is no longer announced expires after an hour.
 """
 
 OnMessage = Callable[[str, bytes], None]
-"""Takes topic and payload on the event loop; must be quick and never raise.
+"""Receives topic and payload on the event loop; must be quick and never raise.
 
 The message is acknowledged when it returns.
 """
 
 
 class BrokerError(LockstepError):
-    """The broker cannot be reached, refused the session, or the session ended; the session's owner connects again."""
+    """The broker cannot be reached, refused the session, or the session ended; the session's owner reconnects."""
 
 
 class PublishRefusedError(BrokerError):
-    """The broker refused one message; the session goes on.
+    """The broker refused one message; the session continues.
 
     `is_permanent`: it would refuse the same message again (topic name invalid, packet too large, payload format
-    invalid), so that sending it again is of no use.
+    invalid), so resending is useless.
     """
 
     def __init__(self, topic: str, reason: str, *, is_permanent: bool) -> None:
@@ -44,9 +44,9 @@ class PublishRefusedError(BrokerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Will:
-    """Retained message that the broker publishes when the session ends without `Session.close` (QoS 1).
+    """A retained message that the broker publishes if the session ends without `Session.close` (QoS 1).
 
-    It expires as any retained message.
+    It expires like any retained message.
     """
 
     topic: str
@@ -66,9 +66,9 @@ class Session(Protocol):
         """
 
     async def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
-        """Publish at QoS 1 and wait for the broker's acknowledgement; waits for a place in its receive maximum first.
+        """Publish at QoS 1 and wait for the broker's acknowledgement; first wait for a slot in its receive maximum.
 
-        What is retained expires after `RETAINED_EXPIRY_SECONDS` unless it is published again.
+        A retained message expires after `RETAINED_EXPIRY_SECONDS` unless it is published again.
 
         Raises
         ------
@@ -91,7 +91,7 @@ class Session(Protocol):
         """
 
     async def close(self) -> None:
-        """End the session in order: what was published goes out, and the broker does not publish the will."""
+        """End the session in order: published messages are sent, and the broker does not publish the will."""
 
 
 class Broker(Protocol):
@@ -106,9 +106,8 @@ class Broker(Protocol):
     ) -> AbstractAsyncContextManager[Session]:
         """Connect with a clean session.
 
-        Leaving the context without `close` breaks the connection, and the will goes out.
-
-        The broker keeps packets of more than `packet_max_bytes` back, so that they are never allocated here.
+        Leaving the context without `close` breaks the connection, and the broker publishes the will. The broker
+        withholds packets of more than `packet_max_bytes`, so that they are never allocated here.
 
         Raises
         ------
@@ -120,8 +119,8 @@ class Broker(Protocol):
 def backoff_seconds(failures: int, jitter: float, *, first_seconds: float, longest_seconds: float) -> float:
     """Return the wait after `failures` failed connections in a row (1 or more).
 
-    Doubled each time up to `longest_seconds`, and spread: `jitter` (0 to 1) moves it between half and all of that, so
-    that a thousand nodes do not come back in the same instant.
+    It doubles each time up to `longest_seconds`. `jitter` (0 to 1) places it between half and all of that, so that a
+    thousand nodes do not reconnect at the same instant.
     """
     longest = min(longest_seconds, first_seconds * 2.0 ** min(max(failures, 1) - 1, 16))
     return longest * (0.5 + 0.5 * jitter)

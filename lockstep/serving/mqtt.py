@@ -1,4 +1,4 @@
-"""Connections to an MQTT 5 broker: address, TLS, credentials. What happens on one is in `mqtt_session.py`."""
+"""Connections to an MQTT 5 broker: address, TLS, credentials. `mqtt_session.py` handles the traffic on one."""
 
 import asyncio
 import ssl
@@ -18,7 +18,7 @@ _CONNECT_TIMEOUT_S = (
 
 
 class MqttBroker:
-    """A `Broker` that speaks MQTT 5; password and certificates are read at each connection, so that they can rotate."""
+    """A `Broker` that speaks MQTT 5; reads password and certificates at each connection, so that they can rotate."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
@@ -55,7 +55,7 @@ class MqttBroker:
                 await session.open(packet)
         except TimeoutError:
             raise self._error(f"no session within {_CONNECT_TIMEOUT_S:g} s") from None
-        except (OSError, ValueError) as error:  # ValueError: a host name that DNS cannot carry
+        except (OSError, ValueError) as error:  # ValueError: a host name that is invalid in DNS
             raise self._error(f"cannot connect: {error}") from None
         return session
 
@@ -106,7 +106,7 @@ class MqttBroker:
         if certificate:
             key = self._config.broker_key_file
             try:
-                context.load_cert_chain(certificate, key, password="")  # without one OpenSSL would ask the terminal
+                context.load_cert_chain(certificate, key, password="")  # otherwise OpenSSL prompts on the terminal
             except OSError as error:
                 raise self._error(f"broker_cert_file {certificate}, broker_key_file {key}: {error}") from None
         return context

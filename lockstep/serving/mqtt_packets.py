@@ -1,7 +1,7 @@
-"""Bytes from an MQTT 5 broker as packets of the package mqtt5. No I/O, no state of a session.
+"""Parses an MQTT 5 broker's bytes into packets of the package mqtt5. No I/O, no session state.
 
-Framing is done here: a packet that is too large is refused as soon as its header is there, and mqtt5 gets whole packets
-only, so that whatever it raises means that the packet is malformed.
+Framing is done here: a packet that is too large is refused as soon as its header has arrived. mqtt5 gets whole packets
+only, so any exception of mqtt5 means that the packet is malformed.
 """
 
 import contextlib
@@ -15,21 +15,21 @@ import mqtt5
 from lockstep.contracts.errors import MalformedError
 
 _WHERE = "MQTT stream"
-_HEADER_MAX_BYTES = 5  # one of type and flags, up to four of length
+_HEADER_MAX_BYTES = 5  # one byte of type and flags, up to four of length
 _PUBACK = 0x40
 _PUBACK_BYTES = 4  # header and packet id, without a reason: success
 
 
 @dataclass(frozen=True, slots=True)
 class PubAck:
-    """A PUBACK, read here: mqtt5 refuses reasons that MQTT does not list for it, mosquitto's "packet too large"."""
+    """A PUBACK, parsed here: mqtt5 refuses reasons that MQTT does not list for it, mosquitto's "packet too large"."""
 
     packet_id: int
     reason: int
 
     @property
     def reason_name(self) -> str:
-        """Name of the reason in the standard, or its number."""
+        """The reason's name in the standard, or its number."""
         for reasons in (mqtt5.PubAckReasonCode, mqtt5.DisconnectReasonCode):
             with contextlib.suppress(ValueError):
                 return _text(reasons(self.reason).name)
@@ -45,15 +45,15 @@ class PacketReader:
     def __init__(self, packet_max_bytes: int) -> None:
         self._packet_max_bytes = packet_max_bytes
         self._tail = bytearray()
-        self._needed_bytes = 0  # length of the tail from which on it is worth another look
+        self._needed_bytes = 0  # length of the tail at which parsing can make progress
 
     def feed(self, data: bytes) -> Iterator[Packet]:
-        """Yield the packets that `data` completes; to be consumed before the next call.
+        """Yield the packets that `data` completes; consume them before the next call.
 
         Raises
         ------
         MalformedError
-            The bytes are no MQTT 5, or a packet is too large. The reader is of no further use.
+            The bytes are not MQTT 5, or a packet is too large. The reader must not be used again.
         """
         stream: bytes | bytearray = data
         if self._tail:
@@ -74,7 +74,7 @@ class PacketReader:
             offset += size_bytes
 
     def _packet_bytes(self, view: memoryview, offset: int) -> int:
-        """Return the length of the packet at `offset`, of an incomplete header one byte more than there is."""
+        """Return the length of the packet at `offset`; if its header is incomplete, one byte more than is available."""
         length = shift = 0
         at = offset + 1
         for byte in view[at : offset + _HEADER_MAX_BYTES]:
@@ -94,7 +94,7 @@ class PacketReader:
 
 
 def reason_text(reason: IntEnum, explanation: str | None) -> str:
-    """Return a reason for people, with what the broker adds.
+    """Return a reason as readable text, with the broker's explanation.
 
     The stub of mqtt5 declares its reasons as `IntEnum`: they have `name` and `value`, but do not compare with numbers.
     """
@@ -116,5 +116,5 @@ def _read(packet: memoryview) -> Packet:
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        what = "text that is not UTF-8"  # mqtt5 0.8.0 panics on it, and a panic is no Exception
+        what = "text that is not UTF-8"  # mqtt5 0.8.0 panics on it, and a panic is not an Exception
     raise MalformedError(f"packet of type {kind >> 4}", where=_WHERE, got=what, expected="a packet of MQTT 5")

@@ -1,8 +1,8 @@
-"""One MQTT 5 connection: what waits for the broker, and what the broker waits for.
+"""One MQTT 5 connection: requests that wait for the broker, and acknowledgements that the broker waits for.
 
 State lives on the event loop and changes in two ways only: a packet arrives (`_handlers`), or the session ends
-(`_finish`), once, with its reason. Waiters are woken with a result, never with an exception, so that one that was
-cancelled in the same moment leaves no exception that is never retrieved.
+(`_finish`), once, with its reason. Waiters are woken with a result, never with an exception, so that a waiter cancelled
+at the same moment leaves no exception that is never retrieved.
 """
 
 import asyncio
@@ -19,27 +19,28 @@ from lockstep.serving.mqtt_packets import PacketReader, PubAck, reason_text
 A = TypeVar("A")
 
 KEEP_ALIVE_S = 15
-"""The broker publishes the will 1.5 times this after the network went; we ping twice in it."""
+"""The broker publishes the will after 1.5 times this without traffic; we ping twice in that time."""
 RECEIVE_MAX = 64
-"""QoS 1 messages under way to us, one node's window; those beyond it wait in the broker's queue.
+"""QoS 1 messages in flight to us: one node's window; further ones wait in the broker's queue.
 
-Brokers bound the queue in bytes, but not what is under way: mosquitto held 65,534 messages of 8 MiB for a reader that
-stood still. Each is acknowledged as it is handed over, so 64 of them are 100,000 messages a second on loopback, as
-many as with 65,534. It must not be MQTT's default, 65,535: mqtt5 leaves that out, and mosquitto then assumes 20.
+Brokers limit the bytes of the queue, but not of messages in flight: mosquitto held 65,534 messages of 8 MiB for a
+reader that had stopped. Each is acknowledged as it is handed over, so 64 of them are 100,000 messages a second on
+loopback, as many as with 65,534. It must not be MQTT's default, 65,535: mqtt5 omits that value, and mosquitto then
+assumes 20.
 """
 _IN_FLIGHT_MAX = 64  # QoS 1 messages from us: the window of the delivery protocol
 _PACKET_MAX_BYTES = 1 << 27  # half of what MQTT can carry, 16 times the largest message; mqtt5 panics beyond all of it
 _WRITE_HIGH_BYTES = 1 << 20  # a second of acknowledgements to 10,000 nodes
-_JOIN_MAX_BYTES = 64 << 10  # small packets of one turn of the event loop are one write, up to this
+_JOIN_MAX_BYTES = 64 << 10  # small packets of one turn of the event loop are written together, up to this
 _CLOSE_TIMEOUT_S = 2.0  # for the broker to close after our DISCONNECT
 _PACKET_IDS = 65_535
-_FAILURE = 0x80  # reasons from here on
+_FAILURE = 0x80  # reason codes from here on are failures
 _PERMANENT = frozenset((144, 149, 153))  # topic name invalid, packet too large, payload format invalid
 _PINGREQ = mqtt5.PingReqPacket().write()
 
 
 class MqttSession(asyncio.Protocol):
-    """A `Session` over one transport; made by `MqttBroker`."""
+    """A `Session` over one transport; created by `MqttBroker`."""
 
     def __init__(self, address: str, on_message: OnMessage, packet_max_bytes: int) -> None:
         self._address = address
@@ -66,7 +67,7 @@ class MqttSession(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     async def open(self, connect: bytes) -> None:
-        """Send the CONNECT packet and wait until the broker has accepted the session; break the connection otherwise.
+        """Send the CONNECT packet and wait until the broker accepts the session; otherwise break the connection.
 
         Raises
         ------
@@ -102,7 +103,7 @@ class MqttSession(asyncio.Protocol):
     async def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         """See `Session`."""
         self._check()
-        await self._slots.acquire()  # released by the PUBACK, even if its caller was cancelled
+        await self._slots.acquire()  # the PUBACK releases it, even if its caller was cancelled
         try:
             self._check()
             packet_id = self._next_packet_id()
@@ -128,7 +129,7 @@ class MqttSession(asyncio.Protocol):
         self._check()
 
     async def close(self) -> None:
-        """See `Session`; the broker closes the connection after our DISCONNECT, so that it has read all before."""
+        """See `Session`; the broker closes the connection after our DISCONNECT, so it has read everything before it."""
         self._check()
         self._write(mqtt5.DisconnectPacket().write())
         self._flush()
@@ -142,7 +143,7 @@ class MqttSession(asyncio.Protocol):
             self._transport.abort()
 
     def abort(self) -> None:
-        """Break the connection; nothing happens if there is none any more."""
+        """Break the connection; has no effect without one."""
         self._end("connection broken by this service")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -157,7 +158,7 @@ class MqttSession(asyncio.Protocol):
         self._lost.set()
 
     def pause_writing(self) -> None:
-        """Read no more until the broker does, so that a flood of messages leaves no flood of acknowledgements here."""
+        """Stop reading until the broker reads, so that a flood of messages causes no flood of acknowledgements."""
         self._is_full = True
         self._transport.pause_reading()
 
@@ -167,7 +168,7 @@ class MqttSession(asyncio.Protocol):
         self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        """Handle every packet that is complete."""
+        """Handle every complete packet."""
         self._is_alive = True
         try:
             for packet in () if self._end_reason else self._reader.feed(data):
@@ -198,7 +199,7 @@ class MqttSession(asyncio.Protocol):
             mqtt5.PublishPacket: self._on_publish,
             PubAck: self._on_puback,
             mqtt5.SubAckPacket: self._on_suback,
-            mqtt5.PingRespPacket: lambda _: None,  # any packet shows that the broker is there
+            mqtt5.PingRespPacket: lambda _: None,  # any packet shows that the broker is alive
             mqtt5.DisconnectPacket: self._on_disconnect,
         }
         self._slots = asyncio.Semaphore(min(packet.receive_max, _IN_FLIGHT_MAX))
@@ -223,7 +224,7 @@ class MqttSession(asyncio.Protocol):
         self._end(f"ended the session: {reason_text(packet.reason_code, packet.reason_str)}")
 
     def _on_timer(self) -> None:
-        """Ping, or end the session if since the last ping nothing came and nothing of a full buffer went."""
+        """Ping; end the session if, since the last ping, nothing arrived and nothing of a full buffer was sent."""
         buffered_bytes = self._transport.get_write_buffer_size()
         if not self._is_alive and buffered_bytes >= self._buffered_bytes:
             self._end(f"no answer to a ping within {self._ping_s:g} s")
@@ -261,7 +262,7 @@ class MqttSession(asyncio.Protocol):
         return answer
 
     def _next_packet_id(self) -> int:
-        """Return one that is not in use; an id stays in use until it is answered, even if its caller was cancelled."""
+        """Return an unused id; an id stays in use until it is answered, even if its caller was cancelled."""
         while True:
             self._packet_id = self._packet_id % _PACKET_IDS + 1
             if self._packet_id not in self._publishing and self._packet_id not in self._subscribing:
@@ -301,7 +302,7 @@ class MqttSession(asyncio.Protocol):
             self._timer.cancel()
         _wake(self._publishing)
         _wake(self._subscribing)
-        self._slots.release()  # each publisher that waits passes it on to the next
+        self._slots.release()  # each waiting publisher passes it on to the next
         self._opened.set()
         self._ended.set()
 

@@ -1,6 +1,6 @@
-"""What a service's own process takes: the `process_*` families that every client library of Prometheus has.
+"""The resources of a service's own process: the `process_*` families of every Prometheus client library.
 
-Read now and then by the service itself, never in a scrape: a page is made of what is in memory.
+The service reads them periodically, never in a scrape, which only renders what is in memory.
 """
 
 from functools import cached_property
@@ -9,11 +9,11 @@ from prometheus_client import ProcessCollector
 from prometheus_client.metrics_core import Metric as Family
 
 ProcessFamilies = tuple[Family, ...]
-"""CPU seconds, bytes, Unix seconds and descriptors; read once and not changed after."""
+"""CPU seconds, bytes, Unix seconds and descriptors; immutable once read."""
 
 
 class OwnProcess:
-    """Reads this process from /proc, three small files and the list of its descriptors."""
+    """Reads this process from /proc: three small files and the list of its descriptors."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
@@ -23,5 +23,5 @@ class OwnProcess:
         return ProcessCollector(proc=self._proc, registry=None)  # reads the time of boot
 
     def read(self) -> ProcessFamilies:
-        """Return the families as they are now; what cannot be read is left out. Blocking, for some ten microseconds."""
+        """Return the current families, without what cannot be read. Blocking, for some tens of microseconds."""
         return tuple(self._collector.collect())

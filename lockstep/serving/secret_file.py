@@ -1,4 +1,4 @@
-"""Reads a secret from a file; no message has any part of it."""
+"""Reads a secret from a file; no message contains any part of it."""
 
 from pathlib import Path
 
@@ -8,12 +8,12 @@ _SECRET_MAX_BYTES = 64 << 10
 
 
 def read_secret(file: str, key: str) -> str:
-    """Return the one line of text that the file of a setting holds, without the space around it; blocking.
+    """Return the one line of text in a setting's file, without surrounding space; blocking.
 
     Raises
     ------
     ConfigError
-        The file cannot be read, is empty, or holds what no header can carry.
+        The file cannot be read, is empty, or contains characters that no header can carry.
     """
     try:
         with Path(file).open("rb") as stream:

@@ -1,7 +1,7 @@
-"""A service's HTTP behind its web configuration: TLS, who may ask, and rotation while it runs.
+"""A service's HTTP server behind its web configuration: TLS, authentication, and rotation of both at run time.
 
-One `Web` a service. Nothing here reads a file while a request is answered: a task of the application looks for changed
-files once a second, in a thread.
+There is one `Web` per service. No file is read while a request is answered: a task of the application checks for
+changed files once a second, on a thread.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
 _RELOAD = "web configuration"
-_REMEMBERED = 64  # passwords known to be right; a bcrypt check costs 50 ms and more
-_NO_USER_HASH = b"$2b$10$" + b"." * 53  # checked for users that are not there, so that timing does not reveal who is
+_REMEMBERED = 64  # passwords known to be right; a bcrypt check takes 50 ms or more
+_NO_USER_HASH = b"$2b$10$" + b"." * 53  # checked for unknown users, so that timing does not reveal which users exist
 _CHALLENGE = {"WWW-Authenticate": 'Basic realm="lockstep"'}
 
 HTTP_PORT = "http_port"
@@ -45,28 +45,28 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @contextlib.contextmanager
 def naming_port(host: str, port: int, name: str = HTTP_PORT) -> Iterator[None]:
-    """Name the setting or option that gave a port which cannot be bound.
+    """Raise errors that name the setting or option of a port which cannot be bound.
 
     Raises
     ------
     ConfigError
-        The port is taken, or the host has no such address.
+        The port is in use, or the host has no such address.
     """
     try:
         yield
     except OSError as error:
-        code = error.errno or 0  # of a host that is not known it is negative
+        code = error.errno or 0  # negative for an unknown host
         reason = os.strerror(code) if code > 0 else error.strerror or error
         raise ConfigError(f"{name}: got {port}, expected a free port on {host}: {reason}") from error
 
 
 class Web:
-    """The web configuration in force; without a file everything is open and plain.
+    """The web configuration in force; without a file, the server is open and unencrypted.
 
-    `is_token` returns whether a bearer token is right: its holder needs no password as well, for HTTP has one header
-    for both. `refusals` counts answers by status, of all handlers, that refuse who asks (`HTTP_REFUSALS`), `isolation`
-    changed files that were refused, or failed by a bug of ours. `is_current` is whether the files are in force as they
-    are now.
+    `is_token` returns whether a bearer token is valid. Its holder needs no password as well, because HTTP has one
+    header for both. `refusals` counts, over all handlers, responses that deny access, by status (`HTTP_REFUSALS`).
+    `isolation` counts changed files that were refused, or failed because of a bug of ours. `is_current` is whether the
+    current content of the files is in force.
     """
 
     def __init__(self, file: str = "", is_token: Callable[[str], bool] = lambda _: False) -> None:
@@ -91,18 +91,18 @@ class Web:
         return "http" if self.context is None else "https"
 
     def protect(self, app: web.Application) -> None:
-        """Put this configuration before all of an application's handlers, and the bounds of its connections."""
+        """Install this configuration in front of all handlers of an application, with the limits on connections."""
         if self._file is not None:
             self._protect(app)
         app.on_response_prepare.append(self._count_refusal)
         self.connections.protect(app)
 
     def runner(self, app: web.Application, *, shutdown_s: float) -> web.AppRunner:
-        """Return what runs an application; its cleanup waits `shutdown_s` for requests under way."""
+        """Return a runner for an application; its cleanup waits `shutdown_s` for requests in progress."""
         return web.AppRunner(app, access_log=None, shutdown_timeout=shutdown_s, lingering_time=LINGERING_S)
 
     def site(self, runner: web.BaseRunner, host: str, port: int) -> BoundedSite:
-        """Return where an application that is protected is served; its `start` binds."""
+        """Return the site of a protected application; its `start` binds."""
         return BoundedSite(runner, host, port, self.connections, ssl_context=self.context)
 
     def _protect(self, app: web.Application) -> None:
@@ -119,11 +119,11 @@ class Web:
         names = self._config.tls.allowed_names if self._config.tls is not None else ()
         if names and not set(names) & _names_of(request):
             return web.Response(status=403, text="the certificate has none of the names that may ask\n")
-        if self._config.hash_of and not await self._may_ask(request.headers.get("Authorization", "")):
+        if self._config.hash_of and not await self._is_authorised(request.headers.get("Authorization", "")):
             return web.Response(status=401, text="user and password needed\n", headers=_CHALLENGE)
         return await handler(request)
 
-    async def _may_ask(self, header: str) -> bool:
+    async def _is_authorised(self, header: str) -> bool:
         kind, _, value = header.partition(" ")
         if kind.lower() == "bearer":
             return self._is_token(value)
@@ -143,7 +143,7 @@ class Web:
             return True
         async with self._checks:
             bcrypt = _import_bcrypt()
-            # bcrypt reads 72 bytes; a longer password is cut there by everybody who hashes it.
+            # bcrypt reads 72 bytes; every implementation cuts a longer password there.
             is_right = await asyncio.to_thread(_is_equal, bcrypt.checkpw, password[:72], hashed)
         if is_right and hashed is not _NO_USER_HASH:
             self._known[proof] = None
@@ -161,13 +161,13 @@ class Web:
         response.headers.update(self._config.headers)
 
     async def _keep_fresh(self, _: web.Application) -> AsyncIterator[None]:
-        task = asyncio.create_task(self._look(), name="web configuration")
+        task = asyncio.create_task(self._poll_files(), name="web configuration")
         yield
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
-    async def _look(self) -> None:
+    async def _poll_files(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             with self.isolation.guard(_RELOAD, str(self._file), asyncio.get_running_loop().time()):
@@ -186,26 +186,26 @@ class Web:
                 _log.warning("%s; the previous one stays in force", error)
 
     def reload(self) -> None:
-        """Read the file and the certificate again.
+        """Reload the file and the certificate.
 
         Raises
         ------
         ConfigError
-            Something is wrong with them, or TLS would be switched on or off; nothing has changed then.
+            They are invalid, or TLS would be switched on or off; nothing has changed then.
         """
         assert self._file is not None
         fresh = read_web_config(self._file)
         if (fresh.tls is None) != (self.context is None):
             raise ConfigError(f"web configuration {self._file}: TLS is switched on or off by a restart only")
         if fresh.tls is not None and self.context is not None:
-            fresh.tls.context()  # whether the pair fits, before the one in use is touched
+            fresh.tls.context()  # check that the pair fits before changing the one in use
             fresh.tls.load(self.context)
         self._config = fresh
         self._known.clear()
         _log.info("web configuration %s is loaded and in force", self._file)
 
     def _read_times(self) -> tuple[int, ...]:
-        """Return when each file changed last; 0 for one that is not there, as in the middle of a rotation."""
+        """Return when each file was last changed; 0 if it is missing, as during a rotation."""
         if self._file is None:
             return ()
         files = [self._file]
@@ -221,7 +221,7 @@ class Web:
 
 
 def _names_of(request: web.Request) -> set[str]:
-    """Return the names in the certificate of who asks: of hosts, addresses, mail and URIs."""
+    """Return the names in the client's certificate: hosts, addresses, mail addresses and URIs."""
     certificate = request.get_extra_info("peercert") or {}
     return {str(value) for _, value in certificate.get("subjectAltName", ())}
 
@@ -229,7 +229,7 @@ def _names_of(request: web.Request) -> set[str]:
 def _is_equal(check: Callable[[bytes, bytes], bool], password: bytes, hashed: bytes) -> bool:
     try:
         return check(password, hashed)
-    except ValueError:  # a salt that bcrypt does not take, a NUL in the password
+    except ValueError:  # a salt that bcrypt rejects, a NUL in the password
         return False
 
 

@@ -1,7 +1,7 @@
 """TLS, client certificates and passwords of a service's HTTP, from a file in the form of Prometheus' exporter-toolkit.
 
-The file is checked whole when the service starts. Passwords, headers and certificates are read again when their files
-change, so that they can be rotated; whether there is TLS at all, and whom it trusts, holds until a restart.
+The whole file is checked when the service starts. Passwords, headers and certificates are reloaded when their files
+change, so that they can be rotated. Whether there is TLS, and which authority it trusts, stays fixed until a restart.
 """
 
 import ssl
@@ -34,7 +34,7 @@ _HEADERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """What a TLS server needs; `allowed_names`, if any, are those of which a client's certificate must have one."""
+    """The settings of a TLS server; if there are `allowed_names`, a client's certificate must have one of them."""
 
     certificate: Path
     key: Path
@@ -50,7 +50,7 @@ class TlsConfig:
         Raises
         ------
         ConfigError
-            A file cannot be read, or the key is not the certificate's.
+            A file cannot be read, or the key does not belong to the certificate.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version, context.maximum_version = self.lowest, self.highest
@@ -64,12 +64,12 @@ class TlsConfig:
         return context
 
     def load(self, context: ssl.SSLContext) -> None:
-        """Give a context certificate and key as the files hold them now; connections that stand keep theirs.
+        """Load the current certificate and key files into a context; existing connections keep theirs.
 
         Raises
         ------
         ConfigError
-            A file cannot be read, or the key is not the certificate's.
+            A file cannot be read, or the key does not belong to the certificate.
         """
         try:
             context.load_cert_chain(self.certificate, self.key)
@@ -80,7 +80,7 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebConfig:
-    """The whole file: TLS or None, bcrypt hashes by user, and headers of every answer."""
+    """The whole file: TLS or None, bcrypt hashes by user, and headers of every response."""
 
     tls: TlsConfig | None = None
     hash_of: Mapping[str, bytes] = field(default_factory=dict)
@@ -93,7 +93,7 @@ def read_web_config(path: Path) -> WebConfig:
     Raises
     ------
     ConfigError
-        It cannot be read, or something in it is not known or not possible; the message names it.
+        It cannot be read, or contains something unknown or impossible; the message names it.
     """
     value = read_yaml_file(path, "web configuration")
     return parse_web_config(value, where=str(path), folder=path.parent)
@@ -105,7 +105,7 @@ def parse_web_config(value: Any, *, where: str, folder: Path) -> WebConfig:
     Raises
     ------
     ConfigError
-        Something in it is not known or not possible.
+        It contains something unknown or impossible.
     """
     sections = _mapping(value, where, ("tls_server_config", "http_server_config", "basic_auth_users"))
     tls = sections.get("tls_server_config")
