@@ -1,8 +1,8 @@
-"""Builds what is published: wheels and source distributions of `lockstep-monitor` and `lockstep-monitor-agent`.
+"""Builds the published wheels and source distributions of `lockstep-monitor` and `lockstep-monitor-agent`.
 
 `python setup/distributions.py --output dist` builds both, with the agent's C extension for this machine; `--pure`
 builds wheels without it, which install everywhere; `--stage-agent DIR` writes the agent's project, for `pip install
-DIR`. Both are built from copies, so nothing is left in the checkout. Needs setuptools in the version of pyproject.toml.
+DIR`. Both are built from copies, so nothing is left in the checkout. Needs the version of setuptools in pyproject.toml.
 """
 
 import argparse
@@ -28,7 +28,7 @@ AGENT = (
     *("lockstep/cli/__init__.py", "lockstep/cli/main.py", "lockstep/cli/run_command.py"),
     *("lockstep/cli/doctor_command.py", "lockstep/cli/build_hooks_command.py", "lockstep/cli/native_hooks"),
 )
-"""What enters a training image: the agent, what it shares with the services, and three commands."""
+"""The content of a training image's distribution: the agent, what it shares with the services, and three commands."""
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info")
 _BUILD = """
 import sys
@@ -40,7 +40,7 @@ build_meta.build_sdist(output)
 
 
 def stage(directory: Path, files: Iterable[tuple[str, str]]) -> None:
-    """Copy files and folders of the repository, given as (to, from), below a directory."""
+    """Copy files and folders of the repository, given as (to, from), into a directory."""
     for to, source in files:
         target = directory / to
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def build(output: Path, *, is_pure: bool) -> list[Path]:
     Raises
     ------
     subprocess.CalledProcessError
-        A build failed; what it printed is on standard error.
+        A build failed; its output is on standard error.
     """
     output.mkdir(parents=True, exist_ok=True)
     environment = os.environ | {"LOCKSTEP_PURE": "1" if is_pure else "0"}

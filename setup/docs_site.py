@@ -1,7 +1,7 @@
-"""Hooks of MkDocs: the README as first page, files of the repository that pages link to, and the generated reference.
+"""MkDocs hooks: the README as first page, repository files that pages link to, and the generated reference.
 
-Pages link to each other and to files as GitHub shows them. A link that leaves docs/ leads to a copy below repository/
-of the site, so that the site needs no other host, and MkDocs checks every link and anchor.
+Pages link to each other and to files as GitHub shows them. A link that leaves docs/ leads to a copy below the site's
+repository/, so that the site needs no other host, and MkDocs checks every link and anchor.
 """
 
 import ast
@@ -34,7 +34,7 @@ _PYTHON = {
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the first page, the reference, and every file of the repository that a page leads to."""
+    """Add the first page, the reference, and every repository file that a page leads to."""
     pages = {
         "reference/command-line.md": command_line_page(),
         "reference/python.md": python_page(),
@@ -55,7 +55,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Rewrite links as the site has the files."""
+    """Rewrite links to the site's paths."""
     source = repository_path(page.file.src_uri)
     return rewrite(markdown, lambda target: _site_link(page.file.src_uri, source, target))
 
@@ -68,7 +68,7 @@ def repository_path(uri: str) -> str:
 
 
 def site_uri(path: str) -> str:
-    """Return where the site has a file or folder of the repository."""
+    """Return the site's path for a file or folder of the repository."""
     if path == "README.md":
         return "index.md"
     if (ROOT / path).is_dir():
@@ -77,7 +77,7 @@ def site_uri(path: str) -> str:
 
 
 def rewrite(markdown: str, link: Any) -> str:
-    """Return a page with each link outside blocks of code replaced by what `link` makes of it."""
+    """Return a page in which `link` has replaced each link outside code blocks."""
     parts, at = [], 0
     for fence in _FENCE.finditer(markdown):
         parts += [_LINK.sub(lambda m: f"{m[1]}{link(m[2])}{m[3]}", markdown[at : fence.start()]), fence[0]]
@@ -86,7 +86,7 @@ def rewrite(markdown: str, link: Any) -> str:
 
 
 def linked_files() -> set[str]:
-    """Return files and folders outside docs/ that pages lead to, over pages that they lead to as well."""
+    """Return the files and folders outside docs/ that pages lead to, directly or through other such pages."""
     found: set[str] = set()
     todo = ["README.md", *(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
     while todo:
@@ -102,7 +102,7 @@ def linked_files() -> set[str]:
 
 
 def links(page: str) -> Iterator[str]:
-    """Yield what a page links to in the repository, by path; of a folder, its files."""
+    """Yield the repository paths that a page links to; for a folder, its files."""
     path = ROOT / page
     if path.is_dir():
         yield from (file.relative_to(ROOT).as_posix() for file in _files(path))
@@ -140,7 +140,7 @@ def _folder_page(folder: Path) -> str:
 
 
 def command_line_page() -> str:
-    """Return the reference of the command line, from the parsers."""
+    """Return the reference of the command line, generated from the parsers."""
     program = read_parser(build_parser())
     parts = ["# Command line\n\nGenerated from the parsers; `lockstep COMMAND --help` prints the same.\n"]
     return "\n".join([*parts, *(_command(command) for command in program.commands)])
@@ -176,7 +176,7 @@ def _plain(text: str) -> str:
 
 
 def python_page() -> str:
-    """Return the reference of the Python API, from signatures and docstrings of what `lockstep` exports."""
+    """Return the reference of the Python API, generated from the signatures and docstrings that `lockstep` exports."""
     names = set(_constants(ast.parse((ROOT / "lockstep/__init__.py").read_text("utf-8")), "__all__"))
     parts = ["# Python\n\nGenerated from the docstrings. Everything is imported from `lockstep`.\n"]
     for title, files in _PYTHON.items():
@@ -208,7 +208,7 @@ def _definition(node: ast.FunctionDef | ast.ClassDef) -> str:
 
 
 def http_api_page() -> str:
-    """Return the table of the coordinator's API, from its OpenAPI description."""
+    """Return the table of the coordinator's API, generated from its OpenAPI description."""
     description = json.loads((ROOT / "docs" / "openapi.json").read_text("utf-8"))
     lines = [
         "# HTTP API",

@@ -1,5 +1,5 @@
 """The self-test of a node's environment: what slows a job before its first step.
 
-Standard library only: it runs in training images. `facts` reads what is there, `checks` judges one node's facts,
-`fleet` what should be equal on all nodes and is not. Facts are a file that travels; judging needs nothing else.
+Standard library only, because it runs in training images. `facts` reads a node, `checks` evaluates one node's facts,
+and `fleet_facts` finds differences between nodes. Facts are stored in a file, and evaluating them needs nothing else.
 """

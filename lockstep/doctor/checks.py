@@ -1,6 +1,6 @@
-"""Judges the facts of one node. Each check is small and pure: facts in, one `Check` out.
+"""Evaluates the facts of one node. Each check is small and pure: facts in, one `Check` out.
 
-Facts may come from another person's file: a value of another type than expected counts as not known.
+Facts may come from another person's file: a value of the wrong type counts as unknown.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from lockstep.doctor.shared_directory import check_shared_directory, check_unwat
 from lockstep.doctor.verdict import FAIL, OK, UNKNOWN, WARN, Check
 
 SHM_MIN_BYTES = 1 << 30
-"""Containers get 64 MiB by default; one batch of a vision job per loader worker is beyond that."""
+"""Containers get 64 MiB by default; one batch of a vision job per loader worker exceeds that."""
 SHARED_MEMORY = "shared memory"
 OPEN_FILES_MIN = 4096
 """A rank holds a socket per peer and channel, and descriptors for its workers' batches."""
@@ -51,7 +51,7 @@ Facts = Mapping[str, Any]
 
 
 def check_all(facts: Facts) -> list[Check]:
-    """Return the verdict of every check, in a fixed order."""
+    """Return the results of all checks, in a fixed order."""
     return [check(facts) for check in CHECKS]
 
 
@@ -87,7 +87,7 @@ def check_log_level(facts: Facts) -> Check:
 
 
 def check_serialisation(facts: Facts) -> Check:
-    """Whether a debugging switch makes launches wait."""
+    """Whether a debugging switch makes kernel launches synchronous."""
     variables = _part(facts, "environment")
     on = {name: why for name, why in _SERIAL.items() if _is_set(variables, name)}
     return Check(
@@ -100,7 +100,7 @@ def check_serialisation(facts: Facts) -> Check:
 
 
 def check_network_switches(facts: Facts) -> Check:
-    """Whether a fast path of a collective library is switched off."""
+    """Whether a fast path of a collective library is disabled."""
     variables = _part(facts, "environment")
     on = {name: why for name, why in _SLOW_NETWORK.items() if _is_set(variables, name)}
     return Check(
@@ -113,7 +113,7 @@ def check_network_switches(facts: Facts) -> Check:
 
 
 def check_governor(facts: Facts) -> Check:
-    """Whether CPUs run at full speed."""
+    """Whether the CPUs run at full speed."""
     governors = _part(_part(facts, "cpu"), "governors")
     slow = {name: count for name, count in governors.items() if name not in ("performance", "schedutil")}
     found = ", ".join(f"{count} CPUs {name}" for name, count in governors.items())
@@ -127,7 +127,7 @@ def check_governor(facts: Facts) -> Check:
 
 
 def check_affinity(facts: Facts) -> Check:
-    """Whether the trainer, or its loader's workers, share too few CPUs."""
+    """Whether the trainer or its loader workers share too few CPUs."""
     cpu, affinity = _part(facts, "cpu"), _part(facts, "affinity")
     workers = _part(facts, "loader_workers")
     tight = []
@@ -150,7 +150,7 @@ def check_affinity(facts: Facts) -> Check:
 
 
 def check_threads(facts: Facts) -> Check:
-    """Whether the ranks of the node together start more threads than it has CPUs."""
+    """Whether the node's ranks together start more threads than it has CPUs."""
     variables, affinity = _part(facts, "environment"), _part(facts, "affinity")
     cpus = _number(_part(facts, "cpu"), "count") or 0
     text = variables.get("OMP_NUM_THREADS", "")
@@ -175,7 +175,7 @@ def check_threads(facts: Facts) -> Check:
 
 
 def check_shared_memory(facts: Facts) -> Check:
-    """Whether /dev/shm holds what loader workers hand over."""
+    """Whether /dev/shm has space for what loader workers pass on."""
     shm = _part(facts, "shared_memory")
     total, free = _number(shm, "total_bytes"), _number(shm, "free_bytes")
     if total is None or free is None:
@@ -191,7 +191,7 @@ def check_shared_memory(facts: Facts) -> Check:
 
 
 def check_quota(facts: Facts) -> Check:
-    """Whether a CPU quota stops the job now and then."""
+    """Whether a CPU quota occasionally stops the job."""
     cgroup = _part(facts, "cgroup")
     quota, throttled = _number(cgroup, "quota_cpus"), _number(cgroup, "throttled_usec") or 0.0
     periods, stopped = _number(cgroup, "nr_periods") or 0.0, _number(cgroup, "nr_throttled") or 0.0
@@ -258,7 +258,7 @@ def check_locked_memory(facts: Facts) -> Check:
 
 
 def check_load(facts: Facts) -> Check:
-    """Whether others keep the CPUs busy."""
+    """Whether other processes keep the CPUs busy."""
     cpu = _part(facts, "cpu")
     load, count = _number(cpu, "load_1min"), _number(cpu, "count")
     if load is None or not count:
@@ -274,7 +274,7 @@ def check_load(facts: Facts) -> Check:
 
 
 def check_rank(facts: Facts) -> Check:
-    """Whether the environment gives a rank, and in which variable. A process group overrules it once training runs."""
+    """Whether the environment gives a rank, and in which variable. During training, a process group overrides it."""
     name = "rank"
     if "launcher" not in facts:
         return Check(name=name, verdict=UNKNOWN, found="not in these facts, which an older version wrote")
@@ -291,7 +291,7 @@ def check_rank(facts: Facts) -> Check:
 
 
 def check_collective_kernels(facts: Facts) -> Check:
-    """Whether the agent observes collectives in C++: a build for exactly this torch, Python and Lockstep is there."""
+    """Whether the agent observes collectives in C++: there is a build for exactly this torch, Python and Lockstep."""
     name = "collective kernels"
     versions, kernels = _part(facts, "versions"), _part(facts, "collective_kernels")
     torch, listed = versions.get("torch"), kernels.get("builds")
@@ -310,7 +310,7 @@ def check_collective_kernels(facts: Facts) -> Check:
 
 
 def check_mark_writer(facts: Facts) -> Check:
-    """Whether the agent writes its marks in C: the extension was built where Lockstep was installed."""
+    """Whether the agent writes its marks in C, i.e. the extension was built where Lockstep was installed."""
     name = "mark writer"
     has_extension = facts.get("mark_extension")
     if not isinstance(has_extension, bool):

@@ -1,7 +1,7 @@
-"""Reads what a node is: /proc, /sys, the environment, installed versions. Imports no torch.
+"""Reads a node's facts from /proc, /sys, the environment and installed versions. Does not import torch.
 
 What cannot be read is left out; nothing raises. Files of /proc and /sys are small, and only their beginning is read.
-The one program that is started is nvidia-smi (`hardware`).
+The only program that is started is nvidia-smi (`hardware`).
 """
 
 import os
@@ -33,9 +33,9 @@ VARIABLE_PREFIXES = (
     *("NCCL_", "HCCL_", "ASCEND_", "ACLNN_", "TORCH_", "PYTORCH_", "CUDA_", "OMP_", "MKL_", "GLOO_", "UCX_", "FI_"),
     *("KMP_", "MALLOC_", "MS_", "TASK_QUEUE_", "GLOG_", "NVTE_", "TRITON_"),
 )
-"""What steers collectives, memory, threads and logs."""
+"""Variables that control collectives, memory, threads and logs."""
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|_KEY", re.IGNORECASE)
-_VALUE_MAX = 256  # characters of a variable
+_VALUE_MAX = 256  # characters of a variable's value
 _CPUS_MAX = 4096
 _BUILDS_MAX = 100
 _DRIVERS = {
@@ -53,8 +53,8 @@ def read_facts(
 ) -> dict[str, Any]:
     """Return the facts of this node as JSON values.
 
-    `root` is where /proc and /sys are found; `pids` are processes of the job, whose environment and affinity are taken
-    instead of this one's where they can be read.
+    `root` is where /proc and /sys are found. `pids` are processes of the job; if they can be read, their environment
+    and affinity are used instead of this process's.
     """
     chosen = [pid for pid in pids if (root / f"proc/{pid}").is_dir()]
     variables = dict(environment)
@@ -81,7 +81,7 @@ def read_facts(
 
 
 def _has_mark_extension() -> bool:
-    """Whether the agent can use its C extension: it leaves aside an older build, without kernels (mark_writer.py)."""
+    """Whether the agent can use its C extension; it ignores an older build without kernels (mark_writer.py)."""
     try:
         return hasattr(import_module("lockstep.agent._marks"), "CollectiveKernel")
     except ImportError:
@@ -134,12 +134,12 @@ def _cpu(root: Path) -> dict[str, Any]:
 
 
 def _affinity(root: Path, pid: int) -> int | None:
-    """Return on how many CPUs a process may run."""
+    """Return the number of CPUs that a process may use."""
     return _cpu_count(_field(text_of(root / f"proc/{pid}/status"), "Cpus_allowed_list"))
 
 
 def _children(root: Path, pid: int) -> list[int | None]:
-    """Return on how many CPUs each child of a process may run: the loader's workers, if it has any."""
+    """Return the number of CPUs that each child of a process may use: the loader workers, if it has any."""
     children = text_of(root / f"proc/{pid}/task/{pid}/children").split()
     return [_affinity(root, int(child)) for child in children[:256] if child.isdecimal()]
 
@@ -149,7 +149,7 @@ def _field(status: str, name: str) -> str:
 
 
 def _cpu_count(text: str) -> int | None:
-    """Return how many CPUs a list like `0-3,8` names, None if it is none."""
+    """Return the number of CPUs in a list like `0-3,8`, or None if it is not a list."""
     count = 0
     for part in text.split(","):
         first, dash, last = part.partition("-")
@@ -191,7 +191,7 @@ def _memory(root: Path) -> dict[str, int]:
 
 
 def _collective_kernels(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return for which torch, Python and sources C++ kernels are built, and for which they would have to be."""
+    """Return the torch, Python and sources of existing C++ kernel builds, and those that this node needs."""
     builds = []
     for place in native_hooks.search_directories(environment):
         for path in sorted(place.glob(f"*/{native_hooks.MANIFEST_NAME}"))[:_BUILDS_MAX]:
@@ -211,13 +211,13 @@ def _collective_kernels(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _limits() -> dict[str, int]:
-    """Return soft limits; -1 is unlimited."""
+    """Return the soft limits; -1 is unlimited."""
     wanted = {"open_files": resource.RLIMIT_NOFILE, "locked_bytes": resource.RLIMIT_MEMLOCK}
     return {name: resource.getrlimit(limit)[0] for name, limit in wanted.items()}
 
 
 def _cgroup(root: Path) -> dict[str, float]:
-    """Return quota and throttling of our own cgroup (version 2), empty without one."""
+    """Return quota and throttling of this process's cgroup (version 2); empty without one."""
     path = next((line[3:] for line in text_of(root / "proc/self/cgroup").splitlines() if line.startswith("0::")), "")
     base = root / "sys/fs/cgroup"
     folder = base / path.strip("/") if path and ".." not in path else base

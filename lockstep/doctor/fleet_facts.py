@@ -1,4 +1,4 @@
-"""What should be equal on all nodes of a job, and is not. Pure: facts of several nodes in, checks out."""
+"""Finds what differs between the nodes of a job but should not. Pure: facts of several nodes in, checks out."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,9 @@ from lockstep.doctor.verdict import FAIL, OK, WARN, Check
 _NAMED_MAX = 5  # nodes listed by name; the rest is counted
 _MISSING = "absent"
 _STRICT = ("torch", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "torch-npu", "mindspore")
-"""Of different versions jobs hang or fail; of the others they are slower here than there."""
+"""With different versions of these, jobs hang or fail; differences in others make nodes slower."""
 _OWN_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "CUDA_VISIBLE_DEVICES", "ASCEND_DEVICE_ID")
-"""May differ from node to node with a reason."""
+"""May legitimately differ from node to node."""
 
 
 def compare(nodes: Sequence[Mapping[str, Any]]) -> list[Check]:

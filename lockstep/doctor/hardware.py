@@ -1,7 +1,7 @@
 """Facts of a node's hardware: CPU throttling, memory errors, InfiniBand ports, NVIDIA devices and their links.
 
-Counters count since the node's boot or the driver's start. NVIDIA's are asked from `nvidia-smi`, where it is installed;
-it reads, and sets nothing.
+Counters run since the node's boot or the driver's start. NVIDIA's come from `nvidia-smi`, if it is installed; only
+queries are used, and nothing is set.
 """
 
 import re
@@ -31,14 +31,14 @@ _FIELDS = (
 )
 _TEXTS = ("name", "uuid", "throttle_reasons")
 _REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-"""Today's name of the field, and that of drivers before 535."""
+"""The current name of the field, and its name in drivers before 535."""
 _DEVICE = re.compile(r"GPU (\d+):")
 _LINK = re.compile(r"\s+Link (\d+): (.*)")
 _ERRORS = re.compile(r"\s+Link \d+: .*Error.*: (\d+)")
 
 
 def read_hardware(root: Path = Path("/")) -> dict[str, Any]:
-    """Return what the node has, as JSON values; a part that it has not is an empty list or object."""
+    """Return the node's hardware facts as JSON values; a missing part is an empty list or object."""
     smi = _nvidia_smi(root)
     return {
         "cpu_throttling": _cpu_throttling(root),
@@ -50,7 +50,7 @@ def read_hardware(root: Path = Path("/")) -> dict[str, Any]:
 
 
 def _cpu_throttling(root: Path) -> dict[str, int]:
-    """Return for how long and how often packages were throttled, the most of any, and the node's uptime."""
+    """Return for how long and how often CPU packages were throttled, the maximum over them, and the node's uptime."""
     folders = sorted((root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle"))[:_CPUS_MAX]
     counts = [count_of(each / "package_throttle_count") for each in folders]
     times_ms = [count_of(each / "package_throttle_total_time_ms") for each in folders]
@@ -62,7 +62,7 @@ def _cpu_throttling(root: Path) -> dict[str, int]:
 
 
 def _memory_errors(root: Path) -> dict[str, int]:
-    """Return the errors of all memory controllers (EDAC)."""
+    """Return the error counts of all memory controllers (EDAC)."""
     controllers = sorted((root / "sys/devices/system/edac/mc").glob("mc[0-9]*"))[:_CONTROLLERS_MAX]
     names = {"corrected": "ce_count", "uncorrected": "ue_count"}
     return {
@@ -71,7 +71,7 @@ def _memory_errors(root: Path) -> dict[str, int]:
 
 
 def _infiniband(root: Path) -> list[dict[str, Any]]:
-    """Return every port of InfiniBand and RoCE adapters."""
+    """Return the facts of every port of InfiniBand and RoCE adapters."""
     folders = sorted((root / "sys/class/infiniband").glob("*/ports/*"))[:_PORTS_MAX]
     return [_port(folder) for folder in folders]
 
@@ -107,8 +107,8 @@ def _nvidia_smi(root: Path) -> Path | None:
     return None if found is None else Path(found)
 
 
-def _asked(smi: Path, *arguments: str) -> str:
-    """Return what nvidia-smi prints, empty where it fails or hangs."""
+def _smi_output(smi: Path, *arguments: str) -> str:
+    """Return the output of nvidia-smi, empty if it fails or hangs."""
     try:
         done = subprocess.run(  # noqa: S603  (our own arguments)
             [str(smi), *arguments], capture_output=True, timeout=_TIMEOUT_S, check=True, text=True, errors="replace"
@@ -119,9 +119,9 @@ def _asked(smi: Path, *arguments: str) -> str:
 
 
 def _nvidia(smi: Path) -> list[dict[str, Any]]:
-    """Return every device; a value that it does not have ([N/A]) is left out."""
+    """Return the facts of every device, without values that it does not have ([N/A])."""
     for reasons in _REASONS:
-        answer = _asked(smi, f"--query-gpu={','.join([*_QUERY, reasons])}", "--format=csv,noheader,nounits")
+        answer = _smi_output(smi, f"--query-gpu={','.join([*_QUERY, reasons])}", "--format=csv,noheader,nounits")
         rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines()]
         found = [_device(row) for row in rows if len(row) == len(_FIELDS)]
         if found:
@@ -140,16 +140,16 @@ def _device(row: Sequence[str]) -> dict[str, Any]:
 
 
 def _nvlink(smi: Path) -> list[dict[str, int]]:
-    """Return by device how many links are up and down, and how many errors they counted."""
+    """Return, by device, how many links are up and down, and how many errors they counted."""
     found: dict[int, dict[str, int]] = {}
     device: dict[str, int] | None = None
-    for line in _asked(smi, "nvlink", "--status").splitlines():
+    for line in _smi_output(smi, "nvlink", "--status").splitlines():
         if header := _DEVICE.match(line):
             device = found.setdefault(int(header[1]), {"index": int(header[1]), "up": 0, "down": 0, "errors": 0})
         elif device is not None and (link := _LINK.match(line)):
             device["down" if "inactive" in link[2].lower() else "up"] += 1
     device = None
-    for line in _asked(smi, "nvlink", "--errorcounters").splitlines():
+    for line in _smi_output(smi, "nvlink", "--errorcounters").splitlines():
         if header := _DEVICE.match(line):
             device = found.get(int(header[1]))
         elif device is not None and (errors := _ERRORS.match(line)):

@@ -1,4 +1,4 @@
-"""Judges the facts of a node's hardware (`hardware`). A value of another type than expected counts as not known."""
+"""Evaluates the facts of a node's hardware (`hardware`). A value of the wrong type counts as unknown."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 from lockstep.doctor.verdict import FAIL, OK, UNKNOWN, WARN, Check
 
 THROTTLED_RATIO = 0.001
-"""Of the uptime, own: a node that is throttled for longer is throttled under load."""
+"""Share of the uptime, our own choice: a node that is throttled for longer is throttled under load."""
 CORRECTED_ERRORS = 1000
-"""Own: single corrected errors are usual over months."""
+"""Our own choice: single corrected errors are usual over months."""
 PORT_ERRORS = 100
-"""Own: counters run since boot, and cables that are plugged in count some."""
+"""Our own choice: counters run since boot, and plugging in a cable causes some errors."""
 _HARDWARE_SLOWDOWN, _SOFTWARE_THERMAL, _HARDWARE_THERMAL, _POWER_BRAKE = 0x08, 0x20, 0x40, 0x80
 _THROTTLES = {
     _HARDWARE_SLOWDOWN: "hardware slowdown",
@@ -18,7 +18,7 @@ _THROTTLES = {
     _HARDWARE_THERMAL: "hardware thermal slowdown",
     _POWER_BRAKE: "external power brake",
 }
-"""Bits of NVML's clocks event reasons that mean heat or power supply; a power cap under load is usual."""
+"""Bits of NVML's clocks event reasons that stand for heat or power supply; a power cap under load is usual."""
 _NAMED_MAX = 8
 _OLD = "not in these facts, which an older version wrote"
 _NVML = "NVML API reference: clocks event reasons, ECC, NVLink"
@@ -28,7 +28,7 @@ Facts = Mapping[str, Any]
 
 
 def _mappings(facts: Facts, name: str) -> list[Mapping[str, Any]] | None:
-    """Return the items of a list of objects, None where the facts do not hold it."""
+    """Return the items of a list of objects, or None if the facts do not contain it."""
     hardware = facts.get("hardware")
     listed = hardware.get(name) if isinstance(hardware, Mapping) else None
     return [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else None
@@ -58,7 +58,7 @@ def _check(name: str, problems: Iterable[str], fine: str, *, advice: str, source
 
 
 def check_cpu_throttling(facts: Facts) -> Check:
-    """Whether the CPUs were slowed by heat."""
+    """Whether heat has slowed the CPUs."""
     name, values = "CPU throttling", _mapping(facts, "cpu_throttling")
     if values is None:
         return Check(name=name, verdict=UNKNOWN, found=_OLD)
@@ -79,7 +79,7 @@ def check_cpu_throttling(facts: Facts) -> Check:
 
 
 def check_memory_errors(facts: Facts) -> Check:
-    """Whether main memory makes errors."""
+    """Whether main memory has errors."""
     name, values = "memory errors", _mapping(facts, "memory_errors")
     if values is None:
         return Check(name=name, verdict=UNKNOWN, found=_OLD)
@@ -99,7 +99,7 @@ def check_memory_errors(facts: Facts) -> Check:
 
 
 def check_infiniband(facts: Facts) -> Check:
-    """Whether InfiniBand and RoCE ports run at the speed of their neighbours, and without errors."""
+    """Whether InfiniBand and RoCE ports run at the same speed as the others, and without errors."""
     name, ports = "InfiniBand", _mappings(facts, "infiniband")
     if ports is None:
         return Check(name=name, verdict=UNKNOWN, found=_OLD)
@@ -143,7 +143,7 @@ def _port_problems(port: Mapping[str, Any], active: list[Mapping[str, Any]]) -> 
 
 
 def check_device_clocks(facts: Facts) -> Check:
-    """Whether NVIDIA devices are slowed by heat or power supply, or sit on a narrower bus than they have."""
+    """Whether NVIDIA devices are slowed by heat or power supply, or use fewer PCIe lanes than they have."""
     name, devices = "device clocks", _mappings(facts, "nvidia")
     if devices is None:
         return Check(name=name, verdict=UNKNOWN, found=_OLD)
@@ -179,7 +179,7 @@ def _reasons(text: object) -> int:
 
 
 def check_device_errors(facts: Facts) -> Check:
-    """Whether the memory of NVIDIA devices makes errors."""
+    """Whether the memory of NVIDIA devices has errors."""
     name, devices = "device ECC", _mappings(facts, "nvidia")
     if devices is None:
         return Check(name=name, verdict=UNKNOWN, found=_OLD)

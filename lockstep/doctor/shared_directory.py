@@ -1,4 +1,4 @@
-"""The directory that agents and exporter of a node share: what it lies on, and who trains there unwatched."""
+"""Checks the directory that a node's agents and exporter share: its file system, and unmonitored training processes."""
 
 import os
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _SHOWN_MAX = 4
 
 
 def read_shared_directory(environment: Mapping[str, str], mountinfo: Path = MOUNTINFO) -> dict[str, Any]:
-    """Return its path, the type of its file system, and reason and text of each process that trains unwatched."""
+    """Return its path and file system type, and reason and text of each process that trains without being monitored."""
     root = Path(environment.get(ROOT_VARIABLE) or DEFAULT_ROOT)
     return {
         "path": str(root),
@@ -49,7 +49,7 @@ def _held_mark(path: Path) -> tuple[str, str] | None:
 
 
 def check_shared_directory(facts: Mapping[str, Any]) -> Check:
-    """Whether rings lie in memory: on a disk the kernel writes each of their pages back, again and again."""
+    """Whether rings lie in memory: on a disk, the kernel repeatedly writes each of their pages back."""
     name = "shared directory"
     values = facts.get("shared_directory")
     if not isinstance(values, Mapping) or not values.get("filesystem"):
@@ -66,7 +66,7 @@ def check_shared_directory(facts: Mapping[str, Any]) -> Check:
 
 
 def check_unwatched(facts: Mapping[str, Any]) -> Check:
-    """Whether processes of the node train and are not watched."""
+    """Whether processes of the node train without being monitored."""
     name = "unwatched processes"
     values = facts.get("shared_directory")
     listed = values.get("unwatched") if isinstance(values, Mapping) else None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 OK, WARN, FAIL, UNKNOWN = ("ok", "warn", "fail", "unknown")
-"""WARN costs time or may cost it; FAIL stops jobs or makes them wrong; UNKNOWN could not be read here."""
+"""WARN costs time or may cost it; FAIL stops jobs or makes their results wrong; UNKNOWN could not be read here."""
 
 ORDER = (FAIL, WARN, UNKNOWN, OK)
 """Worst first."""
@@ -11,7 +11,7 @@ ORDER = (FAIL, WARN, UNKNOWN, OK)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check: what was found, why that matters, and what to do about it (empty where all is well)."""
+    """The result of a check: what was found, why it matters (`source`), and what to do about it (empty if nothing)."""
 
     name: str
     verdict: str

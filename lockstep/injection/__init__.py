@@ -1,1 +1,1 @@
-"""A mutating admission webhook of Kubernetes: training pods get the agent without a change of their manifests."""
+"""A mutating admission webhook for Kubernetes: training pods get the agent without a change to their manifests."""

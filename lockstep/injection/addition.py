@@ -1,4 +1,4 @@
-"""The part of a pod that the chart renders into the ConfigMap `<release>-join`, checked."""
+"""Validates the part of a pod that the chart renders into the ConfigMap `<release>-join`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ class Addition:
 
     @property
     def site(self) -> str:
-        """Where the agent's loader lies in the container."""
+        """The directory of the agent's loader in the container."""
         return self.agent_path + _SITE
 
 

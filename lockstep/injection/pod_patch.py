@@ -1,9 +1,9 @@
-"""What a training pod gets so that it joins, as a JSON Patch (RFC 6902). Pure: pod and addition in, operations out.
+"""Builds the JSON Patch (RFC 6902) that makes a training pod join. Pure: pod and addition in, operations out.
 
-The addition is the part of a pod that the chart renders into the ConfigMap `<release>-join`, so that a pod which is
-patched and one whose author copied that part are the same. Nothing that a pod has is replaced: a variable, a mount or a
-volume of the pod's own wins, and a pod that has joined already is left alone. PYTHONPATH of the image is kept too: a
-container that can only be reached by replacing it starts without the agent, unless its author asks for that.
+The addition is the part of a pod that the chart renders into the ConfigMap `<release>-join`, so a patched pod equals
+one whose author copied that part. Nothing of a pod is replaced: its own variables, mounts and volumes win, and a pod
+that has joined already is left unchanged. The image's PYTHONPATH is kept too: a container that could only be reached by
+replacing it starts without the agent, unless its author requests that.
 
 The chart's MutatingAdmissionPolicy has the same rules in CEL (helm/lockstep/templates/injection-policy.yaml).
 """
@@ -17,7 +17,7 @@ from lockstep.injection.addition import AGENT_VOLUME, Addition, Json
 from lockstep.injection.start import PATH_VARIABLE, StartMethod, choose_starts, prefixed, wrong_annotation
 
 INJECTION_LABEL = "lockstep-injection"
-"""On a pod or its namespace: enabled, or disabled on a pod in a namespace that has it enabled."""
+"""On a pod or its namespace: enabled; or disabled, on a pod in a namespace that has it enabled."""
 RUN_LABEL = "lockstep-run"
 CONTAINERS_ANNOTATION = "lockstep-containers"
 JOB_LABELS = (
@@ -29,14 +29,14 @@ JOB_LABELS = (
     "batch.kubernetes.io/job-name",
     "job-name",
 )
-"""By which operators name the job of a pod, the outermost first: a Kubeflow TrainJob is a JobSet of Jobs."""
+"""Labels in which operators name the job of a pod, outermost first: a Kubeflow TrainJob is a JobSet of Jobs."""
 
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 
 @dataclass
 class PodPatch:
-    """Operations for one pod, and what its author should know; `reason` states why there are none."""
+    """Operations for one pod, and warnings for its author; `reason` states why there are none."""
 
     operations: list[Json] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -45,7 +45,7 @@ class PodPatch:
 
 @dataclass(frozen=True)
 class _Joining:
-    """How the containers of one pod join: as which run, and each by which start."""
+    """How the containers of one pod join: the run, and the start method of each."""
 
     addition: Addition
     run: str
@@ -57,26 +57,26 @@ def run_of(pod: Json) -> str:
     metadata = pod.get("metadata", {})
     labels = metadata.get("labels") or {}
     names = [labels.get(label) for label in (RUN_LABEL, *JOB_LABELS)]
-    if labels.get(INJECTION_LABEL) == "enabled":  # asked for by its author, so it is a training
+    if labels.get(INJECTION_LABEL) == "enabled":  # its author requested it, so it is training
         names += [owner.get("name") for owner in metadata.get("ownerReferences") or []]
         names += [metadata.get("name"), (metadata.get("generateName") or "").removesuffix("-")]
     return next((name for name in names if name and is_name(name)), "")
 
 
 def patch_pod(pod: Json, addition: Addition) -> PodPatch:
-    """Return what makes `pod` join.
+    """Return the operations that make `pod` join.
 
     Parameters
     ----------
     pod
         A core/v1 Pod as the API server sends it to admission; not changed.
     addition
-        Of the chart.
+        The chart's part of a pod.
 
     Raises
     ------
     KeyError, TypeError, AttributeError
-        It is no pod.
+        It is not a pod.
     """
     metadata, spec = pod["metadata"], pod["spec"]
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
@@ -122,7 +122,7 @@ def _containers(spec: Json, annotations: Json) -> list[int]:
 
 
 def _taken_paths(spec: Json, wanted: Iterable[int]) -> set[str]:
-    """Return the paths at which every container that trains mounts something of its own."""
+    """Return the paths at which every training container mounts something of its own."""
     paths = [{mount["mountPath"] for mount in spec["containers"][index].get("volumeMounts") or []} for index in wanted]
     return set.intersection(*paths)
 
@@ -133,7 +133,7 @@ def _add_labels(patch: PodPatch, labels: Json, addition: Addition) -> None:
 
 
 def _add_fields(patch: PodPatch, spec: Json, addition: Addition) -> None:
-    """Add lists to lists, and what the pod leaves open; what it decided stays."""
+    """Merge lists, and add fields that the pod does not set; its own values stay."""
     for name, value in addition.fields.items():
         if isinstance(value, list):
             own = spec.get(name) or []
@@ -146,7 +146,7 @@ def _add_fields(patch: PodPatch, spec: Json, addition: Addition) -> None:
 
 
 def _united(value: Json, own: Json) -> Json:
-    """Return `own` with what only `value` has; lists are joined."""
+    """Return `own` plus the keys that only `value` has; lists are concatenated."""
     result = value | own
     for name in value.keys() & own.keys():
         if isinstance(value[name], list) and isinstance(own[name], list):
@@ -167,7 +167,7 @@ def _patch_container(patch: PodPatch, index: int, container: Json, joining: _Joi
 
 
 def _environment(container: Json, joining: _Joining, start: StartMethod) -> list[Json]:
-    """Return the container's own variables, the loader before its PYTHONPATH where it starts so, and what it lacks."""
+    """Return the container's own variables, with the loader in front of PYTHONPATH if it starts so, and new ones."""
     site, own = joining.addition.site, list(container.get("env") or [])
     if start is StartMethod.PREFIX:
         own = [prefixed(one, site) if one["name"] == PATH_VARIABLE else one for one in own]
@@ -181,5 +181,5 @@ def _environment(container: Json, joining: _Joining, start: StartMethod) -> list
 
 
 def _set(patch: PodPatch, path: str, value: Any) -> None:
-    """Add or replace a member of an object, which RFC 6902 calls `add` in both cases."""
+    """Add or replace a member of an object; RFC 6902 calls both `add`."""
     patch.operations.append({"op": "add", "path": path, "value": value})

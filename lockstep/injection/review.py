@@ -1,4 +1,4 @@
-"""AdmissionReview in, AdmissionReview out (admission.k8s.io/v1): every pod is allowed."""
+"""Answers AdmissionReviews (admission.k8s.io/v1): every pod is allowed."""
 
 import base64
 import json
@@ -19,7 +19,7 @@ _UID_MAX = 128
 
 
 class ReviewError(ValueError):
-    """What came is no review of this version, so it cannot be answered."""
+    """The input is not a review of this version, so it cannot be answered."""
 
 
 def answer_review(review: Any, addition: Addition, outcomes: "Counter[str]") -> Json:
@@ -28,7 +28,7 @@ def answer_review(review: Any, addition: Addition, outcomes: "Counter[str]") -> 
     Raises
     ------
     ReviewError
-        `review` has no request with a uid, or another version.
+        `review` has no request with a uid, or has another version.
     """
     request = review.get("request") if isinstance(review, dict) else None
     if not isinstance(request, dict) or review.get("apiVersion") != API_VERSION:
@@ -50,7 +50,7 @@ def answer_review(review: Any, addition: Addition, outcomes: "Counter[str]") -> 
 
 
 def _patch(request: Json, addition: Addition) -> PodPatch:
-    """Return the patch of the pod in a request; none for anything else, which is logged."""
+    """Return the patch of the pod in a request; for anything else, log it and return an empty patch."""
     pod = request.get("object")
     try:
         if isinstance(pod, dict) and pod.get("kind") == "Pod":

@@ -1,7 +1,7 @@
 """`lockstep injector`: the admission webhook's HTTP server.
 
-It keeps no state and asks no one, so its replicas are alike. A failure costs a pod its agent and nothing else: the
-chart has the API server ignore failures, and wait for three seconds at most.
+It keeps no state and depends on no other service, so its replicas are interchangeable. A failure only costs a pod its
+agent: the chart configures the API server to ignore failures, and to wait for at most three seconds.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from lockstep.serving.web import Web, naming_port
 _log = logging.getLogger(__name__)
 
 REVIEW_MAX_BYTES = 8 << 20
-"""etcd takes objects of 1.5 MiB, and a review of an update holds two of them."""
+"""etcd accepts objects of 1.5 MiB, and a review of an update holds two of them."""
 _CLOSE_S = 3.0
 
 
 class InjectorCollector:
-    """Reviewed pods by outcome, and the state of the web configuration, as a collector of Prometheus."""
+    """Reviewed pods by outcome, and the state of the web configuration, as a prometheus_client collector."""
 
     def __init__(self, guard: Web) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))

@@ -1,4 +1,4 @@
-"""How the agent gets into the Python of a container without replacing what its image has on PYTHONPATH."""
+"""Chooses how the agent gets into a container's Python without replacing the image's PYTHONPATH."""
 
 from enum import Enum
 
@@ -18,12 +18,12 @@ class StartMethod(Enum):
 
 
 def wrong_annotation(annotations: Json, name: str, expected: str) -> str:
-    """Return the warning of an annotation that cannot be used."""
+    """Return the warning about an annotation that cannot be used."""
     return f"lockstep: {name}: got {annotations.get(name)!r:.200}, expected {expected}"
 
 
 def choose_starts(spec: Json, annotations: Json, wanted: list[int], warnings: list[str]) -> dict[int, StartMethod]:
-    """Return how each container of the indices `wanted` starts; `warnings` gets the reason of those that cannot."""
+    """Choose how each container of the indices `wanted` starts; `warnings` gets the reasons of those that cannot."""
     asked = annotations.get(START_ANNOTATION, STARTS[0])
     if asked not in STARTS:
         warnings.append(wrong_annotation(annotations, START_ANNOTATION, f"{' or '.join(STARTS)}; the first is used"))
@@ -39,7 +39,7 @@ def choose_starts(spec: Json, annotations: Json, wanted: list[int], warnings: li
 
 
 def _start(container: Json, *, is_environment: bool) -> tuple[StartMethod | None, str]:
-    """Return how a container starts with the agent, if it can, and what its author should know."""
+    """Return how a container starts with the agent, if it can, and a note for its author."""
     if container.get("command") and not is_environment:
         return StartMethod.WRAPPER, ""
     own = [one for one in container.get("env") or [] if one["name"] == PATH_VARIABLE]
@@ -56,7 +56,7 @@ def _start(container: Json, *, is_environment: bool) -> tuple[StartMethod | None
 
 
 def prefixed(variable: Json, site: str) -> Json:
-    """Return PYTHONPATH of the manifest with the loader's directory in front; one from elsewhere as it is."""
+    """Return the manifest's PYTHONPATH with the loader's directory in front; a reference (`valueFrom`) unchanged."""
     if "valueFrom" in variable:
         return variable
     own = variable.get("value")

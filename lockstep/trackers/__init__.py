@@ -1,6 +1,6 @@
-"""A run's step breakdown and incidents in experiment trackers: W&B, MLflow, TensorBoard, and OpenTelemetry by OTLP.
+"""Sends a run's step breakdown and incidents to experiment trackers: W&B, MLflow, TensorBoard, OpenTelemetry (OTLP).
 
-`lockstep forward` runs it, in a process of its own: it reads the coordinator's HTTP API and calls the tracker's own
-library. Training imports nothing of it. A tracker is one file behind the protocol of `tracker.py`, and its library, an
-extra, is imported when that tracker is opened.
+`lockstep forward` runs it in its own process: it reads the coordinator's HTTP API and calls the tracker's own library.
+Training imports none of it. A tracker is one file behind the protocol of `tracker.py`. Its library is an extra, and is
+imported when that tracker is opened.
 """

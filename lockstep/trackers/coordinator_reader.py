@@ -1,4 +1,4 @@
-"""What a coordinator knows of one run, asked over its HTTP API."""
+"""Reads one run's data from a coordinator's HTTP API."""
 
 from urllib.parse import quote
 
@@ -9,12 +9,12 @@ from lockstep.trackers.incident_notes import parse_incidents
 from lockstep.trackers.points import parse_points
 
 _ENDED = frozenset({"finished", "cancelled"})
-"""States after which nothing comes; a crashed run may be started again, as torchrun does."""
+"""States after which nothing more comes; a crashed run may be restarted, as by torchrun."""
 _NAMES_SHOWN = 8
 
 
 class CoordinatorReader:
-    """Reads one run. Links begin with `link_url`, where the coordinator has another address for browsers."""
+    """Reads one run. Links begin with `link_url`, in case browsers reach the coordinator at another address."""
 
     def __init__(self, url: str, run: str, *, token: str = "", link_url: str = "") -> None:
         path = f"runs/{quote(run, safe='')}/series"
@@ -24,14 +24,14 @@ class CoordinatorReader:
         self._was_known = False
 
     def read(self) -> RunReport:
-        """Return what is known now. A run that was known and is not any more is over.
+        """Return the current data. A run that was known and no longer is counts as over.
 
         Raises
         ------
         PeerError
-            The coordinator is away or refuses, or knows no such run.
+            The coordinator is unreachable, refuses, or does not know the run.
         MalformedError
-            It answers something else.
+            Its response has an unexpected form.
         """
         states = self._states()
         found = get_object(self._incidents, self._token, expected="incidents")

@@ -1,4 +1,4 @@
-"""How far a run was forwarded to a tracker: a small JSON file, replaced whole, so that a restart goes on from there."""
+"""How far a run was forwarded to a tracker: a small JSON file, replaced atomically, so that a restart continues."""
 
 import fcntl
 import json
@@ -16,9 +16,11 @@ _VERSION = 1
 
 @dataclass(slots=True, kw_only=True)
 class ForwardState:
-    """`until_unix_s` is the end of the last forwarded step, `last_step` its number, -1 before the first.
+    """How far a run was forwarded.
 
-    `revisions` and `hosts` are of the incidents that the coordinator still lists, by id.
+    `until_unix_s` is the end of the last step, `last_step` its number, -1 before the first.
+
+    `revisions` and `hosts` cover the incidents that the coordinator still lists, by id.
     """
 
     run: str
@@ -32,12 +34,12 @@ class ForwardState:
 
 @contextmanager
 def hold_state(path: Path) -> Iterator[None]:
-    """Hold the file's lock: two processes would send everything twice.
+    """Hold the file's lock, because two processes would send everything twice.
 
     Raises
     ------
     ConfigError
-        Another process holds it, or the folder cannot be written.
+        Another process holds it, or the folder is not writable.
     """
     with _opened_lock(path) as lock:
         try:
@@ -59,14 +61,14 @@ def _opened_lock(path: Path) -> TextIO:
 
 
 def load_state(path: Path, run: str, tracker: str) -> ForwardState:
-    """Return the state in a file, that of a beginning where there is none.
+    """Return the state in a file, or an initial one if there is no file.
 
     Raises
     ------
     ConfigError
-        The file cannot be read, or is that of another run or tracker.
+        The file cannot be read, or belongs to another run or tracker.
     MalformedError
-        It is no state.
+        It is not such a state.
     """
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
@@ -89,7 +91,7 @@ def load_state(path: Path, run: str, tracker: str) -> ForwardState:
 
 
 def save_state(path: Path, state: ForwardState) -> None:
-    """Replace the file, whole or not at all.
+    """Replace the file atomically.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""From the coordinator to one tracker: each step once, in order, from where the last process ended.
+"""Forwards from the coordinator to one tracker: each step once, in order, continuing where the last process ended.
 
-No clock, no network of its own: `read` asks the coordinator, the tracker's library sends, and time comes with the call.
-What a tracker has taken is noted before anything else is sent, so only a crash between the two sends an answer twice.
-Memory is bounded by the coordinator's answers, which are: at most 816 intervals, and the run's incidents.
+No clock and no network of its own: `read` queries the coordinator, the tracker's library sends, and the caller passes
+the time. What a tracker has accepted is saved before anything else is sent, so only a crash in between sends it twice.
+Memory is bounded because the coordinator's responses are: at most 816 intervals, and the run's incidents.
 """
 
 import logging
@@ -19,17 +19,17 @@ from lockstep.trackers.points import StepPoint, join_points, with_values
 from lockstep.trackers.tracker import Tracker
 
 INCIDENTS_LISTED_MAX = 200
-"""Of a table of incidents in a tracker, the youngest."""
+"""Rows of a tracker's table of incidents, the latest ones."""
 _OPEN = "open"
 _AWAY_LONGEST_S = 300.0
-_SETTLED_INTERVALS = 2.0  # after which the last interval of a run that makes no step is sent as it is
+_SETTLED_INTERVALS = 2.0  # after these, the last interval of a run that makes no steps is sent as it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """What the coordinator knows of a run: complete intervals and incidents, each the oldest first.
+    """The coordinator's data on a run: complete intervals and incidents, each oldest first.
 
-    `is_over` where the run has ended. `refused` names figures that are no finite numbers.
+    `is_over`: the run has ended. `refused` names figures whose values are not finite.
     """
 
     points: Sequence[StepPoint]
@@ -39,7 +39,7 @@ class RunReport:
 
 
 class Forwarder:
-    """`state` is what the tracker has; it is in the file before the next call.
+    """Forwards one run. `state` is what the tracker has; it is saved to the file before the next call.
 
     `sent_points` and `sent_incidents` count what this process has sent.
     """
@@ -62,14 +62,15 @@ class Forwarder:
         self._log = LogLimit(log)
 
     def forward(self, now_s: float, *, is_last: bool = False) -> RunReport:
-        """Send what is new, and return what the coordinator reported; `is_last` sends the last interval unfinished too.
+        """Send what is new, and return the coordinator's report; `is_last` also sends the last, unfinished interval.
 
         Raises
         ------
         PeerError
-            The coordinator or the tracker is away or refuses. What was sent before is noted, the rest comes again.
+            The coordinator or the tracker is unreachable or refuses. What was sent before is saved; the rest comes
+            later.
         LocalError
-            The tracker's library or run is not there, or the library cannot go on; the state file cannot be written.
+            The tracker's library or run is missing, or the library cannot continue; the state file cannot be written.
         """
         tracker = self._opened()
         report = self._read()
@@ -90,7 +91,7 @@ class Forwarder:
         joined = join_points(new, self._interval_s)
         waits_s = _SETTLED_INTERVALS * self._interval_s
         if joined and not is_last and now_s - joined[-1].end_unix_s < waits_s:
-            joined.pop()  # its interval goes on
+            joined.pop()  # its interval is still running
         if not joined:
             return
         joined[-1] = with_values(
@@ -104,7 +105,7 @@ class Forwarder:
         self._save()
 
     def _note_gap(self, new: Sequence[StepPoint], now_s: float) -> None:
-        """Log steps that the coordinator has no more, of the attempt that was forwarded last."""
+        """Log steps of the last forwarded attempt that the coordinator no longer has."""
         first = new[0].first_step if new else 0
         if self.state.last_step >= 0 and first > self.state.last_step + 1:
             lost = f"steps {self.state.last_step + 1} to {first - 1}"
@@ -123,11 +124,11 @@ class Forwarder:
             self._save()
 
     def _with_host(self, note: IncidentNote) -> IncidentNote:
-        """Return an incident with the host that it had while it was open: the coordinator gives no other."""
+        """Return an incident with the host that it had while it was open; the coordinator reports none afterwards."""
         return note if note.host else replace(note, host=self.state.hosts.get(note.id, ""))
 
     def close(self, *, is_over: bool) -> None:
-        """Let the tracker end, where it was reached.
+        """Close the tracker, if it was opened.
 
         Raises
         ------
@@ -141,7 +142,7 @@ class Forwarder:
         if self._tracker is None:
             self._tracker = self._open_tracker(self.state)
             self.state.tracker_run = self._tracker.tracker_run
-            self._save()  # at once: a restart must find the run that was begun
+            self._save()  # at once, so that a restart finds the new run
         return self._tracker
 
     def _save(self) -> None:
@@ -159,8 +160,8 @@ def follow(
 ) -> bool:
     """Forward until the run is over, then return True, or until `wait` returns that the process shall end.
 
-    A coordinator or tracker that is away costs nothing but time: what is new comes later, as coarse as the coordinator
-    then knows it. `draw` returns random numbers from 0 to 1, which spread the attempts to reach it.
+    An unreachable coordinator or tracker only delays: new data is sent later, at the coordinator's resolution by then.
+    `draw` returns random numbers from 0 to 1, which spread the attempts to reconnect.
     """
     limit, wait_s, failures, was_over = LogLimit(log), 0.0, 0, False
     while not wait(wait_s):
@@ -174,5 +175,5 @@ def follow(
             continue
         if is_over and was_over:
             return True
-        wait_s, failures, was_over = interval_s, 0, is_over  # once more: the last records may come after the end
+        wait_s, failures, was_over = interval_s, 0, is_over  # once more: the last records may arrive after the end
     return False

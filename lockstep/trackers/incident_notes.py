@@ -12,7 +12,7 @@ _RANKS_LISTED_MAX = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentNote:
-    """An incident as a tracker shows it. `host` is empty where it is of no host, `function` before a capture named it.
+    """An incident as a tracker shows it. `host` is empty if it concerns no host, `function` before a capture named it.
 
     `lost_device_seconds` grows while it is open; `link` leads to its report.
     """
@@ -33,19 +33,19 @@ class IncidentNote:
 
     @property
     def revision(self) -> str:
-        """What distinguishes two reports of one incident that are both worth an event; what it costs does not."""
+        """Identifies the reported state: a new revision is worth an event. The lost time is not part of it."""
         return f"{self.state}|{self.kind}|{self.cause}|{self.ranks_text}|{self.function}"
 
     @property
     def ranks_text(self) -> str:
-        """The first ranks, and how many more there are."""
+        """Return the first ranks, and how many more there are."""
         text = ",".join(map(str, self.ranks[:_RANKS_LISTED_MAX]))
         more = len(self.ranks) - _RANKS_LISTED_MAX
         return f"{text} and {more} more" if more > 0 else text
 
     @property
     def title(self) -> str:
-        """One line: what, who, where, since when."""
+        """Return one line: what, who, where, since when."""
         where = f" on {self.host}" if self.host else ""
         who = f" of rank {self.ranks_text}" if self.ranks else ""
         since = "" if self.onset_step is None else f", from step {self.onset_step}"
@@ -69,12 +69,12 @@ class IncidentNote:
 
 
 def parse_incidents(answer: Mapping[str, Any], *, base_url: str, where: str) -> list[IncidentNote]:
-    """Return the incidents of `/api/v1/incidents`, the oldest first; their links begin with `base_url`.
+    """Parse the incidents of `/api/v1/incidents`, oldest first; their links begin with `base_url`.
 
     Raises
     ------
     MalformedError
-        It is another answer.
+        The response has an unexpected form.
     """
     try:
         return [_incident(each, base_url.rstrip("/")) for each in answer["incidents"]]

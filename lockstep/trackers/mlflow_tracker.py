@@ -12,19 +12,19 @@ from lockstep.trackers.incident_notes import IncidentNote
 from lockstep.trackers.points import StepPoint
 from lockstep.trackers.tracker import PREFIX, TrackerOptions
 
-_METRICS_MAX = 1000  # of one call: MLflow's own limit
+_METRICS_MAX = 1000  # metrics of one call: MLflow's own limit
 _TABLE = f"{PREFIX}/incidents.json"
 
 
 def open_tracker(options: TrackerOptions) -> "MlflowTracker":
-    """Return the tracker, in the run that is named or in a new one.
+    """Open the tracker, in the named run or a new one.
 
     Raises
     ------
     ConfigError
-        There is no such run.
+        The run does not exist.
     PeerError
-        MLflow is away or refuses.
+        MLflow is unreachable or refuses.
     """
     client = MlflowClient(tracking_uri=options.address or None)
     where = f"mlflow at {client.tracking_uri}"
@@ -49,7 +49,7 @@ def _begin_run(client: MlflowClient, options: TrackerOptions) -> str:
 
 
 class MlflowTracker:
-    """Sends to one run; steps are those of its attempt, and `attempt` is a metric."""
+    """Sends to one run; its steps are those of the attempt, and `attempt` is a metric."""
 
     def __init__(self, client: MlflowClient, where: str, tracker_run: str, *, is_attached: bool) -> None:
         self.tracker_run = tracker_run
@@ -67,7 +67,7 @@ class MlflowTracker:
                 self._client.log_batch(self.tracker_run, metrics=metrics[first : first + _METRICS_MAX])
 
     def log_incidents(self, changed: Sequence[IncidentNote], listed: Sequence[IncidentNote]) -> None:
-        """Write the table again, and tag the run with the incident that changed last."""
+        """Rewrite the table, and tag the run with the incident that changed last."""
         rows = [note.row() for note in listed]
         table = {"columns": list(rows[0]) if rows else [], "data": [list(row.values()) for row in rows]}
         with _refusals(self._where, f"{_TABLE} of run {self.tracker_run} taken"):
@@ -75,7 +75,7 @@ class MlflowTracker:
             self._client.set_tag(self.tracker_run, f"{PREFIX}.incident", f"{changed[-1].title}: {changed[-1].link}")
 
     def close(self, *, is_over: bool) -> None:
-        """End a run of our own when the job has; a run that training owns is training's to end."""
+        """End a run of our own when the job has ended; a run that training owns is ended by training."""
         if is_over and not self._is_attached:
             with _refusals(self._where, f"run {self.tracker_run} ended"):
                 self._client.set_terminated(self.tracker_run)

@@ -1,7 +1,7 @@
 """OpenTelemetry by OTLP over HTTP: figures as gauges with the time of their steps, incidents as log events.
 
-The SDK's meters measure at the moment of a call, so the values it would export are made here and given to its exporter,
-which encodes, sends, and repeats a refused request for as long as its timeout.
+The SDK's meters measure at the moment of a call, so the values that it would export are built here and passed to its
+exporter, which encodes and sends them, and repeats a refused request until its timeout.
 """
 
 from collections.abc import Sequence
@@ -32,16 +32,16 @@ from lockstep.trackers.tracker import PREFIX, TrackerOptions
 
 _NS = 1_000_000_000
 _UNITS = {"_seconds": "s", "tokens_per_second": "{token}/s", "samples_per_second": "{sample}/s"}
-"""By the end of a figure's name, in UCUM as OpenTelemetry asks."""
+"""Units by the suffix of a figure's name, in UCUM as OpenTelemetry requires."""
 
 
 def open_tracker(options: TrackerOptions) -> "OtlpTracker":
-    """Return the tracker; without an address, OTEL_EXPORTER_OTLP_ENDPOINT or the collector of this host.
+    """Open the tracker; without an address, at OTEL_EXPORTER_OTLP_ENDPOINT or this host's collector.
 
     Raises
     ------
     ConfigError
-        The address is no URL, or an option belongs to another tracker.
+        The address is not a URL, or an option belongs to another tracker.
     """
     if options.project or options.tracker_run:
         raise ConfigError("--project and --id: expected only with wandb and mlflow, OTLP has the run as an attribute")
@@ -56,7 +56,7 @@ def open_tracker(options: TrackerOptions) -> "OtlpTracker":
 
 
 class OtlpTracker:
-    """Sends to one collector; all that a call was given is one request."""
+    """Sends to one collector, one request per call."""
 
     def __init__(self, metrics: OTLPMetricExporter, logs: OTLPLogExporter, resource: Resource) -> None:
         self.tracker_run = ""

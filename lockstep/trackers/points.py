@@ -1,7 +1,7 @@
-"""Figures of a run by interval of steps, as the coordinator answers and as they are forwarded. Pure.
+"""Figures of a run by interval of steps, as the coordinator reports them and as they are forwarded. Pure.
 
-Figures have one name in every tracker. Seconds are means of a step over its ranks; a figure that was not measured has
-no value.
+A figure has the same name in every tracker. Seconds are means of a step over its ranks; a figure that was not measured
+has no value.
 """
 
 import math
@@ -34,14 +34,14 @@ class StepPoint:
 
 
 def parse_points(answer: Mapping[str, Any], *, where: str) -> tuple[list[StepPoint], set[str]]:
-    """Return the points of `/api/v1/runs/RUN/series`, the oldest first, and figures that are no finite numbers.
+    """Parse the points of `/api/v1/runs/RUN/series`, oldest first; also return figures with non-finite numbers.
 
-    The latter are left out of their points; null is a figure that was not measured.
+    Those are left out of their points; null is a figure that was not measured.
 
     Raises
     ------
     MalformedError
-        It is another answer.
+        The response has an unexpected form.
     """
     refused: set[str] = set()
     try:
@@ -73,7 +73,7 @@ def _is_finite(value: object) -> bool:
 
 
 def join_points(points: Iterable[StepPoint], interval_s: float) -> list[StepPoint]:
-    """Return one point for the points of one attempt that end in the same interval of the clock, the oldest first."""
+    """Join the points of one attempt that end in the same interval of the clock; oldest first."""
     joined: list[list[StepPoint]] = []
     for point in points:
         if joined and _slot(joined[-1][-1], interval_s) == _slot(point, interval_s):
@@ -88,7 +88,7 @@ def _slot(point: StepPoint, interval_s: float) -> tuple[int, int]:
 
 
 def _mean(group: Sequence[StepPoint]) -> StepPoint:
-    """Return one point: seconds are weighted by steps, rates by time; the longest step is that of all."""
+    """Return one point: seconds are weighted by steps, rates by time; the longest step is the maximum."""
     if len(group) == 1:
         return group[0]
     names = dict.fromkeys(name for point in group for name in point.values)
@@ -123,5 +123,5 @@ def _train_seconds(point: StepPoint) -> float:
 
 
 def with_values(point: StepPoint, **values: float) -> StepPoint:
-    """Return a point with further figures."""
+    """Return the point with additional figures."""
     return replace(point, values={**point.values, **values})

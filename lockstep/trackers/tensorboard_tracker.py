@@ -1,7 +1,7 @@
-"""TensorBoard: event files in the folder RUN/attempt-N, a folder for each attempt, because its steps count from 0.
+"""TensorBoard: event files in the folder RUN/attempt-N, one folder per attempt, because its steps count from 0.
 
-tensorboardX writes them, which needs neither TensorFlow nor TensorBoard's own packages. Its `SummaryWriter` hands
-events to a thread that a full disk ends unseen; its `EventsWriter`, used here, writes at once and raises.
+tensorboardX writes them, which needs neither TensorFlow nor TensorBoard's own packages. Its `SummaryWriter` passes
+events to a thread that a full disk ends silently; its `EventsWriter`, used here, writes at once and raises.
 """
 
 import time
@@ -21,7 +21,7 @@ from lockstep.trackers.tracker import PREFIX, TrackerOptions
 
 
 def open_tracker(options: TrackerOptions) -> "TensorboardTracker":
-    """Return the tracker; its folder begins with the first point.
+    """Open the tracker; it creates its folder with the first point.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def open_tracker(options: TrackerOptions) -> "TensorboardTracker":
 
 
 class TensorboardTracker:
-    """Invariant: at most one event file is open, that of `_attempt`."""
+    """Writes event files. Invariant: at most one is open, that of `_attempt`."""
 
     def __init__(self, folder: Path) -> None:
         self.tracker_run = ""
@@ -55,7 +55,7 @@ class TensorboardTracker:
         self._flush()
 
     def log_incidents(self, changed: Sequence[IncidentNote], listed: Sequence[IncidentNote]) -> None:  # noqa: ARG002
-        """Write a text for each, at the step at which it began, the first where none is known: an event needs one."""
+        """Write a text for each, at the step at which it began, or the first if unknown: an event needs a step."""
         for note in changed:
             rows = "\n".join(f"- {name}: {value}" for name, value in note.row().items())
             summary = text(f"{PREFIX}/incidents/{note.id}", f"**{note.title}**\n\n{rows}")
@@ -75,7 +75,7 @@ class TensorboardTracker:
         if self._writer is None:
             folder = self._folder / f"attempt-{self._attempt}"
             folder.mkdir(parents=True, exist_ok=True)
-            # A file of the same second would be overwritten: the writer names it after the second.
+            # The writer names files by second, so a second file of the same second would overwrite the first.
             self._writer = EventsWriter(str(folder / "events"), filename_suffix=f".lockstep-{time.time_ns()}")
         return self._writer
 
@@ -87,5 +87,5 @@ class TensorboardTracker:
         try:
             call()
         except OSError as error:
-            self._writer = None  # the next one begins a file of its own: the end of this one may be half written
+            self._writer = None  # the next event starts a new file: the end of this one may be half written
             raise PeerError(f"tensorboard folder {self._folder}: got {error}, expected a folder to write to") from error

@@ -1,4 +1,4 @@
-"""What a tracker does for the forwarder, and which there are. Its library is imported when it is opened, not before."""
+"""The interface between forwarder and trackers, and their list. A tracker's library is imported when it is opened."""
 
 import os
 from collections.abc import Sequence
@@ -11,24 +11,24 @@ from lockstep.trackers.incident_notes import IncidentNote
 from lockstep.trackers.points import StepPoint
 
 PREFIX = "lockstep"
-"""Of every figure's name in a tracker."""
+"""Prefix of every figure's name in a tracker."""
 LIBRARIES = {
     "wandb": frozenset({"wandb"}),
     "mlflow": frozenset({"mlflow"}),
     "tensorboard": frozenset({"tensorboardX"}),
     "otlp": frozenset({"opentelemetry"}),
 }
-"""By tracker, which is the extra's name as well."""
+"""Libraries by tracker; the extra has the tracker's name."""
 _UNASKED = {"wandb": {"WANDB_ERROR_REPORTING": "false"}, "mlflow": {"MLFLOW_DISABLE_TELEMETRY": "true"}}
-"""What keeps libraries from reporting their own use to their makers, unless the environment has it otherwise."""
+"""Settings that stop libraries from reporting their own use to their makers; the environment can override them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackerOptions:
-    """Where to: `address` is a URI, folder or endpoint, empty for the library's own setting.
+    """The destination: `address` is a URI, folder or endpoint, empty for the library's own setting.
 
-    `tracker_run` is the tracker's id of a run to go on with, empty for a run of our own; `is_attached` where training
-    writes to that run as well.
+    `tracker_run` is the tracker's id of a run to continue, empty for a run of our own; `is_attached` if training writes
+    to that run as well.
     """
 
     run: str
@@ -39,34 +39,34 @@ class TrackerOptions:
 
 
 class Tracker(Protocol):
-    """One tracker's library. What a call has returned from is the library's to deliver, and is not sent again.
+    """One tracker's library. Once a call has returned, the library delivers its data, which is not sent again.
 
-    Every call raises `PeerError` where the tracker refuses or is away; the same is then sent again later. `LocalError`
-    is of a library that cannot go on in this process.
+    Every call raises `PeerError` if the tracker refuses or is unreachable; the same data is then sent again later.
+    `LocalError` means that the library cannot continue in this process.
     """
 
     tracker_run: str
-    """The tracker's id of the run, with which a restart goes on; empty where it has none."""
+    """The tracker's id of the run, with which a restart continues; empty if it has none."""
 
     def log_points(self, points: Sequence[StepPoint]) -> None:
-        """Send figures, in their order."""
+        """Send figures in order."""
 
     def log_incidents(self, changed: Sequence[IncidentNote], listed: Sequence[IncidentNote]) -> None:
-        """Send incidents that opened or changed; `listed` are the youngest of all, the oldest first."""
+        """Send incidents that opened or changed; `listed` are the latest ones of all, oldest first."""
 
     def close(self, *, is_over: bool) -> None:
-        """Let the library end; `is_over` where the run has ended and nothing more will come."""
+        """Close the library; `is_over` if the run has ended and nothing more will come."""
 
 
 def open_tracker(name: str, options: TrackerOptions) -> Tracker:
-    """Return a tracker by its name in `LIBRARIES`.
+    """Open a tracker by its name in `LIBRARIES`.
 
     Raises
     ------
     ConfigError
         Its library is not installed, or an option is wrong.
     PeerError
-        The tracker is away or refuses.
+        The tracker is unreachable or refuses.
     """
     for variable, value in _UNASKED.get(name, {}).items():
         os.environ.setdefault(variable, value)

@@ -1,7 +1,7 @@
 """W&B: rows by `run.log` over the axis lockstep/step, and the incidents as a table.
 
-W&B's own step only grows, and that of an attempt begins at 0 again, so ours is an axis of its own. A row is
-handed to W&B's own process, which writes it to a file and sends that when the server is there.
+W&B's own step only grows, whereas each attempt counts from 0, so ours is a separate axis. A row is passed to W&B's own
+process, which writes it to a file and sends it once the server is reachable.
 """
 
 import contextlib
@@ -27,18 +27,18 @@ _QUIET = {
     "x_disable_stats": True,
     "x_save_requirements": False,
 }
-"""What W&B records of a training process is no use of the forwarder's."""
+"""What W&B records of a training process, which is useless for the forwarder's."""
 
 
 def open_tracker(options: TrackerOptions) -> "WandbTracker":
-    """Return the tracker, in the run that is named or in a new one; server, entity, key and mode are W&B's settings.
+    """Open the tracker, in the named run or a new one; server, entity, key and mode are W&B's settings.
 
     Raises
     ------
     ConfigError
-        An option is W&B's to set.
+        An option must be set through W&B instead.
     PeerError
-        W&B is away or refuses.
+        W&B is unreachable or refuses.
     """
     if options.address:
         raise ConfigError("--address: got one, expected WANDB_BASE_URL, WANDB_MODE and WANDB_DIR, which W&B reads")
@@ -77,15 +77,15 @@ class WandbTracker:
             self._log({f"{PREFIX}/{name}": value for name, value in figures.items()}, point.end_unix_s)
 
     def log_incidents(self, changed: Sequence[IncidentNote], listed: Sequence[IncidentNote]) -> None:
-        """Log the table again; the newest is the one that W&B shows."""
+        """Log the whole table again; W&B shows the latest one."""
         rows = [note.row() for note in listed]
         table = wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
         last = changed[-1]
         self._log({f"{PREFIX}/incidents": table}, last.closed_unix_s or last.opened_unix_s)
 
     def close(self, *, is_over: bool) -> None:  # noqa: ARG002  (W&B shows a run as ended once no one writes to it)
-        """Let W&B's process write what it has and end; `finish` alone returns before its file is written."""
-        with contextlib.suppress(ConnectionError):  # that process has ended, as the last row's error reported
+        """Let W&B's process write everything and end; `finish` alone returns before its file is written."""
+        with contextlib.suppress(ConnectionError):  # that process has ended, and the last row's error reported it
             self._run.finish()
             wandb.teardown()
 
