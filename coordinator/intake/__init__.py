@@ -1,1 +1,1 @@
-"""From batches to a timeline: which records are true, which attempt they belong to, which steps are complete."""
+"""Turns step batches into a timeline: validates records, assigns them to attempts and finds complete steps."""

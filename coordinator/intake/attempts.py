@@ -1,9 +1,9 @@
-"""Which attempt a record belongs to, and whether it is new.
+"""Assigns each record to an attempt of the run, and rejects duplicates.
 
-No clock and no I/O. Records are placed one after the other, in the order of their arrival. A restart (step indices fall
-while time goes on) or a leap moves the window only when more than half of the live ranks vote for it. Until then the
-records of those that do wait in a second window, so that a restart loses nothing and a single rank moves none of the
-others. They wait no longer than a step that few ranks report: every record is handed out or counted in bounded time.
+No clock and no I/O. Records are placed one by one, in order of arrival. A restart (step indices fall while time
+advances) or a jump moves the window only when more than half of the live ranks vote for it. Until then the records of
+the voters wait in a second window, so a restart loses nothing and a single rank cannot move the window of the others.
+They wait no longer than a step that few ranks report: every record is handed out or counted in bounded time.
 """
 
 from typing import TYPE_CHECKING
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Attempts:
-    """The records of a run that are not judged yet; `rejected` counts those refused, by reason.
+    """The records of a run that have not been evaluated yet; `rejected` counts the rejected ones by reason.
 
-    `present` is the window of the attempt that goes on; `generation` counts attempts. `silent` holds the ranks that are
-    not waited for any more: a record placed ends a rank's silence. `_live` are the ranks that reported in this attempt
-    or voted for another one, and are not silent; `_voted` those that voted and have not returned since, whose records
-    of another attempt are in `_strays`. Invariant: without votes there are no strays.
+    `present` is the window of the current attempt; `generation` counts attempts. `silent` holds the ranks that are no
+    longer waited for; a rank leaves it when one of its records is placed. `_live` are the ranks that reported in this
+    attempt or voted for another one, and are not silent. `_voted` are the ranks that voted and have not returned since;
+    their records of the other attempt are in `_strays`. Invariant: without votes there are no strays.
     """
 
     def __init__(self, window_steps: int, rejected: "Counter[str]") -> None:
@@ -39,31 +39,34 @@ class Attempts:
 
     @property
     def pending_records(self) -> int:
-        """How many records wait to be handed out, those of another attempt included."""
+        """Number of records that wait to be handed out, including those of another attempt."""
         return self.present.pending_records + self._strays.pending_records
 
     def resize(self, window_steps: int) -> None:
-        """Admit no more than so many steps from now on; what is pending stays."""
+        """Limit the pending steps to `window_steps` from now on; records that are already pending stay."""
         self.present.resize(window_steps)
         self._strays.resize(window_steps)
 
     def restart(self, rank: int, attempt_ns: int) -> None:
-        """Vote for a rank whose new incarnation (unix ns) was announced; without effect where its records are there."""
+        """Vote on behalf of a rank that announced a new incarnation, which began at `attempt_ns` (unix ns).
+
+        Does nothing if records of that incarnation have already arrived.
+        """
         is_new = rank in self.present.last_step and attempt_ns > self._last_end_ns.get(rank, 0)
         if is_new and rank not in self._voted:
             self._vote(rank)
 
     def silence(self, ranks: "Iterable[int]") -> None:
-        """Wait for these ranks no more, until they report again."""
+        """Stop waiting for these ranks until they report again."""
         self.silent.update(ranks)
         self._live.difference_update(ranks)
 
     def accepted_s(self, rank: int) -> float:
-        """Return when a record of the rank was last accepted in the attempt that goes on; -infinity for never."""
+        """Return when a record of the rank was last accepted in the current attempt; -infinity if never."""
         return self._accepted_s.get(rank, float("-inf"))
 
     def place(self, records: "Records", receipts: "Iterable[BatchReceipt]", now_s: float) -> None:
-        """Store records in the order of their arrival; what cannot be used is counted."""
+        """Store records in order of arrival; count those that cannot be used."""
         touched: list[PendingStep] = []
         each = zip(
             records.rank.tolist(),
@@ -86,10 +89,11 @@ class Attempts:
             pending.collect(records, now_s)
 
     def _window_of(self, rank: int, step: int, end_ns: int, half_ns: int, now_s: float) -> RecordWindow | None:
-        """Return the window that a record belongs to; None where it was rejected.
+        """Return the window that a record belongs to; None if it was rejected.
 
-        A record goes on with the present attempt when its step and its end both lie behind the rank's last ones, or
-        both before (it was overtaken). One that ends later by more than half of its step has another attempt's index.
+        A record belongs to the present attempt if its step and its end both lie after the rank's last ones, or both
+        before (it was overtaken). If it ends later by more than half of its duration, its step index is of another
+        attempt.
         """
         present, last_end_ns = self.present, self._last_end_ns.get(rank, 0)
         is_next = step > present.last_step.get(rank, NOTHING)
@@ -99,7 +103,7 @@ class Attempts:
         has_voted = rank in self._voted
         is_held = (not is_next and present.holds(rank, step)) or (fits and has_voted and self._strays.holds(rank, step))
         if agrees and fits and not is_held:
-            if is_next or not has_voted:  # else it is of the attempt that this rank has left
+            if is_next or not has_voted:  # otherwise it belongs to the attempt that this rank has left
                 self._accepted_s[rank] = now_s
                 if has_voted or rank not in self._live:
                     self._rejoin(rank)
@@ -110,7 +114,7 @@ class Attempts:
         return None
 
     def _rejoin(self, rank: int) -> None:
-        """Count a rank in that reports in the present attempt for the first time, after a silence or after a vote."""
+        """Mark a rank as live: its first report in the present attempt, or the first after a silence or a vote."""
         self._live.add(rank)
         self.silent.discard(rank)
         self._voted.discard(rank)
@@ -118,14 +122,17 @@ class Attempts:
             self._strays = self._dropped(self._strays)
 
     def _stray_window_of(self, rank: int, step: int) -> RecordWindow | None:
-        """Return the window of a record of another attempt, or from far away, after its rank has voted."""
+        """Let the rank vote, then return the window for its record of another attempt or of a distant step.
+
+        None if rejected.
+        """
         generation = self.generation
         if rank not in self._voted:
             self._vote(rank)
         window = self._strays if self.generation == generation else self.present
         fits = step in window.span or window.opens_for(step)
         if window is self._strays and not fits:
-            # No rank that leaps about may keep this window from ranks that restart: the greater number gets it.
+            # A rank whose steps jump must not block this window for ranks that restart: the larger group gets it.
             holding = len(self._voted & window.last_step.keys())
             if len(self._voted) - holding >= holding:
                 window = self._strays = self._dropped(window)
@@ -138,7 +145,7 @@ class Attempts:
         return None
 
     def _vote(self, rank: int) -> None:
-        """Count the vote of a rank that has not voted; a majority makes the second window the present one."""
+        """Count the vote of a rank that has not voted yet; a majority makes the second window the present one."""
         self._voted.add(rank)
         self._live.add(rank)
         self.silent.discard(rank)
@@ -150,17 +157,17 @@ class Attempts:
             self.generation += 1
 
     def expire_strays(self, before_s: float) -> None:
-        """Give up steps of another attempt that began to arrive before `before_s`, and that no majority has joined."""
+        """Drop steps of another attempt that began to arrive before `before_s` and that no majority joined."""
         steps = self._strays.steps
         for step in [step for step, pending in steps.items() if pending.arrived_s(1) <= before_s]:
             self.rejected["late"] += steps.pop(step).settle()
 
     def drop_pending(self) -> None:
-        """Give up all that is pending, and count it."""
+        """Drop all pending records and count them as late."""
         self.present, self._strays = self._dropped(self.present), self._dropped(self._strays)
 
     def _dropped(self, window: RecordWindow) -> RecordWindow:
-        """Count what is pending in a window as late; return an empty one in its place."""
+        """Count the pending records of a window as late; return an empty window to replace it."""
         for pending in window.steps.values():
             self.rejected["late"] += pending.settle()
         return RecordWindow(window.length)

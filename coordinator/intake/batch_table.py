@@ -1,8 +1,7 @@
 # ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
-"""Step batches as one table: a column of each field, the records of all batches in their order.
+"""Converts step batches into one table with a column per field and the records of all batches in order.
 
-Pure. Batches of one layout that follow each other, as those of most nodes do, are one table already when their bytes
-are joined.
+Pure. Consecutive batches of the same layout, the usual case, form one table as soon as their bytes are joined.
 
 Shapes: N records of all batches, F fields, L values of a record as sent.
 """
@@ -26,15 +25,15 @@ if TYPE_CHECKING:
 
     BatchTable = dict[str, NDArray[np.int64]]
 
-_LAYOUTS_KEPT = 256  # by layout and fields: the nodes of a job send a handful of layouts
+_LAYOUTS_KEPT = 256  # one per layout and fields: the nodes of a job send a handful of layouts
 
 
 def read_batches(
     batches: "Sequence[StepBatch]", required: tuple[str, ...], optional: tuple[str, ...] = ()
 ) -> "BatchTable":
-    """Return the records of decoded batches as int64 arrays of shape (N,) by field, MISSING where one was not sent.
+    """Return the records of decoded batches as int64 arrays of shape (N,) by field; MISSING if a value was not sent.
 
-    The fields are all of `required`, and those of `optional` that at least one of the batches has.
+    The fields are all of `required`, and those of `optional` that at least one batch has.
     """
     sent = {name for layout in {batch.layout for batch in batches} for name in names_of(layout)}
     names = (*required, *(name for name in optional if name in sent))
@@ -51,17 +50,17 @@ def read_batches(
 
 
 def last_step(batch: "StepBatch") -> int:
-    """Return the last step that a batch holds records of, -1 for none."""
+    """Return the last step that a batch holds records of; -1 if it holds none."""
     names = names_of(batch.layout)
     if not batch.count or "step" not in names:
         return -1
-    values = memoryview(batch.records).cast("q")  # native order, as all of ours is little-endian
+    values = memoryview(batch.records).cast("q")  # native byte order: every supported platform is little-endian
     return max(values[names.index("step") :: len(names)])
 
 
 @lru_cache(_LAYOUTS_KEPT)
 def _places(layout: str, names: tuple[str, ...]) -> "tuple[NDArray[np.intp], list[int]]":
-    """Return the place in a record of each field, any place where the layout lacks it, and which fields it lacks."""
+    """Return the index of each field in a record (0 if the layout lacks it), and which fields the layout lacks."""
     place_of = {name: place for place, name in enumerate(names_of(layout))}
     places = np.array([place_of.get(name, 0) for name in names], dtype=np.intp)
     return places, [index for index, name in enumerate(names) if name not in place_of]

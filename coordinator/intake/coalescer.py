@@ -1,6 +1,6 @@
-"""Step batches on their way to the runs, coalesced: alone, a batch costs as much as a hundred together.
+"""Coalesces step batches before they reach the runs: placing one batch costs as much as placing a hundred at once.
 
-Bounded: what waits is delivered once it holds `COALESCED_RECORDS`, and at the latest after `COALESCE_S`.
+Bounded: waiting batches are delivered once they hold `COALESCED_RECORDS`, and after `COALESCE_S` at the latest.
 """
 
 import asyncio
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from coordinator.intake.streams import Receipt
     from lockstep.contracts.messages import StepBatch
 
-COALESCE_S = 0.05  # half of what a verdict may be late; a job of 102,400 ranks sends hundreds of batches in this time
-COALESCED_RECORDS = 8_192  # placing them takes 15 ms, in which the event loop does nothing else
+COALESCE_S = 0.05  # half of a detection's allowed delay; a job of 102,400 ranks sends hundreds of batches in this time
+COALESCED_RECORDS = 8_192  # placing them takes 15 ms, which block the event loop
 
 
 class BatchCoalescer:
-    """`deliver` is given the batches and their receipts in the order of their arrival, on the event loop."""
+    """Calls `deliver` on the event loop with batches and their receipts, in order of arrival."""
 
     def __init__(self, deliver: "Callable[[Sequence[StepBatch], Sequence[Receipt]], None]") -> None:
         self._deliver = deliver
@@ -27,7 +27,7 @@ class BatchCoalescer:
         self._waiting = asyncio.Event()
 
     def add(self, batch: "StepBatch", receipt: "Receipt") -> None:
-        """Let a batch wait for others; once there are enough, all are delivered."""
+        """Queue a batch; deliver all that wait once there are enough records."""
         self._batches.append(batch)
         self._receipts.append(receipt)
         self._records += max(batch.count, 1)  # an empty one occupies memory as well
@@ -36,7 +36,7 @@ class BatchCoalescer:
             self.flush()
 
     def flush(self) -> None:
-        """Deliver all that waits, now."""
+        """Deliver all waiting batches now."""
         batches, self._batches, self._records = self._batches, [], 0
         receipts, self._receipts = self._receipts, []
         self._waiting.clear()
@@ -44,7 +44,7 @@ class BatchCoalescer:
             self._deliver(batches, receipts)
 
     async def run(self) -> None:
-        """Deliver what waits, a moment after the first of it came, until cancelled."""
+        """Deliver waiting batches `COALESCE_S` after the first of them arrived; runs until cancelled."""
         while True:
             await self._waiting.wait()
             await asyncio.sleep(COALESCE_S)

@@ -1,8 +1,8 @@
 # ruff: noqa: N815  (names of arrays end in their shape, see the legend below)
-"""Which records can be true, and what they measured in seconds and bytes.
+"""Validates records, and converts what they measured to seconds and bytes.
 
-Pure. Everything is compared and summed in integers, as it was sent; only values that passed become single precision,
-which holds a step of a second to 0.1 µs.
+Pure. All checks and sums use the integers as sent. Only values that passed become single precision, which represents a
+step of a second to 0.1 µs.
 
 Shapes: N records, V values of a record.
 """
@@ -40,25 +40,25 @@ FULL_COLLECTIONS = "gc_full_count"
 
 REQUIRED_FIELDS = (RANK, *_HEAD, "flags", *_PARTS)
 OPTIONAL_FIELDS = (*_WAITS, *_BYTES, *_AMOUNTS, *_COUNTS, *_SHORTEST, FULL_COLLECTIONS, *VIEW_FIELDS)
-"""Every field of the record that is read here, as `batch_table.read_batches` wants them."""
+"""All fields of the record that this module reads, in the form that `batch_table.read_batches` takes."""
 
 _LIMITS = {
     "step": (1 << 62) - 1,
     "start_ns": 1 << 62,  # the year 2116; half a step more stays inside 64 bits
     "end_ns": 1 << 62,
     **dict.fromkeys(_BYTES, 1 << 60),  # in one step by one rank; beyond any machine
-    **dict.fromkeys(_AMOUNTS, 1 << 62),  # FLOPs of a step of the largest machine are 2^55
+    **dict.fromkeys(_AMOUNTS, 1 << 62),  # a step of the largest machine is 2^55 FLOPs
     **dict.fromkeys((*_COUNTS, FULL_COLLECTIONS), 1 << 30),
     "flags": 1 << 20,
 }
-"""Largest value of each field; those not named are times, which policy limits."""
+"""Largest valid value of each field; all other fields are times, which the policy limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records as arrays of shape (N,), int64; `values_VN` holds seconds and bytes, one row for each name in `fields`.
+    """Records as int64 arrays of shape (N,); `values_VN` holds seconds and bytes, one row for each name in `fields`.
 
-    NaN is a value that was not measured.
+    A value that was not measured is NaN.
     """
 
     rank: "NDArray[np.int64]"
@@ -70,14 +70,14 @@ class Records:
     values_VN: "NDArray[np.float32]"
 
     def value(self, field: str) -> "NDArray[np.float32]":
-        """Return one value of all records, array of shape (N,); NaN throughout where no sender measured it."""
+        """Return one field of all records, array of shape (N,); all NaN if no sender measured it."""
         if field not in self.fields:
             return np.full(len(self.rank), np.nan, dtype=np.float32)
         value: NDArray[np.float32] = self.values_VN[self.fields.index(field)]
         return value
 
     def at(self, chosen: "NDArray[np.bool_] | NDArray[np.intp]") -> "Records":
-        """Return some of the records."""
+        """Return the selected records."""
         return Records(
             self.rank[chosen],
             self.step[chosen],
@@ -90,11 +90,11 @@ class Records:
 
 
 def account(table: "BatchTable", policy: "TimelinePolicy") -> "tuple[Records, NDArray[np.bool_]]":
-    """Return the records of a table, and which of them can be true, array of shape (N,); the values of others are void.
+    """Return the records of a table, and which of them are valid, array of shape (N,); other values are undefined.
 
-    A record can be true when nothing is negative or beyond its limit (a day, for times), and its parts do not exceed
-    the step; where no part of the thread's own time is missing they must sum to it, for that is what self time rests
-    on. Views that cannot be true are void alone.
+    A record is valid if no value is negative or above its limit (a day, for times) and its parts do not exceed the
+    step. If every part of the thread's own time is present, they must also sum to the own time, because self time
+    relies on it. An implausible view (`views.py`) is voided alone and leaves its record valid.
     """
     limit_ns = int(policy.part_max_seconds / _NS)
     known = {name: values != MISSING for name, values in table.items()}
@@ -133,9 +133,10 @@ def account(table: "BatchTable", policy: "TimelinePolicy") -> "tuple[Records, ND
 
 
 def _are_waits_known(table: "BatchTable", known: "dict[str, NDArray[np.bool_]]") -> "NDArray[np.bool_]":
-    """Return whether what a record's rank waited is known, array of shape (N,).
+    """Return whether the waits of each record are known, array of shape (N,).
 
-    There is a wait, and one for each kind of domain that moved bytes: own work is the step without all of them.
+    They are if there is at least one wait, and one for each kind of domain that moved bytes: own work is the step minus
+    all waits.
     """
     nothing = np.zeros(len(table[RANK]), dtype=np.bool_)
     waits = [known.get(name, nothing) for name in _WAITS]
@@ -145,7 +146,7 @@ def _are_waits_known(table: "BatchTable", known: "dict[str, NDArray[np.bool_]]")
 
 
 def _values(table: "BatchTable", known: "dict[str, NDArray[np.bool_]]") -> "dict[str, NDArray[np.float64]]":
-    """Return parts, waits and floors in seconds, and amounts, by their name in a step's row."""
+    """Return parts, waits and floors in seconds, and amounts, by their names in `StepRow`."""
 
     def measured(name: str, unit: float = 1.0) -> "NDArray[np.float64]":
         return np.where(known[name], table[name] * unit, np.nan)

@@ -1,4 +1,4 @@
-"""The peak FLOP/s of a run's devices, as nodes announce them. State of the coordinator, bounded by its run's nodes."""
+"""The peak FLOP/s of a run's devices, as announced by its nodes. In-memory state, bounded by the run's nodes."""
 
 from typing import TYPE_CHECKING
 
@@ -7,13 +7,13 @@ if TYPE_CHECKING:
 
 
 class DevicePeaks:
-    """Sums by node: what a node announces replaces what it announced before."""
+    """Sums by node: each announcement of a node replaces its previous one."""
 
     def __init__(self) -> None:
         self._of_node: dict[str, tuple[float, int]] = {}
 
     def note(self, announcement: "NodeAnnouncement") -> None:
-        """Take the announcement of a node that the run has taken."""
+        """Apply an announcement that the run has accepted."""
         facts = (info.facts for info in announcement.ranks)
         peaks = [each.peak_flops_per_second for each in facts if each is not None and each.peak_flops_per_second]
         if peaks:
@@ -22,6 +22,6 @@ class DevicePeaks:
             self._of_node.pop(announcement.node, None)
 
     def mean_flops_per_second(self) -> float | None:
-        """Return the mean over the ranks whose device has a known peak; None where none has."""
+        """Return the mean over the ranks whose device has a known peak; None if there is no such rank."""
         ranks = sum(count for _, count in self._of_node.values())
         return sum(peak for peak, _ in self._of_node.values()) / ranks if ranks else None

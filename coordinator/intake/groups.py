@@ -1,8 +1,8 @@
-"""The process groups of one run, each once, whatever number of nodes announce it.
+"""The process groups of one run, each stored once, no matter how many nodes announce it.
 
 Pure. Nodes announce ranges of ranks: a data-parallel group of 100,000 ranks is three integers, and each of its 12,500
-nodes announces it. What is kept of a group are its ranges. Its ranks are unpacked once, when somebody needs them, and
-only if the world that the run's ranks announce is large enough to hold them.
+nodes announces it. Only the ranges of a group are stored. They are expanded to ranks once, on first use, and only if
+the announced world is large enough to hold them.
 """
 
 from array import array
@@ -19,17 +19,21 @@ if TYPE_CHECKING:
     from lockstep.contracts.messages import GroupInfo
 
 NO_GROUP = -1
-"""Stands for an announced group that is not kept: of an unknown kind, or one too many."""
+"""Id of an announced group that is not stored, because its kind is unknown or the limit is reached."""
 MEMBERS_PER_RANK_MAX = 64
-"""Members of all groups per rank of the world. A rank is in one group or two of each of seven kinds."""
+"""Limit of the members of all groups, per rank of the world. A rank is in one or two groups of each of seven kinds."""
 SPANS_PER_RANK_MAX = 64
-"""Ranges of all groups per announced rank: a group whose ranks follow no stride has at most a range for each two."""
+"""Limit of the ranges of all groups, per announced rank: a group without a stride has at most one range per two
+ranks."""
 SPANS_MIN = 1 << 14
-"""Ranges that even one announced rank may come with: 200 KB."""
+"""Ranges that are allowed however few ranks are announced: 200 KB."""
 
 
 class _Key(NamedTuple):
-    """What makes two announced groups the same one. `spans`: start, stop and step of each range, int32."""
+    """Identity of a group: two announced groups with equal keys are the same.
+
+    `spans`: start, stop, step per range, int32.
+    """
 
     kind: str
     name: str
@@ -45,7 +49,7 @@ _SPAN_BYTES = 3 * array("i").itemsize
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """`nodes` announce it at present; `domain` is None until its ranks were needed."""
+    """`nodes` is how many nodes currently announce the group; `domain` is None until its ranks are first needed."""
 
     key: _Key
     size: int
@@ -63,9 +67,9 @@ class _Group:
 
 
 class GroupTable:
-    """Invariant: it holds exactly the groups that at least one node announces. An id is never given away twice.
+    """The groups of a run. Invariant: it holds exactly those that at least one node announces. Ids are never reused.
 
-    `revision` grows when a group comes or goes.
+    `revision` grows when a group is added or removed.
     """
 
     def __init__(self) -> None:
@@ -76,21 +80,21 @@ class GroupTable:
         self._next_id = 0
 
     def __len__(self) -> int:
-        """Return how many different groups are announced."""
+        """Return the number of distinct groups."""
         return len(self._ids)
 
     def replace(
         self, former: "Iterable[int]", groups: "Sequence[GroupInfo]", *, world_size: int, rank_count: int, where: str
     ) -> tuple[int, ...]:
-        """Exchange a node's `former` groups for those that it announces now; return their ids in the order announced.
+        """Replace a node's `former` groups by the announced ones; return their ids in the order announced.
 
-        `world_size` is the largest that the node's ranks announce, `rank_count` the number of announced ranks of the
-        run, by which the room for ranges grows.
+        `world_size` is the largest that the node's ranks announce. `rank_count` is the number of announced ranks of the
+        run; the limit of ranges grows with it.
 
         Raises
         ------
         MalformedError
-            A group is no ascending list of ranges, or has members outside of that world; nothing was changed then.
+            A group is not an ascending list of ranges, or has members outside of that world; nothing was changed.
         """
         announced = [_parse(group, world_size, where) for group in groups]
         spans_max = max(SPANS_MIN, SPANS_PER_RANK_MAX * rank_count)
@@ -100,15 +104,15 @@ class GroupTable:
         return ids
 
     def domain(self, group_id: int, world_size: int) -> Domain | None:
-        """Return a group with its ranks; None where it is gone or has members outside of the world."""
+        """Return a group with its ranks; None if it was removed or has members outside of the world."""
         group = self._groups.get(group_id)
         return group.unpacked() if group is not None and group.last_rank < world_size else None
 
     def domains(self, world_size: int) -> list[Domain]:
-        """Return the groups inside the world, in no order, each set of ranks once for each kind, by its least name.
+        """Return the groups inside the world, unordered: each set of ranks once per kind, under its smallest name.
 
-        Where they have more members than a job has, those are chosen first that many nodes announce for their size,
-        which leaves out what one node invents of everybody.
+        If they have more members than `MEMBERS_PER_RANK_MAX` allows, groups that many nodes announce, relative to their
+        size, are chosen first. A large group that only one node invents is thereby dropped.
         """
         least: dict[tuple[str, bytes], _Group] = {}
         nodes: dict[tuple[str, bytes], int] = {}
@@ -155,7 +159,7 @@ class GroupTable:
 
 
 def _parse(group: "GroupInfo", world_size: int, where: str) -> _Group | None:
-    """Return a group; None for one without ranks, or of a kind that this version does not know."""
+    """Return a group; None if it has no ranks or its kind is unknown to this version."""
     size = count_members(group.ranks, where=where, limit=world_size)
     if not size or group.kind not in DOMAIN_KINDS:
         return None

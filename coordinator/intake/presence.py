@@ -1,8 +1,8 @@
-"""Which nodes are connected, and since when: what a node that is not has still to deliver is worth waiting for.
+"""Tracks which nodes are connected and since when, to decide whether their undelivered records are worth waiting for.
 
-No clock and no I/O. A node that lost the broker, or whose exporter is restarted, comes back with all that it has
-spooled meanwhile. Its ranks are no silent ranks. While all nodes are away, which is how an outage of the broker looks
-from here, no rank is silent, however long that takes.
+No clock and no I/O. A node that lost the broker, or whose exporter restarts, returns with everything that it spooled
+meanwhile, so its ranks do not count as silent. While all nodes are disconnected, which is how an outage of the broker
+looks to the coordinator, no rank is silent, however long the outage lasts.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ class _State(NamedTuple):
 
 
 class NodePresence:
-    """The state of each node by heartbeats and last wills, `NODES_MAX` of them at most."""
+    """The connection state of each node, from heartbeats and last wills; at most `NODES_MAX` nodes."""
 
     def __init__(self) -> None:
         self._of_node: dict[str, _State] = {}
@@ -25,16 +25,19 @@ class NodePresence:
 
     @property
     def alive(self) -> set[str]:
-        """Nodes whose exporter is connected."""
+        """Return the nodes whose exporter is connected."""
         return {node for node, state in self._of_node.items() if state.is_alive}
 
     def note_announcement(self, node: str, now_s: float) -> None:
-        """Note a node by its first announcement; its heartbeat follows."""
+        """Register a node at its first announcement, which precedes its first heartbeat."""
         if node not in self._of_node and len(self._of_node) < NODES_MAX:
             self._of_node[node] = _State(None, now_s)
 
     def note(self, node: str, now_s: float, *, is_alive: bool) -> None:
-        """Note a heartbeat, which is news only if the node was away, or that it is away, from now on."""
+        """Note that a node is connected (a heartbeat) or disconnected as of `now_s`.
+
+        A repeated heartbeat changes nothing.
+        """
         known = self._of_node.get(node)
         if known is None and len(self._of_node) >= NODES_MAX:
             return
@@ -43,9 +46,10 @@ class NodePresence:
             self._of_node[node] = _State(is_alive, now_s)
 
     def may_deliver(self, node: str, now_s: float, *, grace_seconds: float, rejoin_seconds: float) -> bool:
-        """Whether a node may be about to deliver what it spooled.
+        """Return whether a node may be about to deliver spooled records.
 
-        It is away and may return, it has just returned, or every node is away. Of an unknown node nothing is expected.
+        True if it is disconnected and may still return, if it has just returned, or if all nodes are disconnected;
+        false for an unknown node.
         """
         known = self._of_node.get(node)
         if known is None:

@@ -1,4 +1,4 @@
-"""What nodes announced and did not get: counted by reason, logged once in a while. No clock and no I/O but the log."""
+"""Counts refused announcements by reason, and logs them at a limited rate. No clock, and no I/O but the log."""
 
 import logging
 from collections import Counter
@@ -12,7 +12,7 @@ LOG_SECONDS = 60.0
 
 
 class Refusals:
-    """`counts` has every reason from the start and only grows."""
+    """Counts of refusals. `counts` holds every reason from the start and only grows."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(REFUSAL_REASONS, 0))
@@ -21,16 +21,16 @@ class Refusals:
         self._logged_s = float("-inf")
 
     def add(self, reason: str, detail: str) -> None:
-        """Count one refusal; `detail` names whose and why, for the log."""
+        """Count one refusal; `detail` goes to the log and names what was refused, of whom and why."""
         self.counts[reason] += 1
         self._latest[reason] = detail
 
     def log(self, now_s: float) -> None:
-        """Log what came since the last line, at most one line a minute: one bad node announces thousands of times."""
+        """Log the refusals since the last line, at most one line a minute: a bad node announces thousands of times."""
         if not self._latest or now_s - self._logged_s < LOG_SECONDS:
             return
         parts = [
-            f"{self.counts[reason] - self._logged[reason]} by {reason}, the last: {detail}"
+            f"{self.counts[reason] - self._logged[reason]} for reason {reason}, most recently {detail}"
             for reason, detail in self._latest.items()
         ]
         _log.warning("announcements refused: %s", "; ".join(parts))

@@ -1,11 +1,11 @@
-"""Ranks of a run that work on the same samples, or hold the same experts, by its communication domains. Pure."""
+"""Finds ranks that work on the same samples or hold the same experts, from the communication domains. Pure."""
 
 from collections.abc import Iterable
 
 from lockstep.contracts import domains
 
 REPLICA_KINDS = ("tp", "cp", "pp")
-"""Ranks joined by these work on the same samples, so an uneven batch slows them together."""
+"""Kinds of domain whose ranks work on the same samples, so that an uneven batch slows all of them."""
 
 
 def replicas_of(topology: domains.Topology) -> list[int]:
@@ -27,7 +27,7 @@ def replicas_of(topology: domains.Topology) -> list[int]:
 
 
 def replica_members(topology: domains.Topology, rank: int) -> set[int]:
-    """Return the ranks of one rank's replica, itself included; many times quicker than laying out all of them."""
+    """Return the ranks of one rank's replica, itself included; many times faster than computing all replicas."""
     joined = [domain.ranks for domain in topology.domains if domain.kind in REPLICA_KINDS]
     members = {rank}
     while True:
@@ -38,9 +38,9 @@ def replica_members(topology: domains.Topology, rank: int) -> set[int]:
 
 
 def places_of(topology: domains.Topology, ranks: Iterable[int]) -> list[int] | None:
-    """Return the place of each rank in its expert domain, 0 for one without; None where there is no such domain.
+    """Return the index of each rank in its expert domain, 0 if it is in none; None if the run has no expert domain.
 
-    Ranks of one place hold the same experts, each for the tokens of its own replicas.
+    Ranks with equal indices hold the same experts, each for the tokens of its own replica.
     """
     place = {
         rank: index for domain in topology.domains if domain.kind == "ep" for index, rank in enumerate(domain.ranks)

@@ -1,12 +1,13 @@
-"""Where this coordinator stands in the stream of each node: what is new, what is there twice, what is missing.
+"""The coordinator's offset in each node's stream of frames: which frame is new, a duplicate, or follows a gap.
 
-No clock and no I/O; the protocol is `lockstep/contracts/delivery.py`. Frames of a node are taken in order only. A frame
-that was taken waits until its records are settled: judged, rejected or counted lost. What is settled without a gap may
-be committed; the store writes it together with what the runs know, and only then does an acknowledgement free it on
-the node. A coordinator that is killed goes on where its store stands: what was not committed comes again.
+No clock and no I/O; `lockstep/contracts/delivery.py` defines the protocol. The frames of a node are accepted in order
+only. An accepted frame waits until its records are settled: evaluated, rejected or counted as lost. The settled prefix
+of a stream may be committed. The store writes the offset together with the state of the runs, and only then does an
+acknowledgement free the frames on the node. A coordinator that is killed resumes where its store stands: nodes send
+again what was not committed.
 
-A frame whose run has no room for it is not received, and its node is held until there is: what nodes have spooled in an
-outage stays on their disks until those that are slower to come back have delivered as much.
+If a frame's run has no room for it, the frame is not accepted and its node is put on hold until there is room. Records
+spooled in an outage thus stay on the nodes' disks until slower nodes have delivered as much.
 """
 
 from collections import Counter, deque
@@ -19,36 +20,36 @@ from lockstep.contracts.delivery import FrameHeader, window_of
 from lockstep.contracts.messages import Acknowledgement
 
 NODES_MAX = 200_000
-"""Streams that are followed; 16 times the largest cluster that is planned for. About 500 bytes each."""
+"""Limit of streams, 16 times the largest planned cluster. Each takes about 500 bytes."""
 RESEND_AFTER_S = 2.0
-"""Least time between two requests for the same frame: a broker delivers what was in flight within it."""
+"""Least time between two requests for the same frame: a broker delivers frames in flight within this time."""
 
 SETTLED = "settled"
-"""Outcome of records that reached their run: judged, or rejected by its timeline, which counts them by reason."""
+"""Outcome of records that reached their run: evaluated, or rejected by its timeline, which counts them by reason."""
 
 
 class FrameVerdict(Enum):
-    """What a frame is to its stream."""
+    """How a frame relates to its stream."""
 
     TAKEN = "taken"
     DUPLICATE = "duplicate"
     GAP = "gap"
     AHEAD = "ahead"
-    """Its turn, but of steps that its run cannot hold yet: nodes that lag behind have to deliver first."""
+    """Next in order, but its run cannot hold its steps yet: slower nodes have to deliver first."""
     REFUSED = "refused"
-    """Of a stream that its node has not announced."""
+    """The node has not announced this stream."""
 
 
 class Pending(Protocol):
-    """Records that may still wait to be judged."""
+    """Records that may still wait to be evaluated."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether none of them waits any more."""
+        """Return whether none of them waits any longer."""
 
 
 class _Held:
-    """Records that wait until their holder settles them."""
+    """Placeholder for records that wait until their holder settles them."""
 
     is_settled = False
 
@@ -57,7 +58,7 @@ _HELD = _Held()
 
 
 class Receipt:
-    """A frame that was taken. Once it is settled, its records are counted by outcome."""
+    """Receipt for an accepted frame. Once it is settled, its records are counted by outcome."""
 
     __slots__ = ("_pending", "outcomes", "sequence")
 
@@ -68,25 +69,25 @@ class Receipt:
 
     @property
     def is_settled(self) -> bool:
-        """Whether none of its records waits any more."""
+        """Return whether none of its records waits any longer."""
         return self._pending is None or self._pending.is_settled
 
     def hold(self) -> None:
-        """Wait until `settle` or `wait_for`."""
+        """Mark as unsettled until `settle` or `wait_for` is called."""
         self._pending = _HELD
 
     def wait_for(self, pending: Pending) -> None:
-        """Be settled when `pending` is."""
+        """Become settled when `pending` is."""
         self._pending = pending
 
     def settle(self) -> None:
-        """Be settled now."""
+        """Mark as settled."""
         self._pending = None
 
 
 @dataclass(slots=True)
 class _Stream:
-    """`settled` <= `received`; `unsettled` are the receipts after `settled`, in order."""
+    """Offsets of one stream. `settled` <= `received`; `unsettled` are the receipts after `settled`, in order."""
 
     stream_id: int
     received: int = 0
@@ -96,7 +97,7 @@ class _Stream:
     acknowledged: tuple[int, int] = (-1, -1)
     resend_asked: tuple[int, float] = (-1, float("-inf"))
     is_held: bool = False
-    """Whether its node is to send nothing, because its next frame has no room."""
+    """Whether its node must stop sending, because the run has no room for the next frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +110,14 @@ class StreamOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """What may be committed at one moment: offsets that moved by node, and records by outcome since the beginning."""
+    """What may be committed at one moment: changed offsets by node, and total records by outcome."""
 
     offsets: Mapping[str, StreamOffset]
     ledger: Mapping[str, int]
 
 
 class Streams:
-    """All nodes' streams. `offsets` and `ledger` are what an earlier coordinator committed."""
+    """The streams of all nodes. `offsets` and `ledger` are what an earlier coordinator committed."""
 
     def __init__(
         self,
@@ -131,17 +132,17 @@ class Streams:
         self._ledger: Counter[str] = Counter(ledger or {})
         self._moved: set[str] = set()
         self._streams: dict[str, _Stream] = {}
-        self._orphans: list[Receipt] = []  # of streams that their node has left behind
+        self._orphans: list[Receipt] = []  # receipts of streams that their node has replaced
         for node, offset in (offsets or {}).items():
             at = offset.sequence
             self._streams[node] = _Stream(offset.stream_id, received=at, settled=at, committed=at)
 
     def __len__(self) -> int:
-        """How many nodes are followed."""
+        """Return the number of streams."""
         return len(self._streams)
 
     def announce(self, node: str, stream_id: int) -> Acknowledgement | None:
-        """Follow the stream that a node announces; return the acknowledgement it waits for, None beyond the limit."""
+        """Follow the stream that a node announces; return the acknowledgement it waits for; None beyond the limit."""
         stream = self._streams.get(node)
         if stream is None or stream.stream_id != stream_id:
             if stream is None and len(self._streams) >= NODES_MAX:
@@ -153,11 +154,14 @@ class Streams:
         return self._acknowledge(node, stream)
 
     def is_next(self, node: str, header: FrameHeader) -> bool:
-        """Whether it is this frame's turn."""
+        """Return whether this frame is the next one of its stream."""
         return self._verdict(node, header) is FrameVerdict.TAKEN
 
     def take(self, node: str, header: FrameHeader, *, has_capacity: bool = True) -> tuple[FrameVerdict, Receipt | None]:
-        """Take a frame's place, unless its run has no room for it; its receipt counts nothing yet."""
+        """Accept a frame if it is the next one and its run has capacity.
+
+        Return the verdict and, if accepted, a receipt.
+        """
         verdict, receipt = self._verdict(node, header), None
         if verdict is FrameVerdict.TAKEN and not has_capacity:
             verdict = FrameVerdict.AHEAD
@@ -175,13 +179,13 @@ class Streams:
             return FrameVerdict.REFUSED
         if header.last <= stream.received:
             return FrameVerdict.DUPLICATE
-        # A lost frame that begins before its turn counts records twice: what is asked for again begins where it should.
+        # A frame that overlaps the offset would count records twice; a resent one begins at the offset.
         return FrameVerdict.TAKEN if header.first == stream.received + 1 else FrameVerdict.GAP
 
     def resend(self, node: str, now_s: float) -> Acknowledgement | None:
-        """Return the request for what is missing of a node's stream, None where it was made a moment ago.
+        """Return a request to resend the missing frames of a node; None if one was made less than `RESEND_AFTER_S` ago.
 
-        A node that is held is asked to wait instead.
+        A node on hold is asked to wait instead.
         """
         stream = self._streams.get(node)
         if stream is None:
@@ -193,7 +197,7 @@ class Streams:
         return self._acknowledge(node, stream, resend=not stream.is_held)
 
     def resume(self, node: str) -> Acknowledgement | None:
-        """Hold a node no longer; return the request for what it sent too early."""
+        """Release a node from hold; return the request to resend the frames that it sent too early."""
         stream = self._streams.get(node)
         if stream is None:
             return None
@@ -201,9 +205,10 @@ class Streams:
         return self._acknowledge(node, stream, resend=True)
 
     def settle(self) -> Commit:
-        """Count what is settled by now, and return what may be committed; call it where runs' memories are taken.
+        """Count what is settled by now, and return what may be committed.
 
-        Between this and the memories of the runs nothing may be judged: they speak of the same moment.
+        Call it together with saving the state of the runs, with no evaluation in between: both must describe the same
+        moment.
         """
         for node, stream in self._streams.items():
             unsettled = stream.unsettled
@@ -230,11 +235,11 @@ class Streams:
                 stream.committed = max(stream.committed, offset.sequence)
 
     def failed(self, commit: Commit) -> None:
-        """Note that the store could not write `commit`: the next one covers it."""
+        """Note that the store could not write `commit`; the next commit covers it."""
         self._moved |= commit.offsets.keys()
 
     def acknowledgements(self) -> list[Acknowledgement]:
-        """Return the acknowledgements of all nodes whose offset changed since theirs."""
+        """Return acknowledgements for all nodes whose offset changed since their last one."""
         return [
             self._acknowledge(node, stream)
             for node, stream in self._streams.items()
@@ -242,12 +247,12 @@ class Streams:
         ]
 
     def forget_acknowledgements(self) -> None:
-        """Acknowledge everything again: what was sent before a connection broke may be lost."""
+        """Acknowledge every stream again: acknowledgements sent before a connection broke may be lost."""
         for stream in self._streams.values():
             stream.acknowledged = (-1, -1)
 
     def offsets(self) -> dict[str, dict[str, int]]:
-        """Return where each node's stream stands, by node."""
+        """Return the offsets of each stream, by node."""
         return {
             node: {
                 "stream_id": stream.stream_id,
@@ -260,12 +265,12 @@ class Streams:
 
     @property
     def ledger(self) -> dict[str, int]:
-        """Records by outcome, over all coordinators that used this store."""
+        """Return records by outcome, over all coordinators that used this store."""
         return dict(self._ledger)
 
     @property
     def unsettled(self) -> int:
-        """Frames that were taken and are not settled."""
+        """Return the number of accepted frames that are not settled."""
         return sum(len(stream.unsettled) for stream in self._streams.values())
 
     def _count_orphans(self) -> None:

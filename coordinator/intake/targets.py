@@ -1,7 +1,7 @@
-"""Which exporters there are to scrape, for Prometheus' HTTP service discovery.
+"""Lists the exporters to scrape, for Prometheus' HTTP service discovery.
 
-No clock and no I/O. An exporter that went away stays a target for a while: a scrape that fails is what alerts, and a
-target that vanishes raises no alert.
+No clock and no I/O. An exporter that disappeared stays a target for a while: a failing scrape raises an alert, whereas
+a target that vanishes raises none.
 """
 
 from dataclasses import dataclass
@@ -12,14 +12,15 @@ from lockstep.contracts.limits import HEARTBEAT_SECONDS_MAX, NODES_MAX
 from lockstep.contracts.messages import ADDRESS, NodeAlive
 
 GONE_KEPT_S = 3600.0
-"""Longer than any alert waits; a node that was taken out of the cluster is forgotten afterwards."""
-_SILENT_S = 6 * HEARTBEAT_SECONDS_MAX  # after which a target gives way to another node, where there are too many
+"""How long a disappeared exporter stays listed. Longer than any alert's `for`; then the node counts as
+decommissioned."""
+_SILENT_S = 6 * HEARTBEAT_SECONDS_MAX  # after this, a target gives way to a new node if the list is full
 _SCHEMES = ("http", "https")
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """`seen_s` is when it was last known to live: its last heartbeat, or the first word that it is gone."""
+    """`seen_s` is when it was last known to be alive: its last heartbeat, or the first report that it is gone."""
 
     address: str
     scheme: str
@@ -28,10 +29,10 @@ class _Target:
 
 
 class Targets:
-    """What exporters announced of themselves, by node: those that were seen longest ago first.
+    """The announced address of each exporter, by node; least recently seen first.
 
-    There are `NODES_MAX` at most. Where there are so many, a node that sends heartbeats takes the place of one that
-    sends none any more, so that invented nodes keep no real one out for long.
+    There are at most `nodes_max`. At the limit, a new node that sends heartbeats replaces one that no longer does, so
+    fake nodes cannot exclude a real one for long.
     """
 
     def __init__(self, refusals: Refusals | None = None, *, nodes_max: int = NODES_MAX) -> None:
@@ -40,7 +41,10 @@ class Targets:
         self._of_node: dict[str, _Target] = {}
 
     def receive(self, message: NodeAlive, now_s: float) -> None:
-        """Take a heartbeat or a last will. One without an address is left out: Prometheus refuses whole lists."""
+        """Apply a heartbeat or a last will.
+
+        One without a valid address is ignored: Prometheus would reject the whole list.
+        """
         is_target = message.alive and ADDRESS.fullmatch(message.address) is not None and message.scheme in _SCHEMES
         known = self._of_node.get(message.node)
         if known is None and (not is_target or not self._has_place(message.node, now_s)):
@@ -51,12 +55,15 @@ class Targets:
             self._place(message.node, _Target(known.address, known.scheme, is_alive=False, seen_s=now_s))
 
     def _place(self, node: str, target: _Target) -> None:
-        """Replace a target; it is now the one that was seen last."""
+        """Store a target as the most recently seen one."""
         self._of_node.pop(node, None)
         self._of_node[node] = target
 
     def _has_place(self, node: str, now_s: float) -> bool:
-        """Whether there is a place for another node; who was seen longest ago gives up its own if that was long ago."""
+        """Return whether another node fits.
+
+        If the list is full, the least recently seen node is dropped, provided that it has been silent for `_SILENT_S`.
+        """
         if len(self._of_node) < self._nodes_max:
             return True
         oldest = next(iter(self._of_node))
@@ -67,12 +74,12 @@ class Targets:
         return True
 
     def url_of(self, node: str) -> str | None:
-        """Return the address of a node's exporter that lives, None where it is not known."""
+        """Return the URL of a node's live exporter; None if there is none."""
         target = self._of_node.get(node)
         return f"{target.scheme}://{target.address}" if target is not None and target.is_alive else None
 
     def listed(self, now_s: float) -> list[dict[str, Any]]:
-        """Return the list as Prometheus reads it, ordered by node; forgets nodes that were seen too long ago."""
+        """Return the list in Prometheus' format, ordered by node; drop nodes that were not seen for `GONE_KEPT_S`."""
         gone = [node for node, target in self._of_node.items() if now_s > target.seen_s + GONE_KEPT_S]
         for node in gone:
             del self._of_node[node]

@@ -1,14 +1,14 @@
 # ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
-"""The steps of one run, laid out as step x rank, and the decision which steps are complete.
+"""Arranges the records of one run by step and rank, and decides which steps are complete.
 
-No clock and no I/O: every call carries the time. Records arrive late, twice, never, or from a rank that lies; each
-is counted by reason and dropped, and the other ranks are judged without it. A step is complete when every rank has
-reported it, has gone past it, or has been silent for the grace period after half of the ranks did. A rank is not silent
-while it goes on with older steps, or while its node is expected to deliver what it has spooled.
+No clock and no I/O: every call carries the time. Records may arrive late, twice, never, or with false values; bad ones
+are counted by reason and dropped, and the other ranks are evaluated without them. A step is complete when every rank
+has reported it, has gone past it, or has been silent for the grace period after half of the ranks did. A rank is not
+silent while it reports older steps, or while its node is expected to deliver spooled records.
 
 Every record ends in exactly one of three ways: handed out in a row of `ready`, counted in `rejected`, or pending.
 
-Which attempt of the run a record belongs to is decided in `attempts.py`; steps are pending in `window.py`.
+`attempts.py` decides which attempt of the run a record belongs to; `window.py` holds the pending steps.
 
 Shapes: R ranks known (columns, ascending by rank), N records.
 """
@@ -41,21 +41,21 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 _NS = 1e-9
-_PATIENCE = 12  # times the grace time: where less than half of the ranks report, the others are waited for so long
+_PATIENCE = 12  # times the grace period: how long to wait for the others if less than half of the ranks report
 _WAITS, _FLOORS, _BYTES = ({kind: f"{kind}_{what}" for kind in DOMAIN_KINDS} for what in ("wait", "floor", "bytes"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
-    """One step of all known ranks: arrays of shape (R,), seconds, NaN where not measured.
+    """One step of all known ranks: arrays of shape (R,), seconds, NaN if not measured.
 
-    `self_seconds` is NaN for a rank that measured no wait at all: its step does not show its own work. The row
-    owns its arrays; some share their memory.
+    `self_seconds` is NaN for a rank that measured no wait at all, because its own work is then unknown. The row owns
+    its arrays; some of them share memory.
     """
 
     step: int
     end_unix_s: float
-    """Median of the ranks' clocks: one that is wrong by years does not count."""
+    """Median over the ranks' clocks: robust against one that is wrong by years."""
     ranks: "NDArray[np.int64]"
     present: "NDArray[np.bool_]"
     flags: "NDArray[np.int64]"
@@ -63,37 +63,41 @@ class StepRow:
     self_seconds: "Floats"
     components: "dict[str, Floats]"
     views: "dict[str, Floats]" = field(default_factory=dict)
-    """Forward, backward and optimizer of compute, and own work off the CPU (`views.py`): those that some rank knows."""
+    """Forward, backward and optimizer of compute, and own work off the CPU (`views.py`); only those that some rank
+    has."""
     waits: "dict[str, Floats]"
     transfers: "dict[str, Floats]"
-    """Per domain kind, what may be transfer: the wait, for pipelines count x shortest (their waits hold bubbles)."""
+    """Upper bound of the transfers per domain kind: the wait; count x shortest for pipelines, whose waits include
+    bubbles."""
     floors: "dict[str, Floats]"
-    """Per domain kind, count x shortest operation: a bound of the transfers that holds no waiting for late peers."""
+    """Count x shortest operation per domain kind: an estimate of the transfers that excludes waiting for late peers."""
     moved: "dict[str, Floats]"
     """Bytes per domain kind."""
     tokens: "Floats"
     work: "Floats"
-    """What compute should be proportional to (no unit): the record's work figure, else its tokens."""
+    """What compute should be proportional to (no unit): the record's work figure if it has one, else its tokens."""
     flops: "Floats | None" = None
-    """Model FLOPs of each rank without a work figure; None where no rank knows them."""
+    """Model FLOPs of each rank that has no work figure; None if no rank has them."""
     model_flops: "Floats | None" = None
-    """Model FLOPs of each rank; None where no rank knows them."""
+    """Model FLOPs of each rank; None if no rank has them."""
     samples: "Floats | None" = None
-    """Samples of each rank; None where no rank counts them."""
+    """Samples of each rank; None if no rank counts them."""
     full_collections: "Floats | None" = None
-    """Collections of Python's oldest generation of each rank; None where no rank counts them."""
+    """Garbage collections of Python's oldest generation, of each rank; None if no rank counts them."""
 
 
 def rejections() -> Counter[str]:
-    """Return an empty count of refused records, every reason in it."""
+    """Return a counter of rejected records with every reason at zero."""
     return Counter(dict.fromkeys(REJECTED_REASONS, 0))
 
 
 class StepTimeline:
-    """Invariants: `rejected` only grows; a step is handed out once per generation, in ascending order.
+    """The timeline of one run.
 
-    `rejected` may be shared by several runs. `generation` counts restarts: what was learnt of steps before is void when
-    it changes.
+    Invariants: `rejected` only grows; each step is handed out once per generation, ascending.
+
+    Several runs may share `rejected`. `generation` counts restarts: when it changes, everything learnt from earlier
+    steps is invalid.
     """
 
     def __init__(self, policy: "TimelinePolicy", rejected: "Counter[str] | None" = None) -> None:
@@ -101,31 +105,31 @@ class StepTimeline:
         self.ranks = np.zeros(0, dtype=np.int64)
         self.rejected = rejections() if rejected is None else rejected
         self._attempts = Attempts(self._window_steps(), self.rejected)
-        self._awaited: int | None = None  # a rank that was missing when last asked: to be asked first
+        self._awaited: int | None = None  # a rank that was missing at the last check: checked first
 
     @property
     def generation(self) -> int:
-        """How often another attempt has begun."""
+        """Return how many times a new attempt has begun."""
         return self._attempts.generation
 
     @property
     def last_steps(self) -> "NDArray[np.int64]":
-        """The last step of each known rank, array of shape (R,); -1 for one without a record."""
+        """Return the last step of each known rank, array of shape (R,); -1 for a rank without a record."""
         last_step = self._attempts.present.last_step
         return np.array([last_step.get(rank, NOTHING) for rank in self.ranks.tolist()], dtype=np.int64)
 
     @property
     def ranks_reporting(self) -> int:
-        """Ranks that have reported and are not silent."""
+        """Return the number of ranks that have reported and are not silent."""
         return len(self._attempts.present.last_step.keys() - self._attempts.silent)
 
     @property
     def pending_records(self) -> int:
-        """Records that wait in memory: neither handed out nor counted in `rejected` yet."""
+        """Return the number of records in memory, neither handed out nor counted in `rejected` yet."""
         return self._attempts.pending_records
 
     def know(self, ranks: "list[int]") -> bool:
-        """Add announced ranks; return whether any was new."""
+        """Add announced ranks; return whether any of them was new."""
         wide = np.union1d(self.ranks, np.asarray(ranks, dtype=np.int64))
         if len(wide) == len(self.ranks):
             return False
@@ -134,24 +138,24 @@ class StepTimeline:
         return True
 
     def restart_ranks(self, attempts: "dict[int, int]") -> None:
-        """Follow the announcement of new incarnations, unix ns by rank: their next records begin another attempt.
+        """Apply announced incarnations (unix ns by rank): the next records of these ranks begin another attempt.
 
-        Without effect for ranks that have not reported, and where records of that incarnation have already arrived.
+        Does nothing for ranks that have not reported, or if records of that incarnation have already arrived.
         """
         for rank, attempt_ns in attempts.items():
             self._attempts.restart(rank, attempt_ns)
 
     def ingest(self, batch: "StepBatch", now_s: float) -> BatchReceipt:
-        """Place the records of one decoded batch, as `ingest_all`."""
+        """Place the records of one decoded batch; see `ingest_all`."""
         return self.ingest_all((batch,), now_s)[0]
 
     def ingest_all(
         self, batches: "Sequence[StepBatch]", now_s: float, owners: "Owners | None" = None
     ) -> list[BatchReceipt]:
-        """Place the records of decoded batches in the order of their arrival, far cheaper together than one by one.
+        """Place the records of decoded batches in order of arrival; far cheaper together than one by one.
 
-        What cannot be used is counted in `rejected`, so are records of ranks that, by `owners`, another node owns.
-        Returned is a receipt for each batch, which holds how many of its records are pending, now and later.
+        Unusable records are counted in `rejected`, and so are records of ranks that belong to another node by `owners`.
+        Returns one receipt per batch, which holds the number of its pending records, now and later.
         """
         receipts = [BatchReceipt() for _ in batches]
         table = read_batches(batches, REQUIRED_FIELDS, OPTIONAL_FIELDS)
@@ -175,7 +179,7 @@ class StepTimeline:
     def ready(self, now_s: float, may_deliver: "Callable[[int], bool]" = lambda _: False) -> list[StepRow]:
         """Return the steps that are complete by now, oldest first; each is returned once.
 
-        `may_deliver` is true for a rank whose node is expected to deliver older records.
+        `may_deliver` returns true for a rank whose node is expected to deliver older records.
         """
         self._attempts.expire_strays(now_s - _PATIENCE * self.policy.grace_seconds)
         rows = []
@@ -186,16 +190,16 @@ class StepTimeline:
         return rows
 
     def fits(self, step: int) -> bool:
-        """Whether a step lies before the end of what can be pending now."""
+        """Return whether a step lies before the end of the window."""
         return step < self._attempts.present.span.stop
 
     @property
     def is_idle(self) -> bool:
-        """Whether no step of this attempt is pending."""
+        """Return whether no step of this attempt is pending."""
         return not self._attempts.present.steps
 
     def drop_pending(self) -> None:
-        """Give up all pending records, and count them as late: the end of a timeline that is thrown away."""
+        """Drop all pending records and count them as late; call it before discarding a timeline."""
         self._attempts.drop_pending()
 
     def _window_steps(self) -> int:
@@ -204,13 +208,13 @@ class StepTimeline:
         return max(self.policy.window_steps_min, min(self.policy.window_steps_max, cells))
 
     def _is_complete(self, now_s: float, may_deliver: "Callable[[int], bool]") -> bool:
-        """Whether no rank is waited for in the oldest step; ranks that were waited for too long fall silent."""
+        """Return whether the oldest step waits for no rank; mark ranks as silent that it has waited for too long."""
         attempts, window = self._attempts, self._attempts.present
         if not window.steps:
             return False
         first, last_step, silent = window.span.start, window.last_step, attempts.silent
         grace_s = self.policy.grace_seconds
-        # A few ranks that run ahead, or claim to, silence no other: half of those waited for must have reported a step.
+        # A few ranks that run ahead, or claim to, must not silence others: half of those awaited must have reported.
         half = (len(self.ranks) - len(silent) + 1) // 2
         has_waited = now_s - window.arrived_s(half) >= grace_s
         has_long_waited = now_s - window.arrived_s(1) >= _PATIENCE * grace_s
@@ -232,7 +236,7 @@ class StepTimeline:
 
 
 def _row(pending: "PendingStep", ranks: "NDArray[np.int64]") -> StepRow:
-    """Lay a step out by rank; `ranks` are all known ones, ascending."""
+    """Arrange a step by rank; `ranks` are all known ranks, ascending."""
     parts = pending.parts
     column_N = np.searchsorted(ranks, np.concatenate([part.rank for part in parts]))
 

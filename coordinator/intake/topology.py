@@ -1,7 +1,8 @@
-"""From announcements to the shape of a run: ranks, nodes and communication domains.
+"""Derives the shape of a run from announcements: ranks, nodes and communication domains.
 
-Pure. A lying node can announce what it likes of itself. The size of the world is what most living ranks announce, and
-costs memory only once enough ranks announce it; groups are what fits into that world; a rank belongs to one node.
+Pure. A faulty or hostile node can announce anything, so each claim is checked against the others. The world size is the
+one that most live ranks announce, and memory is allocated for it only once enough ranks do. Groups must fit into that
+world. A rank belongs to one node.
 """
 
 from collections import Counter
@@ -20,22 +21,22 @@ if TYPE_CHECKING:
     from lockstep.contracts.messages import NodeAnnouncement, RankEnding, RankInfo, RunHeartbeat
 
 OWNER_SILENT_SECONDS = 3 * HEARTBEAT_SECONDS_MAX
-"""A rank whose owner has not shown it alive for so long goes to a node that does."""
+"""A rank moves to another node that shows it alive after its owner has not done so for this long."""
 WORLD_PER_RANK_MAX = 1024
-"""Ranks of the world per rank that announces it. One node of 8 ranks may be all that is monitored of a job of 8,192;
-a single forged rank must not have a million laid out."""
-_CLAIMS_PER_RANK_MAX = 8  # nodes that wait for one rank; a restart elsewhere is one
-_VOTE_SECONDS = 60.0  # what ranks announced that a smaller attempt left behind does not count
-_RANKS_PER_RECOUNT = 1024  # votes are counted again after a message for each so many ranks: 0.1 ms a message
+"""Largest world size per rank that announces it. Of a job of 8,192 ranks only one node of 8 may be monitored; yet a
+single forged rank must not make the coordinator allocate a million."""
+_CLAIMS_PER_RANK_MAX = 8  # nodes that claim one rank; a restart on another node is one claim
+_VOTE_SECONDS = 60.0  # older announcements do not count: they are of ranks that a smaller attempt no longer has
+_RANKS_PER_RECOUNT = 1024  # votes are recounted after one message per 1,024 ranks: 0.1 ms a message
 _ENDED = frozenset((FINISHED, FAILED, GONE))
 _NS = 1e-9
 
 
 @dataclass(slots=True)
 class MembershipChange:
-    """What a message changed: ranks that began another attempt, and whether the run's shape is another one.
+    """What a message changed: ranks that began another attempt, and whether the shape of the run changed.
 
-    `is_completed`, `is_finished`: with it, the last rank of the world was announced, or ended well.
+    `is_completed`: the last missing rank of the world was announced. `is_finished`: the last running rank ended well.
     """
 
     restarted: "list[RankInfo]" = field(default_factory=list)
@@ -45,7 +46,7 @@ class MembershipChange:
 
 
 class _Node(NamedTuple):
-    """What a node announced last: its ranks in their order, and the ids of its groups in theirs."""
+    """The latest announcement of a node: its ranks and the ids of its groups, each in announced order."""
 
     revision: int
     ranks: tuple[int, ...]
@@ -53,10 +54,10 @@ class _Node(NamedTuple):
 
 
 class _Sign(NamedTuple):
-    """When a rank was last shown alive, by the coordinator's clock, and the time that its last heartbeat named.
+    """Sign of life of a rank: when it was last shown alive (coordinator's clock), and the time in its last heartbeat.
 
-    A heartbeat is a sign of life if it names another time than the one before, whatever the node's clock shows; the
-    first one, as an announcement (retained for long, perhaps), is as old as the time that it names.
+    A heartbeat is a sign of life if its time differs from that of the previous one, whatever the node's clock shows.
+    The first heartbeat, and an announcement (which may have been retained for long), are as old as the time they carry.
     """
 
     seen_unix_s: float
@@ -76,23 +77,25 @@ _NEVER = _Sign(float("-inf"))
 
 
 class _Claim(NamedTuple):
-    """A rank as announced by a node that does not own it."""
+    """A rank announced by a node that does not own it."""
 
     info: "RankInfo"
     sign: _Sign
 
 
 class Membership:
-    """What the nodes of one run have announced. `degrees` (from the configuration) goes before announced groups.
+    """What the nodes of one run have announced.
+
+    `degrees` (from the configuration) takes precedence over announced groups.
 
     `infos` holds each announced rank, without facts and progress, and `nodes` its owner: the node that announced it
-    first. Another node that announces the rank is refused, and counted once. The rank goes to it when the owner does
-    not announce it any more and the other has shown it alive later, or when the owner has not shown it alive for
-    `OWNER_SILENT_SECONDS` longer than the other. So a rank that an elastic restart moves goes with the restart, and
-    no node takes over a living one.
+    first. Another node that announces the rank is refused, and counted once. The rank moves to that node when the owner
+    no longer announces it and the other has shown it alive later, or when the owner has not shown it alive for
+    `OWNER_SILENT_SECONDS` longer than the other. A rank that an elastic restart moves therefore follows the restart,
+    and no node can take over a live one.
 
-    `last_seen_unix_s` is when a rank was last shown alive, by the coordinator's clock. `announced_ranks` counts what
-    all nodes announce, ranks of others included: memory grows with it.
+    `last_seen_unix_s` is when any rank was last shown alive, by the coordinator's clock. `announced_ranks` counts what
+    all nodes announce, including ranks that others own: memory grows with it.
     """
 
     def __init__(
@@ -119,8 +122,8 @@ class Membership:
         self._finished_of_world: Counter[int] = Counter()
         self._ended_of_world: Counter[int] = Counter()
         self._failed: set[int] = set()
-        self._restarted: set[int] = set()  # ranks with another attempt since the run's present one began
-        self._past: dict[int, int] = {}  # attempt of ranks whose ending is of the run's attempt before
+        self._restarted: set[int] = set()  # ranks that began another attempt since the run's current one began
+        self._past: dict[int, int] = {}  # attempt of each rank whose ending belongs to the run's previous attempt
         self.last_seen_unix_s = float("-inf")
         self._elected_world = 0
         self._messages_since_count = 0
@@ -128,12 +131,12 @@ class Membership:
         self._standing = (False, False)
 
     def apply_announcement(self, announcement: "NodeAnnouncement", now_s: float) -> MembershipChange:
-        """Replace what one node has announced; costs what the node's own ranks and groups cost.
+        """Replace the announcement of one node; the cost depends on that node's ranks and groups only.
 
         Raises
         ------
         MalformedError
-            A group is no list of ranks of the world; nothing of the announcement was used then.
+            A group is not a list of ranks of the world; the whole announcement was ignored.
         """
         name, ranks = announcement.node, tuple(info.rank for info in announcement.ranks)
         former = self._announced.get(name, _Node(0, (), ()))
@@ -162,7 +165,7 @@ class Membership:
         return self._concluded(change)
 
     def apply_heartbeat(self, node: str, heartbeat: "RunHeartbeat", now_s: float) -> MembershipChange:
-        """Note which ranks of a node live; without effect where it is of another announcement than the last one."""
+        """Note which ranks of a node are alive; ignored if it does not belong to the node's latest announcement."""
         change = MembershipChange()
         announced = self._announced.get(node)
         if announced is None or announced.revision != heartbeat.revision:
@@ -180,53 +183,53 @@ class Membership:
         return self._concluded(change)
 
     def ranks_of(self, node: str) -> tuple[int, ...] | None:
-        """Return the ranks that a node announces, its own or not; None for a node that never announced this run."""
+        """Return the ranks that a node announces, owned or not; None if the node never announced this run."""
         announced = self._announced.get(node)
         return None if announced is None else announced.ranks
 
     @property
     def node_count(self) -> int:
-        """How many nodes have announced this run."""
+        """Return the number of nodes that have announced this run."""
         return len(self._announced)
 
     def groups_of(self, node: str) -> tuple[int, ...]:
-        """Return the ids in `groups` of what a node announced, in its order; NO_GROUP for one that is not kept."""
+        """Return the ids in `groups` of a node's announced groups, in order; NO_GROUP for one that is not stored."""
         announced = self._announced.get(node)
         return announced.groups if announced is not None else ()
 
     @property
     def is_complete(self) -> bool:
-        """Whether every rank of the world has been announced."""
+        """Return whether every rank of the world has been announced."""
         return self._ranks_of_world[self.world_size] >= self.world_size > 0
 
     @property
     def world_size(self) -> int:
-        """World size that most living ranks announce; 0 as long as too few of them do (`WORLD_PER_RANK_MAX`)."""
+        """Return the world size that most live ranks announce; 0 while too few do (`WORLD_PER_RANK_MAX`)."""
         return self._vouched_world
 
     @property
     def ranks(self) -> list[int]:
-        """Announced ranks inside the world, ascending."""
+        """Return the announced ranks inside the world, ascending."""
         return sorted(rank for rank, info in self.infos.items() if info.world_size == self.world_size)
 
     @property
     def is_finished(self) -> bool:
-        """Whether every announced rank of the world has ended well."""
+        """Return whether every announced rank of the world has ended well."""
         return 0 < self._ranks_of_world[self.world_size] == self._finished_of_world[self.world_size]
 
     @property
     def is_over(self) -> bool:
-        """Whether the process of every announced rank of the world has ended."""
+        """Return whether the process of every announced rank of the world has ended."""
         return 0 < self._ranks_of_world[self.world_size] == self._ended_of_world[self.world_size]
 
     @property
     def has_failed(self) -> bool:
-        """Whether the process of some rank of this attempt did not end well; costs nothing, as long as all run."""
+        """Return whether the process of any rank failed in this attempt; O(1)."""
         return bool(self._failed)
 
     @property
     def has_running(self) -> bool:
-        """Whether a node announces a rank of the world as one that runs; costs what all ranks cost."""
+        """Return whether any node announces a running rank of the world; O(ranks)."""
         announced = {(rank, node) for node, each in self._announced.items() for rank in each.ranks}
         return any(
             info.world_size == self.world_size and info.state not in _ENDED and (rank, self.nodes[rank]) in announced
@@ -234,29 +237,29 @@ class Membership:
         )
 
     def begin_attempt(self) -> None:
-        """Begin another attempt of the run: what ended ranks of the one before, announced again, ends nothing more."""
+        """Begin another attempt of the run: endings of the previous attempt, if announced again, no longer count."""
         of_before = self._failed - self._restarted
         self._past |= {rank: self.infos[rank].attempt for rank in of_before}
         self._failed -= of_before
         self._restarted.clear()
 
     def endings(self) -> "dict[int, RankEnding]":
-        """Return how the processes of those ranks of the world ended that did not end well in this attempt."""
+        """Return the endings of all ranks of the world that failed in this attempt, by rank."""
         infos = ((rank, self.infos[rank]) for rank in self._failed)
         return {rank: info.ending for rank, info in infos if info.ending and info.world_size == self.world_size}
 
     @property
     def ended_ranks(self) -> int:
-        """How many announced ranks of the world have a process that has ended."""
+        """Return the number of announced ranks of the world whose process has ended."""
         return self._ended_of_world[self.world_size]
 
     def topology(self) -> domains.Topology:
-        """Return the domains of the run: configured degrees if they fit its world, else announced groups.
+        """Return the domains of the run: from the configured degrees if there are any, else from announced groups.
 
         Raises
         ------
         ConfigError
-            The configured degrees do not multiply to this run's world size.
+            The product of the configured degrees is not this run's world size.
         """
         if self.degrees and self.world_size:
             parsed = domains.parse_degrees(self.degrees, where="domains")
@@ -264,11 +267,11 @@ class Membership:
         return self.announced_topology()
 
     def announced_topology(self) -> domains.Topology:
-        """Return the domains that the process groups make."""
+        """Return the domains that the announced process groups form."""
         return domains.from_groups(self.groups.domains(self.world_size), self.world_size)
 
     def _assign(self, info: "RankInfo", node: str, sign: _Sign, change: MembershipChange) -> None:
-        """Make a node the owner of a rank, or follow what its owner announces of it."""
+        """Make a node the owner of a rank, or apply what its owner announces about it."""
         rank, known = info.rank, self.infos.get(info.rank)
         if known is not None:
             self._count(known, -1)
@@ -290,7 +293,7 @@ class Membership:
         self.last_seen_unix_s = max(self.last_seen_unix_s, sign.seen_unix_s)
 
     def _claim(self, info: "RankInfo", node: str, now_s: float, change: MembershipChange) -> None:
-        """Keep what a node announces of another one's rank, and give it the rank where that is its due."""
+        """Store a node's claim to a rank that another node owns, and move the rank if the claim is justified."""
         claims = self._claims.setdefault(info.rank, {})
         known = claims.get(node)
         sign = _NEVER if known is None else known.sign
@@ -303,7 +306,7 @@ class Membership:
             self.refusals.add(RANK_CLAIMED, f"rank {info.rank} of run {self.run} by node {node}, owned by node {owner}")
 
     def _settle(self, rank: int, change: MembershipChange) -> None:
-        """Give a rank to the node that has shown it alive last, if its owner has lost it."""
+        """Move a rank to the node that has shown it alive last, if its owner has lost it."""
         claims = self._claims.get(rank)
         if not claims:
             return
@@ -346,7 +349,7 @@ class Membership:
             self.refusals.add(GROUP, f"{refused} groups of run {self.run} by node {announcement.node}")
 
     def _concluded(self, change: MembershipChange) -> MembershipChange:
-        """Return the change with what follows from it for the whole run."""
+        """Complete the change with its consequences for the whole run, and return it."""
         self._elect(change)
         was_complete, was_finished = self._standing
         self._standing = self.is_complete, self.is_finished
@@ -355,7 +358,10 @@ class Membership:
         return change
 
     def _elect(self, change: MembershipChange) -> None:
-        """Find the size of the world again, where the ranks do not agree now and then only: that walks all of them."""
+        """Update the elected world size.
+
+        Recount only now and then if the ranks disagree, because that visits all of them.
+        """
         self._messages_since_count += 1
         is_due = self._messages_since_count * _RANKS_PER_RECOUNT >= len(self.infos)
         if len(self._ranks_of_world) == 1:
@@ -371,7 +377,7 @@ class Membership:
             change.is_reshaped = True
 
     def _most_announced(self) -> int:
-        """Return the size of the world that most living ranks announce; of two, the smaller."""
+        """Return the world size that most live ranks announce; on a tie, the smaller one."""
         since_unix_s = self.last_seen_unix_s - _VOTE_SECONDS
         votes = Counter(
             info.world_size for rank, info in self.infos.items() if self._signs[rank].seen_unix_s >= since_unix_s

@@ -1,12 +1,13 @@
-"""Two views of a rank's own work, besides the components that sum to it: the phases of compute, and time off the CPU.
+"""Two more views of a rank's own work, apart from its components: phases of compute and time off the CPU.
 
-Pure. A view that cannot be known, or cannot be true, is NaN and condemns no record; one that no record has is left out,
-and costs nothing.
+Pure. A view that is unknown or implausible is NaN and does not invalidate its record. A view that no record has is
+omitted and costs nothing.
 
 - Forward, backward and optimizer sum to compute. Phases that do not are unknown.
-- Off the CPU is own work that the CPU time of the training thread does not cover: the thread slept, was blocked on I/O
-  or a lock, or was descheduled. The CPU time is that of the whole step, waits included, so this is a lower bound. It is
-  not known where waits evidently spin, where one was not measured, and with a device, for whose work the thread waits.
+- Time off the CPU is own work that the CPU time of the training thread does not cover: the thread slept, was blocked on
+  I/O or a lock, or was descheduled. The CPU time is that of the whole step, waits included, so this is a lower bound.
+  It is unknown if the waits evidently spin, if a wait was not measured, and if there is a device, because the thread
+  also waits for the device's work.
 
 Shapes: N records.
 """
@@ -31,15 +32,15 @@ _NS = 1e-9
 _PHASES = tuple(f"{name}_ns" for name in COMPUTE_PHASES)
 _CPU, _DEVICE = "cpu_ns", "device_step_ns"
 VIEW_FIELDS = (*_PHASES, _CPU, _DEVICE)
-"""Fields of the record that are read here and nowhere else."""
+"""Fields of the record that only this module reads."""
 
-_SPINNING_RATIO = 0.1  # of the waits: less CPU time than this is what entering and leaving them takes
+_SPINNING_RATIO = 0.1  # of the waits; up to this much CPU time is the cost of entering and leaving them
 
 
 def compute_phases(table: "BatchTable", limit_ns: int, tolerance_ns: "NDArray[np.floating]") -> "Seconds":
-    """Return forward, backward and optimizer, arrays of shape (N,), seconds, NaN where they do not sum to compute.
+    """Return forward, backward and optimizer, arrays of shape (N,), seconds; NaN if they do not sum to compute.
 
-    No time is longer than `limit_ns`; `tolerance_ns` of shape (N,) is what rounding may add.
+    Times above `limit_ns` are invalid; `tolerance_ns` of shape (N,) is the allowed rounding error.
     """
     if not table.keys() >= {*_PHASES}:
         return {}
@@ -61,9 +62,9 @@ def off_cpu(
     *,
     is_own: "NDArray[np.bool_]",
 ) -> "Seconds":
-    """Return own work off the CPU, array of shape (N,), seconds, NaN where it cannot be known.
+    """Return own work off the CPU, array of shape (N,), seconds; NaN if unknown.
 
-    `self_ns` is the own work where `is_own`, `waits_ns` the sum of the waits, both of shape (N,).
+    `self_ns` is the own work, valid where `is_own`; `waits_ns` is the sum of the waits. Both have shape (N,).
     """
     if _CPU not in table:
         return {}

@@ -1,8 +1,8 @@
-"""What a run's job is, as its ranks announced it: whether jobs of different names are the same one.
+"""Identifies a run's workload from what its ranks announced, to recognise the same job under different names.
 
-Pure. A workload is all of what sets a healthy step's time and is announced: each rank's device, number format,
-parameters and process groups, and which ranks share a node. Versions, hosts and names of groups are no part of it:
-where one of them makes a job slower, that is to be seen.
+Pure. A workload is everything announced that determines the duration of a healthy step: each rank's device, number
+format, parameters and process groups, and which ranks share a node. Versions, host names and names of groups are
+excluded on purpose: if one of them makes a job slower, the comparison must show it.
 """
 
 import hashlib
@@ -25,14 +25,14 @@ class _RankWork(NamedTuple):
 
 
 class Workload:
-    """Facts by node and rank: what a node announces replaces what it announced before. Bounded by its run's nodes."""
+    """Facts by node and rank: each announcement of a node replaces its previous one. Bounded by the run's nodes."""
 
     def __init__(self) -> None:
         self._of_node: dict[str, dict[int, _RankWork]] = {}
         self._known: dict[_RankWork, _RankWork] = {}
 
     def note(self, announcement: "NodeAnnouncement") -> None:
-        """Take the announcement of a node that the run has taken; what is not known yet is left out."""
+        """Apply an announcement that the run has accepted; ranks whose facts are not known yet are skipped."""
         made: dict[int, _RankWork] = {}
         for info in announcement.ranks:
             facts = info.facts
@@ -45,9 +45,9 @@ class Workload:
             self._of_node.pop(announcement.node, None)
 
     def digest(self, topology: "Topology", nodes: "Mapping[int, str]") -> str:
-        """Return what all jobs of this workload share and no other has; empty until every rank has announced itself.
+        """Return a digest that identifies this workload; empty until every rank has announced its facts.
 
-        `nodes` are the ranks' owners: another node may still announce a rank that has moved.
+        `nodes` maps each rank to its owner: another node may still announce a rank that has moved.
         """
         ranks = []
         for rank in range(topology.world_size):

@@ -22,12 +22,12 @@ def test_a_flood_is_one_line_a_minute(caplog):
                 refusals.add("run", "run y")
             refusals.log(float(now_s))
     first, second = [record.getMessage() for record in caplog.records]
-    assert first == "announcements refused: 100 by rank_claimed, the last: rank 99 by node x"
-    assert second == "announcements refused: 6000 by rank_claimed, the last: rank 99 by node x"
+    assert first == "announcements refused: 100 for reason rank_claimed, most recently rank 99 by node x"
+    assert second == "announcements refused: 6000 for reason rank_claimed, most recently rank 99 by node x"
     assert refusals.counts["rank_claimed"] == 12_000
     caplog.clear()
     refusals.log(120.0)
-    assert "1 by run, the last: run y" in caplog.text
+    assert "1 for reason run, most recently run y" in caplog.text
     caplog.clear()
     refusals.log(1000.0)
     assert not caplog.records
