@@ -1,1 +1,1 @@
-"""The run's state machine and what it decides: incidents, captures, and why each. No clock, no I/O."""
+"""The state machine of a run: decides on incidents and captures, and records the reasons. No clock, no I/O."""

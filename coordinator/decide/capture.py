@@ -1,6 +1,6 @@
-"""One capture: whose it is, until when it counts, what it is compared with, and what has come back of it.
+"""One capture: its ranks, deadlines, the measurements it is compared with, and the results received so far.
 
-Pure: part of the run's state machine, changed through it only.
+Pure: part of the run's state machine, which alone changes it.
 """
 
 import math
@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from lockstep.diagnosis.verdict import Diagnosis
 
 _TERMINAL = ("done", "refused")
-_IDLE_STEPS = 3  # evaluated in a row without an effect: noise hides a fault for one or two
+_IDLE_STEPS = 3  # consecutive evaluated steps without an effect; noise can hide a fault for one or two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredExcess:
-    """What the steps before a capture cost its incident, s a step; `idle_steps` in a row had no effect of its fault."""
+    """Cost of an incident before its capture, seconds per step.
+
+    The last `idle_steps` steps showed no effect of the fault.
+    """
 
     step_seconds: float
     excess_seconds: float
@@ -38,14 +41,14 @@ class MeasuredExcess:
 
 @dataclass(slots=True, kw_only=True)
 class Capture:
-    """A request, under way or past.
+    """A capture that is under way or over.
 
-    `incident_id` is empty for one that an operator asked for; otherwise the first `suspect_count` of `ranks` are
-    suspects and the others their healthy peers. `deadline_s` is when its nodes give it up, `expires_s` when it is
-    diagnosed with what has come by then, at the latest. `states` are the last results of ranks, `nodes` where they run,
-    `notes` why a capture came out otherwise than asked. With `memory`, allocations of tensors are recorded. `measured`
-    is None before the first evaluated step of an incident's capture. What still comes from ranks that it was
-    `withdrawn` from is no evidence. `diagnosis` is of one that an operator asked for; an incident keeps its own.
+    `incident_id` is empty for a capture that an operator requested; otherwise the first `suspect_count` of `ranks` are
+    suspects and the others their healthy peers. Nodes give up at `deadline_s`. At `expires_s` at the latest, the
+    capture is diagnosed with the results received by then. `states` holds the latest result of each rank, `nodes` where
+    it runs, and `notes` why its capture differs from the request. With `memory`, tensor allocations are recorded.
+    `measured` is None before the first evaluated step of an incident's capture. Results of `withdrawn` ranks are not
+    used as evidence. `diagnosis` is set only for an operator's capture; an incident stores its own.
     """
 
     request_id: int
@@ -73,12 +76,12 @@ class Capture:
 
     @property
     def suspects(self) -> tuple[int, ...]:
-        """The ranks that the capture is about."""
+        """The suspect ranks."""
         return self.ranks[: self.suspect_count]
 
     @property
     def has_suspects(self) -> bool:
-        """Whether every suspect has delivered: what is missing then is a comparison."""
+        """Whether every suspect has delivered; only peers to compare with may still be missing."""
         return bool(self.suspects) and all(rank in self.summaries for rank in self.suspects)
 
     @property
@@ -88,16 +91,16 @@ class Capture:
 
     @property
     def unanswered(self) -> tuple[int, ...]:
-        """Ranks that may still capture, or are about to."""
+        """Ranks that are capturing or may still begin to."""
         return tuple(rank for rank in self.ranks if self.states.get(rank) not in _TERMINAL and rank not in self.refused)
 
     @property
     def has_begun(self) -> bool:
-        """Whether a rank has captured anything, or is about it."""
+        """Whether any rank has begun to capture."""
         return self.begun_step is not None or bool(self.summaries)
 
     def request(self, now_s: float) -> CaptureRequest:
-        """Return the request to the nodes of its ranks, with the time that is left of it."""
+        """Return the request for the nodes of its ranks, with the time left until the deadline."""
         left_s = min(max(self.deadline_s - now_s, 0.0), PROFILE_DEADLINE_SECONDS_MAX)
         return CaptureRequest(
             request_id=self.request_id,
@@ -110,12 +113,12 @@ class Capture:
         )
 
     def withdrawal(self, now_s: float) -> CaptureRequest:
-        """Return the request that ends the capture on the ranks that it is withdrawn from."""
+        """Return the request that ends the capture on the withdrawn ranks."""
         ranks = [rank for rank in self.ranks if rank in self.withdrawn]
         return replace(self.request(now_s), ranks=ranks, is_withdrawn=True)
 
     def measure(self, step: int, step_seconds: float, excess_seconds: float, *, is_acting: bool) -> None:
-        """Take what the incident cost in a evaluated step, if that is before the first captured one."""
+        """Record what the incident cost in an evaluated step, if that step is before the first captured one."""
         if step >= (self.first_step if self.begun_step is None else self.begun_step):
             return
         if is_acting or self.measured is None:
@@ -124,13 +127,13 @@ class Capture:
             self.measured = replace(self.measured, idle_steps=self.measured.idle_steps + 1)
 
     def capturing(self, step: int, now_s: float) -> frozenset[int]:
-        """Return the ranks that the profiler may hold up after step `step`: none before the first captured."""
+        """Return the ranks that the profiler may delay after step `step`: none before the first captured step."""
         if now_s >= self.deadline_s or (self.begun_step is None and step + 1 < self.first_step):
             return frozenset()
         return frozenset(self.unanswered)
 
     def summarising_nodes(self, now_s: float) -> frozenset[str]:
-        """Return the nodes that read traces of it now, at the cost of their ranks."""
+        """Return the nodes that are summarising its traces now, which takes CPU time from their ranks."""
         if now_s >= self.deadline_s:
             return frozenset()
         done = (rank for rank, state in self.states.items() if state == "done")
@@ -138,11 +141,11 @@ class Capture:
 
     @property
     def cost_seconds(self) -> float:
-        """Training thread time that the capture has taken so far, over its ranks."""
+        """Training thread time that the capture has taken so far, summed over its ranks, seconds."""
         return sum(self.cost_ns.values()) / 1e9
 
     def take_answer(self, answer: "CaptureResult") -> None:
-        """Take the answer of a rank of this request."""
+        """Apply the result of one of its ranks."""
         self.states[answer.rank] = answer.state
         self.nodes[answer.rank] = answer.node
         if answer.state in ("running", "done") and answer.first_step >= 0:
@@ -154,14 +157,14 @@ class Capture:
             self.notes[answer.rank] = answer.reason
 
     def take_summary(self, summary: "TraceSummary") -> None:
-        """Take a rank's summary; one that carries an error counts as a refusal."""
+        """Store a rank's summary; a summary with an error counts as a refusal."""
         if summary.error:
             self.refused[summary.rank] = summary.error
         else:
             self.summaries[summary.rank] = summary
 
     def trouble(self) -> tuple[str, ...]:
-        """Return what did not go as asked, for an incident's evidence."""
+        """Return what went wrong, as lines for the incident's evidence."""
         trouble = [f"rank {rank} was not profiled: {reason}" for rank, reason in sorted(self.refused.items())]
         trouble += [f"the capture of rank {rank} is incomplete: {why}" for rank, why in sorted(self.notes.items())]
         if not self.is_complete and not any(rank in self.summaries for rank in self.suspects):
@@ -171,7 +174,7 @@ class Capture:
         return tuple(trouble)
 
     def progress(self) -> dict[str, Any]:
-        """Return where each rank stands, for people."""
+        """Return the state of each rank, for display."""
         ranks = [self._progress_of(rank) for rank in self.ranks]
         diagnosis = None if self.diagnosis is None else asdict(self.diagnosis)
         return {
@@ -193,16 +196,16 @@ class Capture:
         elif rank in self.summaries:
             state, reason = "summarised", self.notes.get(rank, "")
         elif self.ended_s is not None:
-            state, reason = "expired", f"nothing came after it was {self.states.get(rank, 'asked')}"
+            state, reason = "expired", f"no result arrived after state {self.states.get(rank, 'asked')}"
         else:
             state, reason = self.states.get(rank, "asked"), self.notes.get(rank, "")
         suspect = None if not self.suspect_count else rank in self.suspects
         return {"rank": rank, "is_suspect": suspect, "state": state, "reason": reason}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form of a request that no rank has delivered to yet, empty otherwise.
+        """Return the JSON form of a capture without summaries; empty if there are any.
 
-        Summaries are not kept: with one of them lost, the capture is better asked for again.
+        Summaries are not stored: if one of them is lost, it is better to request the capture again.
         """
         if self.summaries:
             return {}
@@ -224,7 +227,7 @@ class Capture:
 
 
 def note_of(capture: Capture) -> CaptureNote:
-    """Return what an incident keeps of a capture."""
+    """Return the summary of a capture that its incident stores."""
     return CaptureNote(
         request_id=capture.request_id,
         ranks=capture.ranks,
@@ -235,7 +238,7 @@ def note_of(capture: Capture) -> CaptureNote:
 
 
 def capture_from_json(value: "Mapping[str, Any]") -> Capture:
-    """Return the request of a JSON form."""
+    """Return the capture of a JSON form (`Capture.to_json`)."""
     return Capture(
         request_id=int(value["request_id"]),
         incident_id=str(value["incident_id"]),
@@ -254,5 +257,5 @@ def capture_from_json(value: "Mapping[str, Any]") -> Capture:
 
 
 def first_step_of(step: int, step_seconds: float, policy: "ProfilePolicy") -> int:
-    """Return a step far enough ahead for the request to have reached every rank before it begins."""
+    """Return a first step far enough ahead for the request to reach every rank in time."""
     return step + max(policy.lead_steps, math.ceil(policy.lead_seconds / max(step_seconds, 1e-3)))

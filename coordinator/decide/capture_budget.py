@@ -1,4 +1,4 @@
-"""How many captures a run may have, and how far apart. Pure: part of the run's state machine."""
+"""Limits the number of captures of a run and the time between them. Pure: part of the run's state machine."""
 
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -13,10 +13,10 @@ _DAY_S = 86_400.0
 
 
 class CaptureBudget:
-    """When captures were made; `counts` by outcome, per rank (`metrics.PROFILE_STATES`).
+    """Times of past captures; `counts` counts ranks by outcome (`metrics.PROFILE_STATES`).
 
-    `policy` may be replaced. `excess_seconds` is what the incident of the last one cost a step, 0 for one that an
-    operator asked for.
+    `policy` may be replaced. `excess_seconds` is what the incident of the last capture cost per step; 0 for an
+    operator's capture.
     """
 
     def __init__(self, policy: "ProfilePolicy", times_s: "Iterable[float]" = (), excess_seconds: float = 0.0) -> None:
@@ -26,20 +26,20 @@ class CaptureBudget:
         self.counts: Counter[str] = Counter()
 
     def refusal(self, now_s: float) -> str:
-        """Return why no capture may ever be made on its own today, empty if one may."""
+        """Return why no automatic capture is allowed today; empty if one is."""
         policy = self.policy
         if not policy.enabled:
             return "profiling is switched off"
         if len(self.times_s) >= policy.per_run:
-            return f"the run has had its {policy.per_run} captures"
+            return f"the limit of {policy.per_run} captures per run is reached"
         if sum(now_s - time < _DAY_S for time in self.times_s) >= policy.per_day:
-            return f"the run has had its {policy.per_day} captures of a day"
+            return f"the limit of {policy.per_day} captures per day is reached"
         return ""
 
     def is_cooling(self, now_s: float, excess_seconds: float) -> bool:
-        """Whether the last capture is too recent for one of an incident that costs `excess_seconds` a step.
+        """Whether the last capture is too recent for an incident that costs `excess_seconds` per step.
 
-        A larger incident does not wait for the cool-down that a smaller one left.
+        A larger incident does not wait for the cool-down of a smaller one.
         """
         policy = self.policy
         if not self.times_s or now_s - self.times_s[-1] >= policy.cooldown_seconds:
@@ -53,7 +53,7 @@ class CaptureBudget:
         self.counts["requested"] += ranks
 
     def settle(self, capture: "Capture") -> None:
-        """Count what became of a request that is over."""
+        """Count the outcome of a capture that is over."""
         self.counts["done"] += len(capture.summaries)
         self.counts["refused"] += len(capture.refused)
         self.counts["expired"] += sum(r not in capture.summaries and r not in capture.refused for r in capture.ranks)

@@ -1,8 +1,8 @@
-"""From an incident to its capture and its diagnosis: whom to capture when, and what to make of what has come.
+"""Leads an incident through its capture to its diagnosis: chooses ranks and time, and handles the results.
 
 Pure: part of the run's state machine, which is the only caller and alone changes the run's state. A capture ends
-whatever its ranks do, and keeps no incident open. What comes late is diagnosed again, for an open incident or a closed
-one.
+whatever its ranks do, and never keeps an incident open. Late results are diagnosed again, for an open incident or a
+closed one.
 """
 
 from dataclasses import replace
@@ -30,10 +30,12 @@ if TYPE_CHECKING:
 
 
 class CaptureFlow:
-    """Of one run. `captures` has the only request under way, `diagnoses` what is asked of those that are over.
+    """The capture flow of one run.
 
-    `policy`, `announced` (who there is, None before the first announcement) and `step_result` (of the last step, None
-    before the first) are the machine's to replace.
+    `captures` holds the capture under way, `diagnoses` the diagnoses of those that are over.
+
+    The state machine replaces `policy`, `announced` (the ranks; None before the first announcement) and `step_result`
+    (of the last step; None before the first).
     """
 
     def __init__(self, tracker: "IncidentTracker", policy: "Policy", memory: "SavedRun | None", out: "Outbox") -> None:
@@ -46,19 +48,20 @@ class CaptureFlow:
         self._out = out
 
     def adopt(self, policy: "Policy") -> None:
-        """Decide by other thresholds from now on."""
+        """Apply another policy from now on."""
         self.policy = policy
         self.captures.budget.policy = policy.profile
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a capture, or the diagnosis of an open incident, is."""
+        """Whether a capture, or the diagnosis of an open incident, is under way."""
         return self.captures.current is not None or bool(self.diagnoses.pending)
 
     def own_load(self, now_s: float) -> "Callable[[Anomaly], bool]":
-        """Return the test whether Lockstep itself may be why something is slower now: summaries take part of a core.
+        """Return a predicate: whether Lockstep itself may have caused an anomaly.
 
-        They take a known part at most, so what is slower by more has another reason, however long they last.
+        Summaries of traces take part of a core, at most a known share. A larger anomaly has another cause, however long
+        the summaries last.
         """
         nodes = self.announced.nodes if self.announced is not None else {}
         own_nodes = self.captures.summarising_nodes(now_s)
@@ -73,7 +76,7 @@ class CaptureFlow:
         return may_be_ours
 
     def measure(self, step_result: "StepResult") -> None:
-        """Note what the incident costs that a capture is under way for, until its first captured step."""
+        """Record the cost of the incident that is being captured, until its first captured step."""
         capture = self.captures.current
         incident = None if capture is None else self._tracker.incidents.get(capture.incident_id)
         if capture is not None and incident is not None and incident.kind != MEMORY_GROWTH:
@@ -82,14 +85,14 @@ class CaptureFlow:
             capture.measure(step_result.step, step_s, incident.excess_seconds, is_acting=is_acting)
 
     def is_holding_up(self, hang: "Hang | None", now_s: float) -> bool:
-        """Whether a run may stand still only because a rank starts, stops or writes what we asked it to capture."""
+        """Whether a run may have stalled only because a rank starts, stops or writes a capture that we requested."""
         if hang is None:
             return False
         capturing = self.captures.capturing(self.step_result.step if self.step_result else -1, now_s)
         return bool(capturing) and (not hang.ranks or not capturing.isdisjoint(hang.ranks))
 
     def let_go(self, incident: "Incident", now_s: float) -> None:
-        """Let an incident close without its capture: what has begun amends it later, what has not is withdrawn."""
+        """Detach a closing incident from its capture: one that has begun may amend it later, another is withdrawn."""
         capture = self.captures.current
         if capture is not None and capture.incident_id == incident.id:
             if not capture.has_begun:
@@ -101,7 +104,7 @@ class CaptureFlow:
         self.diagnoses.pending.discard(incident.id)
 
     def withdraw(self, now_s: float) -> None:
-        """End the capture under way, and free its nodes for others."""
+        """Withdraw the capture under way, so that its nodes are free for others."""
         capture = self.captures.withdraw(now_s)
         if capture is not None and capture.withdrawn and now_s < capture.deadline_s:
             self._out.add(ev.WithdrawCapture, request=capture.withdrawal(now_s), is_asked=not capture.incident_id)
@@ -109,9 +112,9 @@ class CaptureFlow:
             self.read(capture)
 
     def explain_next(self, now_s: float) -> bool:
-        """Ask for a capture, or for a diagnosis without one, of the largest active incident that has neither.
+        """Request a capture, or a diagnosis without one, for the largest active incident that has neither.
 
-        Return whether a capture was asked for.
+        Return whether a capture was requested.
         """
         waiting = [i for i in self._tracker.active if not i.diagnosed and i.id not in self.diagnoses.pending]
         waiting = [i for i in waiting if i.scope != JOB or self._has_waited_for_culprit(i)]
@@ -129,13 +132,13 @@ class CaptureFlow:
             self._update(replace(incident, profile_evidence=notes))
             self._diagnose(incident, None, notes)
             return False
-        # Small messages and changing shapes of a whole job show in shapes alone, and there is no culprit to hold up.
+        # Small messages and changing shapes of a whole job show only in shapes, and there is no culprit to delay.
         subject = CaptureSubject(incident_id=incident.id, excess_seconds=incident.excess_seconds)
         self.request(subject, selection, self.policy.profile.steps, now_s, shapes=incident.scope == JOB)
         return True
 
     def _has_waited_for_culprit(self, incident: "Incident") -> bool:
-        """Whether the culprit of a slower run has had its time to become clear."""
+        """Whether a slower run has lasted long enough for its culprit to become clear."""
         steps = self.policy.run.join_steps
         return self.step_result is not None and self.step_result.step >= (incident.detected_step or 0) + steps
 
@@ -156,7 +159,7 @@ class CaptureFlow:
         shapes: bool = False,
         memory: bool = False,
     ) -> None:
-        """Ask the nodes for a capture; none may be under way, and a step must have been evaluated."""
+        """Request a capture from the nodes. None may be under way, and a step must have been evaluated."""
         assert self.step_result is not None
         shapes = shapes or self.captures.policy.shapes
         capture = self.captures.request(
@@ -165,7 +168,7 @@ class CaptureFlow:
         self._out.add(ev.RequestCapture, request=capture.request(now_s), is_asked=not subject.incident_id)
 
     def explain_growth(self, now_s: float) -> None:
-        """Ask for a memory capture of the oldest incident of memory that grows and has none yet, if one may be made."""
+        """Request a memory capture for the oldest memory-growth incident without one, if the budget allows it."""
         waiting = (i for i in self._tracker.incidents.values() if i.kind == MEMORY_GROWTH and not i.diagnosed)
         incident = next(waiting, None)
         if incident is None or self.step_result is None or self.captures.current is not None:
@@ -184,14 +187,14 @@ class CaptureFlow:
 
     def end_if_over(self, now_s: float) -> None:
         """End the capture under way if it is complete or has expired."""
-        if self.step_result is None:  # a capture remembered from before waits for the first step
+        if self.step_result is None:  # a capture restored from the store waits for the first step
             return
         capture = self.captures.finished(now_s)
         if capture is not None:
             self.read(capture)
 
     def read(self, capture: "Capture") -> None:
-        """Have what has come of a capture that is over diagnosed, for its incident, open or closed, or its operator."""
+        """Have the results of a capture that is over diagnosed, for its incident (open or closed) or its operator."""
         if not capture.incident_id:
             self._diagnose(None, capture)
             return
@@ -199,7 +202,7 @@ class CaptureFlow:
         if incident is None or _is_another(incident, capture):
             return
         if incident.profile is not None and incident.profile.request_id != capture.request_id:
-            return  # a later capture has
+            return  # a later capture has been used already
         if incident.kind == MEMORY_GROWTH:
             self._update(explained_growth(incident, capture))
             return
@@ -214,7 +217,7 @@ class CaptureFlow:
             self.diagnoses.pending.discard(incident.id)
 
     def _diagnose(self, incident: "Incident | None", capture: "Capture | None", notes: tuple[str, ...] = ()) -> None:
-        """Ask what a capture shows of an incident, or of nothing in particular."""
+        """Request a diagnosis of an incident with its capture, if any, or of an operator's capture."""
         assert self.step_result is not None
         order = self.diagnoses.order(incident, capture, self.step_result, notes=notes, cause_id=self._out.cause_id)
         self._out.instructions.append(order)
@@ -225,5 +228,5 @@ class CaptureFlow:
 
 
 def _is_another(incident: "Incident", capture: "Capture") -> bool:
-    """Whether the culprits turned out, meanwhile, to be others than those that were profiled."""
+    """Whether the incident's culprits have changed and none of them was profiled."""
     return incident.scope != JOB and not set(incident.ranks) & set(capture.suspects)

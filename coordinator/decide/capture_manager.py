@@ -1,7 +1,8 @@
-"""The captures of one run: the one under way, the last ones that are over, and what they may cost.
+"""The captures of one run: the one under way, the most recent past ones, and their budget.
 
-Pure: part of the run's state machine, changed through it only. A capture ends whatever its ranks do: complete, at its
-deadline, or withdrawn. What comes of it later is evidence all the same, unless it was withdrawn.
+Pure: part of the run's state machine, which alone changes it. A capture ends whatever its ranks do: when it is
+complete, at its deadline, or when it is withdrawn. Results that arrive later are still evidence, unless it was
+withdrawn.
 """
 
 import hashlib
@@ -22,20 +23,20 @@ if TYPE_CHECKING:
     from lockstep.contracts.messages import CaptureResult, TraceSummary
     from lockstep.diagnosis.verdict import Diagnosis
 
-_REQUEST_ID_SPARE_BITS = 11  # 53 bits are left, which JSON readers that know only doubles keep
-_KEPT = 8  # with their summaries; the newest are what somebody may ask about
+_REQUEST_ID_SPARE_BITS = 11  # leaves 53 bits, which JSON readers that use doubles represent exactly
+_KEPT = 8  # past captures, with their summaries: the newest may still be requested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureSubject:
-    """What a capture is made for: an incident and what it costs a step, s; both empty for an operator's."""
+    """The reason for a capture: an incident and its cost per step in seconds; empty and 0 for an operator's capture."""
 
     incident_id: str = ""
     excess_seconds: float = 0.0
 
 
 class CaptureManager:
-    """`current` is None or the only request under way; `past` are those that are over, the newest last."""
+    """Captures of one run. `current` is the one under way, if any; `past` are those that are over, the newest last."""
 
     def __init__(self, policy: "ProfilePolicy", memory: "SavedRun | None") -> None:
         times_s, excess_seconds = (memory.capture_times_s, memory.capture_excess_seconds) if memory else ((), 0.0)
@@ -60,9 +61,9 @@ class CaptureManager:
         shapes: bool = False,
         memory: bool = False,
     ) -> Capture:
-        """Begin a request; none may be under way."""
+        """Create a capture and make it current; none may be under way."""
         assert self.current is None
-        # A fault has just made steps longer than the recent median; too few steps ahead only means "at once".
+        # A fault may have made steps longer than the recent median. With too little lead, ranks begin at once.
         step_s = max(step_result.recent_step_seconds or 0.0, step_result.step_seconds)
         first_step = first_step_of(step_result.step, step_s, self.policy)
         deadline_s = now_s + (first_step - step_result.step + steps) * step_s + self.policy.expire_seconds
@@ -86,10 +87,11 @@ class CaptureManager:
         return capture
 
     def _request_id(self, incident_id: str, now_s: float) -> int:
-        """Return the number of the next request.
+        """Return the id of the next capture.
 
-        For an incident it follows from the incident and the captures before it: a pair of coordinators, one of which
-        orders the capture, both know the answers as theirs. One that an operator asked for is numbered by its time.
+        For an incident it is derived from the incident and the number of captures before it, so that both coordinators
+        of a pair, only one of which sends requests, recognise the results. An operator's capture is numbered by its
+        time.
         """
         if not incident_id:
             return max(int(now_s * 1000), max((capture.request_id for capture in self.past), default=0) + 1)
@@ -101,31 +103,31 @@ class CaptureManager:
         return (*self.past, self.current) if self.current is not None else tuple(self.past)
 
     def find(self, request_id: int) -> Capture | None:
-        """Return a request that is under way or was lately."""
+        """Return the capture under way or a recent one by its id."""
         return next((each for each in self._known if each.request_id == request_id), None)
 
     def capturing(self, step: int, now_s: float) -> frozenset[int]:
-        """Return the ranks that our profiler may hold up after evaluated step `step`."""
+        """Return the ranks that the profiler may delay after evaluated step `step`."""
         return frozenset().union(*(each.capturing(step, now_s) for each in self._known))
 
     def summarising_nodes(self, now_s: float) -> frozenset[str]:
-        """Return the nodes that read traces of this run now, at the cost of their ranks."""
+        """Return the nodes that are summarising traces of this run now, which takes CPU time from their ranks."""
         return frozenset().union(*(each.summarising_nodes(now_s) for each in self._known))
 
     def fail(self, request_id: int, reason: str) -> None:
-        """Note that a request could not be sent."""
+        """Note that a request could not be sent: ranks without a summary count as refused."""
         capture = self.current
         if capture is not None and capture.request_id == request_id:
             capture.refused |= dict.fromkeys(set(capture.ranks) - capture.summaries.keys(), reason)
 
     def take_answer(self, answer: "CaptureResult") -> None:
-        """Take the answer of a rank to a request; those to others, forged or long over, change nothing."""
+        """Apply the result of a rank; ignored if its capture is unknown (forged, or long over)."""
         capture = self.find(answer.request_id)
         if capture is not None and answer.rank in capture.ranks:
             capture.take_answer(answer)
 
     def take_summary(self, summary: "TraceSummary", now_s: float) -> Capture | None:
-        """Take a rank's summary; return the request if that is over and has become richer by it."""
+        """Store a rank's summary; return its capture if that was already over, so that it must be diagnosed again."""
         capture = self.find(summary.request_id)
         if capture is None or summary.rank not in capture.ranks or summary.rank in capture.summaries:
             return None
@@ -133,19 +135,19 @@ class CaptureManager:
             return None
         capture.take_summary(summary)
         if capture is self.current:
-            if capture.has_suspects:  # what is still missing is a peer's, worth a short wait only
+            if capture.has_suspects:  # only peers are still missing, which are worth a short wait only
                 capture.expires_s = min(capture.expires_s, now_s + self.policy.peer_wait_seconds)
             return None
         return capture if not summary.error else None
 
     def take_diagnosis(self, request_id: int, diagnosis: "Diagnosis") -> None:
-        """Keep the diagnosis of a capture that an operator asked for."""
+        """Store the diagnosis of an operator's capture."""
         for capture in self.past:
             if capture.request_id == request_id:
                 capture.diagnosis = diagnosis
 
     def finished(self, now_s: float) -> Capture | None:
-        """Return the request that is complete or has expired by now, and put it away; None if there is none."""
+        """End the current capture if it is complete or has expired, and return it; otherwise return None."""
         capture = self.current
         if capture is None or not (capture.is_complete or now_s >= capture.expires_s):
             return None
@@ -153,7 +155,7 @@ class CaptureManager:
         return capture
 
     def put_away(self, now_s: float) -> None:
-        """End the request under way, if there is one, with what has come; what comes later still counts."""
+        """End the capture under way, if any, with the results so far; later results still count."""
         if self.current is not None:
             self.current.ended_s = now_s
             self.past.append(self.current)
@@ -161,7 +163,7 @@ class CaptureManager:
             self.current = None
 
     def withdraw(self, now_s: float) -> Capture | None:
-        """End the request under way: ranks that have not answered are not to capture any more. Return it."""
+        """End the capture under way and return it: ranks that have not finished must not capture any more."""
         capture = self.current
         if capture is not None:
             capture.withdrawn = frozenset(capture.unanswered)

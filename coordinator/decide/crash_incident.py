@@ -1,4 +1,4 @@
-"""The incident of a rank that ended its run. Pure."""
+"""Creates the incident of a rank whose crash ended the run. Pure."""
 
 import hashlib
 from datetime import UTC, datetime
@@ -14,18 +14,18 @@ _NS = 1e-9
 
 
 def make_incident_id(run: str, subject: tuple[object, ...], unix_s: float) -> str:
-    """Return the id of what was measured at a time by the ranks' clocks, whichever coordinator evaluates it, and when.
+    """Return an incident id that depends only on the subject and the time of measurement (`unix_s`, ranks' clocks).
 
-    A pair of coordinators, and one that was restarted, give the same incident one id.
+    Both coordinators of a pair, and one that was restarted, give the same incident the same id.
     """
     digest = hashlib.blake2b(repr(subject).encode(), digest_size=4).hexdigest()
     return f"{run}-{int(unix_s)}-{digest}"
 
 
 def crash_incident(run: str, crash: "Crash", hostname: str, ended_ranks: int, now_s: float) -> Incident:
-    """Return the incident of a crash; `hostname` is empty where unknown, `ended_ranks` counts all.
+    """Return the incident of a crash; `hostname` is empty if unknown, `ended_ranks` counts all ranks that ended.
 
-    It begins in the step that the rank was in: the one after the last that its ring holds.
+    Its onset is the step that the rank was in: the one after the last step in its ring.
     """
     ending, rank = crash.ending, crash.rank
     step = None if ending.last_step is None else ending.last_step + 1

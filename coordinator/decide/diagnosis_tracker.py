@@ -1,7 +1,7 @@
-"""Which diagnoses are under way, what each is asked, and which result is the latest.
+"""Tracks the diagnoses under way, and which of them is the latest for its incident.
 
-Pure: part of the run's state machine, changed through it only. Summaries that come late ask again with all that has
-come, so several diagnoses of one incident may be under way: only the result of the last one asked counts.
+Pure: part of the run's state machine, which alone changes it. A late summary starts another diagnosis with all results
+so far, so several diagnoses of one incident may be under way. Only the result of the latest one counts.
 """
 
 from typing import TYPE_CHECKING
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident
     from coordinator.detect.anomalies import StepResult
 
-_KEPT = 32  # incidents and operators' captures diagnosed last
+_KEPT = 32  # most recently diagnosed incidents and operators' captures
 
 
 class DiagnosisTracker:
-    """`pending` are the open incidents that wait for a result."""
+    """Diagnoses of one run. `pending` holds the open incidents that wait for a result."""
 
     def __init__(self) -> None:
         self.pending: set[str] = set()
@@ -35,10 +35,10 @@ class DiagnosisTracker:
         notes: tuple[str, ...] = (),
         cause_id: str,
     ) -> ev.Diagnose:
-        """Return the order to diagnose an incident, or with None an operator's capture; `notes` go before its result.
+        """Return the instruction to diagnose an incident, or an operator's capture if that is None.
 
-        What a capture is held against was measured in the steps before it; where the fault had ended by then, what it
-        shows is no evidence.
+        `notes` will precede the evidence of the result. Step time and excess are those measured before the capture. If
+        the fault had ended by then, the capture is not used as evidence.
         """
         measured = capture.measured if capture is not None else None
         usable = capture is not None and not (measured is not None and measured.is_over)
@@ -69,7 +69,7 @@ class DiagnosisTracker:
         return order
 
     def take(self, event: ev.DiagnosedEvent) -> tuple[str, ...] | None:
-        """Take a result; return the notes that go before it, None where a later diagnosis is under way."""
+        """Accept a result; return the notes that precede its evidence; None if a later diagnosis is under way."""
         latest, notes = self._latest.get(_subject(event), (event.diagnosis_id, ()))
         if event.diagnosis_id not in (0, latest):
             return None
@@ -77,5 +77,5 @@ class DiagnosisTracker:
         return notes
 
 
-def _subject(of: "ev.Diagnose | ev.DiagnosedEvent") -> str:
-    return of.incident_id or str(of.request_id)
+def _subject(diagnosis: "ev.Diagnose | ev.DiagnosedEvent") -> str:
+    return diagnosis.incident_id or str(diagnosis.request_id)

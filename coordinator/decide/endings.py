@@ -1,8 +1,9 @@
-"""How a run ended, from how the processes of its ranks ended: cancelled, or crashed, and by which rank.
+"""Classifies the end of a run from the endings of its ranks' processes: cancelled or crashed, and by which rank.
 
-Pure. Ranks end together in any case: a launcher ends what is left of a job, and peers fail once a rank is gone. So what
-counts is which rank ended first, and of what. A signal that asks to end, and a keyboard interrupt, are the wish of a
-person or a scheduler; an exception, an exit code and a crash are not. SIGKILL is a wish where it met all ranks at once.
+Pure. Ranks end together in any case: a launcher ends the rest of a job, and peers fail once a rank is gone. So the rank
+that ended first decides, and the way in which it ended. A termination signal or a keyboard interrupt is a request of a
+person or a scheduler; an exception, an exit code or a crash is not. SIGKILL counts as a request if it hit all ranks at
+once.
 """
 
 import signal
@@ -17,26 +18,26 @@ if TYPE_CHECKING:
     from lockstep.contracts.messages import RankEnding
 
 REQUESTS = frozenset((signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
-"""Signals by which people, shells and schedulers ask a process to end; its default action leaves no exit code."""
+"""Signals by which people, shells and schedulers ask a process to end; their default action leaves no exit code."""
 INTERRUPTS = frozenset(("KeyboardInterrupt", "SignalException"))
-"""Exceptions by which Python, and torchrun's processes, end on such a signal."""
+"""Exceptions with which Python and the processes of torchrun end on such a signal."""
 TOGETHER_S = 5.0
-"""Processes that one command kills are gone within as much, on all nodes, by their own clocks."""
+"""Processes killed by one command are gone within this time on all nodes, by their own clocks."""
 TEARDOWN_S = 2.0
-"""From the end of a process to the moment at which it is seen: the kernel takes the memory back in between, and
-collectives of peers fail meanwhile. Launchers that kill what is left of a job give it longer to end by itself."""
+"""Time from the end of a process until it is observed. Meanwhile the kernel reclaims its memory, and collectives of
+its peers fail. Launchers that kill the rest of a job give it longer to end by itself."""
 FAULTS = frozenset(
     (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP, signal.SIGSYS)
 )
-"""Signals that a process brings on itself, whatever its peers do."""
+"""Signals that a process causes itself, independent of its peers."""
 COLLECTIVE_ERRORS = frozenset(
     (
         *("RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError"),
         *("ConnectionError", "ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "TimeoutError"),
     )
 )
-"""Exceptions that collectives raise where a peer is gone, and other things too."""
-_SHELL_SIGNAL = 128  # a shell's, and many a trainer's, exit code for a signal
+"""Exceptions that collectives raise when a peer is gone; other code raises them as well."""
+_SHELL_SIGNAL = 128  # shells, and many trainers, exit with this plus the signal's number
 _NS = 1e-9
 
 
@@ -49,7 +50,7 @@ class Crash:
 
     @property
     def what(self) -> str:
-        """What ended it, in a word: the type of the exception, the name of the signal, "exit 3"."""
+        """What ended it, in short: the exception's type, the signal's name, "exit 3"."""
         ending = self.ending
         if ending.is_out_of_memory:
             return "out of memory"
@@ -61,10 +62,11 @@ class Crash:
 
 
 def crash_of(endings: "Mapping[int, RankEnding]", *, are_all_over: bool) -> Crash | None:
-    """Return the rank that ended the run, None if the run was cancelled.
+    """Return the rank that ended the run; None if the run was cancelled.
 
-    `endings`, not empty, are those of ranks that did not end well; `are_all_over` unless some rank still runs. Of ranks
-    that an exporter saw end at one time, those that were not asked to came first: a launcher asks the others.
+    `endings` holds the ranks that did not end well and must not be empty; `are_all_over` is false while any rank still
+    runs. Among ranks that an exporter saw end at the same time, those that were not asked to end count as first: a
+    launcher asks the others.
     """
     order = sorted(endings, key=lambda rank: (endings[rank].unix_ns, is_request(endings[rank]), rank))
     first = endings[order[0]]
@@ -86,10 +88,10 @@ def is_request(ending: "RankEnding") -> bool:
 
 
 def is_stopped(endings: "Mapping[int, RankEnding]") -> bool:
-    """Whether a run that hung was ended from outside: one of its processes was before any other failed.
+    """Whether a run that hung was ended from outside: one of its processes was, before any other failed.
 
-    Ranks of a hang end one after the other, some once the collective that they wait in has lost a peer. When an
-    exception was raised is exact; the exporter sees the end of the peer that was killed before it later.
+    Ranks of a hang end one after another, some only when the collective they wait in has lost a peer. The time of an
+    exception is exact, whereas the exporter observes the end of a peer killed before it only later.
     """
     outside = [each for each in endings.values() if _is_from_outside(each)]
     own = [each for each in endings.values() if not _is_from_outside(each)]
@@ -101,13 +103,13 @@ def is_stopped(endings: "Mapping[int, RankEnding]") -> bool:
 
 
 def _is_from_outside(ending: "RankEnding") -> bool:
-    """Whether something other than the process itself, and than the kernel for want of memory, has ended it."""
+    """Whether something other than the process itself or the kernel's out-of-memory killer ended it."""
     is_killed = ending.kind == SIGNAL and ending.code == signal.SIGKILL and not ending.is_out_of_memory
     return is_request(ending) or is_killed or ending.kind == VANISHED
 
 
 def _came_before(ending: "RankEnding", first: "RankEnding") -> bool:
-    """Whether a process was gone before a collective of `first` failed, which then followed from it."""
+    """Whether a process was gone before `first` failed in a collective, so that it caused that failure."""
     if ending.kind not in (SIGNAL, EXIT_CODE) or is_request(ending):
         return False
     after_s = (_earliest_ns(ending) - first.unix_ns) * _NS
@@ -116,15 +118,15 @@ def _came_before(ending: "RankEnding", first: "RankEnding") -> bool:
 
 
 def _earliest_ns(ending: "RankEnding") -> int:
-    """Return when a process may have ended: the exporter of a busy node sees it late."""
+    """Return the earliest time at which a process may have ended: the exporter of a busy node observes it late."""
     return ending.alive_unix_ns or ending.unix_ns
 
 
 def _are_killed_together(endings: "Mapping[int, RankEnding]") -> bool:
-    """Whether all were ended by one hand: killed by one command, vanished with their container, or with one exit code.
+    """Whether one action ended all: killed by one command, vanished with their container, or the same exit code.
 
-    Frameworks that hold their ranks as servers (Ray) end them so after a training that went well, past Python's exit
-    functions. A program that ends itself with such a code has failed, on all ranks for one reason.
+    Frameworks that run their ranks as servers (Ray) end them like that after a successful training, bypassing Python's
+    exit functions. A program that ends itself with such a code has failed, on all ranks for the same reason.
     """
     apart_ns = max(map(_earliest_ns, endings.values())) - min(ending.unix_ns for ending in endings.values())
     if apart_ns * _NS > TOGETHER_S or any(e.is_out_of_memory for e in endings.values()):
@@ -139,5 +141,5 @@ def _are_killed_together(endings: "Mapping[int, RankEnding]") -> bool:
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # real-time ones have no name
+    except ValueError:  # real-time signals have no name
         return f"signal {number}"

@@ -1,7 +1,7 @@
-"""What a run's state machine takes in and gives out. Values only.
+"""Events and instructions: the inputs and outputs of a run's state machine. Values only.
 
-Every event carries the time it happened (unix seconds; the machine has no clock) and the id of what caused it, which
-every instruction that follows carries on: one cause can be traced from a message to a page.
+Every event carries its time (unix seconds; the machine has no clock) and the id of its cause, which every resulting
+instruction inherits, so that a cause can be traced from a message to a notification.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Parent of all events."""
+    """Base class of all events."""
 
     unix_s: float
     cause_id: str
@@ -37,7 +37,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnounceEvent(Event):
-    """Which ranks there are, on which nodes, how they communicate, and whether all of them have ended well."""
+    """The run's shape was announced: its ranks, their nodes and domains, and whether all ranks have ended well."""
 
     topology: "Topology"
     ranks: tuple[int, ...]
@@ -47,7 +47,7 @@ class AnnounceEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEvaluatedEvent(Event):
-    """A step is complete and evaluated."""
+    """A step was completed and evaluated."""
 
     step_result: "StepResult"
 
@@ -59,17 +59,18 @@ class RestartedEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickEvent(Event):
-    """Time has passed. `is_alive`: nodes still show processes of the run alive, whether it makes steps or not."""
+    """Time has passed. `is_alive`: nodes still report live processes of the run, whether or not it makes steps."""
 
     is_alive: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedEvent(Event):
-    """The processes of the run have ended, not all of them well: by `crash`, or cancelled where that is None.
+    """The processes of the run have ended, not all of them well: by `crash`, or cancelled if that is None.
 
-    `hostname` is where the rank that crashed ran, empty where unknown; `ended_ranks` counts those that ended by then.
-    Where the run or this kind of incident is not watched, `is_silent`: the state changes, and no incident is opened.
+    `hostname` is where the crashed rank ran, empty if unknown; `ended_ranks` counts the ranks that have ended so far.
+    `is_silent`: change the state without opening an incident, because this run or this kind of incident is not
+    monitored.
     """
 
     crash: "Crash | None"
@@ -80,14 +81,14 @@ class EndedEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallEvent(Event):
-    """The run makes no step, and this is known of who has not arrived, if anything; follows from what came before."""
+    """The run makes no step; `hang` is what is known so far about the ranks that have not arrived, if anything."""
 
     hang: "Hang | None"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryGrowthEvent(Event):
-    """Whose memory grows after `step` of the run, by what nodes have reported; none where it grows no more."""
+    """The ranks whose memory grows, as of `step`, by what nodes have reported; empty if none grows any more."""
 
     anomalies: "tuple[Anomaly, ...]"
     step: int
@@ -95,21 +96,21 @@ class MemoryGrowthEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossesEvent(Event):
-    """The run is a log, of which the losses are known as a whole."""
+    """The run is replayed from a log, whose lost records are known in full."""
 
     losses: "Losses"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyChangedEvent(Event):
-    """Other thresholds are in force from now on; what was learnt and opened under the old ones stays."""
+    """Another policy is in force from now on; learnt state and open incidents stay."""
 
     policy: "Policy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedEvent(Event):
-    """What an incident was decided from (`explain.py`)."""
+    """The explanation of an incident was written (`explain.py`)."""
 
     incident_id: str
     explanation: "dict[str, Any]"
@@ -117,7 +118,7 @@ class ExplainedEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureRequestedEvent(Event):
-    """An operator asks for a capture of `ranks`, which exist."""
+    """An operator requests a capture of `ranks`, all of which exist."""
 
     ranks: tuple[int, ...]
     steps: int
@@ -134,31 +135,31 @@ class CaptureFailedEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureResultEvent(Event):
-    """What became of a request at a rank."""
+    """A rank reported the state of a capture."""
 
     answer: "CaptureResult"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryEvent(Event):
-    """What is left of a rank's trace."""
+    """The summary of a rank's trace arrived."""
 
     summary: "TraceSummary"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StacksEvent(Event):
-    """The stacks of a rank's process, or why there are none."""
+    """The stacks of a rank's process arrived, or the reason why there are none."""
 
     stacks: "RankStacks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosedEvent(Event):
-    """The diagnosis of an incident; `function` is empty where the evidence does not name one.
+    """A diagnosis is finished; `function` is empty if the evidence does not name one.
 
-    Of a capture that an operator asked for `incident_id` is empty and `asked` the whole answer. `diagnosis_id` is that
-    of the order.
+    For an operator's capture, `incident_id` is empty and `asked` is the complete diagnosis. `diagnosis_id` is that of
+    the instruction (`Diagnose`).
     """
 
     incident_id: str
@@ -176,7 +177,7 @@ class DiagnosedEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedEvent(Event):
-    """What the repair of an incident would give back, by the run's model or its records."""
+    """The gain from repairing an incident was predicted, by the run's model or from its records."""
 
     incident_id: str
     prediction: "Prediction"
@@ -184,7 +185,7 @@ class PredictedEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineEvidenceEvent(Event):
-    """What other exporters' series show of the machines of an incident."""
+    """The series of other exporters were read for the machines of an incident."""
 
     incident_id: str
     machine: "MachineEvidence"
@@ -192,7 +193,7 @@ class MachineEvidenceEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetHistoryEvent(Event):
-    """How often the machines that an incident names were named before, a line each."""
+    """How often earlier incidents named the machines of this one; one line per machine."""
 
     incident_id: str
     history: tuple[str, ...]
@@ -200,7 +201,7 @@ class FleetHistoryEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedEvent(Event):
-    """What came of `FitModel`: the model, or the reason why there is none. Not for a run's machine."""
+    """The result of `FitModel`: the model, or the reason why there is none. Not handled by a run's state machine."""
 
     spec: "SpecText"
     window: "Window"
@@ -211,7 +212,7 @@ class FittedEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
-    """Parent of all instructions."""
+    """Base class of all instructions."""
 
     cause_id: str
 
@@ -225,21 +226,21 @@ class OpenIncident(Instruction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateIncident(Instruction):
-    """Keep what has become of an incident: an open one, or one that closed before its evidence came."""
+    """Store a changed incident: an open one, or one that closed before its evidence arrived."""
 
     incident: "Incident"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseIncident(Instruction):
-    """Keep the end of an incident."""
+    """Report and store the end of an incident."""
 
     incident: "Incident"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCapture(Instruction):
-    """Send each node its ranks' part of `request`; `is_asked`: for an operator."""
+    """Send each node the part of `request` for its ranks; `is_asked`: an operator requested it."""
 
     request: "CaptureRequest"
     is_asked: bool = False
@@ -247,7 +248,7 @@ class RequestCapture(Instruction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithdrawCapture(Instruction):
-    """Send each node the withdrawal of a capture that cannot come, or that no one wants any more."""
+    """Send each node the withdrawal of a capture that can no longer succeed, or is no longer needed."""
 
     request: "CaptureRequest"
     is_asked: bool = False
@@ -255,7 +256,7 @@ class WithdrawCapture(Instruction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestStacks(Instruction):
-    """Ask the nodes of `ranks` for the stacks of their processes."""
+    """Request the stacks of the processes of `ranks` from their nodes."""
 
     request_id: int
     ranks: tuple[int, ...]
@@ -270,9 +271,9 @@ class RefuseCapture(Instruction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnose(Instruction):
-    """Find function and advice of an incident; without summaries only advice for its cause.
+    """Find the function and the advice for an incident; without summaries, only advice for its cause.
 
-    `incident_id` is empty for a capture that an operator asked for. `diagnosis_id` counts the orders of the run.
+    `incident_id` is empty for an operator's capture. `diagnosis_id` counts the diagnoses of the run.
     """
 
     incident_id: str
@@ -288,7 +289,7 @@ class Diagnose(Instruction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitModel(Instruction):
-    """Fit the run's model to a healthy window, and keep the window; `operators` are of healthy ranks, if captured."""
+    """Fit the run's model to a healthy window and store the window; `operators` are of healthy ranks, if captured."""
 
     spec: "SpecText"
     window: "Window"
@@ -297,7 +298,7 @@ class FitModel(Instruction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predict(Instruction):
-    """Ask the run's model what the repair of an incident would give back."""
+    """Predict the gain from repairing an incident with the run's model."""
 
     incident_id: str
     fault: "MeasuredFault"
@@ -306,7 +307,7 @@ class Predict(Instruction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictGain(Instruction):
-    """Give the run's machine what the repair of an incident would give back by the records (`PredictedEvent`)."""
+    """Pass the gain predicted from records to the run's state machine, as a `PredictedEvent`."""
 
     incident_id: str
     prediction: "Prediction"
@@ -314,9 +315,9 @@ class PredictGain(Instruction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetRun(Instruction):
-    """The run ended long ago, or made no step for as long; drop it."""
+    """Drop a run that ended, or made its last step, long ago."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropSavedRun(Instruction):
-    """What the run left behind is dropped; delete it from the store, all but its incidents."""
+    """Delete everything of a run from the store except its incidents."""

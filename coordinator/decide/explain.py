@@ -1,9 +1,9 @@
 # ruff: noqa: N806  (names of arrays end in their shape: K steps, R ranks)
-"""What an incident was decided from, written down when it opens: plain values of a few kilobytes, kept with it.
+"""Explains an incident: the data behind the decision, as plain values of a few kilobytes that are stored with it.
 
-Pure. It is made from the rows that the detectors have just evaluated, so that it can be read when the run has moved on
-and after a restart of the coordinator. Nothing is decided here: `numbers` are the detector's own, `samples` show them
-step by step, and `noise` is measured on the samples themselves.
+Pure. The explanation is made from the rows that the detectors have just evaluated, so it stays readable when the run
+has moved on and after a restart of the coordinator. Nothing is decided here: `numbers` are those of the detector,
+`samples` show them step by step, and `noise` is measured on the samples themselves.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
     from lockstep.contracts.domains import Topology
 
 STEPS_MAX = 32  # samples shown
-PEERS_MAX = 8  # peers shown by name
-CHANGES_MAX = 16  # of an incident's ranks and causes, the first and the last ones
-_CELLS_MAX = 1 << 20  # steps x ranks looked at; at 102,400 ranks 10 steps, 80 ms once an incident
+PEERS_MAX = 8  # peers listed by name
+CHANGES_MAX = 16  # changes of an incident's ranks and causes that are listed: the first and the last ones
+_CELLS_MAX = 1 << 20  # steps x ranks read; at 102,400 ranks these are 10 steps and take 80 ms per incident
 _PARTS_STEPS = 3  # the median of three is quick
 _TEXT_MAX = 64  # characters of a name
 _RULE_MAX = 500  # characters
-_SECTIONS = {  # of the policy, by kind of incident; others: what decides over runs
+_SECTIONS = {  # sections of the policy by kind of incident; `run` for other kinds
     SLOW_RANK: ("excess", "rank", "cause"),
     SLOW_LINK: ("excess", "link"),
     FLUCTUATION: ("excess", "fluctuation", "cause"),
     MEMORY_GROWTH: ("memory",),
 }
-_RULES = {FLUCTUATION: "steps longer by more than noise and more work explain, and than the least that counts: "}
+_RULES = {FLUCTUATION: "steps are longer than noise and additional work explain, by at least the minimum effect: "}
 
 Values = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What there is to explain with. `rows` are the last undisturbed steps, the youngest last; none is allowed."""
+    """The data to explain an incident with. `rows` are the last undisturbed steps, the newest last; may be empty."""
 
     rows: "Sequence[StepRow]"
     topology: "Topology"
@@ -56,14 +56,14 @@ class Scene:
 def explain_instructions(
     instructions: "Sequence[ev.Instruction]", scene: Scene, event: ev.Event
 ) -> list[ev.ExplainedEvent]:
-    """Return what is to be written down of the incidents that `event` opened, or whose ranks or cause it changed."""
+    """Return explanations of the incidents that `event` opened, or whose ranks or cause it changed."""
     described = []
     for instruction in instructions:
         if not isinstance(instruction, ev.OpenIncident | ev.UpdateIncident):
             continue
         incident = instruction.incident
         if isinstance(instruction, ev.UpdateIncident) and not incident.explanation:
-            continue  # kept by a version that wrote none, perhaps of another shape of the run
+            continue  # stored by a version that wrote none, perhaps for another shape of the run
         before = incident.explanation or explanation(incident, scene)
         changes = list(before.get("changes", ()))
         if changes and not _is_other(changes[-1], incident):
@@ -77,9 +77,9 @@ def explain_instructions(
 
 
 def explanation(incident: "Incident", scene: Scene) -> Values:
-    """Return what an incident was decided from: quantity, reference, samples, noise, thresholds, rule, numbers.
+    """Return the data behind an incident: quantity, reference, samples, noise, thresholds, rule, numbers.
 
-    Seconds are per step; None stands for what is not known.
+    Times are seconds per step; None stands for unknown.
     """
     rows = list(scene.rows)[-STEPS_MAX:]
     if rows:
@@ -98,7 +98,7 @@ def explanation(incident: "Incident", scene: Scene) -> Values:
 
 
 def history(incident: "Incident") -> list[Values]:
-    """Return what became of an incident, step by step."""
+    """Return the changes of an incident, step by step."""
     changes = incident.explanation.get("changes", [])
     described: list[Values] = []
     if incident.onset_step is not None:
@@ -122,12 +122,12 @@ def _of_rank(incident: "Incident", rows: "list[StepRow]", scene: Scene) -> Value
     described: Values = {"steps": steps, "own_seconds": of.numbers(own_K)}
     is_alone = len(members) == 1
     if is_alone:
-        how = f"no other rank works on pipeline stage {stage}: its own past, by what the step did to other stages"
+        how = f"its own past, scaled by the other stages' steps: no other rank works on pipeline stage {stage}"
     else:
-        how = f"the {REFERENCE_QUANTILE:.0%} lower quantile of the ranks of pipeline stage {stage}, step by step"
+        how = f"the lower {REFERENCE_QUANTILE:.0%} quantile of the ranks of pipeline stage {stage}, step by step"
         described["reference_seconds"] = of.numbers(reference_K)
     if shared_K is not None:
-        how += ", plus what all ranks of its replica have longer"
+        how += ", plus the excess that all ranks of its replica share"
         described["replica_seconds"] = of.numbers(shared_K)
     excess_K = (own_K - reference_K - (0.0 if shared_K is None else shared_K)) / reference_K
     return {
@@ -173,7 +173,7 @@ def _of_domain(incident: "Incident", domain: tuple[str, str], rows: "list[StepRo
         for other in others[:PEERS_MAX]
     ]
     return {
-        "quantity": "transfers of the domain: the least time that any of its members was blocked in it, seconds",
+        "quantity": "transfer time of the domain: the shortest time that any of its members was blocked in it, seconds",
         "reference": {
             "how": f"per byte, its own past and the other domains of kind {kind}",
             "members": len(others),
@@ -207,12 +207,12 @@ def _of_job(incident: "Incident", rows: "list[StepRow]") -> Values:
 
 
 def _of_stop(incident: "Incident", policy: "Policy") -> Values:
-    """Return what a hang or a crash was decided from, which is no comparison of step times; nothing for others."""
+    """Return the explanation of a hang or a crash, which compare no step times; empty for other kinds."""
     if incident.kind == CRASH:
         return {
             "quantity": "when and how the process of each rank ended",
             "reference": {"how": "the other ranks' ends", "step_seconds": None},
-            "rule": "the rank ended before the others, and not because it was asked to",
+            "rule": "the rank ended before the others, and was not asked to end",
         }
     if incident.kind != HANG:
         return {}
@@ -249,9 +249,8 @@ def _healthy(incident: "Incident", steps: list[int]) -> int:
 def _rule(policy: "Policy", floor_ratio: float, what: str) -> str:
     own = policy.excess
     return (
-        f"{what} by {floor_ratio:.1%} or more that noise does not explain, for so long that the sum over steps of the "
-        f"excess in sigmas (at most {own.clip_sigmas:g} a step, less {own.slack_sigmas:g}) is beyond "
-        f"{own.alarm_sigmas:g}"
+        f"{what} by {floor_ratio:.1%} or more that noise does not explain, until the CUSUM of the excess in sigmas "
+        f"(at most {own.clip_sigmas:g} a step, less {own.slack_sigmas:g}) exceeds {own.alarm_sigmas:g}"
     )
 
 
@@ -265,7 +264,7 @@ def _is_other(last: Values, incident: "Incident") -> bool:
 
 
 def _step_of_change(incident: "Incident", scene: Scene) -> int | None:
-    """Return the last step with a row, but none before the incident was found: a hang has no row of its own step."""
+    """Return the last step with a row, but at least the step of detection: a hang has no row of its own step."""
     if not scene.rows:
         return incident.detected_step
     return max(scene.rows[-1].step, incident.detected_step or 0)

@@ -1,7 +1,7 @@
-"""Incidents of memory that grows: opened by an anomaly, kept up to date, closed when it grows no more.
+"""Memory-growth incidents: opened by an anomaly, updated while it lasts, closed when the memory stops growing.
 
-Pure: part of the run's state machine, changed through it only. Growth holds no step back, so these incidents change no
-state of the run.
+Pure: part of the run's state machine, which alone changes it. Memory growth delays no step, so these incidents do not
+change the state of the run.
 """
 
 from dataclasses import replace
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from lockstep.contracts.messages import TraceSummary
 
 _FUNCTIONS_MAX = 3
-_NOT_SEEN = "Python objects and NumPy arrays are not seen by a capture"
+_NOT_SEEN = "a capture does not see Python objects and NumPy arrays"
 
 
 class GrowthIncidents:
-    """Invariant: at most one incident of this kind is open in `tracker` for each cause. `policy` may be replaced."""
+    """Invariant: at most one incident of this kind is open in `tracker` per cause. `policy` may be replaced."""
 
     def __init__(self, tracker: "IncidentTracker", policy: "MemoryPolicy") -> None:
         self.policy = policy
@@ -43,7 +43,7 @@ class GrowthIncidents:
     def take(
         self, anomalies: "Iterable[Anomaly]", step: int, now_s: float
     ) -> "tuple[list[Incident], list[Incident], list[Incident]]":
-        """Take what grows now; return incidents opened, changed so that it matters, and closed."""
+        """Apply the current anomalies; return incidents that were opened, changed significantly, and closed."""
         known = {incident.cause: incident for incident in self.open}
         opened: list[Incident] = []
         changed: list[Incident] = []
@@ -65,7 +65,7 @@ class GrowthIncidents:
         return opened, changed, [self._close(incident, step, now_s) for incident in over]
 
     def close_all(self, now_s: float) -> "list[Incident]":
-        """Close what is open: the processes that it was about are gone."""
+        """Close all open incidents, because their processes are gone."""
         return [self._close(incident, incident.detected_step or 0, now_s) for incident in self.open]
 
     def _close(self, incident: "Incident", step: int, now_s: float) -> "Incident":
@@ -75,16 +75,18 @@ class GrowthIncidents:
 
 
 def remaining_seconds(incidents: "Sequence[Incident]") -> float | None:
-    """Return the least forecast of open incidents, None where none has one."""
+    """Return the shortest forecast time until memory is full, seconds, over open incidents.
+
+    None if none has a forecast.
+    """
     forecasts = (each.numbers.get("remaining_seconds") for each in incidents if each.kind == MEMORY_GROWTH)
     return min((seconds for seconds in forecasts if seconds is not None), default=None)
 
 
 def explained_growth(incident: "Incident", capture: "Capture") -> "Incident":
-    """Return the incident with what a memory capture shows: whose tensors outlived a step on a suspect, not on peers.
+    """Return the incident with the evidence of a memory capture: which functions' tensors outlived a step on a suspect.
 
-    Of what peers keep as well, the part that they do not keep counts: a cache that fills up on all ranks is no leak of
-    one.
+    What peers keep too is subtracted: a cache that fills on all ranks is not a leak of one.
     """
     suspect = next((rank for rank in capture.suspects if rank in capture.summaries), None)
     lines: list[str] = []
@@ -99,14 +101,15 @@ def explained_growth(incident: "Incident", capture: "Capture") -> "Incident":
         kept = sorted((each for each in kept if each[1] > 0), key=lambda each: -each[1])[:_FUNCTIONS_MAX]
         steps = max(capture.summaries[suspect].steps, 1)
         lines = [
-            f"{size / (1 << 20):.3g} MiB in {count} tensors that rank {suspect} allocated in {name} outlived a step, "
-            f"of {steps} captured"
+            f"{count} tensors ({size / (1 << 20):.3g} MiB) that rank {suspect} allocated in {name} outlived "
+            f"their step, in {steps} captured steps"
             for name, size, count in kept
         ]
         if kept:
             function = kept[0][0]
         else:
-            lines = [f"no tensor that rank {suspect} allocated in {steps} captured steps outlived a step: {_NOT_SEEN}"]
+            text = f"no tensor that rank {suspect} allocated in {steps} captured steps outlived its step"
+            lines = [f"{text}; {_NOT_SEEN}"]
     return replace(
         incident,
         profile=note_of(capture),
@@ -118,7 +121,7 @@ def explained_growth(incident: "Incident", capture: "Capture") -> "Incident":
 
 
 def _least_kept(peers: "Sequence[TraceSummary]") -> dict[str, int]:
-    """Return what every peer keeps, by function."""
+    """Return the bytes that every peer keeps, by function."""
     if not peers:
         return {}
     kept = [{each.function: each.bytes for each in peer.kept} for peer in peers]
@@ -126,7 +129,7 @@ def _least_kept(peers: "Sequence[TraceSummary]") -> dict[str, int]:
 
 
 def _advice(cause: str, function: str) -> "tuple[Advice, ...]":
-    """Return the remedies for a kind of memory; growth holds no step back, so none predicts a gain."""
+    """Return the remedies for a kind of memory; growth delays no step, so none predicts a gain."""
     found = advise(
         cause=cause,
         function=function or "the training's own code",
@@ -140,6 +143,6 @@ def _advice(cause: str, function: str) -> "tuple[Advice, ...]":
 
 
 def _refreshed(before: "Incident", anomaly: "Anomaly") -> "Incident":
-    """Return the incident by what is known now; it began when it began."""
+    """Return the incident with the anomaly's current ranks and numbers; its onset stays."""
     ranks = before.ranks if anomaly.scope == "job" else tuple(dict.fromkeys((*before.ranks, *anomaly.ranks)))
     return replace(before, ranks=ranks, scope=anomaly.scope, evidence=anomaly.evidence, numbers=anomaly.numbers)

@@ -1,4 +1,4 @@
-"""Which anomaly an open incident is about: pure functions of both."""
+"""Matches anomalies to open incidents. Pure functions."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def are_of_one_place(incident: "Incident", anomaly: "Anomaly") -> bool:
-    """Whether both are about the same job, node, card, or groups; of groups that share an incident, any is named."""
+    """Whether both concern the same job, node, card or groups; an incident of several groups names any one of them."""
     if incident.scope != anomaly.scope:
         return False
     if anomaly.scope == "group" and incident.domain and anomaly.domain:
@@ -20,19 +20,22 @@ def are_of_one_place(incident: "Incident", anomaly: "Anomaly") -> bool:
 
 
 def is_reason_of(anomaly: "Anomaly", incident: "Incident") -> bool:
-    """Whether an anomaly of a node, or of the network, is the reason for an incident of groups that cross it."""
+    """Whether an anomaly of a node or of the whole network is the reason for an incident of groups that cross it."""
     if (anomaly.kind, incident.kind, incident.scope) != (SLOW_LINK, SLOW_LINK, "group"):
         return False
     return anomaly.scope == "job" or (anomaly.scope == "node" and not set(anomaly.ranks).isdisjoint(incident.ranks))
 
 
 def lost_seconds(anomaly: "Anomaly") -> float:
-    """Return what the step would have been shorter without it, s."""
+    """Return by how many seconds the step would have been shorter without the anomaly."""
     return anomaly.excess_seconds if anomaly.lost_seconds is None else anomaly.lost_seconds
 
 
 def refined(incident: "Incident", anomaly: "Anomaly") -> "Incident":
-    """Return an incident of a slower run as one of its culprit; what was found out about the run is no longer true."""
+    """Convert an incident of a slower run to one of its culprit.
+
+    Findings about the run no longer hold and are cleared.
+    """
     return replace(
         incident,
         kind=anomaly.kind,

@@ -1,8 +1,9 @@
-"""The open incidents of one run, and which anomalies belong to which of them.
+"""The open incidents of one run, and the anomalies assigned to each.
 
-Pure: part of the run's state machine, changed through it only. An anomaly has a key (a rank, a domain, the run), so
-that an incident goes on while its anomaly does, whatever else is found; an incident closes after enough evaluated steps
-without any of its anomalies, whatever its capture does. Those closed last can still be amended: evidence may come late.
+Pure: part of the run's state machine, which alone changes it. An anomaly has a key (a rank, a domain, the run), so that
+an incident continues as long as its anomaly does, whatever else is found. An incident closes after enough evaluated
+steps without any of its anomalies, whatever its capture does. The most recently closed incidents can still be amended,
+because evidence may arrive late.
 """
 
 from collections import Counter
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from coordinator.detect.anomalies import StepResult
     from coordinator.settings.run_policy import RunPolicy
 
-_NOT_OF_STEPS = (HANG, CRASH, MEMORY_GROWTH)  # no step's anomalies close them
-_CLOSED_MAX = 16  # incidents closed last; captures of more are over
+_NOT_OF_STEPS = (HANG, CRASH, MEMORY_GROWTH)  # not closed by steps without anomalies
+_CLOSED_MAX = 16  # most recently closed incidents; captures of older ones are over
 
 
 class IncidentTracker:
@@ -37,20 +38,20 @@ class IncidentTracker:
         self.incidents = {incident.id: incident for incident in memory.incidents}
         self.incidents_total = memory.incidents_total
         self.lost_device_seconds = memory.lost_device_seconds
-        book = memory.book
+        saved = memory.incident_tracker
         self._assigned: dict[Key, str] = {
-            (kind, name): iid for kind, name, iid in book.get("assigned", ()) if iid in self.incidents
+            (kind, name): iid for kind, name, iid in saved.get("assigned", ()) if iid in self.incidents
         }
-        self._quiet_steps: Counter[str] = Counter(book.get("quiet_steps", {}))
+        self._quiet_steps: Counter[str] = Counter(saved.get("quiet_steps", {}))
         self._other_cause: dict[str, tuple[str, int]] = {
-            iid: (cause, steps) for iid, (cause, steps) in book.get("other_cause", {}).items()
+            iid: (cause, steps) for iid, (cause, steps) in saved.get("other_cause", {}).items()
         }
-        self._suppression = Suppression(policy, book)
+        self._suppression = Suppression(policy, saved)
         self._closed: dict[str, Incident] = {}
         self._acting: frozenset[str] = frozenset()
         self._node_of: dict[int, str] = {}
         self._ranks_of_node: Mapping[str, int] = {}
-        self._step: int | None = book.get("step")  # evaluated last, None before any
+        self._step: int | None = saved.get("step")  # last evaluated step; None before the first
 
     @property
     def policy(self) -> "RunPolicy":
@@ -62,7 +63,7 @@ class IncidentTracker:
         self._policy = self._suppression.policy = policy
 
     def state_dict(self) -> dict[str, Any]:
-        """Return its state as JSON, for `SavedRun.book`; the incidents are kept by themselves."""
+        """Return its state as JSON, for `SavedRun.incident_tracker`; incidents are stored separately."""
         return {
             "assigned": [[kind, name, iid] for (kind, name), iid in self._assigned.items()],
             "quiet_steps": dict(self._quiet_steps),
@@ -72,11 +73,11 @@ class IncidentTracker:
         }
 
     def find(self, incident_id: str) -> Incident | None:
-        """Return an incident that is open or was closed lately."""
+        """Return an open or recently closed incident."""
         return self.incidents.get(incident_id) or self._closed.get(incident_id)
 
     def amend(self, incident: Incident) -> None:
-        """Replace an incident that is open or was closed lately by what has become of it."""
+        """Replace an open or recently closed incident by its new form."""
         known = self.incidents if incident.id in self.incidents else self._closed
         known[incident.id] = incident
 
@@ -92,30 +93,30 @@ class IncidentTracker:
 
     @property
     def holds_back(self) -> bool:
-        """Whether an open incident is about slow steps, or none: memory that grows slows nothing yet."""
+        """Whether any open incident delays or stops steps; growing memory does not, yet."""
         return any(incident.kind != MEMORY_GROWTH for incident in self.incidents.values())
 
     @property
     def has_active(self) -> bool:
-        """Whether anything holds the run back now."""
+        """Whether an active anomaly delays the run now."""
         return bool(self._assigned)
 
     @property
     def slow_ranks(self) -> "list[int]":
-        """Ranks that hold the run back now, ascending."""
+        """Ranks that delay the run now, ascending."""
         return sorted(int(name) for kind, name in self._assigned if kind == SLOW_RANK)
 
     def incident_of(self, rank: int) -> Incident | None:
-        """Return the incident that a slow rank belongs to now."""
+        """Return the incident to which a slow rank is currently assigned."""
         incident_id = self._assigned.get((SLOW_RANK, str(rank)))
         return None if incident_id is None else self.incidents[incident_id]
 
     def take(
         self, step_result: "StepResult", now_s: float, may_be_ours: "Callable[[Anomaly], bool]" = lambda _: False
     ) -> tuple[list[Incident], list[Incident], list[Incident]]:
-        """Take the anomalies of one undisturbed step; return incidents opened, changed and closed.
+        """Apply the anomalies of one undisturbed step; return incidents that were opened, changed and closed.
 
-        An anomaly opens nothing while `may_be_ours`: Lockstep itself takes processor time there now.
+        An anomaly opens no incident if `may_be_ours`: Lockstep itself may be causing it.
         """
         self._step = step_result.step
         open_kinds = {each.kind for each in self.incidents.values()}
@@ -127,9 +128,9 @@ class IncidentTracker:
         changed: set[str] = set()
         for key, anomaly in list(anomalies.items()):
             if key in anomalies and key not in self._assigned:
-                incident = self._home_of(anomaly)
+                incident = self._matching_incident(anomaly)
                 if incident is None and not anomaly.acts:
-                    continue  # it was reported as something else, which has ended: what fades is no news
+                    continue  # it was reported as something else, which has ended: an anomaly that fades is no news
                 if incident is None and (self._suppression.is_pending(anomaly) or may_be_ours(anomaly)):
                     continue
                 if incident is None:
@@ -152,26 +153,26 @@ class IncidentTracker:
         return new, [self.incidents[iid] for iid in sorted(fresh) if iid in self.incidents], closed
 
     def close_all(self, now_s: float, *, but: Incident | None = None) -> list[Incident]:
-        """Close what is open, all `but` one incident: the run has ended."""
+        """Close all open incidents except `but`, because the run has ended."""
         self._assigned.clear()
         return [self.close(each.id, self._step, now_s) for each in list(self.incidents.values()) if each is not but]
 
     def forget_steps(self) -> None:
-        """Forget the anomalies of the attempt before; incidents stay open until the new one has been evaluated."""
+        """Forget the anomalies of the previous attempt; incidents stay open until the new one has been evaluated."""
         self._assigned.clear()
         self._acting = frozenset()
-        # The detectors need some steps of the new attempt before their silence means anything.
+        # The detectors need some steps of the new attempt before the absence of anomalies means anything.
         self._quiet_steps = Counter(dict.fromkeys(self.incidents, -self.policy.restart_steps))
         self._suppression.reset()
 
     def _forget_fluctuation(self, anomalies: "dict[Key, Anomaly]") -> None:
-        """Leave a slower run to the culprit that its incident now names."""
+        """Drop the anomaly of the slower run: its incident now names the culprit."""
         anomalies.pop((FLUCTUATION, ""), None)
         self._assigned.pop((FLUCTUATION, ""), None)
         self._suppression.forget_slower_run()
 
-    def _home_of(self, anomaly: "Anomaly") -> Incident | None:
-        """Return the open incident that an anomaly without one belongs to."""
+    def _matching_incident(self, anomaly: "Anomaly") -> Incident | None:
+        """Return the open incident to which an unassigned anomaly belongs."""
         alike = [incident for incident in self.incidents.values() if incident.kind == anomaly.kind]
         for incident in alike:
             if anomaly.kind == SLOW_RANK:
@@ -187,7 +188,7 @@ class IncidentTracker:
             is_quiet = incident.id not in self._assigned.values()
             if is_quiet and is_reason_of(anomaly, incident) and self._began_together(incident, anomaly):
                 return incident
-        # The run was slower for a step or two before its culprit was clear: the same incident, understood better.
+        # The run was slower for a step or two before its culprit was clear: it is the same incident.
         vague = (incident for incident in self.incidents.values() if incident.kind == FLUCTUATION)
         return next((incident for incident in vague if self._began_together(incident, anomaly)), None)
 
@@ -199,10 +200,10 @@ class IncidentTracker:
         return is_young and abs(anomaly.onset_step - incident.onset_step) <= steps
 
     def open(self, anomaly: "Anomaly", step: int | None, now_s: float, *, ended_unix_s: float) -> Incident:
-        """Open an incident of an anomaly at a step; one without a key is closed by the code that opened it.
+        """Open an incident for an anomaly at a step; if the anomaly has no key, the caller must close the incident.
 
-        An anomaly of `step` None, before any was evaluated, has no onset step either. `ended_unix_s` is when the step
-        ended by the ranks' clocks.
+        If `step` is None, because none was evaluated yet, there is no onset step either. `ended_unix_s` is when the
+        step ended, by the ranks' clocks.
         """
         subject = (anomaly.kind, anomaly.scope, anomaly.ranks, anomaly.domain, anomaly.onset_step)
         incident = Incident(
@@ -230,7 +231,7 @@ class IncidentTracker:
         return incident
 
     def _scope_of(self, anomaly: "Anomaly", ranks: tuple[int, ...]) -> str:
-        """Return the scope of an incident of several anomalies: slow ranks that are all of their nodes are nodes."""
+        """Return the scope of an incident: "node" if its slow ranks are all ranks of their nodes."""
         if anomaly.kind != SLOW_RANK:
             return anomaly.scope
         slow = Counter(self._node_of.get(rank, "") for rank in ranks)
@@ -238,7 +239,10 @@ class IncidentTracker:
         return "node" if whole else "rank"
 
     def _refresh(self, incident_id: str, anomalies: "list[Anomaly]") -> bool:
-        """Bring an incident up to its present anomalies; return whether an operator would want to know."""
+        """Update an incident from its current anomalies.
+
+        Return whether the change is worth reporting to an operator.
+        """
         before = self.incidents[incident_id]
         if before.kind != anomalies[0].kind or is_reason_of(anomalies[0], before):
             before = refined(before, anomalies[0])
@@ -247,16 +251,16 @@ class IncidentTracker:
         cause = before.cause
         if worst.cause == cause:
             self._other_cause.pop(incident_id, None)
-        elif worst.acts and worst.cause != UNKNOWN:  # what only fades has no cause any more
+        elif worst.acts and worst.cause != UNKNOWN:  # a fading anomaly no longer shows its cause
             other, steps = self._other_cause.get(incident_id, (worst.cause, 0))
             steps = steps + 1 if other == worst.cause else 1
             self._other_cause[incident_id] = (worst.cause, steps)
             is_settled = before.diagnosed and (before.function or before.root_cause)
             if steps >= self.policy.cause_steps and not is_settled:
                 cause = worst.cause
-        # The kind that a rank holds back most, and the slowest of parallel groups, are others from step to step.
+        # The domain that a rank delays most, and the slowest of parallel groups, vary from step to step.
         holds = ranks == before.ranks or all(anomaly.domain == before.domain for anomaly in anomalies)
-        # Evidence stands as first measured: what follows mixes with captures, cures and other faults.
+        # Evidence stays as first measured: later measurements mix with captures, repairs and other faults.
         after = replace(
             before,
             ranks=ranks,
@@ -268,7 +272,7 @@ class IncidentTracker:
             numbers=worst.numbers,
             evidence=before.evidence if cause == before.cause else worst.evidence,
             confidence=before.confidence if cause == before.cause else worst.confidence,
-            # What a slower run gives back is by its cause; what slow ranks and links do, is by how slow they are.
+            # The gain from a slower run depends on its cause; that from slow ranks and links on how slow they are.
             prediction=None if cause != before.cause and worst.kind == FLUCTUATION else before.prediction,
         )
         known = self.incidents[incident_id]
@@ -276,9 +280,11 @@ class IncidentTracker:
         return _identity(after) != _identity(known)
 
     def _add_losses(self, anomalies: "dict[Key, Anomaly]", step_result: "StepResult", opened: set[str]) -> None:
-        """Book what each incident's worst anomaly cost, on every rank of the job, since its onset when it is new.
+        """Add the cost of each incident's worst anomaly, over all ranks of the job.
 
-        The run lost what the worst of all cost: others would have been waited for meanwhile.
+        For a new incident, since its onset.
+
+        The run lost only the largest of these costs: the other anomalies would have been waited for meanwhile.
         """
         costs: dict[str, float] = {}
         for key, anomaly in anomalies.items():
@@ -303,11 +309,11 @@ class IncidentTracker:
         return closed
 
     def open_crash(self, crash: "Crash", hostname: str, ended_ranks: int, now_s: float) -> Incident:
-        """Open the incident of the rank that ended the run."""
+        """Open the incident of the rank whose crash ended the run."""
         return self._add(crash_incident(self._run, crash, hostname, ended_ranks, now_s))
 
     def close(self, incident_id: str, step: int | None, now_s: float) -> Incident:
-        """Close an open incident; return its last form. `step` is None where none was evaluated."""
+        """Close an open incident; return its final form. `step` is None if none was evaluated."""
         incident = self.incidents.pop(incident_id)
         self._quiet_steps.pop(incident_id, None)
         self._other_cause.pop(incident_id, None)
@@ -320,5 +326,5 @@ class IncidentTracker:
 
 
 def _identity(incident: Incident) -> tuple[str, tuple[int, ...], str, str]:
-    """Return what an operator wants to know the change of."""
+    """Return the fields whose change is worth reporting to an operator."""
     return incident.kind, incident.ranks, incident.cause, incident.scope

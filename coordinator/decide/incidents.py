@@ -1,4 +1,4 @@
-"""An incident: what the operator sees of something that holds a run back. A value; `state.py` makes and changes it."""
+"""The incident: what an operator sees of a problem of a run. A value; `state.py` creates and changes it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -11,12 +11,12 @@ from lockstep.contracts.finding import Advice
 OPEN = "open"
 CLOSED = "closed"
 BY_MODEL, BY_BREAKDOWN, BY_RECORDS = "model", "breakdown", "records"
-"""Where a predicted gain comes from: the run's model, the advice made from a capture, or the step records alone."""
+"""Source of a predicted gain: the run's model, the advice made from a capture, or the step records alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureNote:
-    """The capture made for an incident; `cost_seconds` is training thread time over its ranks."""
+    """The capture made for an incident; `cost_seconds` is training thread time, summed over its ranks."""
 
     request_id: int
     ranks: tuple[int, ...]
@@ -27,9 +27,9 @@ class CaptureNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What the repair gives back by the run's model or its records: the share of the step, and both steps.
+    """The predicted gain from a repair, as a share of the step, and the step times before and after.
 
-    `error_band_ratio` is that of both steps, which records do not know.
+    `error_band_ratio` applies to both step times; it is None for a prediction from records.
     """
 
     gain_ratio: float
@@ -41,16 +41,15 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """What is known of it.
+    """All that is known about an incident.
 
-    `slowdown_ratio` is own work over the peers' minus 1 (run: step over its baseline minus 1). `lost_device_seconds`
-    grows while it is open: what a step would be shorter without it, times the ranks of the job. `function` and
-    `operator` are empty until a profile named them. `onset_step` is where it began, `detected_step` where it was found,
-    steps of this attempt, None where no step is known. `stacks` are of a hang: the merged stacks of its ranks' training
-    threads as lines of text.
-    `explanation` is what it was decided from (`explain.py`), empty until that has been written down. `machine` is what
-    other exporters' series show of its machines, None until they were read. `history` has a line for each of its
-    machines that earlier incidents named.
+    `slowdown_ratio` is own work over the peers' minus 1 (for a run: step over its baseline minus 1).
+    `lost_device_seconds` grows while it is open: by how much a step would be shorter without it, times the ranks of the
+    job. `function` and `operator` are empty until a profile names them. `onset_step` is where it began and
+    `detected_step` where it was found: steps of this attempt, None if no step is known. `stacks` is set for a hang: the
+    merged stacks of its ranks' training threads as lines of text. `explanation` is the data behind the decision
+    (`explain.py`), empty until it is written. `machine` is what other exporters' series show of its machines, None
+    until they were read. `history` has a line for each of its machines that earlier incidents named.
     """
 
     id: str
@@ -88,10 +87,10 @@ class Incident:
 
     @property
     def predicted_gain(self) -> tuple[float, str] | None:
-        """Share of the step that the repair gives back, and its source; None where it is not known.
+        """Share of the step that a repair would gain, and the source of the prediction; None if unknown.
 
-        The model goes before the advice's breakdown of a capture: it knows what waits for what. So do records, which
-        are of all ranks and of all steps.
+        The model takes precedence over the advice's breakdown of a capture, because it knows the dependencies. So do
+        records, because they cover all ranks and all steps.
         """
         if self.prediction is not None:
             return self.prediction.gain_ratio, self.prediction.source
@@ -100,7 +99,7 @@ class Incident:
 
 
 def to_json(incident: Incident) -> dict[str, Any]:
-    """Return the JSON form, as the API gives it and the store keeps it."""
+    """Return the JSON form that the API returns and the store keeps."""
     value = asdict(incident)
     value["ranks"] = list(incident.ranks)
     value["stacks"] = list(incident.stacks)
@@ -118,7 +117,7 @@ def to_json(incident: Incident) -> dict[str, Any]:
 
 
 def to_brief_json(incident: Incident) -> dict[str, Any]:
-    """Return the JSON form without the explanation: a thousand of those are megabytes."""
+    """Return the JSON form without the explanation: a thousand explanations take megabytes."""
     value = to_json(incident)
     del value["explanation"]
     return value
@@ -130,7 +129,7 @@ def from_json(value: Mapping[str, Any], *, where: str) -> Incident:
     Raises
     ------
     MalformedError
-        It is not one that this version wrote.
+        This version did not write it.
     """
     try:
         known = {item.name: value[item.name] for item in fields(Incident) if item.name in value}

@@ -1,8 +1,8 @@
-"""How likely lost records alone leave the gap by which a hang is found, where only records are known.
+"""Estimates how likely lost records alone explain the gap by which a hang is found, if only records are known.
 
-Pure. It is not known how records get lost, and the first loss may come now: after n steps that is one in n, whatever
-gets lost. Only a log as a whole shows how: where records have been lost one by one, and seldom, several together that
-lack at the very end are no chance.
+Pure. The way in which records get lost is unknown, and the first loss may come now: after n steps its chance is one in
+n, whatever gets lost. Only a log as a whole shows the pattern: if records have been lost singly and rarely, several
+missing together at the very end are no coincidence.
 """
 
 import math
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """Which records a log lacks between others of the same rank: those are lost, whatever its end means.
+    """Records that a log lacks between others of the same rank: these are certainly lost, whatever its end means.
 
-    `lost` of them, with `records` that arrived; at most `longest_steps` of one rank in a row, `most_ranks` in one step.
-    `gone` ranks are not in the log any more while others go on: it was cut, or goes on without them.
+    `lost` counts them, `records` those that arrived. At most `longest_steps` of one rank are missing in a row, and at
+    most `most_ranks` in one step. `gone` ranks vanish from the log while others continue: it was cut, or the run
+    continues without them.
     """
 
     lost: int
@@ -28,9 +29,9 @@ class Losses:
     gone: frozenset[int] = frozenset()
 
     def chance_of(self, hang: "Hang", rank_count: int) -> float:
-        """Return how likely they leave the evidence of `hang`; 1 if that is no evidence.
+        """Return the probability that such losses produce the evidence of `hang`; 1 if that is no evidence.
 
-        A host's ranks may lack for one lost batch, and what was lost at once before may be lost so again.
+        A host's ranks may be missing because of one lost batch, and a loss as large as an earlier one may recur.
         """
         ranks, records = hang.numbers.get("late_ranks", 1.0), hang.numbers.get("lacking_records", 1.0)
         steps = records / ranks
@@ -38,5 +39,5 @@ class Losses:
         if hang.is_of_hosts or not is_new or not self.gone.isdisjoint(hang.ranks):
             return 1.0
         of_record = (self.lost + 1) / (self.records + 1)
-        # By logarithms: a thousand ranks to the power of hundreds is no number.
+        # In logarithms: a thousand ranks to the power of hundreds overflows.
         return math.exp(min(ranks * math.log(rank_count) + records * math.log(of_record), 0.0))

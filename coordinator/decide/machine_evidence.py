@@ -1,4 +1,7 @@
-"""What other exporters' series show of an incident's machines. Values only; `coordinator/evidence` makes them."""
+"""Evidence from other exporters' series about an incident's machines.
+
+Values only; `coordinator/evidence` makes them.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -7,11 +10,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineDeviation:
-    """One query in which suspects differ from their peers and from themselves before the onset.
+    """One query in which suspects differ from their peers and from their own past before the onset.
 
-    `name` is the query's, `cause` what it is evidence of, `ranks` the suspects that show it. The four figures are
-    medians in `unit`: of those suspects and of the peers, before and after the onset; None where no series had one.
-    `text` states them, `meaning` what the series measures, `link` leads to its graph.
+    `name` is that of the query, `cause` what it is evidence of, `ranks` the suspects that show it. The four figures are
+    medians in `unit`: over those suspects and over the peers, before and after the onset; None if no series had one.
+    `text` states them, `meaning` explains what the series measures, `link` leads to its graph.
     """
 
     name: str
@@ -32,9 +35,9 @@ class MachineDeviation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineEvidence:
-    """The result of one reading: deviations, the most specific first, and `note`, which states what was compared.
+    """The result of one reading: deviations, the most specific first, and a `note` on what was compared.
 
-    `is_complete`: every query that was sent got an answer that could be used.
+    `is_complete`: every query that was sent returned a usable result.
     """
 
     read_unix_ns: int
@@ -49,7 +52,7 @@ def machine_evidence_from_json(value: Mapping[str, Any]) -> MachineEvidence:
     Raises
     ------
     KeyError, TypeError
-        It is no such form.
+        The value has another form.
     """
     known = {item.name: value[item.name] for item in fields(MachineEvidence)}
     found = (MachineDeviation(**{**each, "ranks": tuple(each["ranks"])}) for each in value["deviations"])
@@ -57,7 +60,7 @@ def machine_evidence_from_json(value: Mapping[str, Any]) -> MachineEvidence:
 
 
 def newer_of(known: MachineEvidence | None, read: MachineEvidence) -> MachineEvidence:
-    """Return what an incident keeps after another reading: a failed one replaces no deviations."""
+    """Return the evidence that an incident keeps after another reading: a failed one replaces no deviations."""
     if known is not None and known.deviations and not read.is_complete and not read.deviations:
         return known
     return read

@@ -1,4 +1,4 @@
-"""The instructions that one event gives rise to, in order. Pure: part of the run's state machine."""
+"""Collects the instructions that result from one event, in order. Pure: part of the run's state machine."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,16 +7,16 @@ if TYPE_CHECKING:
 
 
 class Outbox:
-    """`cause_id` is the event's; every instruction carries it on."""
+    """Instructions of one event. `cause_id` is that of the event; every instruction inherits it."""
 
     def __init__(self) -> None:
         self.cause_id = ""
         self.instructions: list[Instruction] = []
 
     def begin(self, cause_id: str) -> None:
-        """Begin with the next event."""
+        """Start over for the next event."""
         self.cause_id, self.instructions = cause_id, []
 
-    def add(self, form: "type[Instruction]", **values: Any) -> None:
-        """Add an instruction of this form."""
-        self.instructions.append(form(cause_id=self.cause_id, **values))
+    def add(self, instruction_type: "type[Instruction]", **values: Any) -> None:
+        """Add an instruction of this type with these fields."""
+        self.instructions.append(instruction_type(cause_id=self.cause_id, **values))

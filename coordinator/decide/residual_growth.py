@@ -1,9 +1,9 @@
-"""What of a slower run its culprits do not explain: all ranks may have more work while one of them is slow besides.
+"""Finds the part of a slowdown that its culprits do not explain: all ranks may have more work while one is also slow.
 
-Pure. A slow rank or link makes the others wait, so the step's length does not show the others' own work. What does
-is the middle rank's: it grows by what all ranks do longer, and by hardly more than a share of its waiting, for ranks
-that wait look slower than they are (contention). Where the middle rank waits longer, only the amount can decide: a
-step grows by no more than its culprits cost together, or twice that while a pipeline fills.
+Pure. A slow rank or link makes the others wait, so the duration of the step does not show the others' own work. The
+middle rank's own work does: it grows by what all ranks do longer, and by little more than a share of its waiting,
+because ranks that wait look slower than they are (contention). If the middle rank waits longer, only the amount can
+decide: a step grows by no more than the total cost of its culprits, or twice that while a pipeline fills.
 """
 
 from dataclasses import replace
@@ -17,16 +17,18 @@ if TYPE_CHECKING:
 
     from coordinator.detect.anomalies import Anomaly
 
-_GROWTH_MIN = 0.03  # of the step: what three steps of a whole run must be longer by, alone
-_WAITED_SHARE = 2.0  # of what the culprits cost: (m + p - 1) / m of m micro-batches on p <= m stages is less
-_SLOW_MAX_SHARE = 1 / 3  # of the ranks; with more slow ones the middle rank may be one of them
+_GROWTH_MIN = 0.03  # of the step: least growth of three steps of a whole run without culprits
+_WAITED_SHARE = 2.0  # of the culprits' cost: (m + p - 1) / m for m micro-batches on p <= m stages is less
+_SLOW_MAX_SHARE = 1 / 3  # of the ranks; if more are slow, the middle rank may be one of them
 
 
 def residual_growth(fluctuation: "Anomaly", culprits: "Iterable[Anomaly]", ranks_reporting: int) -> "Anomaly | None":
-    """Return what all ranks do or wait longer besides their culprits, as an anomaly of the run; None if it may be 0.
+    """Return the growth of all ranks' work or waits beyond their culprits, as an anomaly of the run.
 
-    `excess_seconds` of it is what the cause alone grew by on the middle rank, of waits without what the culprits cost:
-    that is booked there.
+    None if it may be 0.
+
+    Its `excess_seconds` is the growth of the cause alone on the middle rank; for waits, minus the culprits' cost, which
+    is accounted to them.
     """
     culprits = list(culprits)
     usual_s = fluctuation.numbers.get("baseline_step_seconds", 0.0)
@@ -42,7 +44,7 @@ def residual_growth(fluctuation: "Anomaly", culprits: "Iterable[Anomaly]", ranks
     if not usual_s or grown_s < _GROWTH_MIN * usual_s + explained_s:
         return None
     excess_s = grown_s - booked_s
-    summary = f"all ranks: {excess_s * 1e3:.1f} ms a step more of {fluctuation.cause}, besides what single ones cost"
+    summary = f"all ranks: {excess_s * 1e3:.1f} ms more {fluctuation.cause} a step, in addition to individual culprits"
     return replace(
         fluctuation,
         excess_seconds=excess_s,
@@ -52,5 +54,5 @@ def residual_growth(fluctuation: "Anomaly", culprits: "Iterable[Anomaly]", ranks
 
 
 def _slow_ranks(culprits: "Iterable[Anomaly]") -> int:
-    """Return how many ranks are slow."""
+    """Return the number of slow ranks."""
     return len({rank for culprit in culprits if culprit.kind == SLOW_RANK for rank in culprit.ranks})

@@ -1,5 +1,5 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""What ranks and domains did in the last steps, in figures that can be kept and shown.
+"""Computes figures of ranks and domains over the last steps, in a form that can be stored and shown.
 
 Pure. `explain.py` interprets them.
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     Rows = Sequence[StepRow]
     Columns = NDArray[np.intp]
 
-_DIGITS = 6  # of every figure: a nanosecond in a millisecond
+_DIGITS = 6  # significant digits of every figure: a nanosecond in a millisecond
 _DIFFERENCE_TO_SIGMA = 0.886  # Gaussian: E|a - b| = 1.128 sigma
 _NOISE_STEPS_MIN = 4
 
 
 def columns_of(rows: "Rows", ranks: Sequence[int]) -> "Columns":
-    """Return the columns of those of `ranks` that the rows have."""
+    """Return the columns of the given ranks in the rows; ranks that the rows lack are skipped."""
     return np.flatnonzero(np.isin(rows[-1].ranks, np.asarray(ranks, dtype=np.int64)))
 
 
@@ -37,15 +37,15 @@ def own_work(rows: "Rows", column: int) -> "NDArray[np.float64]":
 
 
 def references(rows: "Rows", members: "Columns") -> "NDArray[np.float64]":
-    """Return the reference of some ranks' own work in each step, as the detector forms it, of shape (K,), seconds."""
+    """Return the reference of the members' own work in each step, as the detector's, of shape (K,), seconds."""
     groups = Groups(np.zeros(len(members), dtype=np.intp))
     return np.array([float(groups.reference(row.self_seconds[members])[0]) for row in rows])
 
 
 def replica_excess(rows: "Rows", replica: "Columns", stage_R: "NDArray[np.int64]") -> "NDArray[np.float64] | None":
-    """Return what a replica's ranks share beyond their stages' references, of shape (K,), seconds.
+    """Return the excess over their stages' references that a replica's ranks share, of shape (K,), seconds.
 
-    None where the replica is one rank, or all of them.
+    None if the replica is one rank or all ranks.
     """
     if not 1 < len(replica) < len(stage_R):
         return None
@@ -59,7 +59,7 @@ def replica_excess(rows: "Rows", replica: "Columns", stage_R: "NDArray[np.int64]
 
 
 def transfers(rows: "Rows", kind: str, members: "Columns") -> "NDArray[np.float64]":
-    """Return the least time that any member was blocked, of shape (K,), seconds; NaN where one is missing."""
+    """Return the shortest time that any member was blocked, of shape (K,), seconds; NaN if one is missing."""
     if not len(members):
         return np.full(len(rows), np.nan)
     least = [row.transfers[kind][members].min() if kind in row.transfers else np.nan for row in rows]
@@ -67,7 +67,7 @@ def transfers(rows: "Rows", kind: str, members: "Columns") -> "NDArray[np.float6
 
 
 def noise(excess_K: "NDArray[np.float64]", before: int) -> dict[str, float | int | None]:
-    """Return the noise of the first `before` samples (all, where they are too few), and the middle of the rest."""
+    """Return the noise of the first `before` samples (of all, if those are too few), and the median of the rest."""
     quiet_K = excess_K[:before] if before >= _NOISE_STEPS_MIN else excess_K
     difference_K = np.abs(np.diff(quiet_K))
     known_K = difference_K[~np.isnan(difference_K)]
@@ -79,16 +79,16 @@ def noise(excess_K: "NDArray[np.float64]", before: int) -> dict[str, float | int
 
 
 def median(values: "NDArray[np.floating]") -> float | None:
-    """Return the median of what is known, None where nothing is."""
+    """Return the median of the known values; None if there are none."""
     known = values[~np.isnan(values)]
     return number(float(np.median(known))) if len(known) else None
 
 
 def numbers(values_K: "NDArray[np.floating]") -> list[float | None]:
-    """Return the figures as JSON has them."""
+    """Return the values in JSON form, as `number` does."""
     return [number(float(value)) for value in values_K]
 
 
 def number(value: float) -> float | None:
-    """Return a figure as JSON has it: rounded, None where it is not known."""
+    """Return a value in JSON form: rounded to `_DIGITS`, None if unknown."""
     return float(f"{value:.{_DIGITS}g}") if np.isfinite(value) else None

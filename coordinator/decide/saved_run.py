@@ -1,8 +1,9 @@
-"""What outlives a restart of the coordinator, as values and in the forms that are kept.
+"""The state of a run that outlives a restart of the coordinator, as values and in their stored forms.
 
-Pure. Two parts: what the run's machine knows (`SavedRun`, JSON, incidents apart) and what its detectors have learnt
-(`Learnt`, arrays). Without the second a restart takes whatever is there, faults included, for normal. Arrays are taken
-back by a detector of the very same ranks, groups, nodes and attempts only.
+Pure. There are two parts: the state of the run's machine (`SavedRun`, JSON, without incidents) and what its detectors
+have learnt (`Learnt`, arrays). Without the second part, a restarted coordinator would learn the current behaviour,
+faults included, as normal. Arrays are restored only by a detector of exactly the same ranks, groups, nodes and
+attempts.
 """
 
 import hashlib
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
     from lockstep.contracts.domains import Topology
 
 LEARNT_VERSION = 1
-"""Of the form and of the meaning of arrays: raise it when a detector gives a kept name another meaning."""
-LEARNT_MAX_BYTES = 256 << 20  # of arrays: a million ranks at 64 bytes are a quarter of it
+"""Version of the format and of the meaning of the arrays: raise it when a detector changes the meaning of a name."""
+LEARNT_MAX_BYTES = 256 << 20  # of all arrays; a million ranks at 64 bytes take a quarter of it
 _MAGIC = b"lockstep-learnt\n"
 _HEADER_MAX_BYTES = 1 << 20
-_DTYPE_KINDS = "biuf"  # numbers; objects would be code
+_DTYPE_KINDS = "biuf"  # numbers only: loading objects would execute code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ class Learnt:
     arrays: "Mapping[str, NDArray[np.generic]]"
 
     def to_bytes(self) -> bytes:
-        """Return the form that is kept."""
+        """Return the stored form."""
         arrays = {name: np.asarray(array) for name, array in self.arrays.items()}
         header = {
             "version": LEARNT_VERSION,
@@ -57,12 +58,12 @@ class Learnt:
 
 
 def learnt_from_bytes(data: bytes, *, where: str) -> Learnt:
-    """Return what `Learnt.to_bytes` gave.
+    """Return the value of a stored form (`Learnt.to_bytes`).
 
     Raises
     ------
     MalformedError
-        It is of another version, larger than a coordinator keeps, or damaged.
+        It is of another version, larger than `LEARNT_MAX_BYTES`, or damaged.
     """
     line, _, body = data[:_HEADER_MAX_BYTES].removeprefix(_MAGIC).partition(b"\n")
     body = data[len(_MAGIC) + len(line) + 1 :]
@@ -109,10 +110,10 @@ def fingerprint_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectionProgress:
-    """How far a run has been evaluated: the last step, unix seconds that no record of it passes, and records in all.
+    """How far a run has been evaluated: its last step, latest end of a record (unix seconds) and count of records.
 
-    After a restart nodes deliver again what was not committed. Records up to here were evaluated before; another
-    attempt of the run, whose steps have lower numbers, ends them later. `until_unix_s` is -1e18 before the first step.
+    After a restart, nodes deliver uncommitted records again. Records up to here were evaluated before. Those of another
+    attempt of the run, whose steps have lower numbers, end later. `until_unix_s` is -1e18 before the first step.
     """
 
     step: int = -1
@@ -122,12 +123,12 @@ class DetectionProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedRun:
-    """What a run's machine knows, and what its detectors have learnt.
+    """The state of a run's machine, and what its detectors have learnt.
 
-    `book` is the incident tracker's state (`IncidentTracker.state_dict`), `capture` the request under way, both as
-    JSON; empty where there is none. `capture_excess_seconds` is what the incident of the last capture cost a step.
-    `evaluated` is of the same moment as all of it. `last_sign_s` is when the run last made a step, or began, by the
-    coordinator's clock (unix seconds). `series` is its step time over time (`record/step_series.py`),
+    `incident_tracker` is the state of the incident tracker (`IncidentTracker.state_dict`), `capture` the capture under
+    way, both as JSON; empty if there is none. `capture_excess_seconds` is what the incident of the last capture cost
+    per step. `evaluated` describes the same moment as all other fields. `last_sign_s` is when the run last made a step,
+    or began, by the coordinator's clock (unix seconds). `series` is its step time over time (`record/step_series.py`),
     `attempts` what outlives the series (`record/attempt_history.py`, JSON), `attempt_counts` those of `AttemptLength`.
     """
 
@@ -137,7 +138,7 @@ class SavedRun:
     capture_times_s: tuple[float, ...] = ()
     capture_excess_seconds: float = 0.0
     capture_counts: Mapping[str, int] = field(default_factory=dict)
-    book: Mapping[str, Any] = field(default_factory=dict)
+    incident_tracker: Mapping[str, Any] = field(default_factory=dict)
     capture: Mapping[str, Any] = field(default_factory=dict)
     learnt: Learnt | None = None
     evaluated: DetectionProgress = field(default_factory=DetectionProgress)
@@ -148,20 +149,20 @@ class SavedRun:
 
     @property
     def is_blank(self) -> bool:
-        """Whether a new run knows as much: it made no step, reported nothing and requested nothing."""
+        """Whether it equals the state of a new run: no step, no incident, no capture."""
         return not (
             self.evaluated.records or self.incidents_total or self.incidents or self.capture_times_s or self.learnt
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form, without incidents, series and what was learnt: they are kept by themselves."""
+        """Return the JSON form without incidents, series and learnt arrays, which are stored separately."""
         return {
             "incidents_total": self.incidents_total,
             "lost_device_seconds": self.lost_device_seconds,
             "capture_times_s": list(self.capture_times_s),
             "capture_excess_seconds": self.capture_excess_seconds,
             "capture_counts": dict(self.capture_counts),
-            "book": dict(self.book),
+            "incident_tracker": dict(self.incident_tracker),
             "capture": dict(self.capture),
             "evaluated": asdict(self.evaluated),
             "last_sign_s": self.last_sign_s,
@@ -176,7 +177,7 @@ def saved_run_from_json(
     learnt: Learnt | None = None,
     series: bytes | None = None,
 ) -> SavedRun:
-    """Return the memory that a store kept."""
+    """Return the saved run of a JSON form (`SavedRun.to_json`) and its separately stored parts."""
     ended, ended_steps, steps = value.get("attempt_counts", (0, 0, 0))
     return SavedRun(
         incidents=incidents,
@@ -185,7 +186,7 @@ def saved_run_from_json(
         capture_times_s=tuple(float(time) for time in value["capture_times_s"]),
         capture_excess_seconds=float(value.get("capture_excess_seconds", 0.0)),
         capture_counts={str(state): int(count) for state, count in value["capture_counts"].items()},
-        book=dict(value.get("book", {})),
+        incident_tracker=dict(value.get("incident_tracker", {})),
         capture=dict(value.get("capture", {})),
         learnt=learnt,
         evaluated=DetectionProgress(

@@ -1,4 +1,4 @@
-"""Which ranks to profile for an incident: suspects, and healthy ranks in each domain that they hold back.
+"""Chooses the ranks to profile for an incident: suspects, and healthy ranks in each domain that they delay.
 
 Pure: part of the run's state machine.
 """
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from lockstep.contracts.domains import Topology
 
 JOB = "job"
-"""Scope of an incident that has no culprit: every rank is a suspect."""
+"""Scope of an incident without a culprit: every rank is a suspect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Ranks to profile, those that matter most first; disjoint."""
+    """Ranks to profile, the most important first. Suspects and peers are disjoint."""
 
     suspects: tuple[int, ...]
     peers: tuple[int, ...]
@@ -37,11 +37,11 @@ def select(
     in_trouble: "AbstractSet[int]",
     policy: "ProfilePolicy",
 ) -> Selection:
-    """Return whom to profile; `known` are the ranks that are there, `in_trouble` those of any open incident.
+    """Return the ranks to profile; `known` are the existing ranks, `in_trouble` those of any open incident.
 
-    Peers do the same work as the first suspect: same stage, from each of its domains one, then the nearest ranks, up to
-    `policy.peers`. A slowdown of the whole job has no peers: one rank of each stage is taken, as far as
-    `policy.job_ranks` goes, and their functions are evaluated by what is expected of any rank.
+    Peers do the same work as the first suspect: they are of its stage, one from each of its domains, then the nearest
+    ranks, up to `policy.peers`. A slowdown of the whole job has no peers. One rank of each stage is chosen, up to
+    `policy.job_ranks`, and their functions are compared with what is expected of any rank.
     """
     present = frozenset(rank for rank in known if rank < topology.world_size)
     if incident.scope == JOB or not incident.ranks:
@@ -53,19 +53,19 @@ def select(
     return Selection(suspects, _peers(topology, suspects[0], healthy, policy.peers))
 
 
-def _spread(topology: "Topology", present: "AbstractSet[int]", most: int) -> tuple[int, ...]:
-    """Return one rank of each stage in turn until `most` are chosen."""
+def _spread(topology: "Topology", present: "AbstractSet[int]", max_ranks: int) -> tuple[int, ...]:
+    """Return one rank of each stage in turn until `max_ranks` are chosen."""
     by_stage: dict[int, list[int]] = {}
     for rank in sorted(present):
         by_stage.setdefault(topology.stages[rank], []).append(rank)
     chosen: list[int] = []
-    while len(chosen) < most and by_stage:
+    while len(chosen) < max_ranks and by_stage:
         chosen += [by_stage[stage].pop(0) for stage in sorted(by_stage)]
         by_stage = {stage: ranks for stage, ranks in by_stage.items() if ranks}
-    return tuple(chosen[:most])
+    return tuple(chosen[:max_ranks])
 
 
-def _peers(topology: "Topology", suspect: int, healthy: "AbstractSet[int]", most: int) -> tuple[int, ...]:
+def _peers(topology: "Topology", suspect: int, healthy: "AbstractSet[int]", max_ranks: int) -> tuple[int, ...]:
     stage = topology.stages[suspect]
     alike = [
         next((rank for rank in domain.ranks if rank in healthy and topology.stages[rank] == stage), None)
@@ -73,4 +73,4 @@ def _peers(topology: "Topology", suspect: int, healthy: "AbstractSet[int]", most
     ]
     of_domains = [rank for rank in alike if rank is not None]
     near = [rank for rank in topology.peers(suspect) if rank in healthy]
-    return tuple(dict.fromkeys((*of_domains, *near)))[:most]
+    return tuple(dict.fromkeys((*of_domains, *near)))[:max_ranks]

@@ -1,7 +1,7 @@
-"""The stacks of one hang: whose are asked for, what has come, and what they make of its incident.
+"""Requests and collects the stacks of the ranks of a hang, and amends its incident with them.
 
-Pure: part of the run's state machine, changed through it only. They are asked for when the incident opens, and again
-where nothing came. What comes late amends the incident as long as it is open.
+Pure: part of the run's state machine, which alone changes it. Stacks are requested when the incident opens, and again
+if none arrived. Late stacks amend the incident as long as it is open.
 """
 
 import hashlib
@@ -16,16 +16,17 @@ if TYPE_CHECKING:
     from lockstep.contracts.messages import RankStacks
 
 STACK_RANKS_MAX = 1024
-"""Of one request: at most 10 MB in all. Of more ranks, those that are late and as many others, evenly."""
+"""Ranks of one request: at most 10 MB in total. Of more ranks, the late ones and an even sample of others are
+chosen."""
 STACK_SECONDS = 4.0
-"""Given to all of them to come; then those that came are read, later ones too."""
+"""How long to wait for all stacks; then those that have arrived are used, and later ones as they arrive."""
 _LATE_MAX = STACK_RANKS_MAX // 2
 _ASKS_MAX = 3
-_ID_SPARE_BITS = 11  # 53 bits are left, which JSON readers that know only doubles keep
+_ID_SPARE_BITS = 11  # leaves 53 bits, which JSON readers that use doubles represent exactly
 
 
 class StackManager:
-    """`request_id` is the last request's, 0 before one; `ranks` are those that it asked for, of `world_size`."""
+    """`request_id` is that of the last request, 0 before the first; `ranks` are the requested ones of `world_size`."""
 
     def __init__(self) -> None:
         self.request_id = 0
@@ -36,15 +37,15 @@ class StackManager:
         self._expires_s = 0.0
         self._stacks: dict[int, RankStacks] = {}
         self._is_new = False
-        self._explained: tuple[tuple[int, ...], str] = (), ""  # late ranks and cause, as the issues showed them
+        self._explained: tuple[tuple[int, ...], str] = (), ""  # late ranks and cause (by issues) last used
 
     @property
     def taken(self) -> "tuple[RankStacks, ...]":
-        """The stacks that have come for the last hang."""
+        """The stacks received for the last hang."""
         return tuple(self._stacks.values())
 
     def ask(self, incident: "Incident", ranks: Sequence[int], now_s: float) -> bool:
-        """Begin a request of `ranks`, the run's, for an open hang if one is due; return whether it is."""
+        """Begin a request for an open hang if one is due; return whether it is. `ranks` are all ranks of the run."""
         if incident.id != self._incident_id:
             self._incident_id, self._asks, self._expires_s = incident.id, 0, 0.0
             self._stacks, self._is_new, self._explained = {}, False, ((), "")
@@ -52,7 +53,7 @@ class StackManager:
         if has_any or self._asks >= _ASKS_MAX or now_s < self._expires_s or not ranks:
             return False
         self._asks += 1
-        # Both coordinators of a pair, one of which asks, know the answers as theirs.
+        # Both coordinators of a pair derive the same id, so that both recognise the results of the one that asks.
         subject = f"{incident.id}/stacks/{self._asks}".encode()
         self.request_id = int.from_bytes(hashlib.blake2b(subject, digest_size=8).digest()) >> _ID_SPARE_BITS
         self.ranks, self.world_size = sample(incident.ranks, ranks), len(ranks)
@@ -60,15 +61,15 @@ class StackManager:
         return True
 
     def take(self, stacks: "RankStacks") -> None:
-        """Take the stacks of a rank that was asked for; of others, late or forged, nothing is taken."""
+        """Store the stacks of a requested rank; those of others (late or forged) are ignored."""
         if stacks.request_id == self.request_id and stacks.rank in self.ranks:
             self._stacks[stacks.rank] = stacks
             self._is_new = True
 
     def amended(self, incident: "Incident", cause: str, now_s: float) -> "Incident | None":
-        """Return the incident with what is new of the stacks, None where nothing is, or more is about to come.
+        """Return the incident amended by new stacks; None if there are none, or if more are about to arrive.
 
-        `cause` is what the ranks' issues show, whatever stacks have made of it.
+        `cause` is the cause by the collectives that the ranks have issued, regardless of the stacks.
         """
         is_other = (incident.ranks, cause) != self._explained
         if incident.id != self._incident_id or not self._stacks or not (self._is_new or is_other):
@@ -91,7 +92,7 @@ class StackManager:
 
 
 def sample(late: Sequence[int], ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the ranks that are asked, ascending: all, or of many the late ones and others evenly."""
+    """Return the ranks to request, ascending: all, or if too many, the late ones and an even sample of others."""
     if len(ranks) <= STACK_RANKS_MAX:
         return tuple(sorted(ranks))
     known = set(ranks)

@@ -1,6 +1,7 @@
-"""A run that makes no steps: since when, after how long that is a hang, and the incident of it.
+"""Detects that a run makes no steps, decides when that is a hang, and maintains its incident.
 
-Pure: part of the run's state machine, changed through it only; who has not arrived is `detect/hangs/hang.py`'s matter.
+Pure: part of the run's state machine, which alone changes it. `detect/hangs/hang.py` finds the ranks that have not
+arrived.
 """
 
 from dataclasses import replace
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 class StallDetector:
     """Invariant: at most one incident of kind hang is open in `tracker`. `policy` may be replaced.
 
-    `last_sign_s` is when the run last made a step, or began; 0 before the first event. `losses` is what a step log has
-    of its own as a whole, None in a living run. `attempt_length` is that of the run's attempts.
+    `last_sign_s` is when the run last made a step, or began; 0 before the first event. `losses` are the lost records of
+    a replayed step log, None for a live run. `attempt_length` is that of the run's attempts.
     """
 
     def __init__(self, tracker: "IncidentTracker", policy: "RunPolicy") -> None:
@@ -36,10 +37,10 @@ class StallDetector:
         self._is_warm = False
         self._reporting = 0
         self._lacking = self._dropped = self._steps = 0
-        self._longest_s = {False: 0.0, True: 0.0}  # step of a run that is warm, or not yet
+        self._longest_s = {False: 0.0, True: 0.0}  # longest step by whether the run was warm
         self._reported_s = 0.0
-        self._last_seen: tuple[Hang | None, float] = None, 0.0  # the last verdict, and since when it has been the same
-        self._named_by: Hang | None = None  # the verdict that the incident has its ranks from
+        self._last_seen: tuple[Hang | None, float] = None, 0.0  # the latest verdict, and unchanged since when
+        self._named_by: Hang | None = None  # the verdict from which the incident has its ranks
 
     @property
     def incident(self) -> "Incident | None":
@@ -48,14 +49,17 @@ class StallDetector:
 
     @property
     def cause_by_issues(self) -> str:
-        """The cause of the open incident by what its ranks have issued, whatever their stacks have made of it."""
+        """The cause of the open incident by the collectives that its ranks have issued, regardless of their stacks."""
         incident = self.incident
-        if incident is None or self._named_by is None:  # from before a restart of the coordinator
+        if incident is None or self._named_by is None:  # restored after a restart of the coordinator
             return UNKNOWN if incident is None or incident.stacks else incident.cause
         return self._named_by.cause
 
     def begin(self, now_s: float) -> None:
-        """Begin a run, or another attempt: nothing distinguishes a long set-up or a compilation from a hang yet."""
+        """Begin a run or another attempt.
+
+        Until it is warm, long set-up or compilation is indistinguishable from a hang.
+        """
         self.attempt_length.end()
         self.last_sign_s = now_s
         self._is_warm = False
@@ -63,10 +67,10 @@ class StallDetector:
         self._reporting = 0
 
     def take_step(self, step_result: "StepResult", now_s: float) -> bool:
-        """Take a evaluated step; return whether it shows that the run goes on.
+        """Apply an evaluated step; return whether it shows that the run makes progress.
 
-        One that lacks ranks which the step before had does not: it was evaluated because its records did not come, and
-        the next one shows whether ranks go on without them.
+        A step with fewer ranks than the one before does not: it was evaluated because records did not arrive, and the
+        next step will show whether the run continues without those ranks.
         """
         dropped = self._reporting - step_result.ranks_reporting
         self._reporting = step_result.ranks_reporting
@@ -78,7 +82,7 @@ class StallDetector:
         self.attempt_length.count_step()
         step_s = step_result.step_seconds
         if self.incident is not None and not step_result.is_disturbed:
-            step_s = min(step_s, self.policy.lost_seconds)  # a hang is no pause to get used to
+            step_s = min(step_s, self.policy.lost_seconds)  # a hang must not count as a normal pause
         self._longest_s[self._is_warm] = max(self._longest_s[self._is_warm], step_s)
         self._step_result, self._is_warm = step_result, step_result.is_warm
         self._last_seen = None, now_s
@@ -92,7 +96,7 @@ class StallDetector:
 
     @property
     def blocked_after_s(self) -> float:
-        """Silence after which the run hangs; pauses as long as those that it has made are none."""
+        """Time without a step after which the run counts as hung; longer than the pauses it has made so far."""
         policy = self.policy
         pause_s = policy.hang_pause_factor * self._longest_s[self._is_warm]
         if not self._is_warm:
@@ -100,16 +104,16 @@ class StallDetector:
         return max(policy.hang_steps * self._usual_s, policy.hang_seconds, pause_s)
 
     def is_blocked(self, now_s: float) -> bool:
-        """Whether the run is silent for so long that somebody should look who has not arrived."""
+        """Whether the run has made no step for so long that the ranks that have not arrived should be determined."""
         return self.incident is not None or (self.last_sign_s > 0 and now_s - self.last_sign_s > self.blocked_after_s)
 
     def take(self, hang: "Hang | None", now_s: float, rank_count: int) -> "tuple[Incident | None, bool]":
-        """Take a verdict; return the incident if there is something to report of it, and whether it is a new one."""
+        """Apply a verdict; return the incident if it is new or changed enough to report, and whether it is new."""
         before = self.incident
         if hang != self._last_seen[0]:
             self._last_seen = hang, now_s
         if before is None:
-            if hang is None or not self._is_ripe(hang, now_s, rank_count):
+            if hang is None or not self._may_open(hang, now_s, rank_count):
                 return None, False
             self._reported_s = now_s
             self._named_by = hang
@@ -127,9 +131,9 @@ class StallDetector:
         return after, False
 
     def held(self, step_result: "StepResult") -> Anomaly | None:
-        """Return who held a step for longer than any pause so far; ask before the step is taken.
+        """Return who held a step for longer than any pause so far; call it before `take_step`.
 
-        None where an incident was open meanwhile that names somebody.
+        None if an incident that names ranks was open meanwhile.
         """
         found, incident = step_result.held, self.incident
         if found is None or not self._is_warm or (incident is not None and incident.ranks):
@@ -137,9 +141,9 @@ class StallDetector:
         return found if step_result.step_seconds > self.policy.hang_pause_factor * self._longest_s[True] else None
 
     def close(self, now_s: float, held: Anomaly | None = None) -> "Incident | None":
-        """Close the incident, if one is open: steps come again, or none are to be expected any more.
+        """Close the incident, if one is open: the run makes steps again, or no more are expected.
 
-        `held` names the ranks that were waited for where it was not known before the step had ended.
+        `held` names the ranks that were waited for, if that became known only when the step ended.
         """
         incident = self.incident
         if incident is None:
@@ -156,29 +160,29 @@ class StallDetector:
 
     @property
     def _step(self) -> int | None:
-        """The step that is under way, None before one was evaluated."""
+        """The step that is under way; None before the first was evaluated."""
         return None if self._step_result is None else self._step_result.step + 1
 
-    def _is_ripe(self, hang: "Hang", now_s: float, rank_count: int) -> bool:
+    def _may_open(self, hang: "Hang", now_s: float, rank_count: int) -> bool:
         """Whether a verdict may open an incident."""
         is_long = now_s - self.last_sign_s > self.policy.lost_seconds
         if not hang.is_measured:
-            # One more may be lacking by chance: few steps without a lost record prove nothing.
+            # One more may be missing by chance: few steps without a lost record prove nothing.
             chance = (self._lacking + 1) / max(self._steps, 1)
             if self.losses is not None:
                 chance = min(chance, self.losses.chance_of(hang, rank_count))
-            # Records that still come in change the verdict: ranks that are only behind are not late.
+            # While records still arrive the verdict changes: ranks that are merely behind are not late.
             stood_s = max(self.policy.hang_steps * self._usual_s, self.policy.hang_seconds)
             is_silent = now_s - self._last_seen[1] >= stood_s
             steps = self.attempt_length.expected_steps
             is_rare = chance <= attempt_chance("hang", self.policy.false_page_steps, steps)
             return self._is_warm and is_silent and is_rare
-        if not hang.ranks and hang.cause != LINK:  # no one waits for anybody: all may be busy with something long
+        if not hang.ranks and hang.cause != LINK:  # no rank waits for another: all may be busy with something long
             return self._is_warm and is_long
         return is_long or not hang.is_pause
 
     def report_held(self, held: Anomaly, step_result: "StepResult", now_s: float) -> "tuple[Incident, Incident]":
-        """Return the incident of a step that ranks held for minutes, as it opens and as it closes: both at once."""
+        """Open and close at once the incident of a step that ranks held for minutes; return both forms."""
         incident = self._tracker.open(held, held.onset_step, now_s, ended_unix_s=step_result.unix_s)
         lost_s = step_result.ranks_reporting * held.excess_seconds
         incident = self._tracker.incidents[incident.id] = replace(incident, lost_device_seconds=lost_s)
@@ -202,10 +206,10 @@ class StallDetector:
 
     def _stall_text(self) -> str:
         since = f"no step since {datetime.fromtimestamp(self.last_sign_s, UTC):%H:%M:%S} UTC"
-        return f"{since}; one usually takes {self._usual_s:.3g} s" if self._usual_s else since
+        return f"{since}; a step usually takes {self._usual_s:.3g} s" if self._usual_s else since
 
     def _named(self, before: "Incident", hang: "Hang | None", now_s: float) -> "Incident":
-        """Return the incident by the latest verdict; one that knows less than the last one changes nothing."""
+        """Return the incident updated by a verdict; one that is less specific than the previous one changes nothing."""
         cause = self.cause_by_issues
         if hang is None or (not hang.ranks and hang.cause != LINK and (before.ranks or cause == LINK)):
             return before
@@ -224,7 +228,7 @@ class StallDetector:
         )
 
     def _grow(self, incident: "Incident", now_s: float, rank_count: int) -> "Incident":
-        """Return the incident with what it costs up to now: all ranks stand still, those that are late too."""
+        """Return the incident with its cost so far, which counts all ranks: none of them makes progress."""
         stall_s = now_s - incident.numbers.get("last_step_unix_seconds", now_s)
         usual_s = incident.numbers.get("usual_step_seconds", 0.0)
         grown = replace(

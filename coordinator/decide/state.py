@@ -1,11 +1,11 @@
-"""The state of one run: events in, instructions out, one door.
+"""The state machine of one run: events in, instructions out, through one method.
 
-What may live here: what a run's state is, when an incident opens, changes and closes, when a capture is made.
-What may not: a clock, I/O, arrays, a detector. `handle` is the only way in; code that changes a field from elsewhere
-breaks the promise that the same events give the same instructions, which the tests and the replay of logs rest on.
+What may live here: the state of a run, when an incident opens, changes and closes, and when a capture is made. What may
+not: a clock, I/O, arrays, a detector. `handle` is the only entry point. The tests and the replay of logs rely on the
+guarantee that the same events give the same instructions; code that changes a field from elsewhere breaks it.
 
-The run's state is what is being done about it; which incidents are open is separate. Its states and what leads from
-one to another are the table in `transitions.py`.
+The state describes what is being done about the run; which incidents are open is separate. The states and their
+transitions are the table in `transitions.py`.
 """
 
 from dataclasses import replace
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class RunMachine:
-    """State of one run.
+    """State machine of one run.
 
     `tracker` holds the open incidents, `flow` their captures and diagnoses. Invariant: the state is PROFILING only
     while a capture for an open incident, or the diagnosis that follows from it, is under way.
@@ -80,16 +80,16 @@ class RunMachine:
 
     @property
     def captures(self) -> CaptureManager:
-        """The request under way and the last ones that are over."""
+        """The capture under way and the most recent past ones."""
         return self.flow.captures
 
     def handle(self, event: ev.Event) -> list[ev.Instruction]:
-        """Take one event; return what has to be done about it, in order.
+        """Handle one event; return the resulting instructions, in order.
 
         Raises
         ------
         TransitionError
-            The table has no answer: a bug of ours.
+            The table has no transition for the trigger: a bug of ours.
         """
         self._out.begin(event.cause_id)
         if not self.stall.last_sign_s:
@@ -110,7 +110,7 @@ class RunMachine:
     def _on_evaluated(self, event: ev.StepEvaluatedEvent) -> None:
         step_result = event.step_result
         self.step_result = self.flow.step_result = step_result
-        if self.state in OVER:  # its last steps may arrive after the news of its end; they are shown, no more
+        if self.state in OVER:  # its last steps may arrive after the report of its end; they are only displayed
             return
         held = self._report_held(step_result, event.unix_s)
         if self.stall.take_step(step_result, event.unix_s):
@@ -138,13 +138,13 @@ class RunMachine:
                 self._out.add(form, incident=incident)
 
     def _settle(self) -> None:
-        """Leave PROFILING when neither a capture nor a diagnosis is under way any more."""
+        """Leave PROFILING when neither a capture nor a diagnosis is under way."""
         if self.state is State.PROFILING and not self.flow.is_under_way:
             is_waiting = any(not incident.diagnosed for incident in self.tracker.active)
             self._move(Trigger.MORE if is_waiting else Trigger.EXPLAINED)
 
     def _follow(self, *, found: bool) -> None:
-        """Move to the state that the open incidents ask for."""
+        """Move to the state that the open incidents require."""
         is_news = found or (self.state is State.DIAGNOSED and not all(i.diagnosed for i in self.tracker.active))
         if is_news and self.state in (State.HEALTHY, State.DIAGNOSED, State.RECOVERING):
             self._move(Trigger.FOUND)
@@ -168,14 +168,14 @@ class RunMachine:
     def _on_ended(self, event: ev.EndedEvent) -> None:
         if self.state in OVER:
             return
-        known = self._crash  # from before a restart of the coordinator
+        known = self._crash  # restored after a restart of the coordinator
         self._end(Trigger.CANCELLED if event.crash is None else Trigger.CRASHED, event.unix_s, but=known)
         if event.crash is not None and known is None and not event.is_silent:
             incident = self.tracker.open_crash(event.crash, event.hostname, event.ended_ranks, event.unix_s)
             self._out.add(ev.OpenIncident, incident=incident)
 
     def _end(self, trigger: Trigger, now_s: float, *, but: Incident | None = None) -> None:
-        """End the run: nothing is captured any more, and what was open is over, all `but` one."""
+        """End the run: withdraw its capture and close all open incidents except `but`."""
         self.flow.withdraw(now_s)
         self._move(trigger)
         self.stall.begin(now_s)
@@ -187,7 +187,7 @@ class RunMachine:
         return next((each for each in self.tracker.incidents.values() if each.kind == CRASH), None)
 
     def _close_crash(self, now_s: float) -> None:
-        """Close the incident of a crash, if one is open: the run goes on, or is history."""
+        """Close the incident of a crash, if one is open: the run continues, or is about to be dropped."""
         incident = self._crash
         if incident is not None:
             closed = self.tracker.close(incident.id, incident.detected_step, now_s)
@@ -208,7 +208,7 @@ class RunMachine:
         self.growth.policy = event.policy.memory
         self.flow.adopt(event.policy)
         if not (event.policy.detectors.hang and is_watched(self.run, event.policy.scope.runs)):
-            self._close_hang(event.unix_s)  # no detector would close it any more
+            self._close_hang(event.unix_s)  # no detector would close it later
 
     def _on_tick(self, event: ev.TickEvent) -> None:
         policy = self._policy.run
@@ -230,7 +230,7 @@ class RunMachine:
                 self._move(Trigger.SILENT)
 
     def is_blocked(self, now_s: float) -> bool:
-        """Whether to look who has not arrived (`StallEvent`); changes nothing."""
+        """Whether the caller should find out which ranks have not arrived (`StallEvent`); changes nothing."""
         return self.state not in OVER and self.stall.is_blocked(now_s)
 
     def _on_stall(self, event: ev.StallEvent) -> None:
@@ -248,7 +248,7 @@ class RunMachine:
         self._ask_stacks(event.unix_s)
 
     def _ask_stacks(self, now_s: float) -> None:
-        """Ask where the ranks of a run that hangs stand, and take what is new of the answers."""
+        """Request the stacks of a hung run if that is due, and amend its incident with new ones."""
         incident = self.stall.incident
         if incident is None:
             return
@@ -269,16 +269,16 @@ class RunMachine:
         self._report(opened, changed, closed)
         for incident in closed:
             self.flow.let_go(incident, event.unix_s)
-        if self.state in (State.HEALTHY, State.RECOVERING, State.DIAGNOSED):  # a fault that slows steps goes before
+        if self.state in (State.HEALTHY, State.RECOVERING, State.DIAGNOSED):  # slow steps take precedence
             self.flow.explain_growth(event.unix_s)
 
     def _on_losses(self, event: ev.LossesEvent) -> None:
         self.stall.losses = event.losses
 
     def _report_held(self, step_result: "StepResult", now_s: float) -> "Anomaly | None":
-        """Report a step that ranks held for minutes, unless a hang is open that it ends; return who held it.
+        """Report a step that ranks held for minutes, unless it ends an open hang; return who held it.
 
-        It is over, so its incident opens and closes at once.
+        The step is over, so its incident opens and closes at once.
         """
         held = self.stall.held(step_result)
         if held is not None and self.stall.incident is None:
@@ -361,7 +361,7 @@ class RunMachine:
         self._out.add(ev.UpdateIncident, incident=incident)
 
     def memory(self) -> "SavedRun":
-        """Return what must outlive a restart of the coordinator."""
+        """Return the state that must outlive a restart of the coordinator."""
         return SavedRun(
             incidents=tuple(self.tracker.incidents.values()),
             incidents_total=self.tracker.incidents_total,
@@ -369,7 +369,7 @@ class RunMachine:
             capture_times_s=tuple(self.captures.budget.times_s),
             capture_excess_seconds=self.captures.budget.excess_seconds,
             capture_counts=dict(self.captures.budget.counts),
-            book=self.tracker.state_dict(),
+            incident_tracker=self.tracker.state_dict(),
             capture=self.captures.current.to_json() if self.captures.current else {},
             last_sign_s=self.stall.last_sign_s,
             attempt_counts=self.stall.attempt_length.counts,

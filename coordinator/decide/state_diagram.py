@@ -1,4 +1,4 @@
-"""Draws the run's states from their table: docs/states.md, written by `make generate`."""
+"""Renders docs/states.md from the table of transitions, for `make generate`."""
 
 from coordinator.decide.transitions import LIVE, TRANSITIONS, State, Trigger
 
@@ -13,7 +13,7 @@ _BOX = "live"
 
 
 def render() -> str:
-    """Return docs/states.md: a diagram and the table, in which states with the same transition share a line."""
+    """Return docs/states.md: a diagram and a table in which states with the same transition share a row."""
     inside = [f"        [*] --> {State.WARMING}"]
     outside = [f"    [*] --> {_BOX}"]
     rows = []

@@ -1,12 +1,12 @@
-"""Which anomalies of a step stand for themselves: those of victims are suppressed next to their culprit's.
+"""Suppresses the anomalies of a step that others explain: victims next to their culprit.
 
-Pure: part of the run's state machine, changed through it only. A slow rank inside a domain explains the domain's
-transfers, and any culprit explains the run's step time, but for what of it no culprit explains
+Pure: part of the run's state machine, which alone changes it. A slow rank inside a domain explains the domain's
+transfers, and any culprit explains the run's step time, except for the part that no culprit explains
 (`residual_growth.py`).
 
-What is too young to be worth an incident is pending, as a rule of Prometheus is for the time of its `for`. There is one
-such time: what noise may explain must last `unsure_factor` times as long, and `unsure_steps` where steps are long. A
-pending anomaly opens no incident; of one that is open it is part at once.
+An anomaly that is too young for an incident is pending, like a Prometheus rule during its `for`. There is one such
+duration. An anomaly that noise may explain must last `unsure_factor` times as long, and at least `unsure_steps` if
+steps are long. A pending anomaly opens no incident, but joins an open one at once.
 """
 
 from collections import deque
@@ -23,72 +23,76 @@ if TYPE_CHECKING:
     from coordinator.settings.run_policy import RunPolicy
 
 Key = tuple[str, str]
-"""Kind of an anomaly, and what it is about: a rank, a domain, the run."""
-_ECHO_SHARE = 0.05  # of a culprit's excess: 1.6 % was seen of a rank that worked 4 ms longer and waited for 270 ms
-_STEPS_KEPT = 512  # evaluated steps whose ends are known; those before them took as long as the last one
+"""Kind and subject of an anomaly: a rank, a domain, or empty for the run."""
+_ECHO_SHARE = 0.05  # of a culprit's excess: 1.6 % was seen, of a rank that worked 4 ms longer and waited for 270 ms
+_STEPS_KEPT = 512  # evaluated steps whose ends are stored; older steps are assumed as long as the last one
 
 
 class Suppression:
-    """`policy` may be replaced. `evaluated_steps` counts the steps taken so far."""
+    """`saved` is an earlier `state_dict`. `policy` may be replaced. `evaluated_steps` counts the steps so far."""
 
-    def __init__(self, policy: "RunPolicy", book: "Mapping[str, Any]") -> None:
+    def __init__(self, policy: "RunPolicy", saved: "Mapping[str, Any]") -> None:
         self.policy = policy
-        self.evaluated_steps = int(book.get("evaluated_steps", 0))
-        self._alone_step: int | None = book.get("alone_step")  # since when the run is slower without a culprit
-        self._culprit_step: int | None = book.get("culprit_step")
-        self._residual_step: int | None = book.get("beside_step")  # since when all ranks have grown next to a culprit
-        self._ends: deque[tuple[int, float]] = deque(maxlen=_STEPS_KEPT)  # of evaluated steps: index, Unix time
+        self.evaluated_steps = int(saved.get("evaluated_steps", 0))
+        self._unexplained_step: int | None = saved.get("unexplained_step")  # the run is slower without a culprit since
+        self._culprit_step: int | None = saved.get("culprit_step")
+        self._residual_step: int | None = saved.get("residual_step")  # all ranks have slowed in addition to one since
+        self._ends: deque[tuple[int, float]] = deque(maxlen=_STEPS_KEPT)  # of evaluated steps: index, unix time
         self._step_seconds = 0.0
 
     def state_dict(self) -> dict[str, Any]:
         """Return its state as JSON."""
         return {
             "evaluated_steps": self.evaluated_steps,
-            "alone_step": self._alone_step,
+            "unexplained_step": self._unexplained_step,
             "culprit_step": self._culprit_step,
-            "beside_step": self._residual_step,
+            "residual_step": self._residual_step,
         }
 
     def reset(self) -> None:
-        """Begin again for a new attempt of the run."""
+        """Start over for a new attempt of the run."""
         self.forget_slower_run()
         self._ends.clear()
 
     def forget_slower_run(self) -> None:
-        """Begin again with a slower run: it has turned out to be its culprit's."""
-        self._alone_step = self._residual_step = None
+        """Forget since when the run is slower, because a culprit was found."""
+        self._unexplained_step = self._residual_step = None
 
     def is_pending(self, anomaly: "Anomaly") -> bool:
-        """Whether an anomaly of the last step has lasted too short a time for any incident, by the ranks' clocks.
+        """Whether an anomaly of the last step is too young for an incident, by the ranks' clocks.
 
-        From its onset on: a host that is shared is busy for a second now and then, of steps of 20 ms that is fifty, and
-        no fault. What noise may explain has no onset to believe in, and must last from the step that found it on.
+        Its age counts from its onset: a shared host is busy for a second now and then, which is fifty steps of 20 ms
+        and no fault. An anomaly that noise may explain has no reliable onset; its age counts from the step that found
+        it.
         """
         policy = self.policy
-        if anomaly.kind != FLUCTUATION or self._alone_step is None or self._is_certain(anomaly):
+        if anomaly.kind != FLUCTUATION or self._unexplained_step is None or self._is_certain(anomaly):
             return self._lasted_s(anomaly.onset_step) < policy.pending_seconds
-        is_short = self._lasted_s(self._alone_step + 1) < policy.unsure_factor * policy.pending_seconds
-        return is_short or self._ends[-1][0] - self._alone_step < policy.unsure_steps
+        is_short = self._lasted_s(self._unexplained_step + 1) < policy.unsure_factor * policy.pending_seconds
+        return is_short or self._ends[-1][0] - self._unexplained_step < policy.unsure_steps
 
     def _lasted_s(self, step: int) -> float:
-        """Return how long ago a step began, before the end of the last one, s."""
+        """Return the time from the beginning of a step to the end of the last one, seconds."""
         first_step, first_s = self._ends[0]
-        began_s = first_s - (first_step - step + 1) * self._step_seconds  # before all that is known
+        began_s = first_s - (first_step - step + 1) * self._step_seconds  # extrapolated: before all known ends
         if step > first_step:
             began_s = next(end_s for known, end_s in reversed(self._ends) if known < step)
         return self._ends[-1][1] - began_s
 
     def _is_certain(self, fluctuation: "Anomaly") -> bool:
-        """Whether noise explains a slower run in no case, nor a culprit: what began with one ends soon after it."""
+        """Whether neither noise nor a culprit can explain a slower run.
+
+        One that began with a culprit ends soon after it.
+        """
         return fluctuation.is_sure and (self._culprit_step is None or fluctuation.onset_step > self._culprit_step)
 
     def filter(
         self, step_result: "StepResult", *, open_kinds: "Collection[str]", assigned: "Collection[Key]"
     ) -> "dict[Key, Anomaly]":
-        """Return the anomalies of one undisturbed step that stand for themselves, by key.
+        """Return the anomalies of one undisturbed step that no other one explains, by key.
 
-        `open_kinds` are those of open incidents, `assigned` the keys of their anomalies. What is pending keeps others
-        from becoming incidents; of an incident that is open it takes nothing away.
+        `open_kinds` are the kinds of open incidents, `assigned` the keys of their anomalies. A pending anomaly prevents
+        others from opening incidents, but does not suppress those of an open incident.
         """
         self.evaluated_steps += 1
         self._ends.append((step_result.step, step_result.unix_s))
@@ -106,16 +110,16 @@ class Suppression:
         else:
             self._residual_step = None
         if fluctuation is None:
-            self._alone_step = None
+            self._unexplained_step = None
         else:
-            self._alone_step = step_result.step if self._alone_step is None else self._alone_step
+            self._unexplained_step = step_result.step if self._unexplained_step is None else self._unexplained_step
             found[FLUCTUATION, ""] = fluctuation
         return found | runs
 
     def _residual(
         self, fluctuation: "Anomaly | None", culprits: "Collection[Anomaly]", step_result: "StepResult"
     ) -> "Anomaly | None":
-        """Return the part of a slower run that its culprits do not explain, if it did not begin with one of them."""
+        """Return the part of a slowdown that its culprits do not explain, unless it began together with one of them."""
         grown = None if fluctuation is None else residual_growth(fluctuation, culprits, step_result.ranks_reporting)
         if grown is None:
             self._residual_step = None
@@ -128,10 +132,10 @@ class Suppression:
         return None
 
     def _is_victim(self, anomaly: "Anomaly", slow: "Iterable[Anomaly]", *, is_open: bool) -> bool:
-        """Whether a group's transfers, or a little of a rank's own work, grew when another rank turned slow.
+        """Whether a group's transfers, or a rank's own work a little, grew when another rank became slow.
 
-        A rank that waits for another in each step finds its caches cold and its clock lower. It holds no one
-        back before the other is repaired, and is found then if it is slow by itself.
+        A rank that waits for another in each step finds its caches cold and its clock frequency lower. It delays no
+        other rank until the culprit is repaired, and is found then if it is slow by itself.
         """
         together = [f for f in slow if abs(f.onset_step - anomaly.onset_step) <= self.policy.join_steps]
         if anomaly.kind == SLOW_RANK:

@@ -1,6 +1,6 @@
-"""The states of a run and what leads from one to another: a table, from which docs/states.md is drawn.
+"""The table of a run's states and transitions; docs/states.md is generated from it.
 
-May live here: names and the table. When a trigger is pulled, `state.py` decides.
+May live here: names and the table. `state.py` decides when a trigger is applied.
 """
 
 from enum import StrEnum
@@ -46,10 +46,10 @@ class Trigger(StrEnum):
 
 
 OVER = frozenset((State.FINISHED, State.CANCELLED, State.CRASHED))
-"""States of a run whose processes have ended, or wait in vain for one that has."""
+"""States of a run whose processes have ended, or wait in vain for one that has ended."""
 
 LIVE = (State.WARMING, State.HEALTHY, State.SUSPECT, State.PROFILING, State.DIAGNOSED, State.RECOVERING)
-"""States of a run that takes steps."""
+"""States of a run that makes steps."""
 
 TRANSITIONS: dict[tuple[State, Trigger], State] = {
     (State.WARMING, Trigger.WARMED): State.HEALTHY,
@@ -77,7 +77,7 @@ TRANSITIONS: dict[tuple[State, Trigger], State] = {
 
 
 class TransitionError(LocalError):
-    """Our bug: a trigger that a state has no answer to. Carries run, state and trigger; nothing was changed."""
+    """Our bug: a state has no transition for a trigger. Carries run, state and trigger; nothing was changed."""
 
     def __init__(self, run: str, state: State, trigger: Trigger) -> None:
         super().__init__(f"state of run {run}: got {trigger.name} in {state.name}, expected one of {_triggers(state)}")

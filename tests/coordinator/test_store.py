@@ -66,7 +66,7 @@ def test_what_a_run_knows_is_there_after_a_restart(tmp_path):
         lost_device_seconds=4.5,
         capture_times_s=(1.0, 2.0),
         capture_counts={"done": 2},
-        book={"evaluated_steps": 7},
+        incident_tracker={"evaluated_steps": 7},
         capture={"request_id": 5},
         learnt=learnt,
     )
@@ -78,7 +78,7 @@ def test_what_a_run_knows_is_there_after_a_restart(tmp_path):
     kept = again.load_runs()["job"]
     assert kept.incidents == (incident(1),)
     assert (kept.incidents_total, kept.lost_device_seconds, kept.capture_times_s) == (3, 4.5, (1.0, 2.0))
-    assert (kept.book, kept.capture) == ({"evaluated_steps": 7}, {"request_id": 5})
+    assert (kept.incident_tracker, kept.capture) == ({"evaluated_steps": 7}, {"request_id": 5})
     assert (kept.learnt.step, kept.learnt.arrays["a"].tolist()) == (9, [0, 1, 2])
     assert [i.id for i in again.incidents(run="job")] == ["job-2", "job-1"]
     assert [i.id for i in again.incidents(state=CLOSED)] == ["job-2"]

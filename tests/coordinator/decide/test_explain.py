@@ -118,7 +118,7 @@ def test_what_concerns_more_than_one_rank_or_domain_is_explained_by_the_steps(va
             {"kind": CRASH, "cause": "process"},
             "when and how the process of each rank ended",
             "the other ranks' ends",
-            "the rank ended before the others, and not because it was asked to",
+            "the rank ended before the others, and was not asked to end",
         ),
     ],
 )

@@ -135,7 +135,9 @@ def test_a_restart_of_the_coordinator_goes_on_counting():
     book.take(range(62, 110), RANK, slower(0.0))
     book.take(range(110, 120), RANK, slower(0.09))
     tracker = book.tracker
-    memory = SavedRun(incidents=tuple(tracker.incidents.values()), incidents_total=1, book=tracker.state_dict())
+    memory = SavedRun(
+        incidents=tuple(tracker.incidents.values()), incidents_total=1, incident_tracker=tracker.state_dict()
+    )
     again = Book(memory)
     again.take(range(120, 140), RANK, slower(0.09))
     assert again.opened == [(FLUCTUATION, 130)]

@@ -84,7 +84,7 @@ def test_from_silence_to_the_late_rank_and_back():
     assert (incident.domain, incident.onset_step, incident.detected_step) == (("dp", "dp0"), 70, 70)
     assert incident.lost_device_seconds == 4 * 6
     assert incident.slowdown_ratio == 6.0
-    assert incident.evidence == ("rank 2 is late", "no step since 13:46:50 UTC; one usually takes 1 s")
+    assert incident.evidence == ("rank 2 is late", "no step since 13:46:50 UTC; a step usually takes 1 s")
     assert incident.numbers["silence_seconds"] == 6.0
     story.wait(60)
     assert story.state == "lost"
