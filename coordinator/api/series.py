@@ -35,7 +35,7 @@ async def show_series(request: web.Request) -> web.Response:
         def make() -> bytes:
             closed = store.incidents(run=run.name, state=CLOSED, limit=TIMELINE_MAX)
             listed = incident_timeline((*found, *closed), complete, step_s)
-            chosen = select_intervals(complete, since_step=since_step, most=most)
+            chosen = select_intervals(complete, since_step=since_step, max_intervals=most)
             body = {**head, "points": series_to_json(chosen), "incidents": listed}
             return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(errors="replace")
 

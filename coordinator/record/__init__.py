@@ -1,1 +1,1 @@
-"""What was seen, written down and read again: step logs, recordings, replays."""
+"""Stored observations: step logs, recordings, and their replay."""

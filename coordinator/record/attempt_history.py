@@ -1,9 +1,9 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""What is known of the attempts of all runs, and outlives their series: some figures of each. Pure.
+"""Stores a few figures of each attempt of all runs, which outlive the runs' step series. Pure.
 
-An attempt is what a run's series calls one: a restart, or another job of the same name. It is described by its quicker
-half, so that an incident in it changes little. Bounded: `ATTEMPTS_KEPT` of a run, and the runs by the
-history's owner, which drops a run's attempts with all else that the run left behind.
+An attempt is what a run's series calls one: a restart, or another job of the same name. It is described by the faster
+half of its steps, so that an incident in it changes little. Bounded: `ATTEMPTS_KEPT` per run; the owner of the history
+drops a run's attempts together with the rest of the run's state.
 
 Shapes: I intervals, F fields of an interval (`step_series.COLUMNS`).
 """
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 STEPS_MIN = 64
-"""Of an attempt, as a comparison of two recordings needs."""
+"""Fewest steps of an attempt that is described, the same as for a comparison of two recordings."""
 SETTLE_STEPS = 10
-"""First ones of an attempt, which are left out: compilation, caches, first batches."""
-_DILUTED_STEPS = 32 * SETTLE_STEPS  # of an old interval: the first ones, which it cannot be cut from, are 3 % of it
+"""First steps of an attempt, which are skipped: compilation, caches, first batches."""
+_DILUTED_STEPS = 32 * SETTLE_STEPS  # an old interval this long may include the first steps: they are 3 % of it
 ATTEMPTS_KEPT = 5
-"""The last one and four to compare it with, at half a KB each; in memory and on disk."""
+"""The last attempt and four to compare it with; half a KB each, in memory and on disk."""
 ALIKE_MAX = 16
-"""Attempts of other runs that one is compared with, the youngest; a sweep begins hundreds."""
+"""Attempts of other runs to compare with, the newest; a sweep starts hundreds."""
 _AT = {name: place for place, name in enumerate(COLUMNS)}
 _FIGURES = ("step_s", "tokens", "samples", "ideal_s", *PARTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One attempt of a run: `figures` are means over its quicker half, by field; none of one that is too short.
+    """One attempt of a run. `figures` are means over the faster half of its steps, by field; empty if it is too short.
 
-    `workload` is a digest of what its ranks announced (`intake/workload.py`), empty where unknown.
+    `workload` is a digest of what its ranks announced (`intake/workload.py`), empty if unknown.
     """
 
     run: str
@@ -69,7 +69,7 @@ def _from_json(run: str, value: Mapping[str, Any]) -> Attempt:
 
 
 class AttemptHistory:
-    """Attempts by run, each run's in their order, and the names of the runs by workload.
+    """The attempts of each run in order, and the names of the runs by workload.
 
     Invariant: only the last attempt of a run may lack figures.
     """
@@ -83,18 +83,21 @@ class AttemptHistory:
         return self._of_run.get(run, ())
 
     def to_json(self, run: str) -> tuple[dict[str, Any], ...]:
-        """Return the attempts of a run in the form that is kept with what else the run remembers."""
+        """Return the attempts of a run in the form that is stored with the rest of the run's state."""
         return tuple(map(_to_json, self.of_run(run)))
 
     def adopt(self, run: str, kept: Iterable[Mapping[str, Any]]) -> None:
-        """Replace the attempts of a run by what `to_json` gave; damaged ones are discarded."""
+        """Replace the attempts of a run by stored ones (`to_json`).
+
+        If they are damaged, log a warning and discard them.
+        """
         try:
             self.replace(run, [_from_json(run, each) for each in kept])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             _log.warning("attempts of run %s: got %r, expected the stored attempts; discarded", run, error)
 
     def replace(self, run: str, attempts: Iterable[Attempt]) -> None:
-        """Replace the attempts of a run by the youngest of these."""
+        """Replace the attempts of a run by the newest `ATTEMPTS_KEPT` of these."""
         self.drop(run)
         known = tuple(attempts)
         kept = tuple(each for each in known if each.figures or each is known[-1])[-ATTEMPTS_KEPT:]
@@ -113,10 +116,10 @@ class AttemptHistory:
                 self._runs.pop(each.workload, None)
 
     def observe(self, run: str, complete: "Sequence[Figures]", workload: "Callable[[], str]") -> None:
-        """Describe the attempts of a run's series again; those from before the series begins are kept as they are.
+        """Update the attempts of a run from its series; those from before the beginning of the series stay as they are.
 
-        `workload` is that of the attempt under way, and asked for once: an attempt keeps the one it was first seen
-        with, for ranks announce the next attempt before its first step.
+        `workload` returns the digest of the attempt under way. An attempt keeps the first one it was given, because
+        ranks announce the next attempt before its first step.
         """
         made = describe_attempts(run, complete)
         if not made:
@@ -129,7 +132,7 @@ class AttemptHistory:
         self.replace(run, [*(each for each in known if each.end_unix_s <= made[0].begin_unix_s), *made])
 
     def alike(self, attempt: Attempt) -> tuple[Attempt, ...]:
-        """Return attempts of runs of other names with the workload of this one that began before it, youngest first."""
+        """Return earlier attempts of other runs with the same workload, the newest first."""
         names = self._runs.get(attempt.workload, set()) - {attempt.run} if attempt.workload else set()
         found = [
             each
@@ -141,7 +144,7 @@ class AttemptHistory:
 
 
 def describe_attempts(run: str, complete: "Sequence[Figures]") -> list[Attempt]:
-    """Return the attempts in a run's complete intervals, the oldest first, their workloads not known yet."""
+    """Return the attempts in a run's complete intervals, the oldest first, without their workloads."""
     if not complete:
         return []
     intervals_IF = np.array(complete)
@@ -150,12 +153,15 @@ def describe_attempts(run: str, complete: "Sequence[Figures]") -> list[Attempt]:
     for number in np.unique(attempt_I):
         own_IF = intervals_IF[attempt_I == number]
         begin_s, end_s = float(own_IF[0, _AT["begin_unix_s"]]), float(own_IF[-1, _AT["end_unix_s"]])
-        made.append(Attempt(run=run, begin_unix_s=begin_s, end_unix_s=end_s, figures=_quicker_half(own_IF)))
+        made.append(Attempt(run=run, begin_unix_s=begin_s, end_unix_s=end_s, figures=_faster_half(own_IF)))
     return made
 
 
-def _quicker_half(intervals_IF: "Figures") -> dict[str, float]:
-    """Return means over the half of an attempt's steps in its quickest intervals; without figures never measured."""
+def _faster_half(intervals_IF: "Figures") -> dict[str, float]:
+    """Return means over the fastest intervals that hold half of an attempt's steps.
+
+    Fields never measured are omitted.
+    """
     first_step_I, steps_I = intervals_IF[:, _AT["first_step"]], intervals_IF[:, _AT["steps"]]
     is_settled_I = (first_step_I >= first_step_I[0] + SETTLE_STEPS) | (steps_I >= _DILUTED_STEPS)
     settled_IF, steps_I = intervals_IF[is_settled_I], steps_I[is_settled_I]

@@ -1,8 +1,8 @@
-"""A run against earlier attempts: what is slow from the first step has no healthy steps before it. Pure.
+"""Compares a run with earlier attempts: a run that is slow from its first step has no healthy steps of its own. Pure.
 
-Attempts of the same name go first; where none of them is comparable, those of runs of other names with the same
-workload (`intake/workload.py`). Comparable is only what does the same work per step: tokens, else samples, of all
-ranks, and model FLOPs where both know them.
+Attempts of the same name take precedence. If none of them is comparable, attempts of other runs with the same workload
+(`intake/workload.py`) are used. Attempts are comparable if they do the same work per step: tokens, else samples, of all
+ranks, and model FLOPs if both know them.
 """
 
 import math
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from coordinator.record.step_series import StepSeries
 
 WORK_TOLERANCE = 0.02
-"""By which work per step may differ: batches of sequences of uneven length."""
+"""Largest relative difference of the work per step: sequences of uneven length make batches differ."""
 NOTABLE_RATIO = 0.05
-"""Slower by more is worth a person's look: the same job on other nodes differs by some percent."""
+"""A larger slowdown is worth a person's attention: the same job differs by a few percent on other nodes."""
 NAME, WORKLOAD = EARLIER_MATCHES
 RUNS_NAMED = 4
 _PART_RATIO = 0.01  # of a step: a part that grew by less explains nothing
-_REFRESH_CHANGES = 16  # intervals: seconds of a run, of whose attempts all but the last are as they were
+_REFRESH_CHANGES = 16  # new intervals, about as many seconds, after which the comparison is repeated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierAttempts:
-    """The median of comparable earlier attempts, and by how much this one's steps are longer (ratio - 1).
+    """The median step time of comparable earlier attempts, and how much longer the current steps are (ratio - 1).
 
-    `match` is one of `EARLIER_MATCHES`; `runs` names up to `RUNS_NAMED` runs of those attempts, the youngest first.
-    `part` is the part of the step that grew most, by `part_more_seconds` of the mean rank; empty where none grew.
+    `match` is one of `EARLIER_MATCHES`; `runs` names up to `RUNS_NAMED` runs of those attempts, the newest first.
+    `part` is the part of the step that grew most, by `part_more_seconds` in the mean over ranks; empty if none grew.
     """
 
     match: str
@@ -47,7 +47,7 @@ class EarlierAttempts:
 
 
 class AttemptComparison:
-    """Compares a run's last attempt with earlier ones, and again once there are some more intervals."""
+    """Compares a run's last attempt with earlier ones; repeats the comparison after `_REFRESH_CHANGES` intervals."""
 
     def __init__(self, run: str, history: "AttemptHistory") -> None:
         self._run, self._history = run, history
@@ -55,11 +55,11 @@ class AttemptComparison:
         self._found: EarlierAttempts | None = None
 
     def observe(self, series: "StepSeries", workload: "Callable[[], str]") -> None:
-        """Note the attempts of the run's series as they are now; `workload` gives the digest of the last one's."""
+        """Update the history from the run's series; `workload` returns the digest of the last attempt's workload."""
         self._history.observe(self._run, series.complete(), workload)
 
     def of_series(self, series: "StepSeries", workload: "Callable[[], str]") -> EarlierAttempts | None:
-        """Return how the last attempt compares, None where there is no comparable earlier one."""
+        """Return how the last attempt compares with earlier ones; None if none is comparable."""
         if series.changes >= self._due_at:
             self._due_at = series.changes + _REFRESH_CHANGES
             self.observe(series, workload)
@@ -68,7 +68,7 @@ class AttemptComparison:
 
 
 def compare_attempts(run: str, history: "AttemptHistory") -> EarlierAttempts | None:
-    """Return how the last attempt of a run compares with earlier ones."""
+    """Return how the last attempt of a run compares with earlier ones; None if none is comparable."""
     own = history.of_run(run)
     if not own or not own[-1].figures:
         return None
@@ -101,7 +101,7 @@ def _compared(match: str, alike: "Sequence[Attempt]", last: "Attempt") -> Earlie
 
 
 def _is_same_work(one: "Mapping[str, float]", other: "Mapping[str, float]") -> bool:
-    """Whether steps are of the same work; False where neither tokens nor samples of both are known."""
+    """Whether both do the same work per step; False if neither tokens nor samples are known of both."""
     for name in ("tokens", "samples"):
         if one.get(name) and other.get(name):
             return _is_close(one[name], other[name]) and _is_close(one.get("ideal_s"), other.get("ideal_s"))
@@ -109,5 +109,5 @@ def _is_same_work(one: "Mapping[str, float]", other: "Mapping[str, float]") -> b
 
 
 def _is_close(one: float | None, other: float | None) -> bool:
-    """Whether two amounts of work are the same; what one of them lacks decides nothing."""
+    """Whether two amounts of work are equal within `WORK_TOLERANCE`; True if one of them is unknown."""
     return not one or not other or math.isclose(one, other, rel_tol=WORK_TOLERANCE)

@@ -1,8 +1,8 @@
-"""What a step log lacks in its midst: a rank that reported before and after a step has done it, so its record is lost.
+"""Finds records that a step log has lost: a rank that reported steps before and after a step has done that step too.
 
-Pure. Steps that no rank reported are none: a log may hold every tenth. What a rank lacks before its first record, after
-its last one, or where it goes back to an earlier step, may never have been. A record that came so late that a hang had
-been looked for is lost as well: it was not there.
+Pure. Steps that no rank reported do not count: a log may hold every tenth. Records missing before a rank's first one,
+after its last one, or where it goes back to an earlier step may never have existed. A record that arrived so late that
+a hang would have been looked for also counts as lost: it was not there in time.
 """
 
 from typing import TYPE_CHECKING
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from coordinator.record.steplog import StepLog
 
 _MS = 1_000_000
-_LAG_STEPS = 8  # ranks of one log end so close together, as in a standstill
+_LAG_STEPS = 8  # the ranks of one log end within this many steps of each other, even in a stall
 
 
 def losses_of(log: "StepLog", late_seconds: float) -> Losses | None:
-    """Return what is lost of a log, or came later than `late_seconds`; None where that is too much for evidence."""
+    """Return the records that a log lost or received later than `late_seconds`; None if too many to use as evidence."""
     rank, step = log.columns["rank"], log.columns["step"]
     order = _in_time(log, late_seconds)
     rank, place = rank[order], np.unique(step, return_inverse=True)[1].reshape(-1)[order]
@@ -32,7 +32,7 @@ def losses_of(log: "StepLog", late_seconds: float) -> Losses | None:
     lost = int(gaps.sum())
     if lost > len(rank):
         return None
-    # Of one step in one attempt: ranks go back together, so that each counts attempts for itself.
+    # Steps are compared within an attempt. Ranks restart together, so each rank can count attempts by itself.
     attempt = np.concatenate(([0], np.cumsum(is_same & (onward <= 0))))
     first = np.searchsorted(rank, rank)
     attempt -= attempt[first]
@@ -52,10 +52,10 @@ def losses_of(log: "StepLog", late_seconds: float) -> Losses | None:
 
 
 def _in_time(log: "StepLog", late_seconds: float) -> "NDArray[np.intp]":
-    """Return the rows by rank and start, without those that came so long after a later one of their rank."""
+    """Return the rows by rank and start, without those that arrived too long after a later row of their rank."""
     order = np.lexsort((log.columns["start_ns"], log.columns["rank"]))
     arrival_ms, rank = log.arrival_ns[order] // _MS, log.columns["rank"][order]
-    arrival_ms += rank * (int(np.ptp(arrival_ms)) + 1) if len(rank) else 0  # no rank's are among those of another
+    arrival_ms += rank * (int(np.ptp(arrival_ms)) + 1) if len(rank) else 0  # keeps ranks apart
     next_ms = np.minimum.accumulate(arrival_ms[::-1])[::-1]
     is_late = (arrival_ms[:-1] - next_ms[1:] > late_seconds * 1e3) & (rank[:-1] == rank[1:])
     return np.delete(order, np.flatnonzero(is_late))

@@ -1,8 +1,8 @@
-"""What the coordinator received besides step records, as JSON and back: what of a recording is no table.
+"""The journal of a recording: all input of the coordinator except step records, converted to JSON and back.
 
-Pure. Together with the step records (`recording.py`) it holds all that decides what a coordinator reports: the same
-again, in the same order and at the same times, gives the same incidents. Call trees of captures are left out: what a
-diagnosis made of them is an event of its own.
+Pure. Together with the step records (`recording.py`) it holds all input that determines what a coordinator reports: the
+same input in the same order and at the same times gives the same incidents. The call trees of captures are omitted,
+because their diagnosis is an event of its own.
 """
 
 from base64 import b64decode, b64encode
@@ -26,7 +26,7 @@ NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """A coordinator began: its thresholds, the degrees that it was given, and what an earlier one left behind."""
+    """A coordinator started: its policy, its configured degrees, and the state that an earlier one stored, by run."""
 
     policy: Policy
     domains: str
@@ -41,7 +41,7 @@ JournalItem = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that came in. `serial` orders the entries of one coordinator; `run` is set for events only."""
+    """One input. `serial` orders the entries of one coordinator; `run` is set for events only."""
 
     serial: int
     time_ns: int
@@ -50,12 +50,12 @@ class Entry:
 
     @property
     def unix_s(self) -> float:
-        """The time exactly as it was received: a division of integers is rounded once."""
+        """The exact time of receipt, unix seconds: dividing integers rounds only once."""
         return self.time_ns / NS
 
 
 def time_ns_of(unix_s: float) -> int:
-    """Return a time in whole ns that `Entry.unix_s` gives back exactly; unix_s * 1e9 would lose 7 bits."""
+    """Return a time in whole ns that `Entry.unix_s` converts back exactly; unix_s * 1e9 would lose 7 bits."""
     whole = int(unix_s)
     return whole * NS + round((unix_s - whole) * NS)
 
@@ -81,25 +81,25 @@ _KINDS: dict[type, str] = {form: kind for kind, form in (_MESSAGES | _EVENTS).it
 
 
 def is_kept(what: object) -> bool:
-    """Whether a journal has a form for this."""
+    """Whether the journal stores inputs of this type."""
     return type(what) in _KINDS
 
 
 class JournalWriter:
-    """Turns entries into JSON, in order; keeps what a reader must know who begins at any of them."""
+    """Converts entries to JSON, in order; remembers the context that a reader needs to begin at any of them."""
 
     def __init__(self) -> None:
         self._start: Start | None = None
         self._announced: dict[tuple[str, str], Entry] = {}
 
     def copy(self) -> "JournalWriter":
-        """Return a writer that knows the same."""
+        """Return a copy with the same context."""
         twin = JournalWriter()
         twin._start, twin._announced = self._start, dict(self._announced)
         return twin
 
     def known(self) -> list[Any]:
-        """Return the JSON form of what a reader must know who begins here: the start and each node's announcement."""
+        """Return the JSON form of the context for a reader that begins here: the start and each node's announcement."""
         start = [] if self._start is None else [Entry(-1, 0, replace(self._start, memories={}))]
         return [_row(entry) for entry in (*start, *self._announced.values())]
 
@@ -119,7 +119,7 @@ def read_entry(row: Any, *, where: str) -> Entry:
     Raises
     ------
     MalformedError
-        It is no entry.
+        The value is not an entry.
     """
     try:
         serial, time_ns, kind, run, body = row
@@ -158,7 +158,7 @@ def _what_of(kind: str, body: Any, where: str) -> JournalItem:
         message: JournalItem = msgspec.convert(body, type=_MESSAGES[kind])
         return message
     if kind == "tick":
-        return ev.TickEvent(unix_s=0.0, cause_id="tick")  # its time is the entry's
+        return ev.TickEvent(unix_s=0.0, cause_id="tick")  # the entry carries its time
     return _EVENTS[kind](**{name: _RESTORE.get(name, _as_is)(value) for name, value in body.items()})
 
 
@@ -174,7 +174,7 @@ def _as_is(value: Any) -> Any:
 
 
 def policy_of(value: Mapping[str, Mapping[str, Any]]) -> Policy:
-    """Return the thresholds of a JSON form; those that this version does not have are left out, others are defaults."""
+    """Return the policy of a JSON form; unknown settings are ignored, missing ones have their defaults."""
     base = Policy()
     sections = {}
     for section in fields(Policy):

@@ -1,4 +1,4 @@
-"""The runs of a recording or of a step log, with their incidents and the peaks of their devices. Blocking file I/O."""
+"""Reads the runs of a recording or step log, with incidents and peaks of their devices. Blocking file I/O."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """One run: its rows, its incidents in the order of their opening, and each rank's peak where it was announced."""
+    """One run: its rows, its incidents in order of opening, and the peak of each rank that announced one."""
 
     log: "StepLog"
     incidents: "tuple[Incident, ...]" = ()
@@ -32,14 +32,14 @@ class RecordedRun:
 
 
 def read_run_log(path: Path, run: str = "") -> "StepLog":
-    """Return the rows of one run of a recording or step log; without a name, of its only one.
+    """Return the rows of one run of a recording or step log; if `run` is empty, of its only one.
 
     Raises
     ------
     ConfigError
-        There is no such path, no run of that name, or no name and several runs.
+        The path does not exist, there is no run of that name, or no name is given and there are several runs.
     MalformedError
-        It cannot be read.
+        The log cannot be read.
     """
     return _chosen(path, run)
 
@@ -47,16 +47,16 @@ def read_run_log(path: Path, run: str = "") -> "StepLog":
 def read_recorded_run(
     path: Path, run: str = "", *, degrees: str = "", order: str = DEFAULT_ORDER, ranks_per_node: int = RANKS_PER_NODE
 ) -> RecordedRun:
-    """Return one run with its incidents: those that a recording's coordinator reported, or would have on a step log.
+    """Return one run with its incidents: those reported in a recording, or those found by replaying a step log.
 
-    `degrees` are those of a step log's job; a recording has its own.
+    `degrees` are those of a step log's job; a recording holds its own.
 
     Raises
     ------
     ConfigError
-        As `read_run_log`, or the degrees do not fit the log.
+        As for `read_run_log`, or the degrees do not fit the log.
     MalformedError
-        It cannot be read.
+        The log cannot be read.
     """
     log = _chosen(path, run)
     parts = parts_of(path)
@@ -73,7 +73,7 @@ def read_recorded_run(
 def _chosen(path: Path, run: str) -> "StepLog":
     if not path.exists():
         raise ConfigError(f"run {path}: got no such file or folder, expected a recording or step log")
-    skipped: Counter[str] | None = Counter() if parts_of(path) else None  # a recording holds what came in, true or not
+    skipped: Counter[str] | None = Counter() if parts_of(path) else None  # a recording holds all input, valid or not
     logs = {log.run: log for log in steplog.read(path, skipped)}
     if run and run not in logs:
         raise ConfigError(f"--run: got {run!r:.200}, expected one of {', '.join(sorted(logs))}")

@@ -1,7 +1,7 @@
-"""Keeps what a coordinator receives in parts on disk, within a quota: the step log of `--record`, ready for replays.
+"""Records the input of a coordinator on disk, in parts within a quota: the recording of `--record`, for replay.
 
-`receive` runs on the event loop and only queues. Parts are encoded and written in a thread. A disk that is slower
-than the stream, full or gone costs records, which are counted; training and detection go on.
+`receive` runs on the event loop and only queues. A thread encodes and writes the parts. If the disk is too slow, full
+or gone, records are dropped and counted; training and detection continue.
 """
 
 import asyncio
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-PART_ROWS = 1 << 19  # 300 MB while it is written, 40 MB on disk; 50 s of 10,240 ranks at a step a second
-PART_SECONDS = 30.0  # what a kill costs, with the time of writing still below a minute
-PENDING_MAX_BYTES = 512 << 20  # two parts: one being written, one gathering
-_ENTRIES_MAX = 100_000  # apart from batches; an hour of a large cluster's announcements
-_TICKS_MAX = 1000  # nothing but the passing of time is written as a part only now and then
+PART_ROWS = 1 << 19  # 300 MB of memory while it is written, 40 MB on disk; 50 s of 10,240 ranks at a step a second
+PART_SECONDS = 30.0  # lost if the process is killed; below a minute including the time to write
+PENDING_MAX_BYTES = 512 << 20  # two parts: one being written, one filling
+_ENTRIES_MAX = 100_000  # besides batches; an hour of a large cluster's announcements
+_TICKS_MAX = 1000  # ticks alone are written as a part only once there are so many
 _RETRY_S = 5.0
 
 
 class Recorder:
-    """Records into `directory`, a part when `part_rows` or `part_seconds` have gathered, the oldest going first.
+    """Records into `directory`: a part after `part_rows` or `part_seconds`; the quota deletes the oldest parts first.
 
-    `written` and `dropped` count step records. A part is written while the next one gathers; one write at a time.
+    `written` and `dropped` count step records. A part is written while the next one fills; one write at a time.
 
     Raises
     ------
     ConfigError
-        The directory cannot be made or written in.
+        The directory cannot be created or is not writable.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Recorder:
         self._part_bytes = 0
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o770)
-            for left in directory.glob(PART_PATTERN + ".partial"):  # of an earlier recorder that was killed
+            for left in directory.glob(PART_PATTERN + ".partial"):  # left by a recorder that was killed
                 left.unlink()
             self._last_ns = max((begin_ns(file) for file in directory.glob(PART_PATTERN)), default=0)
         except OSError as error:
@@ -79,11 +79,11 @@ class Recorder:
         self._keep(start, now_s, "")
 
     def receive(self, what: "Sequence[StepBatch] | Message | ev.Event", now_s: float, run: str = "") -> None:
-        """Queue what came in; batches that find the queue full are dropped and counted."""
+        """Queue an input; if the queue is full, batches are dropped and counted."""
         if isinstance(what, Sequence):
             rows = sum(batch.count for batch in what)
             size = sum(len(batch.records) for batch in what)
-            # The newest go: what is queued already has a better chance of being whole.
+            # Drop the newest: the queued ones are more likely to form a complete part.
             if self._bytes + size > self._pending_max_bytes:
                 self.dropped += rows
                 return
@@ -101,26 +101,26 @@ class Recorder:
         self._serial += 1
 
     def counts(self) -> dict[str, int]:
-        """Return how many step records have been written and dropped (`metrics.RECORDING_STATES`)."""
+        """Return the numbers of step records written and dropped (`metrics.RECORDING_STATES`)."""
         return {"written": self.written, "dropped": self.dropped}
 
     async def keep_writing(self) -> None:
-        """Write parts as they become due, until `stop` is called; then what is left."""
+        """Write parts as they become due until `stop` is called, then write the rest."""
         while not self._stopped.is_set():
             await _wait(self._due, self._part_seconds)
             self._due.clear()
             if not await self.flush():
-                await _wait(self._stopped, _RETRY_S)  # nothing wakes us when the disk is back
+                await _wait(self._stopped, _RETRY_S)  # poll: no event signals that the disk is back
                 self._due.set()
         await self.flush()
 
     def stop(self) -> None:
-        """Let `keep_writing` write what is left and return."""
+        """Make `keep_writing` write the rest and return."""
         self._stopped.set()
         self._due.set()
 
     async def flush(self) -> bool:
-        """Write what has gathered as one part; return False if it must be tried again. Never two at a time."""
+        """Write the queued input as one part; return False if it must be retried. Must not run concurrently."""
         if not self._is_worth_a_part and len(self._pending) < _TICKS_MAX:
             return True
         taken, rows, size = self._pending, self._rows, self._bytes
@@ -133,7 +133,7 @@ class Recorder:
             self._pending, self._rows, self._is_worth_a_part = taken + self._pending, rows + self._rows, True
             return False
         self._bytes -= size
-        if error is not None:  # a bug of ours must cost a part, not the watching of the cluster
+        if error is not None:  # a bug of ours may cost a part, but not the monitoring of the cluster
             _log.error("recording: a part of %d step records is lost", rows, exc_info=error)
             self.dropped += rows
         else:
@@ -141,12 +141,12 @@ class Recorder:
         return True
 
     def _write(self, entries: list[Entry]) -> None:
-        """Write a part; nothing has changed where it fails."""
+        """Write a part; if that fails, the state of the recorder is unchanged."""
         journal = self._journal.copy()
         known = journal.known()
         rows = [journal.write(entry) for entry in entries if not isinstance(entry.what, tuple)]
         self._drop_oldest()
-        first_ns = max(entries[0].time_ns, self._last_ns + 1)  # a clock set back must not change the order of parts
+        first_ns = max(entries[0].time_ns, self._last_ns + 1)  # a clock set back must not reorder parts
         file = self._directory / part_name(first_ns)
         write_part(file, entries, rows, known)
         self._journal, self._last_ns = journal, first_ns
@@ -154,7 +154,7 @@ class Recorder:
         self._drop_oldest(0)
 
     def _drop_oldest(self, spare_bytes: int | None = None) -> None:
-        """Remove the oldest parts until `spare_bytes`, another part like the last one, fit in the quota."""
+        """Delete the oldest parts until `spare_bytes` more fit in the quota; by default, the size of the last part."""
         spare_bytes = self._part_bytes if spare_bytes is None else spare_bytes
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o770)
         parts = sorted(self._directory.glob(PART_PATTERN))  # names begin with the time

@@ -1,8 +1,9 @@
-"""Parts of a recording: step records as a step log of their own kind, and with them all other input.
+"""Reads and writes the parts of a recording: step records as a step log, plus all other input as a journal.
 
-Blocking file I/O: call it off the event loop. A part is one Parquet file that any reader of step logs understands; its
-metadata holds the journal (`journal.py`), and three more columns give the order in which records came: `arrival` (the
-serial of what they came in with), `batch` (the place of their message in it) and `node`. A part appears when complete.
+Blocking file I/O: call it off the event loop. A part is one Parquet file that any reader of step logs understands. Its
+metadata holds the journal (`journal.py`), and three additional columns give the order of arrival: `arrival` (the serial
+of the input that contained the record), `batch` (the index of the message in that input) and `node`. A part appears
+only when it is complete.
 """
 
 import json
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
 PART_PATTERN = "steps-*.parquet"
 _JOURNAL_KEY = b"lockstep.journal"
 _NODE_COLUMN = "node"
-_COMPRESSION = 3  # of 9; more costs time and saves little
-_JOURNAL_MAX_BYTES = 1 << 30  # of JSON; 100,000 ranks announced ten times are a tenth of it
+_COMPRESSION = 3  # of 9; higher levels cost time and save little
+_JOURNAL_MAX_BYTES = 1 << 30  # of JSON; 100,000 ranks announced ten times take a tenth of it
 
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """A batch with its place in the recording."""
+    """A batch with its position in the recording."""
 
     batch: StepBatch
     serial: int
@@ -46,12 +47,12 @@ class _Taken:
 
 
 def part_name(first_ns: int) -> str:
-    """Return the name of the part that begins at a time: names sort as the parts do."""
+    """Return the name of the part that begins at a time; names sort in the order of the parts."""
     return f"steps-{first_ns:020d}.parquet"
 
 
 def begin_ns(file: Path) -> int:
-    """Return the time in a part's name, 0 for a name that is none."""
+    """Return the time in a part's name; 0 if the name is not that of a part."""
     number = file.stem.removeprefix("steps-")
     return int(number) if number.isdecimal() else 0
 
@@ -62,7 +63,7 @@ def write_part(file: Path, entries: Sequence[Entry], journal: Sequence[Any], kno
     Raises
     ------
     OSError
-        It could not be written.
+        The file could not be written; nothing of it is left.
     """
     taken = [
         _Taken(batch, entry.serial, place, entry.time_ns)
@@ -72,7 +73,7 @@ def write_part(file: Path, entries: Sequence[Entry], journal: Sequence[Any], kno
         if batch.count
     ]
     body = json.dumps({"known": known, "entries": journal}, separators=(",", ":")).encode()
-    # As text: readers in other languages take metadata for UTF-8. Without Arrow's own schema, a copy of all of it.
+    # As text: readers in other languages expect UTF-8 metadata. Without Arrow's schema, which would duplicate it.
     metadata = {**VERSION_METADATA, _JOURNAL_KEY: b64encode(zlib.compress(body, _COMPRESSION))}
     table = _table(taken)
     partial = file.with_name(file.name + ".partial")
@@ -107,7 +108,7 @@ def _names(names: Sequence[str], counts: Sequence[int]) -> Any:
 
 
 def parts_of(path: Path) -> list[Path]:
-    """Return the parts of a recording in order; empty where `path` is a step log of another origin, or none."""
+    """Return the parts of a recording in order; empty if `path` is not a recording."""
     files = sorted(path.glob(PART_PATTERN)) if path.is_dir() else [path]
     return files if files and all(_JOURNAL_KEY in _metadata(file) for file in files) else []
 
@@ -120,14 +121,14 @@ def _metadata(file: Path) -> dict[bytes, bytes]:
 
 
 def read_parts(files: Sequence[Path]) -> Iterator[Entry]:
-    """Yield all that came in, in order; one part is in memory at a time.
+    """Yield all input in order; one part is in memory at a time.
 
-    The announcements at the head of a part are replayed where the recording begins, and where parts are missing.
+    The announcements at the head of a part are yielded only at the beginning of the recording and after missing parts.
 
     Raises
     ------
     MalformedError
-        A part that a recorder did not write.
+        A part was not written by a recorder.
     """
     next_serial: int | None = None
     for file in files:
@@ -140,7 +141,7 @@ def read_parts(files: Sequence[Path]) -> Iterator[Entry]:
             continue
         if first.serial not in (next_serial, 0):
             for each in known_entries:
-                # Where parts are missing the coordinator was the same one: only the announcements are replayed again.
+                # After missing parts it is still the same coordinator: only the announcements are repeated.
                 if next_serial is None or not isinstance(each.what, Start):
                     yield Entry(-1, first.time_ns, each.what)
         yield first
@@ -165,7 +166,7 @@ def _open(file: Path) -> tuple[Any, list[Any], list[Any]]:
 
 
 def _merged(table: Any, entries: Sequence[Entry], where: str) -> Iterator[Entry]:
-    """Yield rows, as the batches they came in, and entries in the order of their serials."""
+    """Yield rows (in their original batches) and entries, merged in order of their serials."""
     waiting = list(reversed(entries))
     for entry in _batches(table, where):
         while waiting and waiting[-1].serial < entry.serial:

@@ -1,9 +1,9 @@
-"""A step log through the live coordinator's own runs: the incidents that it would have raised.
+"""Replays a step log through the coordinator's own code, and returns the incidents that it would have raised.
 
-Pure: rows in, incidents out; the time is the log's. Nothing is decided here. The log is cut into batches by arrival,
-as exporters send them, and given to `runs.Runs`, which lays out, judges and reports as it does live. What needs the
-living job is left out: no capture is made, so an incident carries its evidence from step records alone. A recording
-knows more than its rows and is replayed by `rerun.py`, as it was live.
+Pure: rows in, incidents out; the time is that of the log. Nothing is decided here. The log is cut into batches by
+arrival, as exporters send them, and passed to `runs.Runs`, which arranges, evaluates and reports it as live. What needs
+the live job is missing: no capture is made, so an incident has only the evidence from step records. A recording holds
+more than its rows and is replayed by `rerun.py`, exactly as it was live.
 """
 
 from collections import Counter
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 
 _NODE = "replay"
 _NS = 1_000_000_000
-_BATCH_STEPS = 4  # far fewer than a timeline holds, so that no row finds its window full
+_BATCH_STEPS = 4  # far fewer than a timeline holds, so that every row fits in its window
 _BATCH_ROWS_MIN = 64
-_SETTLE_STEPS = 10  # judged steps until an incident is given up for diagnosis: live, a capture takes longer
-_TICKS_SECONDS = 300.0  # of silence; after that nothing is decided within a minute
+_SETTLE_STEPS = 10  # evaluated steps until an incident is diagnosed without a capture; a live capture takes longer
+_TICKS_SECONDS = 300.0  # of silence; afterwards no decision falls due within a minute
 RANKS_PER_NODE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentChange:
-    """An incident as it was after the step `step`, when it was opened, changed or closed."""
+    """An incident after step `step`, which opened, changed or closed it."""
 
     step: int
     incident: "Incident"
@@ -58,9 +58,9 @@ class IncidentChange:
 
 @dataclass(slots=True)
 class Replayed:
-    """`incidents` as they were last, by id, in the order of their opening; `changes` all reports, in order.
+    """The result of a replay: `incidents` in their latest form by id, in order of opening; `changes` are all reports.
 
-    `rejected` counts the rows that the live timeline refuses, by reason; `judged` the steps judged. `nodes` holds the
+    `rejected` counts the rows that the timeline rejected, by reason; `judged` the evaluated steps. `nodes` holds the
     last node of each rank of a run.
     """
 
@@ -71,7 +71,7 @@ class Replayed:
     nodes: dict[str, dict[int, str]] = field(default_factory=dict)
 
     def note(self, orders: "Orders") -> list[ev.Instruction]:
-        """Take what the coordinator ordered; return what is no news of an incident."""
+        """Record the reports among the coordinator's instructions; return the other instructions."""
         others: list[ev.Instruction] = []
         for _, instructions in orders:
             for instruction in instructions:
@@ -85,7 +85,7 @@ class Replayed:
         return others
 
     def note_open(self, runs: Runs) -> None:
-        """Bring what is open up to now: it has grown since it was last reported."""
+        """Update the open incidents, whose cost has grown since the last report, and the nodes of all ranks."""
         for run in runs.by_name.values():
             self.incidents |= run.machine.tracker.incidents
             self.nodes[run.name] = dict(run.membership.nodes)
@@ -94,14 +94,14 @@ class Replayed:
 def topology_of(
     world_size: int, degrees: str, *, order: str = DEFAULT_ORDER, groups: Sequence[Domain] = ()
 ) -> Topology:
-    """Return the shape of a job from its degrees; groups given by hand replace the domains of their kind.
+    """Return the topology of a job from its degrees; explicit `groups` replace the domains of their kind.
 
-    With neither, all ranks are one data-parallel domain.
+    With neither, all ranks form one data-parallel domain.
 
     Raises
     ------
     ConfigError
-        The degrees cannot be, do not multiply to `world_size`, or a group names a rank outside of it.
+        The degrees are invalid or do not multiply to `world_size`, or a group names a rank outside of it.
     """
     parsed = parse_degrees(degrees, where="--domains")
     if not parsed:
@@ -115,12 +115,12 @@ def topology_of(
 
 
 def world_size_of(degrees: str, log: "StepLog") -> int:
-    """Return the number of ranks: the product of the degrees, without any the log's own.
+    """Return the number of ranks: the product of the degrees; if there are none, that of the log.
 
     Raises
     ------
     ConfigError
-        The degrees cannot be read.
+        The degrees cannot be parsed.
     """
     parsed = parse_degrees(degrees, where="--domains")
     if not parsed:
@@ -136,13 +136,13 @@ def replay(
     ranks_per_node: int = RANKS_PER_NODE,
     lenient: bool = False,
 ) -> Replayed:
-    """Return what the live coordinator would have reported of one run; leniently, other ranks are counted and skipped.
+    """Return what a live coordinator would have reported for one run; if `lenient`, skip and count unexpected ranks.
 
     Raises
     ------
     MalformedError
-        The log does not fit the topology: other ranks, or no column of the waits in a kind of domain that the job
-        has, without which waiting would be taken for work.
+        The log does not fit the topology: it has other ranks, or no column for the waits in a kind of domain that the
+        job has, without which waiting would count as work.
     """
     _check(log, topology, lenient=lenient)
     replayed = Replayed()
@@ -164,7 +164,7 @@ def replay(
             _take(runs.tick(tick_s), replayed, waiting, runs)
         _take(runs.take(_batch(log, cut), now_s), replayed, waiting, runs)
         _diagnose_settled(runs, log.run, waiting, replayed, now_s)
-    ended = replace(policy, detectors=replace(policy.detectors, hang=False))  # a log that ends is no run that hangs
+    ended = replace(policy, detectors=replace(policy.detectors, hang=False))  # the end of a log is not a hang
     _take(runs.adopt(lambda _: ended, now_s), replayed, waiting, runs)
     _take(runs.tick(now_s + policy.timeline.grace_seconds), replayed, waiting, runs)
     replayed.note_open(runs)
@@ -175,9 +175,9 @@ def replay(
 def to_line(
     incident: "Incident", *, ranks_per_node: int = RANKS_PER_NODE, nodes: Mapping[int, str] | None = None
 ) -> dict[str, Any]:
-    """Return the JSON form of a replayed incident; ranks that are all those of their nodes have the scope node.
+    """Return the JSON form of a replayed incident; its scope is "node" if its ranks are all ranks of their nodes.
 
-    `nodes` gives the node of each rank; without it, nodes hold `ranks_per_node` ranks each, in order.
+    `nodes` maps each rank to its node; without it, each node holds `ranks_per_node` consecutive ranks.
     """
     is_node = incident.scope == "rank" and _are_whole_nodes(incident.ranks, ranks_per_node, nodes)
     return {
@@ -199,7 +199,7 @@ def to_line(
 
 
 def _are_whole_nodes(ranks: Sequence[int], ranks_per_node: int, nodes: Mapping[int, str] | None) -> bool:
-    """Whether these are all ranks of their nodes, more than one on each."""
+    """Whether these are all ranks of their nodes, and each node has more than one."""
     if nodes is None:
         return ranks_per_node > 1 and len(ranks) == ranks_per_node * len({rank // ranks_per_node for rank in ranks})
     on_node = Counter(nodes.values())
@@ -218,10 +218,10 @@ def _check(log: "StepLog", topology: Topology, *, lenient: bool) -> None:
     kinds = {domain.kind for domain in topology.domains}
     if topology.is_data_parallel and "world_wait_ns" in log.columns:
         kinds = {"world"}
-    lacking = [f"{kind}_wait_ns" for kind in DOMAIN_KINDS if kind in kinds and f"{kind}_wait_ns" not in log.columns]
-    if lacking:
+    missing = [f"{kind}_wait_ns" for kind in DOMAIN_KINDS if kind in kinds and f"{kind}_wait_ns" not in log.columns]
+    if missing:
         raise MalformedError(
-            "column", where=where, got=f"no {', '.join(lacking)}", expected="the waits of every kind of domain"
+            "column", where=where, got=f"no {', '.join(missing)}", expected="the waits of every kind of domain"
         )
 
 
@@ -245,17 +245,17 @@ def _announcement(run: str, topology: Topology, first_ns: int, ranks_per_node: i
 
 
 def _cuts(arrival_ns: "NDArray[np.int64]", world_size: int) -> Iterator[slice]:
-    """Yield the rows of one batch after another: those of one second, and no more than a few steps."""
-    most = max(_BATCH_STEPS * world_size, _BATCH_ROWS_MIN)
+    """Yield the rows of each batch: at most one second and `_BATCH_STEPS` steps."""
+    max_rows = max(_BATCH_STEPS * world_size, _BATCH_ROWS_MIN)
     second = arrival_ns // _NS
     starts = np.flatnonzero(np.diff(second, prepend=second[0] - 1)).tolist()
     for start, end in zip(starts, [*starts[1:], len(second)], strict=True):
-        for first in range(start, end, most):
-            yield slice(first, min(first + most, end))
+        for first in range(start, end, max_rows):
+            yield slice(first, min(first + max_rows, end))
 
 
 def _ticks(begin_s: float, end_s: float) -> Iterator[float]:
-    """Yield when a living coordinator looks at the clock while nothing arrives: each second, later each minute."""
+    """Yield the times of ticks while nothing arrives: every second as in a live coordinator, later every minute."""
     now_s = begin_s + 1.0
     while now_s < end_s:
         yield now_s
@@ -268,7 +268,7 @@ def _batch(log: "StepLog", cut: slice) -> StepBatch:
     columns = {RANK: own[RANK]}
     columns |= {name: values for name, values in own.items() if name not in (RANK, "duration_ns", "received_ns")}
     columns["end_ns"] = own["start_ns"] + own["duration_ns"]
-    for kind in DOMAIN_KINDS:  # on the wire, the bound of what transfers took is count x shortest
+    for kind in DOMAIN_KINDS:  # on the wire, the bound of the transfers is count x shortest
         bound = columns.pop(f"{kind}_transfer_ns", None)
         if bound is not None:
             columns[f"{kind}_shortest_ns"] = bound
@@ -284,20 +284,20 @@ def _batch(log: "StepLog", cut: slice) -> StepBatch:
 
 
 def _take(orders: "Orders", replayed: Replayed, waiting: dict[str, int], runs: Runs) -> None:
-    """Remember what was reported; an incident that waits for its diagnosis is noted with the steps judged so far."""
+    """Record the reports; note each requested diagnosis with the number of steps evaluated so far."""
     for instruction in replayed.note(orders):
         if isinstance(instruction, ev.Diagnose):
             waiting[instruction.incident_id] = runs.detection.steps
 
 
 def _step_of(instruction: ev.Instruction) -> int:
-    """Return the step that caused an instruction, -1 where none did."""
+    """Return the step that caused an instruction; -1 if none did."""
     what, _, step = instruction.cause_id.partition(":")
     return int(step) if what == "step" else -1
 
 
 def _diagnose_settled(runs: Runs, run: str, waiting: dict[str, int], replayed: Replayed, now_s: float) -> None:
-    """Answer the diagnoses asked for long enough ago: without a capture there is no function to name."""
+    """Answer diagnoses requested `_SETTLE_STEPS` ago with an empty result: without a capture there is no function."""
     for incident_id, judged in list(waiting.items()):
         if runs.detection.steps - judged >= _SETTLE_STEPS:
             del waiting[incident_id]

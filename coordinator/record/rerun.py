@@ -1,8 +1,8 @@
-"""A recording through the coordinator's own runs: the incidents that were reported live, reported again.
+"""Replays a recording through the coordinator's own code, and returns the incidents that were reported live.
 
-Pure: entries in, incidents out. All that came in is given in the order and at the times at which it came, diagnoses and
-the answers to captures included, so that nothing is left that could make a difference. What the coordinator ordered
-is only noted. Records that cannot be are counted and skipped, as they were live.
+Pure: entries in, incidents out. All input is repeated in its original order and with its original times, including
+diagnoses and results of captures, so the outcome cannot differ. Instructions are only noted. Invalid records are
+counted and skipped, as they were live.
 """
 
 from collections import Counter
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from lockstep.contracts.messages import StepBatch
 
 Shape = Callable[[int], Topology]
-"""Gives the topology of a world of so many ranks; raises ConfigError where it has none."""
+"""Returns the topology for a world size; raises ConfigError if there is none."""
 
 
 def rerun(entries: Iterable[Entry], shape: Shape | None = None) -> Replayed:
-    """Return what a recorded coordinator reported, of all its runs; `shape` replaces the announced groups.
+    """Return what a recorded coordinator reported for all of its runs; `shape` replaces the announced groups.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def _give(
 
 
 def _shaped(announcement: NodeAnnouncement, shape: Shape) -> NodeAnnouncement:
-    """Return an announcement with the groups of a topology in the place of its own: all of them where rank 0 is."""
+    """Replace the announced groups by those of a topology: the node of rank 0 announces all of them, others none."""
     world = next((info.world_size for info in announcement.ranks if info.rank == 0), 0)
     domains = shape(world).domains if world else ()
     groups = [GroupInfo(kind=domain.kind, name=domain.name, ranks=pack_ranks(domain.ranks)) for domain in domains]

@@ -1,10 +1,10 @@
-"""Which part of the step became slower from one run to another, on which ranks, beyond noise. Pure: two logs in.
+"""Finds the parts of the step that became slower between two runs, on which ranks, beyond noise. Pure: two logs in.
 
-Each part of each rank is cut into blocks of successive steps, whose means are nearly independent though steps are not
-(batch means: Schmeiser, Operations Research 30, 1982). Blocks of both runs are compared by Welch's test (1947), its
-t as a normal deviate (Wallace, Annals of Mathematical Statistics 30, 1959), at a level that all tests of the comparison
-share (Bonferroni). A change must also be large enough to matter: `MIN_STEP_RATIO` of a step and `MIN_PART_RATIO` of the
-part, which is more than healthy devices of one model differ by.
+Each part of each rank is cut into blocks of consecutive steps, whose means are nearly independent although steps are
+not (batch means: Schmeiser, Operations Research 30, 1982). The blocks of both runs are compared by Welch's test (1947),
+its t as a normal deviate (Wallace, Annals of Mathematical Statistics 30, 1959), at a level shared by all tests of the
+comparison (Bonferroni). A change must also be large enough to matter: `MIN_STEP_RATIO` of a step and `MIN_PART_RATIO`
+of the part, which is more than the difference between healthy devices of one model.
 """
 
 import math
@@ -27,23 +27,24 @@ if TYPE_CHECKING:
 
 BLOCKS = 16
 STEPS_MIN = 4 * BLOCKS
-"""Unflagged steps that each run must have: blocks of four are the shortest whose means scatter little."""
+"""Fewest unflagged steps of each run: blocks of four are the shortest whose means scatter little."""
 TAIL_RATIO = 0.025
-"""Steps that are cut: checkpoints and evaluations without a flag, pauses. What only they hold is for incidents."""
+"""Share of the longest steps that is winsorised: unflagged checkpoints and evaluations, pauses. These are a matter
+for incidents."""
 MIN_STEP_RATIO = 0.01
 MIN_PART_RATIO = 0.02
 FALSE_ALARMS = 0.01
-"""Chance that a comparison of two equal runs reports anything, as far as blocks are independent."""
+"""Probability that a comparison of two equal runs reports anything, assuming independent blocks."""
 _ALL_RATIO = 0.8
-_SETTLING_STEPS = 10  # of an attempt, without a flag too: allocators and caches fill
+_SETTLING_STEPS = 10  # first steps of an attempt, skipped even without a flag: allocators and caches fill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartChange:
-    """A part that is slower or faster in the second run: means over these ranks, seconds a step.
+    """A part that is slower or faster in the second run: means over these ranks, seconds per step.
 
-    `step_ratio` is the change as a share of the first run's step. `deviate` is the largest of the ranks', in standard
-    deviations of its noise. `is_all`: at least four of five ranks changed so.
+    `step_ratio` is the change as a share of the first run's step. `deviate` is the largest change of any rank, in
+    standard deviations of its noise. `is_all`: at least four of five ranks changed in this way.
     """
 
     part: str
@@ -57,7 +58,10 @@ class PartChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLogComparison:
-    """Two runs. `slower` and `faster` have the largest change first; `missing_parts` only one of them measured."""
+    """The comparison of two runs. `slower` and `faster` list the largest change first.
+
+    `missing_parts` are parts that only one of the runs measured.
+    """
 
     runs: tuple[str, str]
     step_seconds: tuple[float, float]
@@ -78,18 +82,18 @@ class _Blocks:
 
 
 def compare_runs(before: "StepLog", after: "StepLog") -> StepLogComparison:
-    """Return what changed from one run to another of the same ranks.
+    """Return what changed between two runs with the same ranks.
 
     Raises
     ------
     ConfigError
-        The runs have other ranks, or one has too few unflagged steps to know its noise.
+        The runs have different ranks, or one has too few unflagged steps to estimate its noise.
     """
     one, other = _blocks(before), _blocks(after)
     if not np.array_equal(one.ranks, other.ranks):
         raise ConfigError(
             f"run {after.run}: got {len(other.ranks)} ranks, expected the {len(one.ranks)} of run {before.run}: "
-            "parts of jobs of another size differ for that alone"
+            "the parts of jobs of different sizes are not comparable"
         )
     shared = [name for name in one.means if name in other.means]
     step_s = float(np.nanmean(one.means[STEP])), float(np.nanmean(other.means[STEP]))
@@ -136,7 +140,7 @@ def _blocks(log: "StepLog") -> _Blocks:
 
 
 def _without_tail(values: "NDArray[np.float64]") -> "NDArray[np.float64]":
-    """Return values with the largest `TAIL_RATIO` of each rank cut down to the next smaller one (winsorised)."""
+    """Return values with the largest `TAIL_RATIO` of each rank reduced to the next smaller value (winsorised)."""
     known = np.isfinite(values).any(axis=1)
     cut = np.full(len(values), np.nan)
     if known.any():
@@ -146,7 +150,7 @@ def _without_tail(values: "NDArray[np.float64]") -> "NDArray[np.float64]":
 
 
 def _unflagged(table: StepTable) -> "NDArray[np.intp]":
-    """Return the steps that are training steps and nothing else, after each attempt's first ones."""
+    """Return the plain training steps, without the first ones of each attempt."""
     first = np.searchsorted(table.attempt_of_step, table.attempt_of_step)  # steps are in order of their attempts
     is_plain = (table.flags_of_step & ~int(Flag.SKIPPED_OPTIMIZER)) == 0
     return np.flatnonzero(is_plain & (np.arange(table.steps) - first >= _SETTLING_STEPS))
@@ -161,7 +165,7 @@ def _changes(
     step_s: float,
     limit: float,
 ) -> list[PartChange]:
-    """Return the ranks whose part grew, and those whose part shrank, each as one change."""
+    """Return one change for the ranks whose part grew, and one for those whose part shrank."""
     deviates = _welch_deviates(before, after)
     with np.errstate(invalid="ignore"):
         own, grown = np.nanmean(before, axis=1), np.nanmean(after, axis=1)
@@ -187,7 +191,7 @@ def _changes(
 
 
 def _welch_deviates(before: "NDArray[np.float64]", after: "NDArray[np.float64]") -> "NDArray[np.float64]":
-    """Return the difference of two means in normal deviates, float64 of shape (n_ranks,), 0 where it is not known."""
+    """Return the difference of two means in normal deviates, float64 of shape (n_ranks,); 0 if unknown."""
     counts = [np.isfinite(blocks).sum(axis=1) for blocks in (before, after)]
     known = (counts[0] >= 2) & (counts[1] >= 2)  # noqa: PLR2004  (a variance needs two)
     result = np.zeros(len(known))
@@ -206,7 +210,7 @@ def _welch_deviates(before: "NDArray[np.float64]", after: "NDArray[np.float64]")
 
 
 def _deviate_of(chance: float) -> float:
-    """Return the normal deviate that a two-sided test exceeds with this chance, by bisection on erfc."""
+    """Return the normal deviate that a two-sided test exceeds with this probability, by bisection on erfc."""
     low, high = 0.0, 40.0
     for _ in range(60):
         middle = (low + high) / 2

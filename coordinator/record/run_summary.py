@@ -1,8 +1,8 @@
-"""What a run's device time went into: by part of the step, by what was lost, by day. Pure: a log and incidents in.
+"""Accounts for the device time of a run: by part of the step, by kind of loss, by day. Pure: a log and incidents in.
 
-Goodput is the share of device time in which steps made the progress that a usual step makes. Everything else is lost
-to one thing each: restarts (between attempts), warm-up, checkpoints, evaluations, captures, stalls, stragglers. Of a
-flagged step, what it takes longer than the median of the unflagged ones is lost; of an incident, what its steps would
+Goodput is the share of device time in which steps made the progress of a usual step. The rest is attributed to exactly
+one kind of loss each: restarts (between attempts), warm-up, checkpoints, evaluations, captures, stalls, stragglers. A
+flagged step loses its excess over the median of the unflagged ones. An incident loses the time by which its steps would
 have been shorter without it, times all ranks (`Incident.lost_device_seconds`).
 """
 
@@ -35,7 +35,7 @@ _FLAGGED = (
     (Flag.PROFILED, CAPTURES),
 )
 STALL_STEPS, STALL_S = 10.0, 30.0
-"""A step without a flag that takes ten usual ones, and half a minute at least, is a stall, not slowness."""
+"""An unflagged step that takes ten usual steps and at least half a minute counts as a stall, not as slowness."""
 _HOUR_S = 3600.0
 
 
@@ -50,7 +50,7 @@ class PartSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaySummary:
-    """One day in UTC: device seconds by category, the steps that ended in it, and the share of progress."""
+    """One day in UTC: device seconds by category, the number of steps that ended on it, and the goodput."""
 
     date: str
     steps: int
@@ -62,7 +62,8 @@ class DaySummary:
 class RunSummary:
     """One run over all its attempts. Figures that were not measured are None.
 
-    `device_seconds` sums to all of it, by category. `mfu_ratio` needs model FLOPs and the peak of every rank's device.
+    `device_seconds` holds all device time by category. `mfu_ratio` needs model FLOPs and the peak of every rank's
+    device.
     """
 
     run: str
@@ -86,7 +87,7 @@ class RunSummary:
 def summarise_run(
     log: "StepLog", incidents: "Iterable[Incident]", *, peak_flops_per_second: Mapping[int, float] | None = None
 ) -> RunSummary:
-    """Return the summary of one run; `peak_flops_per_second` by rank, as its agents announced it.
+    """Return the summary of one run; `peak_flops_per_second` is by rank, as announced.
 
     Raises
     ------
@@ -131,7 +132,7 @@ def summary_to_json(summary: RunSummary) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """Wall seconds of each step by category, float64 of shape (n_steps,); ."""
+    """Wall seconds of each step by category, float64 of shape (n_steps,), and which steps are usual ones."""
 
     usual_s: float
     is_usual: "NDArray[np.bool_]"
@@ -139,7 +140,7 @@ class _Steps:
 
     @classmethod
     def of(cls, table: StepTable) -> "_Steps":
-        """Return the account of a table's steps; every second between the first and the last row is in it once."""
+        """Attribute the steps of a table; every second between the first and the last row is counted exactly once."""
         order = np.argsort(table.end_unix_s, kind="stable")
         begin, end = table.begin_unix_s[order], table.end_unix_s[order]
         before = np.concatenate([begin[:1], np.maximum.accumulate(end)[:-1]])
@@ -167,7 +168,7 @@ class _Steps:
 
 
 def _days(table: StepTable, steps: _Steps, lost: Sequence[tuple[str, float]]) -> tuple[DaySummary, ...]:
-    """Return the account by day of a step's end; what incidents cost is of the day on which they opened."""
+    """Return the account by the day on which a step ended; losses of incidents count on the day they opened."""
     dates = np.array([_day(end_s) for end_s in table.end_unix_s])
     lost_on: dict[str, float] = {}
     for date, seconds in lost:
@@ -194,7 +195,10 @@ def _parts(table: StepTable, steps: _Steps) -> tuple[PartSummary, ...]:
 
 
 def _rate(table: StepTable, column: str) -> float | None:
-    """Return a quantity of all ranks per second of the whole run, pauses included; None where it was not counted."""
+    """Return the rate of a quantity, summed over all ranks, over the whole run including pauses.
+
+    None if not counted.
+    """
     values = table.columns.get(column)
     if values is None or (values == MISSING).all():
         return None
@@ -203,7 +207,7 @@ def _rate(table: StepTable, column: str) -> float | None:
 
 
 def _mfu(table: StepTable, peaks: Mapping[int, float]) -> float | None:
-    """Return model FLOPs over those that the devices could have done in the steps' own time."""
+    """Return model FLOPs over the FLOPs that the devices could have done during the steps; None if unknown."""
     flops = table.columns.get("model_flops")
     if flops is None or not all(int(rank) in peaks for rank in table.ranks):
         return None

@@ -1,10 +1,10 @@
 # ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
-"""A run's step time, parts, throughput and MFU over time, in bounded memory: fine of late, coarser with age.
+"""A run's step time, parts, throughput and MFU over time, in bounded memory: resolution decreases with age.
 
-Pure. An interval is a second of steps, or one step that takes longer. Levels of `LEVEL_INTERVALS` each hold them: where
-a level is full, its two oldest are merged and move on to the next one, so an interval is as long as a few percent of
-its age (exponential histogram: Datar, Gionis, Indyk, Motwani, "Maintaining stream statistics over sliding windows",
-2002). Intervals that a pause or a restart separates are not merged: a gap stays a gap.
+Pure. An interval is a second of steps, or one step that takes longer. Intervals are held in levels of `LEVEL_INTERVALS`
+each. When a level is full, its two oldest intervals are merged and move to the next level, so an interval is as long as
+a few percent of its age (exponential histogram: Datar, Gionis, Indyk, Motwani, "Maintaining stream statistics over
+sliding windows", 2002). Intervals separated by a pause or a restart are not merged, so gaps are preserved.
 
 Shapes: I intervals, F fields, R ranks.
 """
@@ -29,36 +29,39 @@ if TYPE_CHECKING:
 INTERVAL_S = 1.0
 LEVEL_INTERVALS = 48
 LEVELS = 17
-"""The oldest level reaches 70 days back at one interval a second; a run of a day has 500 intervals."""
+"""Number of levels. The oldest reaches back 70 days at one interval a second; a run of a day has 500 intervals."""
 INTERVALS_MAX = LEVELS * LEVEL_INTERVALS
 PARTS = ("data", *COMPUTE_PHASES, "compute", "host", "gc", *(f"{kind}_wait" for kind in DOMAIN_KINDS))
-"""Parts of a step that sum to it. Compute is its phases where they were measured, else one part."""
+"""Parts of a step, which sum to it. Compute is split into its phases if they were measured, else it is one part."""
 _TOTALS = ("rank_step_s", "tokens", "samples", "ideal_s")
 FIELDS = ("begin_unix_s", "end_unix_s", "first_step", "last_step", "attempt", "longest_s", "steps", "step_s")
 COLUMNS = (*FIELDS, *_TOTALS, *PARTS)
-"""Of an interval, NaN where not measured. `step_s`, `_TOTALS`, `PARTS` are means of all its steps that measured them:
-tokens and samples of all ranks, `ideal_s` the model FLOPs over the peak of all devices."""
+"""Columns of an interval, NaN if not measured. `step_s`, `_TOTALS` and `PARTS` are means over its steps that
+measured them. Tokens and samples are of all ranks; `ideal_s` is the model FLOPs over the peak of all devices."""
 _BEGIN, _END, _FIRST, _LAST, _ATTEMPT, _LONGEST, _STEPS, _MEAN = range(len(FIELDS))
 _RANK_STEP, _TOKENS, _SAMPLES, _IDEAL, _PARTS = range(len(FIELDS), len(FIELDS) + len(_TOTALS) + 1)
 _MAGIC = b"lockstep-series-1\n"
 SERIES_MAX_BYTES = len(_MAGIC) + 8 * (len(COLUMNS) + 1) * INTERVALS_MAX
-"""Of the form that is kept: 170 KB."""
-_SET_BACK_S = 60.0  # by more, clocks were wrong before or are now: what lies after the present goes
+"""Largest size of the stored form: 170 KB."""
+_SET_BACK_S = 60.0  # a clock that jumps back by more was or is wrong: intervals in its future are dropped
 
 
 class StepSeries:
-    """Invariants: intervals are in the order of their steps' ends, at most `INTERVALS_MAX`; none is empty."""
+    """The series of one run.
+
+    Invariants: intervals are ordered by the ends of their steps, at most `INTERVALS_MAX`, none empty.
+    """
 
     def __init__(self) -> None:
-        self._levels: list[list[Figures]] = [[]]  # the youngest level first; in each the oldest interval first
+        self._levels: list[list[Figures]] = [[]]  # the newest level first; within a level the oldest interval first
         self._open: Figures | None = None
         self.changes = 0
-        """Grows with each interval that is complete."""
+        """Number of completed intervals; only grows."""
 
     def observe(self, row: "StepRow", step_seconds: float, peak_flops_per_second: "Callable[[], float | None]") -> None:
-        """Add a step; steps come in the order of their ends. The peak is that of the run's mean device.
+        """Add a step; steps must come in the order of their ends. The peak is that of the run's mean device.
 
-        Where step numbers fall, another attempt has begun.
+        A step number that falls begins another attempt.
         """
         end, current = row.end_unix_s, self._open
         if current is not None and (row.step <= current[_LAST] or _is_apart(current[_END], end, step_seconds)):
@@ -77,17 +80,17 @@ class StepSeries:
             self._close()
 
     def complete(self) -> "list[Figures]":
-        """Return the complete intervals, the oldest first; they do not change any more."""
+        """Return the complete intervals, the oldest first; callers must not modify them."""
         return [interval for level in reversed(self._levels) for interval in level]
 
     def to_bytes(self) -> bytes:
-        """Return the form that is kept, uncompressed."""
+        """Return the stored form, uncompressed."""
         rows = [(place, *interval) for place, level in enumerate(self._levels) for interval in level]
         return _MAGIC + np.array(rows, dtype="<f8").tobytes()
 
     @classmethod
     def from_bytes(cls, data: bytes, *, where: str) -> "StepSeries":
-        """Return what `to_bytes` gave.
+        """Return the series of a stored form (`to_bytes`).
 
         Raises
         ------
@@ -106,7 +109,7 @@ class StepSeries:
         return series
 
     def _begin(self, row: "StepRow", step_seconds: float, peak: float | None) -> "Figures":
-        """Return an interval of one step; intervals after it are dropped: the clock was set back."""
+        """Return a new interval of one step; if the clock was set back, drop the intervals that end after it."""
         end, last = row.end_unix_s, self._last()
         if last is not None and end < last[_END] - _SET_BACK_S:
             self._levels = [[each for each in level if each[_END] <= end] for level in self._levels]
@@ -135,19 +138,24 @@ class StepSeries:
                 moved = _merge(moved, level.pop(0))
 
 
-def select_intervals(complete: "list[Figures]", *, since_step: int = 0, most: int = INTERVALS_MAX) -> "Figures":
-    """Return intervals that hold steps from `since_step` on, float64 of shape (I, F).
+def select_intervals(
+    complete: "list[Figures]", *, since_step: int = 0, max_intervals: int = INTERVALS_MAX
+) -> "Figures":
+    """Return the intervals that hold steps from `since_step` on, float64 of shape (I, F).
 
-    Neighbours are merged until no more than `most` are left, those that a pause separates as well.
+    Neighbours are merged until at most `max_intervals` are left, even across a pause.
     """
     kept = [each for each in complete if each[_LAST] >= since_step]
-    width = max(-(-len(kept) // most), 1)
+    width = max(-(-len(kept) // max_intervals), 1)
     merged = [_merge_all(kept[first : first + width]) for first in range(0, len(kept), width)]
     return np.array(merged).reshape(len(merged), len(COLUMNS))
 
 
 def time_of_step(complete: "Sequence[Figures]", step: int, before_unix_s: float) -> float | None:
-    """Return when a step began, unix seconds, in the last attempt that had begun by a time; None where unknown."""
+    """Return when a step began (unix seconds), in the last attempt that began before `before_unix_s`.
+
+    None if unknown.
+    """
     for each in reversed(complete):
         if each[_BEGIN] <= before_unix_s and each[_FIRST] <= step <= each[_LAST]:
             share = (step - each[_FIRST]) / (each[_LAST] - each[_FIRST] + 1)
@@ -156,7 +164,7 @@ def time_of_step(complete: "Sequence[Figures]", step: int, before_unix_s: float)
 
 
 def series_to_json(intervals_IF: "Figures") -> "list[dict[str, object]]":  # noqa: N803
-    """Return the intervals as the API gives them; figures that were not measured are null, parts left out."""
+    """Return the intervals in the API's form; figures that were not measured are null, such parts are omitted."""
     rates_IF = intervals_IF[:, _TOKENS : _IDEAL + 1] / intervals_IF[:, _RANK_STEP, None]
     return [
         {
@@ -182,7 +190,7 @@ def series_to_json(intervals_IF: "Figures") -> "list[dict[str, object]]":  # noq
 
 
 def _measured(row: "StepRow", peak_flops_per_second: float | None) -> "list[float]":
-    """Return what `_TOTALS` and `PARTS` are of one step."""
+    """Return the values of `_TOTALS` and `PARTS` for one step."""
     ranks = len(row.ranks)
     ideal = _mean(row.model_flops) / peak_flops_per_second if peak_flops_per_second else np.nan
     named = {name: _mean(row.views.get(name)) for name in COMPUTE_PHASES}
@@ -195,7 +203,7 @@ def _measured(row: "StepRow", peak_flops_per_second: float | None) -> "list[floa
 
 
 def _mean(values: "NDArray[np.floating] | None") -> float:
-    """Return the mean over the ranks that measured it, NaN where none did."""
+    """Return the mean over the ranks that measured a value; NaN if none did."""
     if values is None or not len(values):
         return np.nan
     mean = float(np.add.reduce(values)) / len(values)
@@ -207,7 +215,7 @@ def _mean(values: "NDArray[np.floating] | None") -> float:
 
 
 def _is_apart(last_end_s: float, end_s: float, step_seconds: float) -> bool:
-    """Whether a pause lies before a step, or its clock was set back."""
+    """Whether a step follows a pause, or its clock was set back."""
     return end_s - step_seconds > last_end_s + INTERVAL_S or end_s < last_end_s - _SET_BACK_S
 
 
@@ -223,7 +231,7 @@ def _merge_all(intervals: "list[Figures]") -> "Figures":
 
 
 def _merge(older: "Figures", younger: "Figures") -> "Figures":
-    """Return one interval for two: means are weighted by steps."""
+    """Merge two intervals; means are weighted by steps."""
     merged = _weighted(older, younger, younger[_STEPS] / (older[_STEPS] + younger[_STEPS]))
     merged[[_BEGIN, _FIRST]] = older[[_BEGIN, _FIRST]]
     merged[[_END, _LAST, _ATTEMPT]] = younger[[_END, _LAST, _ATTEMPT]]
@@ -233,7 +241,7 @@ def _merge(older: "Figures", younger: "Figures") -> "Figures":
 
 
 def _weighted(one: "Figures", other: "Figures", weight: float) -> "Figures":
-    """Return means of both, `weight` being that of the other; what one of them lacks is the other's."""
+    """Return weighted means, `weight` being that of `other`; a value missing in one is taken from the other."""
     mean = one + weight * (other - one)
     return np.where(np.isnan(mean), np.fmax(one, other), mean)
 

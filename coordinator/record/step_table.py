@@ -1,6 +1,6 @@
-"""A run's step log as a table of steps: attempts, durations by rank, parts of the training thread's time.
+"""Arranges a run's step log as a table of steps: attempts, durations by rank, parts of the training thread's time.
 
-Pure. Steps are those of all attempts in their order: one that a restart repeated is another one.
+Pure. The steps of all attempts are kept in order; a step that a restart repeats is a separate step.
 """
 
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ STEP, WAIT, TRANSFER = "step", "wait", "transfer"
 
 @dataclass(frozen=True)
 class StepTable:
-    """`columns` are the log's, int64 of shape (n_rows,), MISSING where not measured.
+    """A step log with indices. `columns` are those of the log, int64 of shape (n_rows,), MISSING if not measured.
 
-    By row: `step_index` is the place of its step among those of all attempts, `attempt_index` the attempt, both from 0;
-    `rank_index` the place of its rank in `ranks`.
+    Per row, from 0: `step_index` is the index of its step among those of all attempts, `attempt_index` its attempt, and
+    `rank_index` the index of its rank in `ranks`.
     """
 
     run: str
@@ -42,7 +42,7 @@ class StepTable:
 
     @property
     def steps(self) -> int:
-        """Steps of all attempts, those that a restart repeated counted again."""
+        """Number of steps of all attempts; steps that a restart repeats count again."""
         return int(self.step_index.max(initial=-1)) + 1
 
     @cached_property
@@ -54,7 +54,7 @@ class StepTable:
 
     @cached_property
     def flags_of_step(self) -> "NDArray[np.int64]":
-        """Flags of each step, those of all ranks joined, int64 of shape (n_steps,)."""
+        """Flags of each step, combined over all ranks, int64 of shape (n_steps,)."""
         flags = np.zeros(self.steps, dtype=np.int64)
         given = self.columns.get("flags")
         if given is not None:
@@ -76,14 +76,17 @@ class StepTable:
         return begin_ns * _NS
 
     def seconds(self, column: str) -> "NDArray[np.float64] | None":
-        """Return a time by row in seconds, float64 of shape (n_rows,), NaN where not measured; None without one."""
+        """Return a time column in seconds, float64 of shape (n_rows,), NaN if not measured.
+
+        None if it has no values.
+        """
         values = self.columns.get(column)
         if values is None or (values == MISSING).all():
             return None
         return np.where(values == MISSING, np.nan, values * _NS)
 
     def by_rank_and_step(self, values: "NDArray[np.float64]") -> "NDArray[np.float64]":
-        """Return values by row as float64 of shape (n_ranks, n_steps), NaN where a rank has no row of a step."""
+        """Arrange row values as float64 of shape (n_ranks, n_steps); NaN if a rank has no row for a step."""
         table = np.full((len(self.ranks), self.steps), np.nan)
         table[self.rank_index, self.step_index] = values
         return table
@@ -109,7 +112,7 @@ def table_of(log: "StepLog") -> StepTable:
 def _attempts(
     rank: "NDArray[np.int64]", step: "NDArray[np.int64]", start_ns: "NDArray[np.int64]"
 ) -> "NDArray[np.int64]":
-    """Return the attempt of each row: a rank begins another one where its step does not grow with time."""
+    """Return the attempt of each row: a rank begins another one when its step does not increase with time."""
     order = np.lexsort((start_ns, rank))
     is_same_rank = np.diff(rank[order], prepend=-1) == 0
     falls = is_same_rank & (np.diff(step[order], prepend=-1) <= 0)
@@ -121,9 +124,9 @@ def _attempts(
 
 
 def parts_of_table(table: StepTable) -> "dict[str, NDArray[np.float64]]":
-    """Return the parts of each row's step that sum to it, by name, float64 of shape (n_rows,), seconds.
+    """Return the parts of each row's step, which sum to it, by name, float64 of shape (n_rows,), seconds.
 
-    Compute is given by its phases where all three were measured; waits by kind of domain.
+    Compute is split into its phases if all three were measured, and waits by kind of domain.
     """
     parts = {name: table.seconds(f"{name}_ns") for name in OWN_PARTS}
     phases = {name: table.seconds(f"{name}_ns") for name in COMPUTE_PHASES}
@@ -134,10 +137,10 @@ def parts_of_table(table: StepTable) -> "dict[str, NDArray[np.float64]]":
 
 
 def comparable_parts(table: StepTable) -> "dict[str, NDArray[np.float64]]":
-    """Return what a rank itself may have become slower in, float64 of shape (n_ranks, n_steps), seconds.
+    """Return the times in which a rank itself may become slower, float64 of shape (n_ranks, n_steps), seconds.
 
-    The whole step, own work by part, and transfers by kind of domain: what a collective takes when no rank is late.
-    Waits are left out: they are the slowness of others.
+    These are the whole step, own work by part, and transfers by kind of domain, i.e. the time of a collective when no
+    rank is late. Waits are excluded: they show the slowness of others.
     """
     made = {STEP: table.seconds("duration_ns")}
     made |= {name: values for name, values in parts_of_table(table).items() if not name.endswith(f" {WAIT}")}

@@ -1,9 +1,9 @@
 """The step log: one row per rank and step in Parquet, which `lockstep replay` reads; recordings are such logs too.
 
-Blocking file I/O: call it off the event loop. Integers in ns and bytes, null where nothing was measured. Reading is
-strict: a log that cannot be true is refused by name, for its answer would be wrong without anybody noticing. Asked to
-be lenient it skips and counts rows that cannot be read, as a coordinator does, and leaves the rest to the timeline.
-A log may be one file or a directory of parts; it may hold several runs, and rows in any order.
+Blocking file I/O: call it off the event loop. Integers in ns and bytes, null if not measured. Strict reading rejects an
+implausible log with a message that names column and row, because its result would be wrong unnoticed. Lenient reading
+skips and counts rows that cannot be read, as a coordinator does, and leaves the rest to the timeline. A log is one file
+or a directory of parts. It may hold several runs, and rows in any order.
 """
 
 import os
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 KEY_COLUMNS = ("rank", "step", "start_ns", "duration_ns")
 PART_COLUMNS = ("compute_ns", "host_ns", "data_ns", "gc_ns")
 REQUIRED_COLUMNS = (*KEY_COLUMNS, *PART_COLUMNS)
-"""What every log must hold; the wait of each kind that the job has domains of is required besides (`replay.py`)."""
+"""Columns that every log must have; the wait of each kind of domain that the job has is also required (`replay.py`)."""
 WAIT_COLUMNS = tuple(f"{kind}_wait_ns" for kind in DOMAIN_KINDS)
 OPTIONAL_COLUMNS = (
     *(f"{kind}_transfer_ns" for kind in DOMAIN_KINDS),
@@ -54,37 +54,37 @@ _KEPT = (
     *(name for name in OPTIONAL_COLUMNS if not name.endswith("_transfer_ns") and name != "received_ns"),
     *(f"{kind}_{what}" for kind in DOMAIN_KINDS for what in ("shortest_ns", "count")),
 )
-"""Fields of the wire that a recording holds in addition to the times: all that is judged."""
+"""Fields of the wire format that a recording holds in addition to the times: all that detection uses."""
 RUN_COLUMN = "run"
 DEFAULT_RUN = "run"
-_ACCOUNT_PARTS = 1000  # of a step, one of which rounding may add, as in the timeline
+_ACCOUNT_PARTS = 1000  # rounding may add one part in 1,000 of a step, as in the timeline
 _ROUNDING_NS = 1000
-_CLOCK_OFF_NS = 60 * 10**9  # nodes are milliseconds apart; a clock that is off by more cannot be used
+_CLOCK_OFF_NS = 60 * 10**9  # clocks of nodes differ by milliseconds; one that is off by more is unusable
 _VERSION_KEY = b"lockstep.step_log"
 VERSION_METADATA = {_VERSION_KEY: b"1"}
-"""Metadata of a log that Lockstep wrote: there, null in a required column means not measured."""
-_PART_MAX_NS = 86_400 * 10**9  # a day, as the timeline has it for every part of a step
-_COUNT_MAX = 1 << 16  # times the shortest operation, itself below a day: inside 64 bits
+"""Metadata of a log that Lockstep wrote. In such a log, null in a required column means not measured."""
+_PART_MAX_NS = 86_400 * 10**9  # a day: the timeline's limit for every part of a step
+_COUNT_MAX = 1 << 16  # multiplied by the shortest operation, below a day, it still fits in 64 bits
 _UNIX_MAX_NS = 1 << 62  # the year 2116
 
 
 @dataclass(frozen=True, slots=True)
 class StepLog:
-    """The rows of one run in order of arrival: int64 arrays of shape (n_rows,), MISSING where not measured."""
+    """The rows of one run in order of arrival: int64 arrays of shape (n_rows,), MISSING if not measured."""
 
     run: str
     columns: "dict[str, NDArray[np.int64]]"
 
     @property
     def count(self) -> int:
-        """Rows."""
+        """Number of rows."""
         return len(self.columns["rank"])
 
     @property
     def arrival_ns(self) -> "NDArray[np.int64]":
-        """When each row became known, array of shape (n_rows,): `received_ns`, else the step's end.
+        """When each row arrived, array of shape (n_rows,), unix ns: `received_ns` if present, else the end of the step.
 
-        Clocks of ranks that are minutes off are set right for it: a live coordinator goes by its own.
+        Clocks of ranks that are off by minutes are corrected first, because a live coordinator uses its own clock.
         """
         end_ns = self.columns["start_ns"] + self.columns["duration_ns"]
         received_ns = self.columns.get("received_ns")
@@ -95,7 +95,7 @@ class StepLog:
 
     @property
     def early_rows(self) -> "NDArray[np.intp]":
-        """Rows that were received long before their step's end, by clocks set right: no one knows when they came."""
+        """Rows received long before the end of their step by corrected clocks; their time of arrival is unknown."""
         received_ns = self.columns.get("received_ns")
         if received_ns is None:
             return np.empty(0, dtype=np.intp)
@@ -104,7 +104,7 @@ class StepLog:
         return np.flatnonzero((received_ns != MISSING) & (received_ns < end_ns - _CLOCK_OFF_NS))
 
     def forget_early_receipts(self) -> int:
-        """Forget when such rows were received; return how many they are."""
+        """Clear `received_ns` of the early rows; return their number."""
         rows = self.early_rows
         if len(rows):
             received_ns = self.columns["received_ns"].copy()
@@ -113,17 +113,17 @@ class StepLog:
         return len(rows)
 
     def _ahead_ns(self, end_ns: "NDArray[np.int64]") -> "NDArray[np.int64]":
-        """Return how far each rank's clock is ahead of the others', 0 for less than a minute, array by rank."""
+        """Return how far each rank's clock is ahead of the others, array by rank, ns; 0 if less than a minute."""
         rank, step = self.columns["rank"], self.columns["step"]
         ahead_ns = np.zeros(int(rank.max(initial=-1)) + 1, dtype=np.int64)
         if len(rank):
-            beyond_ns = end_ns - _middle_of(end_ns, step)
-            own_ns = _middle_of(beyond_ns, rank)
+            beyond_ns = end_ns - _group_median(end_ns, step)
+            own_ns = _group_median(beyond_ns, rank)
             ahead_ns[rank] = np.where(np.abs(own_ns) > _CLOCK_OFF_NS, own_ns, 0)
         return ahead_ns
 
 
-def _middle_of(values: "NDArray[np.int64]", group: "NDArray[np.int64]") -> "NDArray[np.int64]":
+def _group_median(values: "NDArray[np.int64]", group: "NDArray[np.int64]") -> "NDArray[np.int64]":
     """Return the median of each value's group, array of shape (n_rows,)."""
     _, group = np.unique(group, return_inverse=True)
     order = np.lexsort((values, group))
@@ -134,15 +134,14 @@ def _middle_of(values: "NDArray[np.int64]", group: "NDArray[np.int64]") -> "NDAr
 
 
 def read(path: Path, skipped: Counter[str] | None = None) -> list[StepLog]:
-    """Return the runs of a log, by name; with `skipped` leniently, rows that cannot be read counted there by column.
+    """Return the runs of a log, by name. With `skipped`, reading is lenient and counts skipped rows there, by column.
 
     Raises
     ------
     MalformedError
-        It cannot be read as Parquet, or lacks a required column (leniently: rank, step or time). Strictly also what
-        cannot be: a value that is no whole number, negative or not a number, longer than a day, a step that a rank
-        reports twice, a row received before its step's end, or steps of which most are not the sum of their parts.
-        The message names column and row.
+        It is not readable as Parquet, or lacks a required column (if lenient: rank, step or time). If strict, also for
+        implausible values: not a whole number, negative, longer than a day, a step that a rank reports twice, a row
+        received before the end of its step, or most steps not the sum of their parts. The message names column and row.
     """
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not files:
@@ -164,15 +163,15 @@ def read(path: Path, skipped: Counter[str] | None = None) -> list[StepLog]:
 
 
 def write(log: StepLog, file: Path) -> None:
-    """Write a log; `file` appears when it is whole."""
+    """Write a log; `file` appears only when it is complete."""
     _write_columns({name: [values] for name, values in log.columns.items()}, [log.run], [log.count], file)
 
 
 def columns_of(batches: "Sequence[StepBatch]", received_ns: Sequence[int]) -> "dict[str, NDArray[np.int64]]":
-    """Return the log's columns of batches, one after the other, each with the time of its receipt.
+    """Return consecutive batches as columns of a log, each with its time of receipt.
 
-    What no sender measured is left out. Sums and products of lies may wrap around, which loses nothing: the
-    coordinator's own reading undoes it.
+    Fields that no sender measured are omitted. Arithmetic on false values may wrap around; that loses nothing, because
+    the coordinator's reader reverses it.
     """
     counts = [batch.count for batch in batches]
     given = read_batches(batches, (RANK, *_TIMES), _KEPT)
@@ -209,9 +208,9 @@ def _read_file(file: Path, skipped: Counter[str] | None) -> list[StepLog]:
     except (OSError, pa.ArrowException) as error:
         raise MalformedError("step log", where=str(file), got=error, expected="a readable Parquet file") from None
     required = REQUIRED_COLUMNS if skipped is None else KEY_COLUMNS
-    lacking = [name for name in required if name not in table.column_names]
-    if lacking:
-        raise MalformedError("column", where=str(file), got=f"no {', '.join(lacking)}", expected="it: it is required")
+    missing = [name for name in required if name not in table.column_names]
+    if missing:
+        raise MalformedError("column", where=str(file), got=f"no {', '.join(missing)}", expected=", ".join(required))
     is_ours = (table.schema.metadata or {}).get(_VERSION_KEY) is not None
     columns = {}
     good = np.ones(table.num_rows, dtype=bool)
@@ -240,7 +239,7 @@ def _read_file(file: Path, skipped: Counter[str] | None) -> list[StepLog]:
 
 
 def _readable(name: str, column: Any, *, where: str) -> "tuple[NDArray[np.int64], NDArray[np.bool_]]":
-    """Return a column, and which of its rows the timeline can be given: it judges values, not texts and fractions."""
+    """Return a column, and which of its rows the timeline can check: it validates values, not texts and fractions."""
     present = ~column.is_null().to_numpy(zero_copy_only=False)
     readable = present | (name not in KEY_COLUMNS)
     if pa.types.is_floating(column.type):
@@ -269,7 +268,7 @@ def _by_run(table: Any, columns: "dict[str, NDArray[np.int64]]", *, where: str) 
 
 
 def _whole(name: str, column: Any, *, where: str) -> "NDArray[np.int64]":
-    """Return a column as int64, MISSING for null; floats pass when each is a whole number."""
+    """Return a column as int64, MISSING for null; floats are accepted if all are whole numbers."""
     expected = "whole numbers of 64 bits"
     if pa.types.is_floating(column.type):
         values = column.fill_null(0.0).to_numpy(zero_copy_only=False)
@@ -295,11 +294,12 @@ _RANGES = {
     "start_ns": (0, _UNIX_MAX_NS),
     "received_ns": (0, _UNIX_MAX_NS),
 }
-"""What order of arrival is made from, so that sums stay inside 64 bits, and what must fit the wire."""
+"""Valid ranges of columns that determine the order of arrival (sums must fit in 64 bits) or must fit the wire
+format."""
 
 
 def _check_range(name: str, values: "NDArray[np.int64]", *, where: str) -> None:
-    """Refuse what cannot be: all of a log counts from 0, and a step takes time but no day."""
+    """Reject implausible values: no value is negative, and a step takes more than 0 ns and less than a day."""
     low = 1 if name == "duration_ns" else 0
     is_time = name.endswith("_ns") and name not in _RANGES
     high = _PART_MAX_NS if is_time else _RANGES.get(name, (0, 1 << 62))[1]
@@ -320,9 +320,9 @@ def _joined(parts: list[StepLog]) -> StepLog:
 
 
 def _check_once(log: StepLog, *, where: str) -> None:
-    """Refuse a step that a rank reports twice.
+    """Reject a step that a rank reports twice.
 
-    After a restart a rank reports the same index again, at another time: twice means less than half a step apart.
+    After a restart a rank reports the same index again, but at another time: twice means less than half a step apart.
     """
     rank, step, start_ns = (log.columns[name] for name in ("rank", "step", "start_ns"))
     order = np.lexsort((start_ns, step, rank))
@@ -337,9 +337,9 @@ def _check_once(log: StepLog, *, where: str) -> None:
 
 
 def _check_account(log: StepLog, *, where: str) -> None:
-    """Refuse a log whose steps are not what their parts and waits sum to, as where the waits of a kind are lacking.
+    """Reject a log most of whose steps differ from the sum of their parts and waits, e.g. because waits are missing.
 
-    The timeline refuses such rows one by one, as it does live: with most of them gone no one would notice.
+    The timeline rejects such rows one by one, as it does live, but if it rejected most of them, no one would notice.
     """
     duration_ns = log.columns["duration_ns"]
     parts = [log.columns[name] for name in PART_COLUMNS]
@@ -353,8 +353,8 @@ def _check_account(log: StepLog, *, where: str) -> None:
     rows = np.flatnonzero(wrong)
     if 2 * len(rows) > log.count:
         row = int(rows[0])
-        lacking = [name for name in WAIT_COLUMNS if name not in log.columns]
-        hint = f" (no column {', '.join(lacking)})" if lacking and spent_ns[row] < duration_ns[row] else ""
+        missing = [name for name in WAIT_COLUMNS if name not in log.columns]
+        hint = f" (no column {', '.join(missing)})" if missing and spent_ns[row] < duration_ns[row] else ""
         raise MalformedError(
             f"rank {log.columns['rank'][row]} step {log.columns['step'][row]}",
             where=where,

@@ -1,6 +1,6 @@
-"""What a step log of others does not account for in its steps.
+"""Attributes the unaccounted time of steps in a log that another program wrote.
 
-Pure: columns of int64 in, ns; MISSING where not measured.
+Pure: columns of int64 in, ns; MISSING if not measured.
 """
 
 from typing import TYPE_CHECKING
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _DAY_NS = 86_400 * 10**9  # no step and no part of one is longer
-_REST_PARTS = 20  # of a step, one of which a foreign log may leave unaccounted or account for too much
+_REST_PARTS = 20  # a foreign log may account for too little or too much by one part in 20 of a step
 
 
 def attribute_unaccounted(
     columns: "dict[str, NDArray[np.int64]]", parts: "Sequence[str]", waits: "Sequence[str]"
 ) -> None:
-    """Make the account of a log that others wrote exact: what nothing is booked for is host time.
+    """Make parts and waits sum to the step, in place: unaccounted time becomes host time.
 
-    A step is off by a few percent where clocks are coarse or the account knows fewer parts than ours. One that is off
-    by more lacks a kind of waits, and is left for those who refuse it.
+    A step is off by a few percent if clocks are coarse or the log knows fewer parts. One that is off by more lacks a
+    kind of waits; it stays unchanged, and the later check rejects it.
     """
     if not columns.keys() >= {*parts}:
         return

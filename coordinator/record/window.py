@@ -1,5 +1,5 @@
 # ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
-"""Healthy steps of a step log or a recording, as the window that a run's model is fitted to. Blocking file I/O.
+"""Reads the window of healthy steps that a run's model is fitted to from a step log or recording. Blocking file I/O.
 
 Shapes: R ranks, T steps of the log that every rank has reported.
 """
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 _NS = 1e9
 _PARTS = ("compute", "host", "data", "gc")
 WARM_UP_RATIO = 0.1
-"""Of a log's steps are left out at its beginning: compilation, warm caches, growing buffers."""
+"""Share of a log's steps that is skipped at its beginning: compilation, cold caches, growing buffers."""
 
 
 def read_window(path: Path, topology: "Topology", *, run: str = "") -> "Window":
-    """Return the window of the steps of `run`, the log's only one if it is not named.
+    """Return the window of the steps of `run`; if it is empty, of the log's only run.
 
-    The last steps count, as in a coordinator; no one has judged them, so a log of healthy steps is asked for.
+    The last steps are used, as in a coordinator. They are not checked for anomalies, so the log must hold healthy
+    steps.
 
     Raises
     ------
@@ -56,7 +57,7 @@ def read_window(path: Path, topology: "Topology", *, run: str = "") -> "Window":
 
 
 def rows_of(log: StepLog, world_size: int) -> "Iterator[StepRow]":
-    """Yield the steps of a log that all `world_size` ranks have reported, in order, without those of the warm-up."""
+    """Yield the steps that all `world_size` ranks have reported, in order, without the warm-up."""
     columns = log.columns
     order = np.lexsort((columns["rank"], columns["step"]))
     step, first, counts = np.unique(columns["step"][order], return_index=True, return_counts=True)

@@ -100,7 +100,7 @@ def test_the_first_steps_of_an_attempt_that_continues_are_left_out():
 def test_an_attempt_stays_known_while_its_intervals_grow_with_age():
     """Of its single interval, the first steps are a small share."""
     old, young = attempts((1.0, 0.1, 400, {})), attempts((1.0, 0.1, 1, {}), (1.2, 0.1, 100, {}))[1:]
-    found = compared([*select_intervals(old, most=1), *young])
+    found = compared([*select_intervals(old, max_intervals=1), *young])
     assert found is not None
     assert found.slowdown_ratio == pytest.approx(0.2)
 

@@ -115,7 +115,7 @@ def test_merged_means_are_those_of_all_steps():
     series = steps_of(0.0, count=500, step_s=1.0)
     series.observe(row(500, 530.0), 30.0, NO_PEAK)
     steps_of(530.0, count=499, step_s=2.0, series=series, first=501)
-    (made,) = points(series, most=1)
+    (made,) = points(series, max_intervals=1)
     assert made["step_seconds"] == pytest.approx((500 + 30 + 998) / 1000)
     assert (made["longest_step_seconds"], made["steps"]) == (30.0, 1000)
 
@@ -136,7 +136,7 @@ def test_steps_since_and_at_most():
     series = steps_of(0.0, count=300, step_s=1.0)
     assert points(series, since_step=295)[0]["last_step"] >= 295
     assert points(series, since_step=300) == []
-    few = points(series, most=10)
+    few = points(series, max_intervals=10)
     assert len(few) <= 10
     assert (few[0]["first_step"], few[-1]["last_step"], sum(each["steps"] for each in few)) == (0, 299, 300)
 
