@@ -1,1 +1,1 @@
-"""One per cluster: ingest, timeline, detection, state machine, incidents, metrics, API and page."""
+"""The coordinator, one per cluster: intake, detection, run state machines, incidents, metrics, API and pages."""

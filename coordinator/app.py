@@ -1,7 +1,7 @@
-"""The coordinator's HTTP: metrics, health, JSON API and the pages.
+"""The coordinator's HTTP server: metrics, health, JSON API and pages.
 
-Reads what is known; what changes anything needs the token. Everything shown comes from messages that anybody on the bus
-may have written, so the page escapes all of it.
+Read requests only show known state; requests that change anything need the token. Everything shown comes from messages
+that anyone on the bus may have written, so the pages escape all of it.
 """
 
 from typing import Any
@@ -30,11 +30,11 @@ from coordinator.collector import SnapshotCollector
 from lockstep.serving.compression import Compression
 from lockstep.serving.exposition import CONTENT_TYPES, choose_form, render
 
-_REQUEST_MAX_BYTES = 16 << 10  # the largest request names 64 ranks, or every threshold
+_REQUEST_MAX_BYTES = 16 << 10  # the largest request names 64 ranks, or every setting
 
 EXPOSITIONS: web.AppKey[Kept] = web.AppKey("expositions", Kept)
 EXPOSITIONS_MAX = 2
-"""Texts of /metrics that are kept: one a form, 200 KB at 20 runs."""
+"""Cached texts of /metrics: one per exposition format, 200 KB at 20 runs."""
 
 
 def routes() -> list[web.RouteDef]:
@@ -127,12 +127,12 @@ async def _ready(request: web.Request) -> web.Response:
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """Answer a scrape: scrapers of one moment share one text, which is rendered and compressed on a thread."""
+    """Answer a scrape; concurrent scrapes share one text, which is rendered and compressed on a thread."""
     form = choose_form(",".join(request.headers.getall("Accept", [])))
     kind, _, _ = CONTENT_TYPES[form].rpartition("; charset=")
 
-    def look() -> CachedWork:
+    def read_inputs() -> CachedWork:
         snapshot = request.app[SERVICES].snapshot()
         return CachedWork(snapshot, lambda: render(SnapshotCollector(snapshot), form))
 
-    return await request.app[EXPOSITIONS].answer(request, form, look, content_type=kind)
+    return await request.app[EXPOSITIONS].answer(request, form, read_inputs, content_type=kind)

@@ -1,7 +1,8 @@
-"""The coordinator's side of the broker: frames and messages in, acknowledgements and capture requests out.
+"""The coordinator's connection to the broker: frames and messages in, acknowledgements and capture requests out.
 
-What comes from the bus is hostile until decoded: anything else is counted by reason, logged once in a while, dropped.
-Frames are placed in their node's stream before they are decoded, so that one that cannot be decoded blocks no one.
+All input is untrusted until it is decoded. Anything that cannot be decoded is counted by reason, logged at a limited
+rate and dropped. Frames get their position in their node's stream before they are decoded, so a malformed frame does
+not block the stream.
 """
 
 import asyncio
@@ -34,24 +35,24 @@ _log = logging.getLogger(__name__)
 CHANNELS = (*topics.SPOOLED_CHANNELS, topics.ANNOUNCE, topics.ALIVE, topics.COORDINATOR)
 REJECTION_REASONS = ("topic", "version", "malformed")
 _BACKOFF_FIRST_S = 0.2  # a broker that restarts is back within a second
-_BACKOFF_MAX_S = 15.0  # one scrape interval: no one sees less than that
-_STABLE_S = 30.0  # a session that lasted as long was no failure: the next back-off begins again
+_BACKOFF_MAX_S = 15.0  # one scrape interval: a shorter outage is not visible
+_STABLE_S = 30.0  # a session that lasted longer did not fail: the back-off starts over
 _PUBLISH_TIMEOUT_S = 5.0
-_PACKET_SPARE_BYTES = HEADER_BYTES + (64 << 10)  # topic and properties in addition to the largest payload
+_PACKET_SPARE_BYTES = HEADER_BYTES + (64 << 10)  # topic and properties, on top of the largest payload
 
 MESSAGE = "message"
-"""What is isolated by node: taking one message."""
+"""Kind of work that is isolated by node: handling one message."""
 QUARANTINE_S = 60.0
-"""Of a node whose messages failed three times in a row; it keeps meanwhile what it sends."""
+"""Quarantine of a node whose messages failed three times in a row; the node spools its frames meanwhile."""
 
 HasCapacity = Callable[[str, int], bool]
-"""Whether a run can hold records of a step now."""
+"""Returns whether a run has room for records of a step now."""
 OnMessage = Callable[[Message, Receipt | None], None]
-"""Takes a message; with the receipt of its frame where it came on a spooled channel."""
+"""Handles a message, with the receipt of its frame if it came on a spooled channel."""
 
 
 class BusCounts:
-    """Messages by channel, refusals and lost records by reason; every known label is there from the start."""
+    """Messages by channel, rejections and lost records by reason; every known label exists from the start."""
 
     def __init__(self) -> None:
         self.received: Counter[str] = Counter(dict.fromkeys(CHANNELS, 0))
@@ -60,10 +61,10 @@ class BusCounts:
 
 
 class Bus:
-    """One session at a time. `on_message` is called on the event loop and must be quick.
+    """The connection to the broker, one session at a time. `on_message` is called on the event loop and must be quick.
 
     `connected` is set while subscribed; `now_s` is the wall clock. `on_connect` is called before the first message of a
-    session, and `on_disconnect` behind its last one.
+    session, `on_disconnect` after its last one.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Bus:
         self._on_disconnect = on_disconnect
         self._ahead: dict[str, tuple[str, int]] = {}  # run and step that a node sent too early
         self._session: Session | None = None
-        self._random = random.Random()  # noqa: S311  (spreads reconnections, guards nothing)
+        self._random = random.Random()  # noqa: S311  (jitter only, not security)
         self._log = LogLimit(_log)
         self.isolation = FaultIsolation((MESSAGE,), quarantine_s=QUARANTINE_S)
 
@@ -134,19 +135,19 @@ class Bus:
             raise BrokerError(f"no acknowledgement within {_PUBLISH_TIMEOUT_S:g} s") from None
 
     def acknowledge(self) -> None:
-        """Publish the acknowledgements that are due."""
+        """Publish all due acknowledgements."""
         if self._session is not None:
             for acknowledgement in self._streams.acknowledgements():
                 self._send(acknowledgement)
 
     def resume(self) -> None:
-        """Ask for what was sent too early and has room now."""
+        """Request again the frames that were sent too early, from nodes whose runs have room now."""
         for node, (run, step) in list(self._ahead.items()):
             if self._has_capacity(run, step) and self._ahead.pop(node, None) is not None:
                 self._send(self._streams.resume(node))
 
     def _send(self, acknowledgement: Acknowledgement | None) -> None:
-        """Publish an acknowledgement; one that is lost is made up for by the next heartbeat of its node."""
+        """Publish an acknowledgement; if it is lost, the next heartbeat of its node triggers another one."""
         if acknowledgement is not None and self._session is not None:
             with suppress(BrokerError):  # the session's own task reports why it ended
                 self._session.send(topics.node_topic(acknowledgement.node, topics.ACK), encode(acknowledgement))
@@ -235,7 +236,7 @@ class Bus:
         self._on_message(message, receipt)
 
     def _admits(self, node: str, batch: StepBatch) -> bool:
-        """Whether the batch's run has room for it; if not, its node is asked for it later."""
+        """Return whether the batch's run has room for it; if not, remember to request it again later."""
         step = last_step(batch)
         has_capacity = self._has_capacity(batch.run, step)
         if has_capacity:
@@ -245,7 +246,7 @@ class Bus:
         return has_capacity
 
     def _lose(self, receipt: Receipt, records: dict[str, int]) -> None:
-        """Count records as lost, now for `/metrics`, and for the ledger when the frame is settled."""
+        """Count records as lost: for `/metrics` now, and for the ledger when the frame is settled."""
         if records:
             receipt.outcomes = dict(records)
             self.counts.lost.update(records)
@@ -263,13 +264,13 @@ class Bus:
         self._on_message(message, None)
 
     def _refuse_term(self, term: int, where: str) -> None:
-        """Count a term that no leader can have; the rest of its message counts."""
+        """Reject a term that no leader can have; the rest of its message is still used."""
         latest = int(self._now_s()) + TERM_AHEAD_SECONDS_MAX
         self._refuse("malformed", MalformedError("term", where=where, got=term, expected=f"at most {latest}"))
 
     def _refuse(self, reason: str, error: MalformedError) -> None:
         self.counts.rejected[reason] += 1
-        self._log.warning(reason, self._now_s(), f"message refused: {error}")
+        self._log.warning(reason, self._now_s(), f"message rejected: {error}")
 
 
 def _check_count(message: Message, header: FrameHeader, where: str) -> None:

@@ -1,7 +1,7 @@
-"""The catalogue's coordinator metrics from one snapshot; the number of series does not grow with the ranks.
+"""Exports the catalogue's coordinator metrics from one snapshot; the number of series is independent of the ranks.
 
-Enumerated labels are always there; what is not known yet is left out rather than 0. A run that was forgotten leaves
-nothing behind, for families are made again at each scrape.
+Series for enumerated labels always exist; a value that is unknown is omitted rather than exported as 0. A dropped run
+leaves no series behind, because families are built anew for each scrape.
 """
 
 from typing import TYPE_CHECKING
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident
     from coordinator.snapshot import RunSnapshot, Snapshot
 
-_LABEL_MAX = 128  # characters of a function's name: label values over 200 are refused by our PodMonitor
+_LABEL_MAX = 128  # characters of a function's name: our PodMonitor rejects label values over 200
 Row = tuple[tuple[str, ...], float]
 
 
 class SnapshotCollector:
-    """Makes the families of one snapshot; `collect` may run on any thread."""
+    """Builds the metric families of one snapshot; `collect` may run on any thread."""
 
     def __init__(self, snapshot: "Snapshot") -> None:
         self._snapshot = snapshot
@@ -149,7 +149,7 @@ def _run_rows(runs: "tuple[RunSnapshot, ...]") -> list[tuple[str, list[Row]]]:
 
 
 def _incident_rows(run: "RunSnapshot") -> list[Row]:
-    """One series per incident and rank, the ranks of all incidents of a run limited; rank is empty for none."""
+    """One series per incident and rank, at most `SUSPECTS_MAX` ranks per run; rank is empty if there is none."""
     rows: list[Row] = []
     hostnames = {"": ""} | {str(rank): name[:_LABEL_MAX] for rank, name in run.hostnames.items()}
     for incident in run.incidents[:SUSPECTS_MAX]:
@@ -161,13 +161,16 @@ def _incident_rows(run: "RunSnapshot") -> list[Row]:
 
 
 def _gain_rows(run: str, incidents: "tuple[Incident, ...]") -> list[Row]:
-    """One series per incident whose repair has a predicted gain, limited."""
+    """One series per incident with a predicted gain, at most `SUSPECTS_MAX` per run."""
     gains = ((incident.id, incident.predicted_gain) for incident in incidents[:SUSPECTS_MAX])
     return [((run, incident_id), gain[0]) for incident_id, gain in gains if gain is not None]
 
 
 def _evidence_rows(run: str, incidents: "tuple[Incident, ...]") -> list[Row]:
-    """One series per cause that other exporters' series show, limited; a site names causes of its own."""
+    """One series per cause found in other exporters' series, for at most `SUSPECTS_MAX` incidents.
+
+    Sites define causes.
+    """
     shown = ((incident.id, incident.machine) for incident in incidents[:SUSPECTS_MAX] if incident.machine)
     return [
         ((run, incident_id, cause[:_LABEL_MAX]), 1.0)
@@ -177,7 +180,7 @@ def _evidence_rows(run: str, incidents: "tuple[Incident, ...]") -> list[Row]:
 
 
 def _hang_rows(run: str, incidents: "tuple[Incident, ...]") -> list[Row]:
-    """One series per rank that has not arrived, limited; rank and kind are empty where unknown."""
+    """One series per rank that has not arrived, at most `SUSPECTS_MAX`; rank and kind are empty if unknown."""
     return [
         ((run, incident.id, rank, incident.domain[0] if incident.domain else ""), incident.excess_seconds)
         for incident in incidents

@@ -1,4 +1,4 @@
-"""Turns instructions into named tasks and their results back into events; nothing else does."""
+"""Executes instructions as named tasks, and feeds their results back as events. The only module that does so."""
 
 import asyncio
 import logging
@@ -32,9 +32,9 @@ _T = TypeVar("_T")
 _Order = TypeVar("_Order")
 
 _COMPUTED = "computed"
-"""A diagnosis, a model or its forecast, of which each is begun once and none is kept from being tried."""
+"""Kind of isolated work: a diagnosis, a model or its forecast. Each is started once; none is ever quarantined."""
 _REASON_MAX = 200  # characters of an error in an incident's evidence
-_REASON_LONG_MAX = 500  # of why there is no model: it names file, field, got and expected
+_REASON_LONG_MAX = 500  # characters of the reason why there is no model: names file, field, got and expected
 
 
 class Spawn(Protocol):
@@ -45,10 +45,10 @@ class Spawn(Protocol):
 
 
 class Effects:
-    """Performs what machines ask for; `writer` keeps what must outlive the process.
+    """Executes the instructions of the state machines; `writer` stores the state that must outlive the process.
 
-    `now_s` is the wall clock; results are fed back on the event loop. `isolation` counts the diagnoses and models
-    that a bug of ours ended.
+    `now_s` is the wall clock; results are fed back on the event loop. `isolation` counts the diagnoses and models that
+    failed because of a bug of ours.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class Effects:
         self._now_s = now_s
         self._leadership = leadership
         self.isolation = FaultIsolation((_COMPUTED,), failures_max=sys.maxsize)
-        self._simulating = asyncio.Lock()  # a simulation is pure computing: two at once would take twice as long each
+        self._simulating = asyncio.Lock()  # simulations are CPU-bound: two at once would take twice as long each
 
     def _start(
         self, name: str, work: Callable[[str, _Order], Coroutine[Any, Any, None]], order: _Order, task_name: str
     ) -> None:
-        """Start a task of a run; what it raises costs that task alone, and is counted as a fault of the run."""
+        """Start a task of a run; an exception ends that task only, and is counted as a fault of the run."""
 
         async def isolated() -> None:
             with self._runs.isolation.guard(HANDLE, name, self._now_s()):
@@ -82,7 +82,7 @@ class Effects:
         self._spawn(isolated(), task_name)
 
     def perform(self, orders: "Orders") -> None:
-        """Start all that is asked for, in order; returns at once."""
+        """Start all instructions in order, without waiting for them."""
         for name, instructions in orders:
             for instruction in instructions:
                 self._perform_one(name, instruction)
@@ -130,10 +130,13 @@ class Effects:
         if isinstance(instruction, ev.RequestStacks):
             self._start(name, self._request_stacks, instruction, f"stacks, request {instruction.request_id}")
             return
-        assert isinstance(instruction, ev.RefuseCapture)  # its asker reads it from the orders
+        assert isinstance(instruction, ev.RefuseCapture)  # the caller that requested it reads it from the orders
 
     def take_over(self) -> None:
-        """Order the captures that a former leader may have died with; nodes ignore an order that they already have."""
+        """Repeat the capture requests that the former leader may not have sent.
+
+        Nodes ignore a request they already have.
+        """
         for name, run in self._runs.by_name.items():
             capture = run.machine.captures.current
             if capture is not None and not capture.states and not capture.refused:
@@ -145,7 +148,10 @@ class Effects:
                 self._start(name, self._request, order, f"request {capture.request_id}")
 
     async def _request(self, name: str, order: ev.RequestCapture) -> None:
-        """Publish a capture request. One for an incident is the leader's: its answers reach all coordinators."""
+        """Publish a capture request.
+
+        Only the leader requests captures for incidents; the results reach all coordinators.
+        """
         try:
             await self._publish(name, order)
         except BrokerError as error:
@@ -159,7 +165,7 @@ class Effects:
             self.perform(self._runs.feed(name, failed))
 
     async def _withdraw(self, name: str, order: ev.WithdrawCapture) -> None:
-        """Publish that a capture is not wanted any more. One that is lost is made up for by the request's deadline."""
+        """Publish the withdrawal of a capture. If it is lost, the deadline of the request still ends the capture."""
         try:
             await self._publish(name, order)
         except BrokerError as error:
@@ -174,7 +180,7 @@ class Effects:
             await self._bus.publish_request(request)
 
     async def _request_stacks(self, name: str, order: ev.RequestStacks) -> None:
-        """Publish a request for stacks, the leader's alone. One that is lost is made up for by the next."""
+        """Publish a request for stacks, if this coordinator leads. If it is lost, the next request replaces it."""
         run = self._runs.by_name.get(name)
         if run is None or not self._leadership.leads:
             return
@@ -253,9 +259,9 @@ class Effects:
         self.perform(self._runs.feed(name, event))
 
     async def _computed(self, function: Callable[..., _T], *given: object, what: str) -> tuple[_T | None, str]:
-        """Return what `function` makes of `given` on a thread, or None and why.
+        """Run `function` with `given` on a thread; return its result and "", or None and the reason of its failure.
 
-        Specifications and summaries come from outside: whatever goes wrong with one must not end the watch of the runs.
+        Specifications and summaries are external input: a failure must not stop the monitoring of the runs.
         """
         work = asyncio.ensure_future(asyncio.to_thread(function, *given))
         await asyncio.wait((work,))
@@ -273,7 +279,7 @@ def _by_node(run: "Run", ranks: Sequence[int]) -> dict[str, list[int]]:
     nodes: dict[str, list[int]] = {}
     for rank in ranks:
         node = run.membership.nodes.get(rank)
-        if node is not None:  # else its node is still to announce it, after a restart of ours: the capture expires
+        if node is not None:  # otherwise not announced again yet after our restart: the capture expires
             nodes.setdefault(node, []).append(rank)
     return nodes
 

@@ -1,11 +1,12 @@
-"""Which coordinator of a pair orders captures. No clock and no I/O.
+"""Elects the coordinator of a pair that requests captures. No clock and no I/O.
 
-All coordinators judge, export and keep incidents; only one may order a capture, so that a fault costs one. They know of
-each other by retained heartbeats, and by the broker's last will when one is gone. The one that was started first leads.
-Each leader takes a *term* above all that it knows of, and every order carries it: nodes refuse an order of a term below
-the highest they have seen (a fencing number), whatever a former leader believes. Terms grow with unix time, so that a
-broker that forgot all heartbeats cannot make them fall, and one far ahead of the clock is no leader's: none can lock
-all leaders out with it. Nodes report the highest term that an order had, and the leader steps above it.
+All coordinators evaluate, export and store incidents, but only one may request captures, so that a fault costs one
+capture. They discover each other by retained heartbeats, and notice a failure by the broker's last will. The one that
+started first leads. Each leader takes a *term* above all terms known to it, and every request carries the term. Nodes
+refuse a request whose term is below the highest they have seen (a fencing token), whatever a former leader believes.
+Terms grow with unix time, so they do not fall when a broker loses its retained heartbeats. A term far ahead of the
+clock is rejected, so that it cannot lock out all leaders. Nodes report the highest term that a request had, and the
+leader steps above it.
 """
 
 from dataclasses import dataclass
@@ -15,9 +16,9 @@ from lockstep.contracts.messages import CoordinatorAlive
 
 HEARTBEAT_S = 5.0
 SILENT_S = 4 * HEARTBEAT_S
-"""A coordinator without a sign of life for so long is gone, should the broker fail to publish its last will."""
+"""A coordinator that is silent for this long is gone, even if the broker fails to publish its last will."""
 SETTLE_S = 2.0
-"""After a connection the retained heartbeats of the others come first."""
+"""Time to receive the retained heartbeats of the other coordinators after connecting."""
 
 
 @dataclass(slots=True)
@@ -27,7 +28,7 @@ class _Peer:
 
 
 class Leadership:
-    """`term` is that of the present leader, as far as it is known here."""
+    """The election state of this coordinator. `term` is that of the current leader, as far as it is known here."""
 
     def __init__(self, name: str, incarnation: int) -> None:
         self.name = name
@@ -38,30 +39,30 @@ class Leadership:
         self._connected_s: float | None = None
 
     def connected(self, now_s: float) -> None:
-        """Note that heartbeats of others will come now."""
+        """Note that this coordinator is connected, so that the heartbeats of others will arrive."""
         self._connected_s = now_s
 
     def disconnected(self) -> None:
-        """Lead no more: another one may, and nothing can be ordered from here."""
+        """Give up leadership: another coordinator may lead, and no request can be sent from here."""
         self._connected_s, self.leads = None, False
 
     def take(self, message: CoordinatorAlive, now_s: float) -> bool:
-        """Take a heartbeat or a last will, also our own, which come back to us; return as `note_term`."""
+        """Apply a heartbeat or a last will, including our own, which the broker sends back; return as `note_term`."""
         if message.coordinator != self.name:
             self._peers[message.coordinator] = _Peer(message, now_s)
         return self.note_term(message.term, now_s)
 
     def note_term(self, term: int, now_s: float) -> bool:
-        """Note a term that a coordinator has or a node has seen; return false for one that no leader can have."""
+        """Note a term that a coordinator has or a node has seen; return false if no leader can have it."""
         if term > now_s + TERM_AHEAD_SECONDS_MAX:
             return False
         if term > self.term:
-            # Another one has led since: a leader that was suspended, for example, begins again with a term of its own.
+            # Another coordinator has led since: a leader that was suspended, for example, must take a new term.
             self.term, self.leads = term, False
         return True
 
     def update(self, now_s: float) -> bool:
-        """Let time pass; return whether this coordinator leads from now on and did not before."""
+        """Update the election for the current time; return whether this coordinator has just become the leader."""
         if self._connected_s is None or now_s - self._connected_s < SETTLE_S:
             return False
         if self.term > now_s + TERM_AHEAD_SECONDS_MAX:  # our own clock was set back
@@ -75,11 +76,11 @@ class Leadership:
         return True
 
     def peers(self, now_s: float) -> int:
-        """Return how many other coordinators are alive."""
+        """Return the number of other coordinators that are alive."""
         return sum(peer.message.alive and now_s - peer.seen_s < SILENT_S for peer in self._peers.values())
 
     def heartbeat(self, now_s: float, *, alive: bool = True) -> CoordinatorAlive:
-        """Return what is published of this coordinator."""
+        """Return the heartbeat of this coordinator."""
         return CoordinatorAlive(
             coordinator=self.name,
             alive=alive,

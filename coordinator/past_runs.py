@@ -1,7 +1,7 @@
-"""What is left of runs that are not followed any more: what they remember, and what brings them back.
+"""The stored state of runs that are no longer followed, and the rule by which they are followed again.
 
-No clock and no I/O. Run names come from outside, so what is left is bounded by number and by age. Runs that never made
-a step go first, so that invented names cost no real run its memory.
+No clock and no I/O. Run names are external input, so past runs are bounded by number and age. Runs that never made a
+step are dropped first, so that invented names do not displace real runs.
 """
 
 from collections.abc import Container, Mapping
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from lockstep.contracts.messages import NodeAnnouncement
 
 PAST_RUNS_MAX = 4096
-"""16 times the runs that are followed; 1 to 3 KB each, in memory and on disk."""
+"""16 times the number of followed runs; 1 to 3 KB each, in memory and on disk."""
 PAST_RUN_KEPT_S = 30 * 86_400.0
-"""A job that pauses over the holidays goes on counting; a name that comes back later is another job."""
+"""Longer than a job's pause over the holidays; a name that returns later is a different job."""
 _AGED_EVERY_S = 3600.0
 _RUNNING = "running"
 
 
 class _Past(NamedTuple):
-    """`memory` is None where there is nothing to remember; `attempt` is the youngest of a run that has ended here."""
+    """`memory` is None if there is no state; `attempt` is the latest attempt of a run that has ended here."""
 
     memory: "SavedRun | None"
     attempt: int | None
@@ -28,28 +28,28 @@ class _Past(NamedTuple):
 
 
 class PastRuns:
-    """By name; `memories` are those of an earlier coordinator, the runs that are followed included."""
+    """Past runs by name. `memories` are those of an earlier coordinator, including runs that are followed."""
 
     def __init__(self, memories: "Mapping[str, SavedRun]") -> None:
         self._of_run = {run: _Past(memory, None, memory.last_sign_s) for run, memory in memories.items()}
         self._aged_s = float("-inf")
 
     def memory(self, run: str) -> "SavedRun | None":
-        """Return what a run remembers, if anything."""
+        """Return the stored state of a run, if any."""
         past = self._of_run.get(run)
         return past.memory if past else None
 
     def add(self, run: str, memory: "SavedRun", *, attempt: int | None = None) -> None:
-        """Keep what a run remembers that is dropped; with its youngest `attempt` where it has ended."""
+        """Add the state of a dropped run, with its latest `attempt` if it has ended."""
         if memory.is_blank and attempt is None:
             return
         self._of_run.pop(run, None)
         self._of_run[run] = _Past(None if memory.is_blank else memory, attempt, memory.last_sign_s)
 
     def is_news(self, announcement: "NodeAnnouncement") -> bool:
-        """Whether an announcement is worth a run: not of one that ended, as long as none of its ranks goes on.
+        """Whether an announcement should begin a run; false for a run that has ended and none of whose ranks continues.
 
-        One that goes on has another attempt, or runs and is not reported silent.
+        A rank continues if it has a newer attempt, or if it runs and is not reported as stalled.
         """
         past = self._of_run.get(announcement.run)
         if past is None or past.attempt is None:
@@ -60,7 +60,10 @@ class PastRuns:
         )
 
     def trim(self, now_s: float, followed: Container[str]) -> list[str]:
-        """Drop what is too old or too much; return the names. Runs that are `followed` keep what they remember."""
+        """Drop past runs that are too old or too many; return their names.
+
+        Runs that are `followed` keep their state.
+        """
         is_aging = not 0 <= now_s - self._aged_s < _AGED_EVERY_S
         if not is_aging and len(self._of_run) <= PAST_RUNS_MAX:
             return []

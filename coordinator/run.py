@@ -1,4 +1,4 @@
-"""One run and all that is remembered of it. No I/O and no clock."""
+"""One run with all of its state. No I/O and no clock."""
 
 import logging
 from collections import Counter
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 Orders = list[tuple[str, list[ev.Instruction]]]
-"""Instructions with the run that gave them."""
+"""Instructions with the name of the run that issued them."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """One run and all that is remembered of it; `detector` is None until its next step after a change of shape."""
+    """One run with all of its state; `detector` is None until the next step after a change of shape."""
 
     name: str
     policy: "Policy"
@@ -59,46 +59,46 @@ class Run:
     topology: "Topology | None" = None
     detector: Detector | None = None
     outliers: Outliers = field(default_factory=Outliers)
-    """How common long steps are, of all attempts."""
+    """How common long steps are, over all attempts."""
     generation: int = 0
     ended_since_s: float | None = None
-    """When the first of the ranks that have not ended well was seen to, None as long as there is none."""
+    """When a rank was first seen to have failed; None if there is no such rank."""
     reshape_is_due: bool = False
-    """Whether nodes have announced what `topology` and `timeline` do not know yet."""
+    """Whether nodes have announced changes that `topology` and `timeline` do not contain yet."""
     histogram: StepHistogram = field(default_factory=StepHistogram.empty)
     series: StepSeries = field(default_factory=StepSeries)
     history: AttemptHistory
-    """Of all runs."""
+    """Shared by all runs."""
     attempts: AttemptComparison = field(init=False)
     peaks: DevicePeaks = field(default_factory=DevicePeaks)
     workload: Workload = field(default_factory=Workload)
     progress: ProgressBook = field(default_factory=ProgressBook)
     remembered: Learnt | None = None
-    """What an earlier coordinator's detector had learnt, until this one's begins."""
+    """Learnt state of an earlier coordinator's detector, until this one's detector is created."""
     expectation: Expectation = field(default_factory=Expectation)
     captures: HealthyCaptures = field(default_factory=HealthyCaptures)
     memory_growth: MemoryGrowthTest = field(default_factory=MemoryGrowthTest)
     memory_generation: int = 0
-    """Of the timeline, of which `memory_growth` has reports."""
+    """Generation of the timeline to which the reports in `memory_growth` belong."""
     fingerprint: str = ""
-    """Of whom `detector` learns."""
+    """Digest of the ranks, groups, nodes and attempts that `detector` learns."""
     evaluated: DetectionProgress = field(default_factory=DetectionProgress)
-    """How far the run has been judged, by an earlier coordinator too."""
+    """How far the run has been evaluated, including by an earlier coordinator."""
     mirrored_alarms: Counter[str] = field(default_factory=Counter)
-    """Alarms of the test's other side, by `metrics.MIRRORED_UNITS`, of all attempts."""
+    """Alarms of the mirrored test, by `metrics.MIRRORED_UNITS`, over all attempts."""
 
     def __post_init__(self) -> None:
         self.attempts = AttemptComparison(self.name, self.history)
 
     @property
     def scene(self) -> Scene:
-        """What there is to explain an incident with."""
+        """The data to explain an incident with."""
         assert self.topology is not None
         rows = tuple(self.detector.recent_rows) if self.detector else ()
         return Scene(rows=rows, topology=self.topology, policy=self.policy, hostname=self.hostname)
 
     def feed(self, event: ev.Event) -> Orders:
-        """Give an event to the run's machine; return its instructions, explained where they are of incidents."""
+        """Pass an event to the run's machine; return its instructions, and the explanations of incidents among them."""
         if isinstance(event, ev.PolicyChangedEvent):
             self.adopt(event.policy)
         instructions = self.machine.handle(event)
@@ -110,13 +110,13 @@ class Run:
         return [*reported, (self.name, due)] if due else reported
 
     def repairs(self, cause_id: str) -> list[ev.Instruction]:
-        """Return the predictions to be made for what holds the run back now."""
+        """Return the predictions to make for the active incidents."""
         step_result = self.machine.step_result
         baseline_s = step_result.baseline_step_seconds if step_result else None
         return self.expectation.repairs(self.machine.tracker.active, cause_id, baseline_s)
 
     def learn_operators(self, instructions: "Sequence[ev.Instruction]", cause_id: str) -> list[ev.Instruction]:
-        """Use the operators of a capture of healthy ranks, if `instructions` end one; return the fit that is due."""
+        """Use the operators of a capture of healthy ranks, if `instructions` end one; return the fits that are due."""
         reported = self.captures.heed(instructions, self.machine)
         if reported is None:
             return []
@@ -124,14 +124,14 @@ class Run:
         return self.expectation.refit(cause_id)
 
     def take_memory(self, node: str, reports: "Sequence[RankMemory]") -> None:
-        """Take what a node reports of the memory of its own ranks."""
+        """Apply a node's memory reports for the ranks that it owns."""
         if self.memory_generation != self.timeline.generation:
             self.memory_generation = self.timeline.generation
             self.memory_growth.forget()
         self.memory_growth.take(report for report in reports if self.membership.nodes.get(report.rank) == node)
 
     def look_for_growth(self, now_s: float) -> "ev.MemoryGrowthEvent | None":
-        """Return whose memory grows, None where nothing has come that could change it."""
+        """Return the ranks whose memory grows; None if no report arrived that could change the result."""
         policy, step_result = self.policy, self.machine.step_result
         is_due = self.memory_growth.is_due or bool(self.machine.growth.open)
         if step_result is None or not is_due:
@@ -143,21 +143,21 @@ class Run:
         return ev.MemoryGrowthEvent(unix_s=now_s, cause_id="memory", anomalies=anomalies, step=step_result.step)
 
     def adopt(self, policy: "Policy") -> None:
-        """Lay out and evaluate by other thresholds from now on; the state machine gets them by its own event."""
+        """Apply another policy to timeline and detector; the state machine gets it by its own event."""
         self.policy = policy
         self.timeline.policy = policy.timeline
         if self.detector is not None:
             self.detector.adopt(policy)
 
     def is_new(self, row: "StepRow") -> bool:
-        """Whether a step was not judged before, by an earlier coordinator: its records may come again, some or all."""
+        """Whether no earlier coordinator has evaluated a step; some or all of its records may be delivered again."""
         return row.step > self.evaluated.step or row.end_unix_s > self.evaluated.until_unix_s
 
     def note_result(self, row: "StepRow", step_result: "StepResult") -> None:
-        """Note that a step has been judged.
+        """Note that a step has been evaluated.
 
-        Ranks end a step within its duration of each other, so none of its records, whichever come again, passes its
-        median end by more; the first step of another attempt takes longer than one step to come.
+        All ranks end a step within one step duration of each other, so no record of it that is delivered again ends
+        later than its median end plus that duration. The first step of another attempt ends later.
         """
         self.mirrored_alarms.update(step_result.mirrored_alarms)
         self.evaluated = DetectionProgress(
@@ -167,12 +167,12 @@ class Run:
         )
 
     def begin_again(self) -> None:
-        """Give up what detectors and timeline hold after a fault of ours: neither may be half changed."""
+        """Discard detector state and pending records after a fault of ours, because either may be inconsistent."""
         self.timeline.drop_pending()
         self.detector, self.outliers = None, Outliers()
 
     def begin_detector(self) -> None:
-        """Make a detector of the present shape; it continues from what an earlier coordinator has learnt of it."""
+        """Create a detector for the current shape, continuing from the learnt state of an earlier coordinator."""
         assert self.topology is not None
         ranks, infos = self.timeline.ranks.tolist(), self.membership.infos
         hosts = [self.hostname(rank) for rank in ranks]
@@ -194,14 +194,17 @@ class Run:
                 self.name,
                 learnt.step,
             )
-        elif learnt is not None and len(ranks) >= self.membership.world_size:  # else the other nodes are still to come
+        elif learnt is not None and len(ranks) >= self.membership.world_size:  # else nodes are missing
             self.remembered = None
             _log.warning(
                 "run %s: the learnt state belongs to other ranks, groups, nodes or attempts; discarded", self.name
             )
 
     def memory(self, *, with_learnt: bool, with_series: bool = False) -> SavedRun:
-        """Return what must outlive a restart of the coordinator; what was learnt, and the series, are large copies."""
+        """Return the state that must outlive a restart.
+
+        Learnt arrays and the series, if requested, are large copies.
+        """
         memory, step_result = replace(self.machine.memory(), evaluated=self.evaluated), self.machine.step_result
         if with_series:
             self.note_attempts()
@@ -216,22 +219,22 @@ class Run:
         return replace(memory, learnt=learnt if arrays else None)
 
     def note_attempts(self) -> None:
-        """Note the run's attempts as they are now, which outlive its series."""
+        """Update the history of the run's attempts, which outlives its series."""
         self.attempts.observe(self.series, self._workload_digest)
 
     def _workload_digest(self) -> str:
         return "" if self.topology is None else self.workload.digest(self.topology, self.membership.nodes)
 
     def hostname(self, rank: int) -> str:
-        """Return the host of a rank, empty where unknown."""
+        """Return the host of a rank; empty if unknown."""
         info = self.membership.infos.get(rank)
         return info.hostname if info else ""
 
     def _slow_ranks(self) -> "list[tuple[float, int, Incident]]":
-        """Return how much longer each rank of an open incident works (ratio - 1), worst first.
+        """Return by how much each slow rank is slower (ratio - 1), with its incident, worst first.
 
-        An incident that no anomaly of the last step belongs to recovers: its ranks keep what was last measured until it
-        closes, so that whatever reads them ends with the incident rather than in its gaps.
+        An incident without an anomaly in the last step is recovering: its ranks keep their last value until it closes,
+        so that their series end with the incident and have no gaps.
         """
         tracker, step_result = self.machine.tracker, self.machine.step_result
         found = (
@@ -246,7 +249,7 @@ class Run:
         return sorted(slow, key=lambda each: each[0], reverse=True)
 
     def snapshot(self) -> RunSnapshot:
-        """Return what is known of the run now."""
+        """Return the current state of the run as plain values."""
         machine = self.machine
         step_result, model = machine.step_result, self.expectation.model
         is_live = machine.state not in (*OVER, State.WARMING, State.HUNG, State.LOST)
@@ -284,7 +287,10 @@ class Run:
 
 
 def _suspect(run: Run, ratio: float, rank: int, incident: "Incident") -> Suspect:
-    """Return a slow rank as exported; labels are its incident's, which do not change with every step's noise."""
+    """Return a slow rank for export.
+
+    Its labels come from its incident, which does not change with every step's noise.
+    """
     return Suspect(
         rank=rank,
         hostname=run.hostname(rank),

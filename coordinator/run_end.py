@@ -1,4 +1,4 @@
-"""Runs that make no steps: how they ended, once their ranks have, or where they hang. No I/O, and no clock."""
+"""Handles runs that make no steps: determines how they ended, or where they hang. No I/O and no clock."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def conclude(run: "Run", now_s: float) -> "Orders":
-    """Conclude how the run ended, once its ranks have, or have had their time to."""
+    """Determine how the run ended, once all of its ranks have ended or have had time to."""
     if not run.membership.has_failed or run.machine.state in OVER:
         run.ended_since_s = None
         return []
@@ -26,15 +26,15 @@ def conclude(run: "Run", now_s: float) -> "Orders":
         run.ended_since_s = now_s
     is_over, waited_s, policy = run.membership.is_over, now_s - run.ended_since_s, run.policy.run
     is_hung = run.machine.stall.incident is not None
-    is_patient = is_hung or all(map(is_request, endings.values()))  # who kills a hang kills one rank after the other
+    is_patient = is_hung or all(map(is_request, endings.values()))  # a hung run is killed rank by rank
     patience_s = policy.stop_seconds if is_patient else policy.crash_seconds
     if not is_over and waited_s < patience_s:
         return []
-    # A rank that its node does not announce any more has lost its ring while it was exiting.
+    # A rank that its node no longer announces lost its ring while it was exiting.
     is_over = is_over or not run.membership.has_running
     is_stopped_hang = is_hung and is_stopped(endings)
     if is_stopped_hang and not is_over:
-        return []  # the others hang on: the same fault
+        return []  # the others still hang: the same fault
     crash = None if is_stopped_hang else crash_of(endings, are_all_over=is_over)
     ended = ev.EndedEvent(
         unix_s=now_s,
@@ -48,9 +48,9 @@ def conclude(run: "Run", now_s: float) -> "Orders":
 
 
 def look_for_hang(run: "Run", now_s: float, may_deliver: "Callable[[int], bool]") -> "Orders":
-    """Look which ranks a run that makes no steps waits for.
+    """Find the ranks for which a run without steps waits.
 
-    `may_deliver` returns whether the node of a rank may be about to deliver what it did.
+    `may_deliver` returns whether the node of a rank may be about to deliver spooled records.
     """
     is_in_scope = run.policy.detectors.hang and is_watched(run.name, run.policy.scope.runs)
     if not is_in_scope or run.topology is None or not run.machine.is_blocked(now_s):
@@ -60,5 +60,5 @@ def look_for_hang(run: "Run", now_s: float, may_deliver: "Callable[[int], bool]"
         return []
     hang = run.progress.locate(run.topology, run.timeline)
     if hang is not None and not hang.is_measured and any(map(may_deliver, hang.ranks)):
-        return []  # who is behind by the records only has delivered less
+        return []  # a rank that is behind by its records only may have records that are not delivered yet
     return run.feed(ev.StallEvent(unix_s=now_s, cause_id="tick", hang=hang))

@@ -1,4 +1,4 @@
-"""Faults of one run cost that run only: what handling it raises is counted, and its detectors begin again. No I/O."""
+"""Isolates faults by run: an exception while handling a run is counted, and resets only its detectors. No I/O."""
 
 from typing import TYPE_CHECKING
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
     from coordinator.run import Orders, Run
 
 HANDLE, DETECT = "handle", "detect"
-"""What is isolated by run: handling what comes of it, and judging a step."""
+"""Kinds of work isolated by run: handling its input, and evaluating a step."""
 QUARANTINE_S = 600.0
-"""A run that failed three times in a row: long enough to cost nothing, short enough for a new attempt to be judged."""
+"""Quarantine after three failures in a row: long enough to cost nothing, short enough to evaluate a new attempt."""
 
 
 class RunIsolation:
-    """`by_name` are the runs there are; records whose handling failed are counted in `rejected`."""
+    """`by_name` holds the runs; records whose handling failed are counted in `rejected`."""
 
     def __init__(self, by_name: "Mapping[str, Run]", rejected: "Counter[str]") -> None:
         self._by_name, self._rejected = by_name, rejected
         self.faults = FaultIsolation((HANDLE, DETECT), quarantine_s=QUARANTINE_S)
 
     def is_quarantined(self, name: str, now_s: float) -> bool:
-        """Whether a run failed so often that it is left alone for now."""
+        """Whether a run failed so often that it is skipped for now."""
         return any(self.faults.is_quarantined(kind, name, now_s) for kind in (HANDLE, DETECT))
 
     def run(self, kind: str, name: str, now_s: float, work: "Callable[[], Orders]", *, records: int = 0) -> "Orders":
-        """Return what `work` on a run orders; nothing if it raised, or if the run is quarantined.
+        """Return the orders of `work` on a run; empty if it raised, or if the run is quarantined.
 
-        `records` are counted as failed if it raised. What a peer did wrong is not caught here.
+        `records` are counted as failed if it raised. A `PeerError` is passed on to the caller.
         """
         if not self.faults.admits(kind, name, now_s):
             self._rejected["quarantined"] += records

@@ -1,8 +1,8 @@
-"""The ranks and groups of a run as its nodes announce them: laid out again when they change. No I/O.
+"""Applies changes to the announced ranks and groups of a run. No I/O.
 
-Of thousands of nodes that announce themselves within seconds, and their groups later, each would move all that is known
-of the others: a large job is followed when it becomes complete, else once for all nodes that came before step batches
-or a tick.
+When thousands of nodes announce themselves within seconds, and their groups later, applying each announcement would
+rearrange everything known of the others. A large job is therefore arranged when it is complete; until then, once for
+all announcements before the next step batch or tick.
 """
 
 from typing import TYPE_CHECKING
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from coordinator.run import Orders, Run
     from lockstep.contracts.domains import Topology
 
-_SMALL_RANKS = 1024  # to lay them out takes milliseconds, and there are at most as many nodes
+_SMALL_RANKS = 1024  # arranging them takes milliseconds, and there are at most as many nodes
 
 
 def is_reshaped_at_once(run: "Run", change: "MembershipChange") -> bool:
-    """Whether a change that is due is followed now: a run of any size that is complete, or one that is small."""
+    """Whether a due change is applied now: the run is complete or small, or has no topology yet."""
     return run.reshape_is_due and (
         run.topology is None or change.is_completed or run.membership.world_size <= _SMALL_RANKS
     )
 
 
 def reshape(run: "Run", now_s: float, rejected: "Counter[str]", refusals: Refusals) -> "Orders":
-    """Follow the announced ranks and groups; what detectors remember of another shape is of no use."""
+    """Apply the announced ranks and groups; if the shape changed, the detector is discarded."""
     run.reshape_is_due = False
     ranks = run.membership.ranks
-    if not set(run.timeline.ranks.tolist()).issubset(ranks):  # a smaller world: nothing of the old one fits
+    if not set(run.timeline.ranks.tolist()).issubset(ranks):  # a smaller world: nothing of the old one is usable
         run.timeline.drop_pending()
         run.timeline = StepTimeline(run.policy.timeline, rejected)
         run.generation = -1

@@ -1,7 +1,7 @@
-"""The runs there are, by name: which begin, how many there may be, and what is left of those that ended. No I/O.
+"""The table of runs by name: which begin, how many there may be, and the state of those that ended. No I/O.
 
-A run is known from its first announcement until it has ended, or made no step, for long enough; what it leaves behind
-is bounded (`past_runs.py`).
+A run is followed from its first announcement until long after it has ended or made its last step. The state of past
+runs is bounded (`past_runs.py`).
 """
 
 import logging
@@ -38,9 +38,12 @@ _log = logging.getLogger(__name__)
 
 
 class RunTable:
-    """`memories` is what runs left behind when the coordinator last ended; `rejected` counts records by reason.
+    """The runs.
 
-    `config`, for runs that begin from now on, and `policy_of`, the thresholds by name, may be replaced at any time.
+    `memories` is the state that an earlier coordinator stored, by run; `rejected` counts records by reason.
+
+    `config`, which applies to runs that begin from now on, and `policy_of`, the policy by run, may be replaced at any
+    time.
     """
 
     def __init__(
@@ -66,16 +69,19 @@ class RunTable:
     def expect(
         self, spec_of: "Callable[[str], SpecText | None]", windows: Mapping[str, KeptWindow] | None = None
     ) -> None:
-        """Adopt the specifications of runs, those under way included; `windows` are their kept healthy steps."""
+        """Set the specifications of runs, including those under way; `windows` are their stored healthy windows."""
         self._spec_of = spec_of
         self._windows |= windows or {}
         for run in self.by_name.values():
             run.expectation.adopt(spec_of(run.name))
 
     def forget_ended(self, run: Run | None, announcement: "NodeAnnouncement", now_s: float) -> list[str]:
-        """Drop runs of the node alone that have ended, the oldest first, where it begins one too many; return them.
+        """If a node begins more runs than allowed, drop ended runs of that node alone, the oldest first.
 
-        A node that trains for minutes at a time ends more runs than it may have within the time that they stay visible.
+        Return their names.
+
+        A node that trains for minutes at a time would otherwise reach its limit, because ended runs stay visible for a
+        while.
         """
         node = announcement.node
         begins = self._is_wanted(announcement, now_s) if run is None else run.membership.ranks_of(node) is None
@@ -93,11 +99,11 @@ class RunTable:
         return dropped
 
     def has_capacity(self, run: Run | None, announcement: "NodeAnnouncement") -> bool:
-        """Whether the node may announce this run and so many ranks; counted if not."""
+        """Return whether the node may announce this run with so many ranks; if not, count the refusal."""
         node, count = announcement.node, len(announcement.ranks)
         former = None if run is None else run.membership.ranks_of(node)
         if count <= len(former or ()):
-            return former is not None  # an announcement of nothing by a node that is not known
+            return former is not None  # an unknown node that announces no ranks is rejected
         memberships = [run.membership for run in self.by_name.values()]
         what = f"run {announcement.run} by node {node}"
         if former is None and sum(m.ranks_of(node) is not None for m in memberships) >= RUNS_OF_NODE_MAX:
@@ -112,10 +118,10 @@ class RunTable:
         return True
 
     def new_run(self, announcement: "NodeAnnouncement", now_s: float) -> Run | None:
-        """Return a run for its first announcement, None for one that has ended or is one too many.
+        """Return a new run for its first announcement; None if the run has ended or the limit of runs is reached.
 
-        It is not in the table yet. A retained announcement holds heartbeats of when it was published, so it may be
-        older by as much.
+        The run is not in the table yet. A retained announcement carries heartbeats from the time it was published, so
+        it may be older by `ANNOUNCE_REFRESH_SECONDS`.
         """
         name, policy = announcement.run, self.policy_of(announcement.run)
         if not self._is_wanted(announcement, now_s):
@@ -139,15 +145,15 @@ class RunTable:
         )
 
     def _is_wanted(self, announcement: "NodeAnnouncement", now_s: float) -> bool:
-        """Whether the announcement of a run that is not followed is worth one: of ranks seen lately, and news."""
+        """Whether an announcement should begin a run: its ranks were seen recently, and the run has not ended."""
         youngest_s = max((info.heartbeat_unix_ns for info in announcement.ranks), default=0) / 1e9
         kept_s = self.policy_of(announcement.run).run.lost_keep_seconds + ANNOUNCE_REFRESH_SECONDS
         return now_s - youngest_s <= kept_s and self._past.is_news(announcement)
 
     def _evict(self) -> bool:
-        """Drop the oldest run that has neither made a step nor an open incident; whether there was one.
+        """Drop the oldest run that has neither made a step nor has an open incident; return whether there was one.
 
-        It never was more than an announcement, and comes back with the next one if there is room.
+        It never was more than an announcement, and returns with the next one if there is room.
         """
         for name, run in self.by_name.items():
             if run.machine.step_result is None and not run.machine.tracker.incidents:
@@ -158,7 +164,7 @@ class RunTable:
         return False
 
     def forget(self, name: str) -> None:
-        """Drop a run that ended long ago, all but its budgets; the store keeps its incidents."""
+        """Drop a run that ended long ago but keep its budgets; its incidents stay in the store."""
         run = self.by_name.pop(name, None)
         if run is not None:
             run.timeline.drop_pending()
@@ -169,23 +175,23 @@ class RunTable:
         self._windows.pop(name, None)
 
     def trim_past(self, now_s: float) -> list[tuple[str, list[ev.Instruction]]]:
-        """Drop what is too much or too old of what runs left behind."""
+        """Drop past runs that are too old or too many; return the orders to delete their stored state."""
         dropped = self._past.trim(now_s, self.by_name)
         for name in dropped:
             self._windows.pop(name, None)
             self._attempts.drop(name)
         if dropped:
             kept = f"at most {PAST_RUNS_MAX} are kept, for {PAST_RUN_KEPT_S / 86_400:g} days"
-            self._log.warning("past runs", now_s, f"what {len(dropped)} past runs left behind is dropped; {kept}")
+            self._log.warning("past runs", now_s, f"dropped the state of {len(dropped)} past runs; {kept}")
         return [(name, [ev.DropSavedRun(cause_id="tick")]) for name in dropped]
 
 
 def _series_of(name: str, memory: SavedRun | None) -> StepSeries:
-    """Return the series that a run remembers; a damaged one begins again."""
+    """Return the stored series of a run; an empty one if it is damaged."""
     if memory is None or memory.series is None:
         return StepSeries()
     try:
         return StepSeries.from_bytes(memory.series, where=f"run {name}")
     except MalformedError as error:
-        _log.warning("%s; discarded, the run's step time over time begins again", error)
+        _log.warning("%s; discarded, the run's step time series starts over", error)
         return StepSeries()

@@ -1,9 +1,9 @@
-"""All runs: decoded messages in, instructions out. No I/O; the time comes with every call.
+"""All runs: decoded messages in, instructions out. No I/O; every call carries the time.
 
-Records of ranks that no node has announced are refused: announcements are retained, so they always come first. Runs are
-isolated from each other (`run_isolation.py`): a run that fails again and again is left alone for a while, and its
-records are counted all the same. Which runs there are is in `run_table.py`, what their steps show in
-`step_detection.py`, what their nodes announce in `run_shape.py`, and how they end in `run_end.py`.
+Records of ranks that no node has announced are rejected: announcements are retained messages, so they always arrive
+first. Runs are isolated from each other (`run_isolation.py`): a run that fails repeatedly is quarantined for a while,
+and its records are counted. `run_table.py` decides which runs exist, `step_detection.py` evaluates their steps,
+`run_shape.py` applies announcements, and `run_end.py` handles their end.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,16 +48,19 @@ __all__ = ["Orders", "Run", "Runs", "Tap"]
 
 
 class Tap(Protocol):
-    """Receives all input in order, before it is processed: the same input again gives the same orders."""
+    """Receives all input in order, before it is processed. The same input gives the same orders."""
 
     def receive(self, what: "Sequence[StepBatch] | Message | ev.Event", now_s: float, run: str = "") -> None:
-        """Note the input; batches that are processed together come together. Must be quick, and never raise."""
+        """Receive an input; batches that are processed together are passed together.
+
+        Must be quick and must not raise.
+        """
 
 
 class Runs:
-    """`memories` is what runs left behind when the coordinator last ended; `clock` measures durations only.
+    """All runs of the coordinator. `memories` is the state that an earlier coordinator stored, by run.
 
-    `tap` receives the input of `take`, `feed` and `tick`.
+    `clock` measures durations only. `tap` receives the input of `take`, `feed` and `tick`.
     """
 
     def __init__(
@@ -80,12 +83,12 @@ class Runs:
         self.detection = StepDetection(self.presence, self._isolation, clock)
 
     def take(self, message: "Message", now_s: float) -> Orders:
-        """Take a decoded message.
+        """Handle a decoded message.
 
         Raises
         ------
         MalformedError
-            An announcement that cannot be; nothing of it was taken.
+            An announcement is invalid; nothing of it was applied.
         """
         if isinstance(message, StepBatch):
             return self.take_batches((message,), now_s)
@@ -103,13 +106,13 @@ class Runs:
             case CaptureResult() | TraceSummary() | RankStacks():
                 event = _event_of(message, now_s)
                 return self._isolation.run(HANDLE, message.run, now_s, lambda: self._feed(message.run, event))
-            case _:  # what coordinators publish: nothing of it is for the runs
+            case _:  # messages of coordinators, which do not concern runs
                 return []
 
     def take_batches(self, batches: "Sequence[StepBatch]", now_s: float, receipts: "Sequence[Receipt]" = ()) -> Orders:
-        """Take decoded batches of any runs in the order of their arrival, far cheaper together than one by one.
+        """Handle decoded batches of any runs in order of arrival; far cheaper together than one by one.
 
-        `receipts`, one a batch or none at all, learn when the records of their batch are settled.
+        `receipts`, one per batch or none, are settled when the records of their batch are.
         """
         if self._tap is not None:
             self._tap.receive(tuple(batches), now_s)
@@ -134,9 +137,9 @@ class Runs:
         return orders
 
     def has_capacity(self, name: str, step: int, flush: Callable[[], None]) -> bool:
-        """Whether a run can hold records of a step now.
+        """Return whether a run has room for records of a step now.
 
-        `flush` places what has come and was not placed yet. A run in which nothing is pending follows any step.
+        `flush` places the batches that arrived but were not placed yet. A run without pending steps accepts any step.
         """
         run = self.by_name.get(name)
         if run is None or run.timeline.fits(step):
@@ -146,11 +149,11 @@ class Runs:
         return run is None or run.timeline.fits(step) or run.timeline.is_idle
 
     def begin_session(self, now_s: float) -> None:
-        """Note that this coordinator has just connected: the nodes that it knew have their time to come back now."""
+        """Note that this coordinator has just connected: the time for known nodes to return starts now."""
         self._lose(self._lost_nodes, now_s)
 
     def end_session(self, now_s: float) -> None:
-        """Note that this coordinator has lost its connection, and every node with it."""
+        """Note that this coordinator has lost its connection, and thereby every node."""
         self._lost_nodes = self.presence.alive
         self._lose(self._lost_nodes, now_s)
 
@@ -166,13 +169,13 @@ class Runs:
         return orders
 
     def is_quarantined(self, name: str, now_s: float) -> bool:
-        """Whether a run failed so often that it is left alone for now."""
+        """Whether a run failed so often that it is skipped for now."""
         return self._isolation.is_quarantined(name, now_s)
 
     def is_news(self, message: "Message") -> bool:
-        """Whether it matters that all batches before this message are taken before it.
+        """Whether all batches before this message must be handled first.
 
-        What nodes announce again and again, only to show that they live, comes too often to be waited for.
+        Repeated announcements and heartbeats that only show that a node is alive are too frequent to wait for.
         """
         if not isinstance(message, NodeAnnouncement):
             return not isinstance(message, NodeAlive)
@@ -182,7 +185,7 @@ class Runs:
         return any(_is_changed(run.membership.infos.get(info.rank), info) for info in message.ranks)
 
     def feed(self, name: str, event: ev.Event) -> Orders:
-        """Give an event from outside to a run's machine; nothing happens where the run is unknown."""
+        """Pass an external event to a run's machine; ignored if the run is unknown."""
         if self._tap is not None:
             self._tap.receive(event, event.unix_s, name)
         return self._feed(name, event)
@@ -194,11 +197,11 @@ class Runs:
     def expect(
         self, spec_of: "Callable[[str], SpecText | None]", windows: "Mapping[str, KeptWindow] | None" = None
     ) -> None:
-        """Set the specifications of runs, those that are under way included; `windows` are their stored windows."""
+        """Set the specifications of runs, including those under way; `windows` are their stored healthy windows."""
         self._table.expect(spec_of, windows)
 
     def take_fitted(self, name: str, fitted: ev.FittedEvent) -> Orders:
-        """Take what came of a fit; return what its model is asked of the incidents that are open."""
+        """Apply the result of a fit; return the predictions that its model must make for open incidents."""
         run = self.by_name.get(name)
         if run is None or not run.expectation.take(fitted):
             return []
@@ -206,11 +209,11 @@ class Runs:
         return [(name, [*due, *run.expectation.refit(fitted.cause_id)])]
 
     def configure(self, config: "CoordinatorConfig") -> None:
-        """Take another configuration: degrees and order for runs that begin from now on, and how many there may be."""
+        """Apply another configuration: degrees and order for runs that begin from now on, and the limit of runs."""
         self._table.config = config
 
     def adopt(self, policy_of: "Callable[[str], Policy]", now_s: float) -> Orders:
-        """Judge every run by the thresholds that `policy_of` gives for its name, those that are under way included."""
+        """Apply the policy that `policy_of` returns for each run, including runs that are under way."""
         self._table.policy_of = policy_of
         orders: Orders = []
         for name in self.by_name:
@@ -219,7 +222,7 @@ class Runs:
         return orders
 
     def tick(self, now_s: float) -> Orders:
-        """Judge what has waited long enough, and let every run know the time."""
+        """Evaluate steps that have waited long enough, and pass the time to every run."""
         if self._tap is not None:
             self._tap.receive(ev.TickEvent(unix_s=now_s, cause_id="tick"), now_s)
         self.refusals.log(now_s)
@@ -234,7 +237,7 @@ class Runs:
         return orders
 
     def _advance(self, run: Run, now_s: float) -> Orders:
-        """Let a run know the time."""
+        """Pass the time to a run."""
         is_alive = now_s - run.membership.last_seen_unix_s < ANNOUNCE_REFRESH_SECONDS
         tick = ev.TickEvent(unix_s=now_s, cause_id="tick", is_alive=is_alive)
         may_deliver = partial(self.detection.may_deliver, run, now_s)
@@ -243,7 +246,7 @@ class Runs:
         return conclude(run, now_s) + look_for_hang(run, now_s, may_deliver) + grown + run.feed(tick)
 
     def forget(self, name: str) -> None:
-        """Drop a run that ended long ago, all but its budgets; the store keeps its incidents."""
+        """Drop a run that ended long ago but keep its budgets; its incidents stay in the store."""
         self._table.forget(name)
 
     def _take_announcement(self, announcement: NodeAnnouncement, now_s: float) -> Orders:
@@ -266,7 +269,7 @@ class Runs:
 
     def _begin(self, announcement: NodeAnnouncement, now_s: float) -> Run | None:
         run = self._table.new_run(announcement, now_s)
-        if run is not None and self._tap is not None:  # the thresholds of this run, which may not be those at the start
+        if run is not None and self._tap is not None:  # the policy of this run may differ from that at the start
             changed = ev.PolicyChangedEvent(unix_s=now_s, cause_id="policy", policy=run.policy)
             self._tap.receive(changed, now_s, run.name)
         return run
@@ -286,7 +289,7 @@ class Runs:
         return self._follow(run, change, now_s) if change.is_reshaped or change.restarted else []
 
     def _follow(self, run: Run, change: "MembershipChange", now_s: float) -> Orders:
-        """Follow what a message changed in who there is."""
+        """Apply a change of the run's membership."""
         run.timeline.restart_ranks({info.rank: info.attempt for info in change.restarted})
         run.reshape_is_due |= change.is_reshaped
         if is_reshaped_at_once(run, change):
@@ -298,12 +301,12 @@ class Runs:
         return reshape(run, now_s, self.rejected, self.refusals)
 
     def snapshot_of(self, run: Run) -> "RunSnapshot":
-        """Return what is known of a run now."""
+        """Return the current state of a run as plain values."""
         return run.snapshot()
 
 
 def _event_of(message: CaptureResult | TraceSummary | RankStacks, now_s: float) -> ev.Event:
-    """Return what a rank's answer to a request is to its run."""
+    """Return the event for a rank's result."""
     match message:
         case CaptureResult():
             return ev.CaptureResultEvent(unix_s=now_s, cause_id=f"answer:{message.request_id}", answer=message)

@@ -1,7 +1,7 @@
-"""The coordinator as a whole: who runs, and in which order it starts and ends.
+"""The coordinator process: creates its parts, starts and stops them in order.
 
-One event loop, one task group. Judging is done where messages arrive: a step of 10,240 ranks takes 2 ms, less than
-handing its arrays to a thread and back would be worth. Step batches wait for each other for a moment (`coalescer.py`).
+One event loop, one task group. Steps are evaluated on the event loop: a step of 10,240 ranks takes 2 ms, less than it
+would cost to hand its arrays to a thread and back. Step batches are coalesced first (`coalescer.py`).
 """
 
 import asyncio
@@ -59,15 +59,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _TICK_S = 1.0
-_CLOSE_S = 5.0  # deadline of each step of the shutdown
+_CLOSE_S = 5.0  # deadline of each stage of the shutdown
 
 
 class Coordinator:
-    """One cluster's coordinator. Construction touches nothing; `run` owns every file, socket and task until it returns.
+    """The coordinator of a cluster. Construction has no side effects; `run` owns every file, socket and task.
 
-    `started` is set when HTTP is bound; `http_port` is then the real port. Whether the broker is there shows in
-    `/-/ready` and in a metric. `reread` reads the configuration again, blocking; without it only the files are read
-    again that the configuration names. `broker` is the one that the configuration names unless another is given.
+    `started` is set when HTTP is bound; `http_port` is then the actual port. `/-/ready` and a metric show whether the
+    broker is connected. `reread` loads the configuration again and may block; without it, a reload only reads again the
+    files that the configuration names. `broker` defaults to the configured one.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Coordinator:
             await runner.cleanup()
 
     async def _resume(self, store: Store, memories: dict[str, SavedRun]) -> None:
-        """Go on with what the store holds: runs, specifications, streams."""
+        """Restore runs, specifications and streams from the store."""
         self._recorder = await asyncio.to_thread(self._make_recorder, memories)
         self._runs = Runs(self.config, self._control.policy(), memories, time.perf_counter, self._recorder)
         self._runs.adopt(self._control.policy, time.time())
@@ -161,7 +161,7 @@ class Coordinator:
         self._coalescer = BatchCoalescer(self._take_batches)
 
     async def _watch_incidents(self, store: Store) -> FleetHistory:
-        """Make all that follows incidents: evidence, notifications, node conditions, the fleet's history."""
+        """Create everything that reacts to incidents: evidence, notifications, node conditions, the fleet's history."""
         self._evidence = await asyncio.to_thread(
             make_evidence, self.config, self._runs, self._devices, spawn=self._spawn, feed=self._feed, now_s=time.time
         )
@@ -226,7 +226,7 @@ class Coordinator:
         _log.info("coordinator on %s://%s:%d/", guard.scheme, host, self.http_port)
 
     async def _shut_down(self, runner: web.AppRunner, bus_stop: asyncio.Event) -> None:
-        """Stop accepting, leave the bus, end what is under way, write what has gathered; each within a deadline."""
+        """Stop accepting, leave the bus, finish pending work, write the rest; each stage has a deadline."""
         await runner.cleanup()
         if self._notifier is not None:
             self._notifier.stop()
@@ -269,7 +269,7 @@ class Coordinator:
 
     def _on_message(self, message: Message, receipt: Receipt | None) -> None:
         if isinstance(message, StepBatch):
-            assert receipt is not None  # steps come on a spooled channel
+            assert receipt is not None  # steps arrive on a spooled channel
             self._coalescer.add(message, receipt)
             return
         if self._runs.is_news(message):
@@ -297,13 +297,13 @@ class Coordinator:
         self._bus.resume()
 
     async def _tick(self) -> None:
-        """Let time pass; the wait is a period, not a poll."""
+        """Call `on_tick` every `_TICK_S`."""
         while True:
             await asyncio.sleep(_TICK_S)
             self.on_tick(time.time())
 
     def on_tick(self, now_s: float) -> None:
-        """Judge what has waited long enough and end what has run out of time."""
+        """Do the periodic work: evaluate steps that have waited long enough, and end what has expired."""
         self._coalescer.flush()
         self._effects.perform(self._runs.tick(now_s))
         if self._leadership.update(now_s):
@@ -322,7 +322,7 @@ class Coordinator:
         self._process_families = self._process.read()
 
     def request_reload(self) -> None:
-        """Read the configuration again soon; while starting or ending there is nothing to apply it to."""
+        """Schedule a reload of the configuration; ignored during startup and shutdown."""
         if self._group is not None and self._reloader is not None:
             self._spawn(self._reloader.on_signal(), "reload")
 

@@ -1,4 +1,4 @@
-"""What the coordinator knows at one moment, as plain values: made on the event loop, read anywhere."""
+"""The state of the coordinator at one moment as plain values: created on the event loop, read on any thread."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,14 +25,14 @@ _NOTIFICATIONS = tuple(product(NOTIFICATION_TARGETS, NOTIFICATION_OUTCOMES))
 
 @dataclass(slots=True)
 class StepHistogram:
-    """Durations of a run's steps; `counts` has one more place than the buckets, for what is longer than all."""
+    """Histogram of a run's step durations; `counts` has one more entry than there are buckets, for longer steps."""
 
     counts: list[int]
     sum_seconds: float = 0.0
 
     @classmethod
     def empty(cls) -> "StepHistogram":
-        """Return one without observations."""
+        """Return a histogram without observations."""
         return cls([0] * (len(STEP_BUCKETS_SECONDS) + 1))
 
     def observe(self, seconds: float) -> None:
@@ -44,7 +44,7 @@ class StepHistogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """A slow rank as it is exported."""
+    """A slow rank for export."""
 
     rank: int
     hostname: str
@@ -55,7 +55,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSnapshot:
-    """One run. Figures that are not known yet are None. `suspects` are the worst, `slow_ranks` counts all."""
+    """One run. Figures that are not known yet are None. `suspects` holds the worst ranks, `slow_ranks` counts all."""
 
     run: str
     state: str
@@ -76,7 +76,7 @@ class RunSnapshot:
     step_counts: tuple[int, ...]
     step_sum_seconds: float
     hostnames: Mapping[int, str] = field(default_factory=dict)
-    """By rank, of the ranks that `incidents` name."""
+    """Host names of the ranks that `incidents` name."""
     imbalance_ratios: Mapping[str, float] = field(default_factory=dict)
     mirrored_alarms: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(MIRRORED_UNITS, 0))
     expected_state: str = EXPECTED_STATES[0]
@@ -114,7 +114,7 @@ class Snapshot:
     records_recorded: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(RECORDING_STATES, 0))
     http_refusals: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(HTTP_REFUSALS, 0))
     fleet: tuple[SubjectRecord, ...] = ()
-    """What incidents named at least twice of late, the most often named first."""
+    """Machines that recent incidents named at least twice, the most frequent first."""
     evidence_queries: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(EVIDENCE_OUTCOMES, 0))
     evidence_refusals: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(EVIDENCE_REFUSALS, 0))
     notifications: Mapping[tuple[str, str], int] = field(default_factory=lambda: dict.fromkeys(_NOTIFICATIONS, 0))

@@ -1,6 +1,7 @@
-"""Writes to the store, gathered by incident and run: a slow disk costs memory for one copy of each and no more.
+"""Queues writes to the store by incident and run, so a slow disk costs memory for at most one copy of each.
 
-What is written together is of one moment: incidents, what runs know, and how far the nodes' streams are settled.
+All parts of one write describe the same moment: incidents, the state of runs, and the settled offsets of the nodes'
+streams.
 """
 
 import asyncio
@@ -23,15 +24,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-LEARNT_STEPS = 50  # judged steps between two writes of what detectors have learnt: baselines take 64 steps to move
-_SERIES_S = 60.0  # between two writes of a run's step time over time: 20 to 100 KB each
+LEARNT_STEPS = 50  # evaluated steps between two writes of learnt state: baselines take 64 steps to move
+_SERIES_S = 60.0  # between two writes of a run's step series, of 20 to 100 KB each
 _RETRY_S = 5.0
 
 
 class StateWriter:
-    """Belongs to the event loop; the store is written on a thread, one write at a time.
+    """Writes the state of the coordinator. Use it on the event loop; a thread writes the store, one write at a time.
 
-    `on_incident` is called with the run and each new form of an incident; it returns at once.
+    `on_incident` is called with the run and each new form of an incident; it must return at once.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class StateWriter:
         self._store = store
         self._streams = streams
         self.incidents: dict[str, Incident] = {}
-        """Those that wait to be written, by id."""
+        """Incidents that wait to be written, by id."""
         self._memories: dict[str, SavedRun] = {}
         self._forgotten: set[str] = set()
         self._dropped: set[str] = set()
@@ -59,7 +60,7 @@ class StateWriter:
         self._changed = asyncio.Event()
 
     def forget(self, name: str) -> None:
-        """Have what detectors have learnt of a run deleted: it is over."""
+        """Schedule the deletion of the learnt state of a run that is over."""
         self._remembered.pop(name, None)
         self._learnt_step.pop(name, None)
         self._series_s.pop(name, None)
@@ -67,24 +68,24 @@ class StateWriter:
         self._changed.set()
 
     def drop(self, name: str) -> None:
-        """Have all that a run left behind deleted, but its incidents."""
+        """Schedule the deletion of everything stored for a run except its incidents."""
         self._dropped.add(name)
         self._changed.set()
 
     def keep(self, name: str, incident: "Incident | None") -> None:
-        """Have an incident of a run written, or with None only what the run's machine knows."""
+        """Schedule the write of an incident and the state of its run; with None, only of the run's state."""
         if incident is not None:
             self.incidents[incident.id] = incident
-            self._learnt_step.pop(name, None)  # what was decided now must find the detectors where they stood
+            self._learnt_step.pop(name, None)  # store the detectors' state together with this decision
             if self._on_incident is not None:
                 self._on_incident(name, incident)
         self.remember(changed=name)
 
     def remember(self, *, all_of_it: bool = False, changed: str = "") -> None:
-        """Keep what runs know since the last call: of their machines each time, of their detectors now and then.
+        """Schedule the write of the runs' state changed since the last call: machines always, detectors now and then.
 
-        With it goes how far the nodes' streams are settled at this moment: they are written together, and only then
-        acknowledged. `changed` names a run whose machine has changed, though it may have judged nothing since.
+        The settled offsets of the nodes' streams are taken at the same moment. They are written together, and only then
+        acknowledged. `changed` names a run whose machine has changed without evaluating a step.
         """
         for name, run in self._runs.by_name.items():
             step_result = run.machine.step_result
@@ -109,14 +110,14 @@ class StateWriter:
         self._changed.set()
 
     def _is_series_due(self, name: str, step_end_s: float, *, all_of_it: bool) -> bool:
-        """Whether a run's series is to be written with its step; clocks of ranks may be set back."""
+        """Whether the series of a run must be written now; the ranks' clocks may be set back."""
         is_due = all_of_it or abs(step_end_s - self._series_s.get(name, 0.0)) >= _SERIES_S
         if is_due:
             self._series_s[name] = step_end_s
         return is_due
 
     def _note(self, name: str, memory: "SavedRun") -> None:
-        """Put a memory in its place to be written; what was learnt and is not written yet stays with it."""
+        """Queue the state of a run; learnt arrays and series that are still unwritten are carried over."""
         waiting = self._memories.get(name)
         if waiting is not None:
             memory = replace(memory, learnt=memory.learnt or waiting.learnt, series=memory.series or waiting.series)
@@ -125,23 +126,26 @@ class StateWriter:
         self._dropped.discard(name)
 
     async def keep_window(self, name: str, window: "KeptWindow") -> None:
-        """Write the healthy window that a run's model was fitted to; without it the model is fitted again later."""
+        """Write the healthy window that a run's model was fitted to.
+
+        If that fails, the model is fitted again after a restart.
+        """
         try:
             await asyncio.to_thread(self._store.keep_window, name, window)
         except sqlite3.Error as error:
             _log.warning("state store: %s; the healthy window of run %s is not stored", error, name)
 
     async def keep_writing(self) -> None:
-        """Write what has gathered, for ever; ends by cancellation."""
+        """Write queued state until cancelled."""
         while True:
             await self._changed.wait()
             self._changed.clear()
             if not await self.flush():
-                await asyncio.sleep(_RETRY_S)  # the disk is full or gone; nothing wakes us when it is back
+                await asyncio.sleep(_RETRY_S)  # the disk is full or gone, and no event signals that it is back
                 self._changed.set()
 
     async def flush(self) -> bool:
-        """Write what has gathered; return whether all of it was written."""
+        """Write the queued state; return whether all of it was written."""
         incidents, self.incidents = self.incidents, {}
         memories, self._memories = self._memories, {}
         forgotten, self._forgotten = self._forgotten, set()

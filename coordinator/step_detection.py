@@ -1,4 +1,4 @@
-"""Detection step by step: which steps are ready, and the result of each. No I/O; `clock` measures durations."""
+"""Evaluates the steps of runs as they become complete. No I/O; `clock` measures durations."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class StepDetection:
-    """Counts of what was evaluated; `seconds` is time spent in detectors, `last_unix_s` None before the first step."""
+    """Evaluates steps and counts them.
+
+    `seconds` is time spent in detectors, `last_unix_s` None before the first step.
+    """
 
     def __init__(self, presence: "NodePresence", isolation: "RunIsolation", clock: Callable[[], float]) -> None:
         self._presence, self._isolation, self._clock = presence, isolation, clock
@@ -27,7 +30,7 @@ class StepDetection:
         self.last_unix_s: float | None = None
 
     def evaluate_ready(self, run: "Run", now_s: float) -> "Orders":
-        """Evaluate the steps of a run whose records are there, or have had their time to come."""
+        """Evaluate the steps of a run whose records have arrived or have had time to."""
         orders: Orders = []
         if run.generation != run.timeline.generation:
             run.generation, run.detector = run.timeline.generation, None
@@ -43,7 +46,7 @@ class StepDetection:
         return orders
 
     def may_deliver(self, run: "Run", now_s: float, rank: int) -> bool:
-        """Whether the node of a rank may be about to deliver what it did."""
+        """Whether the node of a rank may be about to deliver spooled records."""
         policy, node = run.policy.timeline, run.membership.nodes.get(rank, "")
         return self._presence.may_deliver(
             node, now_s, grace_seconds=policy.grace_seconds, rejoin_seconds=policy.rejoin_seconds
@@ -73,5 +76,5 @@ class StepDetection:
 
 
 def _waits_for_nodes(run: "Run", now_s: float) -> bool:
-    """Whether nodes of a run that has just begun, or is new to this coordinator, are still to announce it."""
+    """Whether a run that is new to this coordinator still waits for nodes to announce it."""
     return not run.membership.is_complete and now_s - run.begun_s < run.policy.timeline.rejoin_seconds

@@ -1,7 +1,7 @@
-"""Incidents and each run's memory on disk: SQLite in WAL mode, or in memory.
+"""Stores incidents and the state of each run: SQLite in WAL mode, on disk or in memory.
 
-Blocking: call it off the event loop. One thread at a time (a lock inside sees to it); every write is a transaction, so
-a coordinator that is killed loses at most what it had not been asked to store yet.
+Blocking: call it off the event loop. An internal lock admits one thread at a time. Every write is a transaction, so a
+coordinator that is killed loses at most what it had not asked to store yet.
 """
 
 import contextlib
@@ -33,9 +33,9 @@ _log = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 1
 FILE_NAME = "coordinator.sqlite3"
-SIGHTINGS_MAX = 50_000  # read at the start; a hundred incidents a day that name three machines each, for 90 days
-NOTIFICATIONS_KEPT_S = 7 * 86400.0  # after it, late evidence of a closed incident is not notified any more
-LIST_MAX = 1000  # incidents in one answer of the API: a page of a year's
+SIGHTINGS_MAX = 50_000  # read at startup; more than 100 incidents a day that name three machines each, for 90 days
+NOTIFICATIONS_KEPT_S = 7 * 86400.0  # afterwards, late evidence of a closed incident sends no notification
+LIST_MAX = 1000  # incidents per response of the API
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS incidents (
     id TEXT PRIMARY KEY, run TEXT NOT NULL, state TEXT NOT NULL, opened_unix_ns INTEGER NOT NULL, body TEXT NOT NULL
@@ -62,12 +62,12 @@ _LOCK_NAME = "lock"
 
 
 class Store:
-    """The open database; `directory` empty keeps everything in memory.
+    """The open database; with an empty `directory` it is in memory only.
 
     Raises
     ------
     ConfigError
-        The directory cannot be used, another coordinator uses it, or it holds the file of another version.
+        The directory cannot be used, another coordinator uses it, or its file is of another version.
     """
 
     def __init__(self, directory: str) -> None:
@@ -95,7 +95,7 @@ class Store:
             ) from None
 
     def close(self) -> None:
-        """Close the database; nothing may be asked of it afterwards."""
+        """Close the database, which must not be used afterwards."""
         with self._lock:
             self._database.close()
             self._release()
@@ -108,9 +108,9 @@ class Store:
     def keep(
         self, incidents: "Iterable[Incident]", memories: "Mapping[str, SavedRun]", commit: "Commit | None" = None
     ) -> None:
-        """Write incidents, what runs remember and where the nodes' streams stand, all or nothing: they are one moment.
+        """Write incidents, the state of runs and the offsets of streams in one transaction.
 
-        A memory without what was learnt, or without its series, leaves that as it was kept before.
+        They must be of the same moment. If a run's state has no learnt arrays or no series, the stored ones stay.
         """
         learnt = {run: memory.learnt.to_bytes() for run, memory in memories.items() if memory.learnt is not None}
         series = [(run, zlib.compress(memory.series, 1)) for run, memory in memories.items() if memory.series]
@@ -136,21 +136,21 @@ class Store:
         self._database.executemany("INSERT OR REPLACE INTO ledger VALUES (?, ?)", list(commit.ledger.items()))
 
     def load_streams(self) -> "tuple[dict[str, StreamOffset], dict[str, int]]":
-        """Return what `keep` wrote of the nodes' streams: offsets by node, and records by outcome."""
+        """Return the stored offsets of streams by node, and the records by outcome."""
         with self._lock:
             rows = self._database.execute("SELECT node, stream_id, sequence FROM streams").fetchall()
             ledger = dict(self._database.execute("SELECT outcome, records FROM ledger").fetchall())
         return {node: StreamOffset(stream_id, sequence) for node, stream_id, sequence in rows}, ledger
 
     def keep_sightings(self, sightings: "Iterable[Sighting]", since_unix_s: float) -> None:
-        """Write whom incidents named; what is older than a time is deleted."""
+        """Write which machines incidents named; delete sightings older than `since_unix_s`."""
         rows = [(*s.subject, s.incident_id, s.run, s.incident_kind, s.cause, s.opened_unix_s) for s in sightings]
         with self._lock, self._transaction():
             self._database.executemany("INSERT OR REPLACE INTO sightings VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
             self._database.execute("DELETE FROM sightings WHERE opened_unix_s < ?", (since_unix_s,))
 
     def load_sightings(self) -> "list[Sighting]":
-        """Return what `keep_sightings` wrote, the oldest first, at most `SIGHTINGS_MAX`, the youngest ones."""
+        """Return the newest sightings, at most `SIGHTINGS_MAX`, the oldest first."""
         with self._lock:
             rows = self._database.execute(
                 "SELECT kind, name, incident, run, incident_kind, cause, opened_unix_s FROM sightings "
@@ -170,7 +170,7 @@ class Store:
         ]
 
     def keep_notifications(self, settled: "Iterable[tuple[str, str, str]]", now_s: float) -> None:
-        """Write (target, incident, stage) of notifications that are not to be sent again.
+        """Write (target, incident, stage) of notifications that must not be sent again.
 
         Those of closed incidents are deleted after `NOTIFICATIONS_KEPT_S`.
         """
@@ -184,18 +184,18 @@ class Store:
             )
 
     def load_notifications(self) -> list[tuple[str, str, str]]:
-        """Return what `keep_notifications` wrote, the oldest first."""
+        """Return the stored (target, incident, stage) of notifications, the oldest first."""
         with self._lock:
             return self._database.execute(
                 "SELECT target, incident, stage FROM notifications ORDER BY unix_s"
             ).fetchall()
 
     def keep_incident(self, incident: Incident) -> None:
-        """Write an incident as it is now."""
+        """Write one incident."""
         self.keep([incident], {})
 
     def forget_learnt(self, runs: "Iterable[str]") -> None:
-        """Drop what detectors have learnt of these runs, their series and healthy windows: they have ended."""
+        """Delete the learnt state, series and healthy windows of these runs, which have ended."""
         with self._lock, self._transaction():
             for run in runs:
                 self._database.execute("DELETE FROM learnt WHERE run = ?", (run,))
@@ -203,7 +203,7 @@ class Store:
                 self._database.execute("DELETE FROM series WHERE run = ?", (run,))
 
     def forget_runs(self, runs: "Iterable[str]") -> None:
-        """Drop what these runs remember, all but their incidents; what detectors learnt is `forget_learnt`'s."""
+        """Delete the state of these runs except incidents and learnt state (see `forget_learnt`)."""
         with self._lock, self._transaction():
             self._database.executemany("DELETE FROM runs WHERE run = ?", [(run,) for run in runs])
 
@@ -218,12 +218,12 @@ class Store:
         self._database.execute("COMMIT")
 
     def load_runs(self) -> dict[str, SavedRun]:
-        """Return what is known of each run, its open incidents included. Learnt state that is damaged is left out.
+        """Return the stored state of each run, including its open incidents; damaged learnt state is skipped.
 
         Raises
         ------
         MalformedError
-            The file holds what this version did not write.
+            The file has content that this version did not write.
         """
         with self._lock:
             rows = self._database.execute("SELECT run, body FROM runs").fetchall()
@@ -245,11 +245,11 @@ class Store:
         try:
             return learnt_from_bytes(bytes(form), where=f"{self._where}, run {run}")
         except (MalformedError, TypeError) as error:
-            _log.warning("%s; discarded, the run's detectors begin again", error)
+            _log.warning("%s; discarded, the run's detectors start over", error)
             return None
 
     def keep_policy(self, run: str, values: "Mapping[str, Value]") -> None:
-        """Write which thresholds were changed over HTTP for a run (empty: for all); none leaves nothing behind."""
+        """Write the settings changed over HTTP for a run (empty name: for all runs); no values delete the entry."""
         with self._lock:
             if values:
                 self._database.execute("INSERT OR REPLACE INTO policy VALUES (?, ?)", (run, json.dumps(values)))
@@ -257,12 +257,12 @@ class Store:
                 self._database.execute("DELETE FROM policy WHERE run = ?", (run,))
 
     def load_policy(self) -> dict[str, dict[str, Any]]:
-        """Return what `keep_policy` wrote, by run; values as JSON has them, to be checked again.
+        """Return the settings changed over HTTP, by run. The values are unchecked JSON values.
 
         Raises
         ------
         MalformedError
-            The file holds what this version did not write.
+            The file has content that this version did not write.
         """
         with self._lock:
             rows = self._database.execute("SELECT run, body FROM policy").fetchall()
@@ -272,7 +272,7 @@ class Store:
             raise MalformedError("policy", where=self._where, got=repr(error), expected="what was kept") from error
 
     def keep_specification(self, run: str, text: str | None) -> None:
-        """Write the specification of a run's job from HTTP; None deletes it."""
+        """Write the specification of a run's job that was set over HTTP; None deletes it."""
         with self._lock:
             if text is None:
                 self._database.execute("DELETE FROM specifications WHERE run = ?", (run,))
@@ -280,7 +280,7 @@ class Store:
                 self._database.execute("INSERT OR REPLACE INTO specifications VALUES (?, ?)", (run, text))
 
     def load_specifications(self) -> dict[str, str]:
-        """Return what `keep_specification` wrote, by run."""
+        """Return the specifications set over HTTP, by run."""
         with self._lock:
             return dict(self._database.execute("SELECT run, body FROM specifications").fetchall())
 
@@ -291,7 +291,10 @@ class Store:
             self._database.execute("INSERT OR REPLACE INTO windows VALUES (?, ?, ?)", row)
 
     def load_windows(self) -> dict[str, KeptWindow]:
-        """Return what `keep_window` wrote, by run; what is damaged is left out: another healthy window will come."""
+        """Return the stored healthy windows by run.
+
+        Damaged ones are skipped, because the run will provide another one.
+        """
         with self._lock:
             rows = self._database.execute("SELECT run, digest, body FROM windows").fetchall()
         windows = {}
@@ -303,12 +306,12 @@ class Store:
         return windows
 
     def incidents(self, *, run: str = "", state: str = "", limit: int = LIST_MAX) -> list[Incident]:
-        """Return incidents, the youngest first, at most `limit`.
+        """Return incidents, the newest first, at most `limit`.
 
         Raises
         ------
         MalformedError
-            The file holds what this version did not write.
+            The file has content that this version did not write.
         """
         assert state in ("", OPEN, CLOSED)
         with self._lock:
@@ -320,12 +323,12 @@ class Store:
         return [self._parse(row[0]) for row in rows]
 
     def incident(self, incident_id: str) -> Incident | None:
-        """Return one incident.
+        """Return one incident; None if it is not stored.
 
         Raises
         ------
         MalformedError
-            The file holds what this version did not write.
+            The file has content that this version did not write.
         """
         with self._lock:
             row = self._database.execute("SELECT body FROM incidents WHERE id = ?", (incident_id,)).fetchone()
@@ -340,7 +343,7 @@ class Store:
 
 
 def _unpacked(body: bytes | None) -> bytes | None:
-    """Return a run's series as it was before it was compressed; what is damaged, or too large, is left out."""
+    """Return the decompressed series of a run; b"" if it is damaged."""
     unpacker = zlib.decompressobj()
     try:
         return None if body is None else unpacker.decompress(body, SERIES_MAX_BYTES)

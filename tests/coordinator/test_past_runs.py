@@ -82,7 +82,7 @@ def test_runs_that_come_and_go_are_bounded_in_memory_and_on_disk(tmp_path, monke
     effects.perform(runs.tick(NOW + 48_000))
     assert asyncio.run(effects.writer.flush())
     assert set(store.load_runs()) == set(runs._table._past._of_run) == {f"run-{number}" for number in range(7, 12)}
-    assert len([record for record in caplog.records if "left behind is dropped" in record.message]) >= 1
+    assert len([record for record in caplog.records if "dropped the state of" in record.message]) >= 1
     store.close()
 
 

@@ -17,8 +17,8 @@ from tests.coordinator.decide.story import POLICY, Story, found, summary
     ("policy", "why"),
     [
         (ProfilePolicy(enabled=False), "switched off"),
-        (ProfilePolicy(per_run=0), "0 captures"),
-        (ProfilePolicy(per_day=0), "of a day"),
+        (ProfilePolicy(per_run=0), "0 captures per run"),
+        (ProfilePolicy(per_day=0), "0 captures per day"),
     ],
 )
 def test_without_a_capture_the_cause_is_still_diagnosed(policy, why):
