@@ -1,7 +1,7 @@
 """Exports the catalogue's coordinator metrics from one snapshot; the number of series is independent of the ranks.
 
 Series for enumerated labels always exist; a value that is unknown is omitted rather than exported as 0. A dropped run
-leaves no series behind, because families are built anew for each scrape.
+leaves no series behind, because families are rebuilt for each scrape.
 """
 
 from typing import TYPE_CHECKING

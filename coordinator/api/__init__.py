@@ -1,1 +1,1 @@
-"""The JSON API, one file for each thing that can be asked; `app.py` joins them."""
+"""The handlers of the HTTP API, one module per resource; `app.py` registers them."""

@@ -1,4 +1,4 @@
-"""Prometheus' HTTP service discovery: the exporters of all nodes, for where no Kubernetes knows them."""
+"""Prometheus' HTTP service discovery of all nodes' exporters, for sites without Kubernetes service discovery."""
 
 from aiohttp import web
 
@@ -6,6 +6,6 @@ from coordinator.api.services import SERVICES
 
 
 async def list_targets(request: web.Request) -> web.Response:
-    """List all exporters, every time the whole list; the answer is 200 and `[]` where there is none."""
+    """List all exporters in Prometheus' HTTP service discovery format; `[]` if there are none."""
     services = request.app[SERVICES]
     return web.json_response(services.runs.targets.listed(services.now_s()))

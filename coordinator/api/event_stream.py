@@ -1,6 +1,6 @@
-"""Server-sent events: they report that something has changed, not what; the page then requests what it shows.
+"""Server-sent events, which report that something has changed, not what; the page then reloads what it shows.
 
-A listener gets at most one event a second, and only the newest one, so that a slow listener costs one line of memory.
+A listener gets at most one event a second, and only the newest one, so a slow listener costs the memory of one event.
 Nothing is computed while no one listens.
 """
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from coordinator.run import Run
 
 LISTENERS_MAX = 64
-"""At the same time; each is a connection. A page that is refused polls every few seconds instead."""
-RUNS_MAX = 256  # in one event; 20 KB
+"""Concurrent listeners; each is a connection. A page that is refused polls every few seconds instead."""
+RUNS_MAX = 256  # runs in one event; 20 KB
 _PERIOD_S = 1.0
 _EVENTS = "events"
-_KEEPALIVE_S = 15.0  # proxies close what is silent for a minute
-_SEND_S = 10.0  # a listener that takes no byte for so long is gone
-_RETRY_MS = 5000  # after which a browser comes back
+_KEEPALIVE_S = 15.0  # proxies close connections that are silent for a minute
+_SEND_S = 10.0  # a listener that accepts no byte for this long is gone
+_RETRY_MS = 5000  # delay after which a browser reconnects
 
 
 @dataclass(eq=False, slots=True)
 class Listener:
-    """One connection. `run` is the only run it gets events of, empty for all.
+    """One connection. `run` is the only run of which it gets events; empty for all runs.
 
-    `offered` is the last event for it, `newest` the same until it is sent.
+    `offered` is the last event offered to it; `newest` is the same event until it is sent, then None.
     """
 
     run: str = ""
@@ -47,56 +47,56 @@ class Listener:
 
 
 class Broadcast:
-    """All listeners. `look` returns what is known of the runs now, cheaply; it is called on the event loop.
+    """All listeners. `digest_runs` returns digests of all runs; it is called on the event loop and must be cheap.
 
-    `isolation` counts the looks that failed; the next one is a second later.
+    `isolation` counts failed calls, which are repeated a second later.
     """
 
-    def __init__(self, look: Callable[[], list[dict[str, Any]]]) -> None:
-        self._look = look
+    def __init__(self, digest_runs: Callable[[], list[dict[str, Any]]]) -> None:
+        self._digest_runs = digest_runs
         self.listeners: set[Listener] = set()
         self.is_closing = False
         self.isolation = FaultIsolation((_EVENTS,), failures_max=sys.maxsize)
         self._changed = asyncio.Event()
 
     def add(self, run: str) -> Listener:
-        """Return a new listener, whose first event is due at once.
+        """Add a listener and return it; its first event is due at once.
 
         Raises
         ------
         ApiError
-            There are too many, or the coordinator is ending.
+            There are too many listeners, or the coordinator is shutting down.
         """
         if self.is_closing or len(self.listeners) >= LISTENERS_MAX:
             raise ApiError(web.HTTPServiceUnavailable.status_code, f"events: {LISTENERS_MAX} listen already")
         listener = Listener(run)
         self.listeners.add(listener)
         self._changed.set()
-        self._offer(self._look(), (listener,))
+        self._offer(self._digest_runs(), (listener,))
         return listener
 
     def discard(self, listener: Listener) -> None:
-        """Forget one that went away."""
+        """Remove a listener whose client has gone."""
         self.listeners.discard(listener)
 
     def publish(self) -> None:
-        """Offer what is known now to every listener whose last event differs."""
+        """Offer the current digests to every listener whose last event differs."""
         if self.listeners:
-            self._offer(self._look(), self.listeners)
+            self._offer(self._digest_runs(), self.listeners)
 
     def _offer(self, known: list[dict[str, Any]], listeners: Iterable[Listener]) -> None:
         text_of: dict[str, bytes] = {}
         for listener in listeners:
             if listener.run not in text_of:
                 own = [each for each in known if listener.run in ("", each["run"])][:RUNS_MAX]
-                text = json.dumps({"runs": own}, separators=(",", ":"))  # one line: JSON has its breaks escaped
+                text = json.dumps({"runs": own}, separators=(",", ":"))  # one line: JSON escapes line breaks
                 text_of[listener.run] = f"event: runs\ndata: {text}\n\n".encode()
             if text_of[listener.run] != listener.offered:
                 listener.newest = listener.offered = text_of[listener.run]
                 listener.woken.set()
 
     async def run(self) -> None:
-        """Publish once a second while anyone listens; ends by cancellation."""
+        """Publish once a second while there are listeners, until cancelled."""
         while True:
             await self._changed.wait()
             await asyncio.sleep(_PERIOD_S)
@@ -106,7 +106,7 @@ class Broadcast:
                 self._changed.clear()
 
     def close(self) -> None:
-        """Let all connections end."""
+        """End all connections."""
         self.is_closing = True
         for listener in self.listeners:
             listener.woken.set()
@@ -116,14 +116,14 @@ BROADCAST: web.AppKey[Broadcast] = web.AppKey("broadcast", Broadcast)
 
 
 def install(app: web.Application) -> None:
-    """Add the listeners to an application; they end before its connections are closed."""
+    """Install the broadcast in an application; its listeners end before the application closes connections."""
     app[BROADCAST] = Broadcast(lambda: [digest(run) for run in app[SERVICES].runs.by_name.values()])
     app.cleanup_ctx.append(_broadcasting)
     app.on_shutdown.append(_close)
 
 
 async def listen(request: web.Request) -> web.StreamResponse:
-    """Send events of all runs, or of the one that `run` names, until either side ends."""
+    """Stream events of all runs, or of the run named by `run`, until either side closes the connection."""
     broadcast = request.app[BROADCAST]
     listener = broadcast.add(request.query.get("run", ""))
     response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
@@ -151,10 +151,10 @@ async def _send_next(response: web.StreamResponse, listener: Listener) -> None:
 
 
 def digest(run: "Run") -> dict[str, Any]:
-    """Return what shows whether a page of this run is stale."""
+    """Return the values by which a page of this run detects that it is stale."""
     machine = run.machine
-    step_result, desk = machine.step_result, machine.captures
-    captures = [_stage_of(each) for each in (desk.current, *desk.past) if each is not None]
+    step_result, manager = machine.step_result, machine.captures
+    captures = [_stage_of(each) for each in (manager.current, *manager.past) if each is not None]
     return {
         "run": run.name,
         "state": str(machine.state),

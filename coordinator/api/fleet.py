@@ -1,4 +1,4 @@
-"""Nodes, devices and links that incidents named, over all runs."""
+"""The nodes, devices and links that incidents have named, over all runs."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 async def show(request: web.Request) -> web.Response:
-    """Return all subjects with their sightings, those named most of late first."""
+    """List all subjects with their sightings, those named most often recently first."""
     services = request.app[SERVICES]
     return web.json_response({"subjects": [_to_json(each) for each in services.fleet.records(services.now_s())]})
 
 
 async def page(request: web.Request) -> web.Response:
-    """Show them."""
+    """Show all subjects as a page."""
     services = request.app[SERVICES]
     text = render_fleet(services.fleet.records(services.now_s()), services.snapshot(), services.control.config)
     return web.Response(body=text.encode(errors="replace"), content_type="text/html", charset="utf-8")

@@ -1,4 +1,4 @@
-"""The rank x step map of a run, made once for all who look at the same step."""
+"""The rank x step heat map of a run, rendered once per step and shared by all clients."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from coordinator.run import Run
 
 KEPT_MAX = 32
-"""Maps kept, of at most 400 KB each."""
+"""Cached maps, at most 400 KB each."""
 HEAT_MAPS: web.AppKey[Kept] = web.AppKey("heat_maps", Kept)
 
 
 async def show(request: web.Request) -> web.Response:
-    """Show own work and waiting of the last steps, by rank; `by` groups them by node or by a kind of domain."""
+    """Show own work and waits of the last steps by rank; `by` groups the ranks by node or by a kind of domain."""
     run, by = known_run(request), request.query.get("by", NODE)
     maps = request.app[HEAT_MAPS]
     if run.topology is None:

@@ -1,4 +1,4 @@
-"""Incidents, and what each was decided from."""
+"""Incidents and their explanations."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from coordinator.page.incident_report import POLICY, render_report
 
 
 async def list_incidents(request: web.Request) -> web.Response:
-    """List incidents without explanations, which are megabytes, the oldest first; `host` is that of open ones."""
+    """List incidents, the oldest first, without explanations, which take megabytes; `host` is set for open ones."""
     run, state = request.query.get("run", ""), request.query.get("state", "")
     if state not in ("", OPEN, CLOSED):
         raise ApiError(BAD, f"state: got {state!r}, expected {OPEN!r} or {CLOSED!r}")
@@ -30,13 +30,13 @@ async def list_incidents(request: web.Request) -> web.Response:
 
 
 async def show_incident(request: web.Request) -> web.Response:
-    """Show one incident with its explanation and what became of it."""
+    """Show one incident with its explanation and its timeline."""
     incident = await _known(request)
     return web.json_response(to_json(incident) | {"timeline": history(incident)})
 
 
 async def report(request: web.Request) -> web.Response:
-    """Show one incident as a document that can be sent and kept."""
+    """Show one incident as a self-contained document that can be sent and stored."""
     services, incident = request.app[SERVICES], await _known(request)
     host = hosts_of(services.runs.by_name.values()).get(incident.id, "")
     nodes = nodes_of(services.runs.by_name.values(), incident.id)

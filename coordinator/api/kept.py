@@ -1,7 +1,8 @@
-"""Answers that cost milliseconds: made on a thread, one at a time, and once for all who ask for the same.
+"""Cache of rendered HTTP responses.
 
-Twenty threads that render would each hold the interpreter for milliseconds, and the event loop would stand in their
-queue; one after the other it stands for one of them at most.
+Each response takes milliseconds to render. It is rendered once, on a worker thread, one at a time, and is shared by all
+clients that request it. Twenty threads that render at once would each hold the interpreter lock for milliseconds, and
+the event loop would wait behind all of them. If one renders after the other, it waits behind one at most.
 """
 
 import asyncio
@@ -15,51 +16,51 @@ from lockstep.serving.compression import squeeze, takes_gzip
 
 
 class CachedWork(NamedTuple):
-    """What an answer is made of, and how: `make` runs on a thread, and only where `inputs` are other than last time."""
+    """The inputs of a response and its renderer: `make` runs on a thread, and only if `inputs` have changed."""
 
     inputs: object
     make: Callable[[], bytes]
 
 
-class _Made(NamedTuple):
+class _Rendered(NamedTuple):
     inputs: object
     body: bytes
     zipped: bytes
 
 
 class Kept:
-    """Answers by name, at most `most` of them, the last used stay."""
+    """Responses by name. At most `max_entries` are stored; the least recently used are dropped first."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._turn = asyncio.Lock()
-        self._made: OrderedDict[str, _Made] = OrderedDict()
+    def __init__(self, max_entries: int) -> None:
+        self._max_entries = max_entries
+        self._lock = asyncio.Lock()
+        self._rendered: OrderedDict[str, _Rendered] = OrderedDict()
 
     @property
     def bytes_kept(self) -> int:
-        """What all of it takes."""
-        return sum(len(made.body) + len(made.zipped) for made in self._made.values())
+        """Memory that all stored responses take, bytes."""
+        return sum(len(each.body) + len(each.zipped) for each in self._rendered.values())
 
     async def answer(
-        self, request: web.Request, name: str, look: Callable[[], CachedWork], *, content_type: str
+        self, request: web.Request, name: str, read_inputs: Callable[[], CachedWork], *, content_type: str
     ) -> web.Response:
-        """Return the answer of this name; `look` is called on the event loop when it is this request's turn."""
-        async with self._turn:
-            work, made = look(), self._made.get(name)
-            if made is None or made.inputs != work.inputs:
-                made = await asyncio.to_thread(_make, work)
-                self._made[name] = made
-            self._made.move_to_end(name)
-            while len(self._made) > self._most:
-                self._made.popitem(last=False)
+        """Return the response `name`, rendering it if its inputs have changed; `read_inputs` runs on the event loop."""
+        async with self._lock:
+            work, rendered = read_inputs(), self._rendered.get(name)
+            if rendered is None or rendered.inputs != work.inputs:
+                rendered = await asyncio.to_thread(_render, work)
+                self._rendered[name] = rendered
+            self._rendered.move_to_end(name)
+            while len(self._rendered) > self._max_entries:
+                self._rendered.popitem(last=False)
         headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
-        body = made.body
-        if made.zipped and takes_gzip(request.headers.get("Accept-Encoding", "")):
-            body = made.zipped
+        body = rendered.body
+        if rendered.zipped and takes_gzip(request.headers.get("Accept-Encoding", "")):
+            body = rendered.zipped
             headers["Content-Encoding"] = "gzip"
         return web.Response(body=body, content_type=content_type, charset="utf-8", headers=headers)
 
 
-def _make(work: CachedWork) -> _Made:
+def _render(work: CachedWork) -> _Rendered:
     body = work.make()
-    return _Made(work.inputs, body, squeeze(body))
+    return _Rendered(work.inputs, body, squeeze(body))

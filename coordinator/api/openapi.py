@@ -1,8 +1,8 @@
-"""The OpenAPI description of the coordinator's HTTP: routes and texts from the handlers, bodies from the tables below.
+"""Generates the OpenAPI description of the HTTP API: routes and texts from the handlers, bodies from the tables below.
 
-The description is served at `/api/v1/openapi.json` and written to docs/openapi.json. Pages for people are left out. A
-test holds the tables against a coordinator's answers. Values inside an answer (a rank's parts, an incident's
-explanation) are objects without further description, because newer versions add to them.
+The description is served at `/api/v1/openapi.json` and written to docs/openapi.json. Pages for people are excluded. A
+test compares the tables with actual responses of a coordinator. Values inside a response (a rank's parts, an incident's
+explanation) are objects without further description, because newer versions add fields to them.
 """
 
 import re
@@ -18,7 +18,7 @@ from lockstep.contracts.version import VERSION
 
 PATH = "/api/v1/openapi.json"
 DESCRIBED = ("/api/", "/-/", "/metrics")
-"""Beginnings of paths that programs ask for."""
+"""Prefixes of paths for programs."""
 SAFE = frozenset({"GET", "HEAD"})
 """Methods that need no token."""
 _TEXT, _WHOLE, _NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
@@ -123,7 +123,7 @@ QUERIES: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def describe(routes: Iterable[web.RouteDef]) -> dict[str, Any]:
-    """Return the description of all routes that programs ask for, as OpenAPI 3.1."""
+    """Return the description of all routes for programs, as OpenAPI 3.1."""
     paths: dict[str, dict[str, Any]] = {}
     for route in sorted(routes, key=lambda route: route.path):
         if route.path.startswith(DESCRIBED):
@@ -177,7 +177,10 @@ def _responses(route: web.RouteDef) -> dict[str, Any]:
     content = OTHER_ANSWERS.get(route.path) or {"application/json": {"schema": ANSWERS[key]}}
     good = "202" if key == ("POST", "/api/v1/runs/{run}/profile") else "200"
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-    return {good: {"description": "Answer", "content": content}, "default": {"description": "Error", "content": error}}
+    return {
+        good: {"description": "Response", "content": content},
+        "default": {"description": "Error", "content": error},
+    }
 
 
 def _body(route: web.RouteDef) -> dict[str, Any] | None:
@@ -198,7 +201,7 @@ def _capture() -> dict[str, Any]:
 
 
 def _thresholds() -> dict[str, Any]:
-    """Return the schema of changes: a value for each threshold that can change, or null, which takes a change back."""
+    """Return the schema of changes: a value for each setting that can change at run time, or null to revert it."""
     fields = {}
     for name, known in catalogue().items():
         if not known.is_live:

@@ -1,4 +1,4 @@
-"""The pages and their files, as a browser asks for them. Rendering is done on a thread, once for all who look."""
+"""The HTML pages and their static files. Pages are rendered on a thread and shared by all clients."""
 
 import asyncio
 import functools
@@ -29,12 +29,12 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""What a browser may do with any answer: files and answers of this server. A second fence behind the escaping."""
+"""Content security policy: only files and responses of this server. A second defence in addition to escaping."""
 PAGES: web.AppKey[Kept] = web.AppKey("pages", Kept)
 KEPT_MAX = 64
-"""Pages kept, of 50 KB each, 300 KB at most."""
+"""Cached pages, of 50 KB each, at most 300 KB."""
 _NOT_FOUND = web.HTTPNotFound.status_code
-_DOMAINS_MAX = 64  # of a kind, listed on a page; 6 KB each
+_DOMAINS_MAX = 64  # domains of a kind that are listed on a page; 6 KB each
 
 
 async def overview(request: web.Request) -> web.Response:
@@ -42,15 +42,15 @@ async def overview(request: web.Request) -> web.Response:
     services = request.app[SERVICES]
     closed = await asyncio.to_thread(services.store.incidents, state=CLOSED, limit=CLOSED_MAX)
 
-    def look() -> CachedWork:
+    def read_inputs() -> CachedWork:
         snapshot, config = services.snapshot(), services.control.config
         hosts = hosts_of(services.runs.by_name.values())
         return CachedWork(
-            (snapshot.runs, *_around(snapshot), closed, config, hosts),
+            (snapshot.runs, *_header_inputs(snapshot), closed, config, hosts),
             lambda: _encoded(render_page(snapshot, closed, config, hosts)),
         )
 
-    return await request.app[PAGES].answer(request, "", look, content_type="text/html")
+    return await request.app[PAGES].answer(request, "", read_inputs, content_type="text/html")
 
 
 async def incidents(request: web.Request) -> web.Response:
@@ -58,15 +58,15 @@ async def incidents(request: web.Request) -> web.Response:
     services = request.app[SERVICES]
     closed = await asyncio.to_thread(services.store.incidents, state=CLOSED, limit=INCIDENTS_SHOWN)
 
-    def look() -> CachedWork:
+    def read_inputs() -> CachedWork:
         snapshot, config = services.snapshot(), services.control.config
         found = [each for known in services.runs.by_name.values() for each in known.machine.tracker.incidents.values()]
         return CachedWork(
-            (found, *_around(snapshot), closed, config),
+            (found, *_header_inputs(snapshot), closed, config),
             lambda: _encoded(render_incidents([*found, *closed], snapshot, config)),
         )
 
-    return await request.app[PAGES].answer(request, "incidents", look, content_type="text/html")
+    return await request.app[PAGES].answer(request, "incidents", read_inputs, content_type="text/html")
 
 
 async def run(request: web.Request) -> web.Response:
@@ -77,14 +77,14 @@ async def run(request: web.Request) -> web.Response:
     if found is None:
         text = render_unknown(name, closed, services.snapshot(), services.control.config)
         return web.Response(body=_encoded(text), content_type="text/html", charset="utf-8", status=_NOT_FOUND)
-    look = functools.partial(_look, services, found, closed)
-    return await request.app[PAGES].answer(request, f"run {name}", look, content_type="text/html")
+    read_inputs = functools.partial(_read_inputs, services, found, closed)
+    return await request.app[PAGES].answer(request, f"run {name}", read_inputs, content_type="text/html")
 
 
-def _look(services: "Services", found: "Run", closed: "list[Incident]") -> CachedWork:
-    """Return what the page of a run is made of; what walks over all ranks is left to the thread."""
-    snapshot, config, desk = services.snapshot(), services.control.config, found.machine.captures
-    known = [*([desk.current] if desk.current else []), *reversed(desk.past)][:CAPTURES_SHOWN]
+def _read_inputs(services: "Services", found: "Run", closed: "list[Incident]") -> CachedWork:
+    """Return the inputs of the page of a run; work that is linear in the ranks is left to the thread."""
+    snapshot, config, manager = services.snapshot(), services.control.config, found.machine.captures
+    known = [*([manager.current] if manager.current else []), *reversed(manager.past)][:CAPTURES_SHOWN]
     values: dict[str, Any] = {
         "run": services.runs.snapshot_of(found),
         "captures": [capture.progress() for capture in known],
@@ -97,11 +97,11 @@ def _look(services: "Services", found: "Run", closed: "list[Incident]") -> Cache
     def make() -> bytes:
         return _encoded(render_run(RunView(**values, **_of_scene(scene)), snapshot, config))
 
-    return CachedWork((values, found.generation, *_around(snapshot), config), make)
+    return CachedWork((values, found.generation, *_header_inputs(snapshot), config), make)
 
 
-def _around(snapshot: "Snapshot") -> tuple[object, ...]:
-    """Return what the head of every page shows."""
+def _header_inputs(snapshot: "Snapshot") -> tuple[object, ...]:
+    """Return the inputs of the header of every page."""
     return snapshot.is_connected, snapshot.nodes_alive, dict(snapshot.records_lost)
 
 
@@ -120,7 +120,7 @@ async def static(request: web.Request) -> web.Response:
 
 
 def _of_scene(scene: "Scene | None") -> dict[str, Any]:
-    """Return what walks over all ranks or domains: milliseconds in a large run, so off the event loop."""
+    """Return the inputs that depend on all ranks or domains: milliseconds for a large run, so off the event loop."""
     if scene is None:
         return {"slowest": [], "kinds": [NODE], "domains": {}, "domain_counts": {}}
     domains: dict[str, list[tuple[str, str]]] = {}

@@ -1,7 +1,7 @@
-"""Thresholds, scope and detectors while runs go on, and reading the configuration again.
+"""Changes thresholds, scope and detectors of running jobs, and reloads the configuration.
 
-A change is planned (all of it is checked), kept on disk, and put into force, in this order: what was answered with 200
-is there after a restart, and what could not be kept changes nothing.
+A change is checked completely, stored, and applied, in this order: a change answered with 200 survives a restart, and
+one that could not be stored has no effect.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 async def show_policy(request: web.Request) -> web.Response:
-    """Show every threshold of all runs, and which runs have some of their own."""
+    """Show all thresholds, and the thresholds that are set for single runs."""
     control = request.app[SERVICES].control
     own = {run: control.overrides(run) for run in control.runs_changed}
     return web.json_response({"thresholds": control.describe(), "runs": own})
 
 
 async def show_run_policy(request: web.Request) -> web.Response:
-    """Show every threshold of one run."""
+    """Show all thresholds of one run."""
     run = known_run(request).name
     return web.json_response({"run": run, "thresholds": request.app[SERVICES].control.describe(run)})
 
 
 async def change_policy(request: web.Request) -> web.Response:
-    """Set thresholds by name, for all runs or for the one that the path names; null takes a change back."""
+    """Set thresholds by name, for all runs or for the run in the path; null reverts a change."""
     authorise(request)
     run = _run_of(request)
     values = await json_object(request, 'thresholds by name, as {"excess.floor_ratio": 0.03}')
@@ -43,14 +43,14 @@ async def change_policy(request: web.Request) -> web.Response:
 
 
 async def reset_policy(request: web.Request) -> web.Response:
-    """Take back every change over HTTP, for all runs or for the one that the path names."""
+    """Revert all changes made over HTTP, for all runs or for the run in the path."""
     authorise(request)
     run = _run_of(request)
     return await _put(request, run, dict.fromkeys(request.app[SERVICES].control.overrides(run)))
 
 
 async def reload(request: web.Request) -> web.Response:
-    """Read the configuration again and apply what can be applied while runs go on."""
+    """Reload the configuration and apply the settings that do not need a restart."""
     authorise(request)
     try:
         done = await request.app[SERVICES].reload(asker(request))
@@ -72,7 +72,7 @@ async def _put(request: web.Request, run: str, values: dict[str, Any]) -> web.Re
             await asyncio.to_thread(services.store.keep_policy, plan.run, plan.overrides)
         except sqlite3.Error as error:
             raise ApiError(
-                web.HTTPServiceUnavailable.status_code, f"policy: could not be kept, nothing was changed: {error}"
+                web.HTTPServiceUnavailable.status_code, f"policy: could not be stored, nothing was changed: {error}"
             ) from None
         changes = control.commit(plan, who=asker(request))
         services.perform(services.runs.adopt(control.policy, services.now_s()))

@@ -1,4 +1,4 @@
-"""Asking for a capture, and what has become of it."""
+"""Requests captures and shows their state."""
 
 from typing import TYPE_CHECKING
 
@@ -15,14 +15,14 @@ _CONFLICT = web.HTTPConflict.status_code
 
 
 async def show_captures(request: web.Request) -> web.Response:
-    """Show the capture of a run that is under way, rank by rank, and the last ones that are over."""
+    """Show the capture of a run that is under way, by rank, and the most recent past ones."""
     captures = known_run(request).machine.captures
     current = None if captures.current is None else captures.current.progress()
     return web.json_response({"running": current, "past": [capture.progress() for capture in reversed(captures.past)]})
 
 
 async def request_capture(request: web.Request) -> web.Response:
-    """Ask ranks of a run for a capture."""
+    """Request a capture of ranks of a run."""
     services = request.app[SERVICES]
     authorise(request)
     run = known_run(request)
@@ -44,7 +44,7 @@ async def request_capture(request: web.Request) -> web.Response:
                 return web.json_response(answer, status=web.HTTPAccepted.status_code)
             if isinstance(instruction, ev.RefuseCapture):
                 raise ApiError(_CONFLICT, f"run {run.name}: {instruction.reason}")
-    raise ApiError(_CONFLICT, f"run {run.name}: nothing came of it")
+    raise ApiError(_CONFLICT, f"run {run.name}: the request had no effect")
 
 
 async def _body(request: web.Request, run: "Run") -> tuple[tuple[int, ...], int, bool]:

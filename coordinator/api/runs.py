@@ -1,4 +1,4 @@
-"""Runs, their ranks and domains: what is known now."""
+"""The current state of runs, their ranks and domains."""
 
 import asyncio
 import math
@@ -14,8 +14,8 @@ from coordinator.detect.scope import is_watched
 if TYPE_CHECKING:
     from coordinator.runs import Run, Runs
 
-_RANKS_MAX = 4096  # ranks listed in one answer: 1 MB; the rest is counted
-_STEPS = 10  # of which medians are shown: of more, they are about another time
+_RANKS_MAX = 4096  # ranks listed in one response: 1 MB; the others are counted
+_STEPS = 10  # last steps over which medians are taken: more would no longer show the present
 
 
 async def list_runs(request: web.Request) -> web.Response:
@@ -58,7 +58,7 @@ def _head(runs: "Runs", run: "Run") -> dict[str, Any]:
 
 
 def _detail(run: "Run") -> dict[str, Any]:
-    """Return ranks and domains; arrays of thousands, so off the event loop (the rows are never changed)."""
+    """Return ranks and domains; call it off the event loop, because there are thousands (rows are immutable)."""
     topology, detector = run.topology, run.detector
     ranks: list[dict[str, Any]] = []
     rows = list(detector.recent_rows)[-_STEPS:] if detector else []

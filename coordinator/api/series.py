@@ -1,4 +1,4 @@
-"""Step time, parts, throughput and MFU of a run over time, made once for all who look at the same interval."""
+"""Step time, parts, throughput and MFU of a run over time, rendered once per interval and shared by all clients."""
 
 import json
 
@@ -11,20 +11,20 @@ from coordinator.page.incident_timeline import TIMELINE_MAX, incident_timeline
 from coordinator.record.step_series import INTERVALS_MAX, select_intervals, series_to_json
 
 KEPT_MAX = 32
-"""Answers kept, of at most 400 KB each."""
+"""Cached responses, at most 400 KB each."""
 SERIES: web.AppKey[Kept] = web.AppKey("series", Kept)
 _STEP_MAX = (1 << 62) - 1
 
 
 async def show_series(request: web.Request) -> web.Response:
-    """Show step time, parts, throughput and MFU of a run by interval, old ones longer, and when its incidents were."""
+    """Show step time, parts, throughput and MFU of a run by interval, and its incidents; older intervals are longer."""
     run = known_run(request)
     since_step = _whole(request, "since_step", default=0, low=0, high=_STEP_MAX)
-    most = _whole(request, "points", default=INTERVALS_MAX, low=1, high=INTERVALS_MAX)
+    max_intervals = _whole(request, "points", default=INTERVALS_MAX, low=1, high=INTERVALS_MAX)
 
     store, machine = request.app[SERVICES].store, run.machine
 
-    def look() -> CachedWork:
+    def read_inputs() -> CachedWork:
         found, complete = tuple(machine.tracker.incidents.values()), run.series.complete()
         ranks = len(run.timeline.ranks)
         step_result = machine.step_result
@@ -35,24 +35,24 @@ async def show_series(request: web.Request) -> web.Response:
         def make() -> bytes:
             closed = store.incidents(run=run.name, state=CLOSED, limit=TIMELINE_MAX)
             listed = incident_timeline((*found, *closed), complete, step_s)
-            chosen = select_intervals(complete, since_step=since_step, max_intervals=most)
+            chosen = select_intervals(complete, since_step=since_step, max_intervals=max_intervals)
             body = {**head, "points": series_to_json(chosen), "incidents": listed}
             return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(errors="replace")
 
         drawn = [(each.id, each.cause, each.onset_step, each.ranks) for each in found]
         return CachedWork((id(run), run.series.changes, ranks, drawn, machine.tracker.incidents_total), make)
 
-    name = f"{since_step} {most} {run.name}"
-    return await request.app[SERIES].answer(request, name, look, content_type="application/json")
+    name = f"{since_step} {max_intervals} {run.name}"
+    return await request.app[SERIES].answer(request, name, read_inputs, content_type="application/json")
 
 
 def _whole(request: web.Request, name: str, *, default: int, low: int, high: int) -> int:
-    """Return a whole number of the query.
+    """Return an integer parameter of the query.
 
     Raises
     ------
     ApiError
-        It is none, or out of its range.
+        It is not a whole number, or out of its range.
     """
     text = request.query.get(name, str(default))
     if not (text.isascii() and text.isdecimal() and len(text) < len(str(_STEP_MAX)) + 1 and low <= int(text) <= high):

@@ -1,4 +1,7 @@
-"""What handlers reach, and how a request is refused. Every answer to a bad request names what, got and expected."""
+"""What handlers have access to, and how they reject requests.
+
+Each error names the parameter, the value got and expected.
+"""
 
 import asyncio
 import hmac
@@ -22,16 +25,16 @@ if TYPE_CHECKING:
 
 BAD = web.HTTPBadRequest.status_code
 _PLACED = frozenset({"rank", "node"})  # scopes whose host is known
-_RUNS_NAMED = 5  # in the error of an unknown one
+_RUNS_NAMED = 5  # runs that the error for an unknown run names
 _RANKS_PLACED, _HOSTS_SHOWN, _HOST_MAX = 64, 4, 64  # ranks looked up, hosts shown, characters of a host
 
 
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    """What the handlers reach. `snapshot` makes a fresh one, on the event loop only.
+    """What handlers have access to. `snapshot` creates a new snapshot; call it on the event loop only.
 
-    `reload` reads the configuration again, or raises ConfigError and changes nothing. `changing` is held while the
-    policy or the configuration changes: planning, keeping and committing are one act.
+    `reload` loads the configuration again, or raises ConfigError and changes nothing. Hold `changing` while changing
+    the policy or the configuration, so that planning, storing and committing are atomic.
     """
 
     control: Control
@@ -48,7 +51,7 @@ class Services:
     fleet: FleetHistory = field(default_factory=FleetHistory)
 
     def is_token(self, given: str) -> bool:
-        """Whether a bearer token is the configured one; none is where none is configured."""
+        """Return whether a bearer token is the configured one; always false if none is configured."""
         token = self.control.token
         return bool(token) and hmac.compare_digest(given.encode(errors="replace"), token.encode())
 
@@ -57,7 +60,7 @@ SERVICES: web.AppKey[Services] = web.AppKey("services", Services)
 
 
 class ApiError(Exception):
-    """A request that cannot be answered; becomes a JSON object with `error`."""
+    """A request that cannot be answered; the response is a JSON object with `error`."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -66,13 +69,13 @@ class ApiError(Exception):
 
 
 def hosts_of(runs: "Iterable[Run]") -> dict[str, str]:
-    """Return where the ranks of open incidents run now, by the incident's id; groups are everywhere, and left out."""
+    """Return the hosts of the ranks of open incidents, by incident id; incidents of groups are omitted."""
     hosts = ((incident.id, host_of(run, incident)) for run in runs for incident in _open(run))
     return {name: host for name, host in hosts if host}
 
 
 def nodes_of(runs: "Iterable[Run]", incident_id: str) -> tuple[str, ...]:
-    """Return the nodes on which the ranks of an incident run now, by the names of their exporters."""
+    """Return the nodes of the ranks of an open incident, as named by their exporters."""
     for run in runs:
         incident = run.machine.tracker.incidents.get(incident_id)
         if incident is not None and incident.scope in _PLACED:
@@ -86,7 +89,7 @@ def _open(run: "Run") -> "Iterable[Incident]":
 
 
 def host_of(run: "Run", incident: "Incident") -> str:
-    """Return where the ranks of an incident run now, empty where it is of no ranks or that is unknown."""
+    """Return the hosts of the ranks of an incident as text; empty if it names no ranks or their hosts are unknown."""
     if incident.scope not in _PLACED:
         return ""
     found = (run.hostname(rank)[:_HOST_MAX] for rank in incident.ranks[:_RANKS_PLACED])
@@ -96,7 +99,7 @@ def host_of(run: "Run", incident: "Incident") -> str:
 
 
 def authorise(request: web.Request) -> None:
-    """Refuse a request that does not carry the token.
+    """Reject a request that does not carry the token.
 
     Raises
     ------
@@ -113,7 +116,7 @@ def authorise(request: web.Request) -> None:
 
 
 def asker(request: web.Request) -> str:
-    """Return the client's name for the log: all holders of the token look alike, so its address identifies it."""
+    """Return the client's name for the log: its address, because all clients share one token."""
     return f"api client {request.remote}"
 
 
@@ -123,11 +126,11 @@ async def json_object(request: web.Request, expected: str) -> dict[str, Any]:
     Raises
     ------
     ApiError
-        It is none; `expected` states what is expected.
+        The body is not a JSON object; `expected` describes the keys for the message.
     """
     try:
         body = await request.json()
-    except (ValueError, LookupError, RecursionError) as error:  # no JSON, a charset unknown, thousands of digits
+    except (ValueError, LookupError, RecursionError) as error:  # not JSON, an unknown charset, thousands of digits
         raise ApiError(BAD, f"body: expected JSON: {error}") from None
     if not isinstance(body, dict):
         raise ApiError(BAD, f"body: got {type(body).__name__}, expected an object with {expected}")
@@ -140,7 +143,7 @@ def known_run(request: web.Request) -> "Run":
     Raises
     ------
     ApiError
-        There is none.
+        There is no such run.
     """
     name, runs = request.match_info["run"], request.app[SERVICES].runs.by_name
     run = runs.get(name)
@@ -150,7 +153,7 @@ def known_run(request: web.Request) -> "Run":
 
 
 def _expected_run(name: str, known: Iterable[str]) -> str:
-    """Name some of the known runs, those with the longest common beginning first."""
+    """List some of the known runs, those with the longest common prefix first."""
     names = sorted(known, key=lambda each: (-len(commonprefix((each, name))), each))  # noqa: RUF071  (of characters)
     if not names:
         return "but no run has reported yet"

@@ -1,7 +1,7 @@
-"""The specification of a run's job, for its model: shown, set with the token, removed again.
+"""Shows, sets and removes the specification of a run's job, from which its model is built.
 
-A specification is checked whole before it is kept, and kept before it is in force. It comes from the network, so it may
-name no files.
+A specification is checked completely before it is stored, and stored before it takes effect. It comes from the network,
+so it must not name files.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from lockstep.contracts.errors import ConfigError, LockstepError
 
 
 async def show(request: web.Request) -> web.Response:
-    """Show the specification of a run, and what the model made of it expects."""
+    """Show the specification of a run, and the step time that its model expects."""
     run = known_run(request)
     step_result, spec = run.machine.step_result, run.expectation.spec
     measured = step_result.recent_step_seconds if step_result else None
@@ -32,19 +32,19 @@ async def show(request: web.Request) -> web.Response:
 
 
 async def put(request: web.Request) -> web.Response:
-    """Set the specification of a run's job: the body is YAML."""
+    """Set the specification of a run's job; the body is YAML."""
     authorise(request)
     run = known_run(request).name
     try:
         text = await request.text()
-    except (UnicodeDecodeError, LookupError) as error:  # no UTF-8, or a charset that no one knows
+    except (UnicodeDecodeError, LookupError) as error:  # not UTF-8, or an unknown charset
         raise ApiError(BAD, f"body: expected a specification in UTF-8: {error}") from None
     await _check(run, text)
     return await _keep(request, run, text)
 
 
 async def reset(request: web.Request) -> web.Response:
-    """Remove a specification set over HTTP; one from a file is in force again."""
+    """Remove the specification set over HTTP; one from a file takes effect again."""
     authorise(request)
     return await _keep(request, known_run(request).name, None)
 
@@ -68,7 +68,7 @@ async def _keep(request: web.Request, run: str, text: str | None) -> web.Respons
         except sqlite3.Error as error:
             raise ApiError(
                 web.HTTPServiceUnavailable.status_code,
-                f"specification: could not be kept, nothing was changed: {error}",
+                f"specification: could not be stored, nothing was changed: {error}",
             ) from None
         services.specs.put(run, text)
         services.runs.expect(services.specs.of)

@@ -1,4 +1,4 @@
-"""The last steps of a run as a trace to open in Perfetto, made once for all who look at the same step."""
+"""The last steps of a run as a Perfetto trace, rendered once per step and shared by all clients."""
 
 import json
 from typing import TYPE_CHECKING
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident
 
 KEPT_MAX = 8
-"""Traces kept, of 2 MB each at most."""
+"""Cached traces, at most 2 MB each."""
 TRACES: web.AppKey[Kept] = web.AppKey("traces", Kept)
 
 
 async def show(request: web.Request) -> web.Response:
-    """Show the steps that are kept: of an open incident's ranks and peers with `incident`, else of the slowest."""
+    """Show the recent steps of an open incident's ranks and peers with `incident`, else of the slowest ranks."""
     run, wanted = known_run(request), request.query.get("incident", "")
     found = run.machine.tracker.incidents
     if wanted and wanted not in found:
         raise ApiError(
             web.HTTPNotFound.status_code,
-            f"incident: got {wanted!r:.200}, expected one of run {run.name} that is open; steps of others are gone",
+            f"incident: got {wanted!r:.200}, expected an open one of run {run.name}; steps of closed ones are gone",
         )
 
-    def look() -> CachedWork:
+    def read_inputs() -> CachedWork:
         scene = run.scene if run.topology is not None else None
         one = found.get(wanted)
         shown = tuple(found.values()) if one is None else (one,)
@@ -36,7 +36,8 @@ async def show(request: web.Request) -> web.Response:
         inputs = (run.generation, scene.rows[-1].step if scene and scene.rows else None, drawn)
         return CachedWork(inputs, lambda: _made(run.name, scene, shown, one))
 
-    answer = await request.app[TRACES].answer(request, f"{wanted} {run.name}", look, content_type="application/json")
+    key = f"{wanted} {run.name}"
+    answer = await request.app[TRACES].answer(request, key, read_inputs, content_type="application/json")
     answer.headers["Content-Disposition"] = 'attachment; filename="lockstep-steps.json"'
     return answer
 

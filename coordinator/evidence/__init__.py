@@ -1,4 +1,4 @@
-"""What the site's own monitoring knows about the machines of an incident: read, compared with peers, reported."""
+"""Reads the site's own monitoring of an incident's machines, compares it with that of peers, and reports deviations."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,11 @@ __all__ = ["make_evidence"]
 
 
 def make_evidence(
-    config: "CoordinatorConfig", runs: "Runs", devices: "DeviceTable", **ways: Any
+    config: "CoordinatorConfig", runs: "Runs", devices: "DeviceTable", **scheduler_arguments: Any
 ) -> EvidenceScheduler | None:
-    """Return what reads evidence, None where no source of it is configured; `ways` are the scheduler's. Blocking.
+    """Return the evidence scheduler; None if no source is configured. Blocking.
+
+    `scheduler_arguments` are passed to `EvidenceScheduler`.
 
     Raises
     ------
@@ -43,4 +45,4 @@ def make_evidence(
         link_url=config.evidence_link_url,
         matchers=config.evidence_matchers,
     )
-    return EvidenceScheduler(reader, runs, devices, **ways)
+    return EvidenceScheduler(reader, runs, devices, **scheduler_arguments)

@@ -1,6 +1,6 @@
-"""The queries for evidence, as data: `queries.toml` and a site's own file of the same form, checked by name.
+"""The catalogue of evidence queries: `queries.toml`, and an optional file of the site in the same format.
 
-Every key is documented in docs/evidence.md; what is wrong is reported with its file, table and key.
+docs/evidence.md documents every key. An error names the file, table and key.
 """
 
 import tomllib
@@ -18,7 +18,7 @@ F = TypeVar("F")
 FILE = "queries.toml"
 VERSION = 1
 ABOVE, BELOW, CODE = COMPARISONS = ("above", "below", "code")
-"""Which side of the control is evidence; code: a number that is another one than before, and not zero."""
+"""Which side of the control counts as evidence. "code": a number that has changed and is not zero."""
 DEVICE, HOST, RANK = SCOPES = ("device", "host", "rank")
 TARGETS, WINDOW, METRIC = "$targets", "$window", "$metric"
 _QUERIES_MAX = 200
@@ -27,10 +27,10 @@ _FILE_MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceSource:
-    """An exporter: what its series are of, and the labels that name these; empty: it has none.
+    """An exporter: the scope of its series, and the labels that identify it; empty if there is no such label.
 
-    Series of the scope rank have Lockstep's own labels `run` and `rank`; those of the others need the label `host`.
-    `resolve` is a metric that leads from a host's name (its label `resolve_host`) to the value of the label `host`.
+    Series of scope "rank" have Lockstep's own labels `run` and `rank`; those of other scopes need the label `host`.
+    `resolve` is a metric that maps a host name (its label `resolve_host`) to the value of the label `host`.
     """
 
     title: str
@@ -45,7 +45,7 @@ class EvidenceSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceCause:
-    """What a query is evidence of; dropped for a rank for which one of `explained_by` is found too."""
+    """A cause that queries give evidence of; dropped for a rank that also shows one of `explained_by`."""
 
     title: str
     advice: str
@@ -54,7 +54,7 @@ class EvidenceCause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceCode:
-    """One number of a query that compares codes."""
+    """The meaning of one number of a query that compares codes."""
 
     cause: str
     meaning: str
@@ -62,10 +62,10 @@ class EvidenceCode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceQuery:
-    """One query, PromQL with `$targets` and `$window`, and when its value is evidence.
+    """One query (PromQL with `$targets` and `$window`) and the condition under which its value is evidence.
 
-    `limit` is a bound in `unit` that the value must have passed besides; `requires` a cause that the same rank must
-    show for this one to count. Series that differ in the labels `by` are compared apart.
+    `limit` is an additional bound in `unit` that the value must have passed. `requires` is a cause that the same rank
+    must also show for this query to count. Series that differ in the labels `by` are compared separately.
     """
 
     name: str
@@ -85,7 +85,7 @@ class EvidenceQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceCatalogue:
-    """Sources and causes by name, the causes in the order in which deviations are reported, and the queries."""
+    """Sources, causes and queries; the order of the causes is the order in which deviations are reported."""
 
     sources: Mapping[str, EvidenceSource]
     causes: Mapping[str, EvidenceCause]
@@ -93,7 +93,7 @@ class EvidenceCatalogue:
 
 
 def load_catalogue(site_file: str = "") -> EvidenceCatalogue:
-    """Return Lockstep's own queries, with those of a site's file added or in the place of those of the same name.
+    """Return Lockstep's own queries, extended by a site's file, whose entries replace those of the same name.
 
     Raises
     ------
@@ -172,7 +172,7 @@ def _check_query(query: EvidenceQuery, catalogue: EvidenceCatalogue, where: str)
 
 
 def _queries(name: str, table: dict[str, Any], where: str) -> Iterator[EvidenceQuery]:
-    """Return the query of a table, or one for each of its `metrics`."""
+    """Yield the query of a table, or one for each of its `metrics`."""
     metrics = table.get("metrics", [""])
     is_list = isinstance(metrics, list) and bool(metrics) and all(isinstance(metric, str) for metric in metrics)
     _expect(is_list, f"{where}: metrics", metrics, "a list of names")
@@ -195,7 +195,7 @@ def _queries(name: str, table: dict[str, Any], where: str) -> Iterator[EvidenceQ
 
 
 def _built(form: type[F], table: dict[str, Any], where: str) -> F:
-    """Return a dataclass of a table; texts are of one line."""
+    """Return a dataclass built from a table; strings must be a single line."""
     for key, value in table.items():
         is_line = not isinstance(value, str) or value.isprintable()
         _expect(is_line, f"{where}: {key}", value, "text of one line")

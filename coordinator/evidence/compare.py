@@ -1,7 +1,7 @@
-"""Suspects against their peers, and after the onset against before: which values are evidence. Pure.
+"""Compares suspects with their peers, and values after the onset with those before, to find evidence. Pure.
 
-Peers are the control: what all machines show is the cause of nothing. A value counts if it is beyond the median of the
-peers and beyond the suspect's own value before, by the query's thresholds and by the scatter of the peers.
+Peers are the control: what all machines show is not a cause. A value counts if it deviates from the median of the peers
+and from the suspect's own earlier value, by more than the query's thresholds and the scatter of the peers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,16 @@ from coordinator.evidence.machines import Machine
 from lockstep.html.units import counted, format_ranks, format_rate
 
 Values = Mapping[Machine, float]
-_SCATTER = 3 * 1.4826  # three standard deviations of normal scatter, by the median absolute deviation
+_SCATTER = 3 * 1.4826  # three standard deviations of a normal distribution, from the median absolute deviation
 _HOSTS_NAMED = 4
 DEVIATIONS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryValues:
-    """What a query gave for each machine, in the period before the onset and in the one after it.
+    """The values of a query for each machine, before and after the onset.
 
-    `part` are the values of the query's labels `by`.
+    `part` is the text of the query's `by` labels.
     """
 
     query: EvidenceQuery
@@ -33,13 +33,13 @@ class QueryValues:
 
     @property
     def meaning(self) -> str:
-        """What the series measures, of which part."""
+        """What the series measures, including the part."""
         return f"{self.query.meaning} ({self.part})" if self.part else self.query.meaning
 
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """One machine that shows a cause by one query."""
+    """A cause that one machine shows in one query."""
 
     values: QueryValues
     machine: Machine
@@ -50,7 +50,10 @@ class _Shown:
 def find_evidence(
     catalogue: EvidenceCatalogue, read: Sequence[QueryValues], links: Mapping[str, str]
 ) -> tuple[MachineDeviation, ...]:
-    """Return the deviations of all queries, the most specific cause first; `links` lead to a query's graph, by name."""
+    """Return the deviations of all queries, the most specific cause first.
+
+    `links` are the URLs of graphs by query name.
+    """
     shown = [each for values in read for each in _shown_by(values)]
     causes_of_rank: dict[int, set[str]] = {}
     for each in shown:
@@ -93,7 +96,7 @@ def _shown_by(values: QueryValues) -> list[_Shown]:
 
 
 def _is_beyond(query: EvidenceQuery, value: float, peers: list[float], before: float | None) -> bool:
-    """Whether a value is on the wrong side of its controls, and past the limit where the query has one."""
+    """Whether a value deviates from its controls in the query's direction, and exceeds the limit if there is one."""
     sign = 1.0 if query.compare == ABOVE else -1.0
     if query.limit is not None and sign * value < sign * query.limit:
         return False
@@ -110,7 +113,7 @@ def _least(query: EvidenceQuery, control: float) -> float:
 
 
 def _code_shown(values: QueryValues, machine: Machine, peers: list[Machine]) -> _Shown | None:
-    """Return what a suspect's new number names, None for none and for one that is new on half of the peers too."""
+    """Return the cause of a suspect's new code; None if it has none, or if half of the peers have the same new code."""
     number = values.after[machine]
     if number == 0 or number == values.before.get(machine):
         return None
@@ -128,8 +131,8 @@ def _deviation(catalogue: EvidenceCatalogue, shown: list[_Shown], link: str) -> 
     machines = [each.machine for each in shown]
     peers = [machine for machine in values.after if not machine.is_suspect]
     own_after, peers_after = _median(values.after, machines), _median(values.after, peers)
-    assert own_after is not None  # a machine shows a cause by its value
-    assert peers_after is not None  # and in comparison with those of peers
+    assert own_after is not None  # a machine that shows a cause has a value
+    assert peers_after is not None  # and was compared with values of peers
     own = _median(values.before, machines), own_after
     others = _median(values.before, peers), peers_after
     cause = catalogue.causes[shown[0].cause]

@@ -1,7 +1,8 @@
-"""Which series belongs to which machine: label matchers out, series in. Pure.
+"""Joins series to machines: builds label matchers, and assigns the resulting series. Pure.
 
-By device UUID where the rank's agent announced one; else by host and local rank; else by pod. Names come from the bus
-and labels from anywhere: what is more than a name is not asked for, and a label that contradicts another joins nothing.
+Series are joined by device UUID if the rank's agent announced one; otherwise by host and local rank, otherwise by pod.
+Names come from the bus and labels from other exporters, so neither is trusted: only plain names are queried, and a
+series whose labels contradict each other is not joined.
 """
 
 import re
@@ -21,16 +22,17 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _INSTANCE = re.compile(r"[A-Za-z0-9._:/\[\]-]{1,300}")
 _PORT = re.compile(r":[0-9]{1,5}$")
 PARTS_MAX = 32
-"""Values of a query's labels `by`: communicators and operations of a rank are 16 (`inspector_metrics.PLACES_MAX`)."""
+"""Limit of distinct `by` values of a query; a rank has 16 of communicator and operation
+(`inspector_metrics.PLACES_MAX`)."""
 _VALUE_MAX = 128
 _IP = re.compile(r"[0-9.]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """One way to machines: matchers for `$targets`, and which machine a series with such labels is of, if any.
+    """One way to join series: matchers for `$targets`, and the function from labels to a machine, if any.
 
-    `identity` names the labels that series of one machine must agree in.
+    `identity` names the labels in which all series of one machine must agree.
     """
 
     matchers: str
@@ -42,7 +44,7 @@ class Join:
 def joins_of(
     source: EvidenceSource, machines: Sequence[Machine], instances: Mapping[Machine, str] | None = None
 ) -> list[Join]:
-    """Return the ways to the machines of a source's scope. `instances` are the resolved values of its host label."""
+    """Return the joins for the scope of a source. `instances` are the resolved values of its host label."""
     if source.scope == RANK:
         return _by_rank(machines)
     identity = tuple(filter(None, (source.uuid, source.host, source.index)))
@@ -71,21 +73,21 @@ def joins_of(
 
 
 def host_matchers(label: str, machines: Iterable[Machine]) -> str:
-    """Return a matcher for series whose `label` is the name of one of the hosts, with or without domain and port."""
+    """Return a matcher for series whose `label` names one of the hosts, with or without domain and port."""
     names = {name for machine in machines for name in machine.hosts if _NAME.fullmatch(name)}
     both = sorted({_quoted(form) for name in names for form in (name, _short(name))})
     return f'{label}=~"({"|".join(both)})([.:].*)?"' if both else ""
 
 
 def match_host(value: str, machines: Iterable[Machine]) -> Machine | None:
-    """Return the machine that a host label names; None for none, and for a name of several."""
+    """Return the machine that a host label names; None if there is no such machine, or more than one."""
     bare = _PORT.sub("", value)
     found = [machine for machine in machines if any(_is_same_host(bare, name) for name in machine.hosts)]
     return found[0] if len(found) == 1 else None
 
 
 def _is_same_host(one: str, other: str) -> bool:
-    """Whether two names are of one host: equal, or one is the other without its domain."""
+    """Whether two names denote the same host: they are equal, or one is the other without its domain."""
     return one == other or (_short(one) == _short(other) and _short(one) in (one, other))
 
 
@@ -96,9 +98,10 @@ def _short(name: str) -> str:
 def split_by(
     labels: Sequence[str], series: Iterable[InstantSeries], refused: Counter[str]
 ) -> dict[str, list[InstantSeries]]:
-    """Return series by the values of some of their labels, as text; without labels all are one.
+    """Group series by the values of some of their labels, as text; without labels they form one group.
 
-    Values come from anywhere: what is no line of text is refused, and so is what is more than `PARTS_MAX` of them.
+    Label values are untrusted: values that are not one printable line are refused, and so are more than `PARTS_MAX`
+    groups.
     """
     parts: dict[str, list[InstantSeries]] = {}
     for each in series:
@@ -114,9 +117,9 @@ def split_by(
 
 
 def collect(join: Join, series: Iterable[InstantSeries], refused: Counter[str]) -> dict[Machine, float]:
-    """Return the value of each machine; what cannot be joined is counted in `refused` by reason.
+    """Return the value of each machine; series that cannot be joined are counted in `refused` by reason.
 
-    Several series of one machine that agree in their identity are one thing published twice: their median is taken.
+    Several series of one machine that agree in their identity are duplicates, of which the median is taken.
     """
     values: dict[Machine, list[float]] = {}
     identities: dict[Machine, set[tuple[str, ...]]] = {}
@@ -135,7 +138,7 @@ def collect(join: Join, series: Iterable[InstantSeries], refused: Counter[str]) 
 
 
 def _by_rank(machines: Sequence[Machine]) -> list[Join]:
-    """Return the way to ranks of one run by Lockstep's own labels."""
+    """Return the join for ranks of one run, by Lockstep's own labels."""
     run = machines[0].run if machines else ""
     by_rank = {str(rank): machine for machine in machines for rank in machine.ranks}
     if not is_name(run):
@@ -158,7 +161,7 @@ def _by_uuid(source: EvidenceSource, machines: list[Machine], identity: tuple[st
         host = labels.get(source.host, "")
         claimed = [other for other in machines if other.hosts and match_host(host, [other]) is not None]
         if machine is not None and claimed and not any(other.hosts == machine.hosts for other in claimed):
-            return None  # the device of one of our hosts, published as that of another one
+            return None  # the labels claim that the device is in another one of our hosts
         return machine
 
     values = "|".join(_quoted(uuid) for uuid in by_uuid)
@@ -199,5 +202,5 @@ def _by_pod(source: EvidenceSource, machines: list[Machine], identity: tuple[str
 
 
 def _quoted(name: str) -> str:
-    """Return a name as a regular expression inside a PromQL string, whose own escapes double every backslash."""
+    """Return a name as a regular expression inside a PromQL string, in which every backslash is doubled."""
     return "".join(part if part.isalnum() or part in "_-:" else f"\\\\{part}" for part in name)

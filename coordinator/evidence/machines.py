@@ -1,4 +1,4 @@
-"""Whose series are compared: devices and hosts of an incident's ranks, and of peers that are in no incident.
+"""Selects the machines to compare: devices and hosts of an incident's ranks, and of peers without an incident.
 
 Pure.
 """
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 SUSPECTS_MAX = 16
 PEERS_MAX = 24
-"""Ranks that are asked about. Beyond 24 peers their median moves less than the thresholds (`queries.toml`)."""
+"""Ranks that are queried. With more than 24 peers their median moves less than the thresholds (`queries.toml`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A device or a host of a run. `hosts` are its names: the rank's host name and the exporter's name of the node.
+    """A device or a host of a run. `hosts` are its names: the rank's host name and the exporter's node name.
 
-    `ranks` are those that run on it, a device has one. `uuid` is empty where it was not announced, and for a host.
+    `ranks` are those that run on it; a device has one. `uuid` is empty if it was not announced, and for a host.
     """
 
     ranks: tuple[int, ...]
@@ -33,9 +33,9 @@ class Machine:
 
 
 def devices_of(run: "Run", incident: "Incident", table: "DeviceTable") -> tuple[Machine, ...]:
-    """Return the devices of an incident's ranks and of their peers, suspects first; none where one of both is missing.
+    """Return the devices of an incident's ranks and of their peers, suspects first; empty if either is missing.
 
-    Peers are of the same pipeline stage and in no open incident, from as many hosts as there are.
+    Peers are of the same pipeline stage and in no open incident, spread over as many hosts as possible.
     """
     infos, topology = run.membership.infos, run.topology
     suspects = [rank for rank in incident.ranks if rank in infos][:SUSPECTS_MAX]
@@ -51,7 +51,7 @@ def devices_of(run: "Run", incident: "Incident", table: "DeviceTable") -> tuple[
 
 
 def hosts_of_devices(devices: Iterable[Machine]) -> tuple[Machine, ...]:
-    """Return the hosts of devices; one that carries a suspect is a suspect, whatever else runs on it."""
+    """Return the hosts of devices; a host with a suspect device is a suspect, whatever else runs on it."""
     hosts: dict[frozenset[str], Machine] = {}
     for device in devices:
         known = hosts.get(device.hosts)
@@ -75,7 +75,7 @@ def _device(run: "Run", rank: int, table: "DeviceTable", *, is_suspect: bool) ->
 
 
 def _spread_over_hosts(run: "Run", ranks: Iterable[int], suspects: set[str]) -> list[int]:
-    """Return up to `PEERS_MAX` ranks, from every host one before any host gives another, suspects' hosts last."""
+    """Return up to `PEERS_MAX` ranks, round-robin over hosts; hosts of suspects come last."""
     by_node: dict[str, list[int]] = {}
     for rank in ranks:
         by_node.setdefault(run.membership.nodes.get(rank, ""), []).append(rank)

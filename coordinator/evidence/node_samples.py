@@ -1,7 +1,7 @@
-"""What nodes have kept of their own neighbours' pages, fetched from their exporters for one reading.
+"""Fetches the samples that exporters have stored of other exporters on their node, for one reading.
 
-It answers the same queries as a Prometheus does (`samples.py`). An exporter's address is in its heartbeat; credentials
-are those of the configuration, and answers are bounded and checked before anything of them is used.
+It answers the same queries as Prometheus (`samples.py`). The address of an exporter is in its heartbeat. Credentials
+are those of the configuration. Responses are limited in size and validated before use.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from lockstep.contracts.metric import EVIDENCE_OUTCOMES
 from lockstep.contracts.neighbour_series import NEIGHBOURS_MAX_BYTES, NEIGHBOURS_PATH
 
 FETCH_S = 2.0
-"""Of the three seconds of a reading, all nodes at once."""
+"""Time to fetch from all nodes in parallel, of the three seconds of a reading."""
 _SAMPLES_MAX, _SERIES_MAX, _PAGES_MAX = 4_000, 4_000, 16
 _CHUNK_BYTES = 1 << 16
 _OK = 200
@@ -57,9 +57,9 @@ class _NodeAnswer(msgspec.Struct):
 
 
 class NodeSamplesClient:
-    """Reads nodes' exporters; `url_of` returns the address of a node's, None where it is not known.
+    """Reads from nodes' exporters; `url_of` returns the URL of a node's exporter, None if unknown.
 
-    `counts` has queries and nodes that failed, by outcome.
+    `counts` holds queries and failed nodes, by outcome.
     """
 
     def __init__(self, access: Access, url_of: Callable[[str], str | None]) -> None:
@@ -69,7 +69,7 @@ class NodeSamplesClient:
 
     @asynccontextmanager
     async def session(self, hosts: tuple[Machine, ...], start_s: float, end_s: float) -> "AsyncIterator[SampleSession]":
-        """Fetch what the hosts' exporters have kept between two unix times.
+        """Fetch the samples of the hosts' exporters between two unix times.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class NodeSamplesClient:
 
 
 class SampleSession:
-    """Samples of one reading; `failures` counts the nodes that gave none, by outcome."""
+    """Samples of one reading; `failures` counts the nodes that failed, by outcome."""
 
     def __init__(self, store: SampleStore, counts: Counter[str], failures: Counter[str]) -> None:
         self.failures = failures
@@ -106,7 +106,7 @@ class SampleSession:
         self._counts = counts
 
     async def query(self, expression: str, at_unix_s: float, timeout_s: float) -> list[InstantSeries]:
-        """Return the instant vector of an expression at a time; as `QuerySession.query`."""
+        """Return the instant vector of an expression at a time; see `QuerySession.query`."""
         if timeout_s <= 0:
             self._counts[TIMEOUT] += 1
             raise QueryError(TIMEOUT)
@@ -120,7 +120,7 @@ class SampleSession:
 
 
 async def _fetch(session: aiohttp.ClientSession, url: str, parameters: dict[str, str]) -> list[SampledSeries] | str:
-    """Return the series of a node, or what went wrong."""
+    """Return the series of a node, or the outcome if it failed."""
     try:
         async with session.get(url + NEIGHBOURS_PATH, params=parameters, allow_redirects=False) as answer:
             if answer.status != _OK:
@@ -140,12 +140,12 @@ async def _fetch(session: aiohttp.ClientSession, url: str, parameters: dict[str,
 
 
 def parse_samples(body: bytes) -> list[SampledSeries]:
-    """Return the series of an exporter's answer.
+    """Return the series of an exporter's response.
 
     Raises
     ------
     QueryError
-        It is none: times that do not ascend, or values that are not as many.
+        It is malformed, its times do not ascend, or a series has another number of values than times.
     """
     try:
         answer = msgspec.json.decode(body, type=_NodeAnswer)

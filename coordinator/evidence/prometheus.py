@@ -1,7 +1,7 @@
-"""Asks Prometheus, or what speaks its HTTP API, for one instant query: a deadline, bounded bytes, everything checked.
+"""Client for instant queries to Prometheus or a server with the same HTTP API, with deadline and size limit.
 
-The answer comes from outside: nothing of it is believed before it was decoded. Credentials are read from files, are
-sent to the configured address only (redirects are refused) and stand in no message.
+Responses are untrusted and are validated before use. Credentials are read from files, sent to the configured address
+only (redirects are refused), and never appear in a message.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from lockstep.serving.secret_file import read_secret
 
 ANSWERED, EMPTY, TIMEOUT, UNREACHABLE, REFUSED, MALFORMED, TOO_LARGE = EVIDENCE_OUTCOMES
 ANSWER_MAX_BYTES = 1 << 20
-"""Of one answer; forty devices with twenty labels each are 40 KB."""
+"""Largest response; forty devices with twenty labels each take 40 KB."""
 CONNECTIONS_MAX = 8
 _SERIES_MAX = 2_000
 _CHUNK_BYTES = 1 << 16
@@ -50,14 +50,14 @@ class _Answer(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class InstantSeries:
-    """One series of an instant vector; `value` is None where it is no finite number."""
+    """One series of an instant vector; `value` is None if it is not a finite number."""
 
     labels: Mapping[str, str]
     value: float | None
 
 
 class QueryError(Exception):
-    """A query without a usable answer; `outcome` is one of `EVIDENCE_OUTCOMES`."""
+    """A query without a usable response; `outcome` is one of `EVIDENCE_OUTCOMES`."""
 
     def __init__(self, outcome: str) -> None:
         super().__init__(outcome)
@@ -66,7 +66,7 @@ class QueryError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Where a Prometheus is, and the files of its credentials: a bearer token, or `user:password`; empty: none."""
+    """The URL of a Prometheus and the files of its credentials: a bearer token, or `user:password`; empty if none."""
 
     url: str
     token_file: str = ""
@@ -74,12 +74,12 @@ class Access:
     ca_file: str = ""
 
     def headers(self) -> dict[str, str]:
-        """Return the header with the credentials, as the files hold them now; blocking.
+        """Return the header with the current credentials from the files; blocking.
 
         Raises
         ------
         ConfigError
-            A file cannot be read or holds what no header can carry. The message has no part of it.
+            A file cannot be read, or its content is not valid in a header. The message does not contain any of it.
         """
         if self.token_file:
             return {"Authorization": f"Bearer {read_secret(self.token_file, 'evidence_token_file')}"}
@@ -89,7 +89,7 @@ class Access:
         return {}
 
     def context(self) -> ssl.SSLContext | bool:
-        """Return how the server's certificate is checked; blocking.
+        """Return the TLS context that checks the server's certificate; blocking.
 
         Raises
         ------
@@ -105,7 +105,7 @@ class Access:
 
 
 class PrometheusClient:
-    """Queries one Prometheus. `counts` has the queries by outcome, over the life of the coordinator."""
+    """Queries one Prometheus. `counts` holds the queries by outcome, since the start of the coordinator."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -116,7 +116,9 @@ class PrometheusClient:
     async def session(
         self, _hosts: object = None, _start_s: float = 0.0, _end_s: float = 0.0
     ) -> "AsyncIterator[QuerySession]":
-        """Open connections for one reading, and close them after it; a Prometheus has every host and time.
+        """Open connections for one reading and close them afterwards.
+
+        The arguments are unused: Prometheus has all hosts.
 
         Raises
         ------
@@ -126,7 +128,7 @@ class PrometheusClient:
         headers = await asyncio.to_thread(self._access.headers)
         context = await asyncio.to_thread(self._access.context)
         connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX, ssl=context)
-        headers["Accept-Encoding"] = "identity"  # a compressed answer is bounded in what comes, not in what it becomes
+        headers["Accept-Encoding"] = "identity"  # the limit would not bound a compressed response once decompressed
         timeout = aiohttp.ClientTimeout(total=None)
         async with aiohttp.ClientSession(
             connector=connector, headers=headers, timeout=timeout, auto_decompress=False
@@ -135,7 +137,7 @@ class PrometheusClient:
 
 
 class QuerySession:
-    """Open connections to a Prometheus; its `failures` are those of queries alone, which raise."""
+    """Open connections to a Prometheus. `failures` is empty: only queries fail here, and they raise."""
 
     failures: Mapping[str, int] = MappingProxyType({})
 
@@ -150,7 +152,7 @@ class QuerySession:
         Raises
         ------
         QueryError
-            There is no usable answer within `timeout_s`; counted by its outcome, as every answer is.
+            There is no usable response within `timeout_s`. Every query is counted by its outcome.
         """
         try:
             async with asyncio.timeout(max(timeout_s, 0.0)):
@@ -162,7 +164,7 @@ class QuerySession:
         except QueryError as error:
             self._counts[error.outcome] += 1
             raise
-        except (aiohttp.ClientError, OSError):  # its text may name the address with what stands in it
+        except (aiohttp.ClientError, OSError):  # the error's text may contain the URL with its credentials
             self._counts[UNREACHABLE] += 1
             raise QueryError(UNREACHABLE) from None
         self._counts[ANSWERED if series else EMPTY] += 1
@@ -182,12 +184,12 @@ class QuerySession:
 
 
 def parse_answer(body: bytes) -> list[InstantSeries]:
-    """Return the series of an answer of the HTTP API.
+    """Return the series of a response of the HTTP API.
 
     Raises
     ------
     QueryError
-        It is no instant vector.
+        It is not an instant vector.
     """
     try:
         answer = msgspec.json.decode(body, type=_Answer)

@@ -1,8 +1,8 @@
-"""The part of PromQL that queries for evidence are written in, parsed once. Pure; `samples.py` evaluates it.
+"""Parser of the subset of PromQL in which evidence queries are written. Pure; `samples.py` evaluates the result.
 
-Selectors with matchers, ranges and sub-queries, functions, aggregations `by`, arithmetic and one comparison with `on`,
-`group_left` and `group_right`. What is outside of it is refused by name, so a site's own query is either evaluated as
-Prometheus would, or not at all.
+The subset: selectors with matchers, ranges and sub-queries, functions, aggregations with `by`, arithmetic, and one
+comparison with `on`, `group_left` and `group_right`. Everything else is rejected by name, so a site's own query is
+either evaluated as by Prometheus, or not at all.
 """
 
 import re
@@ -22,19 +22,19 @@ _ESCAPE = re.compile(r"\\(.)")
 
 
 class PromqlError(ValueError):
-    """An expression that is none of this part of PromQL."""
+    """An expression outside of the supported subset of PromQL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
-    """A label, how it is compared, and with what; `matches` takes the label's value."""
+    """A label matcher: label, operator and text."""
 
     label: str
     sign: str
     text: str
 
     def predicate(self) -> Callable[[str], bool]:
-        """Return the test of a value; a regular expression must match all of it."""
+        """Return a predicate on the label's value; a regular expression must match the whole value."""
         if self.sign in ("=", "!="):
             return lambda value: (value == self.text) == (self.sign == "=")
         pattern = re.compile(self.text)
@@ -43,7 +43,7 @@ class Matcher:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Series by name and labels; `range_s` None: their values at one time."""
+    """A selection of series by name and labels; without `range_s`, an instant selector."""
 
     matchers: tuple[Matcher, ...]
     range_s: float | None = None
@@ -51,7 +51,7 @@ class Selector:
 
 @dataclass(frozen=True, slots=True)
 class Subquery:
-    """An expression at every step of a range."""
+    """A sub-query: an expression evaluated at every step of a range."""
 
     inner: "Node"
     range_s: float
@@ -60,7 +60,7 @@ class Subquery:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """A function of an expression, with a number where it takes one."""
+    """A function call; some functions take a number as second argument."""
 
     function: str
     arguments: "tuple[Node, ...]"
@@ -68,7 +68,7 @@ class FunctionCall:
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """An aggregation over all series that agree in the labels `by`."""
+    """An aggregation of all series that agree in the labels `by`."""
 
     function: str
     by: tuple[str, ...]
@@ -77,7 +77,10 @@ class Aggregation:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """Two expressions; vectors are matched `on` labels (None: all), of the side `many` several may match one."""
+    """A binary operation; vectors are matched `on` labels (None: all labels).
+
+    `many` is the side with several matches.
+    """
 
     sign: str
     left: "Node"
@@ -91,12 +94,12 @@ Node = float | Selector | Subquery | FunctionCall | Aggregation | Binary
 
 @lru_cache(512)
 def parse_promql(text: str) -> Node:
-    """Return the tree of an expression.
+    """Return the syntax tree of an expression.
 
     Raises
     ------
     PromqlError
-        It is outside of what is evaluated here.
+        The expression is outside of the supported subset.
     """
     parser = _Parser(_tokens(text))
     tree = parser.expression(0)
@@ -144,7 +147,7 @@ class _Parser:
         return got
 
     def expression(self, least: int) -> Node:
-        """Return an expression of operators that bind at least so closely, left to right."""
+        """Parse operators with a precedence above `least`, left-associative."""
         self._depth += 1
         if self._depth > _DEPTH_MAX:
             raise PromqlError("got an expression that is nested too deeply")

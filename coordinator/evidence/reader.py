@@ -1,6 +1,6 @@
-"""One reading: every query of the catalogue, after the onset and before it, within one deadline.
+"""Performs a reading: every query of the catalogue, after the onset and before it, within one deadline.
 
-What answers in time is compared; what does not costs the incident its own evidence and nothing else.
+Responses that arrive in time are compared. A missing response costs the incident that evidence only.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.metric import EVIDENCE_REFUSALS
 from lockstep.html.units import counted
 
-_LINKED_MAX = 8  # suspects, and peers, in a graph: more lines are not read, and an address has a length
+_LINKED_MAX = 8  # suspects, and as many peers, in a graph: more lines are unreadable, and URLs are limited in length
 DEADLINE_S = 3.0
-"""Of a whole reading: the incident is reported meanwhile, and a Prometheus that needs longer has other worries."""
+"""Deadline of a whole reading. The incident is reported meanwhile; a Prometheus that needs longer is overloaded."""
 _GRAPH_WINDOW_S = 60
 _NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Periods:
-    """The two periods that are compared, in unix seconds."""
+    """The two periods to compare, in unix seconds."""
 
     before_start_s: float
     before_end_s: float
@@ -52,11 +52,10 @@ class _Reading:
 
 
 class EvidenceReader:
-    """Reads evidence from one Prometheus, or from what nodes have kept.
+    """Reads evidence from one Prometheus, or from the samples that nodes have stored.
 
-    `refused` counts series that joined no machine, by reason.
-
-    `link_url` is the address of its pages for a reader's browser, `matchers` are put into every query.
+    `refused` counts series that were not joined to a machine, by reason. `link_url` is the browser address of
+    Prometheus for links to graphs; `matchers` are added to every query.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class EvidenceReader:
         self._deadline_s = deadline_s
 
     async def read(self, devices: tuple[Machine, ...], periods: Periods, now_s: float) -> MachineEvidence:
-        """Return what the series of the devices, and of their hosts, show; never raises for what is outside."""
+        """Return the evidence from the series of the devices and their hosts; never raises for external failures."""
         if not devices:
             return _nothing(now_s, "not compared: the incident names no rank, or every rank is in an open incident")
         deadline_s = asyncio.get_running_loop().time() + self._deadline_s
@@ -102,7 +101,7 @@ class EvidenceReader:
         )
 
     async def _resolve(self, reading: _Reading) -> None:
-        """Find under which `instance` each host is scraped, for sources whose series have no host's name."""
+        """Find the `instance` under which each host is scraped, for sources whose series have no host name."""
         named = {(source.resolve, source.resolve_host, source.host) for source in self._catalogue.sources.values()}
         for metric, label, host_label in sorted(named):
             if not metric:
@@ -126,7 +125,7 @@ class EvidenceReader:
             }
 
     async def _values(self, reading: _Reading, query: EvidenceQuery) -> list[QueryValues]:
-        """Return a query's values by its labels `by`; none where no suspect has one or no answer came."""
+        """Return a query's values, grouped by its labels `by`; empty if no suspect has a value or the query failed."""
         source, periods = self._catalogue.sources[query.source], reading.periods
         try:
             after = await self._of_period(reading, source, query, periods.after_start_s, periods.after_end_s)
@@ -149,7 +148,7 @@ class EvidenceReader:
         for join in joins_of(source, machines, reading.instances.get(source.resolve, {})):
             series = await self._ask(reading, query.query, join.matchers, end_s, end_s - start_s)
             for part, own in split_by(query.by, series, self.refused).items():
-                # The closer way to a machine goes before the others.
+                # More specific joins take precedence.
                 values[part] = collect(join, own, self.refused) | values.get(part, {})
         return values
 
@@ -168,7 +167,7 @@ class EvidenceReader:
         return query.replace(TARGETS, both).replace(WINDOW, f"{max(1000, round(window_s * 1000))}ms")
 
     def _link(self, reading: _Reading, values: QueryValues) -> str:
-        """Return the graph of a query around the onset, empty without an address."""
+        """Return the URL of a graph of a query around the onset; empty if no `link_url` is configured."""
         source = self._catalogue.sources[values.query.source]
         suspects = [machine for machine in values.after if machine.is_suspect][:_LINKED_MAX]
         machines = (*suspects, *[machine for machine in values.after if not machine.is_suspect][:_LINKED_MAX])
@@ -193,13 +192,13 @@ def _nothing(now_s: float, note: str, *, is_complete: bool = True) -> MachineEvi
 
 
 def _note(reading: _Reading, known: Sequence[QueryValues], deviation_count: int) -> str:
-    """Return what was compared, and what could not be."""
+    """Return a note on what was compared, and what could not be."""
     suspects = sum(machine.is_suspect for machine in reading.devices)
     who = f"{counted(suspects, 'rank')} with {counted(len(reading.devices) - suspects, 'peer')}"
     compared = [values for values in known if any(not machine.is_suspect for machine in values.after)]
     parts = [f"{counted(len(compared), 'signal')} of {who} compared"]
     if not deviation_count:
-        parts.append("no evidence: the suspects show nothing that their peers do not show")
+        parts.append("no evidence: the suspects do not differ from their peers")
     if not known:
         parts = [f"no evidence: no series of {who} was found"]
     if reading.failures:

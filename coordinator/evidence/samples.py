@@ -1,6 +1,6 @@
-"""Evaluates the queries for evidence over samples that nodes have kept, as Prometheus does over its own. Pure.
+"""Evaluates evidence queries over the samples stored by nodes, with the semantics of Prometheus. Pure.
 
-Functions and their handling of resets and of the edges of a range are those of Prometheus 3
+Functions, and their handling of counter resets and range boundaries, are those of Prometheus 3
 (https://prometheus.io/docs/prometheus/latest/querying/functions/).
 """
 
@@ -24,10 +24,10 @@ from coordinator.evidence.promql import (
 )
 
 LOOKBACK_S = 300.0
-"""Age up to which a sample is a series' value."""
+"""Largest age of a sample that an instant selector returns."""
 _STEPS_MAX = 1000
 _NAME = "__name__"
-_SAMPLES_MIN = 2  # of a range: one has no slope
+_SAMPLES_MIN = 2  # in a range: a single sample has no slope
 
 Labels = tuple[tuple[str, str], ...]
 """Sorted pairs; the metric's name is the label `__name__`."""
@@ -38,7 +38,7 @@ Points = list[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class SampledSeries:
-    """One series of a node: values (n_samples,) at `times_s`, ascending."""
+    """One series of a node: values of shape (n_samples,) at the ascending `times_s` (unix seconds)."""
 
     labels: Labels
     times_s: Sequence[float]
@@ -46,7 +46,7 @@ class SampledSeries:
 
 
 class SampleStore:
-    """Series of all nodes of one reading."""
+    """The series of all nodes in one reading."""
 
     def __init__(self, series: Sequence[SampledSeries]) -> None:
         self._by_name: dict[str, list[SampledSeries]] = {}
@@ -59,7 +59,7 @@ class SampleStore:
         Raises
         ------
         PromqlError
-            It uses a function, or a form of operands, that is not evaluated here.
+            It uses an unsupported function or combination of operands.
         """
         found = self._eval(tree, at_s)
         if isinstance(found, float):
@@ -197,7 +197,7 @@ def _matched(node: Binary, left: Vector, right: Vector) -> Vector:
     ones: dict[Labels, float] = {}
     for labels, value in one.items():
         if key(labels) in ones:
-            raise PromqlError("got several series on the side of which one may match")
+            raise PromqlError("got several series that match on the side where only one may")
         ones[key(labels)] = value
     found: Vector = {}
     for labels, value in many.items():
@@ -213,7 +213,7 @@ def _matched(node: Binary, left: Vector, right: Vector) -> Vector:
 
 
 def _extrapolated(points: Points, start_s: float, end_s: float, *, is_counter: bool) -> float | None:
-    """Return the growth over a range, from samples that lie within it, up to half an interval beyond them."""
+    """Return the growth over a range, extrapolated from the samples within it by at most half an interval per side."""
     if len(points) < _SAMPLES_MIN:
         return None
     (first_s, first), (last_s, last) = points[0], points[-1]
@@ -223,10 +223,10 @@ def _extrapolated(points: Points, start_s: float, end_s: float, *, is_counter: b
     sampled_s = last_s - first_s
     interval_s = sampled_s / (len(points) - 1)
     to_start_s, to_end_s = first_s - start_s, end_s - last_s
-    if to_start_s >= 1.1 * interval_s:  # Prometheus' threshold: a series that began within the range
+    if to_start_s >= 1.1 * interval_s:  # Prometheus' threshold: the series began within the range
         to_start_s = interval_s / 2
     if is_counter and grown > 0 and first >= 0:
-        to_start_s = min(to_start_s, sampled_s * first / grown)  # no counter was below zero
+        to_start_s = min(to_start_s, sampled_s * first / grown)  # a counter is never below zero
     if to_end_s >= 1.1 * interval_s:
         to_end_s = interval_s / 2
     return grown * (sampled_s + to_start_s + to_end_s) / sampled_s
@@ -238,7 +238,7 @@ def _rate(points: Points, start_s: float, end_s: float) -> float | None:
 
 
 def _slope(points: Points, _start_s: float, _end_s: float) -> float | None:
-    """Return the least-squares slope a second."""
+    """Return the least-squares slope per second."""
     if len(points) < _SAMPLES_MIN:
         return None
     mean_s, mean = fmean(at for at, _ in points), fmean(value for _, value in points)

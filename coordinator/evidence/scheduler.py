@@ -1,6 +1,6 @@
-"""When evidence is read: as an incident opens, is diagnosed or names other ranks, and once more after its onset.
+"""Schedules readings: when an incident opens, is diagnosed or names other ranks, and again `SETTLE_S` after its onset.
 
-Two readings at a time at most; the incident never waits for one.
+At most two readings run at a time; an incident never waits for one.
 """
 
 from collections.abc import Callable, Coroutine
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 
 READINGS_MAX = 2
 BEFORE_S, GUARD_S, AFTER_MAX_S = 600.0, 30.0, 600.0
-"""Length of the period before, most of the one after, and how long before the onset one ends and the other begins: a
-fault comes before the first step that it slows, and an onset is known to some steps."""
+"""Length of the period before, maximum length of the period after, and how long before the onset the two meet. A
+fault precedes the first step that it slows, and the onset is known to within a few steps."""
 SETTLE_S = 150.0
-"""After the onset: a scrape every 60 s gives two samples by then, which a rate needs."""
+"""Time after the onset of the last reading: scrapes every 60 s give two samples by then, which a rate needs."""
 _ONSET_MAX_S = 3600.0
 _EVIDENCE = "evidence"
-_QUARANTINE_S = 600.0  # of a run whose reading failed three times in a row by a bug of ours
+_QUARANTINE_S = 600.0  # of a run whose readings failed three times in a row because of a bug of ours
 
 
 @dataclass(slots=True, kw_only=True)
 class _Watched:
-    """An open incident: of which ranks and in which state it was read last, and when it is due again."""
+    """An open incident: its ranks and state at the last reading, and when the next one is due."""
 
     run: str
     ranks: tuple[int, ...]
     diagnosed: bool
     due_s: float | None
-    """None: nothing more to read until the incident changes."""
+    """None if nothing is due until the incident changes."""
     is_reading: bool = False
 
 
 class EvidenceScheduler:
-    """Decides what is read when. `spawn` starts a named task, `feed` hands an event to a run's machine."""
+    """Schedules readings. `spawn` starts a named task; `feed` passes an event to a run's machine."""
 
     def __init__(
         self,
@@ -67,14 +67,14 @@ class EvidenceScheduler:
         self._watched: dict[str, _Watched] = {}
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return the fields of a snapshot that count queries and series."""
+        """Return the counts of queries and series, as fields of a snapshot."""
         return {
             "evidence_queries": dict(self.reader.client.counts),
             "evidence_refusals": dict(self.reader.refused),
         }
 
     def on_incident(self, run: str, incident: "Incident") -> None:
-        """Note a new form of an incident; what it makes due is read from the next tick on."""
+        """Note a new form of an incident; a reading that becomes due starts with the next tick."""
         if incident.state == CLOSED:
             self._watched.pop(incident.id, None)
             return
@@ -87,7 +87,7 @@ class EvidenceScheduler:
             known.ranks, known.diagnosed, known.due_s = incident.ranks, incident.diagnosed, self._now_s()
 
     def on_tick(self, now_s: float) -> None:
-        """Start what is due, the longest due first, and forget what is no open incident any more."""
+        """Start due readings, the longest overdue first, and forget incidents that are no longer open."""
         self._watched = {name: each for name, each in self._watched.items() if self._incident(name, each) is not None}
         reading = sum(each.is_reading for each in self._watched.values())
         due = [(each.due_s, name) for name, each in self._watched.items() if _is_due(each, now_s)]
@@ -128,7 +128,7 @@ def _is_due(watched: _Watched, now_s: float) -> bool:
 
 
 def onset_unix_s(run: "Run", incident: "Incident") -> float:
-    """Return when an incident began, as far as its steps and the run's step time give it, at most an hour back."""
+    """Estimate when an incident began (unix seconds) from its steps and the run's step time, at most an hour back."""
     opened_s = incident.opened_unix_ns * 1e-9
     if incident.kind == HANG:
         return opened_s - min(incident.excess_seconds, _ONSET_MAX_S)
@@ -140,7 +140,7 @@ def onset_unix_s(run: "Run", incident: "Incident") -> float:
 
 
 def periods_around(onset_s: float, now_s: float) -> Periods:
-    """Return the periods that are compared: ten minutes up to `GUARD_S` before the onset, and what follows."""
+    """Return the periods to compare: ten minutes that end `GUARD_S` before the onset, and the time since."""
     after_end_s = min(now_s, onset_s + AFTER_MAX_S)
     return Periods(
         before_start_s=onset_s - GUARD_S - BEFORE_S,

@@ -61,7 +61,7 @@ async def test_a_map_is_made_once_for_all_who_look(site, monkeypatch):
         await get(site, PATH)
     for by in ("dp", "node"):
         await get(site, f"{PATH}?by={by}")
-    assert len(site.app[HEAT_MAPS]._made) <= KEPT_MAX
+    assert len(site.app[HEAT_MAPS]._rendered) <= KEPT_MAX
 
 
 async def test_a_large_run_with_long_names_is_bounded():

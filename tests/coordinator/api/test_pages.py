@@ -82,5 +82,5 @@ async def test_a_page_is_made_once_for_all_who_look(site, monkeypatch):
     assert site.app[PAGES].bytes_kept < 100_000
     async with site.client.get("/", headers={"Accept-Encoding": "identity"}) as response:
         assert (await response.text(), response.headers.get("Content-Encoding")) == (text, None)
-    (kept,) = site.app[PAGES]._made.values()
+    (kept,) = site.app[PAGES]._rendered.values()
     assert gzip.decompress(kept.zipped) == kept.body
