@@ -1,6 +1,6 @@
-"""Scripts, styles and the icon of the pages: files in this folder, read once, named by what is in them.
+"""Scripts, styles and the icon of the pages: files in `static`, read once and named by a digest of their content.
 
-A name that changes with the content may be kept by a browser for ever, and versions are never mixed.
+Because the name changes with the content, browsers may cache a file forever and never mix versions.
 """
 
 import hashlib
@@ -15,12 +15,12 @@ _DIGESTS = {name: hashlib.sha256(body).hexdigest()[:_DIGEST_DIGITS] for name, bo
 
 
 def path_of(name: str) -> str:
-    """Return where a file is served."""
+    """Return the path under which a file is served."""
     return f"/static/{_DIGESTS[name]}/{name}"
 
 
 def found(digest: str, name: str) -> tuple[bytes, str] | None:
-    """Return the content of a file and its type; None where there is none, or no longer."""
+    """Return the content and the media type of a file; None if there is no such file or version."""
     if _DIGESTS.get(name) != digest:
         return None
     return BODIES[name], _TYPES[Path(name).suffix]

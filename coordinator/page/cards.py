@@ -1,4 +1,4 @@
-"""One incident as a card: who, why, since when, what it costs, what to do, and where to read on."""
+"""Renders an incident as a card: culprit, cause, time, cost, advice, and links."""
 
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from coordinator.settings.config import CoordinatorConfig
 
 DASHBOARD = "lockstep-run"
-"""The uid of the dashboard of one run (dashboards/run)."""
+"""The uid of the dashboard for one run (dashboards/run)."""
 TITLES = dict(
     zip(
         KINDS,
@@ -54,16 +54,16 @@ RUNBOOKS = {
     CRASH: "LockstepRunCrashed",
     MEMORY_GROWTH: "LockstepMemoryRunsOut",
 }
-"""The alert, and so the page of alerts/runbooks, that is about each kind of incident."""
+"""The alert, and thereby the page of alerts/runbooks, for each kind of incident."""
 _NOWHERE: "Mapping[str, str]" = MappingProxyType({})
-_STEPS_MAX = 8  # samples shown of an incident
-_CHANGES_MAX = 8  # of its history
+_STEPS_MAX = 8  # samples of an incident that are shown
+_CHANGES_MAX = 8  # changes of an incident that are shown
 
 
 def card(incident: "Incident", config: "CoordinatorConfig", *, with_run: bool, host: str = "") -> Html:
-    """Return the card of an incident; `with_run` where cards of several runs stand together.
+    """Return the card of an incident; `with_run` shows its run, for lists of incidents of several runs.
 
-    `host` is where its ranks run now, empty where that is not known. Of a closed one, what no one acts on is folded.
+    `host` is where its ranks run now, empty if unknown. For a closed incident, details that need no action are folded.
     """
     title = title_of(incident)
     is_closed = incident.state == CLOSED
@@ -93,7 +93,7 @@ def card(incident: "Incident", config: "CoordinatorConfig", *, with_run: bool, h
 
 
 def where_of(incident: "Incident") -> str:
-    """Return who is meant."""
+    """Return the culprit of an incident as text."""
     ranks = format_ranks(incident.ranks)
     if incident.scope == "rank":
         return f"rank {ranks}"
@@ -103,7 +103,7 @@ def where_of(incident: "Incident") -> str:
 
 
 def details_of(incident: "Incident") -> Html:
-    """Return all details of an incident for a page that is read without this server: nothing folded, no links."""
+    """Return all details of an incident for a self-contained document: nothing folded, no links."""
     parts = (
         _titled("Evidence", (*incident.evidence, *incident.profile_evidence)),
         render_machine_evidence(incident),
@@ -117,7 +117,7 @@ def details_of(incident: "Incident") -> Html:
 
 
 def facts(incident: "Incident", *, with_run: bool, host: str) -> Html:
-    """Return who, where, why, since when and what it costs, as a list of terms."""
+    """Return run, host, cause, time and cost as a description list."""
     run_link = link(f"/runs/{quote(incident.run, safe='')}", incident.run)
     confidence = f" ({incident.confidence} confidence)" if incident.confidence else ""
     rows: list[tuple[str, str]] = [("Run", run_link)] if with_run else []
@@ -140,7 +140,7 @@ def facts(incident: "Incident", *, with_run: bool, host: str) -> Html:
 
 
 def _span(incident: "Incident") -> Html:
-    """Return the steps of its beginning, finding and end, and the clock's times of those that have one."""
+    """Return the steps of onset, detection and closing, with times if known."""
     began = f"began at {format_step(incident.onset_step)}, found at {format_step(incident.detected_step)} ("
     text = [began, moment_ns(incident.opened_unix_ns), ")"]
     if incident.closed_step is not None:
@@ -150,7 +150,7 @@ def _span(incident: "Incident") -> Html:
 
 
 def extent_of(incident: "Incident") -> tuple[str, str]:
-    """Return how bad it is: a hang has no longer step, but none, and memory that grows slows none yet."""
+    """Return name and value of the extent: slowdown, or time without a step for a hang, or growth of memory."""
     if incident.kind == MEMORY_GROWTH:
         grows = f"{incident.numbers.get('bytes_per_step', 0.0) / (1 << 20):.3g} MiB a step"
         remaining_s = incident.numbers.get("remaining_seconds")
@@ -166,10 +166,10 @@ def _titled(title: str, lines: tuple[str, ...]) -> Html:
 
 
 def _stacks(incident: "Incident") -> Html:
-    """Return the merged stacks of a hang: each line has the ranks that are in its frames."""
+    """Return the merged stacks of a hang; each line lists the ranks that are in its frames."""
     if not incident.stacks:
         return Html()
-    lines = Html("\n".join(map(escaped, incident.stacks)))  # a text's own line ends are not kept
+    lines = Html("\n".join(map(escaped, incident.stacks)))  # escaping a whole text would drop its line breaks
     drawn = draw_stacks(incident.stacks, incident.ranks)
     return join((tag("h4", "Where the ranks stand"), drawn, tag("pre", lines, tabindex=0)))
 
@@ -201,7 +201,7 @@ def _advice(incident: "Incident") -> Html:
 
 
 def basis(explanation: dict[str, Any]) -> Html:
-    """Return what an incident's series was compared with, its noise, and the rule."""
+    """Return the reference of an incident's samples, their noise, and the rule."""
     noise = explanation.get("noise", {}).get("sigma_ratio")
     compared = f"Compared with {explanation['reference']['how']}."
     text = compared + ("" if noise is None else f" Noise is {noise:.2%} a step.")
@@ -209,7 +209,7 @@ def basis(explanation: dict[str, Any]) -> Html:
 
 
 def _why(incident: "Incident") -> Html:
-    """Return what the incident was decided from, folded away."""
+    """Return the explanation of the incident, folded."""
     explanation = incident.explanation
     if not explanation:
         return Html()
@@ -238,7 +238,7 @@ def _links(incident: "Incident", config: "CoordinatorConfig") -> list[Html]:
     run = quote(incident.run, safe="")
     name = quote(incident.id, safe="")
     made = [link(f"/incidents/{name}", "report")]
-    if incident.state != CLOSED:  # steps of the time of a closed one are gone
+    if incident.state != CLOSED:  # the steps of a closed one are no longer in memory
         made.append(link(f"/api/v1/runs/{run}/trace?incident={name}", "steps as a trace (Perfetto)"))
     made.append(link(f"/api/v1/incidents/{name}", "as JSON"))
     made += [*runbook(incident, config), *dashboard(incident, config)]
@@ -249,26 +249,26 @@ def _links(incident: "Incident", config: "CoordinatorConfig") -> list[Html]:
 
 
 def runbook(incident: "Incident", config: "CoordinatorConfig") -> list[Html]:
-    """Return the link to an incident's runbook, nothing where none is known."""
+    """Return the link to an incident's runbook, if there is one."""
     url = runbook_url(incident, config)
     return [link(url, "runbook")] if url else []
 
 
 def runbook_url(incident: "Incident", config: "CoordinatorConfig") -> str:
-    """Return the address of an incident's runbook, empty where none is known."""
+    """Return the URL of an incident's runbook; empty if there is none."""
     if not config.runbook_base_url or incident.kind not in RUNBOOKS:
         return ""
     return f"{config.runbook_base_url.rstrip('/')}/{RUNBOOKS[incident.kind]}.md"
 
 
 def dashboard(incident: "Incident", config: "CoordinatorConfig") -> list[Html]:
-    """Return the link to the dashboard of an incident's run, nothing where Grafana is not configured."""
+    """Return the link to the dashboard of an incident's run, if Grafana is configured."""
     url = dashboard_url(incident, config)
     return [link(url, "dashboard")] if url else []
 
 
 def dashboard_url(incident: "Incident", config: "CoordinatorConfig") -> str:
-    """Return the address of the dashboard of an incident's run, empty where Grafana is not configured."""
+    """Return the URL of the dashboard of an incident's run; empty if Grafana is not configured."""
     if not config.dashboard_base_url:
         return ""
     query = f"var-run={quote(incident.run, safe='')}"
@@ -276,19 +276,19 @@ def dashboard_url(incident: "Incident", config: "CoordinatorConfig") -> str:
 
 
 def title_of(incident: "Incident") -> str:
-    """Return what happened, and to whom."""
+    """Return kind and culprit as a title."""
     return f"{TITLES.get(incident.kind, 'Incident')}: {where_of(incident)}"
 
 
 def soft_id(incident: "Incident") -> Html:
-    """Return the name that logs and alerts give it."""
+    """Return the incident's id, as used in logs and alerts."""
     return tag("span", incident.id, class_="soft")
 
 
 def cards(
     incidents: "list[Incident]", config: "CoordinatorConfig", *, with_run: bool, hosts: "Mapping[str, str]" = _NOWHERE
 ) -> Html:
-    """Return the cards of some incidents, or that there is none; `hosts` by the incident's id."""
+    """Return the cards of incidents, or "None."; `hosts` are by incident id."""
     made = [card(each, config, with_run=with_run, host=hosts.get(each.id, "")) for each in incidents]
     return tag("div", *made, class_="cards") if made else soft("None.")
 

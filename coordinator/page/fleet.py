@@ -1,6 +1,6 @@
-"""The page at `/fleet`: nodes, devices and links that incidents named, those named most of late first.
+"""The page at `/fleet`: nodes, devices and links that incidents named, those named most often recently first.
 
-To search and to sort. Pure.
+The table can be searched and sorted. Pure.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ def render_fleet(records: "list[SubjectRecord]", snapshot: "Snapshot", config: "
 
 
 def _cells(record: "SubjectRecord") -> list[tuple[str, str, str | None]]:
-    """Return name, text and sort key of each column; without a key it is sorted by its text."""
+    """Return name, text and sort key of each column; without a key, the text is the key."""
     causes = Counter(f"{each.incident_kind} by {each.cause}".replace("_", " ") for each in record.sightings)
     last = record.sightings[0]
     when = link(f"/incidents/{quote(last.incident_id, safe='')}", "incident")

@@ -1,8 +1,8 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""Rank x step: own work and waiting of the last undisturbed steps, as few bytes as eyes can use.
+"""The rank x step heat map: own work and waits of the last undisturbed steps, in no more bytes than a screen can show.
 
-Pure: the rows that the detectors have judged in, plain values out. Who gets a row of the picture is decided in
-`lines.py`. Nothing is decided about the run here: colours show figures, incidents are the detectors'.
+Pure: rows evaluated by the detectors in, plain values out. `lines.py` decides which ranks get a row of the map. The map
+does not judge the run: colours show figures, the detectors find incidents.
 
 Shapes: K steps, R ranks, L lines of the map.
 """
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.floating]
 
-WORST_RANKS = 16  # listed one by one
+WORST_RANKS = 16  # ranks that are listed individually
 MARKS_MAX = 64  # incidents marked in the map
 MISSING = 255  # a cell without a measurement
-_LEVELS = 254  # the largest level of a cell; steps of 0.4 % of the scale are below what eyes can distinguish
-_LEAST_SPREAD = 0.1  # of the median, to both sides: noise alone must not look like a fault
-_TOP_QUANTILE = 99.5  # per cent of cells below the end of the scale: one odd pause must not flatten the rest
+_LEVELS = 254  # the largest level of a cell; the eye cannot distinguish steps of 0.4 % of the scale
+_LEAST_SPREAD = 0.1  # least extent of the scale around the median: noise alone must not look like a fault
+_TOP_QUANTILE = 99.5  # per cent of cells below the end of the scale: a single pause must not flatten the rest
 _NAME_MAX = 64  # characters of a name
-_SAMPLE_CELLS = 1 << 16  # from which the scale is taken; more give the same in ten times the time
+_SAMPLE_CELLS = 1 << 16  # cells from which the scale is derived; more take ten times as long for the same result
 
 
 def worst(found: RankFigures, scene: "Scene") -> list[dict[str, Any]]:
-    """Return the ranks whose own work exceeds their peers' most, the worst first, with their last steps.
+    """Return the ranks whose own work exceeds that of their peers most, the worst first, with their last steps.
 
-    `levels` are own work by step on the scale of the map, 0 to 8, None where not measured.
+    `levels` are own work by step on the scale of the map, 0 to 8; None if not measured.
     """
     order = np.argsort(-np.nan_to_num(found.excess_R, nan=-np.inf), kind="stable")[:WORST_RANKS]
     self_KR = np.stack([row.self_seconds for row in scene.rows])
@@ -58,16 +58,16 @@ def worst(found: RankFigures, scene: "Scene") -> list[dict[str, Any]]:
 
 
 def slowest(scene: "Scene") -> list[dict[str, Any]]:
-    """Return the ranks that hold a run back most, as `worst` does."""
+    """Return the slowest ranks of a run in the form of `worst`; empty before the first step."""
     found = figures(scene)
     return [] if found is None else worst(found, scene)
 
 
 def heat_map(scene: "Scene", incidents: "Sequence[Incident]", by: str) -> dict[str, Any]:
-    """Return the map of one run as plain values: at most `lines.LINES_MAX` rows and as many steps as are kept.
+    """Return the map of one run as plain values: at most `lines.LINES_MAX` rows, and all recent steps.
 
-    `by` is `node` or a kind of the run's domains. Cells are bytes in base64, row by row, of a linear scale from
-    `low_seconds` (0) to `high_seconds` (254, and all that is longer); 255 was not measured.
+    `by` is `node` or a kind of the run's domains. Cells are bytes in base64, row by row, on a linear scale from
+    `low_seconds` (0) to `high_seconds` and above (254); 255 means not measured.
     """
     found = figures(scene)
     if found is None:
@@ -112,7 +112,7 @@ def _cells(values_KR: "Floats", recent_R: "Floats", layout: Layout, *, is_wait: 
 
 
 def _scale(values_KR: "Floats", recent_R: "Floats", *, is_wait: bool) -> tuple[float, float]:
-    """Return both ends of the colours. The slowest rank of late lies inside, one odd step need not."""
+    """Return both ends of the colour scale. It includes the recently slowest rank, but not every outlier step."""
     some = values_KR[:, :: 1 + values_KR.size // _SAMPLE_CELLS]
     known = some[~np.isnan(some)]
     if not len(known):
@@ -125,9 +125,9 @@ def _scale(values_KR: "Floats", recent_R: "Floats", *, is_wait: bool) -> tuple[f
 
 
 def _mark(incident: "Incident", layout: Layout, steps: list[int]) -> dict[str, Any]:
-    """Return where an incident is in the map; `column` is -1 where it began before the first step shown.
+    """Return the position of an incident in the map; `column` is -1 if it began before the first step shown.
 
-    One whose step is not known is at the last.
+    An incident without an onset step is placed at the last step.
     """
     onset_step = steps[-1] if incident.onset_step is None else incident.onset_step
     column = next((place for place, step in enumerate(steps) if step >= onset_step), len(steps) - 1)

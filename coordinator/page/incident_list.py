@@ -1,4 +1,4 @@
-"""The page at `/incidents`: incidents of all runs, open and closed, to search and to sort. Pure."""
+"""The page at `/incidents`: open and closed incidents of all runs, searchable and sortable. Pure."""
 
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from coordinator.snapshot import Snapshot
 
 SHOWN_MAX = 300
-"""Incidents shown, the open ones first, then the youngest; the API lists more."""
+"""Incidents shown: the open ones first, then the newest. The API lists more."""
 _NS = 1e-9
 
 
@@ -33,7 +33,7 @@ def render_incidents(incidents: "list[Incident]", snapshot: "Snapshot", config: 
 
 
 def _cells(incident: "Incident") -> list[tuple[str, str, str | None]]:
-    """Return name, text and sort key of each column; without a key it is sorted by its text."""
+    """Return name, text and sort key of each column; without a key, the text is the key."""
     closed_ns = incident.closed_unix_ns
     lasted_s = None if closed_ns is None else (closed_ns - incident.opened_unix_ns) * _NS
     return [

@@ -1,6 +1,6 @@
-"""The report of one incident: one file to send or to keep, whole without this server; open, closed, of any age.
+"""The report of one incident, open or closed: a self-contained file to send or archive.
 
-Pure: an incident in, a document out. Its style stands in it, and there is no script.
+Pure: an incident in, a document out. The style is inline, and there is no script.
 """
 
 from base64 import b64encode
@@ -25,7 +25,7 @@ _DIGEST = b64encode(sha256(STYLE.encode()).digest()).decode()
 POLICY = (
     f"default-src 'none'; style-src 'sha256-{_DIGEST}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""What a browser may do with the document: use this style, and nothing else."""
+"""Content security policy of the document: only this style, nothing else."""
 
 
 def render_report(
@@ -33,7 +33,7 @@ def render_report(
 ) -> str:
     """Return the document; every text in it is escaped.
 
-    `host` is where its ranks run, empty where unknown; `nodes` are the names of the exporters there.
+    `host` is where its ranks run, empty if unknown; `nodes` are the names of the exporters there.
     """
     title = title_of(incident)
     body = (
@@ -58,7 +58,7 @@ def render_report(
 
 
 def _links(incident: "Incident", config: "CoordinatorConfig") -> list[Html]:
-    """Return the ways on for who came here by a notification; the run is on this server, and lost in a kept copy."""
+    """Return links for a reader who follows a notification; the link to the run works only on this server."""
     run = link(f"/runs/{quote(incident.run, safe='')}", "run")
     return [run, *dashboard(incident, config), *runbook(incident, config)]
 
@@ -69,7 +69,7 @@ def _when(incident: "Incident") -> Html:
 
 
 def _why(incident: "Incident") -> Html:
-    """Return what it was decided from: samples, peers, thresholds, the detector's own numbers."""
+    """Return the explanation: samples, peers, thresholds, the detector's numbers."""
     text = incident.explanation
     if not text:
         return Html()

@@ -1,4 +1,4 @@
-"""When each incident of a run began and ended, for the timeline below its charts. Pure: values in, plain values out."""
+"""Begin and end of each incident of a run, for the timeline below its charts. Pure: values in, plain values out."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident
 
 TIMELINE_MAX = 100
-"""Incidents of a run on its timeline: the open ones, then the youngest."""
+"""Incidents on the timeline of a run: the open ones, then the newest."""
 _TEXT_MAX = 120  # characters of a title
 _NS = 1e-9
 
@@ -22,10 +22,10 @@ _NS = 1e-9
 def incident_timeline(
     incidents: "Sequence[Incident]", complete: "Sequence[NDArray[np.float64]]", step_seconds: float
 ) -> list[dict[str, Any]]:
-    """Return the incidents by their onset; `complete` are intervals of the run's series.
+    """Return the incidents ordered by onset; `complete` are the intervals of the run's series.
 
-    An onset before the series is placed `step_seconds` a step before the incident was found, one that is not known
-    where it was found.
+    The time of an onset before the series is extrapolated from the detection, at `step_seconds` per step. An unknown
+    onset is placed at the detection.
     """
     return sorted(
         (_entry(incident, complete, step_seconds) for incident in incidents[:TIMELINE_MAX]),

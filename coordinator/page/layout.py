@@ -1,4 +1,4 @@
-"""What all pages share: the frame of a document, links, and figures as people read them."""
+"""Elements that all pages share: the document, links, and formatted figures."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from coordinator.settings.config import CoordinatorConfig
     from coordinator.snapshot import Snapshot
 
-_RELOAD_SECONDS = 10  # of a page without JavaScript
+_RELOAD_SECONDS = 10  # reload interval of a page without JavaScript
 _NS = 1e9
 _LONG_S = 600.0
 _MINUTES_MAX_S = 7200.0
 _MINUTE_S, _HOUR_S = 60.0, 3600.0
 _MILLISECOND = 1e-3
-_MILLISECONDS_MAX = 1.0  # seconds; above, a thousandth carries no information
+_MILLISECONDS_MAX = 1.0  # seconds; longer times need no milliseconds
 
 
 def document(
@@ -30,9 +30,9 @@ def document(
     scripts: "Sequence[str]" = (),
     styles: "Sequence[str]" = (),
 ) -> Html:
-    """Return a whole page; scripts and styles are files of this server, and work is done without them.
+    """Return a complete page; it also works without its scripts and styles, which are files of this server.
 
-    `scripts` are names of files in `static` that it needs besides `page.js`.
+    `scripts` are the names of files in `static` that it needs in addition to `page.js`.
     """
     reload = tag("noscript", tag("meta", http_equiv="refresh", content=str(_RELOAD_SECONDS)))
     made = tag(
@@ -61,7 +61,7 @@ def document(
 
 
 def bar(snapshot: "Snapshot", config: "CoordinatorConfig", *, crumb: str = "") -> list[Html]:
-    """Return the head of a page: name, whether it is live, state of the coordinator, ways out."""
+    """Return the header of a page: name, live status, state of the coordinator, links."""
     home = tag("a", "Lockstep", href="/", class_="home")
     place = join((home, tag("span", " / ", class_="soft"), tag("span", crumb))) if crumb else home
     links = [
@@ -86,7 +86,7 @@ def bar(snapshot: "Snapshot", config: "CoordinatorConfig", *, crumb: str = "") -
 
 
 def _sources(snapshot: "Snapshot") -> list[str]:
-    """Return where news come from; without it the page stands still, however live it is."""
+    """Return the state of the broker and the exporters; if they are down, a live page does not change either."""
     broker = (
         "connected to the broker" if snapshot.is_connected else tag("span", "not connected to the broker", class_="bad")
     )
@@ -99,12 +99,12 @@ def _sources(snapshot: "Snapshot") -> list[str]:
 
 
 def live(name: str, title: str, *children: str) -> Html:
-    """Return a part of a page that is replaced when something is new."""
+    """Return a section of a page that is replaced when its content changes."""
     return tag("section", tag("h2", title), tag("div", *children, id=f"{name}-live", data_live=""), id=name)
 
 
 def search_bar(what: str, *, has_sort: bool = True) -> Html:
-    """Return the field that searches rows and cards of a page, and what sorts its table where rows are cards."""
+    """Return the search field of a page, and a sort control for narrow screens, where rows are shown as cards."""
     order = tag("label", "Sort by ", tag("select", tag("option", "what needs attention", value=""), id="sort"))
     return Html(
         '<p class="controls search" id="search-bar" hidden><label>Search '
@@ -114,9 +114,10 @@ def search_bar(what: str, *, has_sort: bool = True) -> Html:
 
 
 def sorted_table(rows: "Sequence[Sequence[tuple[str, str, str | None]]]") -> Html:
-    """Return a table to sort by any column and, on a narrow screen, a card a row.
+    """Return a table that can be sorted by any column; a narrow screen shows one card per row.
 
-    A row has name, text and sort key of each column; without a key it is sorted by its text. There is one row at least.
+    A row has name, text and sort key of each column; without a key, the text is the key. There must be at least one
+    row.
     """
     heads = [tag("th", name, scope="col") for name, _, _ in rows[0]]
     cells = [tag("tr", *(tag("td", text, data_name=name, data_value=key) for name, text, key in row)) for row in rows]
@@ -139,11 +140,11 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def moment(unix_s: float) -> Html:
-    """Return when something was, in UTC; `page.js` adds the reader's own clock, and how long ago that is."""
+    """Return a time in UTC; `page.js` adds the local time and how long ago it is."""
     at = datetime.fromtimestamp(unix_s, UTC)
     return tag("time", f"{at:%Y-%m-%d %H:%M:%S} UTC", datetime=f"{at:%Y-%m-%dT%H:%M:%SZ}")
 
 
 def moment_ns(unix_ns: int) -> Html:
-    """Return the same of nanoseconds."""
+    """Return a time given in unix nanoseconds, as `moment`."""
     return moment(unix_ns / _NS)

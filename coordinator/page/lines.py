@@ -1,7 +1,9 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""Who gets a row of the heat map: every rank of a small run, the worst ranks and blocks of the others of a large one.
+"""Chooses the rows of the heat map: every rank of a small run.
 
-Pure. Ranks are ordered by their group (a node or a domain), so that what they share shows as a band.
+Of a large one, the worst ranks and blocks of the others.
+
+Pure. Ranks are ordered by their group (a node or a domain), so that a shared problem shows as a band.
 
 Shapes: K steps, R ranks, L lines of the map, G groups.
 """
@@ -26,13 +28,13 @@ if TYPE_CHECKING:
     Floats = NDArray[np.floating]
 
 LINES_MAX = 512
-"""Rows of a map: 2 pixels each on a screen, 32 KB a quantity."""
+"""Largest number of rows of a map: 2 pixels each on a screen, 32 KB per quantity."""
 NODE = "node"
-_WORST_LINES = 256  # of a large run, ranks shown one by one; as many rows are left for the others
-_NAMED_RANKS = 128  # of incidents, shown one by one whatever they do of late
+_WORST_LINES = 256  # ranks of a large run with a row of their own; as many rows are left for the others
+_NAMED_RANKS = 128  # ranks of incidents, which always have a row of their own
 _NAME_MAX = 64  # characters of a name
 _SPANS_MAX = 4  # ranges of ranks written out
-_DOMAINS_MAX = 6  # of a rank, as many as there are kinds
+_DOMAINS_MAX = 6  # domains of a rank: as many as there are kinds
 _NONE = "in no group"
 
 
@@ -46,20 +48,20 @@ class GridLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The rows of a map, in order. `note` states what is not shown rank by rank, empty where everything is."""
+    """The rows of a map, in order. `note` describes the ranks without a row of their own; empty if there are none."""
 
     lines: tuple[GridLine, ...]
     groups: tuple[tuple[str, str], ...]
     """Name and ranks of each group, as text."""
     ranks: "NDArray[np.int64]"
     hosts: tuple[str, ...]
-    """Of each line; the first of several."""
+    """Host of each line; of several, the first."""
     domains: tuple[str, ...]
-    """Of each line of one rank."""
+    """Domains of each line; empty for a line of several ranks."""
     note: str
 
     def lines_of(self, values_KR: "Floats") -> "Floats":
-        """Return the values of each line, array of shape (L, K): of several ranks, their median."""
+        """Return the values of each line, array of shape (L, K); a line of several ranks has their median."""
         cells_LK = np.empty((len(self.lines), len(values_KR)), dtype=np.float64)
         for place, line in enumerate(self.lines):
             if len(line.columns) == 1:
@@ -69,7 +71,7 @@ class Layout:
         return cells_LK
 
     def rows_json(self) -> dict[str, Any]:
-        """Return what the rows are, a list for each property."""
+        """Return the properties of the rows, one list per property."""
         return {
             "ranks": [spans_text(self.ranks[line.columns].tolist()) for line in self.lines],
             "counts": [len(line.columns) for line in self.lines],
@@ -79,11 +81,11 @@ class Layout:
         }
 
     def groups_json(self) -> list[dict[str, str]]:
-        """Return the groups in the order of their numbers."""
+        """Return the groups, ordered by number."""
         return [{"name": name, "ranks": ranks} for name, ranks in self.groups]
 
     def spans_of(self, ranks: "Iterable[int]") -> list[list[int]]:
-        """Return the rows that hold any of `ranks`, as first and last ones of ranges."""
+        """Return the rows that hold any of `ranks`, as ranges [first, last]."""
         wanted = np.isin(self.ranks, np.fromiter(ranks, dtype=np.int64))
         held = [place for place, line in enumerate(self.lines) if wanted[line.columns].any()]
         spans: list[list[int]] = []
@@ -96,7 +98,7 @@ class Layout:
 
 
 def lay_out(scene: "Scene", found: "RankFigures", incidents: "Sequence[Incident]", by: str) -> Layout:
-    """Return the rows of a map; `by` is `node` or a kind of domain, and ranks without one come last."""
+    """Return the rows of a map; `by` is `node` or a kind of domain; ranks without one come last."""
     group_R, names = _groups(scene, found.ranks, by)
     is_whole = len(found.ranks) <= LINES_MAX
     single = np.arange(len(found.ranks)) if is_whole else _worst(found, incidents)
@@ -124,12 +126,12 @@ def lay_out(scene: "Scene", found: "RankFigures", incidents: "Sequence[Incident]
 
 
 def kinds_of(scene: "Scene") -> list[str]:
-    """Return by what a map can be grouped."""
+    """Return the kinds by which a map can be grouped."""
     return [NODE, *dict.fromkeys(domain.kind for domain in scene.topology.domains)]
 
 
 def _groups(scene: "Scene", ranks: "NDArray[np.int64]", by: str) -> "tuple[NDArray[np.int64], list[str]]":
-    """Return the group of each rank, array of shape (R,), and the names of the groups, as they appear."""
+    """Return the group of each rank, array of shape (R,), and the names of the groups in order of appearance."""
     if by == NODE:
         hosts = [scene.hostname(rank) or _NONE for rank in ranks.tolist()]
         number_of = {name: number for number, name in enumerate(dict.fromkeys(hosts))}
@@ -143,7 +145,7 @@ def _groups(scene: "Scene", ranks: "NDArray[np.int64]", by: str) -> "tuple[NDArr
 
 
 def _worst(found: "RankFigures", incidents: "Sequence[Incident]") -> "NDArray[np.intp]":
-    """Return the columns that have a row each: of incidents, then those whose own work is longest."""
+    """Return the columns of ranks with their own row: those of incidents, then those with the longest own work."""
     named = [rank for incident in incidents for rank in incident.ranks[:_NAMED_RANKS]][:_NAMED_RANKS]
     excess_R = np.nan_to_num(found.excess_R, nan=-np.inf)
     excess_R[np.isin(found.ranks, named)] = np.inf
@@ -153,12 +155,12 @@ def _worst(found: "RankFigures", incidents: "Sequence[Incident]") -> "NDArray[np
 def _blocks(
     columns: "NDArray[np.intp]", group_R: "NDArray[np.int64]", names: "Sequence[str]"
 ) -> "list[tuple[str, NDArray[np.intp]]]":
-    """Return the ranks that have no row each, by group; so many groups together that the rows suffice."""
+    """Return blocks of the other ranks by group; groups are combined if there are more than rows."""
     ordered = columns[np.argsort(group_R[columns], kind="stable")]
     used, first = np.unique(group_R[ordered], return_index=True)
     together = -(-len(used) // (LINES_MAX - _WORST_LINES))
     parts = np.split(ordered, first[together::together])
-    if len(used) == 1:  # one group of thousands, as a data-parallel job is
+    if len(used) == 1:  # one group of thousands, as in a data-parallel job
         parts = np.array_split(ordered, LINES_MAX - _WORST_LINES)
     blocks = []
     for part in parts:
@@ -169,7 +171,7 @@ def _blocks(
 
 
 def _domains(scene: "Scene", ranks: "NDArray[np.int64]", lines: "Sequence[GridLine]") -> tuple[str, ...]:
-    """Return the domains of each line of one rank, one after another; empty for a line of several."""
+    """Return the names of the domains of each line of one rank; empty for a line of several."""
     names: dict[int, list[str]] = {int(ranks[line.columns[0]]): [] for line in lines if len(line.columns) == 1}
     for domain in scene.topology.domains:
         for rank in names.keys() & domain.ranks:
@@ -179,7 +181,7 @@ def _domains(scene: "Scene", ranks: "NDArray[np.int64]", lines: "Sequence[GridLi
 
 
 def spans_text(ranks: "Sequence[int]") -> str:
-    """Return ranks as people write them: `0-7`, `3, 11, ... 59`; of many ranges the first ones and a count."""
+    """Format ranks: `0-7`, `3, 11, ... 59`; of many ranges, the first ones and a count."""
     spans = pack_ranks(ranks)
     texts = [_span_text(*span) for span in spans[:_SPANS_MAX]]
     return ", ".join(texts) + (f" and more, {len(ranks)} ranks" if len(spans) > _SPANS_MAX else "")

@@ -1,4 +1,4 @@
-"""What other exporters' series show of an incident's machines, as a part of its card and of its report. Pure."""
+"""Renders the evidence from other exporters' series, for an incident's card and report. Pure."""
 
 from html import escape
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def render_machine_evidence(incident: "Incident") -> Html:
-    """Return the deviations with figures, advice and graph, and what was compared; nothing where nothing was read."""
+    """Return the deviations with figures, advice and graph, and what was compared; empty if nothing was read."""
     machine = incident.machine
     if machine is None:
         return Html()
@@ -22,7 +22,7 @@ def render_machine_evidence(incident: "Incident") -> Html:
 
 def _deviation(deviation: "MachineDeviation") -> Html:
     has_link = deviation.link.startswith(("http://", "https://"))
-    # The address of a graph is longer than a text may be; `urlencode` left nothing in it that escaping could cut.
+    # The URL of a graph exceeds the length limit of texts, so it is escaped here; `urlencode` made it safe otherwise.
     graph = (" ", tag("a", "graph", href=Html(escape(deviation.link)))) if has_link else ()
     source = tag("span", f"({deviation.source})", class_="soft")
     return join((tag("strong", deviation.title), f". {deviation.text}. {deviation.advice}. ", source, *graph))

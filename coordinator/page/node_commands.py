@@ -1,8 +1,8 @@
-"""What takes the node of an incident out of scheduling: commands to copy, for Kubernetes and for Slurm. Pure.
+"""Commands that take the node of an incident out of scheduling, to copy, for Kubernetes and Slurm. Pure.
 
-Lockstep runs none of them. A node has the name of its exporter: that of the Kubernetes node in the chart, the host's
-elsewhere. Names come from the bus: one that is more than a name to a shell, an option parser or Slurm's host lists gets
-no command, and every word is quoted besides.
+Lockstep runs none of them. A node is named by its exporter: in the chart this is the name of the Kubernetes node,
+elsewhere that of the host. Names come from the bus. A name that is special to a shell, an option parser or Slurm's host
+lists gets no command, and in addition every word is quoted.
 """
 
 import re
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident
 
 NODES_MAX = 8
-"""Beyond it, it is not the nodes but what they share."""
+"""If there are more nodes, the fault is not in the nodes but in something they share."""
 _OF_NODES = (SLOW_RANK, SLOW_LINK, HANG, CRASH)
 _SCOPES = ("rank", "node")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
 
 def node_commands(incident: "Incident", nodes: "Iterable[str]") -> tuple[tuple[str, str], ...]:
-    """Return (scheduler, shell command) for each node; none for what no single node is to blame for."""
+    """Return (scheduler, shell command) for each node; empty if no single node is to blame."""
     if incident.kind not in _OF_NODES or incident.scope not in _SCOPES:
         return ()
     named = [node for node in dict.fromkeys(nodes) if _NAME.fullmatch(node)]
@@ -43,7 +43,7 @@ def node_commands(incident: "Incident", nodes: "Iterable[str]") -> tuple[tuple[s
 
 
 def render_commands(commands: tuple[tuple[str, str], ...]) -> Html:
-    """Return the commands as text to copy, nothing where there is none."""
+    """Return the commands as text to copy; empty if there are none."""
     if not commands:
         return Html()
     rows = [join((tag("dt", scheduler), tag("dd", tag("code", command)))) for scheduler, command in commands]

@@ -1,4 +1,4 @@
-"""The page at `/`: all runs, what is open, and what was closed of late."""
+"""The page at `/`: all runs, open incidents, and recently closed ones."""
 
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from coordinator.snapshot import RunSnapshot, Snapshot
 
 CLOSED_MAX = 20
-"""Closed incidents shown, the youngest."""
+"""Number of closed incidents shown, the newest ones."""
 OPEN_MAX = 50
-"""Open ones shown; the pages of the runs have the others."""
+"""Number of open incidents shown; the pages of the runs show the others."""
 _NO_RUN = tag("p", "No run yet. Start one with ", code("lockstep run -- torchrun train.py"), class_="soft")
 _SUSPECTS_SHOWN = 8
 _STILL = (State.HUNG, State.LOST)
-_LEAST_SHOWN = 0.005  # of the step; less would read as +0 %
+_LEAST_SHOWN = 0.005  # of the step; less would be shown as +0 %
 
 
 def render_page(
     snapshot: "Snapshot", closed: "list[Incident]", config: "CoordinatorConfig", hosts: "Mapping[str, str]"
 ) -> str:
-    """Return the document; every text in it is escaped. `hosts` are by open incident, where its ranks run."""
+    """Return the document; every text in it is escaped. `hosts` gives the hosts of open incidents, by incident id."""
     found = [incident for run in snapshot.runs for incident in run.incidents]
     shown = sorted(found, key=lambda incident: -incident.lost_device_seconds)[:OPEN_MAX]
     left = len(found) - len(shown)
@@ -38,7 +38,7 @@ def render_page(
         bar(snapshot, config),
         (
             search_bar("run, rank, host, cause"),
-            # Before the runs: who was paged must not pass twenty healthy ones first.
+            # Above the runs: an on-call engineer must not have to scroll past twenty healthy runs first.
             live("open", "Open incidents", cards(shown, config, with_run=True, hosts=hosts), more),
             live("runs", "Runs", runs_table(snapshot.runs) if snapshot.runs else _NO_RUN),
             live("closed", "Recently closed", cards(closed[:CLOSED_MAX], config, with_run=True)),
@@ -48,13 +48,13 @@ def render_page(
 
 
 def runs_table(runs: "tuple[RunSnapshot, ...]") -> Html:
-    """Return the runs, those with most open first, then those that stand still; on a narrow screen a card each."""
+    """Return the table of runs: those with most open incidents first, then those that are stalled."""
     ordered = sorted(runs, key=lambda run: (-len(run.incidents), run.state not in _STILL, run.run))
     return sorted_table([_cells(run) for run in ordered])
 
 
 def _cells(run: "RunSnapshot") -> list[tuple[str, str, str | None]]:
-    """Return name, text and sort key of each column; without a key it is sorted by its text."""
+    """Return name, text and sort key of each column; without a key, the text is the key."""
     return [
         ("run", link(f"/runs/{quote(run.run, safe='')}", run.run), None),
         ("state", tag("span", run.state, class_=f"badge {run.state}"), None),
@@ -70,12 +70,12 @@ def _cells(run: "RunSnapshot") -> list[tuple[str, str, str | None]]:
 
 
 def _key(value: float | None) -> str:
-    """Return what a figure is sorted by: what is not known goes last where the largest come first."""
+    """Return the sort key of a figure; unknown figures come last in descending order."""
     return "-1" if value is None else f"{value:.12g}"
 
 
 def step_time(run: "RunSnapshot") -> Html:
-    """Return the recent step, and how far it is from a healthy one."""
+    """Return the recent step time and its deviation from a healthy step."""
     recent, healthy = run.recent_step_seconds, run.baseline_step_seconds
     if not recent or not healthy:
         return join((format_seconds(recent),))
@@ -87,14 +87,14 @@ def step_time(run: "RunSnapshot") -> Html:
 
 
 def expected(run: "RunSnapshot") -> str:
-    """Return what the model of the job expects."""
+    """Return the step time that the model of the job expects."""
     if run.expected_step_seconds is None:
         return "-"
     return f"{format_seconds(run.expected_step_seconds)} ± {run.expected_error_ratio or 0.0:.0%}"
 
 
 def suspects(run: "RunSnapshot") -> str:
-    """Return the slow ranks, called ranks: a bare number would read as how many there are."""
+    """Return the slow ranks as text, with the word "rank": a bare number would read as their count."""
     shown = run.suspects[:_SUSPECTS_SHOWN]
     more = max(run.slow_ranks - len(shown), 0)
     if not shown:
@@ -104,7 +104,7 @@ def suspects(run: "RunSnapshot") -> str:
 
 
 def lost(run: "RunSnapshot") -> str:
-    """Return how many devices' work the run does not do now, by its own healthy step, and what all has cost."""
+    """Return the number of devices whose work is lost now, by the run's healthy step, and the total loss."""
     recent, healthy = run.recent_step_seconds, run.baseline_step_seconds
     now = run.world_size * (1 - healthy / recent) if run.incidents and recent and healthy else 0.0
     now_lost = f"{now:.1f} of {run.world_size} now" if now > 0 else ""

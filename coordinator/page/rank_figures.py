@@ -1,5 +1,5 @@
 # ruff: noqa: N806, N815  (names of arrays end in their shape, see the legend below)
-"""What each rank did of late, as pages show it: own work, waiting, and own work against its peers. Pure.
+"""Recent figures of each rank for the pages: own work, waits, and own work relative to its peers. Pure.
 
 Shapes: R ranks.
 """
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.floating]
 
-RECENT_STEPS = 10  # of which a rank's figures are medians, as in the API's list of ranks
+RECENT_STEPS = 10  # steps over which a rank's figures are medians, as in the API's list of ranks
 _SHORT_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFigures:
-    """What each rank did of late: arrays of shape (R,), seconds a step, NaN where not measured.
+    """Recent figures of each rank: arrays of shape (R,), seconds per step, NaN if not measured.
 
     `excess_R` is own work over the median of the ranks of the same pipeline stage, minus 1.
     """
@@ -56,6 +56,6 @@ def figures(scene: "Scene") -> RankFigures | None:
 
 
 def waits(row: "StepRow") -> "Floats":
-    """Return what is no own work, array of shape (R,): the account of a step has nothing else."""
+    """Return the waits, array of shape (R,), seconds: the step minus own work."""
     seconds_R: Floats = np.maximum(row.duration - row.self_seconds, 0)
     return seconds_R

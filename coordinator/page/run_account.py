@@ -1,4 +1,4 @@
-"""The summary of a run, and the comparison of two, as one file to send or to keep. Pure: values in, documents out."""
+"""Renders the summary of a run, and the comparison of two, as self-contained documents. Pure."""
 
 from typing import TYPE_CHECKING
 
@@ -63,7 +63,7 @@ def render_comparison(comparison: "StepLogComparison") -> str:
 
 
 def summary_facts(summary: "RunSummary") -> list[str]:
-    """Return the figures of a run that are one line each; those that were not measured are left out."""
+    """Return the main figures of a run as lines; those that were not measured are omitted."""
     steps = f"{counted(summary.steps, 'step')} of {format_seconds(summary.step_seconds)}"
     hours = sum(summary.device_seconds.values()) / _HOUR_S
     shown = [
@@ -80,7 +80,7 @@ def summary_facts(summary: "RunSummary") -> list[str]:
 
 
 def comparison_headline(comparison: "StepLogComparison") -> str:
-    """Return what a comparison found in one sentence."""
+    """Return the result of a comparison in one sentence."""
     before_s, after_s = comparison.step_seconds
     steps = f"step {format_seconds(before_s)} to {format_seconds(after_s)} ({after_s / before_s - 1:+.1%})"
     if not comparison.slower:

@@ -1,4 +1,4 @@
-"""The page at `/runs/NAME`: who holds this run back, step by step and rank by rank, and what to do about it."""
+"""The page at `/runs/NAME`: the state of a run, its incidents, and its figures by step and rank."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from coordinator.snapshot import RunSnapshot, Snapshot
 
 CLOSED_MAX = 10
-"""Closed incidents of the run shown, the youngest."""
+"""Number of closed incidents of the run shown, the newest ones."""
 OPEN_MAX = 50
 CAPTURES_SHOWN = 4
-_SUSPECTS_ASKED = 4  # slow ranks that the profile form begins with
+_SUSPECTS_ASKED = 4  # slow ranks that are preset in the profile form
 _STILL = (*OVER, State.HUNG, State.LOST)
 _SPANS = (("everything", 0), ("the last 15 minutes", 900), ("the last hour", 3600), ("the last 6 hours", 21_600))
 _STRIP_STEP = 6  # pixels
@@ -32,10 +32,10 @@ _STRIP_HEIGHT = 14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """What the page of one run shows: plain values, made on the event loop or from rows that never change.
+    """The content of the page of one run: plain values, read on the event loop or from immutable rows.
 
-    `slowest` are those of `heat.worst`, `domains` name and ranks as text by kind, `domain_counts` how many there are,
-    `captures` as the API shows them, `hosts` by open incident where its ranks run.
+    `slowest` is in the form of `heat.worst`. `domains` lists name and ranks (as text) by kind, `domain_counts` their
+    number. `captures` are in the form of the API. `hosts` gives the hosts of open incidents, by incident id.
     """
 
     run: "RunSnapshot"
@@ -75,7 +75,7 @@ def render_run(view: RunView, snapshot: "Snapshot", config: "CoordinatorConfig")
 
 
 def render_unknown(name: str, closed: "list[Incident]", snapshot: "Snapshot", config: "CoordinatorConfig") -> str:
-    """Return the page of a run that is not watched, or not any more, with what is kept of it."""
+    """Return the page of a run that is not, or no longer, monitored, with its stored incidents."""
     shown = live("now", "Now", tag("p", f"No run {name!r:.200} is watched now. ", link("/", "All runs")))
     past = [live("closed", "Recently closed", cards(closed, config, with_run=False))] if closed else []
     return document("No such run - Lockstep", bar(snapshot, config, crumb=name), (shown, *past))
@@ -104,10 +104,10 @@ def _now(run: "RunSnapshot", config: "CoordinatorConfig") -> Html:
 
 
 def _earlier(earlier: "EarlierAttempts") -> tuple[str, Html]:
-    """Return a tile with the step of earlier attempts, and how far this one is slower beyond what other nodes explain.
+    """Return a tile with the step time of earlier attempts, and a notable slowdown of this one.
 
-    Attempts are compared by their undisturbed steps, so the figure is not that of the step time now. Another name may
-    be another experiment on purpose: such runs are named, and a slower step is not marked as bad.
+    Attempts are compared by their undisturbed steps, so the slowdown does not refer to the current step time. A run of
+    another name may be a different experiment on purpose: such runs are named, and a slower step is not marked as bad.
     """
     is_own = earlier.match == NAME
     shown = [format_seconds(earlier.step_seconds)]
@@ -122,13 +122,13 @@ def _earlier(earlier: "EarlierAttempts") -> tuple[str, Html]:
 
 
 def _runs_named(earlier: "EarlierAttempts") -> list[str]:
-    """Return the names of the runs that a step is compared with, as links, after a comma each but the first."""
+    """Return links to the compared runs, separated by commas."""
     links = [link(f"/runs/{quote(name, safe='')}", name) for name in earlier.runs]
     return [piece for each in links for piece in (", ", each)][1:]
 
 
 def _stillness(run: "RunSnapshot") -> Html:
-    """Return since when a run makes no step; nothing where steps come, for then the last one is no news."""
+    """Return since when a run makes no step; empty while it makes steps."""
     if run.state not in _STILL or run.last_step_unix_s is None:
         return Html()
     is_over = run.state in (State.FINISHED, State.CANCELLED)
@@ -137,7 +137,7 @@ def _stillness(run: "RunSnapshot") -> Html:
 
 
 def _over_time() -> Html:
-    """Return the place of the charts and of the incidents' timeline, filled by `series.js`."""
+    """Return the placeholder for the charts and the incidents' timeline, filled by `series.js`."""
     spans = [tag("option", name, value=value) for name, value in _SPANS]
     return tag(
         "section",
@@ -170,7 +170,7 @@ def _over_time() -> Html:
 
 
 def _map(kinds: list[str]) -> Html:
-    """Return the place of the heat map, filled by `heat.js`."""
+    """Return the placeholder for the heat map, filled by `heat.js`."""
     options = [tag("option", "node" if kind == "node" else f"{kind} domain", value=kind) for kind in kinds]
     quantities = (("self", "own work"), ("wait", "waiting"))
     picks = [tag("option", title, value=value) for value, title in quantities]

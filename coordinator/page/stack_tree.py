@@ -1,7 +1,7 @@
-"""The picture of the merged stacks of a hang: a row for each line of the tree, as wide as its share of the ranks.
+"""Draws the merged stacks of a hang: a row for each line of the tree, as wide as its share of the ranks.
 
-Pure. Rows of ranks that have not arrived stand out. A row shows the innermost of its frames, and all of them under the
-pointer; the lines themselves stand below the picture as text.
+Pure. Rows of ranks that have not arrived are highlighted. A row shows its innermost frame, and all frames on hover; the
+page shows the lines as text below the picture.
 """
 
 import re
@@ -20,7 +20,7 @@ _TEXT_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class TreeRow:
-    """One line of the tree: its depth, its ranks as text and those named there, how many it has, and its frames."""
+    """One line of the tree: depth, ranks as text, the ranks named in that text, their total count, and frames."""
 
     depth: int
     text: str
@@ -30,7 +30,7 @@ class TreeRow:
 
 
 def read_rows(lines: Sequence[str]) -> list[TreeRow]:
-    """Return the rows of a tree as `detect/hangs/hang_stacks.py` writes it; what is no line of one is left out."""
+    """Parse the lines of a tree that `detect/hangs/hang_stacks.py` wrote; other lines are skipped."""
     rows = []
     for line in lines:
         found = _LINE.match(line)
@@ -43,20 +43,22 @@ def read_rows(lines: Sequence[str]) -> list[TreeRow]:
 
 
 def draw_stacks(lines: Sequence[str], late: Collection[int]) -> Html:
-    """Return the picture of a tree, empty where there is none; `late` are the ranks that have not arrived."""
+    """Return the picture of a tree, empty if it has no rows; `late` are the ranks that have not arrived."""
     rows = read_rows(lines)
     if not rows:
         return Html()
-    most = max(row.count for row in rows)
-    shapes = [shape for number, row in enumerate(rows) for shape in _drawn(row, number * _ROW, most, frozenset(late))]
+    largest = max(row.count for row in rows)
+    late_ranks = frozenset(late)
+    drawn = (_draw_row(row, number * _ROW, largest, late_ranks) for number, row in enumerate(rows))
+    shapes = [shape for row_shapes in drawn for shape in row_shapes]
     description = "; ".join(f"{row.text}: {_innermost(row)}" for row in rows)
     return picture(len(rows) * _ROW, cut(f"Stacks of the ranks: {description}"), *shapes, class_="stack-tree")
 
 
-def _drawn(row: TreeRow, top: int, most: int, late: frozenset[int]) -> list[Html]:
+def _draw_row(row: TreeRow, top: int, largest: int, late: frozenset[int]) -> list[Html]:
     left = min(row.depth, _INDENTS_MAX) * _INDENT
     kind = "late" if row.count == len(row.named) and row.named <= late else "others"
-    share = max(_LEAST, row.count / most) * (1 - left)
+    share = max(_LEAST, row.count / largest) * (1 - left)
     title = f"{row.text}: {row.frames}"
     return [
         box(left, top, 1 - left, _BAR, kind=f"rest {kind}-row", title=title),

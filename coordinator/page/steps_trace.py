@@ -1,8 +1,8 @@
 # ruff: noqa: N806  (names of arrays end in their shape: R ranks)
-"""The last steps of some ranks as a Chrome trace, which Perfetto opens: a process for each rank, a slice for each step.
+"""Exports the last steps of some ranks as a Chrome trace for Perfetto: one process per rank, one slice per step.
 
-Pure: the rows that the detectors have judged in, plain values out. Inside a step lie its parts, one behind the other:
-how long each took is measured, when it began is not, and its arguments state that.
+Pure: rows evaluated by the detectors in, plain values out. The parts of a step are drawn one after the other inside it:
+their durations are measured, but their begins are not, as the trace's metadata states.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 Event = dict[str, Any]
 
 RANKS_MAX = 64
-"""Ranks drawn: each is some hundred slices."""
+"""Largest number of ranks in a trace; each has a few hundred slices."""
 _PEERS = 8  # healthy ranks drawn with those of an incident
 _US = 1e6
-_THOUSANDTHS = 3  # of a microsecond: what the format's readers keep
+_THOUSANDTHS = 3  # decimals of a microsecond: the precision of the format's readers
 _COMPUTE = "compute"
 _COMPONENTS = ("data", _COMPUTE, "host", "gc")
-_ORDER = "parts are drawn one behind the other; when each began within its step is not recorded"
+_ORDER = "parts are drawn one after the other; when each began within its step is not recorded"
 
 
 def ranks_drawn(scene: "Scene", incident: "Incident | None") -> list[int]:
-    """Return an incident's ranks with some peers of the first one's pipeline stage, or those that work longest."""
+    """Return an incident's ranks with some peers of its first rank's pipeline stage; without one, the slowest ranks."""
     if not scene.rows:
         return []
     known = scene.rows[-1].ranks
@@ -49,9 +49,9 @@ def ranks_drawn(scene: "Scene", incident: "Incident | None") -> list[int]:
 
 
 def steps_trace(scene: "Scene", incidents: "Iterable[Incident]", ranks: list[int], name: str) -> dict[str, Any]:
-    """Return the trace of `ranks` over the steps that are kept; `incidents` are marked where they began.
+    """Return the trace of `ranks` over the recent steps; `incidents` are marked at their onset.
 
-    Times are microseconds since the first step's begin, on the coordinator's clock of the run; `args` hold seconds.
+    Times are microseconds since the begin of the first step, on the run's clock; `args` hold seconds.
     """
     rows = list(scene.rows)
     origin_s = min((_begin_s(row, ranks) for row in rows), default=0.0)
@@ -71,7 +71,7 @@ def _of_rank(scene: "Scene", rows: "list[StepRow]", rank: int, origin_s: float) 
         if at == len(row.ranks) or row.ranks[at] != rank or not np.isfinite(row.duration[at]):
             continue
         end_us = (row.end_unix_s - origin_s) * _US
-        # Ranks' clocks are not distinguished: a step never begins before the last one's end, or slices would cross.
+        # The rows hold one clock for all ranks: a step must not begin before the previous one ends, or slices overlap.
         begin_us = max(before_us, end_us - float(row.duration[at]) * _US)
         if end_us <= begin_us:
             continue
@@ -90,7 +90,7 @@ def _of_rank(scene: "Scene", rows: "list[StepRow]", rank: int, origin_s: float) 
 
 
 def _phases(views: dict[str, float], rank: int, begin_us: float, end_us: float) -> Iterator[Event]:
-    """Yield forward, backward and optimizer inside their compute, one after the other."""
+    """Yield forward, backward and optimizer inside the compute part, one after the other."""
     for phase in COMPUTE_PHASES:
         start_us, begin_us = begin_us, min(end_us, begin_us + views.get(phase, 0.0) * _US)
         if begin_us > start_us:
