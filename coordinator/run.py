@@ -117,10 +117,10 @@ class Run:
 
     def learn_operators(self, instructions: "Sequence[ev.Instruction]", cause_id: str) -> list[ev.Instruction]:
         """Use the operators of a capture of healthy ranks, if `instructions` end one; return the fits that are due."""
-        reported = self.captures.heed(instructions, self.machine)
-        if reported is None:
+        operators = self.captures.observe(instructions, self.machine)
+        if operators is None:
             return []
-        self.expectation.add_operators(reported)
+        self.expectation.add_operators(operators)
         return self.expectation.refit(cause_id)
 
     def take_memory(self, node: str, reports: "Sequence[RankMemory]") -> None:

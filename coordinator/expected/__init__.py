@@ -1,1 +1,1 @@
-"""Expected performance: a run's healthy window, its fitted model, the gain of each repair."""
+"""Expected performance of a run: its healthy window, its fitted model, and the predicted gain of each repair."""

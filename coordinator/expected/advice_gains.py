@@ -1,7 +1,7 @@
-"""Keeps what an incident's advice promises within what the incident costs. Pure.
+"""Limits the gains predicted by an incident's advice to the cost of the incident. Pure.
 
-A cause measured on one rank may hold more than the incident lost, and several remedies often remove the same excess:
-their gains do not add up. The largest comes first; each later one is left what those before it do not give back.
+A cause measured on one rank may exceed the loss of the incident, and several remedies often remove the same excess, so
+their gains do not add up. The advice keeps its order; each item is limited to the loss that the items before it leave.
 """
 
 from dataclasses import replace
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from lockstep.contracts.finding import Advice
 
 SHOWN_MIN_RATIO = 0.005
-"""Least gain of a step that is promised: less reads as 0 %, and is what rounding leaves of a loss."""
+"""Smallest gain that is shown, as a share of the step: less reads as 0 % and may be a rounding error."""
 
 
 def within_loss(advice: "Iterable[Advice]", *, excess_seconds: float, step_seconds: float) -> tuple["Advice", ...]:
-    """Return the advice with gains that sum to at most the excess of a step, as a share of the step.
+    """Return the advice with gains that sum to at most the excess, as a share of the step.
 
-    A gain of which less than half a percent of the step is left becomes None: what the remedy gives back is promised
-    already, or is no loss.
+    A gain that is reduced to less than half a percent of the step becomes None: earlier items already account for it,
+    or there is no such loss.
     """
     left = min(excess_seconds, step_seconds) / step_seconds if step_seconds > 0 else 0.0
     made = []

@@ -1,10 +1,10 @@
-"""What one run's model expects of it, and when the model is asked.
+"""Manages the model of one run: when it is fitted, and when it predicts.
 
-Pure: steps and results of a fit in, instructions out; their executor simulates off the event loop. A model is
-fitted once, as soon as there is a healthy window of steps, and again when the run's layout or specification changes;
-to the same window once more when a capture of healthy ranks shows their operators. A restart of the run keeps it, for
-a job that begins with a fault must not teach what is expected. Without a specification, a healthy window or a fit there
-is no number, but a state and its reason.
+Pure: steps and results of fits in, instructions out; their executor simulates off the event loop. A model is fitted as
+soon as there is a healthy window of steps, and again when the run's layout or specification changes. It is fitted to
+the same window once more when a capture of healthy ranks provides their operator times. A restart of the run keeps the
+model, so that a job that begins with a fault does not redefine the expectation. Without a specification, a healthy
+window or a successful fit there is no number, but a state and its reason.
 """
 
 from collections import deque
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
     from lockstep.simulator.calibration.online import OnlineModel
 
 UNSPECIFIED, WAITING, FITTING, KNOWN, REFUSED = EXPECTED_STATES
-_NEWS_RATIO = 0.1  # by which what an incident costs must have moved for its repair to be predicted again
-_EVERY_STEPS = 8  # judged steps between two predictions of one incident
+_NEWS_RATIO = 0.1  # relative change of an incident's cost after which its repair is predicted again
+_EVERY_STEPS = 8  # least evaluated steps between two predictions for one incident
 _OF_ALL = {"compute": COMPUTING, "data": FLOOR, "host": FLOOR, "gc": FLOOR, OFF_CPU: FLOOR}
-_SIZES = 16  # judged steps whose median is what an incident costs: single ones are noise
+_SIZES = 16  # evaluated steps over which the median is the cost of an incident: single steps are noisy
 
 
 @dataclass(slots=True)
 class _Watched:
-    """An incident whose repair is predicted: how large it was lately, and of what and which size last asked."""
+    """An incident whose repair is predicted: its recent sizes, and the fault and size of the last prediction."""
 
     sizes: deque[float] = field(default_factory=lambda: deque(maxlen=_SIZES))
     asked: tuple[object, float] | None = None
     since: int = 0
 
-    def look(self, what: object, size: float) -> float | None:
-        """Take the size of a step's fault; return its usual size if the repair is to be predicted now."""
+    def add_size(self, fault: object, size: float) -> float | None:
+        """Add the size of the fault in a step; return its median size if the repair must be predicted now."""
         self.since += 1
-        if self.asked is not None and self.asked[0] != what:
+        if self.asked is not None and self.asked[0] != fault:
             self.asked = None
             self.sizes.clear()
         self.sizes.append(size)
@@ -59,13 +59,13 @@ class _Watched:
             is_news = abs(usual - self.asked[1]) > _NEWS_RATIO * self.asked[1]
             if self.since < _EVERY_STEPS or not is_news:
                 return None
-        self.asked = (what, usual)
+        self.asked = (fault, usual)
         self.since = 0
         return usual
 
 
 class Expectation:
-    """Of one run. `state` is one of EXPECTED_STATES, `reason` why there is no number, `model` the fitted one.
+    """The expectation of one run. `state` is one of EXPECTED_STATES; `reason` states why there is no model.
 
     Invariants: `model` is set exactly in state KNOWN; the first fit is under way exactly in state FITTING.
     """
@@ -77,7 +77,7 @@ class Expectation:
         self._window: Window | None
         self._operators: OperatorTimes | None = None
         self._tried: OperatorTimes | None = None
-        """What the last fit was given of `_operators`."""
+        """The `_operators` that the last fit used."""
         self._steps: HealthySteps | None = None
         self._shape: tuple[Topology, int] | None = None
         self._sizes: dict[str, int] = {}
@@ -85,7 +85,7 @@ class Expectation:
         self._restart(spec)
 
     def adopt(self, spec: "SpecText | None") -> None:
-        """Use this specification of the run from now on; the same one as before changes nothing."""
+        """Use this specification from now on; an unchanged one has no effect."""
         if spec != self.spec:
             self._restart(spec)
 
@@ -100,7 +100,7 @@ class Expectation:
     def see(
         self, row: "StepRow", step_result: "StepResult", topology: "Topology", cause_id: str
     ) -> list[ev.Instruction]:
-        """Take a judged step; return the fit to be made, if one is due."""
+        """Apply an evaluated step; return the fit to start, if one is due."""
         if self.spec is None:
             return []
         shape = (topology, len(row.ranks))
@@ -116,7 +116,7 @@ class Expectation:
         return self._gather(row, step_result, topology, cause_id)
 
     def _follow(self, topology: "Topology") -> None:
-        """Begin again where the run has another size or other degrees; kinds that no one announces do not count."""
+        """Start over if the run's size or degrees changed; kinds that are not announced do not count."""
         sizes = {"": topology.world_size}
         for domain in topology.domains:
             sizes[domain.kind] = max(sizes.get(domain.kind, 0), len(domain.ranks))
@@ -155,22 +155,25 @@ class Expectation:
         return ev.FitModel(cause_id=cause_id, spec=self.spec, window=window, operators=self._operators)
 
     def add_operators(self, operators: "OperatorTimes") -> None:
-        """Take the operators that captures of healthy ranks show; the first ones are kept, as the window is."""
-        if self.spec is not None:  # without one no one notices that the run has another shape
+        """Set the operator times of captured healthy ranks; like the window, the first ones are kept."""
+        if self.spec is not None:  # without a specification, changes of the run's shape are not tracked
             self._operators = self._operators or operators
 
     def refit(self, cause_id: str) -> list[ev.Instruction]:
-        """Return the fit to be made to the same window with operator times that came later; the model holds on."""
+        """Return the fit to the same window with operator times that arrived later.
+
+        The model stays in use meanwhile.
+        """
         if self.state != KNOWN or self._window is None or self._operators is self._tried:
             return []
         return [self._order(self._window, cause_id)]
 
     def begin_attempt(self) -> None:
-        """Follow another attempt of the run: what was fitted stays, a window that was gathering does not."""
+        """Follow another attempt of the run: the fitted model stays, an incomplete window is dropped."""
         self._steps = None
 
     def take(self, fitted: ev.FittedEvent) -> bool:
-        """Take what came of a fit; return whether it is this run's present one, and has given a model."""
+        """Apply the result of a fit; return whether it is the current one and produced a model."""
         is_ours = fitted.spec == self.spec and fitted.window is self._window and fitted.operators is self._tried
         if self.state not in (FITTING, KNOWN) or not is_ours:
             return False  # the run's size or its specification has changed meanwhile
@@ -180,16 +183,16 @@ class Expectation:
             return False
         self.state, self.reason, self.model = KNOWN, "", fitted.model
         for watched in self._watched.values():
-            watched.asked = None  # another model may predict otherwise
+            watched.asked = None  # the new model may predict differently
         return True
 
     def repairs(
         self, incidents: "Sequence[Incident]", cause_id: str, baseline_seconds: float | None = None
     ) -> list[ev.Instruction]:
-        """Return the predictions to be made for what holds the run back now; to be asked after each judged step.
+        """Return the predictions due for active incidents; call it after each evaluated step.
 
-        An incident is asked about when it opens, when it becomes another one, and when what it costs has moved. What
-        the model does not know the records may; `baseline_seconds` is a step by the run's history.
+        A prediction is due when an incident opens, when its fault changes, and when its cost changes. If the model does
+        not cover an incident, the records may; `baseline_seconds` is a step by the run's history.
         """
         self._watched = {each.id: self._watched.get(each.id, _Watched()) for each in incidents}
         due: list[ev.Instruction] = []
@@ -197,20 +200,20 @@ class Expectation:
             fault = None if self.model is None else fault_of(incident)
             watched = self._watched[incident.id]
             if self.model is not None and fault is not None:
-                usual = watched.look(_without_size(fault), _size(fault))
+                usual = watched.add_size(_without_size(fault), _size(fault))
                 if usual is not None:
                     sized = _with_size(fault, usual)
                     order = ev.Predict(cause_id=cause_id, incident_id=incident.id, fault=sized, model=self.model)
                     due.append(order)
             elif (loss := loss_of(incident, baseline_seconds)) is not None:
-                usual = watched.look(incident.cause, loss.lost_seconds)
+                usual = watched.add_size(incident.cause, loss.lost_seconds)
                 if usual is not None:
                     gain = loss.prediction(usual)
                     due.append(ev.PredictGain(cause_id=cause_id, incident_id=incident.id, prediction=gain))
         return due
 
     def to_json(self, measured_seconds: float | None) -> dict[str, Any]:
-        """Return what is expected, and what was measured lately; None for what is not known."""
+        """Return the expected and the recently measured step time in JSON form; None for unknown values."""
         model = self.model
         expected_s = model.expected_step_seconds if model else None
         known = measured_seconds is not None and expected_s is not None
@@ -232,9 +235,9 @@ class Expectation:
 
 
 def fault_of(incident: "Incident") -> MeasuredFault | None:
-    """Return what a model can repair of an incident: its slow ranks, its slow links, or what all ranks do longer.
+    """Return the fault whose repair a model can simulate: slow ranks, slow links, or longer work of all ranks.
 
-    None where it is none of them: of a whole network waiting alone identifies no link.
+    None for other incidents: for a whole network, waits alone do not identify a link.
     """
     if incident.kind == SLOW_RANK and incident.ranks:
         return MeasuredFault(kind=RANK, ranks=incident.ranks, excess_seconds=incident.excess_seconds)
@@ -264,7 +267,7 @@ def _without_size(fault: MeasuredFault) -> MeasuredFault:
 
 
 def _is_healthy(step_result: "StepResult", topology: "Topology") -> bool:
-    """Whether a step shows the run as it should be: judged, whole, and with nothing found."""
+    """Whether a step shows a healthy run: warm, undisturbed, complete, and without anomalies."""
     return (
         step_result.is_warm
         and not step_result.is_disturbed

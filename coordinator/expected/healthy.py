@@ -1,9 +1,10 @@
 # ruff: noqa: N803, N806, N815  (names of arrays end in their shape, see the legend below)
-"""Healthy steps of one run, reduced as they come: what its model is fitted to.
+"""Collects healthy steps of one run, each reduced to a few numbers, to which its model is fitted.
 
-Pure. Of each step a few numbers stay, whatever the number of ranks, so that a window is some kilobytes and can be kept.
+Pure. The size of a reduced step does not depend on the number of ranks, so a window takes a few kilobytes and can be
+stored.
 
-Shapes: W steps, S stages, R ranks (columns of the rows), M members of all domains of a kind, one after the other.
+Shapes: W steps, S stages, R ranks (columns of the rows), M members of all domains of a kind, concatenated.
 """
 
 from collections import Counter, deque
@@ -23,21 +24,22 @@ if TYPE_CHECKING:
     from lockstep.contracts.domains import Topology
 
 WINDOW_STEPS = 40
-"""Twice what a fit needs: 20 fitted, 20 held out."""
+"""Steps in a window, twice what a fit needs: 20 to fit, 20 held out."""
 SPACING_SECONDS = 0.25
-"""Between steps that are taken, so that a window lasts ten seconds at least: shared hosts change their pace every few
-seconds, and held-out steps that all fall into one pace know nothing of the others (recorded jobs on two cores)."""
+"""Least time between two collected steps, so that a window lasts at least ten seconds. Shared hosts change their
+pace every few seconds, and held-out steps that all fall into one pace do not represent the others (recorded jobs on
+two cores)."""
 _ALL = "world"
 _FLOOR = ("data", "host", "gc")
 _CHECKED = ("tp", "cp", "ep", "pp")
-"""Kinds whose size a specification must have; data parallel groups may or may not hold context parallel ranks."""
+"""Kinds whose size a specification must match; data-parallel groups may or may not include context-parallel ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptWindow:
-    """The healthy window that an earlier coordinator has fitted, and the digest of the specification that it fitted.
+    """The stored healthy window of an earlier fit, and the digest of the specification used.
 
-    `operators` are the operator times of captured healthy ranks that it was given.
+    `operators` are the operator times of captured healthy ranks that the fit used.
     """
 
     digest: str
@@ -46,7 +48,7 @@ class KeptWindow:
 
 
 class _Step(NamedTuple):
-    """What is left of one step, seconds."""
+    """A reduced step, seconds."""
 
     seconds: float
     compute_S: list[float]
@@ -56,7 +58,7 @@ class _Step(NamedTuple):
 
 
 class HealthySteps:
-    """The last `WINDOW_STEPS` healthy steps of one shape of a run; `ranks` are the columns of the rows to come."""
+    """The last `WINDOW_STEPS` healthy steps of a run of fixed shape; `ranks` are the columns of its rows."""
 
     def __init__(self, topology: "Topology", ranks: "NDArray[np.int64]") -> None:
         self._topology = topology
@@ -77,7 +79,7 @@ class HealthySteps:
                 by_kind.setdefault(domain.kind, []).append(columns)
                 self._members.setdefault(domain.kind, (domain.ranks[0], domain.ranks[-1]))  # the farthest apart
                 self._sizes.setdefault(domain.kind, Counter())[len(domain.ranks)] += 1
-        if len(ranks) > 1 and _ALL not in by_kind:  # a job whose only group is everybody's calls it dp, records do not
+        if len(ranks) > 1 and _ALL not in by_kind:  # a job's only group is announced as dp, but its records have none
             by_kind[_ALL], self._members[_ALL] = [np.arange(len(ranks))], (int(ranks[0]), int(ranks[-1]))
         for kind, groups in by_kind.items():
             begins = np.cumsum([0, *(len(group) for group in groups)])[:-1]
@@ -88,11 +90,11 @@ class HealthySteps:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are as many as a window has."""
+        """Whether there are enough steps for a window."""
         return len(self._steps) == WINDOW_STEPS
 
     def add(self, row: "StepRow", step_seconds: float) -> None:
-        """Take one step, unless it comes too soon after the last one taken."""
+        """Add a step, unless it follows the last one within `SPACING_SECONDS`."""
         if abs(row.end_unix_s - self._last_unix_s) < SPACING_SECONDS:
             return
         self._last_unix_s = row.end_unix_s
@@ -103,19 +105,19 @@ class HealthySteps:
         self._steps.append(_Step(step_seconds, compute_S, floor, spread, exposed))
 
     def _exposed(self, kind: str, wait_R: "NDArray[np.floating]") -> float:
-        """Return what the last to arrive waits, the median over the kind's domains; NaN where nothing is known."""
+        """Return the wait of the last rank to arrive, median over the kind's domains, seconds; NaN if unknown."""
         column_M, begins = self._places[kind]
         least = np.minimum.reduceat(np.nan_to_num(wait_R[column_M], nan=np.inf), begins)
         known = least[np.isfinite(least)]
         return float(np.median(known)) if len(known) else float("nan")
 
     def forget_half(self) -> None:
-        """Drop the older half: what came since may be one state."""
+        """Drop the older half: the newer half may be from one steady state."""
         for _ in range(len(self._steps) // 2):
             self._steps.popleft()
 
     def window(self) -> Window:
-        """Return what there is."""
+        """Return the window of the collected steps."""
         kinds = [kind for kind in self._places if all(kind in step.exposed for step in self._steps)]
         return Window(
             step_W=np.array([step.seconds for step in self._steps]),
@@ -130,17 +132,17 @@ class HealthySteps:
 
 
 def kept_to_json(kept: KeptWindow) -> dict[str, Any]:
-    """Return the form that is kept, without the digest, which is next to it."""
+    """Return the stored form, without the digest, which is stored separately."""
     return window_to_json(kept.window) | {"operators": None if kept.operators is None else asdict(kept.operators)}
 
 
 def kept_from_json(value: Mapping[str, Any], *, digest: str, where: str) -> KeptWindow:
-    """Return what `kept_to_json` gave; an earlier version kept no operator times.
+    """Return the value of a stored form (`kept_to_json`); operator times may be missing.
 
     Raises
     ------
     MalformedError
-        It is none.
+        The value has another form.
     """
     window = window_from_json(value, where=where)
     stored = value.get("operators")
@@ -160,7 +162,7 @@ def kept_from_json(value: Mapping[str, Any], *, digest: str, where: str) -> Kept
 
 
 def window_to_json(window: Window) -> dict[str, Any]:
-    """Return the form that is kept."""
+    """Return the stored form."""
     return {
         "step": window.step_W.tolist(),
         "compute": window.compute_SW.tolist(),
@@ -176,12 +178,12 @@ def window_to_json(window: Window) -> dict[str, Any]:
 
 
 def window_from_json(value: Mapping[str, Any], *, where: str) -> Window:
-    """Return the window of a kept form.
+    """Return the window of a stored form (`window_to_json`).
 
     Raises
     ------
     MalformedError
-        It is none.
+        The value has another form.
     """
     try:
         window = Window(
@@ -214,6 +216,6 @@ def _median(values: "NDArray[np.floating]") -> float:
 
 
 def _spread(own_R: "NDArray[np.floating]") -> float:
-    """Return by how much the slowest of some ranks works longer than their median."""
+    """Return by how many seconds the slowest rank works longer than the median rank."""
     known = own_R[~np.isnan(own_R)]
     return float(known.max() - np.median(known)) if len(known) else 0.0

@@ -1,4 +1,4 @@
-"""A specification and a healthy window in, the run's model out: what `effects.py` runs off the event loop. Pure."""
+"""Fits a run's model to its specification and healthy window; `effects.py` runs it off the event loop. Pure."""
 
 import logging
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 def read_setup(spec: "SpecText") -> Setup:
-    """Return the job of a specification; one over HTTP may name no files.
+    """Return the job of a specification; one that was set over HTTP must not name files.
 
     Raises
     ------
@@ -28,15 +28,15 @@ def read_setup(spec: "SpecText") -> Setup:
 
 
 def fit_model(spec: "SpecText", window: "Window", operators: "OperatorTimes | None" = None) -> OnlineModel:
-    """Return the run's model. Takes some tens of simulated steps.
+    """Return the run's model. Takes the time of a few tens of simulated steps.
 
-    `operators` are those of healthy ranks that were captured. Where the specification cannot be what they are of, they
-    count as absent: a window alone is enough.
+    `operators` are the operator times of captured healthy ranks. If they are inconsistent with the specification, they
+    are ignored, because a window alone is sufficient.
 
     Raises
     ------
     LockstepError
-        The specification cannot be used, or is not of this run; the message states why.
+        The specification cannot be used, or does not match this run; the message states why.
     """
     setup = read_setup(spec)
     model = None
@@ -46,10 +46,10 @@ def fit_model(spec: "SpecText", window: "Window", operators: "OperatorTimes | No
         except ConfigError as error:
             _log.info("specification %s: operator times of ranks %s not used: %s", spec.name, operators.ranks, error)
     model = model or fit(setup, window)
-    assert model.forecast is not None  # simulated here once, so that nothing simulates on the event loop
+    assert model.forecast is not None  # simulate here, so that no one simulates on the event loop
     return model
 
 
 def predict_gain(model: OnlineModel, fault: MeasuredFault) -> Gain | None:
-    """Return what a repair gives back, None where the model does not know. Takes one simulated step."""
+    """Return the gain of a repair; None if the model cannot predict it. Takes the time of one simulated step."""
     return predict(model, fault)

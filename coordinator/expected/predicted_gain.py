@@ -1,8 +1,8 @@
-"""The gain of a repair by the records alone, for a job that is slower as a whole.
+"""Predicts the gain of a repair from records alone, for a job that is slower as a whole.
 
-Pure. A slower run's step has grown by what `run_cause` measured, and its cause explains a share of that: what all ranks
-do longer they do on the critical path, so a step would be shorter by as much without it. Transfers of a whole network
-count as far as nothing hides them. That is no model: a growth without a cause gives nothing.
+Pure. The step of a slower run has grown by the amount that `run_cause` measured, and its cause explains a share of it.
+What all ranks do longer is on the critical path, so without it a step would be shorter by the same amount. Transfers of
+a whole network count as far as they are exposed. This is not a model: growth without a cause predicts no gain.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Loss(NamedTuple):
-    """Seconds of a step that the cause takes, and the step as it is now."""
+    """Seconds per step that the cause costs, and the current step time."""
 
     lost_seconds: float
     step_seconds: float
 
     def prediction(self, usual_seconds: float) -> Prediction:
-        """Return what is regained where the cause has lately cost `usual_seconds` a step."""
+        """Return the predicted gain if the cause has recently cost `usual_seconds` per step."""
         repaired_s = self.step_seconds - self.lost_seconds
         faulty_s = repaired_s + usual_seconds
         return Prediction(
@@ -35,14 +35,14 @@ class Loss(NamedTuple):
 
 
 def loss_of(incident: "Incident", baseline_seconds: float | None = None) -> Loss | None:
-    """Return what the cause of a slower run costs a step beyond the run's healthy past; None where nothing shows it.
+    """Return the cost per step of the cause of a slower run, relative to its healthy past; None if it is not measured.
 
-    `baseline_seconds` is a step by the run's history, which incidents of a whole network do not hold.
+    `baseline_seconds` is a step by the run's history, which incidents of a whole network do not include.
     """
     figures = incident.numbers
     if incident.kind == FLUCTUATION and incident.cause != UNKNOWN:
         grown_s, share = figures.get("step_growth_seconds", 0.0), figures.get("explained_share", 0.0)
-        # Parts and steps are compared with two pasts; the step's own knows best by how much it is longer.
+        # Parts and steps have different baselines; that of the step is the more accurate one for its growth.
         lost_s, step_s = min(share * grown_s, incident.excess_seconds), figures.get("baseline_step_seconds", 0.0)
         step_s += incident.excess_seconds
     elif incident.kind == UNSYNCHRONISED_GC:

@@ -1,1 +1,1 @@
-"""Which nodes, devices and links incidents named, over all runs: the third time in a fortnight is no coincidence."""
+"""The nodes, devices and links that incidents named, over all runs, to find those that are named repeatedly."""

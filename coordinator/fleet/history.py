@@ -1,7 +1,7 @@
-"""What incidents named, how often, for what and over which runs. Pure; the time comes with every call.
+"""The history of subjects that incidents named: how often, for which causes, in which runs. Pure; calls carry the time.
 
-Bounded: sightings older than `KEPT_S` go, the oldest of a subject beyond `SIGHTINGS_MAX`, and of more than
-`SUBJECTS_MAX` subjects those that were named longest ago.
+Bounded: sightings older than `KEPT_S` are dropped, as are the oldest beyond `SIGHTINGS_MAX` of a subject, and the
+subjects named longest ago beyond `SUBJECTS_MAX`.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ _RUNS_NAMED = 4
 
 
 class Subject(NamedTuple):
-    """A node by its exporter's name, a device by its UUID, or a link by the names of the two nodes that it joins."""
+    """A node (its exporter's name), a device (its UUID), or a link (the names of the two nodes that it connects)."""
 
     kind: str
     name: str
@@ -26,7 +26,7 @@ class Subject(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """An incident that named a subject. Its kind and cause are those of its last form."""
+    """An incident that named a subject. Kind and cause are those of the incident's latest form."""
 
     subject: Subject
     incident_id: str
@@ -38,7 +38,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectRecord:
-    """A subject with its sightings, the youngest first, and how many of them are recent."""
+    """A subject with its sightings, the newest first, and the number of recent ones."""
 
     subject: Subject
     sightings: tuple[Sighting, ...]
@@ -46,7 +46,7 @@ class SubjectRecord:
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """Runs in which it was named, the youngest first."""
+        """The runs in which it was named, the newest first."""
         return tuple(dict.fromkeys(each.run for each in self.sightings))
 
 
@@ -67,7 +67,7 @@ class FleetHistory:
             del own[min(own, key=lambda name: (own[name].opened_unix_s, name))]
 
     def trim(self, now_s: float) -> None:
-        """Drop what is too old, and the subjects that are too many."""
+        """Drop old sightings and surplus subjects."""
         for subject in list(self._of):
             own = {name: each for name, each in self._of[subject].items() if now_s - each.opened_unix_s <= KEPT_S}
             if own:
@@ -79,7 +79,7 @@ class FleetHistory:
             self._of = {subject: self._of[subject] for subject in newest[:SUBJECTS_MAX]}
 
     def earlier(self, subject: Subject, incident_id: str, opened_unix_s: float) -> list[Sighting]:
-        """Return the sightings of a subject in the `RECENT_S` before an incident, the youngest first."""
+        """Return the sightings of a subject in the `RECENT_S` before an incident, the newest first."""
         own = self._of.get(subject, {}).values()
         since_s = opened_unix_s - RECENT_S
         found = [
@@ -88,7 +88,7 @@ class FleetHistory:
         return sorted(found, key=lambda each: -each.opened_unix_s)
 
     def records(self, now_s: float) -> list[SubjectRecord]:
-        """Return all subjects, those named most of late first, then those named last."""
+        """Return all subjects, ordered by the number of recent sightings, then by the latest sighting."""
         made = [
             SubjectRecord(
                 subject=subject,
@@ -105,7 +105,7 @@ def _last_s(sightings: Iterable[Sighting]) -> float:
 
 
 def history_line(subject: Subject, run: str, earlier: Sequence[Sighting]) -> str:
-    """Return what an incident of a run has to report of a subject that was named before."""
+    """Return the evidence line for a subject that earlier incidents named."""
     others = list(dict.fromkeys(each.run for each in earlier if each.run != run))
     causes = Counter(f"{each.incident_kind.replace('_', ' ')} by {each.cause.replace('_', ' ')}" for each in earlier)
     times = ", ".join(f"{count} x {what}" if count > 1 else what for what, count in causes.most_common())

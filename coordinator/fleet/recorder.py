@@ -1,6 +1,6 @@
-"""From incidents to the fleet's history, and back: who was named, kept on disk, and reported on the next incident.
+"""Records the subjects that incidents name in the fleet's history, and adds earlier sightings to new incidents.
 
-Pure but for the store, which is written by tasks of the runtime.
+Pure except for the store, which tasks of the runtime write.
 """
 
 import asyncio
@@ -35,17 +35,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 NODES_MAX = 8
-"""Beyond it, it is not the nodes but what they share; as for the commands on an incident's page."""
+"""If there are more nodes, the fault is in something they share. The same limit as for the commands on incident
+pages."""
 _OF_MACHINES = (SLOW_RANK, SLOW_LINK, HANG, CRASH)
 _ENDS_OF_LINK = 2
-UNWRITTEN_MAX = 10_000  # while the disk is full; 3 MB
+UNWRITTEN_MAX = 10_000  # sightings queued while the disk is full; 3 MB
 _REFRESH_S = 60.0
 _FLEET = "fleet"
-_QUARANTINE_S = 600.0  # of a run of which noting an incident failed three times in a row by a bug of ours
+_QUARANTINE_S = 600.0  # of a run for which a bug of ours failed three times in a row
 
 
 class FleetRecorder:
-    """Notes whom incidents name. `spawn` starts a named task, `feed` hands an event to a run's machine."""
+    """Records the subjects of incidents. `spawn` starts a named task; `feed` passes an event to a run's machine."""
 
     def __init__(
         self,
@@ -69,15 +70,15 @@ class FleetRecorder:
         self._is_writing = False
         self._refreshed_s = float("-inf")
         self.frequent: tuple[SubjectRecord, ...] = ()
-        """What was named at least twice of late, the most often named first; for metrics."""
+        """Subjects that were recently named at least twice, the most frequent first; for metrics."""
         self.isolation = FaultIsolation((_FLEET,), quarantine_s=_QUARANTINE_S)
 
     def on_incident(self, run: str, incident: "Incident") -> None:
-        """Note a new form of an incident; it is looked at on the next tick."""
+        """Note a new form of an incident; it is processed on the next tick."""
         self._changed[incident.id] = (run, incident)
 
     def on_tick(self, now_s: float) -> None:
-        """Take what has changed since the last tick, report what was named before, and write it."""
+        """Process incidents that changed since the last tick: record their subjects, report earlier sightings."""
         changed, self._changed = self._changed, {}
         for name, incident in changed.values():
             run = self._runs.by_name.get(name)
@@ -133,7 +134,7 @@ class FleetRecorder:
 
 
 def subjects_of(run: "Run", incident: "Incident", devices: "DeviceTable") -> tuple[Subject, ...]:
-    """Return the nodes, devices and the link that an incident names; none where no single machine is to blame."""
+    """Return the nodes, devices or link that an incident names; empty if no single machine is to blame."""
     if incident.kind not in _OF_MACHINES:
         return ()
     nodes = {rank: run.membership.nodes[rank] for rank in incident.ranks if rank in run.membership.nodes}

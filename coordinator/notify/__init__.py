@@ -24,9 +24,15 @@ _NS = 1e9
 
 
 def make_notifier(
-    config: "Callable[[], CoordinatorConfig]", runs: "Runs", store: "Store", leadership: "Leadership", **ways: Any
+    config: "Callable[[], CoordinatorConfig]",
+    runs: "Runs",
+    store: "Store",
+    leadership: "Leadership",
+    **notifier_arguments: Any,
 ) -> Notifier | None:
-    """Return what notifies, None where no receiver is configured; `ways` are the notifier's. Blocking.
+    """Return the notifier; None if no receiver is configured. Blocking.
+
+    `notifier_arguments` are passed to `Notifier`.
 
     Raises
     ------
@@ -44,8 +50,8 @@ def make_notifier(
         targets.append(slack)
     if not targets:
         return None
-    notifier = Notifier(targets, runs, store, leadership, config=config, **ways)
-    since_ns = (ways["now_s"]() - GIVE_UP_S) * _NS
+    notifier = Notifier(targets, runs, store, leadership, config=config, **notifier_arguments)
+    since_ns = (notifier_arguments["now_s"]() - GIVE_UP_S) * _NS
     closed = [each for each in store.incidents(state=CLOSED) if (each.closed_unix_ns or 0) > since_ns]
     notifier.restore(store.load_notifications(), closed)
     return notifier

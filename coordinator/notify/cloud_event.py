@@ -1,7 +1,7 @@
-"""A notification as a CloudEvent 1.0 in structured JSON (github.com/cloudevents/spec), signed. Pure.
+"""Formats a notification as a signed CloudEvent 1.0 in structured JSON (github.com/cloudevents/spec). Pure.
 
-The signature is that of Standard Webhooks (github.com/standard-webhooks/standard-webhooks): HMAC-SHA256 of id, time and
-body, so that a receiver refuses what is forged or too old.
+The signature follows Standard Webhooks (github.com/standard-webhooks/standard-webhooks): HMAC-SHA256 of id, time and
+body, so that a receiver can reject forged and outdated messages.
 """
 
 import base64
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
 TYPE_PREFIX = "lockstep.incident."
-_SECRET_PREFIX = "whsec_"  # noqa: S105  (the prefix of every secret, and no secret)
+_SECRET_PREFIX = "whsec_"  # noqa: S105  (the prefix of every secret, not a secret)
 _KEY_MIN_BYTES, _KEY_MAX_BYTES = 24, 64
-"""Of Standard Webhooks."""
+"""Limits of Standard Webhooks."""
 _NS = 1e9
 
 
 def cloud_event(notification: "Notification", links: "IncidentLinks", *, external_url: str = "") -> bytes:
-    """Return the event; its data is the incident as `/api/v1/incidents` lists it, with host, devices lost and links.
+    """Return the event; its data is the incident as listed by `/api/v1/incidents`, with host, devices lost and links.
 
-    `source` and `id` are the same from both coordinators of a pair that have one `external_url`.
+    Both coordinators of a pair produce the same `source` and `id` if they have the same `external_url`.
     """
     incident = notification.incident
     extra: dict[str, Any] = {
@@ -62,12 +62,12 @@ def _time_of(notification: "Notification") -> str:
 
 
 def parse_signing_key(secret: str, key: str) -> bytes:
-    """Return the key of a secret in the form of Standard Webhooks; `key` is the setting that it comes from.
+    """Return the key of a secret in the format of Standard Webhooks; `key` names the setting in messages.
 
     Raises
     ------
     ConfigError
-        It has another form. The message has no part of it.
+        It has another format. The message does not contain any of it.
     """
     expected = f"expected {_SECRET_PREFIX} and base64 of {_KEY_MIN_BYTES} to {_KEY_MAX_BYTES} bytes"
     if not secret.startswith(_SECRET_PREFIX):
@@ -82,7 +82,7 @@ def parse_signing_key(secret: str, key: str) -> bytes:
 
 
 def signature_headers(key: bytes, notification_id: str, unix_s: int, body: bytes) -> dict[str, str]:
-    """Return the three headers that prove who sent a body, and when."""
+    """Return the three headers that authenticate the sender of a body and the time."""
     signed = f"{notification_id}.{unix_s}.".encode() + body
     signature = base64.b64encode(hmac.digest(key, signed, "sha256")).decode()
     return {

@@ -1,8 +1,8 @@
-"""The condition `LockstepSlowDevice` of Kubernetes nodes, from the incidents that are open. Pure.
+"""Derives the condition `LockstepSlowDevice` of Kubernetes nodes from open incidents. Pure.
 
-A node has the name of its exporter, which the chart makes the Kubernetes node's. `True` is for a slow rank, or several
-of one node, whose cause is one that a machine has; `False` is set where ranks run and none is slow, so that a
-coordinator that restarts withdraws what an earlier one set.
+A node is named by its exporter; the chart sets this to the name of the Kubernetes node. The condition is `True` for a
+slow rank, or several on one node, whose cause is in the machine. It is `False` for nodes with ranks of which none is
+slow, so that a restarted coordinator withdraws the condition that an earlier one set.
 """
 
 import json
@@ -22,23 +22,24 @@ if TYPE_CHECKING:
 CONDITION = "LockstepSlowDevice"
 CONTENT_TYPE = "application/strategic-merge-patch+json"
 MACHINE_CAUSES = ("compute", "off_cpu")
-"""The device's own work, and a core that others take. Data, collections and host code are the program's."""
+"""Causes in the machine: the device's own work, and contention for a core. Data, GC and host code belong to the
+program."""
 NODES_MAX = 8
-"""Of one incident: beyond it, it is not the nodes but what they share."""
+"""If an incident has more nodes, the fault is not in the nodes but in something they share."""
 _SCOPES = ("rank", "node")
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # of a DNS subdomain, as Kubernetes has them
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # a DNS subdomain, as Kubernetes requires
 _MESSAGE_CHARS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCondition:
-    """What the condition of one node is to be."""
+    """The desired condition of one node."""
 
     is_slow: bool
     message: str
 
     def body(self, unix_s: float) -> bytes:
-        """Return the patch of the node's status; conditions are merged by their type, so others stay."""
+        """Return the patch of the node's status; conditions are merged by type, so others are unchanged."""
         now = datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         condition = {
             "type": CONDITION,
@@ -55,12 +56,12 @@ NOT_SLOW = NodeCondition(is_slow=False, message="No rank on this node is slower 
 
 
 def path_of(node: str) -> str:
-    """Return the path of a node's status at the API server."""
+    """Return the API server's path of a node's status."""
     return f"/api/v1/nodes/{quote(node, safe='')}/status"
 
 
 def wanted_conditions(runs: "Iterable[Run]") -> dict[str, NodeCondition]:
-    """Return the condition of each node that has ranks of these runs, without names that Kubernetes does not have."""
+    """Return the condition of each node with ranks of these runs, except names that are invalid in Kubernetes."""
     wanted: dict[str, NodeCondition] = {}
     slow: dict[str, NodeCondition] = {}
     for run in runs:

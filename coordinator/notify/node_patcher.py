@@ -1,7 +1,7 @@
-"""Sets the node conditions at the API server, one node after the other, until each is as it is to be.
+"""Sets node conditions at the Kubernetes API server, one node at a time, until all have their desired state.
 
-The leader of a pair alone does so. What the server refuses is counted and not tried again until the node's condition
-changes; what fails on the way is tried again after 1 s, then after twice as long each time up to a minute.
+Only the leader of a pair does so. A patch that the server refuses is counted, and not retried until the desired
+condition changes. Other failures are retried after 1 s, then with exponential backoff up to a minute.
 """
 
 import asyncio
@@ -35,29 +35,29 @@ TRY_S = 10.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 _REDIRECT, _ERROR = 300, 500
 _TRANSIENT = (401, 408, 409, 425, 429)
-"""401 too: the token in its file is replaced before it expires."""
+"""Statuses that are retried. 401 is one of them, because the token in its file is replaced before it expires."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServer:
-    """Where the API server is, and the files of a service account's token and of the certificates to check it with."""
+    """The URL of the API server, and the files of the service account's token and of the CA certificates."""
 
     url: str
     token_file: str
     ca_file: str
 
     def headers(self) -> dict[str, str]:
-        """Return the header with the token, as its file holds it now; blocking.
+        """Return the header with the current token from its file; blocking.
 
         Raises
         ------
         ConfigError
-            The file cannot be read or holds what no header can carry.
+            The file cannot be read, or its content is not valid in a header.
         """
         return {"Authorization": f"Bearer {read_secret(self.token_file, 'kubernetes_token_file')}"}
 
     def context(self) -> ssl.SSLContext | bool:
-        """Return how the server's certificate is checked; blocking.
+        """Return the TLS context that checks the server's certificate; blocking.
 
         Raises
         ------
@@ -73,7 +73,7 @@ class ApiServer:
 
 
 class NodePatcher:
-    """`wait` pauses before another try, and ends early when this ends."""
+    """Patches node conditions. `wait` sleeps before a retry, and returns early when the patcher stops."""
 
     def __init__(
         self,
@@ -89,14 +89,14 @@ class NodePatcher:
         self._now_s, self._jitter = now_s, jitter
         self._wait = wait or self._wait_or_stop
         self._settled: dict[str, NodeCondition] = {}
-        """Applied, or refused: not to be tried again."""
+        """Conditions that were applied or refused, by node; not patched again."""
         self._wanted: dict[str, NodeCondition] = {}
         self._changed, self._stopping = asyncio.Event(), asyncio.Event()
         self._limit = LogLimit(_log)
         self.counts: Counter[str] = Counter(dict.fromkeys(NODE_PATCH_OUTCOMES, 0))
 
     def on_tick(self) -> None:
-        """Note what the nodes' conditions are to be; nodes without ranks lose theirs, and are forgotten then."""
+        """Update the desired conditions; a node that has no ranks any more is set to not slow, then forgotten."""
         if not self._leadership.leads:
             self._settled.clear()  # another coordinator may change them meanwhile
             self._wanted = {}
@@ -111,12 +111,12 @@ class NodePatcher:
             self._changed.set()
 
     def stop(self) -> None:
-        """End after the try that is under way."""
+        """Stop after the attempt under way."""
         self._stopping.set()
         self._changed.set()
 
     async def run(self) -> None:
-        """Patch what is due until `stop`."""
+        """Patch due conditions until `stop`."""
         failures = 0
         while not self._stopping.is_set():
             await self._changed.wait()
@@ -133,12 +133,12 @@ class NodePatcher:
             self._changed.set()
 
     def _due(self) -> list[tuple[str, NodeCondition]]:
-        """Return what is not settled, slow nodes first."""
+        """Return the conditions that are not settled, slow nodes first."""
         due = [(node, each) for node, each in self._wanted.items() if self._settled.get(node) != each]
         return sorted(due, key=lambda item: (not item[1].is_slow, item[0]))
 
     async def _patch_all(self) -> bool:
-        """Patch what is due; return whether nothing is to be tried again."""
+        """Patch due conditions; return whether none must be retried."""
         try:
             headers = await asyncio.to_thread(self._server.headers)
             connector = aiohttp.TCPConnector(limit=1, ssl=await asyncio.to_thread(self._server.context))
@@ -162,7 +162,7 @@ class NodePatcher:
         try:
             async with session.patch(url, data=condition.body(self._now_s()), allow_redirects=False) as answer:
                 status = answer.status
-                answer.close()  # its body is the whole node
+                answer.close()  # the body is the complete node object
         except TimeoutError:
             self._note_retry(f"no answer within {TRY_S:g} s")
             return False
@@ -193,7 +193,7 @@ _GONE = NodeCondition(is_slow=False, message="No rank runs on this node.")
 def make_node_patcher(
     config: "CoordinatorConfig", runs: "Runs", leadership: "Leadership", now_s: Callable[[], float]
 ) -> NodePatcher | None:
-    """Return what sets node conditions, None where no API server is configured. Blocking.
+    """Return the node patcher; None if no API server is configured. Blocking.
 
     Raises
     ------

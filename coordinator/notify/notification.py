@@ -1,4 +1,4 @@
-"""What a notification is: a stage of an incident, and when each stage is due. Pure."""
+"""The notification of a stage of an incident, and when each stage is due. Pure."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from coordinator.settings.config import CoordinatorConfig
 
 OPENED, UPDATED, ENDED = STAGES = ("opened", "updated", "closed")
-"""Updated: its function is known now."""
+"""Stages of an incident; "updated" means that its function has become known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
-    """One stage of an incident, as it was then.
+    """The notification of one stage of an incident, with the incident as of that stage.
 
-    `host` is where its ranks run, empty where unknown; `devices_lost` is None where unknown; `unix_s` is when the stage
-    was noticed.
+    `host` is where its ranks run, empty if unknown; `devices_lost` is None if unknown; `unix_s` is when the stage was
+    noticed.
     """
 
     incident: "Incident"
@@ -33,18 +33,18 @@ class Notification:
 
     @property
     def id(self) -> str:
-        """Name of this notification: the same in every try, after a restart, and on both coordinators of a pair."""
+        """Id of this notification: the same in every attempt, after a restart, and on both coordinators of a pair."""
         return f"{self.incident.id}-{self.stage}"
 
     @property
     def covers(self) -> tuple[str, ...]:
-        """Stages that are not to be sent after it: one that shows the function makes an update of it needless."""
+        """Stages that need not be sent after it: a notification that names the function makes an update redundant."""
         return tuple(dict.fromkeys((self.stage, *((UPDATED,) if self.incident.function else ()))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentLinks:
-    """Addresses for a reader's browser; empty where the coordinator's configuration has none."""
+    """URLs for the reader's browser; empty if not configured."""
 
     incident: str = ""
     dashboard: str = ""
@@ -52,9 +52,9 @@ class IncidentLinks:
 
 
 def due_stage(incident: "Incident", covered: Collection[str]) -> str:
-    """Return the stage of an incident's present form that is not covered yet, empty where there is none.
+    """Return the stage of an incident that is due and not covered yet; empty if there is none.
 
-    An incident of which nothing was sent while it was open is not reported as closed.
+    If no notification was sent while an incident was open, its end is not notified either.
     """
     if OPENED not in covered:
         return "" if incident.state == CLOSED else OPENED
@@ -64,10 +64,10 @@ def due_stage(incident: "Incident", covered: Collection[str]) -> str:
 
 
 def devices_lost(incident: "Incident", world_size: int, baseline_step_seconds: float | None) -> float | None:
-    """Return how many devices' work is lost while it lasts, None where that is unknown.
+    """Return the number of devices whose work is lost while the incident lasts; None if unknown.
 
-    As the alerts have it (docs/alerts.md): slowdown times ranks, all ranks where no step ends. The ratio of a slow link
-    is that of its transfers, so its excess over the usual step counts.
+    Defined as in the alerts (docs/alerts.md): slowdown times ranks, or all ranks if no step ends. The ratio of a slow
+    link refers to its transfers, so its excess over the usual step is used instead.
     """
     if not world_size:
         return None
@@ -83,7 +83,7 @@ def devices_lost(incident: "Incident", world_size: int, baseline_step_seconds: f
 
 
 def links_of(incident: "Incident", config: "CoordinatorConfig") -> IncidentLinks:
-    """Return where to read on."""
+    """Return the links of an incident."""
     base = config.external_url.rstrip("/")
     return IncidentLinks(
         incident=f"{base}/incidents/{quote(incident.id, safe='')}" if base else "",

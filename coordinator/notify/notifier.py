@@ -1,7 +1,8 @@
-"""Decides which stages of incidents are notified, once each, by the leader of a pair alone.
+"""Decides which stages of incidents are notified. Each is sent once, by the leader of a pair only.
 
 A follower notes the same stages and lets the leader send them. It keeps those of the last `HANDOVER_S` and sends them
-if it leads by then: a leader that dies takes no page with it. Receivers know a repetition by its id.
+if it has become the leader by then, so that no notification is lost with a leader. Receivers recognise a repetition by
+its id.
 """
 
 import asyncio
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 HANDOVER_S = SILENT_S + 2 * HEARTBEAT_S
-"""A leader that died without a last will is known to be gone after `SILENT_S`."""
-_INCIDENTS_MAX = 20_000  # whose stages are remembered, 500 bytes each
+"""How long a follower keeps notifications: a leader that died without a last will is detected after `SILENT_S`."""
+_INCIDENTS_MAX = 20_000  # incidents whose stages are remembered, 500 bytes each
 _NOTIFY = "notify"
-_QUARANTINE_S = 600.0  # of a run of which noting an incident failed three times in a row by a bug of ours
+_QUARANTINE_S = 600.0  # of a run for which a bug of ours failed three times in a row
 
 
 class Notifier:
-    """`spawn` starts a named task; `config` returns the configuration in force."""
+    """Notifies stages of incidents. `spawn` starts a named task; `config` returns the configuration in force."""
 
     def __init__(
         self,
@@ -62,25 +63,25 @@ class Notifier:
         self._spawn = spawn
         self._now_s = now_s
         self._covered: OrderedDict[tuple[str, str], set[str]] = OrderedDict()
-        """Stages by target and incident that were noted or settled; they are not noted again."""
+        """Stages that were noted or settled, by target and incident; they are not noted again."""
         self._waiting: dict[str, list[Notification]] = {name: [] for name in self.senders}
-        """Noted, by target, until it is known who leads."""
+        """Noted notifications by target, until a leader is known."""
         self._following_since_s: float | None = None
 
     def restore(self, settled: Iterable[tuple[str, str, str]], closed: "Iterable[Incident]") -> None:
-        """Take what an earlier coordinator settled, and incidents that may have closed before it could report it."""
+        """Restore an earlier coordinator's settled stages, and notify incidents that closed before it could do so."""
         for target, incident_id, stage in settled:
             self._cover(target, incident_id, (stage,))
         for incident in closed:
             self.on_incident(incident.run, incident)
 
     def start(self) -> None:
-        """Start to send."""
+        """Start the senders."""
         for name, sender in self.senders.items():
             self._spawn(sender.run(), f"notifications to {name}")
 
     def stop(self) -> None:
-        """End after the tries that are under way."""
+        """Stop after the attempts under way."""
         for sender in self.senders.values():
             sender.stop()
 
@@ -89,18 +90,18 @@ class Notifier:
         return {(name, key): count for name, sender in self.senders.items() for key, count in sender.counts.items()}
 
     def isolations(self) -> tuple[FaultIsolation, ...]:
-        """Return what counts faults of ours."""
+        """Return the counters of our own faults."""
         return self.isolation, *(sender.isolation for sender in self.senders.values())
 
     def on_incident(self, run: str, incident: "Incident") -> None:
-        """Note what a new form of an incident makes due."""
+        """Note the stage that a new form of an incident makes due."""
         now_s = self._now_s()
         if self.isolation.admits(_NOTIFY, run, now_s):
             with self.isolation.guard(_NOTIFY, run, now_s):
                 self._note(self._runs.by_name.get(run), incident, now_s)
 
     def on_tick(self, now_s: float) -> None:
-        """Note what open incidents make due since a restart, and hand over to the senders what is ours to send."""
+        """Note due stages of open incidents, and pass notifications to the senders if this coordinator leads."""
         for name, run in self._runs.by_name.items():
             for incident in run.machine.tracker.incidents.values():
                 self.on_incident(name, incident)

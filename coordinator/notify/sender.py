@@ -1,7 +1,7 @@
-"""Sends notifications to one target, one after the other: a deadline per try, retries with backoff, a bounded queue.
+"""Sends notifications to one target, one at a time: a deadline per attempt, retries with backoff, a bounded queue.
 
-Only the status and `Retry-After` of an answer are read. Redirects are refused: the event is meant for the configured
-address. No log has an address or a header.
+Of a response, only the status and `Retry-After` are read. Redirects are refused, because the event is meant for the
+configured address only. Logs contain neither URLs nor headers.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ _log = logging.getLogger(__name__)
 
 SENT, FAILED, DROPPED = NOTIFICATION_OUTCOMES
 QUEUE_MAX = 256
-"""Notifications that wait for one target; three of an incident at most."""
+"""Largest number of notifications that wait for one target; an incident has at most three."""
 TRY_S = 10.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 GIVE_UP_S = 3600.0
-"""After a stage was noticed: an older page is of no use."""
+"""Time after a stage was noticed at which sending is given up: an older notification is useless."""
 _REDIRECT, _ERROR = 300, 500
 _TRANSIENT = (408, 425, 429)
 _RETRY_AFTER_CHARS = 9
@@ -39,7 +39,10 @@ _SEND = "notify"
 
 
 class NotificationSender:
-    """`settle` writes down that a notification is not to be sent again; `wait` ends early when the sender stops."""
+    """Sends to one target. `settle` records that a notification must not be sent again.
+
+    `wait` sleeps before a retry, and returns early when the sender stops.
+    """
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class NotificationSender:
         self._stopping = asyncio.Event()
 
     def offer(self, notification: "Notification") -> "Notification | None":
-        """Queue a notification; return the one that a full queue dropped for it, the oldest."""
+        """Queue a notification; if the queue is full, drop the oldest one and return it."""
         dropped = self._queue.popleft() if len(self._queue) >= QUEUE_MAX else None
         if dropped is not None:
             self.counts[DROPPED] += 1
@@ -72,12 +75,12 @@ class NotificationSender:
         return dropped
 
     def stop(self) -> None:
-        """End after the try that is under way; what was not sent is due again after a restart."""
+        """Stop after the attempt under way; unsent notifications are due again after a restart."""
         self._stopping.set()
         self._changed.set()
 
     async def run(self) -> None:
-        """Send what is offered until `stop`."""
+        """Send queued notifications until `stop`."""
         connector = aiohttp.TCPConnector(limit=1, force_close=True)
         async with aiohttp.ClientSession(
             connector=connector,
@@ -93,7 +96,7 @@ class NotificationSender:
                 await self._deliver(session, self._queue.popleft())
 
     async def _deliver(self, session: aiohttp.ClientSession, notification: "Notification") -> None:
-        """Try until it is sent, refused or too old."""
+        """Retry until the notification is sent, refused or too old."""
         outcome, failures = "", 0
         while not outcome and not self._stopping.is_set():
             outcome, problem, least_s = FAILED, "a fault of ours", 0.0
@@ -119,7 +122,7 @@ class NotificationSender:
         await self._settle(notification)
 
     async def _try(self, session: aiohttp.ClientSession, notification: "Notification") -> tuple[str, str, float]:
-        """Return the outcome (empty: to be tried again), what was wrong, and the least seconds to wait."""
+        """Return the outcome (empty if it must be retried), the problem, and the least seconds to wait."""
         try:
             async with asyncio.timeout(TRY_S):
                 request = await asyncio.to_thread(self.target.request, notification, self._now_s())
@@ -127,12 +130,12 @@ class NotificationSender:
                     request.url, data=request.body, headers=request.headers, allow_redirects=False
                 ) as answer:
                     status, retry_after = answer.status, answer.headers.get("Retry-After", "")
-                    answer.close()  # its body is not read, however long it is
+                    answer.close()  # the body is not read, because it may be arbitrarily long
         except TimeoutError:
             return "", f"no answer within {TRY_S:g} s", 0.0
         except ConfigError as error:
             return "", str(error), 0.0
-        except (aiohttp.ClientError, OSError) as error:  # its text may have the address
+        except (aiohttp.ClientError, OSError) as error:  # the text may contain the URL
             return "", type(error).__name__, 0.0
         if status < _REDIRECT:
             return SENT, "", 0.0
@@ -145,6 +148,6 @@ class NotificationSender:
 
 
 def _seconds(retry_after: str) -> float:
-    """Return the seconds of a `Retry-After`, within reason; a date counts as none."""
+    """Return the seconds of a `Retry-After` header, at most `LONGEST_WAIT_S`; 0 for a date."""
     is_number = retry_after.isdecimal() and len(retry_after) <= _RETRY_AFTER_CHARS
     return min(float(retry_after), LONGEST_WAIT_S) if is_number else 0.0

@@ -1,6 +1,6 @@
-"""A notification as a message of a Slack incoming webhook: text for the pop-up, blocks for the channel. Pure.
+"""Formats a notification for a Slack incoming webhook: text for the pop-up, blocks for the channel. Pure.
 
-Everything that comes from a training is escaped: a run or function cannot mention a channel or forge a link.
+All text that comes from a training job is escaped, so a run or function name cannot mention a channel or forge a link.
 """
 
 import json
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from coordinator.notify.notification import IncidentLinks, Notification
 
 _HEADER_CHARS, _FIELD_CHARS, _EVIDENCE_CHARS = 150, 500, 500
-"""Slack takes 150, 2,000 and 3,000 characters; longer fields are no help in a channel."""
+"""Slack's limits are 150, 2,000 and 3,000 characters; longer fields do not help in a channel."""
 _MARKS = {UPDATED: "Function found", ENDED: "Closed"}
 
 
 def slack_message(notification: "Notification", links: "IncidentLinks") -> bytes:
-    """Return the message as JSON: who, where, why, what it costs, and links."""
+    """Return the message as JSON: culprit, host, cause, cost and links."""
     incident = notification.incident
     mark = _MARKS.get(notification.stage, "")
     title = f"{mark}: {title_of(incident)}" if mark else title_of(incident)
@@ -69,7 +69,7 @@ def _markdown(text: str) -> dict[str, Any]:
 
 
 def _escaped(text: str, chars: int) -> str:
-    """Return text as Slack wants it: three characters are escaped, and no others."""
+    """Return text escaped for Slack, which requires exactly three characters to be escaped."""
     return _cut(text, chars).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

@@ -1,4 +1,4 @@
-"""Where notifications go: each makes one HTTP request of a notification, with its secrets as their files are now."""
+"""Targets of notifications: each builds one HTTP request per notification, with the current secrets from files."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -23,7 +23,7 @@ _SECRET_KEY, _SLACK_KEY = "notify_webhook_secret_file", "notify_slack_url_file"
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class NotificationRequest:
-    """What is posted where. The address may be a secret, so the value prints as nothing."""
+    """A request to post. The URL may be a secret, so `repr` does not show the fields."""
 
     url: str
     headers: dict[str, str]
@@ -31,17 +31,17 @@ class NotificationRequest:
 
 
 class NotificationTarget(Protocol):
-    """One receiver; `name` is one of `NOTIFICATION_TARGETS`."""
+    """A target of notifications; `name` is one of `NOTIFICATION_TARGETS`."""
 
     name: str
 
     def request(self, notification: "Notification", now_s: float) -> NotificationRequest:
-        """Return what is to be posted now; blocking.
+        """Return the request to post now; blocking.
 
         Raises
         ------
         ConfigError
-            The file of a secret cannot be used now; the message has no part of it.
+            The file of a secret cannot be used now; the message does not contain any of it.
         """
 
 
@@ -54,11 +54,11 @@ class WebhookTarget:
         self._config = config
 
     def key(self) -> bytes:
-        """Return the key that signs; blocking, and raises as `request`."""
+        """Return the signing key; blocking, raises like `request`."""
         return parse_signing_key(read_secret(self._config().notify_webhook_secret_file, _SECRET_KEY), _SECRET_KEY)
 
     def request(self, notification: "Notification", now_s: float) -> NotificationRequest:
-        """Return the signed event."""
+        """Return the request with the signed event."""
         config = self._config()
         body = cloud_event(notification, links_of(notification.incident, config), external_url=config.external_url)
         signed = signature_headers(self.key(), notification.id, int(now_s), body)
@@ -68,7 +68,7 @@ class WebhookTarget:
 
 
 class SlackTarget:
-    """Posts messages to a Slack incoming webhook, or to what takes the same form."""
+    """Posts messages to a Slack incoming webhook, or to a service that accepts the same format."""
 
     name = SLACK
 
@@ -76,7 +76,7 @@ class SlackTarget:
         self._config = config
 
     def url(self) -> str:
-        """Return the address; blocking, and raises as `request`."""
+        """Return the webhook's URL; blocking, raises like `request`."""
         file = self._config().notify_slack_url_file
         found = read_secret(file, _SLACK_KEY)
         try:
@@ -84,13 +84,11 @@ class SlackTarget:
         except ValueError:
             parts = urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(
-                f"{_SLACK_KEY}: got no address in {file!r}, expected https://hooks.slack.com/services/..."
-            )
+            raise ConfigError(f"{_SLACK_KEY}: got no URL in {file!r}, expected https://hooks.slack.com/services/...")
         return found
 
     def request(self, notification: "Notification", now_s: float) -> NotificationRequest:  # noqa: ARG002  (unsigned)
-        """Return the message."""
+        """Return the request with the message."""
         links = links_of(notification.incident, self._config())
         return NotificationRequest(
             url=self.url(),
