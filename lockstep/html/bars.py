@@ -1,4 +1,4 @@
-"""Bars: parts of a whole one below the other, and a ranking."""
+"""Bar charts: stacked bars, and a ranking."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +10,15 @@ from lockstep.html.units import format_ns, format_share
 
 _ROW = 22
 _BAR = 16
-_MIDDLE = 13  # the base line of a text next to a bar
+_MIDDLE = 13  # baseline of a text next to a bar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """A bar of `parts` (class, value); `label` is left of it, `total` right, `title` begins the titles of its parts."""
+    """A stacked bar of `parts` (class, value); `label` is left of it, `total` right.
+
+    `title` prefixes the parts' tooltips.
+    """
 
     label: str
     title: str
@@ -26,7 +29,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A bar of a ranking: `share` of the whole width, `label` above it at the left, `figure` at the right."""
+    """A bar of a ranking: `share` of the full width, with `label` above it on the left and `figure` on the right."""
 
     label: str
     figure: str
@@ -35,7 +38,7 @@ class Bar:
 
 
 def stacked(stacks: Sequence[Stack], axis: Axis, description: str, *, in_ns: bool = True) -> Html:
-    """Return bars whose parts lie one after the other; the title of each part gives its share of its own bar."""
+    """Return stacked bars; the tooltip of each part gives its share of its bar."""
     height = _ROW * len(stacks)
     shapes = axis_across(axis, height)
     for row, stack in enumerate(stacks):
@@ -63,7 +66,7 @@ def _parts(stack: Stack, axis: Axis, top: int, *, in_ns: bool) -> list[Html]:
 
 
 def ranking(bars: Sequence[Bar], description: str, *, limit: float | None = None) -> Html:
-    """Return bars one below the other, each under its label; `limit` is a dashed line across them."""
+    """Return a list of bars, each below its label; `limit` (share of the width) is drawn as a dashed line."""
     rows = []
     for bar in bars:
         shapes = [

@@ -1,7 +1,7 @@
-"""HTML and SVG as text, escaped by construction: only `Html` goes into a document as it is, every other text is text.
+"""Builds HTML and SVG that is escaped by construction: only `Html` is inserted unchanged, other strings are escaped.
 
-Names come from traces, and a trace may be hostile. Besides the five characters of markup, what a reader could not see
-or what would turn the text around it is replaced, and a name without end is cut.
+Names come from traces, and a trace may be hostile. In addition to the five special characters of markup, invisible and
+text-reversing characters are replaced, and long texts are cut.
 """
 
 import re
@@ -10,7 +10,7 @@ from html import escape
 
 TEXT_MAX = 500
 NAME_MAX = 200
-"""Characters of one text, and of one name, that are shown; the JSON summary has all of them."""
+"""Characters of a text and of a name that are shown; the JSON summary has them in full."""
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _SPACES = re.compile(r"[\t\n\r\f\v\u0085\u2028\u2029]+")
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufffe\uffff]")
@@ -19,7 +19,7 @@ _VOID = frozenset({"br", "meta", "link"})
 
 
 class Html(str):
-    """Text that is markup already; joined with other strings it becomes a plain one, which would be escaped again."""
+    """A string that is markup already. Concatenation with `str` gives a plain string, which would be escaped again."""
 
     __slots__ = ()
 
@@ -31,18 +31,18 @@ def escaped(text: str) -> Html:
     return Html(escape(_UNSEEN.sub(_REPLACEMENT, _SPACES.sub(" ", cut(text, TEXT_MAX)))))
 
 
-def cut(text: str, most: int = NAME_MAX) -> str:
-    """Return a text of at most so many characters."""
-    return text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+def cut(text: str, max_chars: int = NAME_MAX) -> str:
+    """Return the text, cut to `max_chars` characters with an ellipsis."""
+    return text if len(text) <= max_chars else text[: max_chars - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def join(parts: Iterable[str]) -> Html:
-    """Return texts and markup one after the other."""
+    """Return texts and markup concatenated; texts are escaped."""
     return Html("".join(map(escaped, parts)))
 
 
 def tag(name: str, /, *children: str, **attributes: str | float | None) -> Html:
-    """Return an element; `class_` is class, `data_value` is data-value, an attribute that is None is left out."""
+    """Return an element; `class_` becomes class and `data_value` data-value; attributes that are None are omitted."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escaped(_plain(value))}"'
         for key, value in attributes.items()
@@ -58,33 +58,33 @@ def _plain(value: str | float) -> str:
 
 
 def soft(*children: str) -> Html:
-    """Return a remark."""
+    """Return a paragraph in muted text."""
     return tag("p", *children, class_="soft")
 
 
 def code(text: str) -> Html:
-    """Return a name out of a trace."""
+    """Return a name as code, cut to `NAME_MAX` characters."""
     return tag("code", cut(text) or "(no name)")
 
 
 def items(rows: Iterable[str]) -> Html:
-    """Return a list, nothing if it is empty."""
+    """Return a list; empty markup if there are no rows."""
     made = [tag("li", row) for row in rows]
     return tag("ul", *made) if made else Html()
 
 
 def folded(summary: str, *children: str) -> Html:
-    """Return what is read on demand; printed pages show it."""
+    """Return a collapsible section, which printed pages show expanded."""
     return tag("details", tag("summary", summary), *children)
 
 
 def section(name: str, title: str, *children: str) -> Html:
-    """Return a part of the page with its heading."""
+    """Return a section with its heading."""
     return tag("section", tag("h2", title), *children, id=name)
 
 
 def left_out(name: str, title: str, why: str) -> Html:
-    """Return the one line that stands for a section without data."""
+    """Return a section that only states why it has no data."""
     return section(name, title, soft(why))
 
 
@@ -95,13 +95,16 @@ class Cell(Html):
 
 
 def cell(content: str, *, value: float | None = None, is_number: bool = False) -> Cell:
-    """Return a cell; `value` is what its column is sorted by and what a test reads."""
+    """Return a cell; `value` is the sort key of its column, and readable by tests."""
     is_number = is_number or value is not None
     return Cell(tag("td", content, class_="number" if is_number else None, data_value=value))
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Html:
-    """Return a table that scrolls inside itself where the page is narrow; heads stand over numbers as these do."""
+    """Return a table that scrolls horizontally on narrow pages.
+
+    Headings of numeric columns are aligned like the numbers.
+    """
     cells = [[each if isinstance(each, Cell) else cell(each) for each in row] for row in rows]
     first = cells[0] if cells else []
     numeric = [each.startswith(_NUMBER_CELL) for each in first]

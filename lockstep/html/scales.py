@@ -1,4 +1,4 @@
-"""Axes: where a value lies as a share of the axis, and which ticks it has."""
+"""Axes of plots: position of a value as a share of the axis, and ticks."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lockstep.html.units import format_number, format_rate, time_unit
 
 TICKS_MAX = 6
-"""Ticks of an axis: at 400 px more would touch each other."""
+"""Largest number of ticks: at 400 px, more would touch each other."""
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 _WIDEST_DECADES = 12
 _DIGITS = 6
@@ -15,7 +15,7 @@ _DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A range of values with `title` and its ticks as (value, text). Values outside lie at the edge."""
+    """A range of values with a title and ticks (value, text). Values outside are placed at the edge."""
 
     title: str
     low: float
@@ -24,14 +24,14 @@ class Axis:
     is_log: bool = False
 
     def at(self, value: float) -> float:
-        """Return the place of a value, 0 at the low end and 1 at the high end."""
+        """Return the position of a value: 0 at the low end, 1 at the high end."""
         low, high = (math.log10(self.low), math.log10(self.high)) if self.is_log else (self.low, self.high)
         place = math.log10(max(value, self.low)) if self.is_log else value
         return min(max((place - low) / (high - low), 0.0), 1.0)
 
 
 def linear(title: str, highest: float, *, format_tick: Callable[[float], str] = format_number) -> Axis:
-    """Return an axis from 0 to a round value that is at least `highest`."""
+    """Return an axis from 0 to a round value of at least `highest`."""
     highest = highest if highest > 0 else 1.0
     step = _round_step(highest / (TICKS_MAX - 1))
     count = math.ceil(round(highest / step, 6))
@@ -40,7 +40,7 @@ def linear(title: str, highest: float, *, format_tick: Callable[[float], str] = 
 
 
 def times(title: str, longest_ns: float) -> Axis:
-    """Return an axis of time in ns that ends at the longest, its ticks in the unit that is named in the title."""
+    """Return a time axis in ns that ends at `longest_ns`; the title names the unit of the ticks."""
     size, name = time_unit(longest_ns)
     axis = linear("", longest_ns / size)
     longest_ns = max(longest_ns, 1.0)
@@ -55,7 +55,7 @@ def shares(title: str, highest: float = 1.0) -> Axis:
 
 
 def numbers(title: str, values: Iterable[float]) -> Axis:
-    """Return an axis of whole numbers between the least and the greatest, a little wider than they are."""
+    """Return an axis of whole numbers, slightly wider than the range of the values."""
     known = list(values)
     low, high = min(known), max(known)
     step = max(1.0, _round_step((high - low) / (TICKS_MAX - 1) or 1.0))
@@ -67,7 +67,7 @@ def numbers(title: str, values: Iterable[float]) -> Axis:
 
 
 def decades(title: str, values: Iterable[float], *, has_prefix: bool = False) -> Axis:
-    """Return a logarithmic axis of whole decades around positive values; ticks of rates take a prefix: 10 G."""
+    """Return a logarithmic axis of whole decades around positive values; with `has_prefix`, ticks read like 10 G."""
     known = list(values)
     low, high = math.log10(min(known)), math.log10(max(known))
     first, last = math.floor(low), max(math.ceil(high), math.floor(low) + 1)
@@ -84,6 +84,6 @@ def _power(exponent: int, *, has_prefix: bool) -> str:
 
 
 def _round_step(least: float) -> float:
-    """Return the round number (1, 2, 2.5 or 5 by a power of ten) that is at least `least`."""
+    """Return the smallest round number (1, 2, 2.5 or 5 times a power of ten) of at least `least`."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(factor * power for factor in _STEPS if factor * power >= least * (1 - 1e-9))

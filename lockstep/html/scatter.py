@@ -1,4 +1,4 @@
-"""Points between two axes, with lines and with numbers next to the first of them."""
+"""Scatter plots with lines and point labels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from lockstep.html.scales import Axis
 from lockstep.html.svg import axis_across, axis_down, line, mark, picture, words
 
 HEIGHT = 300
-"""Pixels; small ones, of which several stand side by side, take `SMALL`."""
+"""Height of a plot in pixels; plots in a row of several use `SMALL`."""
 SMALL = 130
-_NARROW = 290.0  # pixels that a plot has on a narrow screen: labels that do not touch there do not touch anywhere
+_NARROW = 290.0  # pixels of a plot on a narrow screen: labels that do not touch there never touch
 _SIDES = ((10, 4, "start"), (-10, 4, "end"), (0, -10, "middle"), (0, 18, "middle"))
-_WIDTH, _TALL = 16.0, 13.0  # pixels that a number of two digits takes
+_WIDTH, _TALL = 16.0, 13.0  # size of a two-digit number in pixels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A mark at (x, y) in the axes' values; `label` is short, or empty."""
+    """A point at (x, y) in values of the axes; `label` is short or empty."""
 
     x: float
     y: float
@@ -30,7 +30,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line through `places` in the axes' values."""
+    """A line through `places`, points in values of the axes."""
 
     places: tuple[tuple[float, float], ...]
     kind: str
@@ -48,8 +48,8 @@ def scatter(
 ) -> Html:
     """Return the picture; flagged points are drawn last, on top of the others.
 
-    A label that would touch an earlier one on a narrow screen moves round its point, and is left out where there is no
-    room: the title has the name.
+    A label that would touch an earlier one on a narrow screen is moved around its point; if there is no room, it is
+    omitted, and only the tooltip has the name.
     """
     shapes = [*axis_across(across, height), *axis_down(down, height)]
     for each in lines:

@@ -1,7 +1,7 @@
-"""Shapes of a picture: across in percent of its width, down in pixels.
+"""SVG shapes: horizontal positions in percent of the width, vertical ones in pixels.
 
-So a picture takes whatever width the page has while its text stays as large as the page's. Every mark has a `<title>`,
-which browsers show under the pointer and readers speak.
+A picture can therefore have any width, while its text keeps the size of the page's text. Every mark has a `<title>`,
+which browsers show as a tooltip and screen readers read aloud.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ _MARK_RADIUS_PX = 5
 
 
 def percent(ratio: float) -> str:
-    """Return a place across, fine enough that parts of a bar add up within a thousandth of a pixel."""
+    """Return a horizontal position in percent, precise enough that parts of a bar add up to a thousandth of a pixel."""
     return f"{ratio * 100:.5f}%"
 
 
@@ -32,18 +32,18 @@ def box(left: float, top: int, width: float, height: int, *, kind: str, title: s
 
 
 def line(start: tuple[float, float], end: tuple[float, float], *, kind: str, title: str = "") -> Html:
-    """Return a line between two places (share across, pixels down)."""
+    """Return a line between two points (share of the width, pixels from the top)."""
     titles = [tag("title", title)] if title else []
     return tag("line", *titles, x1=percent(start[0]), y1=start[1], x2=percent(end[0]), y2=end[1], class_=kind)
 
 
 def words(text: str, across: float, down: float, *, anchor: str = "start", right: int = 0, kind: str = "") -> Html:
-    """Return a text, `right` pixels from its place."""
+    """Return a text, shifted by `right` pixels from its position."""
     return tag("text", text, x=percent(across), y=down, dx=right or None, text_anchor=anchor, class_=kind or None)
 
 
 def mark(across: float, down: float, *, kind: str, title: str, is_flagged: bool) -> Html:
-    """Return a point: a circle, and a diamond in the colour of warnings where it is flagged."""
+    """Return a point: a circle, or if it is flagged, a diamond in the warning colour."""
     titles = tag("title", title)
     if not is_flagged:
         return tag("circle", titles, cx=percent(across), cy=down, r=_MARK_RADIUS_PX, class_=f"mark {kind}")
@@ -52,7 +52,7 @@ def mark(across: float, down: float, *, kind: str, title: str, is_flagged: bool)
 
 
 def sample(kind: str, *, is_line: bool = False, is_flagged: bool = False) -> Html:
-    """Return the small picture of a legend."""
+    """Return a sample shape for a legend."""
     if is_line:
         shape = tag("line", x1=0, y1=6, x2=18, y2=6, class_=kind)
     elif is_flagged:
@@ -63,12 +63,12 @@ def sample(kind: str, *, is_line: bool = False, is_flagged: bool = False) -> Htm
 
 
 def legend(entries: Iterable[tuple[Html, str]]) -> Html:
-    """Return samples with what they mean."""
+    """Return a legend: samples with their meanings."""
     return tag("ul", *(tag("li", shape, meaning) for shape, meaning in entries), class_="legend")
 
 
 def axis_across(axis: Axis, height: int) -> list[Html]:
-    """Return the grid, the ticks and the title of the axis below a plot."""
+    """Return grid lines, ticks and title of the horizontal axis below a plot."""
     shapes = []
     for value, text in axis.ticks:
         at = axis.at(value)
@@ -79,7 +79,7 @@ def axis_across(axis: Axis, height: int) -> list[Html]:
 
 
 def axis_down(axis: Axis, height: int) -> list[Html]:
-    """Return the grid and the ticks of the axis left of a plot; its title stands above the plot."""
+    """Return grid lines and ticks of the vertical axis left of a plot; its title is shown above the plot."""
     shapes = []
     for value, text in axis.ticks:
         down = height * (1 - axis.at(value))

@@ -1,4 +1,4 @@
-"""Figures as a reader wants them: three digits and a unit; what is not known is a dash, never a number."""
+"""Formats figures for readers: three digits and a unit; an unknown value is a dash, never a number."""
 
 from collections.abc import Iterable
 
@@ -11,12 +11,12 @@ _RUNS_MAX = 12
 
 
 def time_unit(longest_ns: float) -> tuple[float, str]:
-    """Return the unit in ns, and its name, in which a time has 1 to 3 digits before the point."""
+    """Return size in ns and name of the unit in which a time has one to three digits before the point."""
     return next(((size, name) for size, name in _TIMES if longest_ns >= size), (1, "ns"))
 
 
 def format_ns(ns: float | None) -> str:
-    """Return a length of time."""
+    """Format a duration in ns."""
     if ns is None:
         return UNKNOWN
     size, name = time_unit(ns)
@@ -24,7 +24,7 @@ def format_ns(ns: float | None) -> str:
 
 
 def format_rate(value: float | None, unit: str) -> str:
-    """Return a rate or a size with a decimal prefix."""
+    """Format a rate or a size with a decimal prefix."""
     if value is None:
         return UNKNOWN
     size, prefix = next(((size, prefix) for size, prefix in _PREFIXES if value >= size), (1, ""))
@@ -32,7 +32,7 @@ def format_rate(value: float | None, unit: str) -> str:
 
 
 def format_share(ratio: float | None) -> str:
-    """Return a share in percent, with a decimal below ten."""
+    """Format a share in percent, with one decimal below 10 %."""
     if ratio is None:
         return UNKNOWN
     if 0 < ratio < _LEAST_SHOWN:
@@ -41,12 +41,12 @@ def format_share(ratio: float | None) -> str:
 
 
 def format_number(value: float | None) -> str:
-    """Return a plain number with three digits."""
+    """Format a plain number with three digits."""
     return UNKNOWN if value is None else f"{value:.3g}"
 
 
 def format_step(step: int | None) -> str:
-    """Return "step 7", or that no step is known."""
+    """Return "step 7", or "an unknown step"."""
     return "an unknown step" if step is None else f"step {step}"
 
 
@@ -56,7 +56,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def format_ranks(ranks: Iterable[int], *, runs_max: int = _RUNS_MAX) -> str:
-    """Return rank numbers with neighbours as ranges: "0-7, 12", and how many where the line would grow long."""
+    """Format ranks with ranges: "0-7, 12"; a long list is cut and ends with the total count."""
     numbers = sorted(set(ranks))
     runs: list[tuple[int, int]] = []
     for each in numbers:
@@ -70,6 +70,6 @@ def format_ranks(ranks: Iterable[int], *, runs_max: int = _RUNS_MAX) -> str:
 
 
 def _three(value: float) -> str:
-    """Return three digits, more only before the point."""
+    """Format with three digits; larger integers keep all of theirs."""
     digits = f"{value:.3g}"
     return f"{value:,.0f}" if "e" in digits else digits
