@@ -128,7 +128,7 @@ def test_a_memory_capture_names_the_function_that_allocated():
     incident = job.incidents(ev.UpdateIncident)[-1]
     assert (incident.kind, incident.function, incident.diagnosed) == ("memory_growth", "train.py(88): keep", True)
     [line] = incident.profile_evidence
-    assert line.startswith("15 MiB in 2 tensors that rank 2 allocated in train.py(88): keep")
+    assert line.startswith("2 tensors (15 MiB) that rank 2 allocated in train.py(88): keep")
     assert "keep (train.py:88)" in incident.advice[0].suggestion
     job.play(0)
     assert not [order for order in job.orders if isinstance(order, ev.Diagnose)]

@@ -19,7 +19,7 @@ async def test_the_trace_of_an_open_incident_is_a_file_to_open():
             events = (await response.json())["traceEvents"]
         assert {event["pid"] for event in events} == {0, 1, 2, 3}
         machine.tracker.close_all(NOW)
-        assert "that is open" in (await get(site, wanted, 404))["error"]
+        assert "expected an open one" in (await get(site, wanted, 404))["error"]
         assert [event for event in (await get(site, PATH))["traceEvents"] if event["ph"] == "i"] == []
 
 
