@@ -61,7 +61,7 @@ def pack_record(step: FinishedStep) -> bytes:
         breakdown = attribute_arrays(step.start_ns, step.end_ns, step.events, step.arrays)
     domains = _domain_fields(step, breakdown) if step.domains else _NO_DOMAINS  # first: it moves waits to compute
     cpu_ns = step.cpu_ns if step.cpu_ns >= 0 else MISSING  # of two threads, the difference is no time
-    # What is wall time in the agent's cost holds time off the CPU.
+    # An estimate of thread time, which the thread's own clock bounds.
     agent_ns = step.agent_ns if cpu_ns == MISSING else min(step.agent_ns, cpu_ns)
     phase_ns, quantities = breakdown.phase_ns, step.quantities
     return RECORD_STRUCT.pack(

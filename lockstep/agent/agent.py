@@ -26,7 +26,7 @@ from lockstep.agent.device.memory_counters import DeviceMemoryCounters
 from lockstep.agent.ending import describe_ending, last_error
 from lockstep.agent.groups import ProcessGroups
 from lockstep.agent.identity import Identity, make_header, process_group, read_identity
-from lockstep.agent.lineage import may_be_rank, note_rank
+from lockstep.agent.lineage import may_be_rank, note_rank, report_training
 from lockstep.agent.mark_writer import C_EXTENSION, mark_buffer_type
 from lockstep.agent.profiler import RankCapture
 from lockstep.agent.ring import FLAGS_OFFSET, RingWriter
@@ -98,6 +98,8 @@ class Agent:
         self.is_in_flight: Callable[[], bool] = _never
         """Whether the end of a collective is still to be noted in C++ (hooks/native_kernel.py)."""
         self._dormant = True
+        self._is_helper = False
+        """Whether a rank started this process, so that it is none; a helper that steps an optimizer reports that."""
         self._first_ends = self._first_backwards = self._last_ends = self._failed_stores = 0
         self._removals: list[Callable[[], None]] = []
         try:
@@ -139,8 +141,10 @@ class Agent:
         ended. Autograd's own threads never do: they work for the thread that called backward. Nor does one that
         `steps` an optimizer behind a backward of the training thread: it works for that one's step.
         """
-        if self._dormant:
-            return self.wake()
+        if self._dormant and self.wake():
+            return 1
+        if steps and self._is_helper:
+            report_training(os.environ)
         if self.in_graph_task():
             return WORKS_FOR_BACKWARD if self.works_for_backward() else 0
         if steps and self.marks.thread not in (0, VACANT) and self.marks.backward_ends != self._first_backwards:
@@ -185,7 +189,8 @@ class Agent:
 
     def _begin(self) -> bool:
         group = process_group()
-        if not may_be_rank(os.environ, group and group[1]):
+        self._is_helper = not may_be_rank(os.environ, group and group[1])
+        if self._is_helper:
             return False
         try:
             ring = self._make_ring(read_identity(os.environ, group))

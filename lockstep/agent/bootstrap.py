@@ -113,9 +113,10 @@ def _install() -> bool:
 
 def _install_into_torch() -> bool:
     """Install unless a rank of several started this process: hooks would cost its loader workers 50 ms for nothing."""
-    from lockstep.agent.lineage import may_become_rank  # noqa: PLC0415  (only where torch is)
+    from lockstep.agent.lineage import may_become_rank, watch_for_training  # noqa: PLC0415  (only where torch is)
 
     if not may_become_rank(os.environ):
+        watch_for_training(os.environ)
         return False
     from lockstep.agent.hooks import torch_hooks  # noqa: PLC0415
 

@@ -3,6 +3,7 @@
 A rank leaves its pid and world size in its environment when it begins to record. Its descendants (loader and compile
 workers, an evaluation in a process of its own) stay out, with one exception: a process that trained alone may start the
 ranks of a job later (`torch.multiprocessing.spawn` after a trial backward), and these are in a larger world than it.
+One that stays out and trains, which is known by the step of an optimizer, reports that it is not monitored.
 """
 
 import os
@@ -26,6 +27,24 @@ def may_be_rank(environ: Mapping[str, str], world_size: int | None) -> bool:
     if pid in ("", str(os.getpid())):
         return True
     return size.isdecimal() and world_size is not None and world_size > int(size)
+
+
+def report_training(environ: Mapping[str, str]) -> None:
+    """Report, once, that this process trains and stays out because a rank started it."""
+    from lockstep.agent import unwatched  # noqa: PLC0415  (helpers of a rank seldom train)
+
+    pid = environ.get(OWNER_VARIABLE, "").partition("/")[0]
+    unwatched.report_once("identity", f"a rank started it, process {pid}", environ)
+
+
+def watch_for_training(environ: Mapping[str, str]) -> None:
+    """Have the step of an optimizer report, in a process that imports torch and gets no hooks of the agent."""
+    from torch.optim.optimizer import register_optimizer_step_pre_hook  # noqa: PLC0415  (the process imported torch)
+
+    def report(_optimizer: object, _args: object, _kwargs: object) -> None:
+        report_training(environ)
+
+    register_optimizer_step_pre_hook(report)  # for good: a hook cannot be removed where hooks are being called
 
 
 def may_become_rank(environ: Mapping[str, str]) -> bool:

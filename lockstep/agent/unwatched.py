@@ -34,6 +34,13 @@ def report(error: OSError | LockstepError, environ: Mapping[str, str]) -> None:
     mark(_reason(error), text, environ)
 
 
+def report_once(reason: UnwatchedReason, text: str, environ: Mapping[str, str]) -> None:
+    """Print why this process is not monitored while it trains, and leave the mark, unless it has one."""
+    if os.getpid() not in _marked:
+        warn(f"this process trains and is not monitored: {text}")
+        mark(reason, text, environ)
+
+
 def mark(reason: UnwatchedReason, text: str, environ: Mapping[str, str]) -> None:
     """Leave this process's one mark, where there is a directory for it; never raises."""
     if os.getpid() in _marked:

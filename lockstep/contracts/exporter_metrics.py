@@ -100,10 +100,11 @@ OWN: tuple[Metric, ...] = (
     exporter_metric(
         "lockstep_exporter_unwatched_processes",
         "gauge",
-        "Processes of this node that train without being monitored: no usable rank or run name (identity), a shared "
-        "directory of another user (refused), no space or rights for a ring (ring), a torch version that the hooks "
-        "do not fit (hooks; every process that imports it counts), a failure of the agent (failure), or five minutes "
-        "of backwards without an optimizer step (steps). Each prints why to its stderr.",
+        "Processes of this node that train without being monitored: no usable rank or run name, or only that of the "
+        "rank that started the process (identity), a shared directory of another user (refused), no space or rights "
+        "for a ring (ring), a torch version that the hooks do not fit (hooks; every process that imports it counts), "
+        "a failure of the agent (failure), or five minutes of backwards without an optimizer step (steps). Each prints "
+        "why to its stderr.",
         "reason",
         values=UNWATCHED_REASONS,
         level="default",

@@ -51,9 +51,8 @@ RECORD_FIELDS = (
     "work",  # what compute should be proportional to: sum of squared lengths, or FLOPs
     "model_flops",
     "recompilations",
-    # What the agent cost the training thread: its CPU time at the end of the previous step, and wall time at
-    # collectives and batches, where reading the thread's clock would make them 40 % slower. It exceeds thread time by
-    # the time that the thread was off the CPU there, and is never more than cpu_ns.
+    # CPU time that the agent took of the training thread, estimated: marks and collectives, each at the cost that the
+    # attempt's first mark states, and the measured thread time of long operations. No wall time; at most cpu_ns.
     "agent_ns",
     # Per domain kind: blocked time; time with a collective in flight (a union; what exceeds the wait was hidden behind
     # work); payload bytes; bytes that a ring algorithm moves over the slowest link for it (bus bandwidth's numerator);

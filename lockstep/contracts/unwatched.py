@@ -6,8 +6,9 @@ from lockstep.contracts.errors import MalformedError
 
 UnwatchedReason = Literal["identity", "refused", "ring", "hooks", "failure", "steps"]
 UNWATCHED_REASONS: tuple[UnwatchedReason, ...] = get_args(UnwatchedReason)
-"""No usable rank or run name; a directory refused for its owner; no ring for lack of space or permission; hooks that do
-not fit this torch; a failure of the agent; backwards that no end of a step follows."""
+"""No usable rank or run name, or only that of the rank that started the process; a directory refused for its owner; no
+ring for lack of space or permission; hooks that do not fit this torch; a failure of the agent; backwards that no end of
+a step follows."""
 MARK_MAX_BYTES = 1024
 MARKS_MAX = 256
 """Marks that an exporter reads: four times the ranks that it follows of one run."""

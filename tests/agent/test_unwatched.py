@@ -14,6 +14,7 @@ from exporter.reading.unwatched import UnwatchedProcesses
 from exporter.shared_directory import prepare_root
 from lockstep.agent import unwatched
 from lockstep.agent.bootstrap import loader_environment
+from lockstep.agent.lineage import OWNER_VARIABLE
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.paths import unwatched_directory
 from lockstep.contracts.unwatched import MARK_MAX_BYTES, MARKS_MAX, UNWATCHED_REASONS, pack_mark, unpack_mark
@@ -27,6 +28,38 @@ WAITING = """
     import torch
     torch.nn.Linear(4, 1)(torch.ones(2, 4)).sum().backward()
     torch.nn.Linear(4, 1)(torch.ones(2, 4)).sum().backward()
+    print("trained", flush=True)
+    sys.stdin.read()
+"""
+STARTED = """
+    import os, sys
+    import torch
+    if sys.argv[1] and (child := os.fork()):
+        raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 4)).sum().backward()
+    print("ran backward", flush=True)
+    sys.stdin.readline()
+    optimizer.step()
+    optimizer.step()
+    print("trained", flush=True)
+    sys.stdin.read()
+"""
+FORKED = """
+    import os, sys
+    import torch
+    torch.set_num_threads(1)
+    def train():
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+    train()
+    if child := os.fork():
+        raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    train()
     print("trained", flush=True)
     sys.stdin.read()
 """
@@ -196,6 +229,45 @@ def test_training_that_cannot_be_watched_is_counted(root, processes, variables, 
     assert printed.startswith(f"lockstep: agent not installed: {line}")
     assert training.returncode == 0
     assert scanned(processes) == NONE
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("owner", ["1/1", "1/8"], ids=["of one", "of several"])
+@pytest.mark.parametrize("forks", [False, True], ids=["itself", "forked"])
+def test_training_that_a_rank_started_is_counted(root, processes, owner, forks):
+    """It is no rank, and its second step prints nothing more; without a step it does not train, and does not count."""
+    environ = loader_environment({"PATH": os.environ["PATH"], "LOCKSTEP_DIR": str(root), OWNER_VARIABLE: owner})
+    command = [sys.executable, "-c", textwrap.dedent(STARTED), "fork" if forks else ""]
+    with subprocess.Popen(
+        command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as training:
+        assert training.stdout.readline() == "ran backward\n"
+        assert scanned(processes) == NONE
+        training.stdin.write("\n")
+        training.stdin.flush()
+        assert training.stdout.readline() == "trained\n"
+        assert scanned(processes) == {**NONE, "identity": 1}
+        _, errors = training.communicate()
+    assert errors == "lockstep: this process trains and is not monitored: a rank started it, process 1\n"
+    assert training.returncode == 0
+    assert scanned(processes) == NONE
+
+
+@pytest.mark.torch
+def test_a_fork_of_a_rank_that_trains_is_counted(root, processes):
+    """Next to the rank, which is monitored."""
+    environ = loader_environment({"PATH": os.environ["PATH"], "LOCKSTEP_DIR": str(root)})
+    command = [sys.executable, "-c", textwrap.dedent(FORKED)]
+    with subprocess.Popen(
+        command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as training:
+        assert training.stdout.readline() == "trained\n"
+        assert scanned(processes) == {**NONE, "identity": 1}
+        _, errors = training.communicate()
+    assert errors == (
+        f"lockstep: this process trains and is not monitored: a rank started it, process {training.pid}\n"
+    )
+    assert (training.returncode, sum(1 for _ in root.glob("*/0.ring"))) == (0, 1)
 
 
 @pytest.mark.torch

@@ -15,7 +15,7 @@ from rich.console import Console
 from coordinator.settings.config import CoordinatorConfig
 from exporter.config import ExporterConfig
 from lockstep.cli.demo import session
-from lockstep.cli.demo.demo_verdict import agent_seconds, agent_share, judge
+from lockstep.cli.demo.demo_verdict import agent_implementation, agent_seconds, agent_share, judge
 from lockstep.cli.demo.view import DemoView, draw_verdict, print_verdict
 from tests.support.servers import free_port
 
@@ -74,6 +74,20 @@ lockstep_device_step_time_seconds_total{run="demo",rank="0"} 7.0
     assert agent_share(first, last, "none") is None
     assert agent_share(last, "", "demo") is None
     assert agent_seconds(first, last, "demo") == pytest.approx(0.03)
+
+
+def test_what_the_agent_is_written_in_is_shown_once(capsys):
+    """By the exporter's page, once a rank of the run has reported it."""
+    of_rank = 'lockstep_rank_agent_info{{run="{run}",rank="{rank}",mark_writer="C extension"{kernels}}} 1\n'
+    kernels = ',collective_kernels="C++"'
+    page = of_rank.format(run="other", rank=0, kernels=kernels) + of_rank.format(run="demo", rank=0, kernels="")
+    assert agent_implementation(page, "demo") is None
+    page += of_rank.format(run="demo", rank=1, kernels=kernels) + of_rank.format(run="demo", rank=2, kernels=kernels)
+    assert agent_implementation(page, "demo") == "marks by C extension, kernels of collectives in C++"
+    made = session._Session("none", 2, 4, Console(), None)
+    for metrics in ("", page, page):
+        made._show_agent(metrics)
+    assert capsys.readouterr().out == "agent: marks by C extension, kernels of collectives in C++\n"
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,19 @@ def agent_share(before: str, after: str, run: str) -> float | None:
     return agent_seconds(before, after, run) / step_s if step_s > 0 else None
 
 
+def agent_implementation(page: str, run: str) -> str | None:
+    """Return what the agents of a run's ranks are written in, by an exporter's page of metrics.
+
+    None before a rank has reported it.
+    """
+    found = set()
+    for labels, _ in _series(page, "lockstep_rank_agent_info", run):
+        label = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+        if "collective_kernels" in label:
+            found.add(f"marks by {label['mark_writer']}, kernels of collectives in {label['collective_kernels']}")
+    return "; ".join(sorted(found)) or None
+
+
 def agent_seconds(before: str, after: str, run: str) -> float:
     """Return the time that the agent took from all training threads of a run between two readings."""
     return _growth(before, after, "lockstep_agent_time_seconds_total", run)
@@ -147,9 +160,14 @@ def agent_seconds(before: str, after: str, run: str) -> float:
 
 def _growth(before: str, after: str, name: str, run: str) -> float:
     """Return by how much the sum of a run's series of a metric grew."""
-    series = rf'^{name}\{{[^}}\n]*run="{re.escape(run)}"[^}}\n]*\}} (\S+)'
-    first, last = (sum(map(float, re.findall(series, page, re.MULTILINE))) for page in (before, after))
+    first, last = (sum(float(value) for _, value in _series(page, name, run)) for page in (before, after))
     return last - first
+
+
+def _series(page: str, name: str, run: str) -> list[tuple[str, str]]:
+    """Return labels and value of each series of a run."""
+    pattern = rf'^{name}\{{([^}}\n]*run="{re.escape(run)}"[^}}\n]*)\}} (\S+)'
+    return re.findall(pattern, page, re.MULTILINE)
 
 
 def _is_correct(

@@ -15,7 +15,14 @@ import aiohttp
 from rich.console import Console
 
 from lockstep.agent.bootstrap import loader_environment
-from lockstep.cli.demo.demo_verdict import EXPECTED, DemoVerdict, agent_seconds, agent_share, judge
+from lockstep.cli.demo.demo_verdict import (
+    EXPECTED,
+    DemoVerdict,
+    agent_implementation,
+    agent_seconds,
+    agent_share,
+    judge,
+)
 from lockstep.cli.demo.view import DemoView, draw_verdict, print_verdict
 from lockstep.cli.services_command import first_leaf
 from lockstep.cli.up import LOOPBACK, Up
@@ -85,7 +92,7 @@ class _Session:
         self.agent_share: float | None = None
         self.capture_seconds: float | None = None
         self._metrics_url = self._first_metrics = self._healthy_metrics = ""
-        self._is_interrupted = False
+        self._is_interrupted = self._is_agent_shown = False
 
     async def run(self) -> DemoVerdict:
         root = Path(tempfile.mkdtemp(prefix="lockstep-demo-", dir=_roomy_directory(Path(DEFAULT_ROOT).parent)))
@@ -190,11 +197,19 @@ class _Session:
             self.run_json = await response.json()
         metrics = "" if self.incidents else await _fetch_text(self._metrics_url)
         self._first_metrics = self._first_metrics or metrics
+        self._show_agent(metrics)
         async with api.get("/api/v1/incidents", params={"run": RUN}) as response:
             self.incidents = (await response.json())["incidents"]
         if not self.incidents:
             self._healthy_metrics = metrics
         self.view.update(self.run_json)
+
+    def _show_agent(self, metrics: str) -> None:
+        """Show once what the agents are written in: it decides what they cost."""
+        implementation = None if self._is_agent_shown else agent_implementation(metrics, RUN)
+        if implementation is not None:
+            self._is_agent_shown = True
+            self.view.show(f"agent: {implementation}")
 
     def _interrupt(self, training: asyncio.subprocess.Process) -> None:
         """Do once what Ctrl-C in the job's terminal does, when it is time and the fault is that."""

@@ -40,7 +40,8 @@ rank is the rank: unique on its node, but the device's index only on the first n
 
 A process that never trains has no ring: torchrun itself, loader and compile workers, tools. Processes that a rank starts after its
 first training step inherit `LOCKSTEP_AGENT_PID` and are not ranks either, even if they train, unless they join a process group in a
-larger world than that rank's: a script may try a backward and then spawn its ranks.
+larger world than that rank's: a script may try a backward and then spawn its ranks. One that steps an optimizer trains, and counts
+as not monitored (below). To monitor it as a run of its own, start it with `lockstep run --run NAME` and without the rank's variables.
 
 ### A process group after the first steps
 
@@ -65,7 +66,7 @@ counts it in `lockstep_exporter_unwatched_processes` as long as it lives:
 
 | `reason` | meaning |
 | --- | --- |
-| `identity` | a rank, world size or run name that cannot be used |
+| `identity` | a rank, world size or run name that cannot be used, or a rank started the process, which steps an optimizer |
 | `refused` | the shared directory, or the run's, belongs to another user or is not a directory |
 | `ring` | no space, no such directory, or no right to write |
 | `hooks` | this torch lacks what the hooks need; every process that imports torch counts, because Lockstep cannot see whether it trains |
