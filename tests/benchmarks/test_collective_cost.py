@@ -66,8 +66,9 @@ def test_disturbed_rounds_do_not_decide():
     assert slowness.scaled(costs[BARE]) == Cost(5_000, 9_000)
 
 
-def missed(*, hot=0, cold=0):
+def missed(*, hot=0, cold=0, without_extension=(0, 0)):
     one = {"synchronous": {"C++": Cost(hot, 9_000), "Python": Cost(1_000, cold), "floor": Cost(1_000_000, 1_000_000)}}
+    one["synchronous"][NO_EXTENSION] = Cost(*without_extension)
     two = {"synchronous": {"Python": Cost(1_000_000)}}
     added = Added({"synchronous": Cost(1_000, 9_000)}, one, two, {"synchronous": (1.0, 1.0)})
     return [row.what for row in collective_cost.rows(added) if row.is_met is False]
@@ -78,6 +79,9 @@ def test_a_missed_budget_is_named():
     assert missed() == []
     assert missed(hot=2_001) == ["synchronous, C++"]
     assert missed(cold=100_001) == ["synchronous, Python"]
+    assert missed(without_extension=(15_000, 100_000)) == []
+    for beyond in ((15_001, 0), (0, 100_001)):
+        assert missed(without_extension=beyond) == [f"synchronous, {NO_EXTENSION}"]
 
 
 def test_too_much_python_is_named():
