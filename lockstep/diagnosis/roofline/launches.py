@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.diagnosis.roofline.kernel_use import KernelUse, use_of
-from lockstep.trace.columns import ABSENT, DRIVER, OPERATOR, RUNTIME, TraceColumns, WorkKind
+from lockstep.trace.columns import ABSENT, OPERATOR, TraceColumns, WorkKind
+from lockstep.trace.launches import launches_of
 
 _BACK_MAX = 256
 """Operators before a launch that are looked at for the one around it: longer runs of siblings are rare."""
@@ -67,19 +68,30 @@ def launched_groups(columns: TraceColumns) -> LaunchedGroups:
 
 
 def launching_operators(columns: TraceColumns, kernel_K: Index) -> Index:
-    """Return the index of each kernel's operator, array of shape (n_kernels,), ABSENT where it is unknown."""
+    """Return the index of each kernel's operator, array of shape (n_kernels,), ABSENT where it is unknown.
+
+    In some traces ids of operators and of kernels are counted apart. So an operator of the thread that launches a
+    kernel is its operator only if the launch lies inside.
+    """
     operator_O = np.flatnonzero(columns.category == columns.category_code(OPERATOR))
-    owner_K = _looked_up(columns.external, operator_O, columns.external[kernel_K])
-    missing = np.flatnonzero(owner_K == ABSENT)
-    if not len(missing):
-        return owner_K
-    host = (columns.category == columns.category_code(RUNTIME)) | (columns.category == columns.category_code(DRIVER))
-    launch = _looked_up(columns.correlation, np.flatnonzero(host), columns.correlation[kernel_K[missing]])
-    missing, launch = missing[launch != ABSENT], launch[launch != ABSENT]
-    owner_K[missing] = _looked_up(columns.external, operator_O, columns.external[launch])
-    still = owner_K[missing] == ABSENT
-    owner_K[missing[still]] = innermost_around(columns, operator_O, launch[still])
+    launch_K = launches_of(columns)[kernel_K]
+    owner_K = np.full(len(kernel_K), ABSENT, np.int64)
+    for named_K in (kernel_K, launch_K):
+        open_K = np.flatnonzero((owner_K == ABSENT) & (named_K != ABSENT))
+        found = _looked_up(columns.external, operator_O, columns.external[named_K[open_K]])
+        owner_K[open_K] = np.where(_may_launch(columns, found, launch_K[open_K]), found, ABSENT)
+    open_K = np.flatnonzero((owner_K == ABSENT) & (launch_K != ABSENT))
+    owner_K[open_K] = innermost_around(columns, operator_O, launch_K[open_K])
     return owner_K
+
+
+def _may_launch(columns: TraceColumns, operator: Index, launch: Index) -> NDArray[np.bool_]:
+    """Return whether operators may have made launches: both are unknown, of two threads, or one around the other."""
+    is_apart = (columns.start_ns[operator] > columns.start_ns[launch]) | (
+        columns.end_ns[operator] < columns.end_ns[launch]
+    )
+    is_one_thread = columns.thread[operator] == columns.thread[launch]
+    return ~((operator != ABSENT) & (launch != ABSENT) & is_one_thread & is_apart)
 
 
 def _looked_up(key: Index, among: Index, wanted: Index) -> Index:

@@ -4,11 +4,12 @@ A trace has dozens of operators below a roofline. One by one they hide what matt
 alone; together they show what a better use of the device would give back.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
 from lockstep.contracts.finding import Finding, NotJudged
-from lockstep.diagnosis.roofline.roofline_limits import DEVICE_BOUND, WORTH_FIXING
+from lockstep.diagnosis.roofline.roofline_limits import ADVISED, DEVICE_BOUND, WORTH_FIXING
 
 RULE = "operators"
 _NAMED = 3
@@ -18,7 +19,7 @@ _SENTENCES = 3
 def roll_up(findings: Iterable[Finding], *, window_ns: int, computing_ns: int) -> list[Finding] | NotJudged:
     """Return one finding for each cause, with the operators that hold most; those that lose nothing known come last.
 
-    Advice depends on the operators that are named.
+    Advice depends on what holds a part of the loss that is worth it (`ADVISED`).
 
     `computing_ns` is when the device computes in the window. Causes whose operators together lose a known time that is
     not worth fixing are left out.
@@ -47,5 +48,13 @@ def _joined(same: list[Finding]) -> Finding:
         subject=", ".join(subjects[:_NAMED]) + more,
         evidence=tuple(sentence for each in same[:_NAMED] for sentence in each.evidence[:_SENTENCES]),
         lost_ns=sum(known) if known else None,
-        context=tuple(dict.fromkeys(each for found in same[:_NAMED] for each in found.context)),
+        context=_context(same),
     )
+
+
+def _context(same: list[Finding]) -> tuple[str, ...]:
+    lost_ns = Counter[str]()
+    for found in same:
+        lost_ns.update(dict.fromkeys(found.context, found.lost_ns or 0))
+    least_ns = ADVISED.value * sum(found.lost_ns or 0 for found in same)
+    return tuple(each for each, ns in lost_ns.items() if ns >= least_ns)

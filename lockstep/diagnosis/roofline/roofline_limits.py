@@ -40,6 +40,8 @@ WORTH_FIXING = Threshold(
     "PerfTracker, section 4.1: 5 % is a fluctuation; applies to the sum of all operators with a cause",
 )
 
+ADVISED = Threshold(0.1, "ratio of the loss", "own: advice for operators that lose less would hardly shorten the step")
+
 FINDINGS = Threshold(10, "count", "ASPLOS 2025, section 6.2, and msprof-analyze: the ten longest operators")
 
 TASK_NS = Threshold(

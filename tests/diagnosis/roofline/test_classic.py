@@ -64,6 +64,22 @@ def test_calls_of_two_roofs_are_two_points():
     assert all(point.flops_per_second < point.roof.flops_per_second for point in points)
 
 
+def test_an_id_that_contradicts_the_launch_names_no_operator():
+    """Ids of kernels are another count in traces of 2021: the operator around the launch is the kernel's."""
+    text = shapes([4096, 4096], [4096, 4096])
+    events = [
+        made("aten::add", OPERATOR, 1, 0, 50, shapes=text, external=2),
+        made("cudaLaunchKernel", RUNTIME, 1, 10, 10, correlation=7, external=1),
+        made("aten::mul", OPERATOR, 1, 100, 50, shapes=text, external=1),
+        made("kernel", KERNEL, (0, 7), 30, 100_000, stream=7, external=1, correlation=7),
+    ]
+    (point,) = operator_rooflines(columns_of(events, metadata=H100)).points
+    assert point.operator == "aten::add"
+    events[1] = events[1]._replace(thread=2)  # a thread that launches what others hand over: nothing contradicts
+    (point,) = operator_rooflines(columns_of(events, metadata=H100)).points
+    assert point.operator == "aten::mul"
+
+
 def test_fp32_products_in_tf32_kernels_are_held_against_tf32():
     """2.1 GFLOP in 53.7 us are 40 TFLOP/s: below either roof, and on tensor cores by the kernel's name alone."""
     text = shapes([1024, 1024], [1024, 1024], kind="float")

@@ -48,7 +48,7 @@ def test_little_is_left_out():
     assert len(roll_up([*few, operator("d", 1)], window_ns=WINDOW_NS, computing_ns=900)) == 1
 
 
-def test_advice_depends_on_the_operators_that_are_named():
+def test_advice_depends_on_what_loses_most():
     """A fourth product in fp32 does not make tensor cores the advice for three that are on them."""
     many = [operator(f"op{at}", at, context=("matrix in tf32",)) for at in (40, 30, 20)]
     (found,) = roll_up([*many, operator("op5", 5, context=("matrix in fp32",))], window_ns=WINDOW_NS, computing_ns=900)
