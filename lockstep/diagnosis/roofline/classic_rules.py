@@ -37,12 +37,13 @@ def judge_rooflines(rooflines: Rooflines | NotJudged, rank: int) -> list[Finding
         for point in by_operator(rooflines.points)
         if point.verdict and point.device_ns >= OPERATOR_SHARE.value * rooflines.device_ns
     ]
+    worth = worth[: int(FINDINGS.value)]
     held_ns = Counter[str]()
     for point in worth:
         held_ns[point.verdict] += point.device_ns
     least_ns = WORTH_FIXING.value * rooflines.device_ns
     worth = [point for point in worth if point.verdict == UNDERUTILISED or held_ns[point.verdict] >= least_ns]
-    return [_finding(point, rooflines, rank) for point in worth[: int(FINDINGS.value)]]
+    return [_finding(point, rooflines, rank) for point in worth]
 
 
 def _why_not(rooflines: Rooflines) -> str:

@@ -70,28 +70,41 @@ def launched_groups(columns: TraceColumns) -> LaunchedGroups:
 def launching_operators(columns: TraceColumns, kernel_K: Index) -> Index:
     """Return the index of each kernel's operator, array of shape (n_kernels,), ABSENT where it is unknown.
 
-    In some traces ids of operators and of kernels are counted apart. So an operator of the thread that launches a
-    kernel is its operator only if the launch lies inside.
+    In some traces ids of operators and of kernels are counted apart, and name operators that begin after the launch.
+    Where most do, ids are not believed, and the operator is the innermost around the launch.
     """
+    return columns.kept("launching_operators", lambda: _launching_operators(columns))[kernel_K]
+
+
+def _launching_operators(columns: TraceColumns) -> Index:
     operator_O = np.flatnonzero(columns.category == columns.category_code(OPERATOR))
+    kernel_K = np.flatnonzero(columns.on_device)
     launch_K = launches_of(columns)[kernel_K]
     owner_K = np.full(len(kernel_K), ABSENT, np.int64)
     for named_K in (kernel_K, launch_K):
         open_K = np.flatnonzero((owner_K == ABSENT) & (named_K != ABSENT))
         found = _looked_up(columns.external, operator_O, columns.external[named_K[open_K]])
-        owner_K[open_K] = np.where(_may_launch(columns, found, launch_K[open_K]), found, ABSENT)
+        owner_K[open_K] = _believed(columns, found, launch_K[open_K])
     open_K = np.flatnonzero((owner_K == ABSENT) & (launch_K != ABSENT))
     owner_K[open_K] = innermost_around(columns, operator_O, launch_K[open_K])
-    return owner_K
+    owner = np.full(len(columns), ABSENT, np.int64)
+    owner[kernel_K] = owner_K
+    return owner
 
 
-def _may_launch(columns: TraceColumns, operator: Index, launch: Index) -> NDArray[np.bool_]:
-    """Return whether operators may have made launches: both are unknown, of two threads, or one around the other."""
-    is_apart = (columns.start_ns[operator] > columns.start_ns[launch]) | (
-        columns.end_ns[operator] < columns.end_ns[launch]
-    )
+def _believed(columns: TraceColumns, operator: Index, launch: Index) -> Index:
+    """Return the operators that may have made launches, ABSENT for others.
+
+    An operator begins before what it launches, and on one thread it ends after it.
+    """
+    both = (operator != ABSENT) & (launch != ABSENT)
+    is_wrong = columns.start_ns[operator] > columns.start_ns[launch]
     is_one_thread = columns.thread[operator] == columns.thread[launch]
-    return ~((operator != ABSENT) & (launch != ABSENT) & is_one_thread & is_apart)
+    is_wrong |= is_one_thread & (columns.end_ns[operator] < columns.end_ns[launch])
+    is_wrong &= both
+    if 2 * np.count_nonzero(is_wrong) > np.count_nonzero(both):
+        return np.full(len(operator), ABSENT, np.int64)
+    return np.where(is_wrong, ABSENT, operator)
 
 
 def _looked_up(key: Index, among: Index, wanted: Index) -> Index:

@@ -62,6 +62,8 @@ _PARTS = (
     "userbuffers",
 )
 """One of these is part of every name above: the search through a long name takes 0.2 ms, this a thousandth of it."""
+_WAITS = ("event_wait",)
+"""What MTIA's command processors record among kernels while a queue waits for another."""
 _FUSED = ("triton_",)  # inductor names a kernel after all operators that it fuses, views of what was gathered as well
 _NAME_CHARS = 2048  # of a kernel's name, template arguments included; one of a megabyte is not searched whole
 _HOST_BACKENDS = ("gloo:", "mpi:", "ucc:")
@@ -97,6 +99,7 @@ def work_of(
     work = by_category[category]
     unknown = np.array([each not in _BY_CATEGORY for each in category_names], np.bool_)[category]
     work[unknown & with_stream] = WorkKind.COMPUTE
+    work[np.array([each in _WAITS for each in names], np.bool_)[name] & (work == WorkKind.COMPUTE)] = WorkKind.NOTHING
     work[_moving(name, np.flatnonzero(work == WorkKind.COMPUTE), names)] = WorkKind.COMMUNICATION
     named_collectives = np.array(list(collectives), np.int64)
     work[named_collectives[work[named_collectives] == WorkKind.COMPUTE]] = WorkKind.COMMUNICATION

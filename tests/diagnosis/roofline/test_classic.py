@@ -75,9 +75,11 @@ def test_an_id_that_contradicts_the_launch_names_no_operator():
     ]
     (point,) = operator_rooflines(columns_of(events, metadata=H100)).points
     assert point.operator == "aten::add"
-    events[1] = events[1]._replace(thread=2)  # a thread that launches what others hand over: nothing contradicts
-    (point,) = operator_rooflines(columns_of(events, metadata=H100)).points
+    handed_over = [events[0], events[1]._replace(thread=2, start_ns=200), *events[2:]]
+    (point,) = operator_rooflines(columns_of(handed_over, metadata=H100)).points  # by a thread that launches for others
     assert point.operator == "aten::mul"
+    too_late = [events[0], events[1]._replace(thread=2), *events[2:]]
+    assert operator_rooflines(columns_of(too_late, metadata=H100)).points == ()  # aten::mul begins after the launch
 
 
 def test_fp32_products_in_tf32_kernels_are_held_against_tf32():

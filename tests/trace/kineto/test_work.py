@@ -115,6 +115,15 @@ def test_rows_of_the_profiler_are_no_work_even_on_a_stream(tmp_path, cat):
     assert _work(tmp_path, event("f", cat=cat, args={"device": 0, "stream": 3})) == [WorkKind.NOTHING]
 
 
+def test_a_device_that_waits_does_not_work(tmp_path):
+    """MTIA records a queue's waits in the category of its kernels."""
+    columns = load_trace(
+        write(tmp_path, document([event(name, cat="mtia_ccp_events", tid=7) for name in ("event_wait", "pe_exe")]))
+    )
+    assert columns.work.tolist() == [WorkKind.NOTHING, WorkKind.COMPUTE]
+    assert columns.on_device.tolist() == [False, True]
+
+
 def test_copies_of_a_collective_stay_memory(tmp_path):
     """Only kernels become communication by name or argument; a copy is a copy, an operator host work."""
     args = {"Collective name": "allreduce"}
