@@ -26,8 +26,15 @@ from lockstep.trace.tree import ROOT
 STEPS = Threshold(3, "count of steps", "own: fewer steps do not show what comes back")
 PEERS = Threshold(2, "count of ranks", "own: one peer alone does not show what ranks are apart")
 IN_EVERY_STEP = Threshold(0.5, "ratio of the median excess", "own: least excess of a step for it to be the same one")
-PEER_SPREADS = Threshold(3.0, "standard deviations of the peers, median step", "own: as for any outlier among few")
+PEER_SPREADS = Threshold(
+    3.0,
+    "standard deviations of the peers, median step, or standard errors of medians over steps",
+    "own: as for any outlier among few",
+)
 OF_ITS_OWN = Threshold(0.5, "ratio of the excess", "own: least part that is left when the rank is as fast as its peers")
+_OF_MEDIANS = 1.4826 * 1.2533
+"""From a median deviation to a standard deviation, and from the standard error of a mean to that of a median: both of
+the normal distribution."""
 _EXCEPTIONS = 5
 """In one of so many steps a fault may be hidden by a pause of its peers."""
 
@@ -128,11 +135,23 @@ def _steady_excess(own_TN: Times, peers_RTN: Times, tree: Sequence[CallNode]) ->
     least_N = np.sort(excess_TN, axis=0)[len(excess_TN) // _EXCEPTIONS]
     is_apart_N = own_TN.min(axis=0) > peers_RTN.max(axis=(0, 1))
     steady_N = np.where(least_N >= IN_EVERY_STEP.value * median_N, median_N, np.where(is_apart_N, least_N, 0.0))
-    spread_N = np.median(peers_RTN.std(axis=0, ddof=1), axis=0)
+    spread_N = np.maximum(np.median(peers_RTN.std(axis=0, ddof=1), axis=0), _scatter_of_medians(peers_RTN))
     of_slowness_N = max(_slowness(own_TN, usual_TN, tree) - 1.0, 0.0) * usual_N
     is_steady_N = (steady_N > 0) & (steady_N >= PEER_SPREADS.value * spread_N)
     is_steady_N &= steady_N - of_slowness_N >= OF_ITS_OWN.value * steady_N
     return np.where(is_steady_N, steady_N, 0.0)
+
+
+def _scatter_of_medians(peers_RTN: Times) -> Times:
+    """Return by how much a rank's median differs from that of its peers by the variation of their steps alone.
+
+    Of two peers the spread in most steps may be small by chance, while each of them varies by more than the excess. The
+    median deviation of steps leaves single pauses out.
+    """
+    peers, steps, _ = peers_RTN.shape
+    deviation_RN = np.median(np.abs(peers_RTN - np.median(peers_RTN, axis=1, keepdims=True)), axis=1)
+    scatter_N: Times = _OF_MEDIANS * np.median(deviation_RN, axis=0) * np.sqrt((1 + 1 / peers) / steps)
+    return scatter_N
 
 
 def _slowness(own_TN: Times, usual_TN: Times, tree: Sequence[CallNode]) -> float:

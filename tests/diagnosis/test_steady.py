@@ -54,6 +54,19 @@ def test_a_fault_that_every_step_has_is_left_of_the_noise():
     assert steady_ms(suspect, PEERS) == {"forward": pytest.approx(15, abs=1)}
 
 
+def test_two_peers_that_vary_by_more_show_no_excess():
+    """The host shortens and lengthens their steps alike; in most steps the two are close to each other by chance."""
+    peers = [
+        calls(1, [[165, 300], [48, 300], [116, 300], [48, 300]]),
+        calls(2, [[31, 300], [71, 300], [102, 300], [57, 300]]),
+    ]
+    assert steady_ms(calls(3, [[173, 300], [144, 300], [163, 300], [137, 300]]), peers) == {}
+    steady = [calls(rank, [[52, 300], [48, 300], [51, 300], [48, 300]]) for rank in (1, 2)]
+    assert steady_ms(calls(3, [[133, 300], [128, 300], [131, 300], [137, 300]]), steady) == {
+        "forward": pytest.approx(81, abs=2)
+    }
+
+
 def test_pauses_are_nothing_steady():
     """Two pauses of 60 ms make the total 30 ms a step longer; half of the steps have none of it."""
     assert steady_ms(calls(2, [[70, 20], [70, 20], [10, 20], [10, 20]]), PEERS) == {}
