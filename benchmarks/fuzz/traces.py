@@ -108,9 +108,12 @@ def _device() -> list[Event]:
     for step in range(2):
         at, flow = 100.0 + step * _STEP_US, 100 + step
         launch = {"correlation": flow, "External id": 10 * step}
+        occupancy = {"blocks per SM": 4.272727, "est. achieved occupancy %": 27}
         events += [
             _event("cudaLaunchKernel", "cuda_runtime", at + 250, 10, **launch),
-            _event("ampere_sgemm_64x64", "kernel", at + 400, 2500, _STREAM, device=0, stream=_STREAM, **launch),
+            _event(
+                "ampere_sgemm_64x64", "kernel", at + 400, 2500, _STREAM, device=0, stream=_STREAM, **launch, **occupancy
+            ),
             _event(
                 "Memcpy HtoD",
                 "gpu_memcpy",
