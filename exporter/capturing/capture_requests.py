@@ -63,7 +63,7 @@ class CaptureRequests:
         if admission.order is not None and run is not None:
             job = ControlJob(run.name, run.directory, admission.order)
             if not self._control.submit(job):
-                self.order_failed(job, "too many orders wait to be written")
+                self.order_failed(job, "too many capture requests are queued")
             if admission.order.ranks:
                 self._on_accepted()
 

@@ -102,7 +102,7 @@ class Captures:
         if known == content:
             return Admission(None, {})
         if known is not None:
-            reason = f"request {request.request_id} of run {request.run!r} was another one"
+            reason = f"request {request.request_id} of run {request.run!r} had different content"
             return Admission(None, dict.fromkeys(request.ranks, reason), is_outdated=True)
         if reason := self._foreign_term(request.term, unix_s):
             return Admission(None, dict.fromkeys(request.ranks, reason), is_outdated=True)
@@ -150,8 +150,8 @@ class Captures:
             return f"term {term} is over, term {in_force} is in force"
         if term > unix_s + TERM_AHEAD_OF_NODE_SECONDS_MAX:
             return (
-                f"term {term} is no leader's: got {term - unix_s:.0f} s ahead of this node's clock, expected at most "
-                f"{TERM_AHEAD_OF_NODE_SECONDS_MAX}"
+                f"term {term} is not a leader's: got {term - unix_s:.0f} s ahead of this node's clock, expected at "
+                f"most {TERM_AHEAD_OF_NODE_SECONDS_MAX}"
             )
         return ""
 

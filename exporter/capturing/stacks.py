@@ -81,7 +81,7 @@ class StackRequests:
 
     def _refusal(self, request: StackRequest, now_ns: int) -> str:
         if (request.run, request.request_id) in self._known:
-            return f"request {request.request_id} of run {request.run!r} was another one"
+            return f"request {request.request_id} of run {request.run!r} had different content"
         if reason := self._check_term(request.term):
             return reason
         if now_ns < self._due_ns.get(request.run, 0):

@@ -68,14 +68,14 @@ async def _healthy(_: web.Request) -> web.Response:
 
 async def _ready(request: web.Request) -> web.Response:
     if request.app[_LATEST]() is None:
-        return web.Response(status=503, text="not ready: no round over the rings is finished yet\n")
+        return web.Response(status=503, text="not ready: the first read of the rings has not finished\n")
     return web.Response(text="ready\n")
 
 
 async def _metrics(request: web.Request) -> web.Response:
     snapshot = request.app[_LATEST]()
     if snapshot is None:
-        return web.Response(status=503, text="not ready: no round over the rings is finished yet\n")
+        return web.Response(status=503, text="not ready: the first read of the rings has not finished\n")
     form = choose_form(",".join(request.headers.getall("Accept", [])))
     # On a worker thread: at 100 us per ten series, a node with many ranks would delay the tick.
     body = await asyncio.to_thread(request.app[_PAGE].text, snapshot, form)

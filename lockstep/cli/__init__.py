@@ -1,1 +1,1 @@
-"""The `lockstep` command. May import every room; nothing imports it."""
+"""The `lockstep` command. It may import every package; nothing imports it."""

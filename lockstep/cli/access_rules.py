@@ -1,4 +1,4 @@
-"""The broker's access rules in mosquitto's form, rendered from the topics."""
+"""Renders the broker's access rules in mosquitto's format from the topics."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from lockstep.contracts import topics
 
 COORDINATOR_USER = "lockstep-coordinator"
 SHARED_EXPORTER_USER = "lockstep-exporter"
-_USER_NAME = "%u"  # mosquitto puts the client's user name there; it refuses names with a wildcard in them
+_USER_NAME = "%u"  # mosquitto inserts the client's user name; it refuses names that contain a wildcard
 
 _PER_NODE = """\
 # Written by `make generate` from lockstep/contracts/topics.py; `lockstep export acl DIR` writes it too.
@@ -20,7 +20,7 @@ _SHARED = """\
 
 
 def render() -> str:
-    """Return the rules of a broker where each node has a user of its own."""
+    """Return the rules of a broker where each node has its own user."""
     return _PER_NODE + "".join(
         f"{line}\n"
         for line in (

@@ -1,4 +1,4 @@
-"""`lockstep analyze PATH...`: captured traces to findings, from one file to a cluster's folder."""
+"""`lockstep analyze PATH...`: analyses captured traces, from one file to a cluster's folder, and prints findings."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _PROCESSES_MAX = 1024
 EXIT_REGRESSION = 3
-"""Of `--against`; 1 is Python's, 2 a wrong input's."""
+"""Exit status with `--against`; 1 is Python's own, 2 that of wrong input."""
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -80,15 +80,15 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Analyse or compare, print, and write what is asked for.
+    """Analyse or compare, print, and write the requested files.
 
     Raises
     ------
     LockstepError
-        An argument is wrong, no trace can be used, DIR cannot be written, the cluster does not answer.
+        An argument is wrong, no trace can be used, DIR cannot be written, or the cluster does not answer.
     """
     run = _runner(arguments)
-    if arguments.scheduler is not None:  # workers stand elsewhere
+    if arguments.scheduler is not None:  # workers run elsewhere
         arguments.paths = [each.absolute() for each in arguments.paths]
         arguments.against = arguments.against and [each.absolute() for each in arguments.against]
         arguments.out = arguments.out and arguments.out.absolute()
@@ -174,7 +174,7 @@ def _runner(arguments: argparse.Namespace) -> "Runner":
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Yield what receives the progress: a bar on a terminal, nothing else."""
+    """Yield the receiver of progress reports: a bar on a terminal, otherwise a no-op."""
     if not sys.stderr.isatty():
         yield lambda _done, _all: None
         return

@@ -1,4 +1,4 @@
-"""The summary of an analysis for people: where the time goes by rank, and what to do."""
+"""The summary of an analysis as text: where the time goes by rank, and what to do."""
 
 from statistics import median
 from typing import Any
@@ -21,7 +21,7 @@ def text_of(summary: dict[str, Any]) -> str:
 
 
 def _headline(ranks: list[dict[str, Any]], findings: list[dict[str, Any]]) -> str:
-    """Return how much was read, and how much found."""
+    """Return how much was read, and how many findings there are."""
     steps = max((each["steps"]["count"] for each in ranks if _has_steps(each)), default=0)
     length_ns = median(each["window_ns"] for each in ranks) if ranks else 0
     of_steps = (
@@ -82,7 +82,7 @@ def _findings(findings: list[dict[str, Any]], ranks: list[dict[str, Any]]) -> li
 
 
 def _cost(finding: dict[str, Any], ranks: list[dict[str, Any]]) -> str:
-    """Return what a finding costs, a step where steps are marked."""
+    """Return the cost of a finding, per step if steps are marked."""
     if not finding["lost_ns"]:
         return ""
     steps = min((each["steps"]["count"] for each in ranks if _has_steps(each)), default=0)
@@ -92,7 +92,7 @@ def _cost(finding: dict[str, Any], ranks: list[dict[str, Any]]) -> str:
 def _refused(summary: dict[str, Any]) -> list[str]:
     rules = list(dict.fromkeys(each["rule"] for each in summary["not_judged"]))
     named = ", ".join(rule.replace("_", " ") for rule in rules)
-    return [f"not judged for lack of evidence: {named} (--json states why)"] if rules else []
+    return [f"not evaluated for lack of evidence: {named} (--json states why)"] if rules else []
 
 
 def _short(name: str) -> str:

@@ -30,12 +30,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Build, and print what was built.
+    """Build, and print the result.
 
     Raises
     ------
     LockstepError
-        It cannot be built, or the build is not good.
+        The build or its self-test failed.
     """
     from lockstep.cli.native_hooks.build import build  # noqa: PLC0415  (imports torch)
 

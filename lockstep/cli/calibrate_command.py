@@ -1,4 +1,4 @@
-"""`lockstep calibrate SPEC`: fits the simulator to what was measured, for `simulate`, `whatif` and the coordinator."""
+"""`lockstep calibrate SPEC`: fits the simulator to measurements, for `simulate`, `whatif` and the coordinator."""
 
 import argparse
 import csv
@@ -84,7 +84,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def yaml_text(found: dict[str, Any]) -> str:
-    """Return the section as YAML, one field a line."""
+    """Return the section as YAML, one field per line."""
     lines = []
     for name, value in found.items():
         if not isinstance(value, dict):
@@ -192,4 +192,4 @@ def _operators(traces: list[Path]) -> "OperatorTimes | None":
             got = summary.error or "one sort of operators"
             raise MalformedError("trace", where=str(path), got=got, expected="products of matrices and other operators")
         found.append(times)
-    return replace(mean_times(found), ranks=()) if found else None  # of which ranks they are is not known
+    return replace(mean_times(found), ranks=()) if found else None  # their ranks are unknown

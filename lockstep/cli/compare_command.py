@@ -1,4 +1,4 @@
-"""`lockstep compare RUN_A RUN_B`: which part of the step became slower, on which ranks; an exit status for CI."""
+"""`lockstep compare RUN_A RUN_B`: which part of the step became slower, on which ranks; exit status for CI."""
 
 import argparse
 import json
@@ -30,12 +30,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Print what changed; return 1 if a part is slower.
+    """Print the comparison; return 1 if a part is slower.
 
     Raises
     ------
     LockstepError
-        A recording or step log cannot be used, the runs have other ranks or too few steps, or FILE cannot be written.
+        A recording or step log cannot be used, the runs' ranks differ, steps are too few, or FILE cannot be written.
     """
     from coordinator.page.run_account import render_comparison  # noqa: PLC0415  (needs the coordinator's packages)
     from coordinator.record.recorded_runs import read_run_log  # noqa: PLC0415

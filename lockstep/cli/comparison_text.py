@@ -1,4 +1,4 @@
-"""What changed between two runs, as a table for people."""
+"""The comparison of two runs as a text table."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _HEADS = ("", "kind", "before", "after", "change", "of step", "rank", "name")
 
 
 def comparison_text(comparison: dict[str, Any]) -> str:
-    """Return the lines of a comparison's JSON form: regressions first, then what else changed, then step and parts."""
+    """Return the lines of a comparison's JSON form: regressions first, then other changes, then step and parts."""
     changes, count = comparison["changes"], comparison["regressions"]
     rows = [_HEADS, *(_row(each) for each in changes[:_SHOWN])]
     widths = [max(len(row[at]) for row in rows) for at in range(len(_HEADS) - 1)]

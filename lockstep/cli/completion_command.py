@@ -1,4 +1,4 @@
-"""`lockstep completion`: the completion script of a shell, from the parsers that are installed."""
+"""`lockstep completion`: prints a shell's completion script, from the installed parsers."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""`lockstep demo`: a real job with a real fault, watched live, and the verdict; exit 0 only if the verdict is right."""
+"""`lockstep demo`: monitors a real job with a real fault, and prints a verdict; exit 0 only if that is right."""
 
 import argparse
 import importlib.util
@@ -35,9 +35,9 @@ def execute(arguments: argparse.Namespace) -> int:
     Raises
     ------
     ConfigError
-        The rank is none of the job's, or a file cannot be written.
+        The rank is not one of the job's, or a file cannot be written.
     ModuleNotFoundError
-        There is no torch to train with; the ranks would only fail one by one.
+        torch is missing; otherwise the ranks would fail one by one.
     """
     if not 0 <= arguments.rank < RANKS:
         raise ConfigError(f"--rank: got {arguments.rank}, expected 0 to {RANKS - 1}")
@@ -58,6 +58,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _check_picture(file: Path) -> None:
-    """Refuse a file that could not be written, before a minute is spent on what would be in it."""
+    """Refuse a file that cannot be written, before spending a minute on its content."""
     if file.is_dir() or not os.access(file.absolute().parent, os.W_OK):
         raise ConfigError(f"--picture: got {str(file)!r:.200}, expected a file in a folder that can be written")

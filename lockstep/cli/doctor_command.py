@@ -1,4 +1,4 @@
-"""`lockstep doctor`: what in a node's environment slows a job, and what differs between nodes."""
+"""`lockstep doctor`: finds what in a node's environment slows a job, and what differs between nodes."""
 
 import argparse
 import json
@@ -44,14 +44,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Check and print; 1 if a check warns or fails.
+    """Check and print; return 1 if a check warns or fails.
 
     Raises
     ------
     ConfigError
-        A file cannot be read or written, or a process is none that can be checked.
+        A file cannot be read or written, or a process cannot be checked.
     MalformedError
-        A file holds no facts.
+        A file does not contain facts.
     """
     for pid in arguments.pid:
         _check_pid(pid)
@@ -71,7 +71,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _check_pid(pid: int) -> None:
-    """Refuse a process whose environment cannot be read: the checks would be of this process instead."""
+    """Refuse a process whose environment cannot be read, because the checks would use this process's instead."""
     try:
         with Path(f"/proc/{pid}/environ").open("rb") as file:
             file.read(1)
@@ -89,7 +89,7 @@ def read_file(path: Path) -> dict[str, Any]:
     ConfigError
         It cannot be read.
     MalformedError
-        It holds none, or those of another version.
+        It contains no facts, or those of another version.
     """
     try:
         with path.open("rb") as file:
@@ -127,7 +127,7 @@ def _by_weight(checks: list[Check]) -> list[Check]:
 
 
 def _print(judged: dict[str, list[Check]], between: list[Check]) -> None:
-    """Print problems of every node, and all checks where there is one node only."""
+    """Print the problems of every node; of a single node, print all checks."""
     for check in between:
         _print_check(check)
     for host, checks in judged.items():

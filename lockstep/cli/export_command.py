@@ -1,4 +1,4 @@
-"""`lockstep export`: what Prometheus, Alertmanager, Grafana and the broker need, written from the installed package."""
+"""`lockstep export`: writes files for Prometheus, Alertmanager, Grafana and the broker from the installed package."""
 
 import argparse
 from collections.abc import Callable
@@ -68,12 +68,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Write the files and name each.
+    """Write the files and print their names.
 
     Raises
     ------
     ConfigError
-        A folder or file cannot be written, a file there has other content, or a threshold is not one.
+        A folder or file cannot be written, an existing file has other content, or a threshold is unknown.
     """
     if arguments.folder is None:
         if arguments.what != _ALERTS:

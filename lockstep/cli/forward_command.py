@@ -1,4 +1,4 @@
-"""`lockstep forward RUN --to TRACKER`: a run's step breakdown and incidents in W&B, MLflow, TensorBoard, or by OTLP."""
+"""`lockstep forward RUN --to TRACKER`: sends step breakdown and incidents to W&B, MLflow, TensorBoard, or by OTLP."""
 
 import argparse
 import contextlib
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _INTERVALS_S = (1.0, 3600.0)
 _STATE_FOLDER = Path(".local", "state", "lockstep")
-_NAME_MAX = 150  # of a run in a file's name
+_NAME_MAX = 150  # of a run's name within a file name
 _log = logging.getLogger("lockstep.forward")
 
 
@@ -75,12 +75,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Forward until the run or the process is to end.
+    """Forward until the run or the process ends.
 
     Raises
     ------
     LockstepError
-        An argument is wrong, or the tracker's library is not installed; with `--once`, coordinator or tracker is away.
+        An argument is wrong, or the tracker's library is missing; with `--once`, coordinator or tracker is unreachable.
     """
     from lockstep.trackers.coordinator_reader import CoordinatorReader  # noqa: PLC0415  (the agent's image has no HTTP)
     from lockstep.trackers.forward_state import hold_state, load_state  # noqa: PLC0415
@@ -130,7 +130,7 @@ def _run(forwarder: "Forwarder", arguments: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def _stop_on_signals() -> Iterator[threading.Event]:
-    """Yield what SIGINT and SIGTERM set; as before, they end the process afterwards."""
+    """Yield the event that SIGINT and SIGTERM set; afterwards, these signals end the process again."""
     stop = threading.Event()
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -141,7 +141,7 @@ def _stop_on_signals() -> Iterator[threading.Event]:
 
 
 def _open(arguments: argparse.Namespace, state_file: Path, state: "ForwardState") -> Tracker:
-    """Open the tracker in the training's run, else in the one that an earlier process began."""
+    """Open the tracker in the training's run, otherwise in the one that an earlier process began."""
     if arguments.id and state.tracker_run not in ("", arguments.id):
         got = f"the state in run {state.tracker_run}"
         raise ConfigError(f"--state {state_file}: got {got}, expected of {arguments.id}; name another file")

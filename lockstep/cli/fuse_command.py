@@ -1,4 +1,4 @@
-"""`lockstep fuse PATH`: which gradients to send together, and when communication would end then."""
+"""`lockstep fuse PATH`: computes which gradients to send together, and when communication would then end."""
 
 import argparse
 import json
@@ -49,7 +49,7 @@ def execute(arguments: argparse.Namespace) -> int:
     Raises
     ------
     LockstepError
-        PATH holds no gradients, the link is not known, an option cannot be used.
+        PATH contains no gradients, the link is unknown, or an option cannot be used.
     """
     from lockstep.cli.simulation.fusion_text import fusion_text  # noqa: PLC0415  (services only)
     from lockstep.diagnosis.fusion_plans import plans_of  # noqa: PLC0415
@@ -83,7 +83,7 @@ def _link(gradients: "StepGradients", latency_s: float | None, bandwidth: float 
 
 
 def _read_list(path: Path) -> "StepGradients | None":
-    """Return the gradients of a list; None where the file is something else."""
+    """Return the gradients of a list, or None if the file is something else."""
     try:
         if not path.is_file() or path.stat().st_size > _LIST_BYTES_MAX or path.suffix == ".gz":
             return None
@@ -158,4 +158,4 @@ def _read_traces(path: Path, rank: int | None) -> "StepGradients":
 
 
 _RANKS_MAX = 16
-"""Traces of a folder that are read: the link of a few ranks is that of all."""
+"""Traces of a folder that are read: the link of a few ranks represents all."""

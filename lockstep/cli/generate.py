@@ -1,6 +1,7 @@
-"""Renders every generated file: rules, dashboards, access rules, the chart's part, pages of docs.
+"""Renders every generated file: rules, dashboards, access rules, parts of the chart, pages of docs.
 
-`python -m lockstep.cli.generate` writes them, with `--check` it writes nothing and exits 1 naming those that differ.
+`python -m lockstep.cli.generate` writes them. With `--check` it writes nothing, and exits 1 with the names of files
+that differ.
 """
 
 import argparse
@@ -130,12 +131,12 @@ def metrics_page() -> str:
 
 
 def differing_files(files: dict[Path, str]) -> list[Path]:
-    """Return the paths whose content is not that of `files`, missing ones included."""
+    """Return the paths whose content differs from `files`, including missing ones."""
     return [path for path, text in files.items() if not path.is_file() or path.read_text() != text]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write or check the generated files; returns the exit status."""
+    """Write or check the generated files; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m lockstep.cli.generate", description="Render all generated files.")
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 naming the files that differ")
     check = parser.parse_args(arguments).check

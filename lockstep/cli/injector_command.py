@@ -1,4 +1,4 @@
-"""`lockstep injector`: the admission webhook that lets training pods join without a change of their manifests."""
+"""`lockstep injector`: the admission webhook that lets training pods join without a change to their manifests."""
 
 import argparse
 from functools import partial

@@ -1,4 +1,4 @@
-"""What an exporter exports at each level, and which panels and runbooks ask for what is left out."""
+"""What an exporter exports at each level, and which panels and runbooks need what a level omits."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ HEADINGS = ("family", *LEVELS[:-1], "panels by the level that they need", "runbo
 def rows() -> Sequence[tuple[str, ...]]:
     """Return (family, its form at each level but the last, panels, runbooks) for the page.
 
-    Of the exporter's families that some level leaves out or exports in another form.
+    Covers the exporter's families that some level omits or exports in another form.
     """
     panels = list(_panels())
     return [

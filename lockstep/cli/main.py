@@ -1,6 +1,6 @@
-"""The `lockstep` command: parse, dispatch, and turn our errors into one line and an exit status.
+"""The `lockstep` command: parses, dispatches, and turns our errors into one line and an exit status.
 
-Sub-commands import what they need when they run: `lockstep run` works in an image that has nothing but the agent's
+Sub-commands import their dependencies when they run: `lockstep run` works in an image that has only the agent's
 distribution.
 """
 
@@ -16,14 +16,14 @@ from lockstep.contracts.version import VERSION
 
 EXIT_ERROR = 2
 EXIT_PIPE = 141
-"""The status that a shell reports of a program that SIGPIPE ended."""
+"""The status that a shell reports for a program that SIGPIPE ended."""
 EXTRA_PACKAGES = frozenset(
     (
         *("aiohttp", "bcrypt", "distributed", "mqtt5", "msgspec", "numpy", "prometheus_client"),
         *("pyarrow", "rich", "torch", "yaml"),
     )
 )
-"""What only some commands need; the base install, made for training images, has none of it."""
+"""Packages that only some commands need; the base install, made for training images, has none of them."""
 
 
 COMMANDS = (
@@ -35,7 +35,7 @@ COMMANDS = (
 
 
 class CommandHelp(argparse.HelpFormatter):
-    """The help of a sub-command, whose lines that begin with two spaces are examples: they are not wrapped."""
+    """The help of a sub-command. Lines that begin with two spaces are examples and are not wrapped."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         fill = super()._fill_text
@@ -60,16 +60,16 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status: 2 for a wrong input, named on stderr."""
+    """Run the command line and return its exit status; 2 for wrong input, described on stderr."""
     parsed, unknown = build_parser().parse_known_args(arguments)
-    if unknown:  # argparse itself would print the usage of `lockstep`, which lists none of the command's options
+    if unknown:  # argparse would print the usage of `lockstep`, which lists none of the command's options
         command = parsed.command_parser
         command.error(f"unrecognized arguments: {' '.join(unknown)}; {command.prog} --help lists what it takes")
     try:
         status = int(parsed.execute(parsed))
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has closed it: `lockstep ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at exit
         return EXIT_PIPE
     except LockstepError as error:
         print(f"lockstep: {error}", file=sys.stderr)

@@ -20,14 +20,14 @@ _KNOWN, _REFUSED = "known", "refused"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitoredRun:
-    """A run's job, calibrated where its model is fitted, and in words how far to trust it."""
+    """A run's job, calibrated if its model is fitted, and notes on how far to trust it."""
 
     spec: "JobSpec"
     notes: tuple[str, ...]
 
 
 def read_monitored_run(url: str, run: str, token: str = "") -> MonitoredRun:
-    """Return the job of `run` as the coordinator at `url` knows it.
+    """Return the job of `run` as known to the coordinator at `url`.
 
     Raises
     ------
@@ -44,12 +44,12 @@ def read_monitored_run(url: str, run: str, token: str = "") -> MonitoredRun:
 
 
 def monitored_run(reply: Mapping[str, Any], run: str) -> MonitoredRun:
-    """Return the job of the reply to GET /api/v1/runs/<run>/spec.
+    """Return the job in a reply to GET /api/v1/runs/<run>/spec.
 
     Raises
     ------
     LockstepError
-        There is no specification, the fit refused it, or it names files, which are the coordinator's.
+        There is no specification, the fit refused it, or it names files, which only the coordinator has.
     """
     from lockstep.simulator.spec.job import load_fitted_spec  # noqa: PLC0415  (services only)
 
@@ -70,10 +70,10 @@ def _notes(run: str, expected: Mapping[str, Any], *, is_fitted: bool) -> list[st
         return [f"run {run} has no fitted model: {expected['reason']}; times are the specification's alone"]
     notes = [f"fitted to {expected['fitted_steps']} healthy steps of run {run}"]
     if expected["unexplained_ratio"]:
-        notes.append(f"{expected['unexplained_ratio']:.0%} of a step is not explained, and taken to be as long always")
+        notes.append(f"{expected['unexplained_ratio']:.0%} of a step is unexplained and assumed constant")
     measured_s = expected["measured_step_seconds"]
     if measured_s is not None:
-        notes.append(f"steps lately took {format_ns(measured_s * _NS)}; gains are against healthy steps")
+        notes.append(f"recent steps took {format_ns(measured_s * _NS)}; gains are relative to healthy steps")
     return notes
 
 

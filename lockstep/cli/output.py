@@ -1,4 +1,4 @@
-"""Text that a command writes to the file of an option."""
+"""Writes text to the file of a command's option."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`lockstep preview`: the dashboards' panels, drawn from a Prometheus into one HTML page."""
+"""`lockstep preview`: draws the dashboards' panels from a Prometheus into one HTML page."""
 
 import argparse
 import json
@@ -46,7 +46,7 @@ def execute(arguments: argparse.Namespace) -> int:
     Raises
     ------
     ConfigError
-        A dashboard, variable or time is none, Prometheus does not answer, or the page cannot be written.
+        A dashboard, variable or time is unknown, Prometheus does not answer, or the page cannot be written.
     """
     from dashboards.preview.ask import TimeWindow  # noqa: PLC0415  (a training image has no such package)
     from dashboards.preview.page import render  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""`lockstep profile RUN --ranks 0,8-11`: asks a coordinator for a capture, shows its progress, prints its result."""
+"""`lockstep profile RUN --ranks 0,8-11`: requests a capture from a coordinator, shows progress, prints the result."""
 
 import argparse
 import asyncio
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:9856"
 _POLL_S = 0.5
 _REFUSAL_MAX = 500  # characters
-_TIMEOUT_S = 30.0  # of one request to the coordinator
+_TIMEOUT_S = 30.0  # for one request to the coordinator
 _FAILED = 1
 
 
@@ -51,7 +51,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Ask, wait and print; 1 if no rank delivered.
+    """Request, wait and print; return 1 if no rank delivered.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def parse_ranks(text: str) -> list[int]:
     Raises
     ------
     ConfigError
-        It is none, or names more ranks than a capture may have.
+        It is not such a list, or names more ranks than a capture may have.
     """
     ranks: list[int] = []
     for part in text.split(","):
@@ -104,24 +104,24 @@ def read_token(path: str | None) -> str:
 
 
 def check_url(url: str, option: str = "--coordinator") -> None:
-    """Raise where an address of a coordinator is none.
+    """Refuse an address that cannot be a coordinator's.
 
     Raises
     ------
     ConfigError
-        It has no host, or is not of HTTP.
+        It has no host, or is not an HTTP address.
     """
     try:
         parts = urlsplit(url)
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:  # a bracket that is not closed
+    except ValueError:  # an unclosed bracket
         is_url = False
     if not is_url:
         raise ConfigError(f"{option}: got {url!r:.100}, expected a URL like {DEFAULT_URL}")
 
 
 def unanswered(url: str, error: Exception) -> LocalError:
-    """Return the message for a request without a usable answer: what came, and where to look for a coordinator."""
+    """Return the error for a request without a usable response: what came, and where to look for a coordinator."""
     if isinstance(getattr(error, "os_error", None), ConnectionRefusedError):
         what = "no coordinator is running there; use --coordinator URL"
     elif isinstance(error, KeyError):
@@ -160,11 +160,11 @@ async def _profile(arguments: argparse.Namespace, ranks: list[int], token: str) 
 
 
 OTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
-"""What a coordinator's answer raises that lacks a part, or has one of another type."""
+"""What a response raises that lacks a part, or has a part of the wrong type."""
 
 
 async def request_json(client: "aiohttp.ClientSession", method: str, path: str, body: Any = None) -> dict[str, Any]:
-    """Return the JSON object that the coordinator answers with.
+    """Return the JSON object of the coordinator's response.
 
     Raises
     ------
@@ -176,12 +176,12 @@ async def request_json(client: "aiohttp.ClientSession", method: str, path: str, 
 
 
 def accepted(response: "aiohttp.ClientResponse", body: bytes) -> dict[str, Any]:
-    """Return the JSON object of a coordinator's answer.
+    """Return the JSON object of a coordinator's response.
 
     Raises
     ------
     LocalError
-        It refuses, with a message of its own, or it is no coordinator.
+        It refuses, with a message of its own, or it is not a coordinator.
     """
     try:
         answer = answered_object(body, where=str(response.url), expected="a JSON object of a coordinator")
@@ -194,14 +194,14 @@ def accepted(response: "aiohttp.ClientResponse", body: bytes) -> dict[str, Any]:
 
 
 async def _wait(client: "aiohttp.ClientSession", path: str, request_id: int, *, quiet: bool) -> dict[str, Any]:
-    """Poll until the capture is over and explained, and print each change."""
+    """Poll until the capture is over and diagnosed, and print each change."""
     reply: dict[int, str] = {}
     while True:
         answer = await request_json(client, "GET", path)
         known = [each for each in [answer["running"], *answer["past"]] if each and each["request_id"] == request_id]
         if not known:
             raise LocalError(
-                f"request {request_id} is not known any more: the coordinator was restarted, or others came"
+                f"request {request_id} is no longer known: the coordinator restarted, or later requests replaced it"
             )
         capture: dict[str, Any] = known[0]
         for rank in capture["ranks"] if not quiet else ():

@@ -1,4 +1,4 @@
-"""`lockstep replay STEPLOG`: the incidents that a coordinator raised on a recording, or would have on a step log."""
+"""`lockstep replay STEPLOG`: the incidents that a coordinator raised on a recording, or would raise on a step log."""
 
 import argparse
 import json
@@ -53,7 +53,7 @@ def execute(arguments: argparse.Namespace) -> int:
     Raises
     ------
     LockstepError
-        The log or the domains cannot be used; nothing was printed then.
+        The log or the domains cannot be used; nothing was printed.
     """
     from coordinator.record.recording import parts_of  # noqa: PLC0415  (needs the coordinator's packages)
 
@@ -109,11 +109,11 @@ def read_groups(file: Path) -> list[Domain]:
     Raises
     ------
     ConfigError
-        It cannot be read, or is no such mapping; the message names kind and place.
+        It cannot be read, or is not such a mapping; the message names kind and place.
     """
     from lockstep.contracts.yaml_text import TextLimit, read_yaml_file  # noqa: PLC0415  (services only)
 
-    value = read_yaml_file(file, "groups file", TextLimit(text_bytes=16 << 20, values=1 << 20))  # ranks one by one
+    value = read_yaml_file(file, "groups file", TextLimit(text_bytes=16 << 20, values=1 << 20))  # lists of ranks
     if not isinstance(value, dict) or not set(value) <= set(DOMAIN_KINDS):
         raise ConfigError(f"groups file {file}: got {value!r:.100}, expected lists of ranks by kind of {DOMAIN_KINDS}")
     for kind, groups in value.items():
@@ -149,7 +149,7 @@ def _text(line: dict[str, Any]) -> str:
     named = ",".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")  # noqa: PLR2004
     where = f" in {line['domain']['kind']} domain {line['domain']['id']}" if line["domain"] else ""
     until = "open" if line["closed_step"] is None else f"closed at step {line['closed_step']}"
-    ratio = line["slowdown_ratio"]  # of a hang: its silence over a step
+    ratio = line["slowdown_ratio"]  # of a hang: time without a step over the length of a step
     extent = f"no step for as long as {ratio:,.0f} steps" if line["kind"] == "hang" else f"{ratio:+.1%}"
     head = (
         f"{line['run']}: {line['kind']} by {line['cause']}, {line['scope']} {named}{where}: "

@@ -1,4 +1,4 @@
-"""`lockstep report RUN`: what a recorded run's device time went into."""
+"""`lockstep report RUN`: summarises where a recorded run's device time went."""
 
 import argparse
 import json
@@ -33,7 +33,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Print the summary, and write the page if one is asked for.
+    """Print the summary, and write the page if requested.
 
     Raises
     ------

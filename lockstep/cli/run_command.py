@@ -1,4 +1,4 @@
-"""`lockstep run -- COMMAND`: start a training command with the agent loaded, and get out of the way."""
+"""`lockstep run -- COMMAND`: loads the agent and replaces itself with a training command."""
 
 import argparse
 import os
@@ -19,7 +19,7 @@ from lockstep.contracts.ownership import EXPORTER_UID_VARIABLE
 from lockstep.contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, RUN_VARIABLE, check_name, inspector_directory
 
 _EXPORTER_USER = "lockstep"
-"""The user that deploy/systemd makes for the exporter."""
+"""The exporter's user, which deploy/systemd creates."""
 _OPTIONS = {
     "--tokens": ("LOCKSTEP_TOKENS", "auto, off, a number per step, or where in the batch, like attention_mask"),
     "--samples": ("LOCKSTEP_SAMPLES", "the same for samples"),
@@ -35,7 +35,8 @@ _LAYOUT = {
     "--order": ("LOCKSTEP_ORDER", f"order of ranks, fastest varying first (default: {DEFAULT_ORDER})"),
 }
 _INSPECTOR_INTERVAL_US = 1_000_000
-"""Between two dumps of the Inspector: its thread sleeps meanwhile, and 1,024 collectives fit into its own buffer."""
+"""Interval between two dumps of the Inspector: its thread sleeps meanwhile, and its own buffer holds 1,024 collectives.
+"""
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -77,7 +78,7 @@ def execute(arguments: argparse.Namespace) -> int:
     LocalError
         There is no command, or it cannot be started.
     ConfigError
-        A setting makes no sense.
+        A setting is invalid.
     """
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
@@ -108,14 +109,14 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def inspector_environment(environ: Mapping[str, str], plugin: str) -> dict[str, str]:
-    """Return the variables by which NCCL or RCCL loads its Inspector, which writes where the node's exporter reads.
+    """Return the variables that make NCCL or RCCL load its Inspector, which writes where the node's exporter reads.
 
-    Empty, with a line to standard error, where no exporter has made that place: nothing would empty it.
+    Empty, with a line on standard error, if no exporter has created that directory, because nothing would empty it.
 
     Raises
     ------
     ConfigError
-        The plugin is no file that can be read.
+        The plugin is not a readable file.
     """
     path = os.path.abspath(plugin)  # noqa: PTH100  (must not resolve links)
     if not os.access(path, os.R_OK) or not Path(path).is_file():
@@ -124,7 +125,7 @@ def inspector_environment(environ: Mapping[str, str], plugin: str) -> dict[str, 
         )
     directory = inspector_directory(Path(environ.get(ROOT_VARIABLE) or DEFAULT_ROOT))
     if not os.access(directory, os.W_OK | os.X_OK):
-        print(f"lockstep: --nccl-inspector is left out: got no {directory}, expected an exporter's", file=sys.stderr)
+        print(f"lockstep: --nccl-inspector ignored: got no {directory}, expected an exporter's", file=sys.stderr)
         return {}
     return {
         "NCCL_PROFILER_PLUGIN": path,
@@ -136,7 +137,7 @@ def inspector_environment(environ: Mapping[str, str], plugin: str) -> dict[str, 
 
 
 def _layout(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the given layout of the job, checked as far as possible before the world's size is known."""
+    """Return the given layout of the job, checked as far as possible before the world size is known."""
     given = {variable: getattr(arguments, variable) for variable, _ in _LAYOUT.values()}
     degrees, order = given["LOCKSTEP_DEGREES"], given["LOCKSTEP_ORDER"]
     if degrees is not None:

@@ -1,4 +1,4 @@
-"""What a run costs: device hours of its tokens, and money by a given price."""
+"""The cost of a run: device hours of its tokens, and money at a given price."""
 
 import argparse
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _BILLION = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCost:
-    """`tokens` of a run, a billion unless given, and the `price` of a device hour, None where there is none."""
+    """`tokens` of a run, a billion unless given, and the `price` of a device hour, None if not given."""
 
     tokens: float = _BILLION
     price: float | None = None
@@ -29,7 +29,7 @@ class RunCost:
         return None if self.price is None else self.price * self.device_hours(found)
 
     def text(self, found: "Forecast") -> str:
-        """Return device hours, and money where there is a price."""
+        """Return device hours, and money if there is a price."""
         money = self.money(found)
         return f"{self.device_hours(found):,.4g} h" + ("" if money is None else f" ({money:,.2f})")
 
@@ -41,7 +41,7 @@ class RunCost:
         return f"device hours of {tokens}{priced}"
 
     def as_dict(self, found: "Forecast") -> dict[str, Any]:
-        """Return the cost as JSON takes it."""
+        """Return the cost as JSON values."""
         return {"tokens": self.tokens, "device_hours": self.device_hours(found), "price": self.money(found)}
 
 
@@ -54,7 +54,7 @@ def add_cost_options(parser: argparse.ArgumentParser) -> None:
 
 
 def cost_of(arguments: argparse.Namespace) -> RunCost:
-    """Return what the options give.
+    """Return the cost that the options describe.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""How many series a scrape has, by the catalogue: what docs/metrics.md promises and a test counts in a real scrape."""
+"""Counts the series of a scrape from the catalogue, as docs/metrics.md shows; a test counts those of a real scrape."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
@@ -12,16 +12,16 @@ from lockstep.contracts.records import DOMAIN_KINDS
 
 Source = Literal["exporter", "coordinator"]
 Scope = Literal["communicator", "kind", "rank", "run_kind", "run", "incident", "optional", "service"]
-"""Of what there is one set of series: a communicator of a rank and an operation in it, a kind of domain of a rank, a
-rank, a kind of domain of a run on a node, a run, a suspect or incident, a part of the exporter that is off unless it is
-configured or used, the service."""
+"""What has one set of series: a communicator of a rank and an operation in it; a kind of domain of a rank; a rank; a
+kind of domain of a run on a node; a run; a suspect or incident; a part of the exporter that is off unless it is
+configured or used; the service."""
 
 FULL: Level = "full"
 SCRAPE_SERIES = 5
 """What Prometheus adds to each scrape: up, scrape_duration_seconds, scrape_samples_scraped,
 scrape_samples_post_metric_relabeling, scrape_series_added."""
 BUDGETS: dict[Level, int] = {"minimal": 80_000, "default": 276_000}
-"""Most series that 10,000 ranks of one run, data parallel, may have on 1,250 nodes."""
+"""Limits on the series of 10,000 ranks of one data-parallel run on 1,250 nodes."""
 _FURTHER_SERIES = 3  # +Inf, sum and count
 _SUSPECT_SERIES = 4  # of a suspect or incident: slowdown, info, gain, evidence
 _RANKS = 8
@@ -30,7 +30,7 @@ _RUNS = 20
 
 
 def scope_of(metric: Metric, level: Level = FULL) -> Scope:
-    """Return of what a family has one set of series at `level`."""
+    """Return what has one set of a family's series at `level`."""
     is_together = metric.source == "exporter" and metric.form(level) == "node"
     if "communicator" in metric.labels:
         return "communicator"
@@ -55,7 +55,7 @@ def series_of(metric: Metric, level: Level = FULL) -> int:
 
 
 def count(source: Source, scope: Scope, level: Level = FULL) -> int:
-    """Return the series that one of `scope` has at most; a coordinator has the same at every level."""
+    """Return the most series that one of `scope` has; a coordinator has the same at every level."""
     exported = (m for m in CATALOGUE if m.source in (source, "both"))
     if source == "exporter":
         exported = (m for m in exported if m.form(level) != "absent")
@@ -65,7 +65,7 @@ def count(source: Source, scope: Scope, level: Level = FULL) -> int:
 def of_node(*, ranks: int, kinds: int, runs: int = 1, level: Level = FULL) -> int:
     """Return the most series of a node with `ranks` ranks, each in `kinds` kinds of domains, of `runs` runs.
 
-    Without those of an Inspector, which a training asks for, and of parts that are off unless they are configured.
+    Excludes an Inspector's series, which training has to request, and parts that are off unless configured.
     """
     rank, kind, run, run_kind, service = (
         count("exporter", scope, level) for scope in ("rank", "kind", "run", "run_kind", "service")
@@ -74,15 +74,15 @@ def of_node(*, ranks: int, kinds: int, runs: int = 1, level: Level = FULL) -> in
 
 
 def of_coordinator(*, runs: int) -> int:
-    """Return the most series of a coordinator that watches `runs` runs without an incident."""
+    """Return the most series of a coordinator that monitors `runs` runs without an incident."""
     return runs * count("coordinator", "run") + count("coordinator", "service")
 
 
 def recorded(*, nodes: int, ranks: int, kinds: int, level: Level = FULL) -> int:
-    """Return the most series that the recording rules make of one run on `nodes` nodes of `ranks` ranks, a host each.
+    """Return the most series that the recording rules make of one run on `nodes` nodes of `ranks` ranks, one host each.
 
     A rule that joins ranks to their hosts has no result below level default, where `lockstep_rank_info` is absent.
-    Those of an Inspector are not counted, as its families are not.
+    Series derived from an Inspector's families are not counted, like those families.
     """
     of_each = {
         "run": 1,
@@ -100,8 +100,8 @@ def recorded(*, nodes: int, ranks: int, kinds: int, level: Level = FULL) -> int:
 def of_cluster(*, nodes: int, ranks: int, kinds: int, level: Level = FULL) -> int:
     """Return the most series that a Prometheus holds of one run on `nodes` nodes of `ranks` ranks, all included.
 
-    The exporters' pages, a coordinator's with as many suspects as it exports, what is recorded, and what Prometheus
-    itself adds to each scrape.
+    They are those of the exporters, of a coordinator with as many suspects as it exports, the recorded ones, and those
+    that Prometheus itself adds to each scrape.
     """
     pages = nodes * of_node(ranks=ranks, kinds=kinds, level=level)
     judged = of_coordinator(runs=1) + SUSPECTS_MAX * _SUSPECT_SERIES

@@ -1,4 +1,4 @@
-"""`lockstep exporter`, `lockstep coordinator` and `lockstep up`: the services, and both of them on one machine."""
+"""`lockstep exporter`, `lockstep coordinator`, and `lockstep up`, which runs both on one machine."""
 
 import argparse
 import asyncio
@@ -96,7 +96,7 @@ def _add_up(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 
 
 def port_number(text: str) -> int:
-    """Return a port, as a type of argparse: a service's own message would name `http_port` of either of two."""
+    """Parse a port as an argparse type: a service's own message would name `http_port` without the service."""
     if not text.isascii() or not text.isdecimal() or len(text) > _PORT_DIGITS or int(text) > _PORT_MAX:
         raise argparse.ArgumentTypeError(f"got {text!r:.50}, expected 0 (any) to {_PORT_MAX}")
     return int(text)
@@ -187,7 +187,7 @@ def _print_config(config: Any) -> int:
 
 
 def serve(service: _Service, *, on_hangup: Callable[[], None] | None = None) -> int:
-    """Run a service until SIGINT or SIGTERM; return the exit status. SIGHUP ends it too where nothing is given."""
+    """Run a service until SIGINT or SIGTERM; return the exit status. SIGHUP also ends it without `on_hangup`."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
 
@@ -201,7 +201,7 @@ def serve(service: _Service, *, on_hangup: Callable[[], None] | None = None) -> 
 
     try:
         asyncio.run(until_signal())
-    except* ConfigError as group:  # raised inside task groups: a port in use, a directory that cannot be written
+    except* ConfigError as group:  # raised within task groups: a port in use, a directory that cannot be written
         raise first_leaf(group) from None
     return 0
 

@@ -1,4 +1,4 @@
-"""docs/settings.md: what an operator may set of detection, incidents and captures, from the policy's annotations."""
+"""Generates docs/settings.md: the settings of detection, incidents and captures, from the policy's annotations."""
 
 from itertools import groupby
 

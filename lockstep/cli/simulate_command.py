@@ -1,4 +1,4 @@
-"""`lockstep simulate SPEC`: what a step of the job should take, where its time goes, and whether it fits."""
+"""`lockstep simulate SPEC`: predicts a step's length, where its time goes, and whether the job fits in memory."""
 
 import argparse
 import json
@@ -30,12 +30,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Simulate, print, and write what is asked for.
+    """Simulate, print, and write the requested files.
 
     Raises
     ------
     LockstepError
-        The specification cannot be used, the job not simulated, or a file not written.
+        The specification cannot be used, the job cannot be simulated, or a file cannot be written.
     """
     from lockstep.cli.simulation.text import forecast_json, text_of  # noqa: PLC0415  (services only)
 
@@ -50,7 +50,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def read_spec(path: Path) -> "JobSpec":
-    """Return the job that a file describes; files that it names are looked for next to it.
+    """Return the job that a file describes; files that it names are relative to it.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""`lockstep specify`: a specification from the configuration of another program."""
+"""`lockstep specify`: converts another program's configuration to a specification."""
 
 import argparse
 import json

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 10.0  # of one request
 _ANSWER_MAX_BYTES = 16 << 20  # the list of 10,000 runs is 8 MB
 _INTERVALS_S = (0.2, 3600.0)
-_PLAIN_WIDTH = 200  # of a file, where there is no terminal
+_PLAIN_WIDTH = 200  # of a file, if there is no terminal
 _UP, _DOWN, _QUIT = b"\x1b[A", b"\x1b[B", b"q"
 
 
@@ -51,7 +51,7 @@ def execute(arguments: argparse.Namespace) -> int:
     Raises
     ------
     LockstepError
-        An argument is wrong; the coordinator cannot be reached, or has no such run, at the start.
+        An argument is wrong; or, at the start, the coordinator cannot be reached or has no such run.
     """
     url = arguments.coordinator.rstrip("/")
     check_url(url)
@@ -66,9 +66,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 class Watch:
-    """What is known of a coordinator; `look` asks it again. `chosen` is the run shown in detail.
+    """The latest data of a coordinator; `look` updates it. `chosen` is the run shown in detail.
 
-    `was_read` is whether there has ever been an answer to show.
+    `was_read` is whether there has ever been a response to show.
     """
 
     def __init__(self, url: str, token: str, run: str) -> None:
@@ -80,12 +80,12 @@ class Watch:
         self.view = TopView(url=url, chosen=run)
 
     async def look(self, client: "aiohttp.ClientSession") -> None:
-        """Take what the coordinator knows now.
+        """Fetch the coordinator's current data.
 
         Raises
         ------
         LocalError
-            It does not answer, answers something else, or has no such run; what was known stays.
+            It does not answer, answers something else, or has no such run; the previous data stays.
         """
         import aiohttp  # noqa: PLC0415  (services only)
 
@@ -99,14 +99,14 @@ class Watch:
                 slowest = found.get("worst", [])
             incidents = (await _get(client, "/api/v1/incidents?state=open"))["incidents"]
             view = TopView(url=self.url, runs=runs, chosen=self.chosen, slowest=slowest, incidents=incidents)
-            lines(view, _PLAIN_WIDTH)  # so that an answer of another form is named here
+            lines(view, _PLAIN_WIDTH)  # so that a response of another form is detected here
         except (aiohttp.ClientError, TimeoutError, *OTHER_FORM) as error:
             raise unanswered(self.url, error) from error
         self.view = view
         self.was_read = True
 
     def trouble(self, what: str, interval_s: float) -> None:
-        """Keep what is known, and note why it is not fresh and when it is asked again."""
+        """Keep the data, and note why it is out of date and when it is next requested."""
         old = self.view
         self.view = TopView(
             url=old.url,
@@ -148,7 +148,7 @@ async def _once(watch: Watch) -> int:
 
 
 async def _watch(watch: Watch, interval_s: float, *, is_terminal: bool) -> int:
-    """Look again and again until a key or a signal ends it."""
+    """Update repeatedly until a key or a signal ends it."""
     stop, woken = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -157,7 +157,7 @@ async def _watch(watch: Watch, interval_s: float, *, is_terminal: bool) -> int:
         woken.set()
 
     def on_key(key: bytes) -> None:
-        if key in (_QUIT, b""):  # nothing: the terminal is gone
+        if key in (_QUIT, b""):  # empty: the terminal is gone
             end()
         elif key in (_UP, _DOWN):
             watch.choose(1 if key == _DOWN else -1)
@@ -182,12 +182,12 @@ async def _watch(watch: Watch, interval_s: float, *, is_terminal: bool) -> int:
 
 
 async def _look(watch: Watch, client: "aiohttp.ClientSession", stop: asyncio.Event, interval_s: float) -> None:
-    """Look once; a user who wants to end does not wait for an answer.
+    """Update once; a user who quits does not wait for a response.
 
     Raises
     ------
     LocalError
-        There never was an answer to show: a wrong address or name does not become right by waiting.
+        There was never a response to show: waiting does not correct a wrong address or name.
     """
     looking, stopping = asyncio.ensure_future(watch.look(client)), asyncio.ensure_future(stop.wait())
     await asyncio.wait((looking, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -207,13 +207,13 @@ async def _look(watch: Watch, client: "aiohttp.ClientSession", stop: asyncio.Eve
 
 @contextlib.contextmanager
 def _file(watch: Watch) -> Iterator[Callable[[], None]]:
-    """Print every look, one after the other."""
+    """Print every update, one after the other."""
     yield lambda: print(plain(lines(watch.view, _PLAIN_WIDTH)), end="\n\n", flush=True)
 
 
 @contextlib.contextmanager
 def _terminal(watch: Watch, on_key: Callable[[bytes], None]) -> Iterator[Callable[[], None]]:
-    """Draw on the whole terminal, and give it back as it was."""
+    """Draw on the whole terminal, and restore it afterwards."""
     import termios  # noqa: PLC0415  (terminals only)
     import tty  # noqa: PLC0415
 

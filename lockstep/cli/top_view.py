@@ -1,7 +1,7 @@
-"""What `lockstep top` shows, as lines of styled text: the same for a terminal and for a file.
+"""The content of `lockstep top` as lines of styled text, the same for a terminal and for a file.
 
-Pure. Names come from messages that anybody on the bus may have written: what could move a cursor or turn the text
-around is replaced, and what has no end is cut.
+Pure. Names come from messages that anyone on the bus may have written: characters that could move the cursor or reverse
+the text are replaced, and overlong names are cut.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from typing import Any
 from lockstep.html.units import format_step
 
 Line = list[tuple[str, str]]
-"""Pieces of text, each with its style: a name of rich's, or empty."""
+"""Pieces of text, each with its style: a style name of rich's, or empty."""
 
 RUNS_MAX = 32
 INCIDENTS_MAX = 8
@@ -23,7 +23,7 @@ _BAR_FULL_RATIO = 0.5  # excess that fills a bar
 _HEALTHY = frozenset({"healthy", "finished", "cancelled"})
 _UNEASY = frozenset({"warming", "recovering"})
 _STILL = frozenset({"hung", "lost", "crashed"})
-_LEAST_SHOWN = 0.005  # of a step; less would read as +0 %
+_LEAST_SHOWN = 0.005  # of a step; less would be shown as +0 %
 _MILLISECONDS_MAX = 1.0
 _LONG_S, _MINUTES_MAX_S = 600.0, 7200.0
 _MINUTE_S, _HOUR_S = 60.0, 3600.0
@@ -34,7 +34,7 @@ _OF_RANKS = frozenset({"rank", "node"})  # scopes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopView:
-    """Answers of the API as they came; `chosen` names the run that is shown in detail, `trouble` why nothing new is."""
+    """API responses as received; `chosen` names the run that is shown in detail, `trouble` why there is nothing new."""
 
     url: str
     runs: list[dict[str, Any]] = field(default_factory=list)
@@ -45,7 +45,7 @@ class TopView:
 
 
 def ordered(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the runs, those with most open incidents first, then those that stand still."""
+    """Return the runs, those with the most open incidents first, then those that make no steps."""
     return sorted(runs, key=lambda run: (-len(run["incidents_open"]), run["state"] not in _STILL, run["run"]))
 
 
@@ -54,7 +54,7 @@ def lines(view: TopView, width: int) -> list[Line]:
     made: list[Line] = [[("Lockstep", "bold"), (f"  {printable(view.url)}", "dim")]]
     if view.trouble:
         made += [[(printable(view.trouble), "bold red")]]
-        if not view.runs:  # nothing is known, which is not the same as no run
+        if not view.runs:  # nothing is known, which differs from having no runs
             return [_cut(line, width) for line in made]
     made += [[], *_runs(view)]
     if view.chosen:
@@ -64,11 +64,11 @@ def lines(view: TopView, width: int) -> list[Line]:
     return [_cut(line, width) for line in made]
 
 
-def printable(text: object, most: int = 500) -> str:
-    """Return a text that moves no cursor, of at most so many characters."""
-    whole = str(text)[: most + 1]
+def printable(text: object, max_chars: int = 500) -> str:
+    """Return the text without control characters, at most `max_chars` characters."""
+    whole = str(text)[: max_chars + 1]
     shown = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in whole)
-    return shown if len(shown) <= most else shown[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    return shown if len(shown) <= max_chars else shown[: max_chars - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def _runs(view: TopView) -> list[Line]:
@@ -148,7 +148,7 @@ def _incident(each: dict[str, Any]) -> list[Line]:
 
 
 def _extent(incident: dict[str, Any]) -> str:
-    """Return how bad it is; a hang has no longer step, but none, and a crashed run has no steps to compare."""
+    """Return how bad it is; a hang has no step rather than a longer one, and a crashed run has none to compare."""
     if incident["kind"] == _CRASH:
         return ""
     if incident["kind"] == _HANG:
@@ -159,7 +159,7 @@ def _extent(incident: dict[str, Any]) -> str:
 
 
 def _where(incident: dict[str, Any]) -> str:
-    """Return who is meant: of a group its name, for its members are not at fault one by one."""
+    """Return the subject; a group by its name, because its members are not at fault individually."""
     scope, ranks = incident["scope"], incident["ranks"]
     if scope in _OF_RANKS:
         named = f"{'rank' if len(ranks) == 1 else 'ranks'} {_ranks(ranks)}"
@@ -168,7 +168,7 @@ def _where(incident: dict[str, Any]) -> str:
 
 
 def format_seconds(seconds: float | None) -> str:
-    """Return a time in three figures."""
+    """Return a time with three digits."""
     if seconds is None:
         return "-"
     if seconds < _MILLISECONDS_MAX:

@@ -1,6 +1,6 @@
 """Exporter and coordinator in one process, on loopback: the single-machine default.
 
-The services are the ones that run on a cluster; only the broker differs, which is an object of this process.
+The services are the same as on a cluster; only the broker differs, which is an object of this process.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ LOOPBACK = "127.0.0.1"
 class Up:
     """All services of one machine. Nothing happens before `run`; the ports are known once `started` is set.
 
-    A port that is None is the service's default; 0 is a free one.
+    A port of None is the service's default; 0 is any free one.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class Up:
         self.root = Path(root or DEFAULT_ROOT)
         self.started = asyncio.Event()
         broker = LocalBroker()
-        # One machine's few messages: publishing each tick costs nothing and shortens the way to a finding.
+        # With one machine's few messages, publishing on each tick costs nothing and shortens the time to a finding.
         self._exporter = Exporter(
             ExporterConfig(
                 root=str(self.root),
                 batch_seconds=batch_seconds,
-                spool_directory=str(self.root / ".spool"),  # this broker is never away: it holds a batch at most
+                spool_directory=str(self.root / ".spool"),  # this broker is always reachable: at most a batch
                 http_host=LOOPBACK,
-                metrics_level="full",  # one machine's series are few
+                metrics_level="full",  # one machine has few series
                 **_given(http_port=exporter_port),
             ),
             broker=broker,
@@ -66,12 +66,12 @@ class Up:
 
     @property
     def exporter_config(self) -> ExporterConfig:
-        """What the exporter is configured with."""
+        """Return the exporter's configuration."""
         return self._exporter.config
 
     @property
     def coordinator_config(self) -> CoordinatorConfig:
-        """What the coordinator is configured with."""
+        """Return the coordinator's configuration."""
         return self._coordinator.config
 
     @property
@@ -81,7 +81,7 @@ class Up:
 
     @property
     def coordinator_port(self) -> int:
-        """Port of the coordinator's HTTP."""
+        """Return the port of the coordinator's HTTP server."""
         return self._coordinator.http_port
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -95,5 +95,5 @@ class Up:
 
 
 def _given(**settings: Any) -> dict[str, Any]:
-    """Return the settings that were given, so that a service's own defaults stand for the rest."""
+    """Return the settings that were given, so that a service's own defaults apply to the rest."""
     return {key: value for key, value in settings.items() if value is not None}

@@ -1,4 +1,4 @@
-"""`lockstep whatif`: what a step would take if something were healed, changed, or spread otherwise."""
+"""`lockstep whatif`: predicts a step after a repair, a change, or another distribution over ranks."""
 
 import argparse
 import json
@@ -110,8 +110,8 @@ def execute(arguments: argparse.Namespace) -> int:
             )
             found = ranked([*found, *more])
     if not is_whole:
-        bounds = f"{arguments.limit} spreads and {arguments.seconds:g} s"
-        notes.append(f"not all spreads were tried within {bounds}: see --limit, --seconds")
+        bounds = f"{arguments.limit} layouts and {arguments.seconds:g} s"
+        notes.append(f"not all layouts were tried within {bounds}: see --limit, --seconds")
     if arguments.json:
         print(json.dumps(alternatives_json(now, found, is_whole=is_whole, notes=notes, cost=cost)))
     else:
@@ -120,7 +120,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _job(arguments: argparse.Namespace) -> "tuple[JobSpec, list[str]]":
-    """Return the job of SPEC or of the monitored run, and what to know about it."""
+    """Return the job of SPEC or of the monitored run, and notes on it."""
     if (arguments.spec is None) != bool(arguments.run):
         got = "neither" if arguments.spec is None else "both"
         raise ConfigError(f"SPEC, --run: got {got}, expected one of them")
@@ -144,7 +144,7 @@ def _changes(spec: "JobSpec", arguments: argparse.Namespace) -> "list[Change]":
         found = [] if arguments.search else attributions(spec) + (variations(spec) if arguments.run else [])
         if not found and not arguments.search:
             expected = "one of --heal, --set, --degrees, --search"
-            raise ConfigError(f"change of {spec.name}: got none, and nothing is sick, expected {expected}")
+            raise ConfigError(f"change of {spec.name}: got none, and nothing is degraded, expected {expected}")
         return found
     count = 1
     for option in options:
@@ -165,17 +165,17 @@ def _heals(spec: "JobSpec", names: str) -> "list[Change]":
     from lockstep.simulator.whatif import Change, attributions  # noqa: PLC0415
 
     if names == "each":
-        return attributions(spec) or [Change(name="nothing is sick")]
+        return attributions(spec) or [Change(name="nothing is degraded")]
     found = []
     for name in names.split(","):
         heal = spec.sick() if name == "all" else (name,)
-        spec.healed(*heal)  # an unknown name is an error of the command, not an alternative
+        spec.healed(*heal)  # an unknown name is an error of the command, not of an alternative
         found.append(Change(name=f"heal {name}", heal=heal))
     return found
 
 
 def _check_fields(spec: "JobSpec", changes: "Sequence[Change]") -> None:
-    """Refuse changes that all name a field that is none: that is an error of the command, not of an alternative."""
+    """Refuse changes that all name an unknown field: that is an error of the command, not of an alternative."""
     from lockstep.simulator.spec.check import UnknownKeyError  # noqa: PLC0415
 
     unknown = None
@@ -232,7 +232,7 @@ def _degrees(spec: "JobSpec", text: str) -> "Change":
 
 @contextmanager
 def _progress() -> "Iterator[OnDone]":
-    """Yield what receives the progress: a bar on a terminal, nothing else."""
+    """Yield the receiver of progress reports: a bar on a terminal, otherwise a no-op."""
     if not sys.stderr.isatty():
         yield lambda _done, _all: None
         return

@@ -277,7 +277,7 @@ def check_rank(facts: Facts) -> Check:
     """Whether the environment gives a rank, and in which variable. During training, a process group overrides it."""
     name = "rank"
     if "launcher" not in facts:
-        return Check(name=name, verdict=UNKNOWN, found="not in these facts, which an older version wrote")
+        return Check(name=name, verdict=UNKNOWN, found="missing from these facts: an older version wrote them")
     variables = {key: value for key, value in _part(facts, "launcher").items() if isinstance(value, str)}
     try:
         place = read_place(variables)
@@ -296,7 +296,7 @@ def check_collective_kernels(facts: Facts) -> Check:
     versions, kernels = _part(facts, "versions"), _part(facts, "collective_kernels")
     torch, listed = versions.get("torch"), kernels.get("builds")
     if not isinstance(listed, list):
-        return Check(name=name, verdict=UNKNOWN, found="not in these facts, which an older version wrote")
+        return Check(name=name, verdict=UNKNOWN, found="missing from these facts: an older version wrote them")
     if not torch:
         return Check(name=name, verdict=OK, found="torch is not installed here")
     builds = [build for build in listed if isinstance(build, Mapping)]
@@ -314,7 +314,7 @@ def check_mark_writer(facts: Facts) -> Check:
     name = "mark writer"
     has_extension = facts.get("mark_extension")
     if not isinstance(has_extension, bool):
-        return Check(name=name, verdict=UNKNOWN, found="not in these facts, which an older version wrote")
+        return Check(name=name, verdict=UNKNOWN, found="missing from these facts: an older version wrote them")
     if has_extension:
         return Check(name=name, verdict=OK, found="C extension")
     found = (

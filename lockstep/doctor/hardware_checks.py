@@ -20,7 +20,7 @@ _THROTTLES = {
 }
 """Bits of NVML's clocks event reasons that stand for heat or power supply; a power cap under load is usual."""
 _NAMED_MAX = 8
-_OLD = "not in these facts, which an older version wrote"
+_OLD = "missing from these facts: an older version wrote them"
 _NVML = "NVML API reference: clocks event reasons, ECC, NVLink"
 _LINUX = "Linux kernel documentation: stable ABI of infiniband, EDAC, thermal throttling"
 

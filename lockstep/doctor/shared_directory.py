@@ -71,7 +71,7 @@ def check_unwatched(facts: Mapping[str, Any]) -> Check:
     values = facts.get("shared_directory")
     listed = values.get("unwatched") if isinstance(values, Mapping) else None
     if not isinstance(listed, list):
-        return Check(name=name, verdict=UNKNOWN, found="not in these facts, which an older version wrote")
+        return Check(name=name, verdict=UNKNOWN, found="missing from these facts: an older version wrote them")
     marks = [mark for mark in listed if isinstance(mark, Mapping)]
     shown = [f"{mark.get('reason')}: {mark.get('text')}" for mark in marks[:_SHOWN_MAX]]
     more = [f"and {len(marks) - _SHOWN_MAX} more"] if len(marks) > _SHOWN_MAX else []

@@ -98,7 +98,7 @@ class FaultIsolation:
         if failing.count >= self._failures_max:
             failing.since_s = now_s
             what = f"{kind} {key}: got {failing.count} failures in a row, expected less than {self._failures_max}"
-            self._limit.warning(f"{kind} {QUARANTINED}", now_s, f"{what}; left alone for {self._quarantine_s:g} s")
+            self._limit.warning(f"{kind} {QUARANTINED}", now_s, f"{what}; ignored for {self._quarantine_s:g} s")
         while len(self._failing) > _KEYS_MAX:
             self._failing.popitem(last=False)
 

@@ -88,7 +88,7 @@ class Connections:
         """Add a connection; at the limit it replaces the one that has waited longest. False if all are busy."""
         if len(self.open) >= self.limit:
             longest = next(iter(self.waiting), None)
-            self.warn("connections", f"got more than {self.limit} at once, expected fewer; the longest wait is closed")
+            self.warn("connections", f"got more than {self.limit} at once, expected fewer; closing the longest wait")
             if longest is None:
                 return False
             longest.abort()

@@ -174,7 +174,7 @@ class MqttSession(asyncio.Protocol):
             for packet in () if self._end_reason else self._reader.feed(data):
                 handler = self._handlers.get(type(packet))
                 if handler is None:
-                    self._end(f"sent {type(packet).__name__}, which is not due")
+                    self._end(f"sent {type(packet).__name__}, which is unexpected now")
                 else:
                     handler(packet)
                 if self._end_reason:

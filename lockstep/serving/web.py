@@ -118,7 +118,7 @@ class Web:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         names = self._config.tls.allowed_names if self._config.tls is not None else ()
         if names and not set(names) & _names_of(request):
-            return web.Response(status=403, text="the certificate has none of the names that may ask\n")
+            return web.Response(status=403, text="the client certificate has none of the allowed names\n")
         if self._config.hash_of and not await self._is_authorised(request.headers.get("Authorization", "")):
             return web.Response(status=401, text="user and password needed\n", headers=_CHALLENGE)
         return await handler(request)

@@ -76,7 +76,7 @@ class Forwarder:
         report = self._read()
         if report.refused:
             names = ", ".join(sorted(report.refused))
-            self._log.warning("figures", now_s, f"{names}: got no finite numbers; these figures are left out")
+            self._log.warning("figures", now_s, f"{names}: got non-finite numbers; these figures are left out")
         incidents = [self._with_host(note) for note in report.incidents]
         self._send_points(tracker, report, incidents, now_s, is_last=is_last or report.is_over)
         self._send_incidents(tracker, incidents)
@@ -109,7 +109,7 @@ class Forwarder:
         first = new[0].first_step if new else 0
         if self.state.last_step >= 0 and first > self.state.last_step + 1:
             lost = f"steps {self.state.last_step + 1} to {first - 1}"
-            self._log.warning("gap", now_s, f"{lost} were not judged, or are not known any more; they are left out")
+            self._log.warning("gap", now_s, f"{lost} were not evaluated, or are no longer known; they are left out")
 
     def _send_incidents(self, tracker: Tracker, incidents: Sequence[IncidentNote]) -> None:
         state = self.state

@@ -184,7 +184,7 @@ def inspector(tmp_path, **environ: str) -> dict[str, str]:
 def test_run_loads_the_nccl_inspector_where_an_exporter_reads(tmp_path, capsys):
     """JSON mode, a dump a second, below the root; without an exporter's directory the training starts without it."""
     assert inspector(tmp_path) == {}
-    assert "--nccl-inspector is left out" in capsys.readouterr().err
+    assert "--nccl-inspector ignored" in capsys.readouterr().err
     directory = inspector_directory(tmp_path)
     directory.mkdir(parents=True)
     assert inspector(tmp_path) == {

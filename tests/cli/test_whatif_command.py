@@ -80,7 +80,7 @@ def test_degrees_take_the_ranks_that_are_left(path, capsys):
     assert refused["name"] == "tp=1,dp=4,pp=4"
     assert "expected at most the 4 devices" in refused["why"]
     assert main(["whatif", path, "--degrees", "tp=1,dp=4,pp=4"]) == 0
-    assert "cannot be: strategy" in capsys.readouterr().out
+    assert "impossible: strategy" in capsys.readouterr().out
 
 
 def test_a_field_of_another_model_needs_that_model(path, capsys):
@@ -97,7 +97,7 @@ def test_a_search_lists_spreads(path, capsys):
     assert found["all_tried"] is True
     assert len(found["alternatives"]) == 5  # the best of each way to divide four ranks
     assert main(["whatif", path, "--search", "--limit", "3"]) == 0
-    assert "not all spreads were tried within 3 spreads and 120 s" in capsys.readouterr().out
+    assert "not all layouts were tried within 3 layouts and 120 s" in capsys.readouterr().out
 
 
 def test_what_a_run_costs(path, capsys):

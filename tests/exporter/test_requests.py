@@ -94,7 +94,7 @@ async def test_a_forged_term_locks_no_leader_out(root, tmp_path, make_ring, mosq
         await until(lambda: control_path(directory).exists() and exporter._publisher.connected)
         await ask(mosquitto.port, replace(request, request_id=6, term=1 << 62))
         await coordinator.until(lambda: refusals(coordinator, 6))
-        assert "is no leader's" in refusals(coordinator, 6)[0].reason
+        assert "is not a leader's" in refusals(coordinator, 6)[0].reason
         await ask(mosquitto.port, replace(request, term=term))
         assert (await control_order(directory)).request_id == 5
         assert term_path.read_text() == str(term)

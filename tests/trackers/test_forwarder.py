@@ -99,7 +99,7 @@ def test_steps_that_the_coordinator_has_no_more_are_reported(site, caplog):
     site.knows(*SERIES[20:30])
     forwarder.forward(BEGIN + 30, is_last=True)
     assert [record.getMessage() for record in caplog.records] == [
-        "steps 100 to 199 were not judged, or are not known any more; they are left out"
+        "steps 100 to 199 were not evaluated, or are no longer known; they are left out"
     ]
 
 
@@ -184,7 +184,7 @@ def test_figures_that_are_no_numbers_are_reported_by_name(site, caplog):
     forwarder.forward(BEGIN)
     forwarder.forward(BEGIN + 1)
     assert [record.getMessage() for record in caplog.records] == [
-        "mfu_ratio: got no finite numbers; these figures are left out"
+        "mfu_ratio: got non-finite numbers; these figures are left out"
     ]
 
 

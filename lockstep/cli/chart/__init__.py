@@ -1,1 +1,1 @@
-"""What of the Helm chart is written by `make generate`: rules, dashboards, services' keys, schema, table of values."""
+"""Generates parts of the Helm chart (`make generate`): rules, dashboards, services' keys, schema, table of values."""

@@ -1,6 +1,6 @@
-"""The blocks of values.yaml that repeat what stands in a dataclass: a service's keys, the alerts' thresholds.
+"""The blocks of values.yaml that repeat a dataclass: a service's keys, the alerts' thresholds.
 
-A block lies between `# BEGIN <path>, from <file>` and `# END <path>`, its keys with default and description.
+A block lies between `# BEGIN <path>, from <file>` and `# END <path>` and has its keys with default and description.
 """
 
 import json
@@ -23,7 +23,7 @@ OWNED = {
     "exporter.config": _BROKER | _HTTP | {"root", "node", "spool_directory"},
     "coordinator.config": _BROKER | _HTTP | {"state_directory", "record_directory", "api_token_file", "policy_file"},
 }
-"""Keys that the chart gives itself, from the place where it puts files and ports; values cannot set them."""
+"""Keys that the chart itself sets, from where it puts files and ports; values cannot set them."""
 FORMS: dict[str, type] = {
     "exporter.config": ExporterConfig,
     "coordinator.config": CoordinatorConfig,
@@ -45,7 +45,7 @@ def blocks() -> dict[str, list[str]]:
 
 
 def fill(text: str, filled: Mapping[str, list[str]]) -> str:
-    """Return values.yaml with every block replaced; all of them must be there."""
+    """Return values.yaml with every block replaced; each block must exist."""
     for path, lines in filled.items():
         name = re.escape(path)
         pattern = re.compile(

@@ -1,4 +1,4 @@
-"""Every generated file of the chart. What a person writes is helm/lockstep/values.yaml but for its marked blocks."""
+"""Every generated file of the chart. Only helm/lockstep/values.yaml, outside its marked blocks, is written by hand."""
 
 from pathlib import Path
 

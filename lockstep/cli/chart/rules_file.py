@@ -1,7 +1,7 @@
-"""The generated rules with a name in place of each number, for the chart to put a site's own values in.
+"""Renders the rules with a name in place of each number, so that the chart can insert a site's own values.
 
-The rules are rendered with numbers that occur nowhere else; then each is replaced by `@@name@@`, a waiting time by
-`@@duration.name@@`, a percentage in a text by `@@percent.name@@`. So a new rule needs nothing here.
+The rules are rendered with numbers that occur nowhere else. Each is then replaced by `@@name@@`, a waiting time by
+`@@duration.name@@`, a percentage in a text by `@@percent.name@@`. So a new rule needs no change here.
 """
 
 from dataclasses import fields
@@ -14,14 +14,14 @@ from alerts.rule import dump
 _HEADING = """\
 Written by `make generate` from alerts/*.py; change it there. templates/_rules.tpl puts the site's values
 in place of the names between at signs."""
-_FIRST_INT = 7_000_001  # no multiple of 60, so that durations stay in seconds
+_FIRST_INT = 7_000_001  # not a multiple of 60, so that durations stay in seconds
 _INT_STEP = 60
-_FIRST_SHARE = 0.1101  # five digits where `:g` keeps six; its percentage is unique too
+_FIRST_SHARE = 0.1101  # five digits, where `:g` keeps six; its percentage is unique too
 _SHARE_STEP = 0.01
 
 
 def render_rules() -> str:
-    """Return the rule file with names for numbers."""
+    """Return the rule file with names in place of numbers."""
     site = Site(**{field.name: f"@@{field.name}@@" for field in fields(Site)})
     numbers = _stand_ins()
     text = dump(rules.groups(site, AlertPolicy(**numbers)), site, heading=_HEADING)

@@ -1,6 +1,6 @@
-"""values.schema.json, made from values.yaml: a key's type is that of its default, and what is not there is refused.
+"""Generates values.schema.json from values.yaml: a key has the type of its default, and unknown keys are refused.
 
-What a default does not show (choices, ranges, patterns, what a list holds) stands here by path or by name.
+What a default does not show (choices, ranges, patterns, list items) is defined here by path or by name.
 """
 
 import json
@@ -119,7 +119,7 @@ def render_schema(values: str) -> str:
 
 
 def _object(tree: dict[str, Any], path: str, documented: dict[str, Value]) -> Schema:
-    """Return the schema of a mapping whose keys are ours."""
+    """Return the schema of a mapping whose keys the chart defines."""
     properties = {}
     for key, default in tree.items():
         inner = f"{path}.{key}" if path else key
@@ -148,7 +148,7 @@ def _by_kind(name: str, default: Any) -> Schema:
 
 
 def _service_key(path: str, default: Any) -> Schema | None:
-    """Return what is known of a service's own key, of a threshold of the alerts, or of the coordinator's policy."""
+    """Return the schema of a service's own key, of an alert threshold, or of the coordinator's policy."""
     owner, _, key = path.rpartition(".")
     if owner in ("exporter.config", "coordinator.config"):
         bound = ranges_of(FORMS[owner]).get(key)

@@ -1,4 +1,4 @@
-"""values.yaml as rows: path, default, and the text of the `# -- ` comment above each key."""
+"""Parses values.yaml into rows: path, default, and the text of the `# -- ` comment above each key."""
 
 import json
 import re
@@ -12,7 +12,7 @@ _KEY = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z_][\w.-]*):(?P<rest>.*)$")
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One key that a site may set; `default` is what values.yaml gives."""
+    """One key that a site may set; `default` is its value in values.yaml."""
 
     path: str
     default: Any

@@ -1,1 +1,1 @@
-"""What is generated from the parsers of the command line: shell completions and man pages."""
+"""Shell completions and man pages, generated from the parsers of the command line."""

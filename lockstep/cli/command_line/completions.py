@@ -1,7 +1,7 @@
 """Completion scripts for bash, zsh and fish, from the values of `parser_tree`.
 
-Bash and zsh share one function, which zsh runs by its bashcompinit. What takes a file, or any value, is left to the
-shell.
+Bash and zsh share one function, which zsh runs through its bashcompinit. Arguments that take a file, or any value, are
+left to the shell.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Man pages in roff, one for the program and one for each command, from the values of `parser_tree`."""
+"""Man pages in roff, one for the program and one per command, from the values of `parser_tree`."""
 
 import re
 import textwrap
@@ -36,7 +36,7 @@ def _commands(program: Command) -> str:
 
 
 def _synopsis(command: Command) -> str:
-    """Return the synopsis; switches and options in brackets unless they are needed."""
+    """Return the synopsis; optional arguments are in brackets."""
     parts = [f"\\fB{_escaped(command.name)}\\fR"]
     for argument in command.arguments:
         shown = _flag(argument, argument.flags[-1]) if argument.flags else f"\\fI{_escaped(argument.value)}\\fR"
@@ -58,7 +58,7 @@ def _flag(argument: CommandArgument, flag: str) -> str:
 
 
 def _paragraph(text: str) -> str:
-    """Return text in lines of at most 100 characters, none of which begins a request; examples keep their lines."""
+    """Return text in lines of at most 100 characters, none of which is a roff request; examples keep their lines."""
     parts = []
     for line in text.splitlines():
         if line.startswith("  "):

@@ -1,4 +1,4 @@
-"""Reads argparse parsers into plain values; the one place that touches argparse's private attributes."""
+"""Reads argparse parsers into plain values; the only module that uses argparse's private attributes."""
 
 import argparse
 from dataclasses import dataclass
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandArgument:
-    """An option, or an argument by position, which has no `flags`.
+    """An option, or a positional argument, which has no `flags`.
 
-    `value` is what the help calls its value, empty for a switch; `choices` are all values that it takes, empty for any.
+    `value` is the name of its value in the help, empty for a switch; `choices` are its allowed values, empty for any.
     """
 
     flags: tuple[str, ...]
@@ -21,7 +21,7 @@ class CommandArgument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command or sub-command; `groups` are titles of its help with their arguments."""
+    """A command or sub-command; `groups` are the titles in its help with their arguments."""
 
     name: str
     help: str
@@ -32,17 +32,17 @@ class Command:
 
     @property
     def arguments(self) -> tuple[CommandArgument, ...]:
-        """All arguments, in the order of the help."""
+        """Return all arguments, in the order of the help."""
         return tuple(argument for _, arguments in self.groups for argument in arguments)
 
     @property
     def options(self) -> tuple[CommandArgument, ...]:
-        """The arguments that have flags."""
+        """Return the arguments that have flags."""
         return tuple(argument for argument in self.arguments if argument.flags)
 
 
 def read_parser(parser: argparse.ArgumentParser, help_text: str = "") -> Command:
-    """Return a parser and its sub-parsers as values; texts have their defaults filled in."""
+    """Convert a parser and its sub-parsers to values, with defaults filled into the texts."""
     below: list[Command] = []
     for action in parser._actions:  # noqa: SLF001  (argparse offers no other way)
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001

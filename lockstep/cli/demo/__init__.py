@@ -1,1 +1,1 @@
-"""The demonstration: a real data-parallel job, a real fault on one rank, and Lockstep finding it."""
+"""The demonstration: a real data-parallel job, a real fault on one rank, and Lockstep's detection of it."""

@@ -1,4 +1,4 @@
-"""What the demonstration reports at its end, and whether it is right. Pure: from what the services return."""
+"""The demonstration's final verdict, and whether it is right. Pure: computed from the services' responses."""
 
 import re
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What a fault must lead to.
+    """The expected outcome of a fault.
 
-    `kind` and `cause` are those of the only incident, empty where none may be opened; `function` is the function of
-    demo/training.py that the fault lives in; `state` is the run's at the end, empty where it does not matter.
+    `kind` and `cause` are those of the only incident, empty if none may be opened. `function` is the function of
+    demo/training.py that has the fault. `state` is the run's at the end, empty if it does not matter.
     """
 
     kind: str = ""
@@ -22,7 +22,7 @@ class Expected:
 
     @property
     def ends_run(self) -> bool:
-        """Whether the run is over with this fault."""
+        """Whether this fault ends the run."""
         return self.state in ("crashed", "cancelled")
 
 
@@ -41,12 +41,14 @@ EXPECTED: Mapping[str, Expected] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoVerdict:
-    """The answer, with the question. `kind`, `rank`, `cause` and `function` are None where nothing was found.
+    """The verdict, together with the injected fault.
 
-    `state` is the run's at the end; `root_cause` and `stacks` are of a crash and a hang. `agent_share_ratio` is the
-    time that the agent took from the training threads over the step time, from the first steps seen on until there was
-    an incident, and `agent_capture_seconds` what it took of the mean rank from then on, which is that of the captures;
-    None where no step was seen, and where there was no incident.
+    `kind`, `rank`, `cause` and `function` are None if nothing was found.
+
+    `state` is the run's at the end; `root_cause` and `stacks` belong to a crash or a hang. `agent_share_ratio` is the
+    time that the agent took from the training threads, relative to the step time, from the first observed steps until
+    there was an incident; None if no step was observed. `agent_capture_seconds` is the time that it took from the mean
+    rank after that, i.e. for captures; None without an incident.
     """
 
     run: str
@@ -92,10 +94,10 @@ def judge(
     agent_share: float | None = None,
     capture_seconds: float | None = None,
 ) -> DemoVerdict:
-    """Return the verdict over all incidents of the run, closed ones included.
+    """Return the verdict over all incidents of the run, including closed ones.
 
-    It is right if exactly the faulty rank was named, with the right cause and the function that the fault lives in;
-    where no rank is at fault, if none was. `state` is the run's, None before it has one.
+    It is right if exactly the faulty rank was named, with the right cause and the function that has the fault; without
+    a faulty rank, if no rank was named. `state` is the run's, None before it has one.
     """
     expected = EXPECTED[fault]
     is_of_rank = bool(expected.kind)
@@ -131,17 +133,18 @@ def judge(
 
 
 def agent_share(before: str, after: str, run: str) -> float | None:
-    """Return the agent's share of the step time of a run between two readings of an exporter's page of metrics.
+    """Return the agent's share of the step time of a run between two readings of an exporter's metrics page.
 
-    The quotient of the recording rule `run:lockstep_agent_time_per_step_time:ratio_rate1m`, which the dashboard's panel
-    shows; like `rate`, it leaves out what was counted before the first reading. None where no step was counted between.
+    This is the quotient of the recording rule `run:lockstep_agent_time_per_step_time:ratio_rate1m`, which the
+    dashboard's panel shows. Like `rate`, it excludes what was counted before the first reading. None if no step was
+    counted in between.
     """
     step_s = _growth(before, after, "lockstep_step_time_seconds_total", run)
     return agent_seconds(before, after, run) / step_s if step_s > 0 else None
 
 
 def agent_implementation(page: str, run: str) -> str | None:
-    """Return what the agents of a run's ranks are written in, by an exporter's page of metrics.
+    """Return the languages in which a run's agents are written, from an exporter's metrics page.
 
     None before a rank has reported it.
     """
@@ -159,7 +162,7 @@ def agent_seconds(before: str, after: str, run: str) -> float:
 
 
 def _growth(before: str, after: str, name: str, run: str) -> float:
-    """Return by how much the sum of a run's series of a metric grew."""
+    """Return the growth of the sum over a run's series of a metric."""
     first, last = (sum(float(value) for _, value in _series(page, name, run)) for page in (before, after))
     return last - first
 

@@ -1,4 +1,4 @@
-"""One demonstration: services up, training started, the API watched until it has an answer, everything ended."""
+"""One demonstration: starts services and training, polls the API until there is a verdict, and ends everything."""
 
 import asyncio
 import contextlib
@@ -32,19 +32,19 @@ from lockstep.contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, RUN_VARIABLE
 RUN = "demo"
 FAULT_STEP = 60
 HEALTHY_STEPS = 220
-"""Steps after which a run without a fault is called healthy: three times what a fault needs to be found."""
+"""Steps after which a run without a fault counts as healthy: three times what finding a fault takes."""
 START_SECONDS = 180.0
-"""To the first step: ranks that share two cores with strangers need two minutes to import torch."""
+"""Time limit to the first step: ranks that share two cores with other processes need two minutes to import torch."""
 DEADLINE_SECONDS = 140.0
-"""From the first step on; a healthy machine with 2 cores needs a third of it."""
-FUNCTION_WAIT_SECONDS = 75.0  # a capture is summarised in 5 s; where others use the cores too, 30 s were too few
-"""How long an incident may wait for its function before the verdict is given without."""
+"""Time limit from the first step on; an otherwise idle machine with 2 cores needs a third of it."""
+FUNCTION_WAIT_SECONDS = 75.0  # a capture is summarised in 5 s; on shared cores, 30 s were too few
+"""How long an incident may wait for its function before the verdict is given without it."""
 SPACE_BYTES = 512 << 20
-"""What two ranks' captures may ask for at most (`messages.CaptureRequest.trace_max_bytes`)."""
+"""The most that two ranks' captures may request (`messages.CaptureRequest.trace_max_bytes`)."""
 _POLL_SECONDS = 0.25
 _END_SECONDS = 10.0
 _NO_ANSWER = (aiohttp.ClientError, TimeoutError)
-"""A service without processor time closes a connection that it could not serve within its limits."""
+"""A service without CPU time closes a connection that it cannot serve within its limits."""
 _ENDED = ("finished", "cancelled", "crashed")
 
 
@@ -53,7 +53,7 @@ def run_demo(
 ) -> int:
     """Run the demonstration and return its exit status.
 
-    `picture` is a file for the verdict as SVG, `record` a directory for what the coordinator receives.
+    `picture` is a file for the verdict as SVG, `record` a directory for a recording of the coordinator's input.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def run_demo(
 
 
 def demo_services(root: str, record: str | None = None) -> Up:
-    """Return the services of a demonstration: those of `lockstep up`, in a directory and on ports of their own."""
+    """Return the services of a demonstration: those of `lockstep up`, with their own directory and ports."""
     return Up(root=root, exporter_port=0, coordinator_port=0, record_directory=record)
 
 
@@ -131,7 +131,7 @@ class _Session:
         )
 
     def _reckon(self, last_metrics: str) -> None:
-        """Work out what the agent took: of each step before there was an incident, and what came on top once."""
+        """Compute the agent's cost: per step before the incident, and the additional one-off cost after it."""
         healthy = self._healthy_metrics if self.incidents else last_metrics
         self.agent_share = agent_share(self._first_metrics, healthy, RUN)
         if self.incidents and self.agent_share is not None and last_metrics:
@@ -160,11 +160,11 @@ class _Session:
             env=environment,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,  # a process group of its own, which an interrupt can go to
+            start_new_session=True,  # its own process group, which an interrupt can be sent to
         )
 
     async def _relay(self, training: asyncio.subprocess.Process) -> None:
-        """Show what the job prints but its loss lines, which the view makes needless."""
+        """Show the job's output except its loss lines, which the view replaces."""
         assert training.stdout is not None
         async for line in training.stdout:
             text = line.decode(errors="replace").rstrip()
@@ -212,7 +212,7 @@ class _Session:
             self.view.show(f"agent: {implementation}")
 
     def _interrupt(self, training: asyncio.subprocess.Process) -> None:
-        """Do once what Ctrl-C in the job's terminal does, when it is time and the fault is that."""
+        """Send the same signal as Ctrl-C in the job's terminal, once, when it is due and if that is the fault."""
         is_due = self.fault == "cancel" and self.run_json.get("step", 0) >= FAULT_STEP
         if is_due and not self._is_interrupted and training.returncode is None:
             self._is_interrupted = True
@@ -228,22 +228,22 @@ class _Session:
 
 
 def _is_late(now_s: float, begin_s: float, first_step_s: float | None) -> bool:
-    """Whether a session that began then has had its time, by one clock; `first_step_s` is None before that step."""
+    """Whether a session's time is up, with all times on one clock; `first_step_s` is None before that step."""
     if first_step_s is None:
         return now_s - begin_s > START_SECONDS
     return now_s - first_step_s > DEADLINE_SECONDS
 
 
 def _roomy_directory(memory: Path) -> Path | None:
-    """Return `memory` if captures fit there, else None, the machine's temporary directory.
+    """Return `memory` if captures fit there, otherwise None, which means the machine's temporary directory.
 
-    The /dev/shm of a container often holds 64 MiB.
+    The /dev/shm of a container often has only 64 MiB.
     """
     return memory if memory.is_dir() and shutil.disk_usage(memory).free >= SPACE_BYTES else None
 
 
 async def _fetch_text(url: str) -> str:
-    """Return a page, empty where the server of a crowded machine does not answer: no verdict depends on it."""
+    """Return a page, or an empty text if a busy machine's server does not answer: no verdict depends on it."""
     try:
         async with aiohttp.ClientSession() as session, session.get(url) as response:
             return await response.text()
@@ -252,7 +252,7 @@ async def _fetch_text(url: str) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the job, which was started here: politely first, by its own pid."""
+    """End the job, which was started here: first by a signal to its own pid."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()

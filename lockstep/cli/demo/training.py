@@ -27,7 +27,7 @@ FAULTS = ("compute", "data", "gc", "hang", "crash", "none")
 
 
 class Fault:
-    """What is wrong with this rank, and from which step on. `active` is true once that step has come."""
+    """The fault of this rank, and its first step. `active` is true once that step has been reached."""
 
     def __init__(self, kind: str, first_step: int, seconds: float) -> None:
         self.kind = kind
@@ -40,7 +40,7 @@ class Fault:
 
 
 class Additions(Dataset[Tensor]):
-    """Documents of additions, each made from its index. A loader process does not see the job's step, but its index."""
+    """Documents of additions, each generated from its index. A loader process knows its index, not the job's step."""
 
     def __init__(self, fault: Fault, ranks: int) -> None:
         self.fault = fault
@@ -55,7 +55,7 @@ class Additions(Dataset[Tensor]):
     def read_document(self, index: int) -> str:
         step = index // self.ranks // BATCH
         if self.fault.active("data", step):
-            time.sleep(self.fault.seconds / BATCH)  # storage that answers late
+            time.sleep(self.fault.seconds / BATCH)  # slow storage
         if self.fault.active("hang", step):
             stuck_in_download()
         if self.fault.active("crash", step):
@@ -69,14 +69,14 @@ class Additions(Dataset[Tensor]):
 
 
 def stuck_in_download() -> None:
-    """Read from a connection that is open and never answers, without a timeout."""
+    """Read from an open connection that never answers, without a timeout."""
     ours, server = socket.socketpair()
     with ours, server:
         ours.recv(1)
 
 
 def reject_document(index: int) -> None:
-    """Fail as a reader does that meets a corrupt document."""
+    """Fail like a reader that finds a corrupt document."""
     raise ValueError(f"document {index}: got a wrong checksum")
 
 

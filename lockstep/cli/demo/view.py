@@ -1,4 +1,4 @@
-"""What the demonstration shows while it runs. Draws what the coordinator's API returns; decides nothing."""
+"""What the demonstration shows while it runs. It draws the responses of the coordinator's API and decides nothing."""
 
 import io
 import re
@@ -19,14 +19,14 @@ _BAR_CELLS = 32
 _PLAIN_EVERY_STEPS = 25
 _PICTURE_COLUMNS = 110
 _STOPPED = {"hang": ", has not arrived", "crash": ", ended before the others"}
-"""By kind of incident; its onset is the step that the job stopped in."""
+"""By kind of incident; its onset is the step in which the job stopped."""
 _OWN = (("compute_seconds", "cyan"), ("host_seconds", "blue"), ("data_seconds", "yellow"), ("gc_seconds", "red"))
 
 
 class DemoView:
-    """A live table on a terminal; a line now and then where there is none.
+    """A live table on a terminal; otherwise an occasional line.
 
-    `goal` is what happens at `goal_step`, which the progress bar runs towards.
+    The progress bar runs towards `goal_step`, at which `goal` happens.
     """
 
     def __init__(self, console: Console, goal: str, goal_step: int) -> None:
@@ -42,7 +42,7 @@ class DemoView:
         self._console.print(text, highlight=False, markup=False)
 
     def start(self, text: str) -> None:
-        """Show that something is under way before the run reports."""
+        """Show that something is in progress before the run reports."""
         if self._console.is_terminal:
             self._live = Live(Spinner("dots", text), console=self._console, refresh_per_second=8, transient=True)
             self._live.start()
@@ -112,7 +112,7 @@ def _total(rank: dict[str, Any]) -> float:
 
 
 def print_verdict(console: Console, verdict: DemoVerdict) -> None:
-    """Print the verdict for people."""
+    """Print the verdict as text."""
     console.rule("verdict", style="bold")
     if verdict.rank is None:
         console.print(_nothing_found(verdict))
@@ -179,7 +179,7 @@ def draw_verdict(file: Path, verdict: DemoVerdict) -> None:
     console = Console(record=True, width=_PICTURE_COLUMNS, file=io.StringIO())
     print_verdict(console, verdict)
     picture = console.export_svg(title=f"lockstep demo --fault {verdict.fault}")
-    # The fonts that rich asks for lie on a public host; a viewer's own monospace font does as well.
+    # rich requests fonts from a public host; a viewer's own monospace font is good enough.
     file.write_text(re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL), encoding="utf-8")
 
 

@@ -1,1 +1,1 @@
-"""Building the C++ kernels ahead of training: compile, compare with the kernels in Python, write the manifest."""
+"""Builds the C++ kernels ahead of training: compiles, compares with the Python kernels, writes the manifest."""

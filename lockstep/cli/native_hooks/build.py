@@ -1,4 +1,4 @@
-"""Builds the C++ kernels for the torch of this interpreter: compile, self-test, and only then the manifest."""
+"""Builds the C++ kernels for this interpreter's torch: compile, self-test, and only then the manifest."""
 
 import hashlib
 import os
@@ -35,26 +35,26 @@ _COMPILE_S = 900.0
 _SELF_TEST_S = 180.0
 _SHOWN_LINES = 20
 _DIRECTORY_MODE, _FILE_MODE = 0o755, 0o644
-"""No user but the owner may write: a training process refuses the build otherwise."""
+"""Only the owner may write; otherwise a training process refuses the build."""
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """A build that passed its self-test: its directory, and the content of its manifest."""
+    """A build that passed its self-test: its directory and its manifest."""
 
     directory: Path
     manifest: Manifest
 
 
 def build(output: Path | None, environ: Mapping[str, str]) -> Build:
-    """Build into `output`, by default the package's directory where this user may write there, else the user's own.
+    """Build into `output`, by default into the package's directory if it is writable, otherwise into the user's own.
 
     Raises
     ------
     ConfigError
-        Something that a build needs is missing: a compiler, torch's headers, the C extension.
+        A requirement is missing: a compiler, torch's headers, the C extension.
     LocalError
-        The compiler or the self-test failed; the message ends with what they printed.
+        The compiler or the self-test failed; the message ends with their output.
     """
     if mark_buffer_type()[1] != C_EXTENSION:
         raise ConfigError(
@@ -66,7 +66,7 @@ def build(output: Path | None, environ: Mapping[str, str]) -> Build:
     directory = parent / target.directory_name
     try:
         for path in (parent, directory):
-            if not path.exists():  # others' directories stay as they are
+            if not path.exists():  # leave existing directories as they are
                 path.mkdir(parents=True)
                 path.chmod(_DIRECTORY_MODE)
         with TemporaryDirectory(dir=directory) as work:
@@ -83,7 +83,7 @@ def build(output: Path | None, environ: Mapping[str, str]) -> Build:
 
 
 def default_directory(environ: Mapping[str, str]) -> Path:
-    """Return the configured directory, the package's where this user may write there, else the user's own."""
+    """Return the configured directory, the package's if this user may write there, otherwise the user's own."""
     if configured := environ.get(HOOKS_VARIABLE):
         return Path(configured)
     inside = package_directory()
@@ -135,12 +135,12 @@ def compile_library(compiler: str, library: Path, environ: Mapping[str, str]) ->
 
 
 def self_test(library: Path, environ: Mapping[str, str]) -> None:
-    """Run the self-test in a process of its own.
+    """Run the self-test in a separate process.
 
     Raises
     ------
     LocalError
-        The kernels do not do what those in Python do, or crash.
+        The kernels differ from those in Python, or crash.
     """
     _run(
         [sys.executable, "-m", "lockstep.cli.native_hooks.self_test", str(library)], environ, "self-test", _SELF_TEST_S
@@ -167,7 +167,7 @@ def _sha256(path: Path) -> str:
 
 
 def _put(directory: Path, library: Path, manifest: Manifest) -> None:
-    """Put a build in the place of a former one; in between there is none, and a process that looks uses Python."""
+    """Replace a former build. In between there is none, and a process that loads kernels then uses Python."""
     (directory / MANIFEST_NAME).unlink(missing_ok=True)
     library.chmod(_FILE_MODE)
     library.replace(directory / LIBRARY_NAME)

@@ -1,9 +1,9 @@
-"""The self-test of a build, a process of its own: real collectives leave the marks that the kernels in Python leave.
+"""The self-test of a build, in its own process: real collectives must leave the same marks as with the Python kernels.
 
     python -m lockstep.cli.native_hooks.self_test LIBRARY
 
-A gloo group of one rank runs each operator that one rank can, synchronously and not, behind the kernels in Python and
-behind those of the library. Exit code 0 where the marks are equal; else 1 and what differs on stderr.
+A gloo group of one rank runs each operator that one rank can run, synchronously and asynchronously, behind the Python
+kernels and behind those of the library. Exit code 0 if the marks are equal, otherwise 1 with the differences on stderr.
 """
 
 import gc
@@ -35,7 +35,7 @@ Noted = list[tuple[str, int, int, int]]
 
 
 class RecordingStub:
-    """What the kernels need of an agent, over a buffer in a file of its own; the calling thread trains."""
+    """The part of an agent that the kernels need, over a buffer with its own file; the calling thread trains."""
 
     def __init__(self, file: int) -> None:
         self.boundary = FailureGuard(self._stop)
@@ -54,7 +54,7 @@ class RecordingStub:
         self.marks.thread = 0
 
     def wake(self) -> bool:
-        """Begin to record: done already."""
+        """Start recording; nothing to do here."""
         return False
 
     def records_here(self) -> bool:
@@ -73,7 +73,7 @@ class RecordingStub:
 
 @contextmanager
 def recording(install: Callable[[Any], Removal]) -> Iterator[RecordingStub]:
-    """Hand out a stub whose kernels `install` has put in place."""
+    """Yield a stub for which `install` has installed kernels."""
     with tempfile.TemporaryFile() as file:
         os.ftruncate(file.fileno(), BLOCK_COUNT * BLOCK_BYTES + ISSUES_BYTES)
         stub = RecordingStub(file.fileno())
@@ -108,7 +108,7 @@ def run_collectives() -> None:
 
 
 def noted(stub: RecordingStub) -> Noted:
-    """Return the issues and the ends of all collectives, once each has one; a thread of the backend may be late."""
+    """Return the issues and the ends of all collectives, once each has one; a backend's thread may be late."""
     deadline = time.monotonic() + _WAIT_S
     while True:
         found = [mark for mark in stub.written() if mark[1] & KIND_MASK in (MarkKind.ISSUE, *_ENDS)]
@@ -122,7 +122,7 @@ def noted(stub: RecordingStub) -> Noted:
 
 
 def compare(library: Path) -> list[str]:
-    """Return what the kernels of a library do otherwise than those in Python: nothing, if all is well."""
+    """Return how a library's kernels differ from those in Python; empty if they do not."""
     module = native.import_library(library)
     found: list[Noted] = []
     for install in (
@@ -144,7 +144,7 @@ def compare(library: Path) -> list[str]:
 
 
 def main() -> int:
-    """Compare, and print what differs."""
+    """Compare, and print the differences."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     differences = compare(Path(sys.argv[1]))

@@ -1,1 +1,1 @@
-"""What the commands on the simulator print and draw."""
+"""Output of the simulator's commands: text and drawings."""

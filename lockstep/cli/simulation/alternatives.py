@@ -1,4 +1,4 @@
-"""Alternatives for people and as JSON: what each would take, and its gain against now."""
+"""Alternatives as text and as JSON: the predicted step of each, and its gain over the current job."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ _NAME_MOST = 72
 def alternatives_text(
     spec: JobSpec, now: Forecast, found: Sequence[Alternative], notes: Sequence[str], cost: RunCost
 ) -> str:
-    """Return the table of alternatives below what is now."""
+    """Return the table of alternatives, below the current job."""
     possible = [each for each in found if each.forecast is not None]
     refused = [each for each in found if each.forecast is None]
     shown = possible[:_SHOWN]
@@ -35,7 +35,7 @@ def alternatives_text(
         lines.append(f"{number:>3} {name:<{width}}  {_row(each.forecast, cost, cost_width)}  {_gain(each)}")
     if len(possible) > _SHOWN:
         lines.append(f"    ... and {len(possible) - _SHOWN} more (--json has all)")
-    lines += [f"    {each.change.name}: cannot be: {each.refused}" for each in refused]
+    lines += [f"    {each.change.name}: impossible: {each.refused}" for each in refused]
     band = now.error_band_ratio
     trust = (
         f"forecasts are good to +-{band:.1%}" if band is not None else "not calibrated: trust the order, not the times"
@@ -46,7 +46,7 @@ def alternatives_text(
 def alternatives_json(
     now: Forecast, found: Sequence[Alternative], *, is_whole: bool, notes: Sequence[str], cost: RunCost
 ) -> dict[str, Any]:
-    """Return the alternatives as JSON takes them."""
+    """Return the alternatives as JSON values."""
     return {
         "now": forecast_json(now) | {"cost": cost.as_dict(now)},
         "all_tried": is_whole,

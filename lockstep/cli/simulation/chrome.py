@@ -1,6 +1,6 @@
 """A simulated step as a Chrome trace: a process for each class of equal ranks, a thread for each queue.
 
-Perfetto and `lockstep analyze` read it. Everything is work of a device: computation and collectives as kernels.
+Perfetto and `lockstep analyze` read it. Everything appears as work of a device: computation and collectives as kernels.
 """
 
 import json
@@ -11,7 +11,7 @@ from lockstep.simulator.lowering.graph import COMPUTE
 from lockstep.simulator.step_timeline import QUEUES, Lane, Row, Span
 
 _US = 1e6
-_THOUSANDTHS = 3  # of a microsecond: what the format's readers keep
+_THOUSANDTHS = 3  # of a microsecond: the precision that the format's readers keep
 
 
 def chrome_trace(rows: list[Row], name: str) -> str:
@@ -22,7 +22,7 @@ def chrome_trace(rows: list[Row], name: str) -> str:
 
 
 def title_of(row: Row) -> str:
-    """Return what a class is called: its stage, its ranks, and its speed where it is not whole."""
+    """Return the name of a class: its stage, its ranks, and its speed if it is reduced."""
     ranks = f"rank {row.first_rank}" if row.ranks == 1 else f"{row.ranks:,} ranks from {row.first_rank}"
     return f"stage {row.stage}, {ranks}" + (f", at {row.speed:.0%}" if row.speed < 1 else "")
 
@@ -51,7 +51,7 @@ def _complete(span: Span, lane: Lane, process: int, thread: int) -> dict[str, An
     arguments: dict[str, Any] = {"device": process, "stream": thread, "queue": lane.queue}
     if span.micro_batch >= 0:
         arguments |= {"micro_batch": span.micro_batch, "chunk": span.chunk}
-    if lane.queue != QUEUES[COMPUTE]:  # also what moves no bytes: a message on its way
+    if lane.queue != QUEUES[COMPUTE]:  # also for operations that move no bytes: a message in transit
         arguments |= {"Collective name": span.name, "bytes_on_link": round(span.volume_bytes)}
     begin_us = round(span.start_s * _US, _THOUSANDTHS)
     lasted_us = round(round(span.end_s * _US, _THOUSANDTHS) - begin_us, _THOUSANDTHS)

@@ -1,4 +1,4 @@
-"""Ways to send gradients, for people."""
+"""Plans for sending gradients, as text."""
 
 from lockstep.diagnosis.fusion_plans import Plans
 from lockstep.diagnosis.gradient_fusion import StepGradients
@@ -34,7 +34,7 @@ def fusion_text(gradients: StepGradients, plans: Plans) -> str:
         f"with one size for all: DistributedDataParallel(bucket_cap_mb={plans.cap_mib}) ends after {cap_end}",
     ]
     if gradients.steps:
-        lines.append("what a framework had put together before the trace saw it cannot be taken apart here")
+        lines.append("buckets that a framework formed before the trace cannot be split here")
     return "\n".join(lines)
 
 

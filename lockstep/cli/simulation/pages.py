@@ -1,4 +1,4 @@
-"""What is generated from the table of a specification's fields: the JSON schema, and the table in docs/simulator.md."""
+"""Generates the JSON schema and the table in docs/simulator.md from the fields of a job specification."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ END = "<!-- end of fields -->\n"
 
 
 def render() -> dict[Path, str]:
-    """Return the text of the schema and of the page by path; of the page only the table is replaced."""
+    """Return the text of the schema and of the page, by path; only the table of the page is replaced."""
     page = PAGE.read_text(encoding="utf-8")
     head, _, rest = page.partition(BEGIN)
     _, _, tail = rest.partition(END)

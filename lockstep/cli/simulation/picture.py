@@ -1,7 +1,7 @@
-"""A simulated step as an SVG picture: one strip for each queue of each class of ranks, time across.
+"""A simulated step as an SVG picture: one strip for each queue of each class of ranks, time from left to right.
 
-The file stands alone and follows the reader's light or dark scheme. What is narrower than a pixel is drawn together
-with its neighbours of the same colour, so that the file grows with the picture and not with the job.
+The file is self-contained and follows the reader's light or dark scheme. Spans narrower than a pixel are joined with
+neighbours of the same colour, so that the file grows with the picture and not with the job.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from lockstep.html.units import format_ns
 from lockstep.simulator.step_timeline import BACKWARD_PASS, FORWARD_PASS, UPDATE, Lane, Row, Span
 
 ROWS_MAX = 24
-"""Classes drawn: more would be a wall; the trace has all."""
+"""Classes drawn: more would be unreadable; the trace has all."""
 _WIDTH = 1120
 _LEFT = 250
 _RIGHT = 40
@@ -33,7 +33,7 @@ _LABEL_CHARS = 34
 _LEGEND_PX = 156
 
 _KINDS = {FORWARD_PASS: "forward", BACKWARD_PASS: "backward", UPDATE: "optimizer"}
-"""Classes of the picture by name of what is computed; collectives are classed by their queue."""
+"""Classes of the picture by the name of a computation; collectives are classified by their queue."""
 _CAPTIONS = {
     "forward": "forward",
     "backward": "backward",
@@ -42,7 +42,7 @@ _CAPTIONS = {
     "gradient": "gradient collective",
     "send": "send",
 }
-# The colours of the report's style sheet, whose pairs people of all kinds of colour vision can distinguish.
+# The colours of the report's style sheet, distinguishable with any kind of colour vision.
 _STYLE = """
 svg { --ink: #1b1f24; --soft: #57606a; --grid: #e7ebef; --back: #fff; --forward: #0a3fb5; --backward: #3cb4ee;
   --optimizer: #a3439b; --feature: #dd6a10; --gradient: #2b8b5b; --send: #5a4233; background: var(--back); }
@@ -106,7 +106,7 @@ def _row(row: Row, down: int, step_s: float) -> Iterator[Html]:
 
 
 def _strip(lane: Lane, top: int, step_s: float) -> Iterator[Html]:
-    """Yield the marks of a lane: what is wide enough to point at has its own, the rest is a path for each colour."""
+    """Yield the marks of a lane: spans wide enough to point at have their own, the rest form one path per colour."""
     narrow: dict[str, list[str]] = {}
     for mark in _joined(lane, _PLOT / step_s):
         if mark.right - mark.left >= _POINTED_PX:
@@ -131,7 +131,7 @@ class _Mark:
 
 
 def _joined(lane: Lane, scale: float) -> Iterator[_Mark]:
-    """Yield marks, neighbours of one colour joined where they would be too narrow to see apart."""
+    """Yield marks; neighbours of one colour that would be too narrow to distinguish are joined."""
     mark: _Mark | None = None
     for span in lane.spans:
         kind = _KINDS.get(span.name, lane.queue)

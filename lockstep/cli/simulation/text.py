@@ -1,4 +1,4 @@
-"""A forecast for people: the step, where its time goes, memory against what there is, and how far to trust it."""
+"""A forecast as text: the step, where its time goes, memory against capacity, and how far to trust it."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -41,7 +41,7 @@ def text_of(spec: JobSpec, found: Forecast, cost: RunCost | None = None) -> str:
 
 
 def strategy_of(spec: JobSpec) -> str:
-    """Return the degrees above one, micro-batches and options, in a line."""
+    """Return the degrees above one, micro-batches and options, in one line."""
     degrees = spec.degrees
     named = [
         f"{name}={getattr(degrees, name)}" for name in ("tp", "cp", "ep", "dp", "pp") if getattr(degrees, name) > 1
@@ -59,7 +59,7 @@ def strategy_of(spec: JobSpec) -> str:
 
 
 def _head(spec: JobSpec, found: Forecast, cost: RunCost) -> list[str]:
-    parameters = format_rate(spec.model.parameters, "").replace("G", "B")  # as people count them
+    parameters = format_rate(spec.model.parameters, "").replace("G", "B")  # as model sizes are usually written
     machine = f"{spec.degrees.ranks:,} x {spec.cluster.device.name} of {spec.cluster.name}"
     band = found.error_band_ratio
     trust = f"+-{format_share(band)} (calibrated)" if band is not None else "not calibrated: 5 to 30% off is usual"
@@ -125,6 +125,6 @@ def _bar(ratio: float) -> str:
 
 
 def forecast_json(found: Forecast) -> dict[str, Any]:
-    """Return a forecast as JSON takes it, by the keys that docs/simulator.md explains."""
+    """Return a forecast as JSON values, with the keys that docs/simulator.md explains."""
     values = found.as_dict()
     return {key: values[key] for key in _KEYS}

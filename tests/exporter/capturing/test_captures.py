@@ -90,7 +90,7 @@ def test_another_request_under_the_same_id_is_refused(captures: Captures):
     captures.admit(REQUEST, RANKS, 0, NOW_S)
     verdict = captures.admit(replace(REQUEST, steps=4), RANKS, 1, NOW_S)
     assert (verdict.order, verdict.is_outdated) == (None, True)
-    assert "request 5 of run 'run' was another one" in verdict.refusals[0]
+    assert "request 5 of run 'run' had different content" in verdict.refusals[0]
     assert captures.admit(replace(REQUEST, run="other"), RANKS, DEADLINE_NS, NOW_S).order is not None
 
 
@@ -144,7 +144,7 @@ def test_a_term_far_ahead_of_the_clock_is_refused_and_locks_no_one_out(captures:
     """One forged order must not make the node deaf to every leader: terms are unix seconds."""
     verdict = captures.admit(replace(REQUEST, term=term), RANKS, 0, NOW_S)
     assert (verdict.order, verdict.is_outdated) == (None, True)
-    assert f"term {term} is no leader's" in verdict.refusals[0]
+    assert f"term {term} is not a leader's" in verdict.refusals[0]
     leader = replace(REQUEST, request_id=6, term=int(NOW_S))
     assert captures.admit(leader, RANKS, 0, NOW_S).order is not None
 

@@ -123,13 +123,13 @@ def test_requests_are_fenced_and_paced(node):
     assert node.sent == []
     node.submit(ranks=(0, 1))
     assert [stacks.rank for stacks in node.sent] == [0, 1]
-    assert node.sent[0].reason == "request 1 of run 'run' was another one"
+    assert node.sent[0].reason == "request 1 of run 'run' had different content"
     node.submit(request_id=2, term=TERM - 1, now_ns=MIN_INTERVAL_NS)
     assert node.sent[-1].reason == f"term {TERM - 1} is over, term {TERM} is in force"
     node.submit(request_id=3, now_ns=MIN_INTERVAL_NS - 1)
     assert node.sent[-1].reason == "the last request was less than 3 s ago"
     node.submit(request_id=3, term=TERM + 10**6, now_ns=MIN_INTERVAL_NS)
-    assert "is no leader's" in node.sent[-1].reason
+    assert "is not a leader's" in node.sent[-1].reason
     for number in range(5):
         node.submit(request_id=10 + number, run=f"run-{number}", now_ns=MIN_INTERVAL_NS)
     assert node.sent[-1].reason == "too many requests wait"
