@@ -1,6 +1,6 @@
-"""What the coordinator found: which rank, on which host, why. Each is a ticket; `losses.py` pages for what is lost.
+"""Tickets for the coordinator's findings: which rank, on which host, why. `losses.py` pages for what is lost.
 
-A link has a ticket of its own. Imbalance is how a training is laid out and no one's fault: no alert reads it.
+A link has its own ticket. Imbalance results from how training is laid out and is not a fault: no alert reads it.
 """
 
 from alerts import links
@@ -10,7 +10,7 @@ from alerts.rule import Alert
 
 
 def alerts(site: Site, policy: AlertPolicy) -> tuple[Alert, ...]:
-    """Return the alerts on causes. Series of suspects are capped by the coordinator, and by their group's limit."""
+    """Return the alerts on causes. The coordinator caps the series of suspects, and so does the limit of the group."""
     return (
         _slow_device_found(site, policy),
         _link_slow(site, policy),
@@ -21,9 +21,9 @@ def alerts(site: Site, policy: AlertPolicy) -> tuple[Alert, ...]:
 def _slow_device_found(site: Site, policy: AlertPolicy) -> Alert:
     by_rank, by_host = f"{site.run_labels}, rank, hostname, cause", f"{site.run_labels}, hostname, cause"
     faults = 'cause!~"link|imbalance"'
-    # A rank may be suspect in several kinds of domain at once; it is still one rank, and one alert.
+    # A rank may be suspect in several kinds of domain at once; it is still one rank and one alert.
     ranks = f"max by ({by_rank}) (lockstep_suspect_slowdown_ratio{{{faults}}}) > 0"
-    # Several ranks of one host with one cause are the host's fault: one alert, without a rank, however many they are.
+    # Several ranks of one host with one cause point to the host: one alert, without a rank, however many they are.
     of_hosts = f'max by ({by_rank}) (lockstep_suspect_slowdown_ratio{{{faults},hostname!=""}}) > 0'
     shared = f"count by ({by_host}) ({of_hosts}) > 1"
     hosts = f"max by ({by_host}) ({of_hosts})"
@@ -37,9 +37,9 @@ def _slow_device_found(site: Site, policy: AlertPolicy) -> Alert:
         for_seconds=policy.slow_device_for_seconds,
         resolves="the rank works as its peers do, or the run is over",
         summary="One rank, or several of one host, hold a training run back.",
-        # Ranks of a host and the function are looked up here and are no labels: a profile names the function half a
-        # minute later, the last rank of a host may be found a step later, and a label that changes would resolve the
-        # alert and raise another.
+        # Ranks of a host and the function are looked up here rather than being labels. A profile names the function
+        # half a minute later, and the last rank of a host may be found a step later; a label that changes would resolve
+        # the alert and raise another one.
         headline="{{ if $labels.rank }}Rank {{ $labels.rank }} on {{ $labels.hostname }} holds{{ else }}Ranks on "
         "{{ $labels.hostname }} hold{{ end }} run {{ $labels.run }} back: {{ $labels.cause }}"
         f'{{{{ with {_of_suspects("function!=")} | query | sortByLabel "rank" }}}}'
@@ -62,7 +62,7 @@ def _slow_device_found(site: Site, policy: AlertPolicy) -> Alert:
 
 
 def _of_suspects(matcher: str) -> str:
-    """Return the query of the incidents of the ranks that the alert is about, a label other than empty."""
+    """Return the query of the incidents of the ranks that the alert concerns, i.e. with a non-empty label."""
     return (
         f'printf `lockstep_incident_info{{run="%s",rank=~"%s",{matcher}""}} and on (run, rank) '
         'lockstep_suspect_slowdown_ratio{run="%s",hostname="%s",cause="%s"}` '

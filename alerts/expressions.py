@@ -5,8 +5,8 @@ from alerts.policy import AlertPolicy, Site
 OVER = "finished|cancelled|crashed"
 """States of runs whose processes have ended, as a regular expression."""
 GAP = "5m"
-"""A coordinator that cannot be scraped for longer has an alert of its own, LockstepCoordinatorDown, which keeps back
-what ends for want of its series."""
+"""A coordinator that cannot be scraped for longer has its own alert, LockstepCoordinatorDown, which inhibits alerts
+that end because its series are missing."""
 
 
 def by_run(operation: str, vector: str, site: Site) -> str:
@@ -15,14 +15,14 @@ def by_run(operation: str, vector: str, site: Site) -> str:
 
 
 def last_known(vector: str) -> str:
-    """Return the series of a selector by their last scrapes: a scrape that fails ends them for everything else."""
+    """Return the latest samples of a selector's series: a failed scrape ends them for everything else."""
     return f"last_over_time({vector}[{GAP}])"
 
 
 def held(vector: str, site: Site) -> str:
-    """Return a coordinator's series by run; of runs that its page does not show now, as they were a moment ago.
+    """Return a coordinator's series by run; for runs that its page does not show now, the latest value of a moment ago.
 
-    For series that end with what they are about, so that their last scrape proves nothing while the run is shown.
+    For series that end together with their subject, so that their last scrape proves nothing while the run is shown.
     """
     before, shown = by_run("max", last_known(vector), site), by_run("max", "lockstep_run_ranks", site)
     return (
@@ -37,17 +37,17 @@ def is_in_state(states: str, site: Site) -> str:
 
 
 def unfinished(vector: str, site: Site) -> str:
-    """Return `vector` without the runs that are over: a crashed run has an alert of its own, others have none."""
+    """Return `vector` without the runs that are over: a crashed run has its own alert, others have none."""
     return f"(\n{_indent(vector)}\n)\nunless on ({site.run_labels})\n{is_in_state(OVER, site)}"
 
 
 def has_many_ranks(site: Site, policy: AlertPolicy) -> str:
-    """Return the runs all of whose devices are worth a page; none whose size is unknown."""
+    """Return the runs whose devices in total are worth a page; excludes runs of unknown size."""
     return f"{by_run('max', last_known('lockstep_run_ranks'), site)} >= {policy.page_devices_lost}"
 
 
 def slower_than_history(site: Site, policy: AlertPolicy) -> str:
-    """Return by how much steps are longer than those of the healthy run, of runs where that is more than noise."""
+    """Return how much longer steps are than those of the healthy run, for runs where that exceeds noise."""
     slowdown = (
         f"{by_run('max', 'lockstep_run_recent_step_duration_seconds', site)}\n/ on ({site.run_labels})\n"
         f"{by_run('max', 'lockstep_run_baseline_step_duration_seconds > 0', site)}\n- 1"
@@ -59,12 +59,12 @@ def slower_than_history(site: Site, policy: AlertPolicy) -> str:
 
 
 def fires(name: str) -> str:
-    """Return the series of an alert that fires, as of the last evaluation."""
+    """Return the series of a firing alert, as of the last evaluation."""
     return f'ALERTS{{alertname="{name}",alertstate="firing"}}'
 
 
 def last_step_age(site: Site) -> str:
-    """Return seconds since the last step that all ranks of a run have completed, as the coordinator saw it.
+    """Return seconds since the last step that all ranks of a run have completed, as observed by the coordinator.
 
     A run that has not completed a step has no age: the coordinator exports no timestamp, or 0.
     """
@@ -72,7 +72,7 @@ def last_step_age(site: Site) -> str:
 
 
 def rank_step_age(site: Site) -> str:
-    """Return seconds since any rank of a run completed a step, as the exporters saw it: no broker in between."""
+    """Return seconds since any rank of a run completed a step, as the exporters observed it: no broker is involved."""
     return f"time() - {by_run('max', 'lockstep_last_step_timestamp_seconds > 0', site)}"
 
 

@@ -1,7 +1,7 @@
-"""What becomes known after a page was sent: Alertmanager notifies again for another alert, not for another text.
+"""Alerts for news after a page was sent: Alertmanager notifies again for a new alert, but not for a changed text.
 
-A function that is found within the wait of its page's group (`group_wait`) is in the page itself, and is sent no second
-time.
+A function that is found within the wait of its page's group (`group_wait`) is in the page itself, and is not sent
+again.
 """
 
 from alerts import links
@@ -14,10 +14,10 @@ _FOUND = 'printf `lockstep_incident_info{run="%s",cause!="imbalance",function!="
 
 
 def function_found(site: Site, policy: AlertPolicy) -> Alert:
-    """Return the alert that ends by itself: it holds for as long as the function is new.
+    """Return an alert that ends by itself: it holds as long as the function is new.
 
-    Both conditions on the past are needed: the page had been sent by then, and the incident was there without a
-    function. Where a coordinator comes back with its incidents, neither is new.
+    Both conditions on the past are needed: the page had been sent by then, and the incident existed without a function.
+    When a coordinator restarts with its incidents, neither is new.
     """
     new, sent = duration(policy.function_new_seconds), duration(policy.page_sent_seconds)
     incident = f"{site.run_labels}, incident, rank"

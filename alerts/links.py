@@ -1,22 +1,22 @@
-"""Where a notification leads: the incident, the dashboard with its rank and hours, exporters. Templates of annotations.
+"""Annotation templates for the links of a notification: the incident, the dashboard of its rank and hours, exporters.
 
-The incident's id is looked up when an annotation is written and is no label: an id that changes, or comes a scrape
-later, would resolve the alert and raise another.
+The incident's id is looked up when an annotation is rendered rather than being a label: an id that changes, or arrives
+a scrape later, would resolve the alert and raise another one.
 """
 
 from alerts.policy import Site
 
 RUN_DASHBOARD, RANK_DASHBOARD, SERVICES_DASHBOARD = "lockstep-run", "lockstep-rank", "lockstep-self-monitoring"
-"""The uids of the dashboards of a run, of one of its ranks, of Lockstep's own services."""
+"""The uids of the dashboards of a run, of a rank, and of Lockstep's own services."""
 DOMAINS_DASHBOARD = "lockstep-domains"
 """The uid of the dashboard of a run's communication domains."""
 HOURS = "from=now-1h&to=now"
-"""Prometheus' templates do not know when an alert began; Alertmanager's do, and `lockstep.tmpl` puts that in."""
+"""Prometheus templates do not know when an alert began; Alertmanager's do, and `lockstep.tmpl` inserts it."""
 BY_RUN = 'printf `lockstep_incident_info{run="%s"}` $labels.run'
-"""The query of a run's incidents, as a pipeline of a template."""
+"""The query of a run's incidents, as a template pipeline."""
 
 OF_HANG = 'printf `lockstep_incident_silence_seconds{run="%s"}` $labels.run'
-"""The query of a run's incidents of a hang, one series for each rank that has not arrived."""
+"""The query of a run's hang incidents, one series per rank that has not arrived."""
 
 
 def by_cause(cause: str) -> str:
@@ -25,7 +25,7 @@ def by_cause(cause: str) -> str:
 
 
 def incident_url(site: Site, query: str) -> str:
-    """Return the template of the link to the first incident of `query`, to the run's page where there is none."""
+    """Return the template of the link to the first incident of `query`, or to the run's page if there is none."""
     return (
         f'{{{{ with {query} | query | sortByLabel "incident" }}}}'
         f"{site.coordinator_url}/incidents/{{{{ . | first | label `incident` }}}}"
@@ -49,7 +49,7 @@ def domains_dashboard(site: Site) -> str:
 
 
 def dashboard_of(site: Site, query: str) -> str:
-    """Return the template of the link to the first rank that `query`, a run's incidents, names; else to the run's."""
+    """Return the template of the link to the first rank that `query`, a run's incidents, names, or else to the run."""
     return (
         f'{{{{ with {query} | query | sortByLabel "rank" }}}}{{{{ with . | first }}}}{{{{ if .Labels.rank }}}}'
         f"{rank_dashboard(site, '.Labels.rank')}{{{{ else }}}}{run_dashboard(site)}{{{{ end }}}}{{{{ end }}}}"
@@ -58,7 +58,7 @@ def dashboard_of(site: Site, query: str) -> str:
 
 
 def exporters_out_of_reach(site: Site) -> str:
-    """Return the template of a sentence on exporters that cannot be scraped, empty where all can."""
+    """Return the template of a sentence on exporters that cannot be scraped, empty if all can."""
     return (
         f'{{{{ with query `up{{job="{site.exporter_job}"}} == 0` | sortByLabel `instance` }}}}'
         " Exporters that cannot be scraped: {{ len . }}, the first is {{ . | first | label `instance` }}.{{ end }}"

@@ -1,7 +1,7 @@
-"""The one page for slowness: what a run loses, in devices, whatever is to blame.
+"""The only page for slowness: the devices that a run loses, whatever the cause.
 
-A run has one such alert, whatever its ranks, links or causes, so that a fault pages once from onset to resolve; who and
-why is looked up in its texts. The tickets on causes and symptoms of that run are inhibited while it fires.
+A run has one such alert, whatever its ranks, links or causes, so that a fault pages once from onset to resolution. Its
+texts look up who and why. While it fires, the tickets on causes and symptoms of that run are inhibited.
 """
 
 from alerts import links
@@ -29,16 +29,16 @@ _INCIDENTS = (
 def alert(site: Site, policy: AlertPolicy) -> Alert:
     """Return the page.
 
-    A link has no part of its own: the ratio of a suspect link is that of its transfers, not of a step. A run that a
-    link slows pages as a run that is slower than its history.
+    A link has no part of its own, because the ratio of a suspect link is that of its transfers, not of a step. A run
+    that a link slows pages as a run that is slower than its history.
     """
     ranks = f"* on ({site.run_labels}) {by_run('max', 'lockstep_run_ranks', site)}"
     suspects = by_run("max", 'lockstep_suspect_slowdown_ratio{cause!~"link|imbalance"} > 0', site)
-    # That ticket has waited until a slowdown is worth a person.
+    # That ticket already waits until a slowdown is worth a person's attention.
     slower = f"(\n{slower_than_history(site, policy)}\n) and on ({site.run_labels}) {fires('LockstepRunSlow')}"
     by_suspects, by_history = f"{suspects} {ranks}", f"({slower}) {ranks}"
     limit = policy.page_devices_lost
-    # Once it has paged, it lasts as long as a rank is slow: a loss about the limit is one page.
+    # Once it has paged, it lasts as long as a rank is slow: a loss around the limit is a single page.
     lasting = f"({by_suspects}) and on ({site.run_labels}) {fires(NAME)}"
     return Alert(
         name=NAME,

@@ -1,4 +1,4 @@
-"""Memory that grows until the kernel, or the device's allocator, ends the run: a ticket while there is time to act."""
+"""A ticket for memory that grows until the kernel or the device's allocator ends the run, while one can still act."""
 
 from alerts import links
 from alerts.expressions import by_run, unfinished
@@ -6,7 +6,7 @@ from alerts.policy import AlertPolicy, Site
 from alerts.rule import Alert
 
 _INCIDENTS = 'printf `lockstep_incident_info{run="%s",cause=~".+_memory"}` $labels.run'
-"""The query of a run's incidents of memory that grows."""
+"""The query of a run's incidents of growing memory."""
 
 
 def alert(site: Site, policy: AlertPolicy) -> Alert:

@@ -1,4 +1,4 @@
-"""The monitor of the monitor: what makes Lockstep blind, and the alert that proves the way to the pager."""
+"""Alerts about the monitor itself: what makes Lockstep blind, and the watchdog that proves the path to the pager."""
 
 from alerts.expressions import is_in_state, last_step_age, rank_step_age, unfinished
 from alerts.policy import AlertPolicy, Site
@@ -34,7 +34,7 @@ def _exporter_down(site: Site, policy: AlertPolicy) -> Alert:
     return Alert(
         name="LockstepExporterDown",
         severity="warning",
-        # Counted: a switch that fails takes a hundred nodes along, and is one matter.
+        # Counted: a failing switch affects a hundred nodes, and is one problem.
         expr=f"count by (job) ({down})",
         for_seconds=policy.exporter_down_for_seconds,
         resolves="every exporter can be scraped again, or discovery removes the target",
@@ -88,7 +88,7 @@ def _coordinator_stays_down(site: Site, policy: AlertPolicy) -> Alert:
 
 
 def _without_coordinator(site: Site) -> str:
-    """Return the job none of whose targets is up; one of a pair that is down is LockstepCoordinatorReplicaDown."""
+    """Return the job whose targets are all down; a single one of a pair has LockstepCoordinatorReplicaDown."""
     coordinator = f'up{{job="{site.coordinator_job}"}}'
     return f"""
 count by (job) ({coordinator} == 0) unless on (job) count by (job) ({coordinator} == 1)

@@ -1,4 +1,4 @@
-"""What a site sets otherwise: thresholds by name, and of each alert whether it exists, its severity and its wait.
+"""A site's overrides: thresholds by name, and for each alert whether it is enabled, its severity and its wait.
 
 A policy file is YAML:
 
@@ -23,7 +23,7 @@ from lockstep.contracts.yaml_text import read_yaml_file
 
 SEVERITIES: tuple[str, ...] = get_args(Severity)
 FOR_SECONDS_MAX = 86_400
-"""An alert that waits for more than a day is one that is disabled."""
+"""To wait for more than a day is to disable the alert."""
 DURATION = r"([0-9]+h)?([0-9]+m)?([0-9]+s)?"
 _UNITS_S = (3600, 60, 1)
 _KEYS = ("enabled", "severity", "for")
@@ -31,7 +31,7 @@ _KEYS = ("enabled", "severity", "for")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """What a site sets of one alert; None is what the alert has by itself."""
+    """A site's settings of one alert; None keeps the alert's own value."""
 
     enabled: bool = True
     severity: Severity | None = None
@@ -40,13 +40,13 @@ class Override:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SitePolicy:
-    """All that a site sets: thresholds, and overrides by the name of the alert."""
+    """All settings of a site: thresholds, and overrides by alert name."""
 
     thresholds: AlertPolicy = field(default_factory=AlertPolicy)
     alerts: Mapping[str, Override] = field(default_factory=dict)
 
     def apply(self, groups: tuple[RuleGroup, ...]) -> tuple[RuleGroup, ...]:
-        """Return the groups with each alert as the site wants it; recorded series stay as they are."""
+        """Return the groups with the overrides applied to each alert; recorded series stay unchanged."""
         return tuple(replace(group, rules=tuple(self._kept(group))) for group in groups)
 
     def _kept(self, group: RuleGroup) -> Any:
@@ -60,12 +60,12 @@ class SitePolicy:
 
 
 def read_policy_file(path: Path, names: tuple[str, ...]) -> SitePolicy:
-    """Return what a policy file sets; `names` are the alerts that there are.
+    """Return the settings in a policy file; `names` are the existing alerts.
 
     Raises
     ------
     ConfigError
-        It cannot be read, or holds what is no policy.
+        It cannot be read, or is not a valid policy.
     """
     document = read_yaml_file(path, "alert policy") or {}
     where = str(path)
@@ -88,7 +88,7 @@ def with_threshold(policy: SitePolicy, name: object, value: object, *, where: st
     Raises
     ------
     ConfigError
-        There is no such threshold, or the value is no number of its kind or out of range.
+        There is no such threshold, or the value is not a number of its kind or out of range.
     """
     ranges = ranges_of(AlertPolicy)
     if name not in ranges:
@@ -110,12 +110,12 @@ def with_threshold(policy: SitePolicy, name: object, value: object, *, where: st
 def with_override(
     policy: SitePolicy, name: object, setting: object, value: object, *, names: tuple[str, ...], where: str
 ) -> SitePolicy:
-    """Return the policy with `enabled`, `severity` or `for` of one alert changed; `value` may be their text.
+    """Return the policy with `enabled`, `severity` or `for` of one alert changed; `value` may be a text.
 
     Raises
     ------
     ConfigError
-        There is no such alert or setting, or the value is none of it.
+        There is no such alert or setting, or the value is invalid for it.
     """
     if name not in names:
         _refuse_name(where, name, names)

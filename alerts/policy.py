@@ -1,6 +1,6 @@
-"""Every threshold and every waiting time of the alerts, each with its reason, and what a site may name otherwise.
+"""Every threshold and waiting time of the alerts, each with its reason, and the names that a site may set.
 
-A rule file holds no number that does not stand here.
+Rule files contain no number that is not defined here.
 """
 
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ Count = Annotated[int, Range(0, 1_000_000)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What differs from one installation to the next.
+    """Settings that differ between installations.
 
-    `run_labels` is what identifies a run, comma separated: a ruler over several clusters needs "cluster, run".
-    The three addresses are placeholders under a reserved name until a site sets its own; `coordinator_url` is where
-    people reach the coordinator's pages.
+    `run_labels` identify a run, separated by commas: a ruler over several clusters needs "cluster, run". The three
+    addresses are placeholders under a reserved name until a site sets its own; `coordinator_url` is the address at
+    which people reach the coordinator's pages.
     """
 
     exporter_job: str = "lockstep-exporter"
@@ -222,7 +222,7 @@ class AlertPolicy:
 
 
 def duration(seconds: int) -> str:
-    """Return a duration as Prometheus writes it, in the largest unit that holds it exactly."""
+    """Return a duration in Prometheus' format, in the largest unit that represents it exactly."""
     if seconds and seconds % 60 == 0:
         return f"{seconds // 60}m"
     return f"{seconds}s"

@@ -1,10 +1,10 @@
-"""Recorded series: what dashboards read instead of the series of every rank.
+"""Recorded series, which dashboards read instead of the series of every rank.
 
-Names are level:metric:operations, the `_total` of a counter under a rate stripped; `X_per_Y` with `ratio_rate1m` is the
+Names are level:metric:operations, without the `_total` of a counter under a rate; `X_per_Y` with `ratio_rate1m` is the
 rate of X over the rate of Y, both summed first. Alerts never read these: a page must not wait for another group.
 
-All are of the last minute, as what dashboards ask for themselves is at common zooms, so that a slowdown reads the same
-on every panel. A ratio whose divisor did not grow within it, and a rate of a run with too few steps in it, is that of
+All cover the last minute, like the dashboards' own queries at common zoom levels, so that a slowdown reads the same on
+every panel. A ratio whose divisor did not grow in that minute, and a rate of a run with too few steps in it, covers
 five minutes: a step may take 85 s (the slowest published one), and a site may scrape once a minute.
 """
 
@@ -15,11 +15,11 @@ from alerts.policy import Site
 from alerts.rule import RecordingRule, RuleGroup
 
 WINDOW = "1m"
-"""Part of the names; holds four scrapes at 15 s."""
+"""Part of the names; contains four scrapes at 15 s."""
 LONG_WINDOW = "5m"
-"""Where `WINDOW` holds too little: three of the slowest published steps, twenty scrapes at 15 s."""
+"""Used if `WINDOW` contains too little: three of the slowest published steps, twenty scrapes at 15 s."""
 _STEPS_MIN = 3
-"""In `WINDOW`: with fewer, a rate jumps by a third and more as a step enters it."""
+"""Steps in `WINDOW`: with fewer, a rate jumps by a third or more as a step enters it."""
 
 
 def group(site: Site) -> RuleGroup:
@@ -33,12 +33,12 @@ def _rate(metric: str, by: str, window: str) -> str:
 
 
 def _ratio(of_window: Callable[[str], str]) -> str:
-    """Return a ratio of the last minute, of five where it has none; `of_window` must be none where it divides by 0."""
+    """Return a ratio over the last minute, or over five if it has none; a divisor of 0 must make `of_window` empty."""
     return f"{of_window(WINDOW)}\nor\n{of_window(LONG_WINDOW)}"
 
 
 def _quotient(metric: str, divisor: str, by: str, divisor_by: str = "") -> str:
-    """Return the rate of `metric` over that of `divisor`, which may be summed over more."""
+    """Return the rate of `metric` over that of `divisor`, which may be summed over more series."""
     matching = f" on ({divisor_by}) group_left ()" if divisor_by else ""
     return _ratio(
         lambda window: f"{_rate(metric, by, window)}\n/{matching}\n({_rate(divisor, divisor_by or by, window)} > 0)"
@@ -51,7 +51,7 @@ def _per_step(metric: str, by: str, site: Site) -> str:
 
 
 def _of_steps(of_window: Callable[[str], str], site: Site) -> str:
-    """Return a rate of the last minute where that holds steps enough, else of five."""
+    """Return a rate over the last minute if that contains enough steps, otherwise over five."""
     steps = by_run("max", f"increase(lockstep_steps_total[{WINDOW}])", site)
     return f"{of_window(WINDOW)}\nand on ({site.run_labels})\n{steps} >= {_STEPS_MIN}\nor\n{of_window(LONG_WINDOW)}"
 
@@ -94,7 +94,7 @@ def _model(site: Site) -> tuple[RecordingRule, ...]:
     run = site.run_labels
 
     def utilisation(window: str) -> str:
-        """Of the ranks or nodes of which both are known: an exporter below level full has one series for its ranks."""
+        """Of the ranks or nodes for which both are known: an exporter below level full has one series for its ranks."""
         peak = f"rate(lockstep_peak_flops_total[{window}])"
         flops = f"rate(lockstep_model_flops_total[{window}]) and on (job, instance, {run}, rank) {peak}"
         return f"sum by ({run}) ({flops})\n/\n(sum by ({run}) ({peak}) > 0)"
@@ -237,7 +237,7 @@ def _device(site: Site) -> tuple[RecordingRule, ...]:
 
 
 def _per_step_by_host(metric: str, by: str, steps_by: str, site: Site) -> str:
-    """Return the rate of `metric` per step of the ranks of a host, or of one rank and its host."""
+    """Return the rate of `metric` per step of a host's ranks, or of one rank and its host."""
     matching = "" if by == steps_by else f" on ({steps_by}) group_left ()"
     return _ratio(
         lambda window: (
@@ -248,7 +248,7 @@ def _per_step_by_host(metric: str, by: str, steps_by: str, site: Site) -> str:
 
 
 def _rate_by_host(metric: str, by: str, site: Site, window: str) -> str:
-    # instance in the match: a rank that has moved is known to two exporters for as long as a series may be stale.
+    # instance in the match: after a rank has moved, two exporters know it until the old series is stale.
     return (
         f"sum by ({by}) (\n  rate({metric}[{window}])\n"
         f"  * on (job, instance, {site.run_labels}, rank) group_left (hostname)\n  lockstep_rank_info\n)"
@@ -260,7 +260,7 @@ def _costs(site: Site) -> tuple[RecordingRule, ...]:
     return (
         RecordingRule(
             record="run:lockstep_run_lost_device_seconds:rate1m",
-            # max: both coordinators of a pair count the same seconds.
+            # max: both coordinators of a pair count the same seconds
             expr=_of_steps(
                 lambda window: by_run("max", f"rate(lockstep_run_lost_device_seconds_total[{window}])", site), site
             ),

@@ -1,4 +1,4 @@
-"""What a rule file consists of, and its YAML. No metric is named here."""
+"""The parts of a rule file, and their YAML. No metric is named here."""
 
 from dataclasses import dataclass
 from textwrap import dedent
@@ -10,12 +10,12 @@ from alerts import links
 from alerts.policy import Site, duration
 
 Severity = Literal["critical", "warning", "info", "none"]
-"""critical pages, warning opens a ticket, info is read and not acted on, none goes to the dead man's switch."""
+"""critical pages, warning opens a ticket, info needs no action, none goes to the dead man's switch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingRule:
-    """A recorded series, named level:metric:operations; `help` goes into docs/metrics.md, rule files have no place."""
+    """A recorded series, named level:metric:operations. `help` goes into docs/metrics.md; rule files cannot hold it."""
 
     record: str
     expr: str
@@ -30,9 +30,9 @@ class RecordingRule:
 class Alert:
     """An alert. `summary` is a static sentence, `description` a template; `per_run`: it has a label `run`.
 
-    `headline` is a template of one sentence that names what is known; notifications have it in place of the summary.
-    `resolves` completes "it resolves when". `incidents` is the query of the incidents that it is about, `dashboard` the
-    template of its link where that is not the dashboard of the run, or of Lockstep's services.
+    `headline` is a template of one sentence that states what is known; notifications use it instead of the summary.
+    `resolves` completes "it resolves when". `incidents` is the query of the incidents concerned. `dashboard` is the
+    template of its link, unless that is the dashboard of the run or of Lockstep's services.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Alert:
     dashboard: str = ""
 
     def to_yaml(self, site: Site) -> dict[str, Any]:
-        """Return the rule's mapping; links are made here, so that none can be forgotten."""
+        """Return the rule's mapping; it builds the links, so that none can be forgotten."""
         keep = {"keep_firing_for": duration(self.keep_seconds)} if self.keep_seconds else {}
         return {
             "alert": self.name,
@@ -79,7 +79,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleGroup:
-    """Rules that are evaluated one after the other. `limit` bounds the series or alerts of each; 0 is no bound."""
+    """Rules that are evaluated in order. `limit` bounds the series or alerts of each; 0 is unlimited."""
 
     name: str
     rules: tuple[RecordingRule | Alert, ...]
@@ -92,7 +92,7 @@ class RuleGroup:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes long text as a block, the way a person would."""
+    """Writes texts of several lines as YAML blocks, as a person would."""
 
 
 def _write_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

@@ -1,7 +1,7 @@
-"""The rule file: which groups there are, in which order, and how it is rendered.
+"""The rule file: its groups, their order, and its rendering.
 
-A new alert is a function in the module of its kind, its numbers in `policy.py`, a runbook in `runbooks/` and a scenario
-in `tests/alerts/scenarios/`; a new group is a module with a `group` function, named here.
+A new alert is a function in the module of its kind, with its numbers in `policy.py`, a runbook in `runbooks/` and a
+scenario in `tests/alerts/scenarios/`. A new group is a module with a `group` function, listed here.
 """
 
 import json

@@ -1,7 +1,9 @@
-"""Runs that stopped: crashed, hung, or without a step. All their devices are lost, so the number of ranks decides.
+"""Runs that stopped: crashed, hung, or without a step.
 
-Each has two alerts of one text: a page for runs of `page_devices_lost` ranks and more, and a ticket for the others,
-runs of unknown size included: a ticket may be wrong about that, a page may not.
+All their devices are lost, so the severity depends on their size.
+
+Each has two alerts with the same text: a page for runs of `page_devices_lost` ranks or more, and a ticket for the
+others, including runs of unknown size: a ticket may be wrong about the size, a page may not.
 """
 
 from dataclasses import replace
@@ -66,7 +68,7 @@ _FIRST_RANK = (
     '{{ with printf `lockstep_incident_info{run="%s",cause="process"}` $labels.run | query | sortByLabel "rank" }}'
     "{{ with . | first }}"
 )
-# The incident's own label: a rank that ended before its first scrape has no series of its own.
+# The incident's own label: a rank that ended before its first scrape has no series.
 _CRASH_HOST = "{{ with .Labels.hostname }} on {{ . }}{{ end }}"
 _HOW = " {{ .Labels.root_cause }}{{ with .Labels.function }} in {{ . }}{{ end }}"
 _CRASH_TEXT = (
@@ -106,7 +108,7 @@ def _small_run_hung(site: Site, policy: AlertPolicy) -> Alert:
 
 
 def _hung(site: Site, policy: AlertPolicy) -> str:
-    # Ranks are looked up and are no labels: a node that reports its ranks' places late must not page again.
+    # Ranks are looked up rather than being labels: a node that reports its ranks' places late must not page again.
     return f"{held('lockstep_incident_silence_seconds', site)} > {policy.hung_silence_seconds}"
 
 
@@ -120,7 +122,7 @@ _HANG_HOST = (
     '| sortByLabel "hostname" }}'
     " on {{ . | first | label `hostname` }}{{ end }}"
 )
-"""Where the rank of a series runs, as its incident has it."""
+"""The host of a series' rank, as its incident states it."""
 _HANG_HEADLINE = (
     "Run {{ $labels.run }} hangs"
     f'{{{{ with {links.OF_HANG} | query | sortByLabel "rank" }}}}{{{{ with . | first }}}}{{{{ if .Labels.rank }}}}'
@@ -167,12 +169,12 @@ def _small_run_stalled(site: Site, policy: AlertPolicy) -> Alert:
 def _stalled(site: Site, policy: AlertPolicy) -> str:
     age_s, run = policy.stalled_age_seconds, site.run_labels
     baseline = by_run("max", "lockstep_run_baseline_step_duration_seconds > 0", site)
-    # A run without a baseline yet has only the age to be measured by.
+    # A run that has no baseline yet can only be judged by its age.
     limit = (
         f"(\n  clamp_min({policy.stalled_steps} * {baseline}, {age_s})\n"
         f"  or on ({run})\n  0 * {by_run('max', 'lockstep_run_last_step_timestamp_seconds', site)} + {age_s}\n)"
     )
-    # Steps that only the coordinator misses are no stall: ranks that step by their exporters' count go on.
+    # If only the coordinator misses steps, it is no stall: by their exporters' count, the ranks continue.
     return f"({last_step_age(site)}) > on ({run}) {limit}\nunless on ({run})\n({rank_step_age(site)}) < {age_s}"
 
 

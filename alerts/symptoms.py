@@ -1,4 +1,4 @@
-"""What a run's owner notices: missing ranks, slow steps. All are tickets: `losses.py` and `stops.py` page."""
+"""Symptoms that a run's owner notices: missing ranks, slow steps. All are tickets: `losses.py` and `stops.py` page."""
 
 from alerts import links
 from alerts.expressions import by_run, is_in_state, slower_than_history, unfinished
@@ -19,12 +19,12 @@ def _ranks_missing(site: Site, policy: AlertPolicy) -> Alert:
     missing = (
         f"{by_run('max', 'lockstep_run_ranks', site)}\n- on ({site.run_labels})\n"
         f"{by_run('max', 'lockstep_run_ranks_reporting', site)}\n> 0\n"
-        # Ranks of a run that begins appear one after the other, for minutes in a large one.
+        # Ranks of a starting run appear one after the other, over minutes in a large one.
         f"unless on ({site.run_labels})\n{is_in_state('warming', site)}"
     )
     return Alert(
         name="LockstepRunRanksMissing",
-        # A run that steps on loses no device to this, one that does not pages as hung or stalled.
+        # A run that continues loses no device to this; one that does not continue pages as hung or stalled.
         severity="warning",
         expr=unfinished(missing, site),
         for_seconds=policy.ranks_missing_for_seconds,
@@ -54,7 +54,7 @@ def _run_slow(site: Site, policy: AlertPolicy) -> Alert:
 
 def _run_slower_than_expected(site: Site, policy: AlertPolicy) -> Alert:
     run = site.run_labels
-    # Only a run whose model is known has these series: without one nothing is expected, and nothing alerts.
+    # Only a run with a known model has these series: otherwise nothing is expected, and nothing alerts.
     excess = (
         f"{by_run('max', 'lockstep_run_recent_step_duration_seconds', site)}\n/ on ({run})\n"
         f"{by_run('max', 'lockstep_run_expected_step_seconds > 0', site)}\n- 1"

@@ -1,7 +1,7 @@
-"""Every alert in one row: what docs/metrics.md lists, and `lockstep export alerts` prints for a site.
+"""Every alert as one row: docs/metrics.md lists them, and `lockstep export alerts` prints them for a site.
 
-Nothing in a row is written twice: severities, waits and links are those of the rules, receivers those of the example
-for Alertmanager, and a threshold is an alert's if another value of it makes another expression.
+Rows repeat no definition: severities, waits and links are those of the rules, receivers those of the example for
+Alertmanager. A threshold belongs to an alert if another value of it changes the alert's expression.
 """
 
 import re
@@ -22,10 +22,10 @@ COLUMNS = ("alert", "severity", "for", "thresholds", "receiver", "incident link"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRow:
-    """One alert as a site has it.
+    """One alert with a site's settings.
 
-    `thresholds` are names and values of `policy.AlertPolicy` that its expression holds. `incident` is the path of its
-    link to the coordinator, `dashboard` the name of the dashboard, or those, that it leads to.
+    `thresholds` are names and values of `policy.AlertPolicy` that its expression contains. `incident` is the path of
+    its link to the coordinator, `dashboard` the name of the dashboard that it leads to, or of several.
     """
 
     name: str
@@ -45,7 +45,7 @@ class AlertRow:
 
 
 def rows(site: Site | None = None, policy: SitePolicy | None = None) -> list[AlertRow]:
-    """Return the row of each alert that a site has, in the order of their groups."""
+    """Return the row of each of a site's alerts, in the order of their groups."""
     site, policy = site or Site(), policy or SitePolicy()
     thresholds, receivers = _thresholds(site, policy.thresholds), receivers_by_severity()
     kept = policy.apply(groups(site, policy.thresholds))
@@ -58,7 +58,7 @@ def rows(site: Site | None = None, policy: SitePolicy | None = None) -> list[Ale
 
 
 def receivers_by_severity() -> dict[str, str]:
-    """Return the receiver of each severity in the example for Alertmanager; "null" notifies nothing."""
+    """Return the receiver of each severity in the example for Alertmanager; "null" notifies no one."""
     route = yaml.safe_load(ALERTMANAGER.read_text())["route"]
     found = {}
     for each in route["routes"]:
@@ -87,7 +87,7 @@ def _row(rule: Alert, site: Site, thresholds: Mapping[str, float], receiver: str
 
 
 def _thresholds(site: Site, policy: AlertPolicy) -> dict[str, dict[str, float]]:
-    """Return which thresholds each alert's expression depends on, by changing one after the other."""
+    """Return the thresholds that each alert's expression depends on, found by changing one after the other."""
     own = {rule.name: rule.expr for rule in alerts(site, policy)}
     found: dict[str, dict[str, float]] = {name: {} for name in own}
     for each in fields(AlertPolicy):

@@ -1,11 +1,11 @@
-"""The group of all alerts on runs, and the two silent alerts that keep old news from being sent.
+"""The group of all alerts on runs, and two silent alerts that prevent old news from being sent.
 
-A coordinator that goes takes its series along: with the next evaluation every verdict has ended, and whatever it kept
-back is kept back no longer. A ticket that is kept firing for a while outlives the page that answers it, and would be
-sent as news once the page has ended. Both silent alerts are sources of inhibitions and have no receiver.
+When a coordinator disappears, so do its series: at the next evaluation every verdict has ended and inhibits nothing any
+more. A ticket that is kept firing for a while outlives the page that covers it, and would be sent as news once the page
+has ended. Both silent alerts are sources of inhibitions and have no receiver.
 
-One group, evaluated in order: a silent alert reaches Alertmanager before the alerts that end in the same evaluation,
-and the tickets on a slow device end there before the page that keeps them back.
+There is one group, evaluated in order: a silent alert reaches Alertmanager before the alerts that end in the same
+evaluation, and the tickets on a slow device end there before the page that inhibits them.
 """
 
 from alerts import causes, follow_ups, losses, memory_alerts, stops, symptoms
@@ -14,7 +14,7 @@ from alerts.recording import LONG_WINDOW
 from alerts.rule import Alert, RuleGroup
 
 _BACK = "30s"
-"""A coordinator that is back has connected and knows its runs within seconds; the scrape after that shows it."""
+"""A coordinator that is back has connected and knows its runs within seconds; the next scrape shows it."""
 
 
 def group(site: Site, policy: AlertPolicy) -> RuleGroup:
@@ -40,7 +40,7 @@ def _coordinator_unreachable(site: Site) -> Alert:
     return Alert(
         name="LockstepCoordinatorUnreachable",
         severity="none",
-        # A target that discovery has removed has no series that is 0: it counts while it was known recently, until
+        # A target that discovery has removed has no series of value 0: it counts while it was known recently, until
         # LockstepCoordinatorDown fires. A window without a scrape proves nothing against a coordinator that is up.
         expr=f"""
 count(last_over_time({up}[{LONG_WINDOW}])) > 0
