@@ -1,1 +1,1 @@
-"""Grafana dashboards as Python; `catalogue.render` is what `make generate` calls."""
+"""Grafana dashboards as Python; `make generate` calls `catalogue.render`."""

@@ -1,7 +1,7 @@
-"""Builders over grafanalib: panels that cannot be forgotten a description, and JSON that Grafana reads as it is.
+"""Builders over grafanalib: panels that require a description, and JSON that Grafana reads unchanged.
 
-No panel stacks, connects over missing data or puts a 0 where nothing was measured. What counts things has the unit
-`postprocess.COUNT` and no decimals. `postprocess.py` makes what today's Grafana reads of grafanalib's output.
+No panel stacks series, connects lines over missing data, or shows 0 where nothing was measured. Counts have the unit
+`postprocess.COUNT` and no decimals. `postprocess.py` converts grafanalib's output for current Grafana.
 """
 
 import json
@@ -24,7 +24,7 @@ _HEADINGS = {"hostname": "host", "domain_kind": "domain", "device_uuid": "device
 
 
 class BarGauge(G.Panel):  # type: ignore[misc]  # grafanalib carries no types
-    """grafanalib's bar gauge writes options of Grafana 6; this one writes today's."""
+    """grafanalib's bar gauge writes options of Grafana 6; this one writes the current ones."""
 
     def to_json_data(self) -> Any:
         """Return the panel's mapping."""
@@ -34,7 +34,7 @@ class BarGauge(G.Panel):  # type: ignore[misc]  # grafanalib carries no types
 
 
 class AlertList(G.Panel):  # type: ignore[misc]  # grafanalib carries no types
-    """Alerts as Grafana gets them from the data source; `labels` is a PromQL selector that chooses among them."""
+    """Alerts as Grafana reads them from the data source; `labels` is a PromQL selector for them."""
 
     labels = ""
 
@@ -54,7 +54,7 @@ class AlertList(G.Panel):  # type: ignore[misc]  # grafanalib carries no types
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PanelLine:
-    """Panels next to each other, of equal width unless `widths` gives how many of the 24 columns each has."""
+    """Panels next to each other, of equal width unless `widths` sets the number of grid columns (of 24) of each."""
 
     panels: tuple[Any, ...]
     height: int = 8
@@ -62,14 +62,14 @@ class PanelLine:
 
     @property
     def columns(self) -> tuple[int, ...]:
-        """How many columns each panel has; together all of them."""
+        """Return the number of columns of each panel, which together fill the line."""
         width, left = divmod(COLUMNS, len(self.panels))
         return self.widths or tuple(width + (place < left) for place in range(len(self.panels)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardRow:
-    """A titled part of a dashboard. One that is `folded` shows its title alone until it is clicked."""
+    """A titled part of a dashboard. A `folded` one shows only its title until it is clicked."""
 
     title: str
     lines: tuple[PanelLine, ...]
@@ -78,7 +78,7 @@ class DashboardRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardSpec:
-    """A dashboard. `uid` stays the same for ever: alerts and other dashboards link to it."""
+    """A dashboard. `uid` never changes, because alerts and other dashboards link to it."""
 
     uid: str
     title: str
@@ -87,21 +87,21 @@ class DashboardSpec:
     variables: tuple[Any, ...]
     annotations: tuple[dict[str, Any], ...] = ()
     at_coordinator: str = "/"
-    """The page of the coordinator that the menu leads to."""
+    """The coordinator's page that the menu links to."""
     tags: tuple[str, ...] = ("lockstep",)
     window: str = "now-1h"
     refresh: str = "30s"
 
 
 def query(expr: str, legend: str = "", *, instant: bool = False, table: bool = False) -> Any:
-    """Return one query of a panel. A table needs an instant one."""
+    """Return one query of a panel. A table needs an instant query."""
     return G.Target(
         expr=expr, legendFormat=legend, instant=instant or table, format="table" if table else "time_series"
     )
 
 
 def timeseries(title: str, description: str, unit: str, *queries: Any, overrides: Sequence[Any] = ()) -> Any:
-    """Return lines over time, from 0 up."""
+    """Return a panel of lines over time; the axis begins at 0."""
     return G.TimeSeries(
         title=title,
         description=description,
@@ -130,7 +130,7 @@ def stat(
     name: bool = False,
     words: Sequence[dict[str, Any]] = (),
 ) -> Any:
-    """Return one number, or with `name` the label of the one series there is. `steps` are (from, colour)."""
+    """Return a panel with one number, or with `name` the label of the only series. `steps` are (from, colour)."""
     return G.Stat(
         title=title,
         description=description,
@@ -149,14 +149,14 @@ def stat(
 
 
 def flag(title: str, description: str, target: Any, *, well: str, ill: str) -> Any:
-    """Return what a 1 (`well`, green) or a 0 (`ill`, red) means, in a word."""
+    """Return a panel that shows a 1 as `well` (green) and a 0 as `ill` (red)."""
     options = {"0": {"index": 0, "text": ill}, "1": {"index": 1, "text": well}}
     words = ({"type": "value", "options": options},)
     return stat(title, description, "none", target, steps=((None, "red"), (1, "green")), words=words)
 
 
 def bars(title: str, description: str, unit: str, target: Any) -> Any:
-    """Return one bar per series at the end of the time range."""
+    """Return a panel with one bar per series, at the end of the time range."""
     defaults = {"unit": unit, "min": 0, "noValue": NO_VALUE, "color": {"mode": "palette-classic"}}
     return BarGauge(
         title=title,
@@ -177,7 +177,7 @@ def table(
     hidden: Sequence[str] = (),
     value: str = "",
 ) -> Any:
-    """Return a table: `columns` are labels in their order, `value` the heading of the value, hidden without one."""
+    """Return a table: `columns` are labels in order, `value` the heading of the value, which is hidden without one."""
     excluded = {"Time": True, **dict.fromkeys(hidden, True)}
     if not value:
         excluded["Value"] = True
@@ -197,13 +197,13 @@ def table(
 
 
 def headings(labels: Sequence[str]) -> dict[str, str]:
-    """Return the headings of those labels whose own name is none, in words."""
+    """Return readable headings for labels whose own name is not one."""
     named = {label: _HEADINGS.get(label, label.replace("_", " ")) for label in labels}
     return {label: heading for label, heading in named.items() if heading != label}
 
 
 def states(title: str, description: str, *queries: Any, overrides: Sequence[Any]) -> Any:
-    """Return bands over time, one per series, coloured while the series is there."""
+    """Return bands over time, one per series, coloured while the series exists."""
     return G.StateTimeline(
         title=title,
         description=description,
@@ -216,7 +216,7 @@ def states(title: str, description: str, *queries: Any, overrides: Sequence[Any]
 
 
 def alerts(title: str, description: str, labels: str = '{run="$run",severity!="none"}') -> Any:
-    """Return the list of alerts that fire or are about to, without those that have no receiver."""
+    """Return the list of firing and pending alerts, without those that have no receiver."""
     panel = AlertList(title=title, description=description)
     panel.labels = labels
     return panel
@@ -228,32 +228,32 @@ def thresholds(*steps: tuple[float | None, str]) -> list[dict[str, Any]]:
 
 
 def coloured(name: str, colour: str) -> dict[str, Any]:
-    """Return the override that gives the series called `name` its colour."""
+    """Return the override that sets the colour of the series called `name`."""
     fixed = {"mode": "fixed", "fixedColor": colour}
     return {"matcher": {"id": "byName", "options": name}, "properties": [{"id": "color", "value": fixed}]}
 
 
 def coloured_like(pattern: str, colour: str) -> dict[str, Any]:
-    """Return the override that gives all series whose name matches a regular expression their colour."""
+    """Return the override that sets the colour of all series whose name matches a regular expression."""
     override = coloured(f"/{pattern}/", colour)
     override["matcher"]["id"] = "byRegexp"
     return override
 
 
 def dashed(pattern: str) -> dict[str, Any]:
-    """Return the override that dashes all lines whose name matches a regular expression: what one is compared with."""
+    """Return the override that dashes all lines whose name matches a regular expression, i.e. references."""
     style = {"fill": "dash", "dash": [8, 6]}
     properties = [{"id": "custom.lineStyle", "value": style}]
     return {"matcher": {"id": "byRegexp", "options": f"/{pattern}/"}, "properties": properties}
 
 
 def datasource_variable() -> Any:
-    """Return the variable that chooses the Prometheus; the first of every dashboard."""
+    """Return the variable that selects the Prometheus; the first one of every dashboard."""
     return G.Template(name="datasource", label="Data source", type="datasource", query="prometheus")
 
 
 def variable(name: str, label: str, expr: str, *, multi: bool = False, pattern: str = ".+") -> Any:
-    """Return a variable whose values are looked up; with `multi` several or all, which is `pattern`, may be chosen."""
+    """Return a variable with looked-up values; with `multi`, several or all (`pattern`) may be selected."""
     return G.Template(
         name=name,
         label=label,
@@ -268,7 +268,7 @@ def variable(name: str, label: str, expr: str, *, multi: bool = False, pattern: 
 
 
 def run_variables() -> tuple[Any, Any]:
-    """Return what chooses a run: its cluster (all of them where series have no such label) and its name."""
+    """Return the variables that select a run: its cluster (all if series have no such label) and its name."""
     return (
         variable("cluster", "Cluster", "label_values(lockstep_run_ranks, cluster)", multi=True, pattern=".*"),
         variable("run", "Run", 'label_values(lockstep_run_ranks{cluster=~"$cluster"}, run)'),
@@ -281,7 +281,7 @@ def every_panel(board: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def annotation(name: str, expr: str, title: str, text: str, colour: str) -> dict[str, Any]:
-    """Return marks on every panel for as long as `expr` has series."""
+    """Return an annotation: marks on every panel for as long as `expr` has series."""
     return {
         "name": name,
         "expr": expr,
@@ -316,13 +316,13 @@ def render(board: DashboardSpec) -> str:
 
 
 def _plain(part: Any) -> dict[str, Any]:
-    """Return what grafanalib writes for one of its objects."""
+    """Return the JSON values of a grafanalib object."""
     data: dict[str, Any] = json.loads(json.dumps(part, cls=DashboardEncoder))
     return data
 
 
 def _placed(rows: Sequence[DashboardRow]) -> list[dict[str, Any]]:
-    """Return all panels from top to bottom with their places and ids; those of a folded row are inside it."""
+    """Return all panels from top to bottom with positions and ids; those of a folded row are inside it."""
     panels: list[dict[str, Any]] = []
     top = count = 0
 

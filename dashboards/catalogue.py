@@ -1,4 +1,4 @@
-"""All dashboards. A new one is a module or a package with a `BOARD`, named here."""
+"""The list of all dashboards. A new one is a module or a package with a `BOARD`, added here."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ BOARDS = {
     "diagnoses": diagnoses.BOARD,
     "self-monitoring": self_monitoring.BOARD,
 }
-"""File name without its ending, to dashboard."""
+"""Dashboards by file name without its extension."""
 
 
 def render() -> dict[Path, str]:

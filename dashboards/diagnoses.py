@@ -1,4 +1,4 @@
-"""The Diagnoses dashboard: what is wrong in a run, why, what its repair would give back, and what looking cost."""
+"""The Diagnoses dashboard: what is wrong in a run, why, what its repair would gain, and what the diagnosis cost."""
 
 from dashboards.builders import (
     DashboardRow,

@@ -1,4 +1,4 @@
-"""The Domains dashboard: in which communication domains ranks wait, and for whom."""
+"""The Domains dashboard: in which communication domains ranks wait, and for which ranks."""
 
 from dashboards.builders import (
     DashboardRow,

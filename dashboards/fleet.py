@@ -1,4 +1,4 @@
-"""The Fleet dashboard: which of all runs needs attention, and what the slow ones cost."""
+"""The Fleet dashboard: which run needs attention, and what slow runs cost."""
 
 from dashboards.builders import (
     DashboardRow,

@@ -1,4 +1,4 @@
-"""Which level of the exporters (`metrics_level`) a panel needs, and what it shows where they export less."""
+"""The exporter level (`metrics_level`) that a panel needs, and what the panel shows at lower levels."""
 
 import re
 from typing import Any
@@ -8,21 +8,21 @@ from lockstep.contracts.metrics import BY_NAME
 
 _RECORDED_BY_HOST = ("run_rank_hostname:", "run_hostname_phase:")  # joined with lockstep_rank_info
 OF_NODE = 'rank=""'
-"""The matcher of what an exporter exports once for all ranks of a run."""
+"""The matcher of series that an exporter exports once for all ranks of a run."""
 _PART = re.compile(r"_(bucket|sum|count)\Z")
 
 
 def families_of(expr: str) -> set[str]:
-    """Return the families of the catalogue that a query names."""
+    """Return the families of the catalogue that a query reads."""
     names = re.findall(r"(?<![\w:])lockstep_\w+(?![\w:])", expr)
     return {name if name in BY_NAME else _PART.sub("", name) for name in names} & set(BY_NAME)
 
 
 def level_of(expr: str) -> Level:
-    """Return the least level at which a query has data.
+    """Return the lowest level at which a query has data.
 
-    A query that names the label rank needs families that are exported by rank; for another, and for families with the
-    matcher `rank=""`, one series for all ranks of a node will do.
+    A query that names the label rank needs families that are exported by rank. For other queries, and for families with
+    the matcher `rank=""`, one series for all ranks of a node is enough.
     """
     is_by_rank = re.search(r"\brank\b", expr.replace(OF_NODE, "")) is not None
     needed = [LEVELS[1]] if any(prefix in expr for prefix in _RECORDED_BY_HOST) else [LEVELS[0]]
@@ -36,7 +36,7 @@ def level_of(expr: str) -> Level:
 
 
 def explain(panel: dict[str, Any]) -> None:
-    """Write into a panel of Grafana's form which level it needs, where that is not the least."""
+    """Add to a Grafana panel's description which level it needs, unless that is the lowest."""
     needed = sorted({level_of(target["expr"]) for target in panel.get("targets", ())}, key=LEVELS.index)
     if not needed or needed[-1] == LEVELS[0]:
         return

@@ -1,4 +1,4 @@
-"""Panels that grafanalib does not have, or writes for Grafana 6 only, and ways between boards."""
+"""Panels that grafanalib lacks or writes for Grafana 6 only, and links between dashboards."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ import grafanalib.core as G  # noqa: N812  (grafanalib's own idiom)
 from dashboards.builders import NO_VALUE, headings, query, thresholds
 
 AT_RUN = "/runs/${run:percentencode}"
-"""The coordinator's page about the chosen run."""
+"""The coordinator's page for the selected run."""
 
 _SCHEME = "continuous-GrYlRd"
 
 
 class _Modern(G.Panel):  # type: ignore[misc]  # grafanalib carries no types
-    """A panel of today's Grafana whose type and options are given as they are."""
+    """A panel of current Grafana, with its type and options given directly."""
 
     kind = ""
     options: dict[str, Any] = {}  # noqa: RUF012  (each subclass has its own)
@@ -62,7 +62,7 @@ class _Heatmap(_Modern):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One value of a grid: its heading, its unit, what is asked, and the colours of its text from values on."""
+    """One value column of a grid: its heading, unit and query, and the text colours by value."""
 
     heading: str
     unit: str
@@ -79,10 +79,10 @@ def grid(
     names: str = "",
     links: Mapping[str, Sequence[dict[str, Any]]] = MappingProxyType({}),
 ) -> Any:
-    """Return a table with a row for each set of `labels` and one value a column; the last column sorts it, falling.
+    """Return a table with a row per set of `labels` and one value per column, sorted by the last column, descending.
 
-    `names` is a query of which only the labels are shown: it adds labels that the values lack. `links` are those of the
-    cells of a label.
+    `names` is a query of which only the labels are shown: it adds labels that the values lack. `links` are the links of
+    a label's cells.
     """
     targets = [query(names, table=True)] if names else []
     targets += [query(column.expr, table=True) for column in columns]
@@ -114,7 +114,7 @@ def grid(
 
 
 def matrix(title: str, description: str, unit: str, *queries: Any) -> Any:
-    """Return a row of cells for each series, time from left to right, coloured from the least to the most."""
+    """Return a row of cells for each series, time from left to right, coloured from smallest to largest value."""
     defaults = {
         "unit": unit,
         "noValue": NO_VALUE,
@@ -131,7 +131,7 @@ def matrix(title: str, description: str, unit: str, *queries: Any) -> Any:
 
 
 def heat(title: str, description: str, expr: str) -> Any:
-    """Return how often each duration occurred; `expr` gives rates of a histogram's buckets by le."""
+    """Return a heat map of durations; `expr` gives rates of a histogram's buckets by le."""
     target = G.Target(expr=expr, legendFormat="{{le}}", format="heatmap")
     defaults = {"unit": "s", "noValue": NO_VALUE}
     return _Heatmap(
@@ -143,9 +143,9 @@ def heat(title: str, description: str, expr: str) -> Any:
 
 
 def to_board(uid: str, title: str, **variables: str) -> dict[str, Any]:
-    """Return a link of a cell to another dashboard, with the time range and these variables taken from its row.
+    """Return a cell's link to another dashboard, with the time range and with variables from its row.
 
-    `variables` name the field whose value a variable gets; the data source and the run chosen here go along.
+    `variables` name the field that provides each variable's value; the data source and the selected run are passed on.
     """
     picked = "".join(f"&var-{name}=${{__data.fields.{label}}}" for name, label in variables.items())
     kept = "" if "run" in variables else "&${cluster:queryparam}&${run:queryparam}"
@@ -154,12 +154,12 @@ def to_board(uid: str, title: str, **variables: str) -> dict[str, Any]:
 
 
 def to_coordinator(title: str, path: str) -> dict[str, Any]:
-    """Return a link to the coordinator's own page or API, whose address is a variable."""
+    """Return a link to the coordinator's page or API, whose address is a variable."""
     return {"targetBlank": True, "title": title, "url": f"${{coordinator}}{path}"}
 
 
 def coordinator_variable() -> Any:
-    """Return the variable that holds the coordinator's address for browsers."""
+    """Return the variable with the coordinator's address for browsers."""
     return G.Template(
         name="coordinator", label="Coordinator", type="textbox", query="http://localhost:9856", default="", hide=0
     )

@@ -1,4 +1,4 @@
-"""Converts what grafanalib writes into what today's Grafana reads.
+"""Converts grafanalib's output into what current Grafana reads.
 
 grafanalib's defaults come from Grafana 6. `postprocessed` removes nulls and keys that Grafana dropped, and sets a data
 source object on every panel, query and variable.
@@ -9,11 +9,11 @@ from typing import Any
 
 from dashboards.levels import explain
 
-MIN_INTERVAL = "15s"  # the scrape interval of the example configuration: finer points would be invented
+MIN_INTERVAL = "15s"  # the scrape interval of the example configuration: finer points would be interpolated
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 COUNT = "locale"
-"""The unit of what is counted one by one, written without decimals: there is no half a rank, and 1,536 are not 2 K."""
+"""The unit of counts, without decimals: there is no half a rank, and 1,536 must not become 2 K."""
 
 _LINK = {"asDropdown": False, "icon": "external link", "includeVars": False, "keepTime": False, "tags": []}
 _ALL_BOARDS = {
@@ -44,7 +44,7 @@ _OF_LOOKED_UP_VARIABLE = ("datasource", "definition", "refresh", "regex", "sort"
 
 
 def postprocessed(data: dict[str, Any], at_coordinator: str) -> dict[str, Any]:
-    """Return a dashboard as Grafana reads it; its menu leads to all others and to a page of the coordinator."""
+    """Return a dashboard as Grafana reads it; its menu links to all others and to a page of the coordinator."""
     for row in data["panels"]:
         for panel in (row, *row.get("panels", ())):
             _postprocess_panel(panel)
@@ -87,7 +87,7 @@ def _postprocess_variable(item: dict[str, Any]) -> None:
 
 
 def _write_counts(config: dict[str, Any]) -> None:
-    """Take the decimals from what is counted, on the panel and in single columns."""
+    """Remove the decimals of counts, on the panel and in single columns."""
     defaults = config.get("defaults", {})
     if defaults.get("unit") == COUNT:
         defaults["decimals"] = 0

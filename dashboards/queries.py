@@ -1,7 +1,7 @@
 """PromQL that several dashboards share.
 
-Queries read judged and recorded series, whose number does not grow with the ranks; the few that look at single ranks
-are bounded by topk.
+Queries read the coordinator's and recorded series, whose number does not grow with the ranks. The few that read single
+ranks are bounded by topk.
 """
 
 TOP = 8
@@ -11,10 +11,10 @@ MANY = 64
 """Ranks in one matrix: what fits on a screen, eight nodes of eight."""
 
 RUN = 'cluster=~"$cluster",run="$run"'
-"""The matchers of the run that was chosen; all clusters are `.*`, which series without that label match as well."""
+"""The matchers of the selected run; all clusters are `.*`, which also matches series without that label."""
 
 RANK = f'{RUN},rank="$rank"'
-"""The matchers of the rank that was chosen."""
+"""The matchers of the selected rank."""
 
 STATE_COLOURS = {
     "warming": "blue",
@@ -57,12 +57,12 @@ def rate(metric: str, by: str = "", matchers: str = RUN) -> str:
 
 
 def judged_rate(metric: str, by: str) -> str:
-    """Return the rate of a counter of the coordinator: of a pair each counts the same, so the larger one."""
+    """Return the rate of a coordinator's counter: both of a pair count the same, so the larger one."""
     return f"max by ({by}) (rate({metric}{{{RUN}}}[$__rate_interval]))"
 
 
 def seconds_per_step(metric: str) -> str:
-    """Return seconds per step of single ranks with their hosts, for topk to choose from."""
+    """Return seconds per step of single ranks with their hosts, for use within topk."""
     recorded = f"run_rank_hostname:{metric.removesuffix('_total')}_per_step:ratio_rate1m"
     return f'max by (rank, hostname) ({recorded}{{{RUN},hostname=~"$hostname"}})'
 
@@ -73,7 +73,7 @@ def ratio_by_kind(metric: str) -> str:
 
 
 def wait_of_kind(kind: str) -> str:
-    """Return seconds per step that single ranks are blocked in one kind of domain, the longest."""
+    """Return seconds per step that single ranks are blocked in one kind of domain, the longest ones."""
     matchers = f'{RUN},domain_kind="{kind}"'
     waits = f"sum by (rank) (rate(lockstep_collective_wait_seconds_total{{{matchers}}}[$__rate_interval]))"
     steps = rate("lockstep_steps_total", "rank")

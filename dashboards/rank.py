@@ -26,12 +26,12 @@ _STEPS = f"sum(rate(lockstep_steps_total{{{RANK}}}[$__rate_interval]))"
 
 
 def _per_step(metric: str, by: str = "") -> str:
-    """Return what a counter of the rank grows in one of its steps."""
+    """Return a counter's growth per step of the rank."""
     return f"{rate(metric, by, RANK)} / on () group_left () {_STEPS}"
 
 
 def _per_step_of_node(metric: str, by: str = "") -> str:
-    """Return the same of the average rank of its node, where the exporter has one series for all of them."""
+    """Return the same for the average rank of its node, if the exporter has one series for all of them."""
     grouping = f" by ({by})" if by else ""
     here = f"and on (job, instance) lockstep_rank_info{{{RANK}}}"
     together = f"rate({metric}{{{RUN},{OF_NODE}}}[$__rate_interval])"
@@ -45,7 +45,7 @@ _WAITING = rate("lockstep_phase_time_seconds_total", matchers=f'{RANK},phase="da
 
 
 def _own(title: str, description: str, unit: str, *metrics: tuple[str, str]) -> object:
-    """Return lines of the rank, and of the average rank of its node for what the exporters have by node only."""
+    """Return lines of the rank, or of the average rank of its node for families that are exported by node only."""
     lines = [query(_per_step(metric), legend) for metric, legend in metrics]
     summed = [(metric, legend) for metric, legend in metrics if BY_NAME[metric].below == "sum"]
     lines += [query(_per_step_of_node(metric), f"{legend}{_ON_NODE}") for metric, legend in summed]

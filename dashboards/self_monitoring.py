@@ -27,7 +27,7 @@ def _rate_by_instance(metric: str) -> str:
 
 
 def _of_processes(expr: str) -> list[object]:
-    """Return what processes take, of exporters and coordinators: others have series of the same names."""
+    """Return lines of exporter and coordinator processes only: other programs have series of the same names."""
     exporters, coordinators = (
         f"max by (instance) ({expr} and on (job, instance) lockstep_{part}_build_info)"
         for part in ("exporter", "coordinator")

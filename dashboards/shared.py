@@ -1,4 +1,4 @@
-"""Panels, and marks on panels, that stand on more than one dashboard, the same on each."""
+"""Panels and annotations that are the same on several dashboards."""
 
 from dashboards.builders import annotation, bars, coloured, query, table, timeseries
 from dashboards.panels import Column, grid, to_board, to_coordinator
@@ -31,7 +31,7 @@ MARKS = (
 """On every dashboard of one run: when it restarted, what was found, who was notified."""
 
 TO_INCIDENT = (to_coordinator("Report of the incident", "/incidents/${__value.text}"),)
-"""Where a cell that names an incident leads."""
+"""The link of a cell that names an incident."""
 
 SUSPECTS = grid(
     "Suspects",

@@ -1,1 +1,1 @@
-"""A preview of the dashboards without Grafana: `ask` the panels' queries, `units`, `chart` and `panel` draw, `page`."""
+"""A preview of the dashboards without Grafana: `ask` queries, `units`, `chart` and `panel` draw, `page` combines."""

@@ -1,6 +1,6 @@
-"""What a dashboard's panels show: its queries, with variables filled in, asked of a Prometheus.
+"""Runs a dashboard's queries against a Prometheus, with variables filled in.
 
-Raises no error for a panel whose query fails: the error is what the panel shows.
+A failed query raises no error: the panel shows the error instead.
 """
 
 import re
@@ -26,7 +26,7 @@ _NAME = re.compile(r"\$(?:\{(\w+)(?::\w+)?\}|(\w+))")
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Labels, legend, and values by Unix second, ascending; one value where one moment was asked."""
+    """Labels, legend, and values by Unix second, ascending; an instant query has one value."""
 
     labels: dict[str, str]
     legend: str
@@ -40,7 +40,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """What one query of a panel got, or why it got nothing."""
+    """The result of one query of a panel, or the error."""
 
     letter: str
     series: tuple[Series, ...] = ()
@@ -49,7 +49,7 @@ class QueryResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeWindow:
-    """Which Prometheus, and which time, Unix seconds."""
+    """The Prometheus and the time range, Unix seconds."""
 
     url: str
     begin_s: float
@@ -62,7 +62,7 @@ class TimeWindow:
 
 
 def fill(board: dict[str, Any], window: TimeWindow, chosen: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of a dashboard's variables: as chosen, all where several may be, else the first value there is.
+    """Return the values of a dashboard's variables: as chosen, otherwise all if it allows several, otherwise the first.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def fill(board: dict[str, Any], window: TimeWindow, chosen: Mapping[str, str]) -
 
 
 def narrowed(window: TimeWindow, values: Mapping[str, str]) -> TimeWindow:
-    """Return the part of the window that begins with the first data of the chosen run, or of anything without one.
+    """Return the part of the window that begins with the first data of the chosen run, or of any run without one.
 
     Raises
     ------
@@ -104,12 +104,12 @@ def narrowed(window: TimeWindow, values: Mapping[str, str]) -> TimeWindow:
 
 
 def ask(panel: Mapping[str, Any], window: TimeWindow, values: Mapping[str, str]) -> list[QueryResult]:
-    """Return the answers to a panel's queries, in their order."""
+    """Return the results of a panel's queries, in order."""
     return [_answer(target, window, values) for target in panel.get("targets", [])]
 
 
 def alerts(selector: str, window: TimeWindow, values: Mapping[str, str]) -> QueryResult:
-    """Return the alerts that fire or are pending and that `selector` takes."""
+    """Return the firing and pending alerts that match `selector`."""
     inner = selector.strip("{}")
     matchers = f'alertstate=~"firing|pending"{"," if inner else ""}{inner}'
     return _answer({"expr": f"ALERTS{{{matchers}}}", "instant": True, "refId": "A"}, window, values)
@@ -162,13 +162,13 @@ def _get(url: str, path: str, parameters: Mapping[str, Any]) -> Any:
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"Prometheus: got {url!r}, expected an address that begins with http:// or https://")
     text = urllib.parse.urlencode(parameters)
-    by_post = path.startswith("/api/v1/query")  # other parts of the API are asked by GET
+    by_post = path.startswith("/api/v1/query")  # other parts of the API use GET
     address = f"{url}{path}" if by_post else f"{url}{path}?{text}"
     request = urllib.request.Request(address, data=text.encode() if by_post else None)  # noqa: S310  (checked above)
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:  # noqa: S310
             body = reply.read(_ANSWER_MAX_BYTES + 1)
-    except urllib.error.HTTPError as error:  # Prometheus gives its reason as JSON
+    except urllib.error.HTTPError as error:  # Prometheus sends its reason as JSON
         body = error.read(_ANSWER_MAX_BYTES)
     if len(body) > _ANSWER_MAX_BYTES:
         raise ValueError(f"{path}: got more than {_ANSWER_MAX_BYTES} bytes")

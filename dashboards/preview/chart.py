@@ -1,4 +1,4 @@
-"""Drawings over time as SVG: lines, bands, cells. Sizes are in units of the drawing; the page scales it."""
+"""SVG drawings over time: lines, bands, cells. Sizes are in units of the drawing, which the page scales."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,12 +9,12 @@ from dashboards.preview.ask import Series, TimeWindow
 from dashboards.preview.units import PALETTE, axis_label, format_value, ticks
 
 Colours = Callable[[str], str | None]
-"""Gives a series its colour by its legend; None: the next one of the page's."""
+"""Maps a legend to a series' colour; None: the next colour of the page."""
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 8, 8, 20
 _ROW = 22
 _NAME = 190
-_GAP_STEPS = 1.6  # points further apart than this many steps are not connected: nothing was measured between them
+_GAP_STEPS = 1.6  # points further apart than this many steps are not connected, because nothing was measured in between
 _OVERLAP = 1.0  # of a cell and the next, which covers it: rounding would let the background shine through
 _SHARE = 0.9  # of its row that a band or a cell fills, as in the dashboards
 
@@ -27,7 +27,7 @@ class SeriesStyle(NamedTuple):
 
 
 def lines(series: Sequence[Series], unit: str, window: TimeWindow, size: tuple[int, int], look: SeriesStyle) -> str:
-    """Return lines from 0 up; a gap in the data is a gap in the line."""
+    """Return lines on an axis from 0; a gap in the data is a gap in the line."""
     width, height = size
     top = max((value for each in series for _, value in each.points if value == value), default=1.0)  # noqa: PLR0124
     low = min(0.0, min((value for each in series for _, value in each.points), default=0.0))
@@ -70,7 +70,7 @@ def bands(series: Sequence[Series], window: TimeWindow, size: tuple[int, int], c
 
 
 def cells(series: Sequence[Series], unit: str, window: TimeWindow, size: tuple[int, int]) -> str:
-    """Return a row of cells for each series, a cell as wide as the time to the next, green at least and red at most."""
+    """Return a row of cells per series, each as wide as the time to the next, from green (minimum) to red (maximum)."""
     width, height = size
     values = [value for each in series for _, value in each.points]
     low, high = min(values), max(values)
@@ -96,7 +96,7 @@ def cells(series: Sequence[Series], unit: str, window: TimeWindow, size: tuple[i
 
 
 def heat(series: Sequence[Series], window: TimeWindow, size: tuple[int, int]) -> str:
-    """Return how often values of a histogram's buckets occurred, darker for more; series are cumulative by le."""
+    """Return a heat map of a histogram's buckets, darker for more; series are cumulative by le."""
     width, height = size
     rows = sorted((each for each in series if each.labels.get("le")), key=lambda each: float(each.labels["le"]))
     at = {each.labels["le"]: dict(each.points) for each in rows}

@@ -1,4 +1,4 @@
-"""Dashboards as one HTML page that needs nothing else."""
+"""Dashboards as one self-contained HTML page."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ def render(boards: Sequence[dict[str, Any]], window: TimeWindow, chosen: Mapping
     OSError
         Prometheus does not answer.
     ValueError
-        It refuses to look up the values of a variable, or the address is none.
+        It refuses to look up the values of a variable, or the address is invalid.
     """
     links = " · ".join(f'<a href="#{board["uid"]}">{escape(_name(board))}</a>' for board in boards)
     return (
@@ -77,7 +77,7 @@ def _board(board: dict[str, Any], window: TimeWindow, chosen: Mapping[str, str])
 
 
 def _unfolded(panels: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return all panels from top to bottom: those of a folded row are drawn below it, and push what follows."""
+    """Return all panels from top to bottom; those of a folded row are drawn below it and move what follows down."""
     made: list[dict[str, Any]] = []
     pushed = 0
     for panel in panels:

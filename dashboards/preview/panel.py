@@ -1,4 +1,4 @@
-"""One panel as HTML: its title and what it shows, or why it shows nothing."""
+"""One panel as HTML: its title and content, or why it is empty."""
 
 import math
 import re
@@ -11,14 +11,14 @@ from dashboards.preview.ask import QueryResult, Series, TimeWindow, alerts, ask
 from dashboards.preview.units import PALETTE, format_value
 
 _CELL_WIDTH, _CELL_HEIGHT = 58, 32
-"""A cell of the grid in units of drawings."""
+"""The size of a grid cell in units of drawings."""
 _LEGEND_MAX = 12
-_LEGEND_CELLS = 6  # of the grid's 24 that a column of a legend needs
+_LEGEND_CELLS = 6  # of the grid's 24 that a legend column needs
 _ROWS_MAX = 12
 _SHORT_CHARS = 26
-"""Cells of tables up to here stay on one line: broken names of ranks, causes and headings cannot be read."""
+"""Table cells up to this length stay on one line: broken names of ranks, causes and headings are unreadable."""
 _HEADING_PX = 48
-"""What the panel's title and its frame take."""
+"""The height of the panel's title and frame."""
 _COLOURS = {
     "green": "#3d9a50",
     "dark-green": "#256b38",
@@ -39,7 +39,7 @@ _GREY = "#66717c"
 
 
 def draw(panel: Mapping[str, Any], window: TimeWindow, values: Mapping[str, str], tops: Sequence[int]) -> str:
-    """Return the panel's HTML; `tops` are all rows of the grid at which panels begin: a line is as high as it needs."""
+    """Return the panel's HTML; `tops` are all grid rows at which panels begin: a line is as high as it needs to be."""
     place = panel["gridPos"]
     lines = sum(place["y"] <= top < place["y"] + place["h"] for top in tops)
     style = f"grid-column:{place['x'] + 1}/span {place['w']};grid-row:{tops.index(place['y']) + 1}/span {lines}"
@@ -68,7 +68,7 @@ def _body(panel: Mapping[str, Any], window: TimeWindow, values: Mapping[str, str
 
 
 def _drawing(panel: Mapping[str, Any], series: Sequence[Series], window: TimeWindow) -> str:
-    """Return what is no table: numbers, bars, and drawings over time."""
+    """Return the panel types other than tables: numbers, bars, and drawings over time."""
     unit = panel["fieldConfig"]["defaults"]["unit"]
     width, height = panel["gridPos"]["w"] * _CELL_WIDTH, panel["gridPos"]["h"] * _CELL_HEIGHT
     size = (width, height - _HEADING_PX)
@@ -93,7 +93,7 @@ def _drawing(panel: Mapping[str, Any], series: Sequence[Series], window: TimeWin
 def _stat(panel: Mapping[str, Any], series: Series, unit: str) -> str:
     if panel["options"].get("textMode") == "name":
         fill = colours(panel)(series.legend) or _COLOURS["text"]
-        fill = _GREY if fill == _COLOURS["text"] else fill  # white is written on it, in either scheme
+        fill = _GREY if fill == _COLOURS["text"] else fill  # the text on it is white in both schemes
         return f'<p class="stat name" style="background:{fill}">{escape(series.legend)}</p>'
     defaults = panel["fieldConfig"]["defaults"]
     colour = _colour(series.last, defaults.get("thresholds", {}).get("steps", []))
@@ -142,7 +142,7 @@ def _alerts(answer: QueryResult) -> str:
 
 
 def _table(panel: Mapping[str, Any], answers: Sequence[QueryResult]) -> str:
-    """Do what the transformations merge and organize do, and sort as the panel sets it."""
+    """Apply the transformations merge and organize, and sort as the panel specifies."""
     options = panel["transformations"][-1]["options"]
     many = len(answers) > 1
     order = sorted(options["indexByName"], key=options["indexByName"].__getitem__)
@@ -172,7 +172,7 @@ def _table(panel: Mapping[str, Any], answers: Sequence[QueryResult]) -> str:
 def _row_of(
     rows: dict[tuple[str, ...], dict[str, Any]], found: Mapping[str, str], labels: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the row that a series belongs to: the one with which it shares all labels that both have."""
+    """Return the row that a series belongs to: the one that agrees in all labels that both have."""
     for row in rows.values():
         if all(row[label] == found[label] for label in labels if label in found and label in row) and any(
             label in found and label in row for label in labels
@@ -201,7 +201,7 @@ def _cell(panel: Mapping[str, Any], row: Mapping[str, Any], name: str, names: Ma
 
 
 def _text(text: str) -> str:
-    """Return a cell; one that is long may be broken."""
+    """Return a cell; a long one may be broken."""
     mark = ' class="w"' if len(text) > _SHORT_CHARS else ""
     return f"<td{mark}>{escape(text)}</td>"
 
@@ -212,7 +212,7 @@ def _colour(value: float, steps: Sequence[Mapping[str, Any]]) -> str:
 
 
 def colours(panel: Mapping[str, Any]) -> Callable[[str], str | None]:
-    """Return what gives a series its colour by its legend, from the panel's overrides; None without one."""
+    """Return a function from a legend to the series' colour, by the panel's overrides; None without one."""
     chosen = _overridden(panel, "color")
 
     def colour(legend: str) -> str | None:
@@ -223,7 +223,7 @@ def colours(panel: Mapping[str, Any]) -> Callable[[str], str | None]:
 
 
 def _overridden(panel: Mapping[str, Any], key: str) -> Callable[[str], Any]:
-    """Return what gives a series one of its properties by its legend; None where no override does."""
+    """Return a function from a legend to one property of the series; None if no override sets it."""
     found = [
         (override["matcher"], item["value"])
         for override in panel["fieldConfig"].get("overrides", [])

@@ -1,4 +1,4 @@
-"""Numbers as Grafana would write them, and colours of series."""
+"""Formats numbers as Grafana would, and provides colours of series."""
 
 import math
 
@@ -11,7 +11,7 @@ _SUFFIX = "suffix:"
 _NAMES = {"Bps": "B/s", "decbytes": "B", "celsius": "°C", "watt": "W"}
 
 PALETTE = 8
-"""Series colours, `--c0` to `--c7` of the page's style; more series begin again."""
+"""Series colours, `--c0` to `--c7` of the page's style; further series start over."""
 
 
 def format_value(value: float, unit: str) -> str:
@@ -30,7 +30,7 @@ def format_value(value: float, unit: str) -> str:
 
 
 def axis_label(value: float, unit: str) -> str:
-    """Return the same for the mark of an axis, where the name of a suffix would not fit."""
+    """Return the same for an axis mark, which has no space for the name of a suffix."""
     return format_value(value, "none" if unit.startswith(_SUFFIX) else unit)
 
 
@@ -57,7 +57,7 @@ def _short(value: float) -> str:
 
 
 def ticks(low: float, high: float, unit: str = "none", count: int = 4) -> list[float]:
-    """Return round numbers from `low` to `high`, about `count` of them; whole ones where the unit counts."""
+    """Return about `count` round numbers from `low` to `high`; whole ones if the unit counts."""
     if not high > low:
         return [low]
     rough = (high - low) / count

@@ -1,1 +1,1 @@
-"""The Run dashboard, a file for each question that it answers; `board.py` puts them one below the other."""
+"""The Run dashboard, one file per question that it answers; `board.py` combines them."""

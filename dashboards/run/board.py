@@ -1,4 +1,4 @@
-"""The Run dashboard, from top to bottom as one asks: is the run well, who holds it back, where does its time go."""
+"""The Run dashboard, top to bottom in the order of questions: is the run well, who slows it, where does its time go."""
 
 from dashboards.builders import DashboardSpec, datasource_variable, run_variables, variable
 from dashboards.panels import AT_RUN, coordinator_variable

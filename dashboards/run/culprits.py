@@ -1,4 +1,4 @@
-"""What holds the run back? Slow ranks, open incidents, ranks that have not arrived, and what they cost."""
+"""What slows the run? Slow ranks, open incidents, ranks that have not arrived, and what they cost."""
 
 from dashboards.builders import DashboardRow, PanelLine, alerts, bars, query, timeseries
 from dashboards.panels import Column, grid

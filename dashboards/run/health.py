@@ -1,4 +1,4 @@
-"""Is the run well? Its state, its step time and what it gets done."""
+"""Is the run well? Its state, its step time and its throughput."""
 
 from dashboards.builders import DashboardRow, PanelLine, coloured, query, stat, states, timeseries
 from dashboards.postprocess import COUNT

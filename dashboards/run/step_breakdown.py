@@ -1,4 +1,4 @@
-"""Where does the time go? Own work, waiting, communication, and what is no plain training step."""
+"""Where does the time go? Own work, waits, communication, and steps that are not plain training steps."""
 
 from dashboards.builders import DashboardRow, PanelLine, query, timeseries
 from dashboards.queries import RUN, ratio_by_kind

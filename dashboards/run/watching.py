@@ -1,4 +1,4 @@
-"""What does monitoring cost, and does it work? The agents, the profiles, and records on their way."""
+"""What does monitoring cost, and does it work? The agents, the captures, and the delivery of records."""
 
 from dashboards.builders import DashboardRow, PanelLine, query, timeseries
 from dashboards.postprocess import COUNT
