@@ -35,7 +35,7 @@ def _slow_device_found(site: Site, policy: AlertPolicy) -> Alert:
             site,
         ),
         for_seconds=policy.slow_device_for_seconds,
-        resolves="the rank works as its peers do, or the run is over",
+        resolves="the rank is as fast as its peers, or the run is over",
         summary="One rank, or several of one host, hold a training run back.",
         # Ranks of a host and the function are looked up here rather than being labels. A profile names the function
         # half a minute later, and the last rank of a host may be found a step later; a label that changes would resolve
@@ -79,7 +79,7 @@ def _link_slow(site: Site, policy: AlertPolicy) -> Alert:
         keep_seconds=policy.link_slow_keep_seconds,
         incidents=links.by_cause("link"),
         dashboard=links.domains_dashboard(site),
-        resolves="the link is as before, or the run is over",
+        resolves="the link has recovered, or the run is over",
         summary="Communication holds a training run back.",
         description="Open incidents of run {{ $labels.run }} with a slow link as their cause: {{ $value }}. Ranks:"
         '{{ range printf `topk(5, max by (rank) (lockstep_incident_info{run="%s",cause="link"}))` $labels.run | query '
@@ -95,7 +95,7 @@ def _agent_down(site: Site, policy: AlertPolicy) -> Alert:
         expr=unfinished(by_run("count", "lockstep_agent_up == 0", site), site),
         for_seconds=policy.agent_down_for_seconds,
         resolves="every agent works again, or the run is over",
-        summary="Agents of a training run have taken themselves out; training goes on unwatched there.",
+        summary="Agents of a training run have disabled themselves; training continues unmonitored there.",
         description="Ranks of run {{ $labels.run }} that are no longer measured: {{ $value }}. The first of them:"
         '{{ range printf `topk(5, lockstep_agent_up{run="%s"} == 0)` $labels.run | query | sortByLabel "rank" }}'
         " {{ .Labels.rank }}{{ end }}.",

@@ -41,5 +41,5 @@ def function_found(site: Site, policy: AlertPolicy) -> Alert:
         summary="The function that holds a training run back became known after its page was sent.",
         headline=f"Run {{{{ $labels.run }}}}, function found:{named}{what}{{{{ end }}}}{{{{ end }}}}.",
         description=f"The function behind the page of run {{{{ $labels.run }}}} is known now:{named}{what}"
-        "{{ end }}{{ end }}. The page itself goes on until its fault ends.",
+        "{{ end }}{{ end }}. The page itself stays open until its fault ends.",
     )

@@ -25,7 +25,7 @@ def alert(site: Site, policy: AlertPolicy) -> Alert:
         for_seconds=policy.memory_for_seconds,
         incidents=_INCIDENTS,
         dashboard=links.dashboard_of(site, _INCIDENTS),
-        resolves="memory grows no more, another attempt begins, or the run is over",
+        resolves="memory no longer grows, another attempt begins, or the run is over",
         summary="Memory of a training run grows with its steps and will soon reach its limit.",
         headline=f"Run {{{{ $labels.run }}}}: memory{named} reaches its limit in {{{{ $value | humanizeDuration }}}}.",
         description=f"Memory{named} in run {{{{ $labels.run }}}} grows with every step; at this rate it reaches its "

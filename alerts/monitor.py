@@ -65,7 +65,7 @@ def _coordinator_down(site: Site, policy: AlertPolicy) -> Alert:
         expr=_without_coordinator(site),
         for_seconds=policy.coordinator_down_for_seconds,
         resolves="a coordinator can be scraped",
-        summary="No coordinator can be scraped: no run is judged.",
+        summary="No coordinator can be scraped: no run is evaluated.",
         description="No coordinator (job {{ $labels.job }}) can be scraped. Training is not affected; a slow or "
         "stalled run raises no alert until a coordinator is back. Exporters keep their records meanwhile.",
         per_run=False,
@@ -79,7 +79,7 @@ def _coordinator_stays_down(site: Site, policy: AlertPolicy) -> Alert:
         expr=_without_coordinator(site),
         for_seconds=policy.coordinator_down_page_seconds,
         resolves="a coordinator can be scraped",
-        summary="The coordinator does not come back: no run is judged.",
+        summary="The coordinator stays down: no run is evaluated.",
         description="No coordinator (job {{ $labels.job }}) could be scraped for "
         f"{policy.coordinator_down_page_seconds} seconds. Training is not affected; a slow or stalled run raises no "
         "alert until a coordinator is back, and exporters drop their oldest records when their spools are full.",
@@ -108,7 +108,7 @@ def _coordinator_replica_down(site: Site, policy: AlertPolicy) -> Alert:
         summary="One coordinator of a pair cannot be scraped.",
         description="Coordinators of job {{ $labels.job }} that cannot be scraped: {{ $value }}, among them"
         f"{{{{ range query `topk(5, {down})` | sortByLabel `instance` }}}} {{{{ .Labels.instance }}}}{{{{ end }}}}. "
-        "Another one judges all runs; should it go too, no run is judged.",
+        "The other one evaluates all runs; if it fails too, no run is evaluated.",
         per_run=False,
     )
 
@@ -128,8 +128,8 @@ and on ()
 )""",
         for_seconds=policy.stale_for_seconds,
         resolves="the coordinator evaluates a step, or no rank makes steps",
-        summary="Ranks make steps, and the coordinator judges none of them.",
-        description="The coordinator has judged no step for {{ $value | humanizeDuration }} while ranks make steps."
+        summary="Ranks make steps, but the coordinator evaluates none of them.",
+        description="The coordinator has evaluated no step for {{ $value | humanizeDuration }} while ranks make steps."
         "{{ with query `lockstep_coordinator_mqtt_connected == 0` }} It is not connected to the broker.{{ end }}",
         per_run=False,
     )
@@ -208,7 +208,7 @@ def _training_delayed(policy: AlertPolicy) -> Alert:
         expr=f"count by (job) ({delay} > {policy.training_delay_ratio:g})",
         for_seconds=policy.training_delay_for_seconds,
         resolves="the services take less than that again, over five minutes",
-        summary="Lockstep itself takes processor time that training waits for.",
+        summary="Lockstep itself takes CPU time that training waits for.",
         description="Exporters of job {{ $labels.job }} that take more of a core from a rank than detectors let it "
         "lose: {{ $value }}. The worst:"
         f"{{{{ range query `topk(5, max by (instance) ({delay}))` }}}} {{{{ .Labels.instance }}}}"
@@ -225,8 +225,8 @@ def _reload_failed(policy: AlertPolicy) -> Alert:
         for_seconds=policy.reload_failed_for_seconds,
         resolves="a reload succeeds",
         summary="A changed configuration of the coordinator is not in force.",
-        description="The coordinator {{ $labels.instance }} could not use the configuration that it was asked to read "
-        "again; the one from before is in force."
+        description="The coordinator {{ $labels.instance }} could not reload its configuration; the previous one is "
+        "in force."
         "{{ with printf `time() - lockstep_coordinator_config_last_reload_success_timestamp_seconds"
         '{instance="%s"}` $labels.instance | query }} That was read {{ . | first | value | humanizeDuration }} ago.'
         "{{ end }} It may not start again with the new one.",

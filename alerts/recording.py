@@ -264,7 +264,7 @@ def _costs(site: Site) -> tuple[RecordingRule, ...]:
             expr=_of_steps(
                 lambda window: by_run("max", f"rate(lockstep_run_lost_device_seconds_total[{window}])", site), site
             ),
-            help="Device seconds lost per second: how many devices the run might as well not have.",
+            help="Device seconds lost per second, i.e. the number of devices that the run wastes.",
         ),
         RecordingRule(
             record="run:lockstep_agent_time_per_step_time:ratio_rate1m",

@@ -31,16 +31,16 @@ from dashboards.shared import (
 _LINKS = (*TO_INCIDENT, to_coordinator("Evidence, peers and thresholds", "/api/v1/incidents/${__value.text}"))
 
 _WHAT = DashboardRow(
-    title="What is wrong, and what would fixing it give back?",
+    title="What is wrong, and what would repairing it gain?",
     lines=(
         PanelLine(
             height=9,
             panels=(
                 grid(
                     "Open incidents",
-                    "What is known of each, largest predicted gain first. Root cause and function are empty until a "
-                    "profile has named them; a gain is empty where nothing predicts it. The incident leads to its "
-                    "evidence at the coordinator.",
+                    "One row per open incident, largest predicted gain first. Root cause and function are "
+                    "empty until a capture has named them; a gain is empty if nothing predicts it. The "
+                    "incident links to its evidence at the coordinator.",
                     ("incident", "rank", "cause", "root_cause", "function"),
                     (
                         Column(
@@ -70,7 +70,7 @@ _WHAT = DashboardRow(
                 MACHINE_EVIDENCE,
                 stat(
                     "Memory lasts",
-                    "Forecast time until memory that grows with the steps reaches its limit. No data while none grows.",
+                    "Forecast time until memory that grows with the steps reaches its limit. No data if none grows.",
                     "s",
                     query(f"min(lockstep_run_memory_remaining_seconds{{{RUN}}})", instant=True),
                 ),
@@ -91,8 +91,9 @@ _SHOULD = DashboardRow(
             panels=(
                 timeseries(
                     "Expected and measured",
-                    "Step time by the model that was fitted to a healthy window of the run, the upper end of its error "
-                    "band, and the recent median. No data for a run that has no specification.",
+                    "Step time predicted by the model that was fitted to a healthy window of the run, the "
+                    "upper end of its error band, and the recent median. No data for a run without a "
+                    "specification.",
                     "s",
                     query(f"max(lockstep_run_recent_step_duration_seconds{{{RUN}}})", "measured"),
                     query(_EXPECTED, "expected"),
@@ -100,8 +101,8 @@ _SHOULD = DashboardRow(
                 ),
                 stat(
                     "Model",
-                    "Whether there is an expectation: known; fitting or waiting for a healthy window; refused, for a "
-                    "reason that the coordinator gives; unspecified where the job is not described.",
+                    "State of the run's model: known; fitting or waiting for a healthy window; refused, "
+                    "with the reason at the coordinator; unspecified if the job is not described.",
                     "none",
                     query(f"max by (state) (lockstep_run_expected_state{{{RUN}}} == 1)", "{{state}}", instant=True),
                     overrides=[
@@ -116,13 +117,13 @@ _SHOULD = DashboardRow(
 )
 
 _WHEN = DashboardRow(
-    title="When, how often, and at what price?",
+    title="When, how often, and at what cost?",
     lines=(
         PanelLine(
             panels=(
                 states(
                     "Incidents",
-                    "One band an incident, while it is open; its root cause once it is known.",
+                    "One band per incident while it is open, with its root cause once it is known.",
                     query(
                         f"max by (incident, cause, root_cause) (lockstep_incident_info{{{RUN}}})",
                         "{{incident}}: {{cause}} {{root_cause}}",
@@ -144,14 +145,14 @@ _WHEN = DashboardRow(
                 ),
                 stat(
                     "Device time lost",
-                    "Device seconds that slow ranks cost in the chosen time: excess of the slowest times those who "
-                    "waited.",
+                    "Device seconds that slow ranks cost in the selected time: excess of the slowest rank "
+                    "times the number of ranks that waited.",
                     "s",
                     query(f"max(increase(lockstep_run_lost_device_seconds_total{{{RUN}}}[$__range]))", instant=True),
                 ),
                 stat(
                     "Ranks profiled",
-                    "Profiles that ranks of this run delivered in the chosen time.",
+                    "Captures that ranks of this run delivered in the selected time.",
                     COUNT,
                     query(
                         f'round(max(increase(lockstep_run_profiles_total{{{RUN},state="done"}}[$__range])))',
@@ -160,7 +161,7 @@ _WHEN = DashboardRow(
                 ),
                 stat(
                     "Profiles refused or late",
-                    "Requests that a rank refused, or that got no answer in time.",
+                    "Capture requests that a rank refused or did not answer in time.",
                     COUNT,
                     query(
                         "round(sum(max by (state) (increase(lockstep_run_profiles_total"
@@ -174,9 +175,9 @@ _WHEN = DashboardRow(
             panels=(
                 PROFILES,
                 timeseries(
-                    "What profiles take from training",
-                    "Share of the time of a training thread that starting, stopping and writing profiles takes, summed "
-                    f"over all ranks of a node and all runs; the {TOP} largest.",
+                    "Cost of captures to training",
+                    "Share of a training thread's time that is spent on starting, stopping and writing "
+                    f"captures, summed over all ranks of a node and all runs; the {TOP} largest.",
                     "percentunit",
                     query(
                         f"topk({TOP}, sum by (instance) "
@@ -192,7 +193,7 @@ _WHEN = DashboardRow(
 BOARD = DashboardSpec(
     uid="lockstep-diagnoses",
     title="Lockstep / Diagnoses",
-    description="What was found wrong in one run, why, what its repair would give back, and what finding it cost.",
+    description="What is wrong in one run, why, what its repair would gain, and what the diagnosis cost.",
     variables=(
         datasource_variable(),
         *run_variables(),

@@ -29,7 +29,7 @@ from lockstep.contracts.records import DOMAIN_KINDS
 _RANK_LINKS = (to_board("lockstep-rank", "Rank", rank="rank"),)
 
 _KINDS = DashboardRow(
-    title="Which kind of domain holds the run?",
+    title="Which kind of domain slows the run?",
     lines=(
         PanelLine(
             panels=(
@@ -52,7 +52,7 @@ _KINDS = DashboardRow(
                 BUS_BANDWIDTH,
                 timeseries(
                     "Bytes a second",
-                    "What all ranks give to collectives of each kind.",
+                    "Bytes that all ranks pass to collectives of each kind.",
                     "Bps",
                     query(
                         f"max by (domain_kind) (run_domain_kind:lockstep_collective_bytes:rate1m{{{RUN}}})",
@@ -65,16 +65,17 @@ _KINDS = DashboardRow(
 )
 
 _RANKS = DashboardRow(
-    title="Which ranks wait, and which are waited for?",
+    title="Which ranks wait, and for which?",
     lines=(
         PanelLine(
             height=12,
             panels=(
                 grid(
                     "Wait matrix",
-                    "Seconds of a step that a rank of the chosen hosts is blocked in each kind of domain, and its own "
-                    f"work; the {MANY} longest of each column. In a domain all wait for the one that works "
-                    "longest and waits least. A group without a name, such as the default one of DDP, counts as world.",
+                    "Seconds of a step that a rank of the selected hosts is blocked in each kind of "
+                    f"domain, and its own work; the {MANY} longest of each column. In a domain, all ranks "
+                    "wait for the one that works longest and waits least. A group without a name, such as "
+                    "the default one of DDP, counts as world.",
                     ("rank", "hostname"),
                     (
                         *(Column(heading=kind, unit="s", expr=wait_of_kind(kind)) for kind in DOMAIN_KINDS),
@@ -88,8 +89,8 @@ _RANKS = DashboardRow(
                 ),
                 matrix(
                     "Own work by rank and time",
-                    f"Seconds of a step that a rank of the chosen hosts works, from green to red; the {MANY} longest "
-                    "at each moment. A row that stays red is who the others wait for.",
+                    "Seconds of a step that a rank of the selected hosts works, from green to red; the "
+                    f"{MANY} longest at each moment. The other ranks wait for a rank whose row stays red.",
                     "s",
                     query(f"topk({MANY}, {seconds_per_step('lockstep_phase_time_seconds_total')})", "{{rank}}"),
                 ),
@@ -100,15 +101,15 @@ _RANKS = DashboardRow(
             panels=(
                 matrix(
                     "Waiting by rank and time",
-                    f"Seconds of a step that a rank of the chosen hosts is blocked; the {MANY} shortest at each "
-                    "moment. A row that stays green while others are red is who they wait for.",
+                    f"Seconds of a step that a rank of the selected hosts is blocked; the {MANY} shortest "
+                    "at each moment. If other rows are red, they wait for a rank whose row stays green.",
                     "s",
                     query(f"bottomk({MANY}, {seconds_per_step('lockstep_collective_wait_seconds_total')})", "{{rank}}"),
                 ),
                 heat(
                     "Steps by duration",
-                    "How many steps of the run a second took how long: a second band is a part of the steps that is "
-                    "slower.",
+                    "Distribution of the run's step durations over time, in steps per second. A second "
+                    "band means that a part of the steps is slower.",
                     judged_rate("lockstep_run_step_duration_seconds_bucket", "le"),
                 ),
             ),
@@ -117,7 +118,7 @@ _RANKS = DashboardRow(
 )
 
 _INSPECTED = DashboardRow(
-    title="What do collectives take by the device's clock?",
+    title="How long do collectives take by the device's clock?",
     folded=True,
     lines=(
         PanelLine(
@@ -137,8 +138,9 @@ _INSPECTED = DashboardRow(
                 ),
                 timeseries(
                     "Ranks that the others waited for",
-                    "Seconds of a step for which the others of a node waited for a rank, within kernels of "
-                    f"collectives; the {TOP} longest at each moment. No data without the NCCL Inspector.",
+                    "Seconds of a step for which a node's other ranks waited for a rank, within the "
+                    f"kernels of collectives; the {TOP} longest at each moment. No data without the NCCL "
+                    "Inspector.",
                     "s",
                     query(
                         f"topk({TOP}, {seconds_per_step('lockstep_nccl_last_arrival_wait_seconds_total')})",
@@ -157,8 +159,8 @@ _FAULTS = DashboardRow(
             panels=(
                 states(
                     "Suspects",
-                    "One band for each suspect and the kind of domain that it holds back, while it is one, 32 at most. "
-                    "The domain is named by how the run is laid out.",
+                    "One band per suspect and kind of domain that it slows, while it is a suspect, 32 at "
+                    "most. Domains are named by the layout of the run.",
                     query(
                         "max by (rank, hostname, domain_kind, cause) "
                         f"(lockstep_suspect_slowdown_ratio{{{RUN}}} > bool 0)",
@@ -176,7 +178,7 @@ _FAULTS = DashboardRow(
 BOARD = DashboardSpec(
     uid="lockstep-domains",
     title="Lockstep / Domains",
-    description="The communication domains of one run: where ranks wait, for how long, and for whom.",
+    description="The communication domains of one run: where ranks wait, for how long, and for which ranks.",
     variables=(
         datasource_variable(),
         *run_variables(),

@@ -33,13 +33,13 @@ _NOW = DashboardRow(
             panels=(
                 stat(
                     "Runs",
-                    "Runs that neither ended nor went silent.",
+                    "Runs that have neither ended nor stopped reporting.",
                     COUNT,
                     query(f"sum(max by (run, state) ({_LIVE}))", instant=True),
                 ),
                 stat(
                     "Runs held back",
-                    "Runs with a suspect or an open diagnosis, that hang, or that went silent.",
+                    "Runs that have a suspect or an open diagnosis, hang, or stopped reporting.",
                     COUNT,
                     query(f"sum(max by (run, state) ({_BAD}))", instant=True),
                     steps=_GOOD_BAD,
@@ -52,8 +52,8 @@ _NOW = DashboardRow(
                 ),
                 stat(
                     "Share of devices lost",
-                    "Device seconds lost per second, over the devices that report: the part of the cluster that it "
-                    "might as well not have, over the last minute.",
+                    "Device seconds lost per second, relative to the devices that report: the share of the"
+                    " cluster that is wasted, over the last minute.",
                     "percentunit",
                     query(f"sum({_LOST}) / (sum({_REPORTING}) > 0)", instant=True),
                     steps=_LOST_SHARE,
@@ -72,8 +72,8 @@ _NOW = DashboardRow(
             panels=(
                 grid(
                     "Runs",
-                    "One row per run, the costliest first. Slower is recent step time over that of the healthy run, "
-                    "minus 1. Empty cells were not measured. The name leads to the run.",
+                    "One row per run, the costliest first. Slower is recent step time over that of the "
+                    "healthy run, minus 1. Empty cells were not measured. The name links to the run.",
                     ("run", "state"),
                     (
                         Column(
@@ -125,13 +125,13 @@ _NOW = DashboardRow(
             panels=(
                 states(
                     "Runs held back over time",
-                    "One band for each run and state that is not healthy, drawn while it lasts.",
+                    "One band per run and unhealthy state, while it lasts.",
                     query(f"max by (run, state) ({_BAD} == 1)", "{{run}}: {{state}}"),
                     overrides=[coloured_like(f": {state}$", colour) for state, colour in STATE_COLOURS.items()],
                 ),
                 alerts(
                     "Alerts",
-                    "Alerts of Lockstep that fire or are about to, over all runs.",
+                    "Firing and pending alerts of Lockstep, over all runs.",
                     labels='{alertname=~"Lockstep.+",severity!="none"}',
                 ),
             ),
@@ -152,8 +152,8 @@ _OVER_TIME = DashboardRow(
                 ),
                 timeseries(
                     "Devices lost",
-                    "Device seconds lost per second, which is how many devices a run might as well not have; "
-                    f"the {TOP} runs that lose most at each moment.",
+                    "Device seconds lost per second, i.e. the number of devices that a run wastes; the "
+                    f"{TOP} largest at each moment.",
                     "short",
                     query(f"topk({TOP}, {_LOST})", "{{run}}"),
                 ),
@@ -170,8 +170,8 @@ _OVER_TIME = DashboardRow(
             panels=(
                 timeseries(
                     "MFU",
-                    f"Model FLOPs utilisation; the {TOP} lowest at each moment. No data for runs whose FLOPs or device "
-                    "peak are not known.",
+                    f"Model FLOPs utilisation; the {TOP} lowest at each moment. No data for runs whose "
+                    "FLOPs or device peak are unknown.",
                     "percentunit",
                     query(
                         f"bottomk({TOP}, max by (run) (run:lockstep_model_flops_per_peak_flops:ratio_rate1m))",
@@ -198,7 +198,7 @@ _OVER_TIME = DashboardRow(
 BOARD = DashboardSpec(
     uid="lockstep-fleet",
     title="Lockstep / Fleet",
-    description="All training runs: which one needs attention, and what does it cost.",
+    description="All training runs: which need attention, and what slow ones cost.",
     variables=(datasource_variable(), coordinator_variable()),
     rows=(_NOW, _OVER_TIME),
 )

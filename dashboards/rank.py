@@ -61,8 +61,8 @@ _WHERE = DashboardRow(
             panels=(
                 grid(
                     "Rank",
-                    "Where the rank runs and what it computes on; the number format is empty until a matrix product "
-                    "was seen, the UUID where the framework does not report it.",
+                    "Where the rank runs and what it computes on. The number format is empty until a "
+                    "matrix product was observed, the UUID if the framework does not report it.",
                     ("rank", "hostname", "local_rank", "device", "dtype", "device_uuid"),
                     (Column(heading="cores", unit=COUNT, expr=f"max by (rank) (lockstep_rank_cores{{{RANK}}})"),),
                     names=(
@@ -78,17 +78,17 @@ _WHERE = DashboardRow(
                 ),
                 stat(
                     "Slower than its peers",
-                    "Own work over that of the peers, minus 1, while it is a suspect. No data while it is none.",
+                    "Own work over that of the peers, minus 1, while it is a suspect; otherwise no data.",
                     "percentunit",
                     query(f"max(lockstep_suspect_slowdown_ratio{{{RANK}}})", instant=True),
                     steps=((None, "yellow"), (0.1, "red")),
                 ),
                 flag(
                     "Agent",
-                    "Whether it works in the rank's process, or took itself out; the training goes on either way.",
+                    "Whether it works in the rank's process, or has disabled itself; training continues in both cases.",
                     query(f"min(lockstep_agent_up{{{RANK}}})", instant=True),
                     well="works",
-                    ill="took itself out",
+                    ill="disabled itself",
                 ),
             ),
         ),
@@ -102,8 +102,8 @@ _STEP = DashboardRow(
             panels=(
                 timeseries(
                     "Own work and the average rank's",
-                    "Seconds of a step in each phase of its own work; dashed, the same of all ranks of the run: what "
-                    "differs is this rank's.",
+                    "Seconds of a step in each phase of its own work; dashed, the average over all ranks "
+                    "of the run. A difference is due to this rank.",
                     "s",
                     query(_per_step("lockstep_phase_time_seconds_total", "phase"), "{{phase}}"),
                     query(
@@ -114,8 +114,8 @@ _STEP = DashboardRow(
                 ),
                 timeseries(
                     "Waits and the average rank's",
-                    "Seconds of a step in which it is blocked in collectives; dashed, the same of all ranks. Who waits "
-                    "least is waited for.",
+                    "Seconds of a step in which it is blocked in collectives; dashed, the average over all"
+                    " ranks. The others wait for the rank that waits least.",
                     "s",
                     query(_per_step("lockstep_collective_wait_seconds_total", "domain_kind"), "{{domain_kind}}"),
                     query(
@@ -142,9 +142,10 @@ _STEP = DashboardRow(
                 ),
                 timeseries(
                     "Off the CPU",
-                    "Seconds of a step of own work in which the training thread was asleep, blocked (a loader, I/O, a "
-                    "lock) or descheduled, at least: waits that spin hide some of it. Dashed, what of it was waiting "
-                    "for data. With a device the thread waits for that as well, so there it means little.",
+                    "Seconds of a step of own work in which the training thread was asleep, blocked (a "
+                    "loader, I/O, a lock) or descheduled; a lower bound, because waits that spin hide some"
+                    " of it. Dashed, the part that waited for data. With a device this means little, "
+                    "because the thread also waits for the device.",
                     "s",
                     query(f"clamp_min({_OWN_WORK} - {_CPU}, 0) / {_STEPS}", "off the CPU"),
                     query(f"{_WAITING} / {_STEPS}", "waiting for data"),
@@ -166,9 +167,9 @@ _STEP = DashboardRow(
                 ),
                 timeseries(
                     "Bus bandwidth by communicator",
-                    "By the device's clock, of what the NCCL Inspector times; dashed, the average rank's. A late "
-                    "rank's is higher, for it waits for no other; all ranks of a slow link have a lower one. No data "
-                    "without the Inspector.",
+                    "By the device's clock, for collectives that the NCCL Inspector times; dashed, the "
+                    "average rank's. A late rank's is higher, because it waits for no other; all ranks of "
+                    "a slow link have a lower one. No data without the Inspector.",
                     "Bps",
                     query(
                         f"{rate('lockstep_nccl_operation_bus_bytes_total', 'communicator, operation', RANK)} / "
@@ -190,21 +191,21 @@ _STEP = DashboardRow(
             panels=(
                 _own(
                     "Garbage collections",
-                    "Collections in a step; those of the oldest generation are the long ones.",
+                    "Collections per step; those of the oldest generation take long.",
                     "short",
                     ("lockstep_gc_collections_total", "all"),
                     ("lockstep_gc_full_collections_total", "oldest generation"),
                 ),
                 _own(
                     "Recompilations",
-                    "Graphs compiled in a step: above 0 long after the start, shapes or types vary.",
+                    "Graphs compiled per step. If above 0 long after the start, shapes or types vary.",
                     "short",
                     ("lockstep_recompilations_total", "recompilations"),
                 ),
                 _own(
                     "Device by its own clock",
-                    "Seconds of a step on the device: the step, what of it had a collective in flight, and how far the "
-                    "host is ahead. No data without a device.",
+                    "Seconds of a step on the device: the step, the part with a collective in flight, and "
+                    "the lead of the host. No data without a device.",
                     "s",
                     ("lockstep_device_step_time_seconds_total", "step"),
                     ("lockstep_device_collective_time_seconds_total", "collective in flight"),
@@ -216,22 +217,22 @@ _STEP = DashboardRow(
 )
 
 _HOST = DashboardRow(
-    title="Who else is on its host?",
+    title="What else runs on its host?",
     lines=(
         PanelLine(
             panels=(
                 _own(
                     "Waiting for a CPU",
-                    "Seconds of a step in which the training thread was ready to run and got no CPU, and in which a "
-                    "control group was throttled.",
+                    "Seconds of a step in which the training thread was ready to run but got no CPU, and "
+                    "in which a control group was throttled.",
                     "s",
                     ("lockstep_cpu_wait_time_seconds_total", "run queue"),
                     ("lockstep_cpu_throttled_time_seconds_total", "throttled"),
                 ),
                 timeseries(
                     "CPU on its cores",
-                    "Cores busy: with the rank's process and what it started, with its training thread, and with "
-                    "anybody who does not belong to the run.",
+                    "Cores that are busy with the rank's process and those it started, with its training "
+                    "thread, and with processes outside the run.",
                     "short",
                     query(rate("lockstep_process_cpu_time_seconds_total", matchers=RANK), "its process"),
                     query(rate("lockstep_cpu_time_seconds_total", matchers=RANK), "its training thread"),
@@ -259,9 +260,10 @@ _HOST = DashboardRow(
             panels=(
                 timeseries(
                     "Memory",
-                    "Resident memory of its process and of those it started, without pages of files and shared memory; "
-                    "of its device, what the framework's allocator has reserved, tensors hold, and held at most. "
-                    "Dashed, what may still be allocated below the limit of its control group or host.",
+                    "Resident memory of its process and of those it started, without file pages and shared"
+                    " memory. On its device: what the framework's allocator has reserved, and what tensors"
+                    " hold and held at peak. Dashed, what may still be allocated below the limit of its "
+                    "control group or host.",
                     "decbytes",
                     query(f"max by (kind) (lockstep_memory_bytes{{{RANK}}})", "{{kind}}"),
                     query(f"max(lockstep_memory_available_bytes{{{RANK}}})", "available"),
@@ -270,13 +272,13 @@ _HOST = DashboardRow(
                 ),
                 timeseries(
                     "Memory growth",
-                    "Bytes a step by which a part of its memory grows steadily. No data while none does.",
+                    "Steady growth of a part of its memory, in bytes per step. No data without such growth.",
                     "decbytes",
                     query(f"max by (part) (lockstep_memory_growth_bytes_per_step{{{RANK}}})", "{{part}}"),
                 ),
                 timeseries(
                     "Memory of its host",
-                    "Share of memory that is available, by node_exporter. No data where it is not scraped.",
+                    "Share of memory that is available, from node_exporter. No data if it is not scraped.",
                     "percentunit",
                     query(
                         external_metrics.on_host(
@@ -287,8 +289,8 @@ _HOST = DashboardRow(
                 ),
                 timeseries(
                     "Network of its host",
-                    "Bytes per second over all devices of the host but loopback, by node_exporter. No data where it is "
-                    "not scraped.",
+                    "Bytes per second over all devices of the host except loopback, from node_exporter. No"
+                    " data if it is not scraped.",
                     "Bps",
                     *(
                         query(
@@ -357,7 +359,7 @@ _DEVICES = DashboardRow(
 BOARD = DashboardSpec(
     uid="lockstep-rank",
     title="Lockstep / Rank",
-    description="One rank of one run: its step and the average rank's, its host and the devices there.",
+    description="One rank of one run: its step compared with the average, its host and the devices there.",
     variables=(
         datasource_variable(),
         *run_variables(),

@@ -63,7 +63,7 @@ _WORKS = DashboardRow(
                 ),
                 flag(
                     "Coordinator at the broker",
-                    "Whether it is connected: without a broker no step reaches it.",
+                    "Whether it is connected; without a broker no step reaches it.",
                     query("min(lockstep_coordinator_mqtt_connected)", instant=True),
                     well="connected",
                     ill="away",
@@ -76,15 +76,15 @@ _WORKS = DashboardRow(
                 ),
                 stat(
                     "Agents down",
-                    "Ranks whose agent took itself out; their training goes on.",
+                    "Ranks whose agent has disabled itself; their training continues.",
                     COUNT,
                     query("sum(lockstep_agent_up == bool 0)", instant=True),
                     steps=_GOOD_BAD,
                 ),
                 flag(
                     "Configuration",
-                    "Whether the coordinator could read its configuration the last time it was asked; while it is "
-                    "refused, the one from before is still in force.",
+                    "Whether the coordinator could read its configuration at the last reload; if not, the "
+                    "previous one is still in force.",
                     query("min(lockstep_coordinator_config_last_reload_successful)", instant=True),
                     well="loaded",
                     ill="refused",
@@ -95,8 +95,8 @@ _WORKS = DashboardRow(
             panels=(
                 grid(
                     "Versions",
-                    "How many exporters and coordinators run each version: more than one row while an upgrade is under "
-                    "way.",
+                    "How many exporters and coordinators run each version. During an upgrade there is more"
+                    " than one row.",
                     ("version",),
                     tuple(
                         Column(heading=f"{part}s", unit=COUNT, expr=f"count by (version) (lockstep_{part}_build_info)")
@@ -120,7 +120,7 @@ _WORKS = DashboardRow(
 )
 
 _COMPLETE = DashboardRow(
-    title="Are its data complete?",
+    title="Is its data complete?",
     lines=(
         PanelLine(
             panels=(
@@ -140,8 +140,8 @@ _COMPLETE = DashboardRow(
                 ),
                 timeseries(
                     "Messages refused",
-                    "Refused input per second: malformed messages, announcements of too much or of another node's "
-                    "ranks, and what exporters read on their nodes.",
+                    "Refused input per second: malformed messages, announcements that exceed limits or "
+                    "name another node's ranks, and what exporters refuse on their nodes.",
                     "suffix: messages/s",
                     _rates("lockstep_coordinator_messages_rejected_total", "reason"),
                     _rates("lockstep_coordinator_announcements_refused_total", "reason"),
@@ -149,7 +149,7 @@ _COMPLETE = DashboardRow(
                 ),
                 timeseries(
                     "Spool",
-                    f"Share of its limit that waits on disk for a coordinator to commit it; the {TOP} fullest.",
+                    f"Fill level of the spool with messages that a coordinator has not committed; the {TOP} fullest.",
                     "percentunit",
                     query(_worst("max by (instance) (lockstep_exporter_spool_fill_ratio)"), "{{instance}}"),
                 ),
@@ -171,8 +171,9 @@ _COMPLETE = DashboardRow(
                 ),
                 timeseries(
                     "Mirrored alarms",
-                    "Alarms of the detection test for ranks, replicas, stages and groups that are too fast, in 10,000 "
-                    "steps. No fault makes them so: this is how many false alarms noise causes. They open no incident.",
+                    "Alarms of the detection test for ranks, replicas, stages and groups that are too "
+                    "fast, per 10,000 steps. No fault causes these: they estimate the false alarms that "
+                    "noise causes. They open no incident.",
                     COUNT,
                     query(
                         "1e4 * sum by (unit) (rate(lockstep_run_mirrored_alarms_total[$__rate_interval])) / "
@@ -183,8 +184,8 @@ _COMPLETE = DashboardRow(
                 ),
                 timeseries(
                     "Published",
-                    f"Messages per second that the broker acknowledged; the {TOP} busiest exporters. Resent: all those "
-                    "that a coordinator had not received.",
+                    f"Messages per second that the broker acknowledged; the {TOP} busiest exporters. "
+                    "Resent: over all exporters, those that a coordinator had not received.",
                     "suffix: messages/s",
                     query(_worst(_rate_by_instance("lockstep_exporter_messages_published_total")), "{{instance}}"),
                     query("sum(rate(lockstep_exporter_messages_resent_total[$__rate_interval]))", "resent"),
@@ -201,7 +202,8 @@ _COST = DashboardRow(
             panels=(
                 timeseries(
                     "Agent's share of the step",
-                    f"Time that the agent took from training threads over the step time; the {TOP} largest runs.",
+                    f"Time that the agent took from training threads, relative to the step time; the {TOP} "
+                    "largest runs.",
                     "percentunit",
                     query(_worst("max by (run) (run:lockstep_agent_time_per_step_time:ratio_rate1m)"), "{{run}}"),
                 ),
@@ -220,7 +222,7 @@ _COST = DashboardRow(
                 ),
                 timeseries(
                     "Exporter loop time",
-                    f"Duration of the last round over all rings; the {TOP} longest.",
+                    f"Duration of the last read of all rings; the {TOP} longest.",
                     "s",
                     query(_worst("max by (instance) (lockstep_exporter_tick_duration_seconds)"), "{{instance}}"),
                 ),
@@ -230,7 +232,7 @@ _COST = DashboardRow(
             panels=(
                 timeseries(
                     "Watching the host",
-                    f"CPU seconds per second that watching the host takes; the {TOP} largest.",
+                    f"CPU seconds per second spent on watching the host; the {TOP} largest.",
                     "percentunit",
                     query(_worst(_rate_by_instance("lockstep_exporter_host_watch_time_seconds_total")), "{{instance}}"),
                 ),
@@ -256,7 +258,7 @@ _COST = DashboardRow(
                 ),
                 timeseries(
                     "Profiles on nodes",
-                    "Profile requests by outcome on the nodes, per rank.",
+                    "Capture requests by outcome on the nodes, per rank.",
                     COUNT,
                     query(
                         "round(sum by (state) (increase(lockstep_exporter_profiles_total[$__rate_interval])))",
@@ -271,7 +273,7 @@ _COST = DashboardRow(
 BOARD = DashboardSpec(
     uid="lockstep-self-monitoring",
     title="Lockstep / Self-monitoring",
-    description="Agents, exporters and coordinator: do they work, are their data complete, and what do they cost.",
+    description="Agents, exporters and coordinator: do they work, is their data complete, and what do they cost.",
     variables=(datasource_variable(), coordinator_variable()),
     rows=(_WORKS, _COMPLETE, _COST),
 )

@@ -35,9 +35,10 @@ TO_INCIDENT = (to_coordinator("Report of the incident", "/incidents/${__value.te
 
 SUSPECTS = grid(
     "Suspects",
-    "Ranks whose own work takes longer than that of their peers, the worst first, 32 at most. The rank leads to its "
-    "dashboard, the incident to its report, the host to its ranks and to its history. The domain is named by "
-    "how the run is laid out; the waits in a group without a name, such as the default one of DDP, count as world.",
+    "Ranks whose own work takes longer than that of their peers, the worst first, 32 at "
+    "most. The rank links to its dashboard, the incident to its report, the host to its "
+    "ranks and to its history. Domains are named by the layout of the run; the waits in a "
+    "group without a name, such as the default one of DDP, count as world.",
     ("rank", "hostname", "incident", "cause", "domain_kind"),
     (
         Column(
@@ -62,8 +63,8 @@ SUSPECTS = grid(
 
 CLOSED_INCIDENTS = grid(
     "Closed incidents",
-    "Incidents that were open in the chosen time and are closed now. The incident leads to its report, which has "
-    "function, evidence and cost.",
+    "Incidents that were open in the selected time and are closed now. The incident links "
+    "to its report, which has function, evidence and cost.",
     ("incident", "rank", "cause"),
     (
         Column(
@@ -80,7 +81,7 @@ CLOSED_INCIDENTS = grid(
 
 NOT_ARRIVED = table(
     "Ranks not arrived",
-    "Ranks that others wait for in a run that hangs, and for how long. No rank where none is known.",
+    "Ranks that others wait for in a run that hangs, and for how long. No rank if none is known.",
     "s",
     query(
         f"max by (incident, rank, domain_kind) (lockstep_incident_silence_seconds{{{RUN}}})",
@@ -121,7 +122,7 @@ PREDICTED_GAIN = bars(
 
 PROFILES = timeseries(
     "Profiles",
-    "Profile requests of this run by outcome, per rank.",
+    "Capture requests of this run by outcome, per rank.",
     COUNT,
     query(
         f"round(max by (state) (increase(lockstep_run_profiles_total{{{RUN}}}[$__rate_interval])))",
@@ -142,9 +143,9 @@ OWN_WORK_BY_HOST = timeseries(
 
 IMBALANCE = timeseries(
     "Imbalance",
-    "Share of a step in which all wait for the longest stage, the replica with the longest batch, or "
-    "the rank with the most work: how the training is laid out, information and no fault. No data "
-    "where nothing of the kind is known.",
+    "Share of a step in which all ranks wait for the longest stage, the replica with the "
+    "longest batch, or the rank with the most work. It results from how training is laid "
+    "out and is not a fault. No data if no such imbalance is known.",
     "percentunit",
     query(f"max by (imbalance) (lockstep_run_imbalance_ratio{{{RUN}}})", "{{imbalance}}"),
 )

@@ -12,7 +12,7 @@ from dashboards.shared import MARKS
 BOARD = DashboardSpec(
     uid="lockstep-run",
     title="Lockstep / Run",
-    description="One synchronous training run: is it well, who holds it back, where does its time go.",
+    description="One synchronous training run: is it well, which ranks slow it, and where does its time go.",
     variables=(
         datasource_variable(),
         *run_variables(),

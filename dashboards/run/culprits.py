@@ -6,7 +6,7 @@ from dashboards.queries import RUN, TOP, seconds_per_step
 from dashboards.shared import CLOSED_INCIDENTS, NOT_ARRIVED, SUSPECTS, TO_INCIDENT
 
 CULPRITS = DashboardRow(
-    title="Which ranks hold the run back?",
+    title="Which ranks slow the run?",
     lines=(
         PanelLine(
             widths=(12, 12),
@@ -14,8 +14,9 @@ CULPRITS = DashboardRow(
                 SUSPECTS,
                 grid(
                     "Open incidents",
-                    "What is known of each, and the gain that its best advice predicts. Root cause and function are "
-                    "empty until a profile has named them. The incident leads to its report.",
+                    "One row per open incident, with the gain that its best advice predicts. Root cause "
+                    "and function are empty until a capture has named them. The incident links to its "
+                    "report.",
                     ("incident", "rank", "cause", "root_cause", "function"),
                     (
                         Column(
@@ -42,8 +43,8 @@ CULPRITS = DashboardRow(
                 ),
                 bars(
                     "Longest own work",
-                    "Seconds of a step that a rank works instead of waiting. In a synchronous job the longest one sets "
-                    "the pace.",
+                    "Seconds of a step that a rank works instead of waiting. In a synchronous job the "
+                    "longest one sets the pace.",
                     "s",
                     query(
                         f"topk({TOP}, {seconds_per_step('lockstep_phase_time_seconds_total')})",
@@ -53,7 +54,7 @@ CULPRITS = DashboardRow(
                 ),
                 bars(
                     "Shortest waits",
-                    "Seconds of a step that a rank is blocked in collectives. All wait for the one that waits least.",
+                    "Seconds of a step that a rank is blocked in collectives. All wait for the rank that waits least.",
                     "s",
                     query(
                         f"bottomk({TOP}, {seconds_per_step('lockstep_collective_wait_seconds_total')})",
@@ -70,11 +71,11 @@ CULPRITS = DashboardRow(
                 NOT_ARRIVED,
                 timeseries(
                     "Devices lost",
-                    "Device seconds lost per second: how many devices the run might as well not have.",
+                    "Device seconds lost per second, i.e. the number of devices that the run wastes.",
                     "short",
                     query(f"max(rate(lockstep_run_lost_device_seconds_total{{{RUN}}}[$__rate_interval]))", "devices"),
                 ),
-                alerts("Alerts", "Alerts on this run that fire or are about to."),
+                alerts("Alerts", "Firing and pending alerts on this run."),
             ),
         ),
     ),

@@ -20,7 +20,7 @@ HEALTH = DashboardRow(
             panels=(
                 stat(
                     "State",
-                    "State of the run, by the coordinator. Diagnosed: a culprit and its cause are known.",
+                    "State of the run according to the coordinator. Diagnosed: a slow rank and the cause are known.",
                     "none",
                     query(_STATE, "{{state}}", instant=True),
                     overrides=_STATE_COLOURS,
@@ -28,13 +28,14 @@ HEALTH = DashboardRow(
                 ),
                 stat(
                     "Since the last step",
-                    "Time since a step that all ranks completed. It grows while the run stands still or has ended.",
+                    "Time since the last step that all ranks completed. It grows while the run makes no "
+                    "steps or has ended.",
                     "s",
                     query(f"time() - max(lockstep_run_last_step_timestamp_seconds{{{RUN}}} > 0)", instant=True),
                 ),
                 stat(
                     "Step time",
-                    "Median of the last steps; checkpoints and profiled steps are left out.",
+                    "Median of the last steps, without checkpoints and profiled steps.",
                     "s",
                     query(_RECENT, instant=True),
                 ),
@@ -56,7 +57,7 @@ HEALTH = DashboardRow(
                 ),
                 stat(
                     "Slow ranks",
-                    "Ranks that hold their communication domains back.",
+                    "Ranks that slow their communication domains.",
                     COUNT,
                     query(f"max(lockstep_run_slow_ranks{{{RUN}}})", instant=True),
                     steps=_GOOD_BAD,
@@ -67,9 +68,10 @@ HEALTH = DashboardRow(
             panels=(
                 timeseries(
                     "Step time",
-                    "Recent median against the healthy run's; mean and 99th percentile include every step. The gap "
-                    "between recent and baseline is what a slow rank costs. Expected needs a specification, "
-                    "earlier attempts are those of the same work per step: of the run's name, else of its workload.",
+                    "Recent median and that of the healthy run; mean and 99th percentile include every "
+                    "step. The gap between recent and baseline is the cost of slow ranks. Expected needs a"
+                    " specification. Earlier attempts are those with the same work per step: of the run's "
+                    "name, otherwise of its workload.",
                     "s",
                     query(_RECENT, "recent median"),
                     query(_BASELINE, "healthy"),
@@ -106,21 +108,21 @@ HEALTH = DashboardRow(
                 ),
                 timeseries(
                     "Samples",
-                    "Samples per second fetched by all ranks; ranks that share a batch each count it.",
+                    "Samples per second fetched by all ranks. Ranks that share a batch each count it.",
                     "suffix: samples/s",
                     query(f"max(run:lockstep_samples:rate1m{{{RUN}}})", "samples"),
                 ),
                 timeseries(
                     "Tokens",
-                    "Tokens per second fetched by all ranks; ranks that share a batch each count it. No data where "
-                    "batches carry no tokens.",
+                    "Tokens per second fetched by all ranks. Ranks that share a batch each count it. No "
+                    "data if batches contain no tokens.",
                     "suffix: tokens/s",
                     query(f"max(run:lockstep_tokens:rate1m{{{RUN}}})", "tokens"),
                 ),
                 timeseries(
                     "MFU",
-                    "Model FLOPs utilisation: FLOPs the model needs over what the devices could do in the same time. "
-                    "No data where the FLOPs of a step or the peak of the device are not known.",
+                    "Model FLOPs utilisation: FLOPs that the model needs, relative to the devices' peak in"
+                    " the same time. No data if the FLOPs of a step or the peak of the device are unknown.",
                     "percentunit",
                     query(f"max(run:lockstep_model_flops_per_peak_flops:ratio_rate1m{{{RUN}}})", "MFU"),
                 ),

@@ -56,7 +56,7 @@ BANDWIDTH_AND_DEVICE = DashboardRow(
                 BUS_BANDWIDTH,
                 timeseries(
                     "Algorithm bandwidth",
-                    "Bytes that the training gives to collectives per second with one in flight.",
+                    "Bytes that training passes to collectives per second with one in flight.",
                     "Bps",
                     query(ratio_by_kind("lockstep_collective_bytes_per_collective_time"), "{{domain_kind}}"),
                 ),
@@ -66,7 +66,7 @@ BANDWIDTH_AND_DEVICE = DashboardRow(
             panels=(
                 timeseries(
                     "Host lead",
-                    "Least time by which the host is ahead of the device in the average step: at 0 the device waits "
+                    "Smallest lead of the host over the device in the average step: at 0 the device waits "
                     "for the host to launch its work. No data without a device.",
                     "s",
                     query(f"max(run:lockstep_host_lead_seconds_per_step:ratio_rate1m{{{RUN}}})", "host lead"),

@@ -13,16 +13,16 @@ WATCHING = DashboardRow(
             panels=(
                 timeseries(
                     "Agent's share of the step",
-                    "Time that Lockstep took from the training threads over the step time.",
+                    "Time that Lockstep took from the training threads, relative to the step time.",
                     "percentunit",
                     query(f"max(run:lockstep_agent_time_per_step_time:ratio_rate1m{{{RUN}}})", "agent"),
                 ),
                 PROFILES,
                 timeseries(
                     "Ranks measured",
-                    "Ranks with a working agent, ranks that reported a step to the coordinator, those of them whose "
-                    "waits are measured so that they can be judged, and the world size. All lines should lie on each "
-                    "other.",
+                    "Ranks with a working agent, ranks that reported a step to the coordinator, those of "
+                    "them whose waits are measured so that they can be evaluated, and the world size. All "
+                    "lines should coincide.",
                     COUNT,
                     query(f"sum(lockstep_agent_up{{{RUN}}})", "agents up"),
                     query(f"max(lockstep_run_ranks_reporting{{{RUN}}})", "reporting"),
