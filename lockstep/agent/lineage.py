@@ -7,7 +7,7 @@ One that stays out and trains, which is known by the step of an optimizer, repor
 """
 
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 
 OWNER_VARIABLE = "LOCKSTEP_AGENT_PID"
 """`PID/WORLD_SIZE` of the rank, this process or an ancestor of it."""
@@ -37,12 +37,20 @@ def report_training(environ: Mapping[str, str]) -> None:
     unwatched.report_once("identity", f"a rank started it, process {pid}", environ)
 
 
-def watch_for_training(environ: Mapping[str, str]) -> None:
-    """Have the step of an optimizer report, in a process that imports torch and gets no hooks of the agent."""
+def watch_for_training(environ: Mapping[str, str], guarded: Callable[[Callable[[], None]], object]) -> None:
+    """Have the first step of an optimizer report, in a process that imports torch and gets no hooks of the agent.
+
+    `guarded` calls a function and raises nothing of ours.
+    """
     from torch.optim.optimizer import register_optimizer_step_pre_hook  # noqa: PLC0415  (the process imported torch)
 
+    reported: set[int] = set()  # a forked child is another process
+
     def report(_optimizer: object, _args: object, _kwargs: object) -> None:
-        report_training(environ)
+        pid = os.getpid()
+        if pid not in reported:
+            reported.add(pid)
+            guarded(lambda: report_training(environ))
 
     register_optimizer_step_pre_hook(report)  # for good: a hook cannot be removed where hooks are being called
 

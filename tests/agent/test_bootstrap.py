@@ -234,6 +234,50 @@ def test_failing_installation_leaves_the_import_alone(tmp_path):
     assert line == "lockstep: agent not installed: No module named 'torch.utils'"
 
 
+BROKEN_FILES = """
+    import sys
+    class Broken:
+        def find_spec(self, name, path=None, target=None):
+            if name in {names!r}:
+                raise SyntaxError(name)
+    sys.meta_path.insert(0, Broken())
+"""
+ODD_STDERR = """
+    import sys
+    class Odd:
+        def write(self, text):
+            raise RuntimeError(text)
+        def flush(self):
+            pass
+    sys.stderr = Odd()
+"""
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        BROKEN_FILES.format(names=["lockstep.agent.lineage", "lockstep.agent.unwatched"]),
+        BROKEN_FILES.format(names=["lockstep.agent.unwatched"]),
+        ODD_STDERR,
+    ],
+    ids=["files half updated", "mark alone", "stderr of the training"],
+)
+def test_what_fails_while_a_failure_is_reported_leaves_the_import_alone(tmp_path, before):
+    """Be it the line, or the mark for the exporter: whatever is raised, the training gets its torch."""
+    code = textwrap.dedent(before) + "import torch\nprint(torch.ARRIVED)"
+    done = run(code, tmp_path, path=[fake_torch(tmp_path)], RANK="0")
+    assert (done.stdout, done.returncode) == ("True\n", 0)
+
+
+@pytest.mark.torch
+def test_child_of_a_rank_whose_files_are_gone_steps_on(tmp_path):
+    """The report that it trains fails once, in one line, and its optimizer steps."""
+    code = textwrap.dedent(BROKEN_FILES.format(names=["lockstep.agent.unwatched"])) + textwrap.dedent(TRAINING)
+    done = run(code, tmp_path, RANK="0", **{OWNER_VARIABLE: "1/2"})
+    assert (done.stdout, done.returncode) == ("trained\n", 0)
+    assert done.stderr == "lockstep: agent not installed: lockstep.agent.unwatched\n"
+
+
 def test_failing_import_of_torch_is_the_users(tmp_path):
     """An exception inside torch's own import arrives as it was."""
     broken = fake_torch(tmp_path, "raise ImportError('libcudart')\n")
