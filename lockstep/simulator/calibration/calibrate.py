@@ -78,7 +78,7 @@ def calibrate(
     """
     fitted, held_out = observations[::2], observations[1::2]
     _check(observations, names, cluster, len(fitted))
-    parameters, residual = _fit_rows(fitted, cluster, names)
+    parameters, residual, _ = _fit_rows(fitted, cluster, names)
     calibrated = with_parameters(cluster, parameters)
     kept = np.expm1(_errors(held_out, calibrated))
     return Calibration(
@@ -108,19 +108,20 @@ def with_parameters(cluster: Cluster, parameters: Mapping[str, float]) -> Cluste
 
 
 def select_names(observations: Sequence[Observation], cluster: Cluster) -> tuple[str, ...]:
-    """Return the parameters that the fitted observations distinguish: forward selection by their mean error.
+    """Return the parameters that the fitted observations distinguish: forward selection by leave-one-out errors.
 
-    One for every two fitted observations at most; each but the first takes a tenth of the error away at least. Levels
-    of links count one by one.
+    One for every two fitted observations at most; each but the first takes a tenth of the error away at least, on
+    observations that are left out of its fit, so that no parameter serves one of them alone. Levels of links count one
+    by one.
     """
     fitted = observations[::2]
     fitted = fitted[:: -(-len(fitted) // _SELECTION_ROWS)]
     links = tuple(f"{level.name}/{BANDWIDTH}" for level in cluster.levels)
     chosen: tuple[str, ...] = ("matrix_efficiency",)
-    best = _mean_error(fitted, cluster, chosen)
+    best = _left_out_error(fitted, cluster, chosen)
     while len(chosen) < (len(observations) + 1) // 2 // 2:
         left = [name for name in (*links, "launch_s", "memory_efficiency") if name not in chosen]
-        tried = [(_mean_error(fitted, cluster, (*chosen, name)), name) for name in left]
+        tried = [(_left_out_error(fitted, cluster, (*chosen, name)), name) for name in left]
         found, name = min(tried, default=(best, ""))
         if found > _GAIN_RATIO * best:
             break
@@ -128,22 +129,42 @@ def select_names(observations: Sequence[Observation], cluster: Cluster) -> tuple
     return chosen
 
 
-def _mean_error(rows: Sequence[Observation], cluster: Cluster, names: Sequence[str]) -> float:
-    return float(np.abs(_fit_rows(rows, cluster, names)[1]).mean())
+def _left_out_error(rows: Sequence[Observation], cluster: Cluster, names: Sequence[str]) -> float:
+    """Return the mean error of each row as the fit to the others has it."""
+    return float(np.abs(_fit_rows(rows, cluster, names)[2]).mean())
 
 
 def _fit_rows(
     rows: Sequence[Observation], cluster: Cluster, names: Sequence[str]
-) -> tuple[dict[str, float], NDArray[np.float64]]:
-    """Return the parameters `names` fitted to `rows`, and the logarithms of predicted over measured steps."""
+) -> tuple[dict[str, float], NDArray[np.float64], NDArray[np.float64]]:
+    """Return the parameters `names` fitted to `rows`, and logarithms of predicted over measured steps.
+
+    The last are those of each row by the fit to the others.
+    """
     start = np.log([_start(name, cluster) for name in names])
     most = np.log([MOST.get(name, np.inf) for name in names])
 
     def parameters(point: NDArray[np.float64]) -> dict[str, float]:
         return dict(zip(names, np.exp(point).tolist(), strict=True))
 
-    best, residual = _fit(lambda point: _errors(rows, with_parameters(cluster, parameters(point))), start, most)
-    return parameters(best), residual
+    best, residual, slopes = _fit(lambda point: _errors(rows, with_parameters(cluster, parameters(point))), start, most)
+    return parameters(best), residual, _left_out(best - start, residual, slopes)
+
+
+def _left_out(
+    moved: NDArray[np.float64], residual: NDArray[np.float64], slopes: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the error of each row by the fit to the others, which the slopes of errors give without another fit.
+
+    `moved` is how far the fit has gone: a parameter that one row alone speaks of goes back without it.
+    """
+    found = np.empty(len(residual))
+    for row in range(len(residual)):
+        others = np.arange(len(residual)) != row
+        weighted = slopes[others].T / np.maximum(np.abs(residual[others]), _ERROR_FLOOR)
+        normal = weighted @ slopes[others] + _RIDGE * np.eye(len(moved))
+        found[row] = residual[row] - slopes[row] @ np.linalg.solve(normal, weighted @ residual[others] + _RIDGE * moved)
+    return found
 
 
 def _errors(rows: Sequence[Observation], cluster: Cluster) -> NDArray[np.float64]:
@@ -173,12 +194,13 @@ def fit_link(sizes_bytes: Sequence[float], seconds: Sequence[float], n: int) -> 
 
 def _fit(
     errors: Callable[[NDArray[np.float64]], NDArray[np.float64]], start: NDArray[np.float64], most: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the point, and its errors, to which Gauss-Newton steps lead while mean absolute error falls.
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return the point to which Gauss-Newton steps lead while mean absolute error falls, its errors and their slopes.
 
     No coordinate passes `most`.
     """
     point, found = start, errors(start)
+    slopes = np.zeros((len(found), len(point)))
     for _ in range(_ROUNDS):
         moved = [errors(point - _STEP * unit) for unit in np.eye(len(point))]
         slopes = (found[:, None] - np.stack(moved, axis=1)) / _STEP
@@ -190,7 +212,7 @@ def _fit(
         if np.abs(nearest).mean() >= np.abs(found).mean():
             break
         point, found = there, nearest
-    return point, found
+    return point, found, slopes
 
 
 def _step_seconds(row: Observation, cluster: Cluster) -> float:

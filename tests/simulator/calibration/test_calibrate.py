@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lockstep.contracts.errors import ConfigError
-from lockstep.simulator.calibration.calibrate import Observation, calibrate, fit_link, with_parameters
+from lockstep.simulator.calibration.calibrate import Observation, calibrate, fit_link, select_names, with_parameters
 from lockstep.simulator.hardware.clusters import dgx_a100, hc2
 from lockstep.simulator.models.transformers import gpt
 from lockstep.simulator.simulate import simulate
@@ -39,6 +39,25 @@ def test_parameters_that_made_the_steps_are_found():
     assert len(found.held_out_errors) == 5
     assert found.parameters["launch_s"] == pytest.approx(2e-5, rel=0.05)
     assert found.cluster.device.memory_efficiency == found.parameters["memory_efficiency"]
+
+
+@pytest.mark.parametrize("others", [0, 4])
+def test_no_parameter_serves_a_single_run(others):
+    """Of jobs that one outlier sends over the network alone, the network is not fitted; with four others it is."""
+    cluster = dgx_a100(2)
+    slow = with_parameters(cluster, {"network/bandwidth_ratio": 0.2})
+    inside = [preset(model, way, Schedule(micro_batches=2)) for model in MODELS for way in WAYS]
+    across = [
+        preset(MODELS[index % 2], Degrees(dp=16), Schedule(micro_batches=2 ** (index // 2)))
+        for index in range(1 + others)
+    ]
+    rows = [
+        Observation(tree=tree, batch=64, seconds=simulate(tree, machine, batch=64).step_seconds)
+        for trees, machine in ((inside, cluster), (across, slow))
+        for tree in trees
+    ]
+    names = select_names([row for row in rows for _ in ("fitted", "held out")], cluster)
+    assert ("network/bandwidth_ratio" in names) == bool(others)
 
 
 def test_t18_a_degraded_link_is_healed_on_paper():
