@@ -93,7 +93,6 @@ class Rank:
     patterns: tuple[FunctionUsage, ...]
     roofline: dict[str, Any]
     components: Any
-    not_judged: tuple[dict[str, Any], ...]
 
     @property
     def steps(self) -> tuple[tuple[str, Account], ...]:
@@ -160,7 +159,6 @@ def _rank(stored: dict[str, Any]) -> Rank | None:
         patterns=tuple(_patterns(stored.get("patterns"))),
         roofline=reading.record(stored.get("roofline")),
         components=stored.get("components"),
-        not_judged=tuple(reading.records(stored.get("not_judged"))),
     )
 
 

@@ -250,6 +250,9 @@ def summary(ranks=8, *, slow=SLOW, seed=7):
             }
         ],
         "findings": [waiting, finding(ranks=(slow,)), small, bound],
-        "not_judged": [{"rule": "environment", "reason": "no self-test of the nodes was given", "ranks": []}],
+        "not_judged": [
+            {"rule": "environment", "reason": "no self-test of the nodes was given", "ranks": []},
+            {"rule": "frequency", "reason": "no clock was sampled", "ranks": list(range(8))},
+        ],
         "skipped": [{"path": "traces/rank8.pt.trace.json.gz", "error": "trace: got the end of the file, expected ]"}],
     }

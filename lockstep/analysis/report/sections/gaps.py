@@ -1,7 +1,5 @@
 """What could not be judged, what was skipped, and how each figure is defined."""
 
-from collections import defaultdict
-
 from lockstep.analysis.report import reading
 from lockstep.analysis.report.view import ReportView
 from lockstep.diagnosis.communication_causes.thresholds import WAIT_RATIO
@@ -16,27 +14,22 @@ ROWS_MAX = 100
 def not_judged(view: ReportView) -> Html:
     """Return which rules had too little to go by, and why: no finding of theirs is no all-clear."""
     name, title = "not-judged", "What could not be judged"
-    alike: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for each in view.summary.not_judged:
-        alike[_rule(each)].update(reading.ranks(each.get("ranks")))
-    for rank in view.summary.ranks:
-        for each in rank.not_judged:
-            alike[_rule(each)].update(reading.ranks(each.get("ranks")) or (rank.number,))
-    if not alike:
+    stored = view.summary.not_judged
+    if not stored:
         return left_out(
             name, title, "Every rule had the evidence that it needs." if view.summary.ranks else "No rule was asked."
         )
     rows = [
-        (rule, reason, format_ranks(ranks) if ranks else "all")
-        for (rule, reason), ranks in list(alike.items())[:ROWS_MAX]
+        (
+            reading.text(each.get("rule")) or "unnamed rule",
+            reading.text(each.get("reason")) or "no reason given",
+            format_ranks(ranks) if (ranks := reading.ranks(each.get("ranks"))) else "all",
+        )
+        for each in stored[:ROWS_MAX]
     ]
-    more = f" The first {ROWS_MAX} of {len(alike):,}." if len(alike) > ROWS_MAX else ""
+    more = f" The first {ROWS_MAX} of {len(stored):,}." if len(stored) > ROWS_MAX else ""
     note = "A rule without enough evidence is listed here; that is no all-clear."
     return section(name, title, soft(note, more), table(("rule", "why not", "ranks"), rows))
-
-
-def _rule(stored: dict[str, object]) -> tuple[str, str]:
-    return reading.text(stored.get("rule")) or "unnamed rule", reading.text(stored.get("reason")) or "no reason given"
 
 
 def skipped(view: ReportView) -> Html:
