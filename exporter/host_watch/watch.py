@@ -41,7 +41,7 @@ class HostSample:
     cost_ns: int
 
 
-def look_at(targets: Sequence[Target], before: HostReading | None) -> HostSample:
+def sample_node(targets: Sequence[Target], before: HostReading | None) -> HostSample:
     """Take a reading of the node. Blocking, safe on any thread; never raises."""
     began_ns = time.thread_time_ns()
     reading = read_node(targets, before)
@@ -92,36 +92,36 @@ class HostWatch:
         self,
         targets: Callable[[], Sequence[Target]],
         *,
-        look: Callable[[Sequence[Target], HostReading | None], HostSample] = look_at,
+        take_sample: Callable[[Sequence[Target], HostReading | None], HostSample] = sample_node,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         sampler: ResourceSampler | None = None,
     ) -> None:
         self._sampler = sampler
         self.node = NodeLoad()
         self._targets = targets
-        self._look = look
+        self._take_sample = take_sample
         self._clock_ns = clock_ns
         self._last: HostReading | None = None
         self._ranks: dict[Key, _Rank] = {}
         self._near_until_ns = 0
-        self._looks_cost_ns = 0
+        self._samples_cost_ns = 0
         self._paid_ns = 0
         """The time at which the cost so far will be at most COST_RATIO."""
         self._wake = asyncio.Event()
-        self._looked = asyncio.Event()
+        self._sampled = asyncio.Event()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Take readings until cancelled."""
         while True:
             self._wake.clear()
             targets = self._targets()
             if targets:
-                self.take(await asyncio.to_thread(self._look, targets, self._last))
-            looked_ns = self._clock_ns()
+                self.take(await asyncio.to_thread(self._take_sample, targets, self._last))
+            sampled_ns = self._clock_ns()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout((self._pause_ns() if targets else CAPTURE_NS) / 1e9):
                     await self._wake.wait()
-            await asyncio.sleep(max(looked_ns + LEAST_NS - self._clock_ns(), 0) / 1e9)
+            await asyncio.sleep(max(sampled_ns + LEAST_NS - self._clock_ns(), 0) / 1e9)
 
     def note_capture(self) -> None:
         """Read the node at once and more often for a while: a capture was ordered, begins or ends."""
@@ -135,21 +135,21 @@ class HostWatch:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(REACH_S):
                 while self._last is not None and self._last.at_ns < end_ns:
-                    self._looked.clear()
-                    await self._looked.wait()
+                    self._sampled.clear()
+                    await self._sampled.wait()
 
-    def take(self, look: HostSample) -> None:
+    def take(self, sample: HostSample) -> None:
         """Add what happened since the previous reading."""
-        self._looked.set()
-        reading = self._last = look.reading
-        self._paid_ns = max(self._paid_ns, reading.at_ns) + round(look.cost_ns / COST_RATIO)
-        self._looks_cost_ns += look.cost_ns
-        cost_ns = self._looks_cost_ns + (0 if self._sampler is None else self._sampler.cost_ns)
-        delay_ns = self.node.delay_ns + max(map(_delay_ns, look.intervals.values()), default=0)
+        self._sampled.set()
+        reading = self._last = sample.reading
+        self._paid_ns = max(self._paid_ns, reading.at_ns) + round(sample.cost_ns / COST_RATIO)
+        self._samples_cost_ns += sample.cost_ns
+        cost_ns = self._samples_cost_ns + (0 if self._sampler is None else self._sampler.cost_ns)
+        delay_ns = self.node.delay_ns + max(map(_delay_ns, sample.intervals.values()), default=0)
         self.node = NodeLoad(pressure_ns=reading.pressure_ns, load=reading.load, cost_ns=cost_ns, delay_ns=delay_ns)
         for key in reading.ranks:
             self._ranks.setdefault(key, _Rank()).seen_ns = reading.at_ns
-        for key, interval in look.intervals.items():
+        for key, interval in sample.intervals.items():
             rank = self._ranks[key]
             rank.intervals.append(interval)
             rank.totals = _added(rank.totals, interval)

@@ -35,7 +35,7 @@ class RunCost:
 
     @property
     def title(self) -> str:
-        """What the numbers are of."""
+        """Return what the numbers refer to."""
         tokens = "a billion tokens" if self.tokens == _BILLION else f"{self.tokens:.4g} tokens"
         priced = "" if self.price is None else f", and their price at {self.price:g} an hour"
         return f"device hours of {tokens}{priced}"

@@ -24,7 +24,7 @@ DOMAIN_KINDS = ("tp", "cp", "ep", "dp", "pp", "world")
 """Tensor, context, expert, data and pipeline parallelism, and groups of all ranks."""
 
 COMPUTE_PHASES = ("forward", "backward", "optimizer")
-"""What compute consists of."""
+"""The parts of compute."""
 
 _DOMAIN_FIELDS = ("wait_ns", "comm_ns", "bytes", "bus_bytes", "count", "shortest_ns")
 

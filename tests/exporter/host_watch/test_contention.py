@@ -16,7 +16,7 @@ from exporter.config import ExporterConfig
 from exporter.counts import Counts
 from exporter.exposing.collector import NodeCollector
 from exporter.host_watch.targets import find_targets
-from exporter.host_watch.watch import HostWatch, look_at
+from exporter.host_watch.watch import HostWatch, sample_node
 from exporter.reading.rings import Rings
 from exporter.runtime import Exporter
 from lockstep.contracts.messages import HostSpan, TraceSummary
@@ -80,10 +80,10 @@ def observe(rings: Rings) -> HostSpan:
     """Return what the rank met in SPAN_S of real time: what is measured is what the kernel does in it."""
     watch = HostWatch(lambda: find_targets(rings.runs.values()))
     targets = find_targets(rings.runs.values())
-    first = look_at(targets, None)
+    first = sample_node(targets, None)
     watch.take(first)
     time.sleep(SPAN_S)
-    second = look_at(targets, first.reading)
+    second = sample_node(targets, first.reading)
     watch.take(second)
     span = watch.span("run-a", 0, first.reading.at_ns, second.reading.at_ns)
     assert span is not None
@@ -124,13 +124,13 @@ def test_without_locks_a_ring_is_nobodys(root: Path, make_ring):
     rings.scan(time.monotonic_ns())
     (found,) = find_targets(rings.runs.values())
     assert (found.pid, found.claimed_pid) == (None, os.getpid())
-    process = look_at([found], None).reading.ranks["run-a", 0].process
+    process = sample_node([found], None).reading.ranks["run-a", 0].process
     assert process is not None
     assert process.pid == os.getpid()
     make_ring(rank=1, pid=os.getppid())
     rings.scan(time.monotonic_ns())
     other = next(each for each in find_targets(rings.runs.values()) if each.rank == 1)
-    assert look_at([other], None).reading.ranks["run-a", 1].process is None
+    assert sample_node([other], None).reading.ranks["run-a", 1].process is None
     rings.close()
 
 

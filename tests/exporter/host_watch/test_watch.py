@@ -127,7 +127,7 @@ async def test_a_capture_is_looked_at_without_delay():
         loop.call_soon_threadsafe(looked.set)
         return look(len(looks))
 
-    watch = HostWatch(lambda: targets, look=take)
+    watch = HostWatch(lambda: targets, take_sample=take)
     task = asyncio.create_task(watch.run())
     await asyncio.sleep(0)
     assert looks == []
