@@ -1,26 +1,26 @@
-"""Marks of a training process become step records: pure functions and states, run by the exporter.
+"""Turns the marks of a training process into step records: pure functions and state objects, run by the exporter.
 
-    block_reader.py     slots of a ring to blocks, and what was lost
-    step_builder.py     blocks to step records; the one way in
-    spans.py            phases of the training thread, and where an iteration may end
-    iteration.py        which of these ends are a step's
-    pending_marks.py    marks of communication, kept until the step ends
-    communication_marks.py   which of them does what
+    block_reader.py     reads blocks from the slots of a ring, and counts lost ones
+    step_builder.py     builds step records from blocks; the entry point
+    spans.py            phases of the training thread, and the candidates for the end of an iteration
+    iteration.py        learns which of these candidates end a step
+    pending_marks.py    buffers marks of communication until the step ends
+    communication_marks.py   dispatches marks of communication
     communication.py    collectives and waits of the running step, mark by mark
-    communication_arrays.py  the same at once, for large steps, and for all with a device
+    communication_arrays.py  the same with arrays, for large steps and for all steps with a device
     quantities.py       samples, tokens, work and FLOPs of the running step
-    breakdown.py        the events of a step to a partition of its time
-    breakdown_arrays.py the same for a step whose communication was read at once
-    domain_totals.py    what a step's collectives moved
+    breakdown.py        partitions the time of a step by its events
+    breakdown_arrays.py the same for a step whose communication is in arrays
+    domain_totals.py    bytes and counts of a step's collectives
     model_flops.py      model FLOPs of a step
-    step_record.py      the record's bytes
-    alignment.py        steps from the counts of ends: over lost marks, and for captures
-    state.py            what a restart of the exporter needs, as values of JSON
+    step_record.py      packs the record
+    alignment.py        numbers steps by the counts of ends: after lost marks, and for captures
+    state.py            saves and restores state as JSON values, for a restart of the exporter
 
     device_marks.py     on a device: which marks have events, and what is read of them
-    device_tracker.py   steps that it is not done with, and where its time lies on the host's clock
+    device_tracker.py   steps that the device has not finished, and device time on the host's clock
     device_step.py      the events of one step, and what they measure
-    device_axis.py      host times to device times
+    device_axis.py      converts host times to device times
 
-No clock, no file, no thread. What is lost is counted and flagged, never guessed.
+No clock, no file, no thread. Lost marks are counted and flagged, never guessed.
 """

@@ -1,11 +1,11 @@
-"""Which step is running after marks were lost, from the counts of ends that every block carries.
+"""Determines the running step after marks were lost, from the counts of ends that every block carries.
 
-Steps are numbered by their ends, which lost marks cannot show. But blocks count the ends of backwards and optimizers
-since the attempt began. Where the last REPEATS steps all had the same number of both, and what has ended since the last
-known step is a multiple of these, so many steps have ended; the attempt's beginning is step 0. Where steps before the
-gap do not agree, as after the last step of an epoch, those behind it may. Steps whose ends the training names are
-counted themselves.
-Anything else is not a number of steps: the rank has none until its next attempt.
+Steps are numbered by their ends, which lost marks cannot show. But blocks count the ends of backwards and optimizer
+steps since the attempt began. If the last REPEATS steps all had the same number of both, and the ends since the last
+known step are a multiple of these numbers, that multiple is the number of steps that have ended; the attempt begins
+with step 0. If the steps before the gap do not agree, as after the last step of an epoch, those after it may. If the
+training names the ends of its steps, these are counted directly. In all other cases the number of steps is unknown: the
+rank has no step numbers until its next attempt.
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from lockstep.contracts.marks import MarkKind
 
 
 class EndCounts(NamedTuple):
-    """How many backwards, optimizer steps and named steps have ended since the attempt began."""
+    """Numbers of backwards, optimizer steps and named steps that have ended since the attempt began."""
 
     backwards: int = 0
     optimizers: int = 0
     steps: int = 0
 
     def after(self, kind: int) -> "EndCounts":
-        """Return the counts after a mark that is such an end."""
+        """Return the counts after an end mark of this kind."""
         if kind == MarkKind.BACKWARD_END:
             return EndCounts(self.backwards + 1, self.optimizers, self.steps)
         if kind == MarkKind.STEP_END:
@@ -42,9 +42,9 @@ ENDS_FORM = TupleForm(COUNT, COUNT, COUNT, make=EndCounts)
 
 
 class Stride:
-    """The ends of a step of one rank, as far as the last REPEATS steps agree on them.
+    """The numbers of ends per step of one rank, as far as the last REPEATS steps agree.
 
-    `known_step` began behind `known_ends`: at the attempt's beginning, or where a number was known last.
+    `known_step` began after `known_ends`: at the beginning of the attempt, or where a number was last known.
     """
 
     STATE: ClassVar[Mapping[str, StateForm]] = {
@@ -63,11 +63,11 @@ class Stride:
         self._stride = (0, 0)
         self._repeats = 0
         self._ending = (OPTIMIZER, 0)
-        """Which of END_KINDS the last step ended with, and how many of them it had."""
+        """Which of END_KINDS ended the last step, and how many of that kind the step had."""
         self._ending_repeats = 0
 
     def end_step(self, ends: EndCounts, end_kind: str) -> None:
-        """Note the ends at the end of a step, and which of END_KINDS it was."""
+        """Note the counts at the end of a step, and which of END_KINDS ended it."""
         stride = (ends.backwards - self._last.backwards, ends.optimizers - self._last.optimizers)
         self._repeats = self._repeats + 1 if stride == self._stride else 1
         self._stride = stride
@@ -82,19 +82,19 @@ class Stride:
         return self._repeats >= REPEATS
 
     def forgotten(self, step: int | None) -> "Stride":
-        """Return one to be learnt again, where `step` began at the last end noted; None if its number is not known."""
+        """Return a stride to be learnt again; `step` began at the last noted end, None if its number is unknown."""
         return Stride(self._known_ends, self.known_step) if step is None else Stride(self._last, step)
 
     def resume(self, ends: EndCounts) -> None:
-        """Note the ends at the end of a step, the last of several."""
+        """Note the counts at the end of the last of several steps."""
         self._last = ends
 
     def named_steps(self, ends: EndCounts) -> int:
-        """Return how many steps have ended since the last one noted, in a training that names the ends of its steps."""
+        """Return how many steps have ended since the last noted one, if the training names the ends of its steps."""
         return ends.steps - self._last.steps
 
     def learnt_steps(self, ends: EndCounts) -> int:
-        """Return the same for an iteration that is learnt; 0 where `ends` are not those of a step's end."""
+        """Return the same for a learnt iteration; 0 if `ends` are not the counts at the end of a step."""
         if ends.steps != self._last.steps or not self.is_known:
             return 0
         backwards, optimizers = self._stride
@@ -103,9 +103,9 @@ class Stride:
         return count if done == (count * backwards, count * optimizers) else 0
 
     def all_steps(self, *, is_named: bool) -> int:
-        """Return how many steps have ended in the attempt up to the last end noted.
+        """Return how many steps have ended in the attempt up to the last noted end.
 
-        0 where it is not known: the last steps do not agree, or not all ends since the last known number are theirs.
+        0 if unknown: the last steps do not agree, or the ends since the last known number include others.
         """
         backwards, optimizers = self._stride
         ended = EndCounts(*map(sub, self._last, self._known_ends))
@@ -114,10 +114,10 @@ class Stride:
         return self.known_step + count if self.is_known and ended == expected else 0
 
     def boundary(self, running: int, step: int, *, is_named: bool) -> StepBoundary | None:
-        """Return how `step` follows from the ends, where the step `running` began at the last end noted.
+        """Return how the begin of `step` follows from the counts; the step `running` began at the last noted end.
 
-        None where the last steps do not agree on how many of the ends that ends them a step has. A training that names
-        its steps ends one at each.
+        None if the last steps do not agree on the number of ends per step. A training that names its steps has one end
+        each.
         """
         kind, per_step = (STEP, 1) if is_named else self._ending
         if not is_named and (self._ending_repeats < REPEATS or not 1 <= per_step <= ENDS_PER_STEP_MAX):

@@ -1,4 +1,4 @@
-"""Slots of a ring of marks to its blocks in their order, and how many are lost. contracts/marks.py is the layout.
+"""Reads blocks in order from the slots of a ring of marks, and counts lost ones. contracts/marks.py defines the layout.
 
 May live here: which slot holds what. Not here: files (the caller fetches bytes), marks.
 """
@@ -11,19 +11,19 @@ from lockstep.contracts.bounds import INT63_MAX
 from lockstep.contracts.marks import BLOCK_BYTES, BLOCK_HEADER, MarkBlock, unpack_block
 
 WINDOW_BLOCKS = 64
-"""Slots that are fetched at once, 64 KiB."""
+"""Slots fetched at once, 64 KiB."""
 IDLE_READS = 16
-"""Reads without a block after which the whole ring is searched: a writer whose stores failed may go on far ahead."""
+"""Reads without a block after which the whole ring is searched: a writer whose stores failed may continue far ahead."""
 
 _SEQUENCE = 3
 
 Fetch = Callable[[int, int], bytes]
-"""(first slot, count) to the bytes of these slots."""
+"""Returns the bytes of slots: (first slot, count) -> bytes."""
 
 
 @dataclass(slots=True)
 class BlockRead:
-    """Blocks in their order, and those between them that are lost: overwritten before they were read, or unreadable."""
+    """Blocks in order, and the numbers of lost ones between them: overwritten before they were read, or unreadable."""
 
     blocks: list[MarkBlock] = field(default_factory=list)
     overwritten: int = 0
@@ -39,7 +39,7 @@ class BlockReader:
         self._idle_reads = 0
 
     def read(self, fetch: Fetch, limit: int = 4096) -> BlockRead:
-        """Return what is new, at most about `limit` blocks."""
+        """Return the new blocks, at most about `limit`."""
         read = BlockRead()
         while len(read.blocks) < limit and self._read_window(fetch, read):
             pass
@@ -50,7 +50,7 @@ class BlockReader:
         return read
 
     def _read_window(self, fetch: Fetch, read: BlockRead) -> bool:
-        """Read the slots from the next block's on; return whether there may be more."""
+        """Read slots starting with that of the next block; return whether there may be more."""
         window = self._window(fetch)
         for at in range(0, len(window), BLOCK_BYTES):
             block = _block_in(window, at, self.next_sequence)
@@ -61,7 +61,7 @@ class BlockReader:
         return bool(window)
 
     def _window(self, fetch: Fetch) -> memoryview:
-        """Return the slots from the next block's on, over the ring's end."""
+        """Return slots starting with that of the next block, wrapping around the end of the ring."""
         first, count = self.next_sequence % self._block_count, min(WINDOW_BLOCKS, self._block_count)
         straight = min(count, self._block_count - first)
         slots = fetch(first, straight)
@@ -70,16 +70,16 @@ class BlockReader:
         return _whole(slots)
 
     def _skip(self, fetch: Fetch, read: BlockRead, window: memoryview) -> bool:
-        """Go on behind blocks that are lost; return whether any are.
+        """Skip lost blocks; return whether there were any.
 
-        `window` are slots from the next block's on, which does not hold it.
+        `window` are slots that start with that of the next block, which does not hold it.
         """
         claimed = _claim(window, 0)
         if claimed > self.next_sequence and _block_in(window, 0, claimed) is not None:
             return self._catch_up(fetch, read)
         for ahead, at in enumerate(range(0, len(window), BLOCK_BYTES)):
             if _block_in(window, at, self.next_sequence + ahead) is not None:
-                # It may have been written after its slot was fetched, and before this one's was.
+                # The block may have been written between the fetch of its slot and that of this one.
                 again = _whole(fetch(self.next_sequence % self._block_count, 1))
                 if not again or _block_in(again, 0, self.next_sequence) is None:
                     read.torn += ahead
@@ -88,7 +88,7 @@ class BlockReader:
         return False
 
     def _catch_up(self, fetch: Fetch, read: BlockRead) -> bool:
-        """Go on with the oldest block but an eighth of the ring, which the writer may reach meanwhile."""
+        """Continue an eighth of the ring after the oldest block: the writer may overwrite that part meanwhile."""
         slots = _whole(fetch(0, self._block_count))
         newest = next((s for s in reversed(self._claimed(slots)) if self._has(slots, s)), -1)
         if newest <= self.next_sequence:
@@ -105,17 +105,17 @@ class BlockReader:
         return True
 
     def _claimed(self, slots: memoryview) -> list[int]:
-        """Return the sequences that blocks in slots of their own claim, ascending."""
+        """Return the sequences that blocks claim, ascending; only blocks in their proper slots count."""
         claims = (_claim(slots, at) for at in range(0, len(slots), BLOCK_BYTES))
         return sorted(s for slot, s in enumerate(claims) if s % self._block_count == slot and s <= INT63_MAX)
 
     def _has(self, slots: memoryview, sequence: int) -> bool:
-        """Whether a whole ring's slots hold this block."""
+        """Whether the slots of the whole ring hold this block."""
         return _block_in(slots, sequence % self._block_count * BLOCK_BYTES, sequence) is not None
 
 
 def _whole(data: bytes) -> memoryview:
-    """Return the slots in `data` without half a one at the end, as a file that was cut has it."""
+    """Return the complete slots in `data`: a truncated file ends within a slot."""
     return memoryview(data)[: len(data) - len(data) % BLOCK_BYTES]
 
 
@@ -125,8 +125,8 @@ def _claim(slots: memoryview, at: int) -> int:
 
 
 def _block_in(slots: memoryview, at: int, sequence: int) -> MarkBlock | None:
-    """Return the block at byte `at` if it is number `sequence`; the checksum of others, 1 us each, is not made."""
+    """Return the block at byte `at` if it has number `sequence`; the checksum of others, 1 us each, is not computed."""
     if BLOCK_HEADER.unpack_from(slots, at)[_SEQUENCE] != sequence:
         return None
-    # None of a slot that was never written, which claims the sequence 0, as well.
+    # Also None for a slot that was never written and therefore claims the sequence 0.
     return unpack_block(slots[at : at + BLOCK_BYTES])

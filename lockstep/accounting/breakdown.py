@@ -1,21 +1,21 @@
-"""The events of one step become a partition of its time.
+"""Partitions the time of one step by its events.
 
-Every instant of the step goes to exactly one of: garbage collection, a wait for a domain, data, compute (forward,
-backward, optimizer), host (the rest), in this order of priority. So
+Every instant of the step is attributed to exactly one of: garbage collection, a wait for a domain, data, compute
+(forward, backward, optimizer), host (the rest), in this order of priority. So
 
     data + compute + host + gc + sum of waits == end - start
 
-holds exactly, in integers. When is the training thread blocked by a collective?
+holds exactly, in integers. When does a collective block the training thread?
 
-- A synchronous one blocks from issue to done, where that is known.
-- An asynchronous one (DDP's reducer) is hidden behind the thread's work while the thread keeps issuing. Inside one
-  backward it can block only after the last issue there, when the reducer waits for what is still on its way; anywhere
-  else it blocks only where the thread is seen waiting for it (`blocked`).
-- Whatever the thread does next of its own (a span begins or ends, another issue, a wait begins or ends) proves that it
-  was not blocked any longer. The time when a collective is done is noted by another thread, which may have been late.
+- A synchronous one blocks from issue to done, if the end is known.
+- An asynchronous one (DDP's reducer) is hidden behind the thread's work as long as the thread keeps issuing. Inside a
+  backward it can block only after the last issue, when the reducer waits for the remaining ones. Elsewhere it blocks
+  only where the thread is observed waiting for it (`blocked`).
+- The next action of the thread itself (a span begins or ends, another issue, a wait begins or ends) proves that it was
+  no longer blocked. The end of a collective is noted by another thread, which may have been late.
 
-Besides, every domain has the time during which one of its collectives was in flight (`in_flight_ns`, a union): what of
-it was no wait was hidden behind work.
+In addition, each domain has the time during which one of its collectives was in flight (`in_flight_ns`, a union). The
+part of it that is not a wait was hidden behind work.
 """
 
 from bisect import bisect_left, bisect_right
@@ -42,11 +42,11 @@ _start = itemgetter(0)
 
 
 class StepBreakdown:
-    """Where one step's time went, all in ns: disjoint, but for `in_flight_ns`.
+    """The parts of one step's time in ns; disjoint, except for `in_flight_ns`.
 
-    `phase_ns` is a list of length PHASE_COUNT, without the waits and collections inside a phase: forward, backward and
-    optimizer sum to `compute_ns`. `wait_ns` and `in_flight_ns` are lists of length DOMAIN_COUNT; a domain that waited
-    was in flight for at least as long.
+    `phase_ns` is a list of length PHASE_COUNT that excludes the waits and collections inside a phase: forward, backward
+    and optimizer sum to `compute_ns`. `wait_ns` and `in_flight_ns` are lists of length DOMAIN_COUNT; a domain's
+    in-flight time is at least its wait.
     """
 
     __slots__ = ("collection_ns", "compute_ns", "data_ns", "host_ns", "in_flight_ns", "phase_ns", "wait_ns")
@@ -59,7 +59,7 @@ class StepBreakdown:
 
 
 def attribute(start_ns: int, end_ns: int, events: StepEvents) -> StepBreakdown:
-    """Return the partition of the step from `start_ns` to `end_ns`; events that reach out of it are clipped."""
+    """Return the partition of the step from `start_ns` to `end_ns`; events that extend beyond it are clipped."""
     breakdown = StepBreakdown()
     taken = clip(events.collections, start_ns, end_ns)
     breakdown.collection_ns = sum(end - begin for begin, end in taken)
@@ -81,7 +81,7 @@ def attribute(start_ns: int, end_ns: int, events: StepEvents) -> StepBreakdown:
 
 
 def add_phases(breakdown: StepBreakdown, start_ns: int, end_ns: int, events: StepEvents, taken: "TakenTime") -> None:
-    """Fill what is left of phases, data, compute and host apart from what is `taken` already."""
+    """Set phases, data, compute and host, without the time that is `taken` already."""
     own = breakdown.phase_ns
     for phase, span_start, span_end in events.spans:
         begin, end = max(span_start, start_ns), min(span_end, end_ns)
@@ -94,7 +94,10 @@ def add_phases(breakdown: StepBreakdown, start_ns: int, end_ns: int, events: Ste
 
 
 def _blocked(end_ns: int, events: StepEvents, ordered: list[IssuedCollective]) -> list[Wait]:
-    """Return where the thread was blocked; intervals may overlap, the earliest issued comes first among equals."""
+    """Return when the thread was blocked; intervals may overlap.
+
+    Among equal begins, the earliest issued comes first.
+    """
     issues = [collective.issue_ns for collective in ordered]
     limits = _unblocked_at(end_ns, events, issues)
     backwards = [span for span in events.spans if span[0] == BACKWARD]
@@ -122,7 +125,7 @@ def _blocked(end_ns: int, events: StepEvents, ordered: list[IssuedCollective]) -
 
 
 def _known_domains(blocked: list[Wait], ordered: list[IssuedCollective]) -> list[Wait]:
-    """Return `blocked`, each guessed domain replaced by that of the collective done nearest to the wait's end."""
+    """Return `blocked`, with each guessed domain replaced by that of the collective done nearest to the wait's end."""
     done: list[tuple[int, int]] = []
     if any(domain < 0 for _, _, domain in blocked) and len({collective.traffic.domain for collective in ordered}) > 1:
         done = sorted((c.done_ns, c.traffic.domain) for c in ordered if c.done_ns > 0)
@@ -138,7 +141,7 @@ def _nearest(end_ns: int, done: list[tuple[int, int]], *, guess: int) -> int:
 
 
 def _unblocked_at(end_ns: int, events: StepEvents, issues: list[int]) -> list[int]:
-    """Return every time at which the thread is known not to be blocked, ascending."""
+    """Return all times at which the thread is known not to be blocked, ascending."""
     times = [*issues, end_ns]
     for _, begin, end in events.spans:
         times += (begin, end)
@@ -149,7 +152,7 @@ def _unblocked_at(end_ns: int, events: StepEvents, issues: list[int]) -> list[in
 
 
 def _add_flight(breakdown: StepBreakdown, start_ns: int, end_ns: int, ordered: list[IssuedCollective]) -> None:
-    """Fill `in_flight_ns`."""
+    """Set `in_flight_ns`."""
     reached = [start_ns] * DOMAIN_COUNT
     flight = breakdown.in_flight_ns
     for collective in ordered:
@@ -167,7 +170,7 @@ def _add_flight(breakdown: StepBreakdown, start_ns: int, end_ns: int, ordered: l
 
 
 def _disjoint(waits: list[Wait], start_ns: int, end_ns: int) -> list[Wait]:
-    """Return the union of `waits` inside the step, each instant given to the wait that began first."""
+    """Return the union of `waits` inside the step; each instant belongs to the wait that began first."""
     pieces: list[Wait] = []
     cursor = start_ns
     for wait_start, wait_end, domain in sorted(waits, key=_start):
@@ -180,13 +183,13 @@ def _disjoint(waits: list[Wait], start_ns: int, end_ns: int) -> list[Wait]:
 
 
 def clip(intervals: list[Interval], start_ns: int, end_ns: int) -> list[Interval]:
-    """Return what of `intervals` lies in the step."""
+    """Return the parts of `intervals` inside the step."""
     clipped = ((max(begin, start_ns), min(end, end_ns)) for begin, end in intervals)
     return [(begin, end) for begin, end in clipped if begin < end]
 
 
 def subtract(pieces: list[Wait], taken: list[Interval]) -> list[Wait]:
-    """Return `pieces` less `taken`; both ascend and are disjoint."""
+    """Return `pieces` without `taken`; both must ascend and be disjoint."""
     left: list[Wait] = []
     starts = [begin for begin, _ in taken]
     for begin, end, domain in pieces:
@@ -201,16 +204,16 @@ def subtract(pieces: list[Wait], taken: list[Interval]) -> list[Wait]:
 
 
 class TakenTime:
-    """How much time disjoint intervals, of which both ends ascend, take before any instant."""
+    """The total time of disjoint, ascending intervals before any instant."""
 
     def __init__(self, starts: list[int], ends: list[int], before: list[int] | None = None) -> None:
-        """Take intervals, and their lengths added up from 0 on where the caller has those."""
+        """Create it from intervals, and their cumulative lengths from 0 on, if the caller has them."""
         self._starts = starts
         self._ends = ends
         self._before = [0, *accumulate(map(sub, ends, starts))] if before is None else before
 
     def until(self, instant_ns: int) -> int:
-        """Return the time taken before `instant_ns`."""
+        """Return the time that the intervals take before `instant_ns`."""
         index = bisect_left(self._starts, instant_ns)
         beyond = max(self._ends[index - 1] - instant_ns, 0) if index else 0
         return self._before[index] - beyond

@@ -1,5 +1,5 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""The partition of a large step's time: what breakdown.py does, with its communication as arrays.
+"""Partitions the time of a large step: like breakdown.py, with the communication as arrays.
 
 Shapes: C collectives, A asynchronous ones, W waits, S backwards, L limits, P pieces of waits, D domains.
 """
@@ -19,7 +19,7 @@ _Intervals = tuple[Integers, Integers, Integers]
 
 
 def attribute_arrays(start_ns: int, end_ns: int, events: StepEvents, arrays: StepArrays) -> StepBreakdown:
-    """Return what `attribute` returns, where `events` has all but the communication."""
+    """Return the same as `attribute`; `events` holds everything except the communication."""
     breakdown = StepBreakdown()
     taken = clip(events.collections, start_ns, end_ns)
     breakdown.collection_ns = sum(end - begin for begin, end in taken)
@@ -44,12 +44,12 @@ def attribute_arrays(start_ns: int, end_ns: int, events: StepEvents, arrays: Ste
 
 
 def _blocked(end_ns: int, events: StepEvents, arrays: StepArrays) -> _Intervals:
-    """Return where the thread was blocked, as `breakdown._blocked` does, and intervals that are over at their start."""
+    """Return when the thread was blocked, like `breakdown._blocked`, plus some empty intervals."""
     issue_ns_C, done_ns_C, is_sync_C, domain_C = _own(arrays)
     times = [time for _, begin, end in events.spans for time in (begin, end)]
     limit_ns_L = np.concatenate((issue_ns_C, arrays.begin_ns_W, arrays.end_ns_W, [*times, end_ns]))
-    limit_ns_L.sort(kind="stable")  # of a few ascending runs, a tenth of the time
-    # What was not done ends before it starts.
+    limit_ns_L.sort(kind="stable")  # ten times as fast for a few ascending runs
+    # The interval of a collective that was not done ends before it starts, i.e. is empty.
     wait_end_ns_C = np.minimum(done_ns_C, _limits_behind(issue_ns_C, limit_ns_L))
     start_ns_C = issue_ns_C
     if not all_hold(is_sync_C):
@@ -73,7 +73,7 @@ def _waits_in_backwards(
     index_A: Integers,
     limit_ns_L: Integers,
 ) -> tuple[Integers, Integers]:
-    """Return start and end of the waits for asynchronous collectives; those outside of backwards are not waited for."""
+    """Return start and end of the waits for asynchronous collectives; those outside of backwards have none."""
     issue_ns_A, done_ns_A = issue_ns_C[index_A], done_ns_C[index_A]
     backwards = [(begin, end) for phase, begin, end in events.spans if phase == BACKWARD]
     if not backwards:
@@ -92,7 +92,7 @@ def _waits_in_backwards(
 
 
 def _own(arrays: StepArrays) -> tuple[Integers, Integers, Bools, Integers]:
-    """Return (issue, done, synchronous, domain) of the collectives whose issue may block, which those aside do not."""
+    """Return (issue, done, synchronous, domain) of the collectives whose issue may block: all but those aside."""
     columns = (arrays.issue_ns_C, arrays.done_ns_C, arrays.synchronous_C, arrays.domain_C)
     if arrays.is_aside_C is None:
         return columns
@@ -102,12 +102,12 @@ def _own(arrays: StepArrays) -> tuple[Integers, Integers, Bools, Integers]:
 
 
 def _limits_behind(time_ns: Integers, limit_ns_L: Integers) -> Integers:
-    """Return the first limit behind each time; of those behind all, the last one."""
+    """Return the first limit after each time; the last limit if there is none."""
     return limit_ns_L.take(limit_ns_L.searchsorted(time_ns, "right"), mode="clip")
 
 
 def _known_domains(arrays: StepArrays) -> Integers:
-    """Return the domain of each wait: a guessed one becomes that of the collective done nearest to the wait's end."""
+    """Return the domain of each wait; a guess is replaced by that of the collective done nearest to the wait's end."""
     domain_W = arrays.domain_W
     is_guess_W = domain_W < 0
     if not any_holds(is_guess_W):
@@ -121,14 +121,14 @@ def _known_domains(arrays: StepArrays) -> Integers:
     if not ascends:
         order = np.lexsort((domain, done_ns))
         done_ns, domain = done_ns[order], domain[order]
-    middle = done_ns[1:] + done_ns[:-1]  # twice the time up to which an end is nearer to the one before
+    middle = done_ns[1:] + done_ns[:-1]  # twice the time up to which the earlier collective is nearer
     if not ascends:
-        middle -= done_ns[1:] == done_ns[:-1]  # of those done together the last one, if the wait ended then or later
+        middle -= done_ns[1:] == done_ns[:-1]  # of several done at once, the last one, if the wait ended then or later
     return np.where(is_guess_W, domain[middle.searchsorted(2 * arrays.end_ns_W)], domain_W)
 
 
 def _disjoint(waits: _Intervals, start_ns: int, end_ns: int) -> _Intervals:
-    """Return the union of waits inside the step, each instant given to the wait that began first."""
+    """Return the union of waits inside the step; each instant belongs to the wait that began first."""
     begin_ns, finish_ns, domain = waits
     order = begin_ns.argsort(kind="stable")
     finish_ns = np.minimum(finish_ns[order], end_ns)
@@ -138,9 +138,9 @@ def _disjoint(waits: _Intervals, start_ns: int, end_ns: int) -> _Intervals:
 
 
 def union(begin_ns: Integers, finish_ns: Integers, start_ns: int) -> Integers:
-    """Return where intervals that ascend begin if each begins where those before it have ended, from `start_ns` on.
+    """Return the begins of ascending intervals after removing overlaps with earlier ones, from `start_ns` on.
 
-    One that is over where it begins is over still, and changes no other.
+    An interval that is empty stays empty and changes no other.
     """
     begin_ns = np.maximum(begin_ns, start_ns)
     np.maximum(begin_ns[1:], np.maximum.accumulate(finish_ns[:-1]), out=begin_ns[1:])
@@ -148,7 +148,7 @@ def union(begin_ns: Integers, finish_ns: Integers, start_ns: int) -> Integers:
 
 
 def union_ns(begin_ns: Integers, finish_ns: Integers, start_ns: int) -> int:
-    """Return how long the union of intervals that ascend is, from `start_ns` on."""
+    """Return the length of the union of ascending intervals, from `start_ns` on."""
     length_ns = finish_ns - union(begin_ns, finish_ns, start_ns)
     return int(np.maximum(length_ns, 0, out=length_ns).sum())
 
@@ -165,14 +165,14 @@ def _add_flight(breakdown: StepBreakdown, start_ns: int, end_ns: int, arrays: St
 
 
 def _domains(arrays: StepArrays) -> Iterator[tuple[int, slice]]:
-    """Return each domain, and which of `arrays.by_domain_C` are its collectives."""
+    """Yield each domain, and the slice of `arrays.by_domain_C` with its collectives."""
     end = 0
     for domain, count, *_ in arrays.moved:
         yield domain, slice(end, end := end + count)
 
 
 def total_arrays(arrays: StepArrays) -> DomainTotals:
-    """Return what `domain_totals.total` returns."""
+    """Return the same as `domain_totals.total`."""
     totals = DomainTotals()
     for moved in arrays.moved:
         totals.add(*moved)

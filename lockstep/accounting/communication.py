@@ -1,4 +1,4 @@
-"""Collectives and waits of the running step, from marks of their issue, their end and the waits between."""
+"""Tracks collectives and waits of the running step, from marks of issues, ends and waits."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,11 +16,11 @@ from lockstep.contracts.records import DOMAIN_KINDS
 _NO_DOMAIN, _LOST_DOMAIN = -1, -2
 NOT_OURS = -1
 WAITS_DEEP_MAX = 64
-"""Waits inside waits; three are real."""
+"""Limit of nested waits; three occur in practice."""
 FORMER_STEPS = 10
-"""Steps that a device may not be done with, and a few more."""
+"""Former steps that are kept: those that a device may not have finished, and a few more."""
 TRAFFIC_MAX = 4096
-"""Different collectives whose bytes are held: a model has some hundred."""
+"""Distinct collectives whose traffic is cached: a model has a few hundred."""
 
 _INDEX = IntegerForm(0, EVENTS_MAX)
 _BY_ORDINAL = DictForm(IntegerForm(0, ORDINAL_MASK), _INDEX, EVENTS_MAX)
@@ -28,7 +28,7 @@ _EXPECTED = ListForm(_INDEX, EVENTS_MAX)
 
 
 class CommunicationTracker:
-    """Communication of one rank's running step, whose collectives and waits go to `events`.
+    """Communication of one rank's running step; appends its collectives and waits to `events`.
 
     `domains` are the indices in DOMAIN_KINDS that this rank has ever used.
     """
@@ -46,20 +46,20 @@ class CommunicationTracker:
         self.last_domain = _NO_DOMAIN
         self._traffic: dict[tuple[int, int], Traffic] = {}
         self.patterns: dict[tuple[bytes, bytes], IssuePattern] = {}
-        """Of steps that were read at once, by the issue marks' details and arguments."""
+        """Patterns of steps that were read as arrays, by the details and arguments of their issue marks."""
         self.layouts: dict[tuple[bytes, bytes], CommunicationLayout] = {}
-        """Of the same steps, by the marks' kinds and subjects."""
+        """Layouts of the same steps, by the kinds and subjects of their marks."""
         self._by_ordinal: dict[int, IssuedCollective] = {}
         self._former: deque[dict[int, IssuedCollective] | StepArrays] = deque(maxlen=FORMER_STEPS)
         self.keeps_former = False
-        """Whether ends of collectives of former steps are noted: a device was not done with those steps."""
+        """Whether ends of collectives of former steps are noted, because a device may not have finished those steps."""
         self._expected: list[IssuedCollective] = []
         self.forget_waits()
 
     def begin_step(self, events: StepEvents) -> None:
-        """Give up on the ends of the former step's collectives; those of the next one go to `events`.
+        """Begin a step that records to `events`, and stop waiting for the ends of the former step's collectives.
 
-        If nothing waited for an operation, its end is not known, and it counts as done at once.
+        If nothing waited for an operation, its end is unknown, and it counts as done immediately.
         """
         for collective in self._expected:
             collective.done_ns = collective.issue_ns
@@ -77,13 +77,13 @@ class CommunicationTracker:
         self._other_waits: list[int] = []
 
     def lose(self) -> None:
-        """Forget what depends on marks that are lost."""
+        """Forget everything that depends on lost marks."""
         self.forget_waits()
         if self.last_domain != _NO_DOMAIN:
             self.last_domain = _LOST_DOMAIN
 
     def issue(self, ordinal: int, detail: int, argument: int, now_ns: int) -> bool:
-        """Add a collective (`marks.pack_issue`); return False where no agent writes such a mark."""
+        """Add a collective (`marks.pack_issue`); return False if the mark is malformed."""
         traffic = self.traffic_of(detail, argument)
         if traffic is None:
             return False
@@ -97,11 +97,11 @@ class CommunicationTracker:
         return True
 
     def traffic_of(self, detail: int, argument: int) -> Traffic | None:
-        """Return what a collective moves (`marks.pack_issue`), None where no agent writes such a mark."""
-        return self._traffic.get((detail, argument)) or self._met(detail, argument)
+        """Return the traffic of a collective (`marks.pack_issue`); None if the mark is malformed."""
+        return self._traffic.get((detail, argument)) or self._compute_traffic(detail, argument)
 
-    def _met(self, detail: int, argument: int) -> Traffic | None:
-        """Return the same for one that is met for the first time."""
+    def _compute_traffic(self, detail: int, argument: int) -> Traffic | None:
+        """Compute and cache the traffic of a collective that occurs for the first time."""
         issue = unpack_issue(detail, argument)
         if issue.operator >= len(OPERATORS) or issue.domain >= len(DOMAIN_KINDS) or issue.payload_bytes < 0:
             return None
@@ -113,7 +113,7 @@ class CommunicationTracker:
         return traffic
 
     def end(self, ordinal: int, done_ns: int = UNKNOWN_NS) -> None:
-        """Note when a collective was done; one of a former step is done with."""
+        """Note when a collective was done; one of a former step counts only if `keeps_former`."""
         collective = self._by_ordinal.get(ordinal)
         if collective is not None:
             collective.done_ns = done_ns
@@ -130,11 +130,11 @@ class CommunicationTracker:
                 return
 
     def keep_former(self, arrays: StepArrays) -> None:
-        """Note that the step before was read at once."""
+        """Note that the step before was read as arrays."""
         self._former[-1] = arrays
 
     def set_bus_bytes(self, ordinal: int, moved_bytes: int) -> bool:
-        """Set what a collective moves over the slowest link; return False where no agent writes such a mark."""
+        """Set the bytes of a collective over the slowest link; return False if the mark is malformed."""
         collective = self._by_ordinal.get(ordinal)
         if collective is not None and moved_bytes >= 0:
             collective.traffic = collective.traffic._replace(bus_bytes=moved_bytes)
@@ -142,7 +142,7 @@ class CommunicationTracker:
 
     @property
     def expected_count(self) -> int:
-        """How often collectives are expected to be done at the next wait's end."""
+        """Number of collectives expected to be done at the end of the next wait."""
         return len(self._expected)
 
     def find(self, ordinal: int) -> IssuedCollective | None:
@@ -150,13 +150,13 @@ class CommunicationTracker:
         return self._by_ordinal.get(ordinal)
 
     def expect(self, ordinal: int) -> None:
-        """Take the end of the next wait as the time when a collective was done."""
+        """Expect a collective to be done at the end of the next wait."""
         collective = self._by_ordinal.get(ordinal)
         if collective is not None:
             self._expected.append(collective)
 
     def note_unmeasured(self, domain: int, count: int, payload_bytes: int, bus_bytes: int) -> bool:
-        """Add collectives that were carried out without being dispatched; return False where no agent writes so.
+        """Add collectives that ran without being dispatched; return False if the mark is malformed.
 
         `domain` is an index in DOMAIN_KINDS, or UNKNOWN_DOMAIN.
         """
@@ -172,22 +172,22 @@ class CommunicationTracker:
         return True
 
     def begin_wait(self, now_ns: int) -> bool:
-        """Begin a wait of the training thread; return False where waits are nested beyond belief."""
+        """Begin a wait of the training thread; return False if waits are nested deeper than WAITS_DEEP_MAX."""
         waits = self._waits
         waits.append(now_ns)
         return len(waits) <= WAITS_DEEP_MAX
 
     def begin_other_wait(self, now_ns: int, *, is_ours: bool) -> bool:
-        """Begin a wait of autograd's thread, or of one whose communication is not the step's."""
+        """Begin a wait of another thread: autograd's (`is_ours`), or one whose communication is not the step's."""
         self._other_waits.append(now_ns if is_ours else NOT_OURS)
         return len(self._other_waits) <= WAITS_DEEP_MAX
 
     def end_wait(self, now_ns: int) -> bool:
-        """End the wait that the training thread began last; return False where what it waited for is lost."""
+        """End the innermost wait of the training thread; return False if its collective is lost."""
         return self._note_wait(self._waits.pop(), now_ns) if self._waits else True
 
     def end_other_wait(self, now_ns: int) -> bool:
-        """End the same of the other thread."""
+        """End the innermost wait of the other thread; return as `end_wait`."""
         began_ns = self._other_waits.pop() if self._other_waits else NOT_OURS
         return began_ns == NOT_OURS or self._note_wait(began_ns, now_ns)
 
@@ -204,11 +204,11 @@ class CommunicationTracker:
             self.events.blocked.append((began_ns, now_ns, domain))
         return True
 
-    # Of a step whose communication is read at once (communication_arrays.py).
+    # For a step whose communication is read as arrays (communication_arrays.py).
 
     @property
     def is_plain(self) -> bool:
-        """Whether the running step holds nothing yet, and the domain issued last is known or there is none."""
+        """Whether the running step is empty so far, and the domain of the last issue is known or there is none."""
         events = self.events
         held = events.collectives or events.blocked or events.unmeasured or self._expected
         return not held and self.last_domain != _LOST_DOMAIN
@@ -224,7 +224,7 @@ class CommunicationTracker:
         return bool(self._waits or self._other_waits)
 
     def open_waits(self) -> tuple[list[int], list[int]]:
-        """Return copies of when the open waits began: of the training thread, and of the other one."""
+        """Return copies of the begins of open waits: of the training thread, and of the other one."""
         return self._waits.copy(), self._other_waits.copy()
 
     def set_waits(self, waits: list[int], other_waits: list[int]) -> None:
@@ -232,15 +232,15 @@ class CommunicationTracker:
         self._waits, self._other_waits = waits, other_waits
 
     def take_over(self, domains: Iterable[int], last_domain: Sequence[int]) -> None:
-        """Note which domains were issued to, and the last one of them, if any."""
+        """Note the domains of issued collectives, and the last one of them, if any."""
         self.domains.update(domains)
         if last_domain:
             self.last_domain = last_domain[0]
 
-    # Its state.
+    # State.
 
     def state(self) -> dict[str, Any]:
-        """Return what `restore` needs."""
+        """Return the state for `restore`."""
         indices = {id(collective): at for at, collective in enumerate(self.events.collectives)}
         return {
             **saved(self),
@@ -250,12 +250,12 @@ class CommunicationTracker:
         }
 
     def restore(self, state: Any, *, what: str, where: str) -> None:
-        """Be the communication of a state, with events of its own.
+        """Restore a state, with new events.
 
         Raises
         ------
         MalformedError
-            It is none.
+            It is not such a state.
         """
         parts = mapping(state, what, where).copy()
         events, by_ordinal, expected = (parts.pop(name, None) for name in ("events", "by_ordinal", "expected"))

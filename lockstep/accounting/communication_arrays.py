@@ -1,8 +1,8 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""Communication of a large step as arrays: what communication_marks.py does mark by mark, for steps of hundreds.
+"""Reads the communication of a large step as arrays, instead of mark by mark as communication_marks.py does.
 
-Marks in an order that a training seldom leaves are not read here but one by one: both give the same records
-(tests/accounting/test_arrays.py). Which marks belong together, communication_layout.py finds.
+Marks in an unusual order are left to communication_marks.py; both give the same records
+(tests/accounting/test_arrays.py). communication_layout.py finds which marks belong together.
 
 Shapes: M marks, C collectives, W waits, E ends of collectives, V marks that begin or end a wait.
 """
@@ -29,15 +29,15 @@ from lockstep.accounting.step_arrays import (
 )
 
 PATTERNS_MAX = 4
-"""Patterns of steps that are held: a training's, its evaluation's, and those of a micro-batch more or less."""
+"""Cached patterns of steps: of training, of evaluation, and with one micro-batch more or less."""
 PATTERN_COLLECTIVES_MAX = 4096
-"""Of a pattern that is held, 20 bytes each."""
+"""Limit of the collectives of a cached pattern, 20 bytes each."""
 
 
 def read_arrays(pending: PendingMarks, tracker: CommunicationTracker) -> StepArrays | None:
-    """Return the communication of a whole step, and leave `tracker` as the marks leave it.
+    """Return the communication of a complete step, and update `tracker` as if the marks had been handled one by one.
 
-    None, and nothing done, where they are of a kind or in an order that is for one mark after another.
+    None, without side effects, if the kinds or the order of the marks require handling them one by one.
     """
     marks = read_columns(pending) if tracker.is_plain else None
     found = None if marks is None else layout_of(marks, tracker)
@@ -63,7 +63,7 @@ def read_arrays(pending: PendingMarks, tracker: CommunicationTracker) -> StepArr
         end_ns_W=time_M[end_at_W],
         domain_W=_domains_of_waits(layout, pattern, tracker),
     )
-    if not tracker.has_communicated:  # what is waited for before the first collective is of no domain
+    if not tracker.has_communicated:  # waits before the first collective belong to no domain
         is_kept_W = end_at_W > (issue_at_C[0] if len(issue_at_C) else NEVER)
         _forget_waits(arrays, is_kept_W)
         end_at_W = end_at_W[is_kept_W]
@@ -77,7 +77,7 @@ def read_arrays(pending: PendingMarks, tracker: CommunicationTracker) -> StepArr
 def _pattern_of(
     detail_C: NDArray[np.uint16], argument_C: Integers, tracker: CommunicationTracker
 ) -> IssuePattern | None:
-    """Return what was issued, of a step like one before the same object; None where no agent writes such a mark."""
+    """Return the pattern of the issues, the cached object if there is one; None if a mark is malformed."""
     key = (detail_C.tobytes(), argument_C.tobytes())
     pattern = tracker.patterns.get(key)
     if pattern is not None:
@@ -106,16 +106,16 @@ def _done_ns(time_M: Integers, layout: CommunicationLayout) -> Integers:
 
 
 def _domains_of_waits(layout: CommunicationLayout, pattern: IssuePattern, tracker: CommunicationTracker) -> Integers:
-    """Return the domain of what was expected to be done at each wait's end; else as a guess what was issued last."""
+    """Return the domain of the collective expected at each wait's end; otherwise that of the last issue, as a guess."""
     domain_W = ~np.concatenate(([tracker.last_domain], pattern.domain_C))[layout.issued_W]
-    domain_W[layout.awaited_W] = pattern.domain_C[layout.awaited_C]  # of several the last one
+    domain_W[layout.awaited_W] = pattern.domain_C[layout.awaited_C]  # the last one of several
     return domain_W
 
 
 def _end_former(
     end_at_E: Integers, marks: MarkColumns, ordinal_C: NDArray[np.uint32], tracker: CommunicationTracker
 ) -> None:
-    """Note the ends of collectives of steps before, which a device may not be done with."""
+    """Note the ends of collectives of former steps, which a device may not have finished."""
     first = int(ordinal_C[0]) if len(ordinal_C) else NEVER
     is_former_E = (marks.marks_M["subject"][end_at_E] < first) & (marks.kind_M[end_at_E] != EXPECT)
     end_at_E = end_at_E[is_former_E]
@@ -131,7 +131,7 @@ def _end_former(
 def _points(
     pending: PendingMarks, time_M: Integers, layout: CommunicationLayout, wait_at_V: Integers
 ) -> CommunicationPoints:
-    """Return the marks that a device has events of."""
+    """Return the marks for which a device has events."""
     position_M = np.concatenate([np.arange(first, first + marks_of_run) for marks_of_run, _, first in pending.runs])
     count_C = len(layout.issue_at_C)
     queued_at_C, queued_ns_C = np.full(count_C, -1, np.int64), np.zeros(count_C, np.int64)

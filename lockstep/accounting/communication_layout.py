@@ -1,8 +1,9 @@
 # ruff: noqa: N803, N806, N815  (names of arrays end in their shape, see the legend below)
-"""Which marks of a large step belong together: of collectives their issues and ends, of waits their begins and ends.
+"""Finds which marks of a large step belong together: issues and ends of collectives, begins and ends of waits.
 
-A training's steps leave the same marks in the same order, so their layout is made once and found by the marks' kinds
-and subjects. Threads and waits that are open from before make one that holds for that step alone. Not here: times.
+The steps of a training leave the same marks in the same order, so their layout is computed once and cached by the kinds
+and subjects of the marks. With other threads, or waits open from before, a layout holds for one step only. Not here:
+times.
 
 Shapes: M marks, C collectives, W waits, E ends of collectives, Q ends in a stream's order, V marks that begin or end a
 wait.
@@ -28,35 +29,35 @@ _WAIT_PAIR = bytes((_WAIT_BEGIN, _WAIT_END))
 _NO_WAITS = bytes(set(range(256)) - set(_WAIT_PAIR))
 _PLAIN = bytes((_ISSUE, DONE, _DONE_UNKNOWN, EXPECT, _QUEUED)) + _WAIT_PAIR
 _WITHOUT_QUEUED = bytes.maketrans(bytes((_QUEUED,)), b"\0")
-"""Makes the kind of DEVICE_QUEUED one that is below all others."""
+"""Maps the kind DEVICE_QUEUED to 0, below all others."""
 LAYOUTS_MAX = 4
-"""Layouts that are held, as many as patterns."""
+"""Cached layouts, as many as patterns."""
 LAYOUT_MARKS_MAX = 1 << 14
-"""Of a layout that is held, 5 bytes each and some 25 for a collective."""
+"""Limit of the marks of a cached layout; 5 bytes each, and about 25 per collective."""
 _IN_FLIGHT, _UNKNOWN = -1, -2
 NEVER = np.iinfo(np.int64).max
-"""Position behind all marks."""
+"""Position after all marks."""
 
 
 @dataclass(slots=True)
 class MarkColumns:
-    """Marks of a step that are all of the plain kinds, with valid times."""
+    """Marks of a step that all have plain kinds and valid times."""
 
     time_M: Integers
     kinds: bytearray
-    """Of all marks, without the bit of another thread."""
+    """Kinds of all marks, without the bit of another thread."""
     kind_M: NDArray[np.uint8]
-    """The same, 0 for DEVICE_QUEUED."""
+    """Kinds as an array, 0 for DEVICE_QUEUED."""
     marks_M: NDArray[np.void]
     other_M: Bools | None
-    """Of another thread; None where none is."""
+    """Whether a mark is of another thread; None if none is."""
     inside_M: Bools | None
-    """Inside a backward, where there are other threads."""
+    """Whether a mark lies inside a backward; None without other threads."""
 
 
 @dataclass(slots=True)
 class WaitTimes:
-    """When the waits of a step began, in the order of the marks that end them, and those open behind the last mark."""
+    """Begins of a step's waits, in the order of their end marks, and of the waits still open after the last mark."""
 
     begin_ns_W: Integers
     open_waits: list[int]
@@ -64,7 +65,7 @@ class WaitTimes:
 
 
 def read_columns(pending: PendingMarks) -> MarkColumns | None:
-    """Return the marks of a step, None where some are for one mark after another."""
+    """Return the marks of a step as columns; None if some must be handled one by one."""
     kinds = pending.data[KIND_AT::MARK_BYTES]
     marks_M = np.frombuffer(pending.data, MARK_DTYPE)
     time_M = marks_M["time"]
@@ -81,7 +82,7 @@ def read_columns(pending: PendingMarks) -> MarkColumns | None:
 
 
 def layout_of(marks: MarkColumns, tracker: CommunicationTracker) -> tuple[CommunicationLayout, WaitTimes] | None:
-    """Return which marks belong together, and when waits began; None where they are for one mark after another."""
+    """Return the layout of the marks and the times of waits; None if they must be handled one by one."""
     if marks.other_M is not None or tracker.has_open_waits or not _is_alternating(marks.kinds):
         return _pair_waits(marks, tracker)
     key = _key(marks)
@@ -106,7 +107,7 @@ def _is_alternating(kinds: bytearray) -> bool:
 
 
 def _key(marks: MarkColumns) -> tuple[bytes, bytes]:
-    """Return what a layout follows from: kinds, and subjects but those of waits, after that of the first issue."""
+    """Return the key of a layout: kinds, and subjects relative to that of the first issue (0 for waits)."""
     subject_M = marks.marks_M["subject"]
     subject_M = subject_M - subject_M[max(marks.kinds.find(_ISSUE), 0)]
     subject_M[marks.kind_M >= _WAIT_BEGIN] = 0
@@ -114,7 +115,7 @@ def _key(marks: MarkColumns) -> tuple[bytes, bytes]:
 
 
 def _pair_waits(marks: MarkColumns, tracker: CommunicationTracker) -> tuple[CommunicationLayout, WaitTimes] | None:
-    """Return waits inside waits and of two threads: each end is of what its thread began last."""
+    """Return the layout for nested waits and two threads: each end belongs to the innermost wait of its thread."""
     at_V = (marks.kind_M >= _WAIT_BEGIN).nonzero()[0]
     none_V = np.zeros(len(at_V), np.bool_)
     other_V = none_V if marks.other_M is None else marks.other_M[at_V]
@@ -137,7 +138,7 @@ def _pair_waits(marks: MarkColumns, tracker: CommunicationTracker) -> tuple[Comm
 
 
 def _make_layout(marks: MarkColumns, begin_at_V: Integers, end_at_W: Integers) -> CommunicationLayout | None:
-    """Return which marks belong together; None where ordinals of collectives do not ascend."""
+    """Return the layout of the marks; None if the ordinals of collectives do not ascend."""
     is_issue_M = marks.kind_M == _ISSUE
     if marks.other_M is not None and marks.inside_M is not None:
         is_issue_M &= ~marks.other_M | marks.inside_M
@@ -167,7 +168,10 @@ def _make_layout(marks: MarkColumns, begin_at_V: Integers, end_at_W: Integers) -
 def _ends(
     end_at_E: Integers, marks: MarkColumns, issue_at_C: Integers, end_at_W: Integers
 ) -> tuple[Integers, Integers, Integers]:
-    """Return `done_at_C`, `awaited_W` and `awaited_C` of a layout."""
+    """Return `done_at_C`, `awaited_W` and `awaited_C` of a layout.
+
+    Of several ends of a collective, the last one counts.
+    """
     done_at_C = np.full(len(issue_at_C), _IN_FLIGHT, np.int64)
     end_at_E, collective_E = _collectives_of(end_at_E, marks, issue_at_C)
     kind_E = marks.kind_M[end_at_E]
@@ -176,18 +180,18 @@ def _ends(
     wait_E = end_at_W.searchsorted(end_at_E[expect_E])
     known_at_E = end_at_E.copy()
     known_at_E[expect_E] = NEVER
-    done_at_E[expect_E] = issue_at_C[collective_E[expect_E]]  # given up at the step's end
+    done_at_E[expect_E] = issue_at_C[collective_E[expect_E]]  # abandoned at the step's end
     is_awaited_E = wait_E < len(end_at_W)
     expect_E, wait_E = expect_E[is_awaited_E], wait_E[is_awaited_E]
     known_at_E[expect_E] = done_at_E[expect_E] = end_at_W[wait_E]
     awaited_C = collective_E[expect_E]
     order_E = known_at_E.argsort(kind="stable")
-    done_at_C[collective_E[order_E]] = done_at_E[order_E]  # of several the last one
+    done_at_C[collective_E[order_E]] = done_at_E[order_E]  # the last one of several
     return done_at_C, wait_E, awaited_C
 
 
 def _collectives_of(at_E: Integers, marks: MarkColumns, issue_at_C: Integers) -> tuple[Integers, Integers]:
-    """Return those marks that name a collective issued before them in this step, and its index."""
+    """Return the marks that name a collective issued before them in this step, and the index of that collective."""
     if not len(issue_at_C) or not len(at_E):
         return at_E[:0], at_E[:0]
     subject_M = marks.marks_M["subject"]

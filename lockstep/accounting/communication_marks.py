@@ -1,7 +1,7 @@
-"""Which mark of communication does what to the running step.
+"""Dispatches marks of communication to the running step.
 
-Communication of another thread belongs to the step inside a backward: autograd's threads issue there. Whether a thread
-is one of those is known in the process alone, where others leave no such marks (contracts/marks.py).
+Communication of another thread belongs to the step if it is inside a backward, where autograd's threads issue. Only the
+process knows whether a thread is one of autograd's; other threads leave no such marks (contracts/marks.py).
 """
 
 from collections.abc import Callable
@@ -19,16 +19,17 @@ TIME, KIND, DETAIL, SUBJECT, ARGUMENT = range(5)
 Handler = Callable[[Mark], None]
 
 ARRAYS_FROM = 230
-"""Marks of a step from which on arrays are faster than one mark after another (benchmarks/accounting_cost.py)."""
+"""Number of marks in a step from which arrays are faster than handling marks one by one
+(benchmarks/accounting_cost.py)."""
 
 _OF_NO_STEP = frozenset(kind | OTHER_THREAD for kind in (MarkKind.ISSUE, MarkKind.UNMEASURED, MarkKind.UNMEASURED_BUS))
-"""Outside a backward: collectives of a thread that is none of autograd's, such as one that saves a checkpoint."""
+"""Ignored outside a backward: collectives of a thread other than autograd's, such as one that saves a checkpoint."""
 
 
 class CommunicationMarks:
-    """Marks of collectives and waits of one rank, which become the content of `tracker`.
+    """Applies one rank's marks of collectives and waits to `tracker`.
 
-    `refuse()` is called for a mark that no agent writes, `lack()` where something that a wait depends on is lost.
+    `refuse()` is called for a malformed mark, `lack()` if something that a wait depends on is lost.
     """
 
     def __init__(self, tracker: CommunicationTracker, refuse: Callable[[], None], lack: Callable[[], None]) -> None:
@@ -56,19 +57,19 @@ class CommunicationMarks:
             | {kind | OTHER_THREAD: handler for kind, handler in other.items()}
             for other in (outside, inside)
         )
-        """By whether the training thread is inside a backward."""
+        """Handlers by kind, indexed by whether the training thread is inside a backward."""
         self.interpret: Callable[[int, Mark, Handler | None], None] | None = None
-        """On a rank with a device, takes the position of a mark that was kept, the mark, and what handles it."""
+        """On a rank with a device, called for each buffered mark with its position, the mark and its handler."""
 
     def handle(self, mark: Mark, *, is_backward: bool) -> None:
-        """Interpret a mark, behind those that are kept."""
+        """Handle a mark, after the buffered ones."""
         if self.pending.runs:
             self.settle()
         if is_backward or mark[KIND] not in _OF_NO_STEP:
             self._handlers[is_backward][mark[KIND]](mark)
 
     def settle(self) -> None:
-        """Interpret the marks that are kept."""
+        """Handle the buffered marks one by one."""
         data, runs = bytes(self.pending.data), self.pending.runs
         self.pending.clear()
         at = 0
@@ -87,9 +88,9 @@ class CommunicationMarks:
             at = end
 
     def end_step(self, *, is_plain: Callable[[], bool]) -> StepArrays | None:
-        """Return the communication of the step that ends as arrays, None where it is in the tracker's events.
+        """Return the communication of the ending step as arrays; None if it is in the tracker's events.
 
-        `is_plain()` answers whether arrays will do: spans in the order of time.
+        `is_plain()` returns whether arrays can be used, i.e. whether the spans are in the order of time.
         """
         arrays = None
         if len(self.pending) >= ARRAYS_FROM and is_plain():

@@ -1,8 +1,9 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""A step's events, noted when work was queued, become events of when the device did it. Pure arithmetic on ns.
+"""Converts a step's events from the times at which work was queued to those at which the device did it. Pure.
 
-A mark that has an event lies where the event does. What has none (garbage collections, phases that the training
-names itself) lies where the host was, unless the device was busy then: between the events around it.
+A mark that has a device event is placed at that event. A mark without one (garbage collection, phases named by the
+training) is placed at its host time, unless the device was busy then: in that case it lies between the neighbouring
+events. All times are in ns.
 
 Shapes: P points, T times, C collectives, W waits, S spans, B backwards.
 """
@@ -19,9 +20,9 @@ from lockstep.contracts.records import MISSING
 
 
 class DeviceAxis:
-    """Where host times of one step lie in device time.
+    """Maps host times of one step to device times.
 
-    Points ascend in both; `floor_ns` is how late an idle device is, which is what a launch takes.
+    Points ascend in both. `floor_ns` is the lag of an idle device, i.e. the duration of a launch.
     """
 
     __slots__ = ("_device_ns_P", "_floor_ns", "_host_ns_P")
@@ -35,7 +36,7 @@ class DeviceAxis:
         """Return the device times of host times."""
         hosts, devices, last = self._host_ns_P, self._device_ns_P, len(self._host_ns_P) - 1
         behind_T = hosts.searchsorted(host_ns_T, "right")
-        if all_hold(hosts[behind_T - 1] == host_ns_T):  # each is a point; before the first one the last is another time
+        if all_hold(hosts[behind_T - 1] == host_ns_T):  # all are points; a time before the first compares with the last
             return devices[behind_T - 1]
         before_T = hosts.searchsorted(host_ns_T)
         late_ns_T = host_ns_T + self._floor_ns
@@ -45,10 +46,10 @@ class DeviceAxis:
         return np.where(behind_T > before_T, devices[behind_T - 1], between_ns_T)
 
     def exposed(self, begin_ns_T: Integers, end_ns_T: Integers) -> tuple[Integers, Integers]:
-        """Return the parts of pauses of the host that the device had no work for.
+        """Return the parts of host pauses during which the device had no work.
 
-        What was still queued for the device at the next event is what the pause could have been longer without being
-        felt, so at most the rest was exposed.
+        The work still queued for the device at the next event shows by how much the pause was hidden, so at most the
+        rest was exposed.
         """
         begin_T, end_T = self.at(begin_ns_T), self.at(end_ns_T)
         index_T = self._host_ns_P.searchsorted(end_ns_T)
@@ -58,7 +59,10 @@ class DeviceAxis:
         return np.maximum(begin_T, end_T - np.maximum(end_ns_T - begin_ns_T - lead_ns_T, 0)), end_T
 
     def lead(self, spans: Sequence[tuple[int, int]]) -> int:
-        """Return the least time by which the host was ahead in spans of the host; MISSING without an event in any."""
+        """Return the least lead of the host over the device in these host spans.
+
+        MISSING if no event lies in any of them.
+        """
         if not spans:
             return MISSING
         begin_ns_S, end_ns_S = np.array(spans, np.int64).T
@@ -72,10 +76,10 @@ class DeviceAxis:
 def translate(
     events: StepEvents, reading: DeviceReading, axis: DeviceAxis, origin_ns: int
 ) -> tuple[StepEvents, StepArrays]:
-    """Return a step's events and its communication in device time, where the step's first event lies at `origin_ns`.
+    """Return a step's events and its communication in device time; the step's first event is at `origin_ns`.
 
-    Those given are not changed. A collective on a stream of its own (FSDP's) blocks only where the training's stream
-    waits for it, however it was called.
+    The inputs are not changed. A collective on a stream of its own (FSDP's) blocks only where the training's stream
+    waits for it, whether or not it was called synchronously.
     """
     arrays = reading.arrays
     waits, spans = len(arrays.begin_ns_W), len(events.spans)
@@ -120,16 +124,16 @@ def translate(
 
 
 def _unended(arrays: StepArrays, events: StepEvents) -> Integers:
-    """Return what is known of the ends of collectives without an event of theirs.
+    """Return the `done_ns` constants of collectives whose end has no event.
 
-    IN_FLIGHT, which is "until the end of the backward", only for the last ones of a backward: the reducer waits for
-    those unseen. If the caller of a hook waited for an earlier one, that was seen.
+    IN_FLIGHT, i.e. "until the end of the backward", applies only to the last ones of a backward: the reducer waits for
+    those unobserved. If the caller of a hook waited for an earlier one, that wait was observed.
     """
     backward_B = np.array([(begin, end) for phase, begin, end in events.spans if phase == BACKWARD], np.int64)
     if not len(backward_B):
         return np.full(len(arrays.issue_ns_C), UNSEEN_NS, np.int64)
     begin_B, end_B = backward_B.T
-    if len(arrays.begin_ns_W):  # from behind the last wait on that began in the backward, or before it
+    if len(arrays.begin_ns_W):  # starting after the last wait that began in the backward, or before it
         last_B = arrays.begin_ns_W.searchsorted(end_B, "right") - 1
         begin_B = np.where(last_B >= 0, np.maximum(begin_B, arrays.begin_ns_W[last_B] + 1), begin_B)
     index_C = begin_B.searchsorted(arrays.issue_ns_C, "right") - 1
@@ -138,14 +142,14 @@ def _unended(arrays: StepArrays, events: StepEvents) -> Integers:
 
 
 def in_flight_ns(arrays: StepArrays) -> int:
-    """Return the time with any collective in flight; MISSING if of one it is not known when it was done."""
+    """Return the time with any collective in flight; MISSING if the end of one is unknown."""
     if any_holds(arrays.done_ns_C <= IN_FLIGHT):
         return MISSING
     return union_ns(arrays.issue_ns_C, arrays.done_ns_C, 0)
 
 
 def shifted(events: StepEvents, shift_ns: int) -> StepEvents:
-    """Return the events of a step that was not measured, in host time and moved; no end of a collective is known."""
+    """Return the events of an unmeasured step, in shifted host time; the ends of its collectives become unknown."""
     moved = StepEvents()
     moved.unmeasured = events.unmeasured
     moved.spans = [(phase, begin + shift_ns, end + shift_ns) for phase, begin, end in events.spans]
@@ -158,7 +162,7 @@ def shifted(events: StepEvents, shift_ns: int) -> StepEvents:
 
 
 def shifted_arrays(arrays: StepArrays, shift_ns: int) -> StepArrays:
-    """Return the same of communication that was read at once."""
+    """Return the same for communication in arrays."""
     moved = without_waits(arrays)
     moved.issue_ns_C = arrays.issue_ns_C + shift_ns
     moved.done_ns_C = np.full_like(arrays.done_ns_C, UNKNOWN_NS)

@@ -1,9 +1,9 @@
-"""Which marks of one rank its device has events of, and what it shows of them.
+"""Associates one rank's marks with events of its device.
 
-The process queues an event behind marks without knowing what they mean: that one inside another backward opens no
-span, for example. Of those only what the spans and waits of the running step consist of is a point in device time.
+The process queues an event after marks without knowing their meaning, e.g. that a backward inside another one opens no
+span. Only the marks of the spans and waits of the running step become points in device time.
 
-May live here: what a mark means on a device. Not here: what was read of a step, and when it is measured.
+May live here: the meaning of a mark on a device. Not here: what was read of a step, and when it is measured.
 """
 
 from collections.abc import Callable
@@ -34,9 +34,9 @@ _SPAN_KINDS = (
 
 
 class DeviceMarks:
-    """Marks of a rank with a device, from mark `ordinal` on, which begins or continues what is read from it.
+    """Marks of a rank with a device, from mark `ordinal` on, which begins or continues the measurement.
 
-    `ordinal` is the position in the attempt of the mark that is handled; the caller that passes marks sets it.
+    `ordinal` is the position in the attempt of the mark being handled; the caller sets it before passing a mark.
     """
 
     def __init__(self, running: StepInProgress, communication: CommunicationMarks, ordinal: int) -> None:
@@ -68,15 +68,15 @@ class DeviceMarks:
             MarkKind.DEVICE_LOST: lambda _mark: self._tracker.lose_device(),
         }
         self.readers = {kind | other: reader for kind, reader in readers.items() for other in (0, OTHER_THREAD)}
-        """What handles the marks of DEVICE_KINDS."""
+        """Handlers of the marks of DEVICE_KINDS."""
 
     @staticmethod
     def begins(mark: Mark) -> bool:
-        """Whether a mark shows that there is a device; one whose beginning is lost is known by its anchors."""
+        """Whether a mark shows that there is a device; if its begin mark is lost, its anchors show it."""
         return mark[1] & KIND_MASK in (_BEGIN, _ANCHOR)
 
     def handle(self, mark: Mark, handler: Handler) -> None:
-        """Handle a mark of the training, and note what it means on the device."""
+        """Handle a mark of the training, and note its meaning on the device."""
         note = self._notes.get(mark[1])
         if note is None:
             handler(mark)
@@ -84,7 +84,7 @@ class DeviceMarks:
             note(mark, handler)
 
     def _interpret(self, ordinal: int, mark: Mark, handler: Handler | None) -> None:
-        """Handle a mark that was kept until now."""
+        """Handle a buffered mark."""
         present, self.ordinal = self.ordinal, ordinal
         if handler is None:
             self._note_queued(mark)
@@ -97,11 +97,11 @@ class DeviceMarks:
         self._tracker.begin(self.ordinal, mark[2], is_at_start=self._is_at_start())
 
     def steps_given_up(self) -> list[BuiltStep]:
-        """Return the steps that the device was not done with, as they are if nothing more is read of them."""
+        """Return the steps that the device has not finished, in the form they have if they are given up."""
         return [built_step(finished) for finished in self._tracker.given_up()]
 
     def renumber(self, shift: int) -> None:
-        """Add to the numbers of the steps that the device is not done with."""
+        """Add `shift` to the numbers of the steps that the device has not finished."""
         self._tracker.renumber(shift)
 
     def lose_marks(self) -> None:
@@ -109,11 +109,11 @@ class DeviceMarks:
         self._tracker.lose_marks()
 
     def resume(self) -> None:
-        """Begin a step with the mark that is handled, after marks were lost."""
+        """Begin a step at the current mark, after marks were lost."""
         self._tracker.resume(self.ordinal)
 
     def drain(self) -> None:
-        """Build the steps that the device was not done with: no mark follows."""
+        """Build the steps that the device has not finished, because no mark follows."""
         self._tracker.drain()
 
     def _close(self, finished: FinishedStep) -> None:
@@ -125,7 +125,7 @@ class DeviceMarks:
         events, (open_phase, _) = self._spans.events, self._spans.open_since
         return open_phase < 0 and not (events.spans or events.collectives or events.blocked)
 
-    # Marks that events were queued behind.
+    # Marks after which events were queued.
 
     def _note_span(self, mark: Mark, handler: Handler) -> None:
         before, step = self._spans.open_since, self._running.step
@@ -140,7 +140,7 @@ class DeviceMarks:
             self._tracker.running.add_issue(collective, self.ordinal)
 
     def _note_queued(self, mark: Mark) -> None:
-        """Note that a collective was queued in the order of the current stream: the event of this mark is its end."""
+        """Note that a collective was queued on the current stream: the event of this mark is its end."""
         collective = self._communication.find(mark[3])
         if collective is not None:
             self._tracker.running.add_end(collective, self.ordinal, mark[0])
@@ -161,22 +161,22 @@ class DeviceMarks:
         if len(blocked) > count:
             self._tracker.running.add_wait(self.ordinal, mark[0])
 
-    # What was read.
+    # Events that were read.
 
     def _absolute(self, ordinal: int) -> int:
-        """Return the position of a mark, one of the last 2^32, from its low 32 bits."""
+        """Return the position of a mark from its low 32 bits; it must be among the last 2^32."""
         return self.ordinal - (self.ordinal - ordinal & ORDINAL_MASK)
 
     def _read_event(self, mark: Mark) -> None:
         self._tracker.events.add(MARK_STRUCT.pack(*mark), self.ordinal)
 
     def read_events(self, marks: bytes, position: int) -> None:
-        """Note the events that marks of DEVICE_EVENT alone show, the last one at `position`."""
+        """Add the events of consecutive DEVICE_EVENT marks, the last one at `position`."""
         self._tracker.events.add(marks, position)
 
     def _read_anchor(self, mark: Mark) -> None:
         seen_ns, _, stream, ordinal, distance_ns = mark
-        if self._marks.pending.has_ends():  # some may be of the steps that are measured now
+        if self._marks.pending.has_ends():  # some may belong to the steps that are measured now
             self._marks.settle()
         self._tracker.read_anchor(self._absolute(ordinal), stream, distance_ns, seen_ns)
 

@@ -1,7 +1,7 @@
 # ruff: noqa: N803, N806, N815  (names of arrays end in their shape, see the legend below)
-"""One step's events on a device: which were queued, which were read, and what they measure. Pure arithmetic on ns.
+"""The device events of one step: those queued, those read, and what they measure. Pure arithmetic on ns.
 
-Shapes: C collectives, E events that were read, Q marks that an event was queued behind, P points on the home stream.
+Shapes: C collectives, E events that were read, Q marks after which an event was queued, P points on the home stream.
 """
 
 from dataclasses import dataclass
@@ -23,24 +23,24 @@ from lockstep.accounting.step_record import FinishedStep
 from lockstep.contracts.marks import MARK_BYTES, ORDINAL_MASK
 
 POINTS_MAX = 4 * EVENTS_MAX
-"""Marks with events of one step: a process that never ends one must not fill memory."""
+"""Limit of marks with events in one step: a process that never ends a step must not fill the memory."""
 DISTANCE_MAX_NS = 1 << 53
-"""104 days, more than lies between two steps: no device has been read that far apart."""
+"""Limit of distances: 104 days, more than lies between any two steps."""
 
 Anchors = dict[int, tuple[int, int]]
-"""Ordinal of a mark to (where its event lies in the device's own time, ns; its stream), ascending."""
+"""Maps the ordinal of a mark to (position of its event in the device's own time, ns; its stream), ascending."""
 Point = tuple[int, int]
-"""(ordinal of a mark that an event was queued behind, the host's time of it, ns)."""
+"""(ordinal of a mark after which an event was queued, its host time, ns)."""
 
 _NO_POINT = (-1, -1, 0)
 
 
 class DeviceStep:
-    """What was queued in one step. `start` and `end` are ordinals of the marks whose events are its limits.
+    """The events queued in one step. `start` and `end` are ordinals of the marks whose events are its limits.
 
-    `spans` are the points that a step cannot be measured without, `waits` those that its waits cannot. `flights` are
-    (ordinal of the issue's mark, of the mark at its end or -1, host's time of that) of collectives that were read mark
-    by mark; of others `finished.arrays` has them.
+    `spans` are the points without which the step cannot be measured, `waits` those without which its waits cannot.
+    `flights` are (ordinal of the issue mark, ordinal of the end mark or -1, host time of the end mark) of collectives
+    that were read mark by mark; for others, see `finished.arrays`.
     """
 
     __slots__ = ("end", "finished", "flights", "is_whole", "spans", "start", "waits")
@@ -49,7 +49,7 @@ class DeviceStep:
         self.start = start
         self.end = -1
         self.is_whole = start is not None
-        """Whether it can still be measured."""
+        """Whether the step can still be measured."""
         self.spans: list[Point] = []
         self.waits: list[Point] = []
         self.flights: dict[IssuedCollective, tuple[int, int, int]] = {}
@@ -66,12 +66,12 @@ class DeviceStep:
             self.waits.append((ordinal, host_ns))
 
     def add_issue(self, collective: IssuedCollective, ordinal: int) -> None:
-        """Note the mark of a collective's issue."""
+        """Note the issue mark of a collective."""
         if self._may_add():
             self.flights[collective] = (ordinal, -1, 0)
 
     def add_end(self, collective: IssuedCollective, ordinal: int, host_ns: int) -> None:
-        """Note the mark whose event is the collective's end."""
+        """Note the mark whose event is the end of the collective."""
         flight = self.flights.get(collective)
         if flight is None or not self._may_add():
             collective.done_ns = UNKNOWN_NS
@@ -79,13 +79,13 @@ class DeviceStep:
             self.flights[collective] = (flight[0], ordinal, host_ns)
 
     def _may_add(self) -> bool:
-        """Whether one more point may be held; without it the step is forgotten."""
+        """Whether one more point fits; if not, the step is given up."""
         if len(self.spans) + len(self.waits) + 2 * len(self.flights) >= POINTS_MAX:
             self.forget()
         return self.is_whole
 
     def close(self, finished: FinishedStep, ordinal: int) -> None:
-        """End it with a mark."""
+        """End the step at mark `ordinal`."""
         self.finished = finished
         self.end = ordinal
         arrays = finished.arrays
@@ -93,14 +93,14 @@ class DeviceStep:
             self.forget()
 
     def forget(self) -> None:
-        """Let go of the points of a step that will not be measured."""
+        """Drop the points of a step that will not be measured."""
         self.is_whole = False
         self.spans = []
         self.waits = []
         self.flights = {}
 
     def columns(self) -> tuple[StepArrays, CommunicationPoints]:
-        """Return its communication as arrays, in host time, with its points."""
+        """Return the step's communication as arrays, in host time, with its points."""
         arrays = self.finished.arrays
         if arrays is not None and arrays.points is not None:
             return arrays, arrays.points
@@ -118,7 +118,7 @@ def _columns(points: list[Point]) -> Integers:
 
 
 class DeviceEvents:
-    """Distances of events that were read and whose step is not measured yet, ns after the anchor before each."""
+    """Distances of events that were read but whose step is not measured yet, ns after the preceding anchor."""
 
     def __init__(self) -> None:
         self._marks = bytearray()
@@ -126,15 +126,15 @@ class DeviceEvents:
         self._position = 0
 
     def add(self, marks: bytes, position: int) -> None:
-        """Add DEVICE_EVENT marks, the last one at `position`; more than steps can have are of none that is measured."""
+        """Add DEVICE_EVENT marks, the last one at `position`; surplus ones belong to steps that are not measured."""
         if len(self._marks) // MARK_BYTES + self._kept_E.shape[1] < 2 * POINTS_MAX:
             self._marks += marks
             self._position = position
 
     def pop_until(self, end: int) -> Integers:
-        """Return (ordinals, streams, distances) of the events up to mark `end`, ascending, and forget them.
+        """Return (ordinals, streams, distances) of the events up to mark `end`, ascending, and remove them.
 
-        Marks have the low 32 bits of ordinals, which are among the last 2^32 before them.
+        Marks carry the low 32 bits of ordinals, which must be among the last 2^32.
         """
         position = self._position
         marks_E = np.frombuffer(self._marks, MARK_DTYPE)
@@ -154,20 +154,19 @@ class DeviceEvents:
         return read_E[:, :cut]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all events."""
         self._marks = bytearray()
         self._kept_E = self._kept_E[:, :0]
 
 
 @dataclass(slots=True)  # not frozen: that costs a step 2 us more
 class DeviceReading:
-    """What a device shows of a step: offsets from its start, ns.
+    """The measurement of a step on a device: offsets from its start, ns.
 
-    host_ns_P, offset_ns_P : points of the training's own stream, ascending in both
-    arrays : the step's communication in host time, its ends UNKNOWN_NS where they are not known
-    issue_ns_C, done_ns_C : offsets, of those that `is_read_C` and `is_done_C` hold for
-    is_aside_C : whether the stream was not the training's own; None where that holds for none
-    unmeasured : domains of which something has no event
+    host_ns_P, offset_ns_P : points of the training's own stream, ascending in both arrays : the step's communication in
+    host time; unknown ends are UNKNOWN_NS issue_ns_C, done_ns_C : offsets, valid where `is_read_C` and `is_done_C`
+    is_aside_C : whether the stream was not the training's own; None if it was for all unmeasured : domains of which an
+    event is missing
     """
 
     length_ns: int
@@ -183,7 +182,10 @@ class DeviceReading:
 
 
 def read_step(step: DeviceStep, anchors: Anchors, read_E: Integers) -> DeviceReading | None:
-    """Return what was read of a step that the device is done with; None where a span's event or a limit is missing."""
+    """Return the measurement of a step that the device has finished.
+
+    None if the event of a span or a limit is missing.
+    """
     start, end = anchors.get(-1 if step.start is None else step.start), anchors.get(step.end)
     if not step.is_whole or start is None or end is None:
         return None
@@ -227,9 +229,9 @@ def read_step(step: DeviceStep, anchors: Anchors, read_E: Integers) -> DeviceRea
 
 
 def _look_up(at_Q: Integers, step: DeviceStep, anchors: Anchors, read_E: Integers) -> tuple[Integers, Integers, Bools]:
-    """Return where events lie after the step's start, their streams, and whether they were read.
+    """Return offsets of events from the step's start, their streams, and whether they were read.
 
-    Distances are from the last anchor before; an anchor in the step is its own.
+    Distances are relative to the preceding anchor; an anchor inside the step has distance 0 to itself.
     """
     assert step.start is not None
     ordinals = [ordinal for ordinal in anchors if step.start <= ordinal < step.end]
@@ -240,7 +242,7 @@ def _look_up(at_Q: Integers, step: DeviceStep, anchors: Anchors, read_E: Integer
     if not read_E.shape[1]:
         return np.zeros_like(at_Q), np.zeros_like(at_Q), np.zeros(len(at_Q), np.bool_)
     index_Q = read_E[0].searchsorted(at_Q, "right") - 1
-    found_EQ = read_E[:, index_Q]  # of -1 the last one, whose ordinal is another
+    found_EQ = read_E[:, index_Q]  # index -1 gives the last event, whose ordinal differs
     offset_ns_Q = found_EQ[2]
     if inside:
         base_ns = np.array([anchors[ordinal][0] for ordinal in ordinals], np.int64) - anchors[step.start][0]
@@ -251,10 +253,10 @@ def _look_up(at_Q: Integers, step: DeviceStep, anchors: Anchors, read_E: Integer
 def _ascending(
     finished: FinishedStep, length_ns: int, host_ns_Q: Integers, offset_ns_Q: Integers
 ) -> tuple[Integers, Integers]:
-    """Return the points between the step's two ends, their offsets made to ascend: drivers round them one by one."""
+    """Return the points inside the step, with offsets made ascending, because drivers round them individually."""
     order_P = host_ns_Q.argsort(kind="stable")
     host_ns_P, offset_ns_P = host_ns_Q[order_P], offset_ns_Q[order_P]
-    # A mark in the middle of a step's end lies outside.
+    # Marks outside of the step's limits are dropped.
     first, last = host_ns_P.searchsorted(finished.start_ns, "right"), host_ns_P.searchsorted(finished.end_ns, "right")
     host_ns_P, offset_ns_P = host_ns_P[first:last], offset_ns_P[first:last]
     ends_ns_2P = np.empty((2, len(host_ns_P) + 2), np.int64)
@@ -265,6 +267,6 @@ def _ascending(
 
 
 def note_unmeasured(events: StepEvents, domains: set[int]) -> None:
-    """Note the domains of which something found no event."""
+    """Note the domains of which an event is missing."""
     for domain in domains:
         events.unmeasured.setdefault(domain, (0, 0, 0))

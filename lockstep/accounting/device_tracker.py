@@ -1,14 +1,14 @@
-"""Where a rank's device is on the host's clock, and the steps that it is not done with yet.
+"""Maps a rank's device time to the host's clock, and holds the steps that the device has not finished yet.
 
-A device step runs from the end of the step before to its own: lengths are the device's own, in whole ns, so that they
-add up without gap. Where the chain lies on CLOCK_MONOTONIC is anchored by what is always true: the device does nothing
-before it is queued, nor after it was seen done. The anchor is as early as the first step allows; from then on a step
-may be stretched or shortened by a thousandth to keep within these bounds, which is how two clocks that drift stay
-together without a jump.
+A device step runs from the end of the step before to its own end. Lengths are the device's own, in whole ns, so that
+steps add up without gaps. The position of this chain on CLOCK_MONOTONIC is bounded by two facts: the device does
+nothing before it is queued, and it has finished what was seen done. The first step is placed as early as possible.
+Afterwards a step may be stretched or shortened by a thousandth to stay within these bounds, which keeps two drifting
+clocks together without jumps.
 
-A step is given up when an event of its own is missing (graph capture), when more than PENDING_STEPS_MAX steps wait for
-the device, or when the device is lost: its record has host times, its waits are missing, and it is flagged. The next
-measured step ends where the device's time, counted through the gap, shows.
+A step is given up if one of its events is missing (graph capture), if more than PENDING_STEPS_MAX steps wait for the
+device, or if the device is lost. Its record then has host times, no waits, and a flag. The next measured step ends
+where the device's time, counted through the gap, shows.
 
 May live here: which step is measured when, and where it lies. Not here: marks (device_marks.py), a step's arithmetic.
 """
@@ -35,13 +35,14 @@ from lockstep.contracts.limits import MONOTONIC_NS_MAX
 from lockstep.contracts.records import Flag
 
 PENDING_STEPS_MAX = 8
-"""Steps that may wait for the device. A job whose host runs further ahead (whole steps as one graph, never a look at
-the loss) would have its steps judged too late anyway."""
+"""Steps that may wait for the device. The steps of a job whose host runs further ahead (whole steps as one graph,
+the loss never read) would be evaluated too late anyway."""
 SLEW = 1000
-"""A step is corrected by at most this part of its length: ten times what quartz clocks drift, and below any noise."""
+"""A step is corrected by at most one part in this many of its length: ten times the drift of quartz clocks, and
+below any noise."""
 ANCHORS_MAX = 4096
-"""Anchors that are held; a step of more (an optimizer for each parameter, a thousand times) is not measured."""
-_DRIFT = 100_000  # 10 ppm: by so much of a step may the least lead seen be out of date
+"""Limit of stored anchors; a step with more (an optimizer per parameter, a thousand times) is not measured."""
+_DRIFT = 100_000  # 10 ppm of a step: by how much the least observed lead may become outdated
 
 _WARM_UP = int(Flag.WARM_UP)
 
@@ -49,8 +50,8 @@ _WARM_UP = int(Flag.WARM_UP)
 class DeviceTracker:
     """Device times of one rank's steps.
 
-    `emit` is given each step in its order, once the device was done with it or it is given up. `running` is the step in
-    progress, `events` are those that were read. Ordinals are positions of marks in the attempt.
+    `emit` is called with each step in order, once the device has finished it or it is given up. `running` is the step
+    in progress, `events` are the events read so far. Ordinals are positions of marks in the attempt.
     """
 
     def __init__(self, emit: Callable[[FinishedStep], None]) -> None:
@@ -60,20 +61,23 @@ class DeviceTracker:
         self._pending: deque[DeviceStep] = deque()
         self._is_lost = False
         self._anchors: Anchors = {}
-        self._device_ns = 0  # where the anchor read last lies in the device's own time
-        self._known: tuple[int, int] | None = None  # the end of the step measured last: device's own time, host's
-        self._reached_ns: int | None = None  # the end of the step emitted last
+        self._device_ns = 0  # position of the last anchor in the device's own time
+        self._known: tuple[int, int] | None = None  # end of the last measured step: device time, host time
+        self._reached_ns: int | None = None  # end of the last emitted step
         self._floor_ns = 0
 
-    # What the process writes.
+    # Input from the process.
 
     def begin(self, ordinal: int, stream: int, *, is_at_start: bool) -> None:
-        """Begin to measure at the event of mark `ordinal`; the running step is measured if it has only begun."""
+        """Begin to measure at the event of mark `ordinal`; the running step is measured only if it has just begun."""
         self._anchors[ordinal] = (self._device_ns, stream)
         self.running = DeviceStep(ordinal if is_at_start else None)
 
     def read_anchor(self, ordinal: int, stream: int, distance_ns: int, seen_ns: int) -> None:
-        """Note where an anchor lies after the one read before; the device was seen to be done with it at `seen_ns`."""
+        """Note the distance of an anchor from the previous one.
+
+        The device was seen to have finished it at `seen_ns`.
+        """
         if distance_ns > DISTANCE_MAX_NS:
             self.lose_marks()
             return
@@ -84,7 +88,7 @@ class DeviceTracker:
         self._finish(seen_ns)
 
     def lose_segment(self, ordinal: int, *, ends: bool) -> None:
-        """Note that an event of the segment that mark `ordinal` lies in is missing, or of the one that it ends."""
+        """Note that an event is missing in the segment in which mark `ordinal` lies, or which it `ends`."""
         for step in (*self._pending, self.running):
             start, end = -1 if step.start is None else step.start, step.end
             is_after = start < ordinal if ends else start <= ordinal
@@ -93,38 +97,38 @@ class DeviceTracker:
         self._finish()
 
     def fall_behind(self) -> None:
-        """Give up the oldest of more than PENDING_STEPS_MAX steps."""
+        """Give up the oldest steps until at most PENDING_STEPS_MAX wait for the device."""
         while len(self._pending) > PENDING_STEPS_MAX:
             self._pending[0].forget()
             self._finish()
 
     def lose_device(self) -> None:
-        """Note that nothing more is read from the device."""
+        """Note that no more events will be read from the device."""
         self._is_lost = True
         self._finish()
 
     def drain(self) -> None:
-        """Give up what the device was not done with: nothing more comes."""
+        """Give up the steps that the device has not finished, because no more events follow."""
         for step in self._pending:
             step.forget()
         self._finish()
 
     def given_up(self) -> list[FinishedStep]:
-        """Return what the steps are that the device was not done with, if they are given up now."""
+        """Return the unfinished steps in the form they have if they are given up now."""
         steps, reached_ns = [replace(step.finished) for step in self._pending], self._reached_ns
         for finished in steps:
             reached_ns = _give_up(finished, reached_ns)
         return steps
 
     def renumber(self, shift: int) -> None:
-        """Add to the numbers of the steps that the device is not done with."""
+        """Add `shift` to the numbers of the steps that the device has not finished."""
         for step in self._pending:
             step.finished.step += shift
 
     # Steps.
 
     def close(self, finished: FinishedStep, ordinal: int) -> None:
-        """End the running step with mark `ordinal` and begin the next one there."""
+        """End the running step at mark `ordinal` and begin the next one there."""
         step = self.running
         step.close(finished, ordinal)
         self._pending.append(step)
@@ -132,7 +136,7 @@ class DeviceTracker:
         self._finish()
 
     def lose_marks(self) -> None:
-        """Note that marks are lost: distances from them are, so the device's time begins again."""
+        """Note that marks are lost; distances depend on them, so the device's time starts over."""
         for step in (*self._pending, self.running):
             step.forget()
         self._finish()
@@ -142,13 +146,13 @@ class DeviceTracker:
         self._floor_ns = 0
 
     def resume(self, ordinal: int) -> None:
-        """Begin a step with mark `ordinal` after marks were lost, and with them steps before it."""
+        """Begin a step at mark `ordinal`, after marks and thereby steps before it were lost."""
         if self.running.start != ordinal:
             self.running = DeviceStep(ordinal)
             self._reached_ns = None
 
     def _finish(self, seen_ns: int | None = None) -> None:
-        """Emit, in their order, the steps that were read to their end or cannot be."""
+        """Emit, in order, the steps whose events are complete or cannot become complete."""
         pending, anchors = self._pending, self._anchors
         newest = next(reversed(anchors), -1)
         while pending:
@@ -165,10 +169,10 @@ class DeviceTracker:
                 del anchors[ordinal]
             self._emit(step.finished)
 
-    # Where device time lies.
+    # Mapping of device time.
 
     def _measure(self, step: DeviceStep, reading: DeviceReading, seen_ns: int) -> bool:
-        """Move the step to device time; return False where that is nowhere on the host's clock."""
+        """Convert the step to device time; return False if it does not fit on the host's clock."""
         finished = step.finished
         end_device_ns = self._anchors[step.end][0]
         if reading.length_ns > DISTANCE_MAX_NS or sum(self._known or (0, 0)) + end_device_ns > MONOTONIC_NS_MAX:
@@ -189,7 +193,7 @@ class DeviceTracker:
         return True
 
     def _place(self, finished: FinishedStep, reading: DeviceReading, gap_ns: int, seen_ns: int) -> tuple[int, int]:
-        """Set the step's start and end; return where its first event and its last one lie."""
+        """Set the step's start and end; return the positions of its first and last event."""
         earliest_ns = int((reading.host_ns_P - reading.offset_ns_P).max())
         length_ns = reading.length_ns
         correction_ns = 0
@@ -203,14 +207,14 @@ class DeviceTracker:
         end_ns = origin_ns + length_ns + correction_ns
         if self._reached_ns is not None:
             finished.start_ns = self._reached_ns
-        if finished.start_ns != origin_ns:  # the seam between the host's time and the device's lies in this step
+        if finished.start_ns != origin_ns:  # this step contains the transition from host time to device time
             finished.flags |= _WARM_UP
         self._reached_ns = finished.end_ns = max(end_ns, finished.start_ns)
         return origin_ns, end_ns
 
 
 def _give_up(finished: FinishedStep, reached_ns: int | None) -> int:
-    """Leave the step in host time, moved to where the one before ended; what was waited in it is not known.
+    """Leave the step in host time, shifted to the end of the previous step; its waits become unknown.
 
     Return where it ends.
     """
@@ -225,8 +229,8 @@ def _give_up(finished: FinishedStep, reached_ns: int | None) -> int:
 
 
 def _correction(origin_ns: int, earliest_ns: int, length_ns: int, seen_ns: int) -> int:
-    """Return by how much a step is stretched so that no work is done before queued, or shortened, after seen."""
-    most_ns = length_ns // SLEW
+    """Return the correction of a step: longer if it begins before `earliest_ns`, shorter if it ends after `seen_ns`."""
+    max_ns = length_ns // SLEW
     if origin_ns < earliest_ns:
-        return min(earliest_ns - origin_ns, most_ns)
-    return -min(max(origin_ns + length_ns - seen_ns, 0), most_ns)
+        return min(earliest_ns - origin_ns, max_ns)
+    return -min(max(origin_ns + length_ns - seen_ns, 0), max_ns)

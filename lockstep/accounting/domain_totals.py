@@ -1,14 +1,14 @@
-"""What a step's collectives moved, by domain."""
+"""Totals of a step's collectives, by domain."""
 
 from lockstep.accounting.events import IN_FLIGHT, UNKNOWN_NS, StepEvents
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING
 
 
 class DomainTotals:
-    """Collectives of a step, lists by domain: `shortest_ns` is MISSING where it is not known when one was done.
+    """Totals as lists by domain; `shortest_ns` is MISSING if the end of no collective is known.
 
-    `unknown` are the domains with a collective of which that will never be known, `in_flight` those with one of which
-    it was not noted.
+    `unknown` are the domains with a collective whose end will never be known, `in_flight` those with a collective whose
+    end was not noted.
     """
 
     __slots__ = ("bus_bytes", "count", "in_flight", "payload_bytes", "shortest_ns", "unknown")
@@ -29,7 +29,7 @@ class DomainTotals:
 
 
 def total(events: StepEvents) -> DomainTotals:
-    """Return the totals of the collectives that were dispatched."""
+    """Return the totals of the dispatched collectives."""
     totals = DomainTotals()
     count, payload, bus, shortest = totals.count, totals.payload_bytes, totals.bus_bytes, totals.shortest_ns
     for collective in (*events.collectives, *events.aside):

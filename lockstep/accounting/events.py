@@ -1,4 +1,4 @@
-"""What happened in one step: the running step collects it, the breakdown reads it. Times are CLOCK_MONOTONIC ns."""
+"""The events of one step: collected by the running step, read by the breakdown. Times are CLOCK_MONOTONIC ns."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -11,16 +11,16 @@ DATA, FORWARD, BACKWARD, OPTIMIZER = range(4)
 PHASE_COUNT = 4
 
 IN_FLIGHT = 0
-"""`IssuedCollective.done_ns` as long as no mark has noted its end."""
+"""`IssuedCollective.done_ns` until a mark notes its end."""
 UNKNOWN_NS = -1
-"""`IssuedCollective.done_ns` of one whose end will never be known: it blocks no thread here."""
+"""`IssuedCollective.done_ns` if the end will never be known: the collective blocks no thread."""
 UNSEEN_NS = -2
-"""The same where the waits for it are seen, on a device: it blocks only there."""
+"""Likewise, but on a device its waits are observed: it blocks only there."""
 
 EVENTS_MAX = 16_384
-"""Events of one sort in a step: three times what the largest known steps issue, and under 4 MB."""
+"""Limit of events of one sort in a step: three times the largest known steps, and below 4 MB."""
 COLLECTIONS_MAX = 4_096
-"""Collections of garbage of one step; the first ones go when there are more."""
+"""Limit of garbage collections in one step; the first ones are dropped beyond it."""
 
 Span = tuple[int, int, int]
 """(phase, start ns, end ns); the spans of a step ascend and do not overlap."""
@@ -29,13 +29,13 @@ Interval = tuple[int, int]
 Wait = tuple[int, int, int]
 """(start ns, end ns, domain); the domain is an index in DOMAIN_KINDS.
 
-In `StepEvents.blocked` a negative domain `~d` is a guess: d was issued last, and the wait is of the domain of the
-collective that was done when it ended.
+In `StepEvents.blocked` a negative domain `~d` is a guess: d was issued last; the actual domain is that of the
+collective that was done when the wait ended.
 """
 
 
 class Traffic(NamedTuple):
-    """What a collective moves: `bus_bytes` is what crosses the slowest link (contracts/bus_bytes.py)."""
+    """The traffic of a collective: `bus_bytes` cross the slowest link (contracts/bus_bytes.py)."""
 
     domain: int
     payload_bytes: int
@@ -44,7 +44,7 @@ class Traffic(NamedTuple):
 
 
 class IssuedCollective:
-    """One collective, of which many share their `traffic`."""
+    """One collective; many share their `traffic`."""
 
     __slots__ = ("done_ns", "issue_ns", "traffic")
 
@@ -55,7 +55,7 @@ class IssuedCollective:
 
 
 Unmeasured = tuple[int, int, int]
-"""(count, payload bytes, bus bytes) of collectives that were carried out without being dispatched."""
+"""(count, payload bytes, bus bytes) of collectives that ran without being dispatched."""
 
 
 _DOMAIN = IntegerForm(0, len(DOMAIN_KINDS) - 1)
@@ -81,12 +81,12 @@ class _CollectiveForm:
 
 
 class StepEvents:
-    """Events of one step, each list in the order of appearance; `spans` and `collections` are disjoint and ascend.
+    """Events of one step, each list in order of appearance; `spans` and `collections` are disjoint and ascend.
 
-    `blocked` are where the training thread was seen waiting for communication. Collectives `aside` are those that a
-    device does in parallel with the training's own work: their issue blocks nothing; waits for them are in `blocked`.
-    `unmeasured` has, by domain, what was carried out without being dispatched (a CUDA graph), so that the waits of that
-    domain are not known.
+    `blocked` holds the observed waits of the training thread for communication. Collectives in `aside` run on a device
+    in parallel with the training's own work: their issue blocks nothing, and waits for them are in `blocked`.
+    `unmeasured` holds, by domain, collectives that ran without being dispatched (a CUDA graph); the waits of such a
+    domain are unknown.
     """
 
     __slots__ = ("aside", "blocked", "collections", "collectives", "spans", "unmeasured")

@@ -1,12 +1,13 @@
-"""Where an iteration ends, learnt from the training itself (PerfTracker, section 4.1).
+"""Learns where an iteration ends from the training itself (PerfTracker, section 4.1).
 
-An iteration is what repeats. Its events are the ends of outermost optimizer steps, each with whether training (a batch
-or a backward) led up to it. PerfTracker's sequence holds the batches as well; but ranks of one job may differ in those
-(only the first tensor-parallel rank loads data), and all ranks must end their steps at the same events.
+An iteration is a repeating sequence of events. The events are the ends of outermost optimizer steps, each with a flag
+whether training (a batch or a backward) preceded it. PerfTracker's sequence also contains the batches. But ranks of one
+job may differ in those (only the first tensor-parallel rank loads data), and all ranks must end their steps at the same
+events.
 
-Until M identical repeats are seen, every optimizer end after training ends a step. Then the last event of the
-repeating sequence does: one iteration of a GAN is one step, and so is one that steps an optimizer per parameter group.
-Steps unlike the others, those of a GAN before it is learnt among them, are not `is_regular`.
+Until M identical repetitions are seen, every optimizer end after training ends a step. From then on, the last event of
+the repeating sequence does: one iteration of a GAN is one step, and so is one that steps an optimizer per parameter
+group. Steps that differ from the others, including those of a GAN before it is learnt, are not `is_regular`.
 """
 
 from collections import deque
@@ -18,23 +19,23 @@ from lockstep.accounting.state import ANY_INTEGER, BOOLEAN, COUNT, DictForm, Int
 from lockstep.contracts.errors import MalformedError
 
 REPEATS = 10
-"""PerfTracker's M: identical sequences until one is believed."""
+"""PerfTracker's M: identical sequences until one is accepted."""
 RELEARN_EVENTS = 200
-"""PerfTracker's K. When more than a tenth of so many events do not fit, the sequence is learnt again: the paper's rule
-(none of K events completes a match) never gives up a short sequence that is part of a longer one."""
+"""PerfTracker's K. If more than a tenth of this many events do not match, the sequence is learnt again. The paper's
+rule (none of K events completes a match) never gives up a short sequence that is part of a longer one."""
 PERIOD_MAX = 32
-"""Events of the longest sequence that is looked for."""
+"""Length of the longest sequence that can be learnt."""
 
-_OPTIMIZERS_MAX = 64  # a training that makes optimizers all the time must not fill memory
+_OPTIMIZERS_MAX = 64  # a training that keeps creating optimizers must not fill the memory
 _HISTORY_MAX = REPEATS * PERIOD_MAX
 _MISSES_MAX = RELEARN_EVENTS // 10
 
 
 class IterationLearner:
-    """The learner of one rank; an event is a small integer, odd if training led up to it.
+    """The learner of one rank; an event is a small integer, odd if training preceded it.
 
-    `sequence` is what repeats, empty until it is learnt; `is_regular` is true if the step that ended last is one like
-    the others.
+    `sequence` is the repeating sequence, empty until it is learnt; `is_regular` is true if the last step was like the
+    others.
     """
 
     STATE: ClassVar[Mapping[str, StateForm]] = {
@@ -58,7 +59,7 @@ class IterationLearner:
         self._position = self._events = self._misses = 0
 
     def event_of(self, identity: int) -> int:
-        """Return the event of an optimizer without training before it: even, by order of appearance on every rank."""
+        """Return the even event of an optimizer without preceding training: by appearance, alike on all ranks."""
         number = self._numbers.get(identity)
         if number is None:
             if len(self._numbers) == _OPTIMIZERS_MAX:
@@ -67,7 +68,7 @@ class IterationLearner:
         return 2 * number
 
     def ends_step(self, event: int) -> bool:
-        """Return whether a training step ends with `event`, the next one."""
+        """Process the next event; return whether it ends a training step."""
         if not self.sequence:
             return self._learn(event)
         self._events += 1
@@ -84,20 +85,20 @@ class IterationLearner:
 
     @property
     def is_settled(self) -> bool:
-        """Whether what repeats is learnt, and the step that ended last was one like the others."""
+        """Whether the sequence is learnt, and the last step was like the others."""
         return bool(self.sequence) and self.is_regular
 
     def begin_sequence(self) -> None:
-        """Expect the first event of the sequence next: a step has ended that was not followed event by event."""
+        """Expect the first event of the sequence next, after a step that was not followed event by event."""
         self._position = 0
 
     def check(self, *, what: str, where: str) -> None:
-        """Refuse a restored state whose parts do not fit each other.
+        """Reject a restored state that is inconsistent.
 
         Raises
         ------
         MalformedError
-            The next event is behind the end of the sequence.
+            The next event is beyond the end of the sequence.
         """
         if self._position >= max(len(self.sequence), 1):
             expected = f"below the length of the sequence, {len(self.sequence)}"
@@ -115,13 +116,13 @@ class IterationLearner:
         return bool(event & 1)
 
     def _repeats(self, period: int) -> bool:
-        """Whether the history ends in REPEATS times its last `period` events, with training among them."""
+        """Whether the history ends with REPEATS repetitions of its last `period` events, with training among them."""
         recent = list(islice(self._history, len(self._history) - period * REPEATS, None))
         sequence = recent[-period:]
         return recent == sequence * REPEATS and any(event & 1 for event in sequence)
 
     def _miss(self, event: int) -> bool:
-        """Fit an unexpected event in: as the beginning of the next sequence, else as the end of a step."""
+        """Handle an unexpected event: as the beginning of the next sequence, otherwise as the end of a step."""
         self._misses += 1
         self.is_regular = False
         if self._misses > _MISSES_MAX:

@@ -1,4 +1,4 @@
-"""What the builder of steps does where marks are lost: how it numbers steps again, and what it counts."""
+"""How the step builder handles lost marks: it counts them, and finds the number of the running step again."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _COUNTED = _ENDS | {MarkKind.FUSED_STEP | OTHER_THREAD}
 
 @dataclass(slots=True)
 class BuilderCounts:
-    """What a builder could not use: marks that never came, whole steps among them, and marks that no agent writes."""
+    """Counts of unusable input: lost marks, completely lost steps, and malformed marks."""
 
     lost_marks: int = 0
     lost_steps: int = 0
@@ -40,7 +40,7 @@ class BuilderCounts:
 
 
 class LostMarks(ABC):
-    """The part of StepBuilder that goes on behind marks that are lost or that no agent writes."""
+    """The part of StepBuilder that continues after lost or malformed marks."""
 
     counts: BuilderCounts
     is_aligned: bool
@@ -61,23 +61,23 @@ class LostMarks(ABC):
 
     @abstractmethod
     def _begin_attempt(self, start_ns: int, cpu_ns: int, costs: AgentCosts | None) -> None:
-        """Begin the account of an attempt at `start_ns`."""
+        """Begin the accounting of an attempt at `start_ns`."""
 
     @abstractmethod
     def _begin(self, mark: Mark) -> None:
         """Begin a step at a mark."""
 
     def _refuse(self) -> None:
-        """Count a mark that no agent writes; what its step was made of is not known."""
+        """Count a malformed mark; the content of its step is then unknown."""
         self.counts.malformed_marks += 1
         self._running.is_incomplete = True
 
     def _lack(self) -> None:
-        """Note that something which the step depends on is lost."""
+        """Note that something on which the step depends is lost."""
         self._running.is_incomplete = True
 
     def _miss(self, block: MarkBlock) -> None:
-        """Go on with `block`, before which marks are lost."""
+        """Continue with `block`, before which marks are lost."""
         is_first = self._position == 0 and not self.is_aligned
         knows_stride = self._explicit or (self._running.learner.is_settled and self._stride.is_known)
         if is_first or self._is_provisional or not knows_stride:
@@ -86,7 +86,7 @@ class LostMarks(ABC):
             self._lose(block.position - self._position)
 
     def _begin_late(self, block: MarkBlock) -> None:
-        """Account without numbers from `block` on, until `_number` knows them: too little was learnt before it."""
+        """Account from `block` on without step numbers until `_number` finds them: too little was learnt before it."""
         self.counts.lost_marks += max(block.position - self._position, 0)
         is_numbered = self.is_aligned and not self._is_provisional
         stride = self._stride.forgotten(self._running.step if is_numbered else None)
@@ -98,9 +98,9 @@ class LostMarks(ABC):
         self.is_aligned = self._is_provisional = True
 
     def _number(self) -> None:
-        """Find the number of the running step, if all ends since the last known one are those of steps like the last.
+        """Find the number of the running step, if all ends since the last known one are of steps like the last one.
 
-        Of a sequence of several events no one knows when it was learnt, and so how many steps there were before.
+        If the sequence has several events, it is unknown when it was learnt, and therefore how many steps preceded it.
         """
         learner = self._running.learner
         count = self._stride.all_steps(is_named=self._explicit)
@@ -108,7 +108,7 @@ class LostMarks(ABC):
         if is_learnt and 0 < count <= STEP_MAX:
             if self._device is not None:
                 self._device.renumber(count - self._running.step)
-            known = self._stride.known_step  # none is before a reader that came late, which has lost what it built
+            known = self._stride.known_step  # 0 for a reader that came late, which has lost the steps it built
             self.counts.lost_steps += count - known if known else self._running.step
             self._running.step = count
             self._is_provisional = False
@@ -124,12 +124,12 @@ class LostMarks(ABC):
             self._device.lose_marks()
 
     def _note_lost(self, mark: Mark) -> None:
-        """Count marks that found no room in the process; what the running step waited for is not known."""
+        """Count marks that did not fit in the process' buffer; the waits of the running step are then unknown."""
         self.counts.lost_marks += max(mark[ARGUMENT], 0)
         self._running.is_incomplete = True
 
     def _align(self, mark: Mark) -> None:
-        """Resume where `mark` is the end of a step whose number is known."""
+        """Resume if `mark` is the end of a step whose number is known."""
         kind = mark[KIND]
         if kind == _BEGIN:
             self._begin(mark)
@@ -139,9 +139,9 @@ class LostMarks(ABC):
         if kind == MarkKind.MODEL_FLOPS:
             self._own.set_flops(mark)
         if kind == _THREAD and len(self._running.learner.sequence) > 1:
-            self._is_numberless = True  # which ends are a step's is learnt again: those before that are not known
+            self._is_numberless = True  # the sequence is learnt again, and ends before that cannot be assigned to steps
         if kind in (_EXPLICIT, _STEP_END) and not self._explicit:
-            self._is_numberless = True  # since when the training names its steps is lost, and their number with it
+            self._is_numberless = True  # it is lost when the training began to name its steps, and thereby their number
         if self._is_numberless or kind not in _ENDS or (self._explicit and kind != _STEP_END):
             return
         ended = 0
@@ -149,8 +149,8 @@ class LostMarks(ABC):
             ended = self._stride.named_steps(self._ends)
         elif self._running.learner.is_settled:
             ended = self._stride.learnt_steps(self._ends)
-        if 0 < ended <= STEP_MAX - self._running.step:  # counts that no training has are no step's number either
-            self.counts.lost_steps += ended if ended > 1 else 0  # of one, the limits are known
+        if 0 < ended <= STEP_MAX - self._running.step:  # implausible counts give no step number
+            self.counts.lost_steps += ended if ended > 1 else 0  # the limits of a single step are known
             self.is_aligned = True
             self._stride.resume(self._ends)
             self._began_at = self._at

@@ -1,4 +1,4 @@
-"""Model FLOPs of a step, from what the process reports of the model: so many for a token, a sample or a step."""
+"""Model FLOPs of a step, from the FLOPs per token, sample or step that the process reports."""
 
 import math
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ from lockstep.contracts.records import MISSING
 
 _TOKEN, _SAMPLE, _STEP, _UNKNOWN = range(len(FLOPS_UNITS))
 _FLOPS_MAX = 1 << 62
-"""More than an hour of the fastest device; a record holds 64 bits."""
+"""Limit: more than an hour of the fastest device; a record holds 64 bits."""
 
 
 class ModelFlops:
-    """Model FLOPs of one rank's steps: not known until they are reported."""
+    """Model FLOPs of one rank's steps; unknown until they are reported."""
 
     STATE: ClassVar[Mapping[str, StateForm]] = {"_unit": IntegerForm(0, _UNKNOWN), "_argument": ANY_INTEGER}
 
@@ -23,14 +23,14 @@ class ModelFlops:
         self._argument = flops_argument(0.0)
 
     def set(self, unit: int, argument: int) -> bool:
-        """Take the content of a MODEL_FLOPS mark; return False where no agent writes such a mark."""
+        """Apply a MODEL_FLOPS mark; return False if it is malformed."""
         if unit > _UNKNOWN or not 0 <= flops_of_argument(argument) < math.inf:
             return False
         self._unit, self._argument = unit, argument
         return True
 
     def of_step(self, samples: int, tokens: int) -> int:
-        """Return the model FLOPs of a step; MISSING is not known."""
+        """Return the model FLOPs of a step; MISSING if unknown."""
         count = {_TOKEN: tokens, _SAMPLE: samples, _STEP: 1}.get(self._unit, MISSING)
         factor = flops_of_argument(self._argument)
         if count == MISSING or not 0 <= factor < math.inf:  # a restored state may hold any bits

@@ -1,7 +1,7 @@
-"""What a step holds, by its batches or by what the training annotates, and whether something was evaluated in it.
+"""Quantities of a step, from its batches or from annotations, and whether it contained an evaluation.
 
-Frameworks fetch evaluation batches with gradients enabled, so a batch does not show what it is for. But it has no
-backward: a step with clearly more batches than backwards as usual held an evaluation.
+Frameworks fetch evaluation batches with gradients enabled, so a batch does not show its purpose. But it has no
+backward: a step with clearly more batches than backwards, compared with the usual surplus, contained an evaluation.
 """
 
 from collections.abc import Mapping
@@ -12,18 +12,18 @@ from lockstep.contracts.marks import ANNOTATED
 from lockstep.contracts.records import MISSING
 
 BATCHES_MAX = 512
-"""Batches of one step that are held one by one; an evaluation may fetch a million."""
+"""Limit of batches of one step that are stored individually; an evaluation may fetch a million."""
 _FOLDED = BATCHES_MAX // 2
 
 Counts = tuple[int, int, int]
-"""(samples, tokens, work) of a batch; MISSING is not known."""
+"""(samples, tokens, work) of a batch; MISSING if unknown."""
 _UNKNOWN: Counts = (MISSING, MISSING, MISSING)
 _QUANTITY = WordForm(ANNOTATED)
 _COUNTS = TupleForm(ANY_INTEGER, ANY_INTEGER, ANY_INTEGER)
 
 
 class StepQuantities:
-    """Counts of one rank's running step. What the training annotated once, only annotations count from then on."""
+    """Counts of one rank's running step. Once the training annotates a quantity, only annotations count for it."""
 
     STATE: ClassVar[Mapping[str, StateForm]] = {
         "_annotated": ListForm(_QUANTITY, len(ANNOTATED), set),
@@ -40,11 +40,11 @@ class StepQuantities:
         self._annotated: set[str] = set()
         self._usual = 0
         self._odd = (-1, 0)
-        """(step, surplus) of the last step whose surplus was not the usual one."""
+        """(step, surplus) of the last step with an unusual surplus."""
         self.begin_step()
 
     def begin_step(self) -> None:
-        """Forget what the running step held."""
+        """Reset the counts of the running step."""
         self._sums: dict[str, int] = {}
         self._batches: list[Counts] = []
         self._folded = _UNKNOWN
@@ -69,7 +69,7 @@ class StepQuantities:
         self._sums[name] = self._sums.get(name, 0) + value
 
     def end_step(self, step: int) -> tuple[dict[str, int], bool]:
-        """Return (what the step holds, by ANNOTATED; whether something was evaluated in it) and begin the next one."""
+        """Return the quantities by ANNOTATED and whether the step contained an evaluation, and begin the next step."""
         batches, counts = self._batches, self._folded
         surplus = self._folded_count + len(batches) - self._backwards
         evaluated = 0 if surplus == self._usual else self._evaluated(step, surplus)
@@ -83,10 +83,10 @@ class StepQuantities:
         return found, evaluated > 0
 
     def _evaluated(self, step: int, surplus: int) -> int:
-        """Return how many batches of the step were evaluated: its first ones, evaluations run between two steps.
+        """Return how many batches of the step are of an evaluation: its first ones, as evaluations run between steps.
 
-        One batch more than usual is a prefetch. Usual is what step 1 has, the first one seen whole, and from then on
-        what comes twice in a row: a compiler that traces a model runs backwards of its own, once.
+        One batch more than usual is a prefetch. The usual surplus is that of step 1, the first complete one; later, any
+        surplus that occurs twice in a row. A compiler that traces a model runs backwards of its own, once.
         """
         extra = surplus - self._usual
         is_new_usual = step <= 1 or self._odd == (step - 1, surplus)
@@ -97,7 +97,7 @@ class StepQuantities:
 
 
 def _total(batches: list[Counts]) -> Counts:
-    """Return the sums of what is known; MISSING where nothing is."""
+    """Return the sums of the known values; MISSING if none is known."""
     if len(batches) == 1:
         return batches[0]
     columns = ([value for value in values if value != MISSING] for values in zip(*batches, strict=True))

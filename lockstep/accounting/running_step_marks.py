@@ -1,4 +1,4 @@
-"""Which mark of the training thread that ends no step does what to the running step."""
+"""Dispatches the marks of the training thread that do not end a step to the running step."""
 
 from collections.abc import Callable, Mapping
 from typing import ClassVar
@@ -15,9 +15,9 @@ _EVALUATION = int(Flag.EVALUATION)
 
 
 class RunningStepMarks:
-    """Marks that become part of `running`; `refuse()` is called for one that no agent writes.
+    """Applies marks to `running`; `refuse()` is called for a malformed one.
 
-    `handlers` are by the kind of a mark. What was noted of the batch fetched last is kept until it is counted.
+    `handlers` are by the kind of a mark. Notes on the batch fetched last are held until the batch is counted.
     """
 
     STATE: ClassVar[Mapping[str, StateForm]] = dict.fromkeys(("_tokens", "_work"), ANY_INTEGER)
@@ -55,7 +55,7 @@ class RunningStepMarks:
         }
 
     def set_flops(self, mark: Mark) -> None:
-        """Note the model's FLOPs, which hold for the steps to come."""
+        """Set the model's FLOPs for the following steps."""
         if not self._running.flops.set(mark[DETAIL], mark[ARGUMENT]):
             self._refuse()
 

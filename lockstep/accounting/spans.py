@@ -1,9 +1,9 @@
-"""Marks of the training thread become spans of phases, and ends of outermost optimizer steps.
+"""Turns marks of the training thread into spans of phases and ends of outermost optimizer steps.
 
-The outermost span wins: what runs inside it belongs to it, except that a backward inside an optimizer's step (a
-closure) is a backward. Forward is what runs between the last span and a backward.
+The outermost span wins: everything that runs inside belongs to it, except that a backward inside an optimizer's step (a
+closure) is a backward. Forward is the time between the last span and a backward.
 
-Methods that may end an iteration return its event (iteration.py), others nothing. Not here: what ends a step.
+Methods that may end an iteration return its event (iteration.py), other methods nothing. Not here: what ends a step.
 """
 
 from collections.abc import Mapping
@@ -18,15 +18,15 @@ from lockstep.contracts.bounds import INT63_MAX
 _NO_PHASE = -1
 _NO_OWNER = -1
 FUSED_EVENT = 1
-"""Optimizers that step inside a backward."""
+"""Event of optimizers that step inside a backward."""
 
 
 class SpanTracker:
-    """Which span the training thread of one rank is in; spans that end go to `events.spans`.
+    """The current span of one rank's training thread; spans that end are appended to `events.spans`.
 
-    `backward_known` is true if this rank's backwards are ever seen, `is_backward` if it is inside one,
-    `owns_batch` if the data span that ended last was one.
-    `last_ns` is when the last span or step ended, `has_unmatched_end` whether in this step one ended that never began.
+    `backward_known` is true if this rank has ever shown a backward, `is_backward` if it is inside one, `owns_batch` if
+    the last data span was the outermost span. `last_ns` is when the last span or step ended. `has_unmatched_end` is
+    true if a span ended in this step that never began.
     """
 
     STATE: ClassVar[Mapping[str, StateForm]] = {
@@ -47,7 +47,7 @@ class SpanTracker:
         self.leave_all()
 
     def begin_step(self, start_ns: int) -> None:
-        """Begin a step: nothing led up to its optimizer's yet."""
+        """Begin a step: no training precedes its optimizer step yet."""
         self.last_ns = start_ns
         self.has_unmatched_end = False
         self._fed = self._trained = self._due = False
@@ -68,16 +68,16 @@ class SpanTracker:
 
     @property
     def open_since(self) -> tuple[int, int]:
-        """Which phase is open, negative for none, and when it began, ns."""
+        """The open phase (negative for none) and when it began, ns."""
         return self._open, self._opened_ns
 
     @property
     def is_in_optimizer(self) -> bool:
-        """Whether an optimizer's step is under way: a closure is called as often as its optimizer likes."""
+        """Whether an optimizer step is under way, which may call its closure any number of times."""
         return self._depth[OPTIMIZER] > 0
 
     def have_ascended(self) -> bool:
-        """Whether the step's spans so far are in the order of time, as those of a clock are."""
+        """Whether the step's spans so far are in the order of time."""
         times = [time for _, begin, end in self.events.spans for time in (begin, end)]
         return all(map(le, times, times[1:]))
 
@@ -90,7 +90,7 @@ class SpanTracker:
         self._opened_ns = now_ns
 
     def _leave(self, phase: int) -> bool:
-        """Count the end of a span of `phase`; return whether it was the one that is open."""
+        """Count the end of a span of `phase`; return whether it was the open one."""
         depth = self._depth
         if not depth[phase]:
             self.has_unmatched_end = True
@@ -121,7 +121,7 @@ class SpanTracker:
             self._fed = self._data_known = True
 
     def begin_backward(self, now_ns: int) -> None:
-        """Begin a backward; what ran since the last span was its forward."""
+        """Begin a backward; the time since the last span was its forward."""
         self._depth[BACKWARD] += 1
         if self._depth[BACKWARD] != 1:
             return
@@ -135,7 +135,10 @@ class SpanTracker:
         self._opened_ns = now_ns
 
     def end_backward(self, now_ns: int) -> bool:
-        """End it; return whether it was the outermost span. `fused_event` has that of optimizers inside it."""
+        """End a backward; return whether it was the outermost span.
+
+        `fused_event` returns the event of optimizers inside.
+        """
         if not self._leave(BACKWARD):
             return False
         after = FORWARD if self._in_closure else OPTIMIZER if self._depth[OPTIMIZER] else _NO_PHASE
@@ -145,18 +148,21 @@ class SpanTracker:
         return True
 
     def fuse_optimizer(self) -> None:
-        """Note that autograd's own thread has stepped an optimizer inside the backward that is open."""
+        """Note that autograd's thread has stepped an optimizer inside the open backward."""
         self._due |= self.is_backward
 
     def fused_event(self) -> int | None:
-        """Return the event of optimizers that stepped inside the backward that has just ended, once."""
+        """Return the event of optimizers that stepped inside the backward that has just ended.
+
+        None on the next call.
+        """
         if not self._due:
             return None
         self._due = False
         return FUSED_EVENT
 
     def begin_optimizer(self, identity: int, learner: IterationLearner, now_ns: int) -> None:
-        """Begin an optimizer's step, which may contain those of others."""
+        """Begin an optimizer step, which may contain steps of other optimizers."""
         self._stepped = True
         if identity == self._owner:  # its last step raised, so it never ended
             self._depth[OPTIMIZER] = 0
@@ -172,7 +178,7 @@ class SpanTracker:
             self._opened_ns = now_ns
 
     def end_optimizer(self, now_ns: int) -> int | None:
-        """End it; return the event of the outermost one."""
+        """End an optimizer step; return the event if it was the outermost one."""
         depth = self._depth
         if not depth[OPTIMIZER]:
             self.has_unmatched_end = True
@@ -181,7 +187,7 @@ class SpanTracker:
         if depth[OPTIMIZER]:
             return None
         self._owner = _NO_OWNER
-        if self._open == BACKWARD:  # fused into the backward: the step ends where that does
+        if self._open == BACKWARD:  # fused into the backward: the step ends with it
             self._due = True
         if self._open != OPTIMIZER:
             return None
@@ -192,30 +198,30 @@ class SpanTracker:
         return event
 
     def _has_trained(self) -> bool:
-        """Whether training led up to this optimizer step, by the best sign that this rank ever gives."""
+        """Whether training preceded this optimizer step, by the most reliable sign that this rank shows."""
         if self.backward_known:
             return self._trained
         return self._fed or not self._data_known
 
     def begin_scaler(self, identity: int, optimizer: int, learner: IterationLearner, now_ns: int) -> None:
-        """Begin a gradient scaler's step, which skips that of its optimizer when gradients overflowed."""
+        """Begin a gradient scaler's step, which skips its optimizer's step if gradients overflowed."""
         self.begin_optimizer(identity, learner, now_ns)
         if self._owner == identity:
             self._stepped = False
             self._event = learner.event_of(optimizer)
 
     def has_skipped(self, identity: int) -> bool:
-        """Whether the scaler, whose step ends now, has skipped its optimizer."""
+        """Whether the scaler whose step ends now has skipped its optimizer."""
         return self._owner == identity and not self._stepped
 
     def begin_closure(self, now_ns: int) -> None:
-        """Begin to evaluate the model inside an optimizer's step: a forward, as far as no backward runs."""
+        """Begin to evaluate the model inside an optimizer step: a forward, except where a backward runs."""
         if self._open == OPTIMIZER:
             self._in_closure = True
             self._switch(FORWARD, now_ns)
 
     def end_closure(self, now_ns: int) -> None:
-        """End it; the optimizer goes on."""
+        """End a closure; the optimizer continues."""
         if self._in_closure:
             self._in_closure = False
             if self._open == FORWARD:

@@ -1,6 +1,6 @@
-"""Attributes of the accounting's objects as values of JSON, and back from a file that may hold anything.
+"""Saves attributes of the accounting objects as JSON values, and restores them from untrusted files.
 
-A class lists what of it outlives a block in STATE, from attributes to forms. Not here: what the attributes mean.
+A class lists the attributes that outlive a block in STATE, with their forms. Not here: the meaning of attributes.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -13,9 +13,9 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class StateForm(Protocol):
-    """One attribute's form: `save` makes a value of JSON of it, `load` an attribute of what should be one.
+    """The form of one attribute: `save` converts it to a JSON value, `load` back.
 
-    `load` raises MalformedError, in which `what` is the attribute.
+    `load` validates the value and raises MalformedError, in which `what` names the attribute.
     """
 
     def save(self, value: Any) -> Any:
@@ -26,7 +26,7 @@ class StateForm(Protocol):
 
 
 class Stateful(Protocol):
-    """What can be saved and restored."""
+    """An object that can be saved and restored."""
 
     STATE: ClassVar[Mapping[str, StateForm]]
 
@@ -38,7 +38,7 @@ class IntegerForm:
         self._low, self._high = low, high
 
     def save(self, value: int) -> int:
-        """Return the integer; one of more than 64 bits, which no training counts to and no record holds, ends there."""
+        """Return the integer, clamped to 64 bits: no training counts that far, and no record holds more."""
         return min(max(value, _INT64_MIN), _INT64_MAX)
 
     def load(self, value: Any, what: str, where: str) -> int:
@@ -103,10 +103,10 @@ class OptionalForm:
 
 
 class ListForm:
-    """At most `most` values of one form, made into a collection by `make`; sorted where `make` has no order."""
+    """A list of at most `max_length` values of one form, converted to a collection by `make`; a set is saved sorted."""
 
-    def __init__(self, form: StateForm, most: int, make: Callable[[list[Any]], Collection[Any]] = list) -> None:
-        self._form, self._most, self._make = form, most, make
+    def __init__(self, form: StateForm, max_length: int, make: Callable[[list[Any]], Collection[Any]] = list) -> None:
+        self._form, self._max_length, self._make = form, max_length, make
 
     def save(self, value: Collection[Any]) -> list[Any]:
         """Return a list."""
@@ -115,14 +115,14 @@ class ListForm:
 
     def load(self, value: Any, what: str, where: str) -> Collection[Any]:
         """Return the collection."""
-        if not isinstance(value, list) or len(value) > self._most:
+        if not isinstance(value, list) or len(value) > self._max_length:
             got = f"{len(value)} values" if isinstance(value, list) else value
-            raise MalformedError(what, where=where, got=got, expected=f"a list of at most {self._most} values")
+            raise MalformedError(what, where=where, got=got, expected=f"a list of at most {self._max_length} values")
         return self._make([self._form.load(each, f"{what}[{at}]", where) for at, each in enumerate(value)])
 
 
 class TupleForm:
-    """As many values as there are forms, made into an object by `make`."""
+    """A list with one value per form, converted to an object by `make`."""
 
     def __init__(self, *forms: StateForm, make: Callable[..., Any] = lambda *values: values) -> None:
         self._forms, self._make = forms, make
@@ -140,10 +140,10 @@ class TupleForm:
 
 
 class DictForm:
-    """A dict, as a list of at most `most` keys with their values."""
+    """A dict, saved as a list of at most `max_length` keys with their values."""
 
-    def __init__(self, key: StateForm, value: StateForm, most: int) -> None:
-        self._pairs = ListForm(TupleForm(key, value), most)
+    def __init__(self, key: StateForm, value: StateForm, max_length: int) -> None:
+        self._pairs = ListForm(TupleForm(key, value), max_length)
 
     def save(self, value: Mapping[Any, Any]) -> list[Any]:
         """Return the list."""
@@ -155,7 +155,7 @@ class DictForm:
 
 
 def mapping(state: Any, what: str, where: str) -> dict[str, Any]:
-    """Return a state that must be a mapping; raises MalformedError where it is none."""
+    """Return a state that must be a mapping; raises MalformedError if it is not."""
     if not isinstance(state, dict):
         raise MalformedError(what, where=where, got=state, expected="a mapping")
     return state
@@ -167,12 +167,12 @@ def saved(thing: Stateful) -> dict[str, Any]:
 
 
 def restore(thing: Stateful, state: Any, *, what: str, where: str) -> None:
-    """Set an object's attributes to a state that `saved` returned.
+    """Set an object's attributes from a state that `saved` returned.
 
     Raises
     ------
     MalformedError
-        It is none. Attributes may be set by then: the object is good for nothing.
+        It is not such a state. Some attributes may have been set: the object must be discarded.
     """
     names = {name.lstrip("_"): name for name in thing.STATE}
     if mapping(state, what, where).keys() != names.keys():

@@ -1,5 +1,5 @@
 # ruff: noqa: N803, N806, N815  (names of arrays end in their shape, see the legend below)
-"""Communication of one step as arrays: what is known of its collectives and waits. Not here: how marks are read.
+"""The communication of one step as arrays: its collectives and waits. Not here: how marks are read.
 
 Shapes: C collectives, W waits, V marks that begin or end a wait, E ends of collectives, Q ends in a stream's order.
 """
@@ -20,22 +20,22 @@ Moved = tuple[int, int, int, int]
 """(domain, collectives, payload bytes, bus bytes)."""
 
 
-def all_hold(is_so: Bools) -> bool:
-    """Return `is_so.all()`, in a third of the time for some hundred values."""
-    return bool(np.count_nonzero(is_so) == is_so.size)
+def all_hold(mask: Bools) -> bool:
+    """Return `mask.all()`, three times as fast for a few hundred values."""
+    return bool(np.count_nonzero(mask) == mask.size)
 
 
-def any_holds(is_so: Bools) -> bool:
-    """Return `is_so.any()`, likewise."""
-    return bool(np.count_nonzero(is_so))
+def any_holds(mask: Bools) -> bool:
+    """Return `mask.any()`, likewise faster."""
+    return bool(np.count_nonzero(mask))
 
 
 @dataclass(slots=True)
 class CommunicationPoints:
-    """Marks of a step's communication that a device has events of: ordinals of marks, host times ns, arrays of int64.
+    """Marks of a step's communication for which a device has events: ordinals, and host times in ns, arrays of int64.
 
-    issue_at_C, queued_at_C, queued_ns_C : of the issue, and of the mark at the end, -1 where there is none
-    wait_at_V, wait_ns_V : where waits begin and end
+    issue_at_C, queued_at_C, queued_ns_C : of the issue mark, and of the end mark, -1 if there is none wait_at_V,
+    wait_ns_V : begins and ends of waits
     """
 
     issue_at_C: Integers
@@ -47,11 +47,10 @@ class CommunicationPoints:
 
 @dataclass(frozen=True, slots=True)
 class IssuePattern:
-    """What a step issues, in its order: steps of a training are mostly alike, and share one. Arrays are read-only.
+    """The collectives that a step issues, in order. Similar steps share one pattern. Arrays are read-only.
 
-    domain_C, synchronous_C : of the collectives
-    moved : (domain, collectives, payload bytes, bus bytes) of each domain
-    by_domain_C : indices of the collectives in their order, those of each domain together, domains as in `moved`
+    domain_C, synchronous_C : of the collectives moved : (domain, collectives, payload bytes, bus bytes) of each domain
+    by_domain_C : indices of the collectives grouped by domain, in the order of `moved`
     """
 
     domain_C: Integers
@@ -62,18 +61,16 @@ class IssuePattern:
 
 @dataclass(frozen=True, slots=True)
 class CommunicationLayout:
-    """Which marks of a step belong together, whatever their times: steps of a training mostly share one.
+    """Which marks of a step belong together, independent of their times. Similar steps share one layout.
 
     Arrays of int64; `_at` are positions among the step's marks of communication, the others indices.
 
-    issue_at_C : of the collectives, in the order of marks
-    end_at_E : marks of ends of collectives, some of them of steps before
-    done_at_C : the marks at whose times collectives were done, but for those in flight_C and unknown_C
-    flight_C, unknown_C : collectives whose end is not in the step, and those whose end is not known
-    begin_at_V, end_at_W : marks that begin a wait, and those that end one
-    issued_W : collectives issued before each wait's end
-    awaited_W, awaited_C : waits at whose end collectives were expected to be done, and those
-    queued_at_Q, queued_C : marks of DEVICE_QUEUED, and their collectives
+    issue_at_C : of the collectives, in the order of marks end_at_E : marks of ends of collectives, including those of
+    former steps done_at_C : the marks at whose times collectives were done, except for those in flight_C and unknown_C
+    flight_C, unknown_C : collectives whose end is not in the step, and those whose end is unknown begin_at_V, end_at_W
+    : marks that begin a wait, and those that end one issued_W : number of collectives issued before each wait's end
+    awaited_W, awaited_C : waits at whose end collectives were expected to be done, and these collectives queued_at_Q,
+    queued_C : marks of DEVICE_QUEUED, and their collectives
     """
 
     issue_at_C: Integers
@@ -92,14 +89,14 @@ class CommunicationLayout:
 
 @dataclass(slots=True)
 class StepArrays:
-    """Collectives and waits of a step; times ns, arrays of int64.
+    """The collectives and waits of a step; times in ns, arrays of int64.
 
     issue_ns_C, done_ns_C : as in IssuedCollective, in the order of issue times
     ordinal_C : of the collectives in the attempt
     domain_C, synchronous_C, moved, by_domain_C : as in IssuePattern
     begin_ns_W, end_ns_W, domain_W : as in StepEvents.blocked, in its order
-    points : of a rank with a device
-    is_aside_C : whether a device does it next to the training's own work; None where none is
+    points : marks with device events; only of a rank with a device
+    is_aside_C : whether a device runs it in parallel with the training's own work; None if it runs none so
     """
 
     issue_ns_C: Integers
@@ -116,14 +113,14 @@ class StepArrays:
     is_aside_C: Bools | None = None
 
     def end(self, ordinal: int, done_ns: int) -> bool:
-        """Note when a collective was done; return False where it is not of this step."""
+        """Note when a collective was done; return False if it is not of this step."""
         found_C = self.ordinal_C == ordinal
         self.done_ns_C[found_C] = done_ns
         return any_holds(found_C)
 
 
 def pattern_of(traffic_C: Integers, traffic: list[Traffic]) -> IssuePattern:
-    """Return the pattern of collectives whose traffic is known; `traffic_C` are indices in `traffic`."""
+    """Return the pattern of collectives; `traffic_C` are indices in `traffic`."""
     domain_C = np.array([each.domain for each in traffic], np.int64)[traffic_C]
     synchronous_C = np.array([each.synchronous for each in traffic], np.bool_)[traffic_C]
     moved: dict[int, Moved] = {}
@@ -142,7 +139,7 @@ def _by_domain(domain_C: Integers, moved: Iterable[Moved]) -> Integers:
 
 
 def arrays_of(events: StepEvents) -> StepArrays:
-    """Return the communication that was read one mark after another."""
+    """Return the communication of events that were read mark by mark."""
     collectives = events.collectives
     indices: defaultdict[Traffic, int] = defaultdict(count().__next__)
     traffic_C = np.array([indices[each.traffic] for each in collectives], np.int64)
@@ -165,13 +162,13 @@ def arrays_of(events: StepEvents) -> StepArrays:
 
 
 def without_waits(arrays: StepArrays) -> StepArrays:
-    """Return a copy without its waits."""
+    """Return a copy without waits."""
     none_W = np.empty(0, np.int64)
     return replace(arrays, begin_ns_W=none_W, end_ns_W=none_W, domain_W=none_W)
 
 
 def in_issue_order(arrays: StepArrays) -> StepArrays:
-    """Return the arrays with collectives in the order of their times, which two threads may not keep."""
+    """Return the arrays, sorted in place by issue time: two threads may issue out of order."""
     if all_hold(arrays.issue_ns_C[1:] >= arrays.issue_ns_C[:-1]):
         return arrays
     order_C = arrays.issue_ns_C.argsort(kind="stable")

@@ -1,6 +1,6 @@
-"""Blocks of marks in, step records out: what the training thread of one rank did, accounted for outside of it.
+"""Builds step records from blocks of marks: accounts for one rank's training thread, outside of its process.
 
-May live here: which mark goes where, and what to do when some are lost. Not here: clocks, files, what a step holds.
+May live here: which mark goes where, and what to do when some are lost. Not here: clocks, files, the content of a step.
 """
 
 from collections.abc import Mapping
@@ -67,13 +67,13 @@ _END_KIND_OF = {_BACKWARD_END: BACKWARD, **dict.fromkeys(_OPTIMIZER_ENDS, OPTIMI
 
 
 class StepBuilder(LostMarks):
-    """Builds the steps of one attempt of a rank; a new attempt, which has a ring of its own, gets a new builder.
+    """Builds the steps of one attempt of a rank; a new attempt has its own ring and gets a new builder.
 
-    `counts` is what could not be used, `is_aligned` whether steps are accounted for: from the attempt's beginning on,
-    and after lost marks from a step's end on that alignment.py can number. A reader that comes late, or loses marks
-    before the iteration is learnt, accounts without numbers until ten steps show them. Without one no record is built.
-    `failures` are the agent's failed hooks, after which it wrote nothing more; `has_finished` is true if the attempt
-    ended well.
+    `counts` counts unusable input. `is_aligned` is true while steps are accounted for: from the beginning of the
+    attempt, and after lost marks from the end of a step that alignment.py can number. A reader that comes late, or
+    loses marks before the iteration is learnt, accounts without step numbers until ten steps show them; no record is
+    built until then. `failures` counts the agent's failed hooks, after which it wrote nothing more. `has_finished` is
+    true if the attempt ended well.
     """
 
     STATE: ClassVar[Mapping[str, StateForm]] = {
@@ -95,13 +95,13 @@ class StepBuilder(LostMarks):
         self._built: list[BuiltStep] = []
         self._handlers: dict[int, Handler] = {}
         self._limited_until = 0
-        """Marks of the attempt up to which no step can have too many events: a mark is at most one of each sort."""
+        """Position up to which no step can have too many events, because a mark adds at most one event of each sort."""
         self._at = 0
-        """Marks of the attempt before the one that is handled."""
+        """Position in the attempt of the mark being handled."""
         self._begin_attempt(0, MISSING, AgentCosts())
 
     def add(self, block: MarkBlock) -> list[BuiltStep]:
-        """Return the steps that end in `block`, which follows the block added before, as far as none is lost."""
+        """Return the steps that end in `block`; a gap since the previous block counts as lost marks."""
         if block.position != self._position:
             self._miss(block)
         count = block.count
@@ -123,7 +123,7 @@ class StepBuilder(LostMarks):
         return built
 
     def _limit(self, more: int) -> None:
-        """Forget what the running step was made of if with `more` marks it may be of too many events."""
+        """Drop the events of the running step if `more` marks may exceed the limit."""
         pending = self._communication.pending
         if self._running.longest + pending.longest() + more > EVENTS_MAX or len(pending) > PENDING_MAX:
             self._communication.settle()
@@ -132,7 +132,7 @@ class StepBuilder(LostMarks):
         self._limited_until = self._position + min(EVENTS_MAX - longest - more, PENDING_MAX - len(pending))
 
     def _add_runs(self, block: MarkBlock, first: int) -> None:
-        """Handle the marks of a block from `first` on, but keep those of communication until the step ends."""
+        """Handle the marks of a block from `first` on, but buffer those of communication until the step ends."""
         marks, behind, device = block.marks, first, self._device
         kinds = marks[KIND_AT::MARK_BYTES]
         search = (OTHER_KIND if device is None else DEVICE_OTHER_KIND).search  # `finditer` costs more than all searches
@@ -199,9 +199,9 @@ class StepBuilder(LostMarks):
             self._align(mark)
 
     def state(self) -> dict[str, Any]:
-        """Return all that is known behind the last block added, as values of JSON.
+        """Return the complete state after the last added block, as JSON values.
 
-        Small where a step has just ended: of the running step it has every event.
+        It is small if a step has just ended; of the running step it contains every event.
         """
         self._communication.settle()
         return {
@@ -216,14 +216,14 @@ class StepBuilder(LostMarks):
 
     @classmethod
     def from_state(cls, state: Any, *, where: str) -> "StepBuilder":
-        """Return a builder that goes on where the one that had this state stood; `where` the state comes from.
+        """Return a builder that continues from a state; `where` names its source in messages.
 
         Raises
         ------
         MalformedError
-            It is no state that `state` returned.
+            It is not a state returned by `state`.
         ContractVersionError
-            It is one of another version of this program.
+            It was written by another version of this program.
         """
         got = mapping(state, "accounting state", where).get("version")
         if got != STATE_VERSION:
@@ -246,7 +246,7 @@ class StepBuilder(LostMarks):
 
     @property
     def ends(self) -> int:
-        """How many optimizer steps and named steps have ended in the attempt."""
+        """Number of optimizer steps and named steps that have ended in the attempt."""
         return self._ends.optimizers + self._ends.steps
 
     @property
@@ -256,13 +256,13 @@ class StepBuilder(LostMarks):
 
     @property
     def step(self) -> int:
-        """Index of the running step, as far as `is_numbered`."""
+        """Index of the running step; valid if `is_numbered`."""
         return self._running.step
 
     def boundary(self, first_step: int) -> StepBoundary | None:
-        """Return how the process itself sees `first_step` begin, or the running step where that is past.
+        """Return how the process itself recognises the begin of `first_step`, or of the running step if that is later.
 
-        None where steps are not numbered, or not all alike in what ends them.
+        None if steps are not numbered, or do not all end in the same way.
         """
         if not self.is_numbered or not (self._explicit or self._running.learner.is_settled):
             return None
@@ -279,7 +279,7 @@ class StepBuilder(LostMarks):
         self._handlers.update(self._make_handlers())  # in place: a block of marks may be under way
         self._device: DeviceMarks | None = None
 
-    # What ends a step.
+    # Marks that end a step.
 
     def _end_iteration(self, event: int | None, mark: Mark) -> None:
         if event is None or self._explicit:
@@ -305,10 +305,10 @@ class StepBuilder(LostMarks):
         if self.is_aligned:
             self._end(mark, STEP)
 
-    # Which mark goes where.
+    # Dispatch of marks.
 
     def _make_handlers(self) -> dict[int, Handler]:
-        """Return what handles a mark of each kind, in the attempt that began last."""
+        """Return the handlers by kind of mark, for the current attempt."""
         ending: dict[MarkKind, Handler] = {
             MarkKind.BEGIN: self._begin,
             MarkKind.BACKWARD_END: self._end_backward,
@@ -360,7 +360,7 @@ class StepBuilder(LostMarks):
             self._device.drain()
 
     def _meet_device(self, mark: Mark) -> None:
-        """Begin to measure on a device; one whose beginning is lost is known by its anchors."""
+        """Begin to measure on a device; if its begin mark is lost, its anchors show it."""
         if self._device is None and DeviceMarks.begins(mark):
             self._communication.settle()
             self._device = DeviceMarks(self._running, self._communication, self._at)
@@ -369,7 +369,7 @@ class StepBuilder(LostMarks):
     def _end_backward(self, mark: Mark) -> None:
         self._ends = self._ends.after(_BACKWARD_END)
         if self._spans.end_backward(mark[TIME]):
-            if not self._spans.is_in_optimizer:  # a closure is called as often as its optimizer likes
+            if not self._spans.is_in_optimizer:  # an optimizer may call its closure any number of times
                 self._running.quantities.add_backward()
             self._end_iteration(self._spans.fused_event(), mark)
 

@@ -1,6 +1,6 @@
-"""The running step of one rank: what it holds, and the record that it becomes at its end.
+"""The running step of one rank: its content, and the record built from it at its end.
 
-May live here: what of an attempt outlives a step, and what does not. Not here: marks, and what is lost of them.
+May live here: which state of an attempt outlives a step, and which does not. Not here: marks, and lost marks.
 """
 
 import re
@@ -40,7 +40,7 @@ _WARM_UP, _EVALUATION, _SKIPPED = int(Flag.WARM_UP), int(Flag.EVALUATION), int(F
 
 
 class AgentCosts(NamedTuple):
-    """What the agent takes from the training thread, ns: for a mark, and for a collective besides its marks."""
+    """Cost of the agent on the training thread, ns: per mark, and per collective in addition to its marks."""
 
     mark_ns: int = 0
     collective_ns: int = 0
@@ -48,18 +48,17 @@ class AgentCosts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BuiltStep:
-    """A step's record (RECORD_STRUCT). Of an incomplete step, some of whose marks are lost, it has the limits only."""
+    """A step's record (RECORD_STRUCT). For an incomplete step, i.e. with lost marks, it holds the limits only."""
 
     record: bytes
     is_incomplete: bool = False
 
 
 class StepInProgress:
-    """The running step of an attempt that began at `start_ns`, when its thread had taken `cpu_ns` of CPU time.
+    """The running step of an attempt that began at `start_ns`, when its thread had used `cpu_ns` of CPU time.
 
-    `costs` are what marks and collectives cost it, None where that is lost.
-    `spans`, `communication` and `quantities` are what it holds; `is_incomplete` is set where some of its marks are
-    lost. Steps that end are appended to `built`.
+    `costs` are those of marks and collectives, None if lost. `spans`, `communication` and `quantities` are its content;
+    `is_incomplete` is set if some of its marks are lost. Steps that end are appended to `built`.
     """
 
     STATE: ClassVar[Mapping[str, StateForm]] = {
@@ -76,7 +75,7 @@ class StepInProgress:
         self._built = built
         self.flops = ModelFlops()
         self.deliver: Callable[[FinishedStep], None] = self.build
-        """Takes each step that ends; with a device it is one that calls `build` later."""
+        """Called with each step that ends; with a device, a function that calls `build` later."""
         self.learner = IterationLearner()
         self.spans = SpanTracker(start_ns)
         self.communication = CommunicationTracker()
@@ -85,10 +84,10 @@ class StepInProgress:
         self._compiled_before: int | None = 0
         self.step = 0
         self.begin(0, start_ns, cpu_ns)
-        self._flags = _WARM_UP  # what came before it is not known exactly
+        self._flags = _WARM_UP  # its beginning is not known exactly
 
     def begin(self, step: int, start_ns: int, cpu_ns: int) -> None:
-        """Begin a step; the former one is dropped."""
+        """Begin a step; the previous one is dropped."""
         self.step = step
         self._start_ns = start_ns
         self._cpu_start_ns = cpu_ns
@@ -102,26 +101,26 @@ class StepInProgress:
         self.spans.events = events
         self.communication.begin_step(events)
 
-    # What it holds.
+    # Content of the step.
 
     def flag(self, flags: int) -> None:
-        """Flag the step."""
+        """Add flags to the step."""
         self._flags |= flags
 
     def spend(self, agent_ns: int) -> None:
-        """Add to what the agent cost the training thread in it."""
+        """Add to the agent's cost on the training thread in this step."""
         self._agent_ns += agent_ns
 
     def note_compiled(self, graphs: int) -> None:
-        """Note how many graphs were compiled so far in the process."""
+        """Note the number of graphs compiled so far in the process."""
         self._compiled = graphs
 
     def begin_collection(self, now_ns: int) -> None:
-        """Begin a collection of garbage."""
+        """Begin a garbage collection."""
         self._collection_began_ns = now_ns
 
     def end_collection(self, generation: int, now_ns: int) -> None:
-        """End it."""
+        """End a garbage collection of this generation."""
         if not self._collection_began_ns:
             return
         collections = self.spans.events.collections
@@ -133,14 +132,14 @@ class StepInProgress:
 
     @property
     def longest(self) -> int:
-        """How many events the step is made of so far, of the most frequent sort."""
+        """Number of events of the most frequent sort in the step so far."""
         held = self.spans.events
         return max(len(held.spans), len(held.collectives), len(held.blocked), self.communication.expected_count)
 
     def limit_events(self, more: int) -> None:
-        """Forget what the step was made of so far, if `more` events are too many: its time is the host's.
+        """Drop the events of the step so far if `more` events are too many; the time becomes host time.
 
-        A process that never steps (an evaluation of hours, inference over several ranks) must not fill memory.
+        A process that never steps (an evaluation of hours, inference over several ranks) must not fill the memory.
         """
         if self.longest + more > EVENTS_MAX:
             events = StepEvents()
@@ -149,9 +148,9 @@ class StepInProgress:
             self._flags |= _EVALUATION
 
     def change_thread(self, now_ns: int, cpu_ns: int) -> None:
-        """Forget what the step was made of so far: its rest is another thread's, and it is a warm-up.
+        """Drop the events of the step so far: the rest is another thread's, and the step counts as warm-up.
 
-        `cpu_ns` is the CPU time that the other thread had taken.
+        `cpu_ns` is the CPU time that the other thread had used.
         """
         self.learner = IterationLearner()
         self._hold(StepEvents())
@@ -166,7 +165,7 @@ class StepInProgress:
         """Note that a gradient scaler has skipped its optimizer."""
         self._flags |= _SKIPPED
 
-    # Its end.
+    # End of the step.
 
     def ends_with(self, event: int) -> bool:
         """Return whether an iteration, and the step with it, ends with `event` (iteration.py)."""
@@ -177,9 +176,9 @@ class StepInProgress:
         return True
 
     def end(self, now_ns: int, cpu_ns: int, marks: int, arrays: StepArrays | None) -> None:
-        """End it here, after so many marks; `cpu_ns` is MISSING where it is not known.
+        """End the step after this many marks; `cpu_ns` is MISSING if unknown.
 
-        `arrays` is its communication, None where that is in `communication.events`.
+        `arrays` is its communication; None if that is in `communication.events`.
         """
         quantities, has_evaluated = self.quantities.end_step(self.step)
         if quantities["flops"] == MISSING:
@@ -201,9 +200,9 @@ class StepInProgress:
             recompilations=self._recompilations(),
             agent_ns=self._agent_cost_ns(marks, collectives),
         )
-        # A span that ends where accounting has just resumed may have begun in what is lost.
+        # A span that ends right after accounting resumed may have begun in the lost marks.
         finished.is_incomplete = self.is_incomplete or (self._has_resumed and self.spans.has_unmatched_end)
-        self.begin(self.step + 1, now_ns, cpu_ns)  # gives up on collectives for which nothing waited
+        self.begin(self.step + 1, now_ns, cpu_ns)  # ends collectives for which nothing waited
         self.deliver(finished)
 
     def build(self, finished: FinishedStep) -> None:
@@ -220,10 +219,10 @@ class StepInProgress:
         self._compiled_before = compiled
         return MISSING if compiled is None or before is None else compiled - before
 
-    # What is lost of it.
+    # Lost marks.
 
     def lose(self) -> None:
-        """Forget what depends on marks that are lost."""
+        """Drop everything that depends on lost marks."""
         self._compiled = self._compiled_before = None
         self.spans.leave_all()
         self.communication.lose()
@@ -231,7 +230,7 @@ class StepInProgress:
         self.is_incomplete = True
 
     def resume(self, ended: int, now_ns: int, cpu_ns: int) -> None:
-        """Begin to account again, `ended` steps after the one some of whose marks were lost, at the end of the last."""
+        """Resume accounting at the end of a step, `ended` steps after the one in which marks were lost."""
         if ended == 1:
             finished = FinishedStep(step=self.step, start_ns=self._start_ns, end_ns=now_ns, flags=self._flags)
             finished.is_incomplete = True
@@ -240,10 +239,10 @@ class StepInProgress:
         self.begin(self.step + ended, now_ns, cpu_ns)
         self._has_resumed = True
 
-    # Its state.
+    # State.
 
     def state(self) -> dict[str, Any]:
-        """Return what `restore` needs."""
+        """Return the state for `restore`."""
         return {
             "step": saved(self),
             "learner": saved(self.learner),
@@ -254,12 +253,12 @@ class StepInProgress:
         }
 
     def restore(self, state: Any, *, what: str, where: str) -> None:
-        """Be the step of a state.
+        """Restore a state.
 
         Raises
         ------
         MalformedError
-            It is none.
+            It is not such a state.
         """
         mapping(state, what, where)
         parts: dict[str, Stateful] = {
@@ -277,7 +276,7 @@ class StepInProgress:
 
 
 def built_step(finished: FinishedStep) -> BuiltStep:
-    """Return the record of a step; of one with counts that no training has, beyond 64 bits, its limits only."""
+    """Return the record of a step; if its counts are implausible (beyond 64 bits), only with its limits."""
     if not finished.is_incomplete:
         with suppress(struct.error):
             return BuiltStep(pack_record(finished))
@@ -285,7 +284,7 @@ def built_step(finished: FinishedStep) -> BuiltStep:
 
 
 class BuiltStepForm:
-    """A BuiltStep, as its record in hexadecimal digits and whether it is incomplete."""
+    """The form of a BuiltStep: its record in hexadecimal digits, and whether it is incomplete."""
 
     def save(self, value: BuiltStep) -> list[Any]:
         """Return the list."""

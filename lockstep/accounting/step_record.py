@@ -1,4 +1,4 @@
-"""What is known of a step at its end becomes its record (contracts/records.py): order of fields, what is missing."""
+"""Packs a finished step as its record (contracts/records.py): order of fields, and missing values."""
 
 from dataclasses import dataclass, field
 
@@ -19,13 +19,12 @@ assert _DOMAINS_AT + _DOMAIN_FIELDS * len(DOMAIN_KINDS) == len(RECORD_FIELDS)
 
 @dataclass(slots=True, kw_only=True)
 class FinishedStep:
-    """A step that has ended; times and costs ns, counts MISSING where they are not known.
+    """A step that has ended; times and costs in ns, counts MISSING if unknown.
 
-    `arrays` is the communication of a large step, which is not in `events` then.
-    `domains` are those that this rank has used up to its end: without any of them it has a wait of 0 there, not none.
-    `is_incomplete` is true if some of its marks are lost: only its limits are known.
-    `has_backward` is true if this rank's backwards are ever seen; without it forward and backward cannot be separated.
-    `quantities` are by ANNOTATED.
+    `arrays` is the communication of a large step, which is then not in `events`. `domains` are those that this rank has
+    used so far: a step without communication in one of them has a wait of 0 there, not a missing one. `is_incomplete`
+    is true if some of its marks are lost: only its limits are known. `has_backward` is true if this rank ever shows
+    backwards; without them forward and backward cannot be separated. `quantities` are by ANNOTATED.
     """
 
     step: int
@@ -53,15 +52,15 @@ def pack_record(step: FinishedStep) -> bytes:
     Raises
     ------
     struct.error
-        A value beyond 64 bits.
+        A value exceeds 64 bits.
     """
     if step.arrays is None:
         breakdown = attribute(step.start_ns, step.end_ns, step.events)
     else:
         breakdown = attribute_arrays(step.start_ns, step.end_ns, step.events, step.arrays)
     domains = _domain_fields(step, breakdown) if step.domains else _NO_DOMAINS  # first: it moves waits to compute
-    cpu_ns = step.cpu_ns if step.cpu_ns >= 0 else MISSING  # of two threads, the difference is no time
-    # An estimate of thread time, which the thread's own clock bounds.
+    cpu_ns = step.cpu_ns if step.cpu_ns >= 0 else MISSING  # the difference between two threads is meaningless
+    # The agent's cost is an estimate of thread time, which the thread's own clock bounds.
     agent_ns = step.agent_ns if cpu_ns == MISSING else min(step.agent_ns, cpu_ns)
     phase_ns, quantities = breakdown.phase_ns, step.quantities
     return RECORD_STRUCT.pack(
@@ -93,15 +92,15 @@ def pack_record(step: FinishedStep) -> bytes:
 
 
 def pack_incomplete_record(step: FinishedStep) -> bytes:
-    """Return the record of a step of which only its limits are known: no measure, and no baseline."""
+    """Return the record of a step of which only the limits are known: no measures, and excluded from baselines."""
     measures = (MISSING,) * (len(RECORD_FIELDS) - _MEASURES)
     return RECORD_STRUCT.pack(step.step, step.start_ns, step.end_ns, step.flags | Flag.WARM_UP, *measures)
 
 
 def _domain_fields(step: FinishedStep, breakdown: StepBreakdown) -> tuple[int, ...]:
-    """Return the fields of all domains, MISSING for those never used."""
+    """Return the fields of all domains; MISSING for domains never used."""
     totals = total(step.events) if step.arrays is None else total_arrays(step.arrays)
-    if step.device_step_ns != MISSING:  # on a device waits are seen without an end, what is hidden is not
+    if step.device_step_ns != MISSING:  # on a device, waits are observed even without an end, but hidden time is not
         for domain in totals.in_flight:
             breakdown.in_flight_ns[domain] = MISSING
     for domain, unmeasured in step.events.unmeasured.items():
@@ -125,9 +124,9 @@ def _domain_fields(step: FinishedStep, breakdown: StepBreakdown) -> tuple[int, .
 
 
 def _hide_wait(breakdown: StepBreakdown, domain: int) -> None:
-    """Make the wait for a domain MISSING: when one of its collectives was done is not known.
+    """Set the wait for a domain to MISSING, because the end of one of its collectives is unknown.
 
-    The parts still sum to the step: what was seen of the wait becomes the rank's own work, of no known phase.
+    The parts still sum to the step: the observed part of the wait becomes own work of unknown phase.
     """
     seen_ns = breakdown.wait_ns[domain]
     breakdown.wait_ns[domain] = breakdown.in_flight_ns[domain] = MISSING
