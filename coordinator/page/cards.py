@@ -71,7 +71,7 @@ def card(incident: "Incident", config: "CoordinatorConfig", *, with_run: bool, h
     details: tuple[Html, ...] = (
         _titled("Evidence", (*incident.evidence, *incident.profile_evidence)),
         render_machine_evidence(incident),
-        _titled("Named before", incident.history),
+        _titled("Earlier incidents", incident.history),
         _stacks(incident),
         _gain(incident),
         _advice(incident),
@@ -107,11 +107,11 @@ def details_of(incident: "Incident") -> Html:
     parts = (
         _titled("Evidence", (*incident.evidence, *incident.profile_evidence)),
         render_machine_evidence(incident),
-        _titled("Named before", incident.history),
+        _titled("Earlier incidents", incident.history),
         _stacks(incident),
         _gain(incident),
         _advice(incident),
-        _titled("What became of it", tuple(_change_text(each) for each in history(incident))),
+        _titled("History", tuple(_change_text(each) for each in history(incident))),
     )
     return join(parts)
 
@@ -171,7 +171,7 @@ def _stacks(incident: "Incident") -> Html:
         return Html()
     lines = Html("\n".join(map(escaped, incident.stacks)))  # escaping a whole text would drop its line breaks
     drawn = draw_stacks(incident.stacks, incident.ranks)
-    return join((tag("h4", "Where the ranks stand"), drawn, tag("pre", lines, tabindex=0)))
+    return join((tag("h4", "Stacks of the ranks"), drawn, tag("pre", lines, tabindex=0)))
 
 
 def _gain(incident: "Incident") -> Html:
@@ -223,7 +223,7 @@ def _why(incident: "Incident") -> Html:
         tag("summary", f"Why: {explanation['quantity']}"),
         basis(explanation),
         tag("div", tag("table", tag("thead", heads), tag("tbody", *rows)), class_="scroll"),
-        folded("What became of it", items(_change_text(each) for each in history(incident)[:_CHANGES_MAX])),
+        folded("History", items(_change_text(each) for each in history(incident)[:_CHANGES_MAX])),
         id=f"why-{incident.id}",
     )
 

@@ -82,14 +82,14 @@ def _why(incident: "Incident") -> Html:
     if peers:
         who = [[_cell(each.get("rank", each.get("domain"))), _cell(each.get("hostname", "")),
                 format_seconds(each["median_seconds"])] for each in peers]  # fmt: skip
-        parts.append(_table("Peers, median of these steps", ("peer", "host", "takes"), who))
+        parts.append(_table("Peers, over these steps", ("peer", "host", "median"), who))
     parts += [
         _table(name.capitalize(), (name[:-1], "value"), _listed(text[name]))
         for name in ("numbers", "thresholds")
         if text.get(name)
     ]
     compared = tag("p", f"{quantity[:1].upper()}{quantity[1:]}.")
-    return join((tag("h2", "What it was decided from"), compared, basis(text), tag("div", *parts, class_="columns")))
+    return join((tag("h2", "Basis of the decision"), compared, basis(text), tag("div", *parts, class_="columns")))
 
 
 def _table(title: str, heads: "Sequence[str]", rows: "Sequence[Sequence[str]]") -> Html:

@@ -74,10 +74,10 @@ def bar(snapshot: "Snapshot", config: "CoordinatorConfig", *, crumb: str = "") -
     links += [link(config.runbook_base_url, "runbooks")] if config.runbook_base_url else []
     return [
         tag("h1", place),
-        tag("nav", *links, aria_label="elsewhere"),
+        tag("nav", *links, aria_label="links"),
         tag(
             "p",
-            tag("span", "as of this page's loading", id="live", class_="live", role="status"),
+            tag("span", "as of page load", id="live", class_="live", role="status"),
             tag("span", *_sources(snapshot), id="sources-live", data_live=""),
             f" · coordinator {snapshot.version}",
             class_="soft bar",

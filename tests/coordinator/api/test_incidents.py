@@ -79,7 +79,7 @@ async def test_a_report_can_be_kept_and_read_without_the_coordinator(tmp_path):
         async with site.client.get(f"/incidents/{incident.id}") as response:
             policy, text = response.headers["Content-Security-Policy"], await response.text()
         site.store.keep(machine.tracker.close_all(NOW), {})
-    for words in ("Slow rank: rank 2", "What it was decided from", "Peers", "host-n0", "excess.floor_ratio", "Run job",
+    for words in ("Slow rank: rank 2", "Basis of the decision", "Peers", "host-n0", "excess.floor_ratio", "Run job",
                   'href="http://r/LockstepSlowDeviceFound.md"', "<code>kubectl cordon n1</code>",
                   'href="/runs/job"', 'href="http://g/d/lockstep-run?var-run=job"',
                   "scontrol update NodeName=n1 State=DRAIN"):  # fmt: skip
@@ -91,7 +91,7 @@ async def test_a_report_can_be_kept_and_read_without_the_coordinator(tmp_path):
         kept = await get(site, f"/incidents/{incident.id}")
         await get(site, "/incidents/nothing", 404)
     assert "closed" in kept
-    assert "What it was decided from" in kept
+    assert "Basis of the decision" in kept
 
 
 async def test_evidence_that_comes_after_the_end_is_shown():

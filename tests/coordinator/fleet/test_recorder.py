@@ -185,7 +185,7 @@ async def test_the_page_the_api_and_the_metric_show_it(tmp_path):
     assert (subject["kind"], subject["name"], subject["recent_incidents"]) == ("node", node, 2)
     assert sorted(subject["runs"]) == sorted(each["run"] for each in subject["incidents"]) == ["one", "two"]
     assert 'lockstep_fleet_recent_incidents{subject="n<1>",subject_kind="node"} 2.0' in texts["/metrics"]
-    assert "Named before" in texts["/runs/two"]
+    assert "Earlier incidents" in texts["/runs/two"]
     assert "named for the 2nd time in 14 days, in 1 other run (one)" in texts["/runs/two"]
     store = Store(str(tmp_path))
     assert len(store.load_sightings()) == 2

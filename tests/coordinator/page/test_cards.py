@@ -153,9 +153,9 @@ def test_a_hang_shows_where_its_ranks_stand():
     """The merged stacks, a line for each place, as text."""
     shown = incident(kind="hang", stacks=("ranks 0-3: train.py(120): main", "  rank 1: train.py(88): <listcomp>"))
     text = card(shown, CoordinatorConfig(), with_run=True)
-    assert "Where the ranks stand" in text
+    assert "Stacks of the ranks" in text
     assert "ranks 0-3: train.py(120): main\n  rank 1: train.py(88): &lt;listcomp&gt;</pre>" in text
-    assert "Where the ranks stand" not in card(incident(kind="hang"), CoordinatorConfig(), with_run=True)
+    assert "Stacks of the ranks" not in card(incident(kind="hang"), CoordinatorConfig(), with_run=True)
 
 
 def test_nothing_hostile_stands_in_a_page():
