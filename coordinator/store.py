@@ -237,7 +237,7 @@ class Store:
                 memories[run] = saved_run_from_json(json.loads(body), incidents, learnt, _unpacked(series.get(run)))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise MalformedError(
-                    f"memory of run {run}", where=self._where, got=repr(error), expected="what was kept"
+                    f"memory of run {run}", where=self._where, got=repr(error), expected="the stored format"
                 ) from error
         return memories
 
@@ -269,7 +269,7 @@ class Store:
         try:
             return {run: dict(json.loads(body)) for run, body in rows}
         except (ValueError, TypeError) as error:
-            raise MalformedError("policy", where=self._where, got=repr(error), expected="what was kept") from error
+            raise MalformedError("policy", where=self._where, got=repr(error), expected="the stored format") from error
 
     def keep_specification(self, run: str, text: str | None) -> None:
         """Write the specification of a run's job that was set over HTTP; None deletes it."""

@@ -95,7 +95,7 @@ def learnt_from_bytes(data: bytes, *, where: str) -> Learnt:
             arrays=arrays,
         )
     except (ValueError, TypeError, KeyError, AttributeError, zlib.error) as error:
-        raise MalformedError("learnt state", where=where, got=repr(error), expected="what was kept") from None
+        raise MalformedError("learnt state", where=where, got=repr(error), expected="the stored format") from None
 
 
 def fingerprint_of(

@@ -155,7 +155,7 @@ def kept_from_json(value: Mapping[str, Any], *, digest: str, where: str) -> Kept
             ranks=tuple(map(int, stored["ranks"])),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise MalformedError("operator times", where=where, got=repr(error), expected="what was kept") from None
+        raise MalformedError("operator times", where=where, got=repr(error), expected="the stored format") from None
     if not (operators.matrix_seconds > 0 and operators.other_seconds > 0):
         raise MalformedError("operator times", where=where, got=stored, expected="seconds above 0")
     return KeptWindow(digest=digest, window=window, operators=operators)
@@ -197,7 +197,7 @@ def window_from_json(value: Mapping[str, Any], *, where: str) -> Window:
             degrees={str(kind): int(size) for kind, size in value["degrees"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise MalformedError("healthy window", where=where, got=repr(error), expected="what was kept") from None
+        raise MalformedError("healthy window", where=where, got=repr(error), expected="the stored format") from None
     steps = window.step_W.shape
     shapes = {
         window.floor_W.shape,

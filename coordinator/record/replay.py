@@ -60,14 +60,14 @@ class IncidentChange:
 class Replayed:
     """The result of a replay: `incidents` in their latest form by id, in order of opening; `changes` are all reports.
 
-    `rejected` counts the rows that the timeline rejected, by reason; `judged` the evaluated steps. `nodes` holds the
-    last node of each rank of a run.
+    `rejected` counts the rows that the timeline rejected, by reason; `evaluated_steps` counts evaluated steps. `nodes`
+    holds the last node of each rank of a run.
     """
 
     incidents: "dict[str, Incident]" = field(default_factory=dict)
     changes: list[IncidentChange] = field(default_factory=list)
     rejected: Counter[str] = field(default_factory=Counter)
-    judged: int = 0
+    evaluated_steps: int = 0
     nodes: dict[str, dict[int, str]] = field(default_factory=dict)
 
     def note(self, orders: "Orders") -> list[ev.Instruction]:
@@ -168,7 +168,7 @@ def replay(
     _take(runs.adopt(lambda _: ended, now_s), replayed, waiting, runs)
     _take(runs.tick(now_s + policy.timeline.grace_seconds), replayed, waiting, runs)
     replayed.note_open(runs)
-    replayed.rejected, replayed.judged = runs.rejected, runs.detection.steps
+    replayed.rejected, replayed.evaluated_steps = runs.rejected, runs.detection.steps
     return replayed
 
 
@@ -298,8 +298,8 @@ def _step_of(instruction: ev.Instruction) -> int:
 
 def _diagnose_settled(runs: Runs, run: str, waiting: dict[str, int], replayed: Replayed, now_s: float) -> None:
     """Answer diagnoses requested `_SETTLE_STEPS` ago with an empty result: without a capture there is no function."""
-    for incident_id, judged in list(waiting.items()):
-        if runs.detection.steps - judged >= _SETTLE_STEPS:
+    for incident_id, asked_at_steps in list(waiting.items()):
+        if runs.detection.steps - asked_at_steps >= _SETTLE_STEPS:
             del waiting[incident_id]
             event = ev.DiagnosedEvent(
                 unix_s=now_s,

@@ -65,7 +65,7 @@ def _end(runs: Runs | None, replayed: Replayed) -> None:
     if runs is not None:
         replayed.note_open(runs)
         replayed.rejected += Counter(runs.rejected)
-        replayed.judged += runs.detection.steps
+        replayed.evaluated_steps += runs.detection.steps
 
 
 def _give(

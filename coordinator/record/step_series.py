@@ -99,10 +99,10 @@ class StepSeries:
         """
         body, width = data[len(_MAGIC) :], len(COLUMNS) + 1
         if not data.startswith(_MAGIC) or len(body) % (8 * width) or len(data) > SERIES_MAX_BYTES:
-            raise MalformedError("step series", where=where, got=f"{len(data)} bytes", expected="what was kept")
+            raise MalformedError("step series", where=where, got=f"{len(data)} bytes", expected="the stored format")
         rows = np.frombuffer(body, dtype="<f8").reshape(-1, width)
         if not (np.isfinite(rows[:, : len(FIELDS) + 1]).all() and np.isin(rows[:, 0], np.arange(LEVELS)).all()):
-            raise MalformedError("step series", where=where, got="other figures", expected="what was kept")
+            raise MalformedError("step series", where=where, got="other figures", expected="the stored format")
         series, level_I = cls(), rows[:, 0]
         levels = range(int(level_I.max(initial=0)) + 1)
         series._levels = [list(rows[level_I == place, 1:].copy()) for place in levels]

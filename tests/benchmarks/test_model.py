@@ -41,7 +41,7 @@ def test_a_log_of_every_kind_of_domain_is_accepted_whole():
     recording = generate(scenario())
     assert set(recording.waits) == {"tp", "cp", "ep", "pp", "dp", "world"}
     shown = replay(recording.log(), recording.topology, Policy())
-    assert (shown.judged, sum(shown.rejected.values())) == (20, 0)
+    assert (shown.evaluated_steps, sum(shown.rejected.values())) == (20, 0)
 
 
 def test_seeds_repeat_and_differ():

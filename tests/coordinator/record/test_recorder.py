@@ -236,5 +236,5 @@ async def test_a_coordinator_records_what_it_receives_until_its_end(tmp_path):
         for step in range(30, 34):
             coordinator._on_message(MADE.batch(step, step + 1), Receipt(step + 1))
     replayed = rerun(read_parts(parts_of(tmp_path)))
-    assert replayed.judged == 34
+    assert replayed.evaluated_steps == 34
     assert replayed.nodes == {"job": dict.fromkeys(range(4), "n0")}

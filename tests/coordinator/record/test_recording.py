@@ -86,7 +86,7 @@ def test_the_same_messages_give_the_same_incidents(tmp_path, name):
     lines, replayed = replay_lines(tmp_path)
     assert lines == live.lines()
     assert dict(replayed.rejected) == {reason: count for reason, count in live.runs.rejected.items() if count}
-    assert replayed.judged == live.runs.detection.steps
+    assert replayed.evaluated_steps == live.runs.detection.steps
     assert (len(lines) > 0) is bool(SCENARIOS[name].faults)
 
 

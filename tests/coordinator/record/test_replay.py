@@ -79,7 +79,7 @@ def test_restarts_and_pauses_are_no_incidents_and_lose_no_step():
     restarted = job(faults=(), steps=200, interruptions=Interruptions(restart_at=120, missing=0.0, late=0.0))
     recording = generate_job(restarted)
     outcome = replay(recording.log(), recording.topology, POLICY)
-    assert outcome.judged == 200
+    assert outcome.evaluated_steps == 200
     assert outcome.incidents == {}
     assert sum(outcome.rejected.values()) == 0
 
