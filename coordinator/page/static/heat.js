@@ -1,4 +1,4 @@
-// The rank x step map on a canvas, its cursor, and the form that asks for a profile.
+// The rank x step map on a canvas, its cursor, and the form that requests a capture.
 "use strict";
 
 (() => {
@@ -78,8 +78,8 @@
     }
   }
 
-  // A triangle over the step of the onset, an outline around the ranks from there on: shape, not colour alone. An outline
-  // would hide rows of a few pixels: those have a triangle and their ranks before them.
+  // Marks an incident by shape, not by colour alone: a triangle above the step of the onset, and an outline around the
+  // ranks from there on. An outline would hide rows of a few pixels; those have a triangle and their ranks instead.
   function marks(paint, colour) {
     for (const each of map.incidents) {
       const x = size.gutter + Math.max(0, each.column) * size.width;
@@ -94,7 +94,7 @@
           paint.beginPath(); paint.moveTo(size.gutter - 9, y - 5); paint.lineTo(size.gutter - 9, y + 5); paint.lineTo(size.gutter - 1, y);
           paint.fill();
           const name = map.rows.ranks[first], wide = Math.min(40, paint.measureText(name).width);
-          paint.fillStyle = colour.back; paint.fillRect(size.gutter - 14 - wide, y - 7, wide + 3, 14); // over a group's name
+          paint.fillStyle = colour.back; paint.fillRect(size.gutter - 14 - wide, y - 7, wide + 3, 14); // above a group's name
           paint.fillStyle = colour.bad; paint.textAlign = "right"; paint.fillText(name, size.gutter - 12, y, 40);
           continue;
         }
@@ -162,7 +162,7 @@
     return step < 0 || row < 0 || step >= size.steps || row >= size.rows ? null : { row, step };
   }
 
-  // --- asking
+  // --- requests
 
   async function load() {
     if (isAsking) { isStale = true; return; }
@@ -171,7 +171,7 @@
       const url = `/api/v1/runs/${encodeURIComponent(lockstep.run)}/heatmap?by=${encodeURIComponent(by.value)}`;
       const answer = await fetch(url, { signal: AbortSignal.timeout(30000) });
       if (answer.ok) take_map(await answer.json());
-    } catch { /* page.js reports that there is no answer */ }
+    } catch { /* page.js shows that there is no response */ }
     isAsking = false;
     if (isStale) { isStale = false; load(); }
   }

@@ -1,5 +1,5 @@
-// Keeps a page fresh: the server announces news, and the parts marked data-live are taken from the page as
-// it is now. The server makes all markup; here text is only ever set as text.
+// Keeps a page up to date: when the server announces a change, the page is fetched again and its parts marked
+// data-live are replaced. The server creates all markup; this script only sets text as text.
 "use strict";
 
 const lockstep = {
@@ -9,10 +9,10 @@ const lockstep = {
 
 (() => {
   const status = document.getElementById("live");
-  const GAP_MS = 1500; // between two refreshments
+  const GAP_MS = 1500; // least time between two refreshes
   const TICK_MS = 20000, COPYING_MS = 60000;
-  const ANSWER_MS = 30000; // an answer that a lost network swallowed would stop the page for ever
-  const AWAY_MS = 10000; // between two attempts while no update arrives
+  const ANSWER_MS = 30000; // without a timeout, a response lost with the network would block the page forever
+  const AWAY_MS = 10000; // time between two attempts while no update arrives
   const known = new Map();
   let waiting = null, last = 0, chosenAt = 0, isBusy = false, isStale = false;
 
@@ -23,7 +23,7 @@ const lockstep = {
     status.classList.toggle("on", isLive);
   }
 
-  // Adds to times, which are UTC, the reader's own clock and how long ago they were.
+  // Adds the local time and the age to times, which are in UTC.
   function clocks(part) {
     for (const each of part.querySelectorAll("time")) {
       const at = new Date(each.dateTime), minutes = Math.floor((Date.now() - at) / 60000);
@@ -38,14 +38,14 @@ const lockstep = {
 
   const parts = page => [...page.querySelectorAll("[data-live]")].map(each => each.id).join();
 
-  // Whether somebody copies from a part or is about to click in it: both would be lost with what is replaced. What is
-  // only left selected must not keep a page old.
+  // Whether the reader is copying from a part or about to click in it, which replacing it would interrupt. A selection
+  // that is merely left behind must not stop updates.
   function isHeld(part) {
     const chosen = getSelection(), isFresh = performance.now() - chosenAt < COPYING_MS;
     return part.matches(":active") || (isFresh && !chosen.isCollapsed && part.contains(chosen.anchorNode));
   }
 
-  // Replaces one part; what was unfolded and what had the focus stay so.
+  // Replaces one part; unfolded details and the focus are preserved.
   function replace(part, fresh) {
     const open = [...part.querySelectorAll("details[open][id]")].map(each => each.id);
     const held = part.contains(document.activeElement) ? document.activeElement : null;
@@ -67,7 +67,7 @@ const lockstep = {
       if (answer.status === 404) { show("this run is not watched any more", false); isBusy = false; return; }
       if (!answer.ok) throw new Error(answer.statusText);
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-      if (parts(fresh) !== parts(document)) { location.reload(); return; } // a run that was not there, or another version
+      if (parts(fresh) !== parts(document)) { location.reload(); return; } // a run that did not exist before, or another version
       document.title = fresh.title;
       for (const part of document.querySelectorAll("[data-live]")) {
         const other = fresh.getElementById(part.id);
@@ -103,6 +103,6 @@ const lockstep = {
   clocks(document);
   document.addEventListener("visibilitychange", soon);
   document.addEventListener("selectionchange", () => { chosenAt = performance.now(); });
-  setInterval(() => { clocks(document); soon(); }, TICK_MS); // a hang, or a lost broker, sends no event
+  setInterval(() => { clocks(document); soon(); }, TICK_MS); // a hang or a lost broker sends no event
   listen();
 })();

@@ -27,7 +27,7 @@
   const isGap = (before, point) => point.attempt !== before.attempt
     || point.begin_unix_seconds - before.end_unix_seconds > Math.max(GAP_S, (before.end_unix_seconds - before.begin_unix_seconds) / 2);
 
-  // A value holds from its interval's begin to the next one's; null where a pause begins, and the last one to its end.
+  // A value applies from the begin of its interval to that of the next one (the last one to its end); null at a pause.
   function columns(points, pick) {
     const values = [];
     points.forEach((point, place) => {
@@ -46,7 +46,7 @@
     return [...values, points.at(-1).end_unix_seconds];
   }
 
-  // --- which charts there are
+  // --- charts
 
   function series(points) {
     const usual = known.baseline_step_seconds, made = [];
@@ -71,7 +71,7 @@
     return made.filter(each => each.lines.length);
   }
 
-  // From 0; one odd interval (a compilation, a checkpoint) goes over the edge rather than flatten all others.
+  // From 0; a single outlier (a compilation, a checkpoint) exceeds the scale rather than flatten all others.
   function height(chart) {
     const [low, high] = [chart.scales.x.min, chart.scales.x.max], all = [];
     chart.data.slice(1).forEach((values, line) => chart.series[line + 1].show && values.forEach((value, place) => {
@@ -114,7 +114,7 @@
     apply();
   }
 
-  // --- the same span of time in all charts and lanes
+  // --- a common time range for all charts and lanes
 
   const ends = () => [known.points[0].begin_unix_seconds, known.points.at(-1).end_unix_seconds];
 
@@ -205,7 +205,7 @@
     return link;
   }
 
-  // --- asking
+  // --- requests
 
   async function load() {
     const wait = asked + WAIT_MS - performance.now();
@@ -217,7 +217,7 @@
     try {
       const answer = await fetch(`/api/v1/runs/${encodeURIComponent(lockstep.run)}/series`, { signal: AbortSignal.timeout(30000) });
       if (answer.ok) show(await answer.json());
-    } catch { /* page.js shows that the coordinator does not answer */ }
+    } catch { /* page.js shows that the coordinator does not respond */ }
     isAsking = false;
   }
 

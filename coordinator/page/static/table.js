@@ -1,10 +1,10 @@
-// Search over rows and cards, and tables that are sorted by any of their columns; both outlast what page.js replaces.
+// Searches rows and cards, and sorts tables by any column; both settings survive the updates of page.js.
 "use strict";
 
 (() => {
   const find = id => document.getElementById(id);
   const search = find("search"), count = find("search-count"), bar = find("search-bar");
-  const chosen = new Map(); // of each table by its place: the column and whether it ascends
+  const chosen = new Map(); // by position of the table: its column and whether it ascends
 
   const rows = () => document.querySelectorAll("table.sorted tbody tr, .cards > .card");
 
@@ -39,7 +39,7 @@
       head.setAttribute("aria-sort", column === state.column ? (state.ascends ? "ascending" : "descending") : "none"));
   }
 
-  // Numbers begin with the largest, names with the first; the same column again turns the order round.
+  // Numbers start with the largest, names alphabetically; choosing the same column again reverses the order.
   function choose(place, column, isNumber) {
     const state = chosen.get(place);
     chosen.set(place, { column, ascends: state?.column === column ? !state.ascends : !isNumber });
@@ -61,7 +61,7 @@
     filter();
   }
 
-  // On a narrow screen rows are cards without a head.
+  // On a narrow screen, rows are shown as cards without column headings.
   function offer(select) {
     const table = document.querySelector("table.sorted");
     if (!table) { select.closest("label").hidden = true; return; }
