@@ -79,7 +79,7 @@
   }
 
   // Marks an incident by shape, not by colour alone: a triangle above the step of the onset, and an outline around the
-  // ranks from there on. An outline would hide rows of a few pixels; those have a triangle and their ranks instead.
+  // ranks from there on. An outline would hide rows of a few pixels; those have a triangle and their ranks in the margin instead.
   function marks(paint, colour) {
     for (const each of map.incidents) {
       const x = size.gutter + Math.max(0, each.column) * size.width;
@@ -94,7 +94,7 @@
           paint.beginPath(); paint.moveTo(size.gutter - 9, y - 5); paint.lineTo(size.gutter - 9, y + 5); paint.lineTo(size.gutter - 1, y);
           paint.fill();
           const name = map.rows.ranks[first], wide = Math.min(40, paint.measureText(name).width);
-          paint.fillStyle = colour.back; paint.fillRect(size.gutter - 14 - wide, y - 7, wide + 3, 14); // above a group's name
+          paint.fillStyle = colour.back; paint.fillRect(size.gutter - 14 - wide, y - 7, wide + 3, 14); // covers a group's name
           paint.fillStyle = colour.bad; paint.textAlign = "right"; paint.fillText(name, size.gutter - 12, y, 40);
           continue;
         }
