@@ -3,7 +3,10 @@
 A real `lockstep exporter` with a real mosquitto; this process plays the ranks, by the marks that an agent leaves for
 steps with so many collectives, half of them synchronous and half of them inside the backward, and a coordinator that
 acknowledges.
-Run with `python -m benchmarks.exporter_cost [--ranks 8] [--seconds 20] [--collectives 200] [--json]`.
+
+    python -m benchmarks.exporter_cost [--ranks 8] [--seconds 20] [--collectives 200] [--json]
+
+Exit code 1 when a budget is missed.
 """
 
 import argparse
@@ -16,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.checks import Check, has_missed
 from lockstep.contracts.facts import RankFacts, facts_to_json
 from lockstep.contracts.marks import MarkKind, pack_call_site, pack_issue
 from lockstep.contracts.peaks import peak_flops_per_second
@@ -166,8 +170,24 @@ def _sum_of(url: str, start: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(start))
 
 
-def main() -> None:
-    """Measure and print."""
+def checks_of(row: dict[str, Any]) -> list[Check]:
+    """Return every figure with its budget."""
+    return [
+        _at_most("CPU, scrapes included", row["cpu_ratio"], CPU_BUDGET_RATIO, "{:.2%} of a core"),
+        _at_most("host watch, a part of it", row["host_watch_ratio"], HOST_WATCH_BUDGET_RATIO, "{:.2%} of a core"),
+        Check("processes on this node", str(row["processes"])),
+        _at_most("memory", row["resident_mb"], MEMORY_BUDGET_MB, "{:.0f} MB"),
+        _at_most("time of a scrape, median", row["scrape_p50_ms"], SCRAPE_BUDGET_MS, "{:.1f} ms"),
+        Check("time of a scrape, longest", f"{row['scrape_max_ms']:.1f} ms"),
+    ]
+
+
+def _at_most(what: str, value: float, budget: float, form: str) -> Check:
+    return Check(what, form.format(value), f"at most {form.format(budget)}", value <= budget)
+
+
+def main() -> int:
+    """Measure, print, judge."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--seconds", type=int, default=20)
@@ -176,18 +196,16 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         row = measure(Path(directory), arguments.ranks, arguments.seconds, arguments.collectives)
+    checks = checks_of(row)
     if arguments.json:
         print(json.dumps(row))
-        return
-    of_step = f"{row['collectives']} collectives each"
-    print(f"{row['ranks']} ranks at {STEPS_PER_SECOND} steps/s, {of_step}, one scrape a second, every step counted")
-    print(f"CPU        {row['cpu_ratio']:.2%} of a core   budget {CPU_BUDGET_RATIO:.0%} (scrapes included here)")
-    watched = f"{row['host_watch_ratio']:.2%} of a core   budget {HOST_WATCH_BUDGET_RATIO:.1%}"
-    print(f"host watch {watched} (a part of it; {row['processes']} processes on this node)")
-    print(f"memory     {row['resident_mb']:.0f} MB            budget {MEMORY_BUDGET_MB} MB")
-    times = f"p50 {row['scrape_p50_ms']:.1f} ms, max {row['scrape_max_ms']:.1f} ms"
-    print(f"/metrics   {times}   budget {SCRAPE_BUDGET_MS:.0f} ms")
+    else:
+        of_step = f"{row['collectives']} collectives each"
+        print(f"{row['ranks']} ranks at {STEPS_PER_SECOND} steps/s, {of_step}, one scrape a second, every step counted")
+        for check in checks:
+            print(check.text())
+    return int(has_missed(checks))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
