@@ -442,6 +442,10 @@ def test_a_micro_batch_that_deepspeed_computes(specify):
         ),
         ({"megatron": MEGATRON.replace("96", "$LAYERS")}, "'$LAYERS'"),
         ({"megatron": MEGATRON + '"'}, "as a shell reads them"),
+        (
+            {"megatron": f'if [ "$FP8" = 1 ]; then\n  MORE="--fp8-format hybrid"\nfi\n{MEGATRON} $MORE'},
+            "--fp8-format of Megatron-LM's arguments: got it inside a condition",
+        ),
         ({"torchtitan": TORCHTITAN.replace("shard_degree = -1", "shard_degree = 16")}, "data_parallel_shard_degree"),
         (
             {

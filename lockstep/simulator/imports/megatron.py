@@ -19,6 +19,7 @@ _UNSUPPORTED = {
     "--hybrid-override-pattern": "a model of other layers than attention",
 }
 _OPERATORS = ("|", "&", ";", "&&", "||")
+_CONDITIONS, _ENDS_OF_CONDITIONS = ("if", "case"), ("fi", "esac")
 _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _VARIABLE = re.compile(
     r"\$(?:(?P<plain>[A-Za-z_][A-Za-z0-9_]*)|\{(?P<braced>[A-Za-z0-9_]+)(?::?-(?P<default>[^}]*))?\})"
@@ -265,7 +266,7 @@ def _read(arguments: Sequence[str]) -> dict[str, str]:
     """Return the values of each option, joined by blanks, an empty text of a flag.
 
     The words may be those of a shell script: variables are replaced by what was assigned to them, and options may
-    stand in one (`ARGS="--num-layers 12"`, `ARGS=(--num-layers 12)`).
+    stand in one (`ARGS="--num-layers 12"`, `ARGS=(--num-layers 12)`). Whether a condition holds is not known here.
     """
     found: dict[str, str] = {}
     variables: dict[str, str] = {}
@@ -275,7 +276,9 @@ def _read(arguments: Sequence[str]) -> dict[str, str]:
         default = match["default"]
         return variables.get(match["plain"] or match["braced"], match[0] if default is None else default)
 
+    depth = 0
     for word in arguments:
+        depth += (word in _CONDITIONS) - (word.rstrip(";") in _ENDS_OF_CONDITIONS)
         assigned = _ASSIGNED.match(word)
         text = _VARIABLE.sub(value_of, word[assigned.end() if assigned else 0 :])
         if assigned:
@@ -285,6 +288,8 @@ def _read(arguments: Sequence[str]) -> dict[str, str]:
             if part in _OPERATORS or ">" in part or part.endswith("[@]}"):
                 name = ""
             elif part.startswith("--"):
+                if depth > 0:
+                    raise ConfigError(f"{part} of {_WHERE}: got it inside a condition, expected those of one run alone")
                 name, is_given, value = part.partition("=")
                 found[name] = value if is_given else ""
             elif name and part:
