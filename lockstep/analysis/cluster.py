@@ -150,13 +150,16 @@ class _Together:
             self.refused.append(NotJudged(rule=POOR_OVERLAP, reason=reason))
             return
         known = {each.rank: each.breakdown for each in on_devices}
+        steps = {each.rank: each.steps_breakdown for each in on_devices}
         parts = [
             (each.collectives, each.window_ns, next(iter(each.metadata.devices), ""))
             for each in on_devices
             if each.collectives is not None
         ]
         self._ask(
-            lambda: with_fusion_gain(find_poor_overlap(known, transmission_by_rank_ns(self.in_collectives)), parts)
+            lambda: with_fusion_gain(
+                find_poor_overlap(known, transmission_by_rank_ns(self.in_collectives), steps), parts
+            )
         )
 
     def communication(self) -> None:

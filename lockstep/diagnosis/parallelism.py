@@ -1,6 +1,6 @@
 """Components that take turns where they could work at once (Hermes, section 4.2.1)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 from types import MappingProxyType
 
@@ -23,13 +23,15 @@ WORTH_RATIO = Threshold(0.05, "ratio", "detection's floor: a step that is 5 % lo
 
 
 def find_poor_overlap(
-    by_rank: Mapping[int, Breakdown], transmission_ns: Mapping[int, int] = MappingProxyType({})
+    by_rank: Mapping[int, Breakdown],
+    transmission_ns: Mapping[int, int] = MappingProxyType({}),
+    steps: Mapping[int, Sequence[Breakdown]] = MappingProxyType({}),
 ) -> list[Finding] | NotJudged:
     """Return whether computation and communication of the captured ranks take turns.
 
     What could be hidden is the shorter of what each does alone, on the rank where that is least. No overlap hides
     waiting for other ranks: `transmission_ns` is what a rank's collectives take without it, by rank, where the ranks'
-    collectives were matched.
+    collectives were matched. `steps` are the marked steps of each rank: the finding states in how many it occurs.
     """
     judged = {rank: each for rank, each in by_rank.items() if each.window_ns > 0}
     if not any(each.communication_active_ns for each in judged.values()):
@@ -47,6 +49,7 @@ def find_poor_overlap(
     overlapping = f"computation overlaps communication for {ratio:.1%} of the step{among}"
     alone = f"on rank {rank} computation alone takes {ms(least.compute_ns)}"
     known_ns = transmission_ns.get(rank)
+    occurs = _occurrence(steps.get(rank, ()))
     waiting = "" if known_ns is None else f"; its collectives take {ms(known_ns)} without waiting for other ranks"
     return [
         Finding(
@@ -56,9 +59,19 @@ def find_poor_overlap(
             evidence=(
                 f"{overlapping}, limit {OVERLAP_RATIO.value:.0%}",
                 f"{alone} and communication alone {ms(least.communication_ns)} of {ms(least.window_ns)}{waiting}",
+                *([] if occurs is None else [f"it occurs in {occurs[0]} of {occurs[1]} steps"]),
             ),
+            steps=occurs,
             lost_ns=hideable_ns[rank],
             predicted_gain_ratio=gain_ratio,
             confidence=MEDIUM,
         )
     ]
+
+
+def _occurrence(steps: Sequence[Breakdown]) -> tuple[int, int] | None:
+    """Return in how many steps the two take turns, of how many; None where fewer than two are marked."""
+    if len(steps) < 2:  # noqa: PLR2004
+        return None
+    poor = [each.compute_communication_overlap_ratio < OVERLAP_RATIO.value for each in steps]
+    return sum(poor), len(poor)

@@ -58,6 +58,16 @@ def test_waiting_for_other_ranks_is_not_what_overlap_hides():
     assert finding.evidence[1].endswith("its collectives take 0.6 ms without waiting for other ranks")
 
 
+def test_a_finding_states_in_how_many_steps_it_occurs():
+    """By the same limit, of the steps of the rank whose loss it states; unmarked steps show nothing."""
+    poor, fine = _breakdown(3000, 1950, 50), _breakdown(3000, 1500, 500)
+    (finding,) = find_poor_overlap({0: _breakdown(6000, 3900, 100)}, steps={0: [poor, fine, poor]})
+    assert finding.steps == (2, 3)
+    assert finding.evidence[-1] == "it occurs in 2 of 3 steps"
+    (finding,) = find_poor_overlap({0: _breakdown(6000, 3900, 100)}, steps={0: [poor]})
+    assert finding.steps is None
+
+
 def test_without_communication_nothing_is_judged():
     """One rank alone has nothing to overlap; nor has an empty window."""
     for by_rank in ({0: _breakdown(9000, 0, 0, 1000)}, {0: _breakdown(0, 0, 0)}, {}):
