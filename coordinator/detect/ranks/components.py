@@ -210,7 +210,8 @@ class Explainer:
         peers: dict[str, NDArray[np.floating]] = {}
         for name, value_R in own.items():
             healthy_R = np.where(slow_R, np.nan, value_R)
-            healthy_P = self._stages.median(healthy_R)
+            # Of few healthy ranks, those with work of their own may be the most: the others are the stage's measure.
+            healthy_P = self._stages.median(healthy_R if differs_R is None else np.where(differs_R, np.nan, healthy_R))
             if name in typical_P:
                 healthy_P = np.where(np.isnan(healthy_P), typical_P[name], healthy_P)
             usual_R = self._stages.spread(healthy_P)

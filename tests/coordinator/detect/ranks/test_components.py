@@ -141,6 +141,22 @@ def test_an_uneven_batch_is_not_blamed_for_a_slow_loader():
     assert alone.cause == "compute"
 
 
+@pytest.mark.parametrize("ranks", [8, 16])
+def test_a_slow_loader_is_not_compared_with_those_that_load_for_others(ranks):
+    """Once one rank is slow, those that load for their groups are most of the healthy ones: they are no measure."""
+    rows = list(
+        generate(Scenario(degrees=f"tp=2,dp={ranks // 2}").with_fault("data", 5, seconds=0.02, begin=60)).rows()
+    )
+    own, loads = medians(rows[60:63]), np.arange(ranks) % 2 == 0
+    own["data"] = own["data"] + np.where(loads, 0.02, 0.0)
+    own["self"] = own["self"] + np.where(loads, 0.02, 0.0)
+    explainer = Explainer(Groups([0] * ranks), None, Groups(np.arange(ranks) % 2))
+    mask = slow(5, ranks=ranks)
+    explained = explainer.explain(own, mask, mask, {}, POLICY, differs_R=loads, slow_parts=lambda _: ())[5]
+    assert explained.cause == "data"
+    assert explained.own["data"] - explained.peers["data"] == pytest.approx(0.02, abs=0.005)
+
+
 def test_an_excess_that_nothing_holds_is_unknown():
     """Parts that were not measured cannot be blamed."""
     rows = list(generate(Scenario().with_fault("data", 3, seconds=0.05, begin=60)).rows())
