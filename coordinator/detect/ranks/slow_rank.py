@@ -218,7 +218,7 @@ class SlowRankTest:
         """Note who was far beyond noise in this step, and evaluate each part by itself where the sum is noisy."""
         if self.is_warm:
             self.far = self._test.far_of(self.ranks, _FAR_FLOORS * self._test.limits.floor_ratio)
-        if parts is None or not self._is_noisy():
+        if parts is None or self.is_paused or not self._is_noisy():
             return
         seconds = parts(self.shift_R)
         if self.parts is None:
@@ -262,13 +262,14 @@ class SlowRankTest:
         return True
 
     def _is_pause(self, reference_P: "NDArray[np.floating]") -> bool:
-        """Whether everybody's own work is suddenly so long that the job, and no rank, must be doing something else."""
+        """Whether everybody's own work is suddenly so long that the job, and no rank, must be doing something else.
+
+        On shared cores steps of own work look like that by chance: there only parts are not evaluated in them.
+        """
         policy = self._policy
         longer = self._past.is_longer(reference_P, policy.pause_ratio)
-        is_quiet = longer and float(np.nanmax(self.ranks.sigma_P, initial=0)) < policy.pause_sigma
-        paused = is_quiet and self._pauses < policy.pause_steps
-        self._pauses = self._pauses + 1 if paused else 0
-        return paused
+        self._pauses = self._pauses + 1 if longer and self._pauses < policy.pause_steps else 0
+        return self.is_paused and float(np.nanmax(self.ranks.sigma_P, initial=0)) < policy.pause_sigma
 
     def _shared(self, rest_R: "Floats", shared_D: "Floats") -> "tuple[Floats, Floats]":
         """Return what each replica shares, arrays of shape (D,): to evaluate it by, and to take off its ranks.
@@ -316,7 +317,7 @@ class SlowRankTest:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the last step was a pause of the whole job, from which nothing is learnt."""
+        """Whether the last step was a pause of the whole job, which shows nothing of what steps consist of."""
         return self._pauses > 0
 
     @property

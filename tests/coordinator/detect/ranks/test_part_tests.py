@@ -109,3 +109,21 @@ def test_the_same_seconds_in_other_parts_name_no_rank(seed):
     found = alarms(parts)
     assert found.keys() == {(5, "forward")}
     assert 80 <= found[5, "forward"] < 92
+
+
+@pytest.mark.parametrize("part", ["data", "optimizer"])
+@pytest.mark.parametrize("pause", [81, 82, 83])
+def test_a_pause_of_the_whole_job_delays_no_part(part, pause):
+    """A checkpoint that no one flags lengthens own work of all by seconds: it is no step by which a part is measured."""
+    parts = job(1) | {"host": np.random.default_rng(9).normal(0.01, 0.0004, (120, 8))}
+    parts[part][80:, 5] += 0.4 * OWN
+    parts["host"][pause] += 3.0 * np.random.default_rng(8).normal(1.0, 0.05, 8)
+    test = SlowRankTest([0] * 8, list(range(8)), POLICY)
+    own = np.sum(list(parts.values()), axis=0)
+    named = None
+    for step in range(100):
+        row = {name: values[step] for name, values in parts.items()}
+        test.step(own[step], step, parts=lambda _, row=row: row)
+        named = step if named is None and test.slow_columns.tolist() == [5] else named
+    assert named is not None
+    assert named <= 80 + 4
