@@ -226,6 +226,7 @@ HEALTHY: dict[str, Make] = {
     **_named(healthy, name="attention windows, no FLOPs", imbalance=replace(_WINDOWS, flops_known=False)),
     **_named(healthy, name="long sequences", imbalance=Imbalance(sequence_sigma=0.20)),
     **_named(healthy, name="experts, no tokens", shapes=EXPERTS, imbalance=replace(_EXPERTS_HOT, tokens_known=False)),
+    **_named(healthy, name="routed experts, no tokens", shapes=EXPERTS, imbalance=replace(_ROUTED, tokens_known=False)),
     **_named(healthy, name="gc of all at once", interruptions=replace(RESTARTED, collection_every=11)),
     **_named(healthy, name="two restarts", interruptions=_TWICE),
     **_named(healthy, name="missing bursts", interruptions=_LOSING),
@@ -236,7 +237,7 @@ HEALTHY: dict[str, Make] = {
 }
 
 SCENARIOS: dict[str, Make] = {**FAULTS, **HEALTHY}
-DEGRADED = ("experts, no tokens", "attention windows, no FLOPs")
+DEGRADED = ("experts, no tokens", "routed experts, no tokens", "attention windows, no FLOPs")
 """Healthy, but without the column that shows it: must not break, and is no measure of false alarms."""
 
 _OF_NODES = ("slow node", "two slow nodes", "nic of a node")

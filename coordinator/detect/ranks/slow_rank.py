@@ -112,7 +112,10 @@ class SlowRankTest:
 
     def _fleet_views(self, level_N: "Floats") -> list[FleetView]:
         groups = self.stage_groups, self._batches
-        return views_of_ranks(level_N, self.ranks, self.replicas, *groups, are_batches_even=not self._is_uneven)
+        places = 0 if self._expert_places is None else self._expert_places.count
+        return views_of_ranks(
+            level_N, self.ranks, self.replicas, *groups, are_batches_even=not self._is_uneven, expert_places=places
+        )
 
     def adopt(self, policy: "ExcessPolicy", rank_policy: RankPolicy, work_policy: WorkPolicy) -> None:
         """Apply other thresholds from the next step on."""

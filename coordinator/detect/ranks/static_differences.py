@@ -157,8 +157,11 @@ def views_of_ranks(
     replica_groups: "Groups | None",
     *,
     are_batches_even: bool,
+    expert_places: int = 0,
 ) -> list[FleetView]:
     """Return what shows how far the devices of a job lie apart; `replica_groups` is None where ranks share no batch.
+
+    Of each of the `expert_places` that ranks or replicas are compared in, one is the reference.
 
     Where batches are even, each rank with what its replica shares: all devices in one view, for a replica of two or
     four hardly shows how wide a fleet is. Elsewhere batches would be taken for devices, so ranks are compared inside of
@@ -166,18 +169,19 @@ def views_of_ranks(
     is.
     """
     rank_R = level_N[ranks.span]
+    references = max(stages.count, expert_places)
     if replica_groups is None:
-        return [FleetView(span=ranks.span, level_N=rank_R, fleet_N=rank_R, references=stages.count)]
+        return [FleetView(span=ranks.span, level_N=rank_R, fleet_N=rank_R, references=references)]
     shared_D = level_N[replicas.span]
     if are_batches_even:
         whole_R = rank_R + replica_groups.spread(shared_D)
         return [
-            FleetView(span=ranks.span, level_N=whole_R, fleet_N=whole_R, references=stages.count),
-            FleetView(span=replicas.span, level_N=shared_D, fleet_N=whole_R, references=stages.count),
+            FleetView(span=ranks.span, level_N=whole_R, fleet_N=whole_R, references=references),
+            FleetView(span=replicas.span, level_N=shared_D, fleet_N=whole_R, references=references),
         ]
     return [
         FleetView(span=ranks.span, level_N=rank_R, fleet_N=rank_R, references=replica_groups.count),
-        FleetView(span=replicas.span, level_N=shared_D, fleet_N=shared_D, references=1),
+        FleetView(span=replicas.span, level_N=shared_D, fleet_N=shared_D, references=max(1, expert_places)),
     ]
 
 

@@ -1,11 +1,13 @@
 """Which static differences stand out of a fleet's own."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from coordinator.detect.ranks.static_differences import least_outlier, student_quantile
+from coordinator.detect.ranks.groups import Groups
+from coordinator.detect.ranks.static_differences import least_outlier, student_quantile, views_of_ranks
 
 RATE = 4e-5
 
@@ -50,6 +52,24 @@ def test_values_that_are_their_own_reference_show_no_spread():
     fleet[0] = 0.15
     assert math.isfinite(least(fleet, references=1))
     assert math.isinf(least(fleet, references=8))
+
+
+@pytest.mark.parametrize("replicas", [None, [rank // 2 for rank in range(16)]])
+@pytest.mark.parametrize("seed", range(3))
+def test_members_that_expert_places_are_measured_by_show_no_spread(replicas, seed):
+    """Of the members of an expert place the lower one is at 0 by construction, ranks or replicas."""
+    groups = None if replicas is None else Groups(replicas)
+    level = np.abs(np.random.default_rng(seed).normal(0.0, 0.05, 16 + (0 if groups is None else groups.count)))
+    units = level[:16] if groups is None else level[16:]
+    units[: len(units) // 2] = 0.0
+    if groups is not None:
+        level[:16:2] = 0.0
+        level[:8] = 0.0
+    spans = SimpleNamespace(span=slice(0, 16)), SimpleNamespace(span=slice(16, len(level)))
+    views = views_of_ranks(
+        level, *spans, Groups([0] * 16), groups, are_batches_even=True, expert_places=len(units) // 2
+    )
+    assert [math.isinf(least(view.fleet_N, view.references)) for view in views] == [True] * len(views)
 
 
 @pytest.mark.parametrize("fleet", [[], [0.5]])
