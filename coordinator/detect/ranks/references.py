@@ -75,6 +75,7 @@ def static_stand_in(
     Of few ranks the lowest stands for its replica. Once it is among the `changed`, slower than it always was, another
     one does, and brings with it what it always was slower by. `rest_R` is each rank's deviation over its stage,
     `static` returns what each always was, both in seconds; replicas of more than `whole_max` ranks have others as low.
+    Without it healthy partners are named in the scenarios `10 %, wide silicon` and `10 %, wide silicon, pairs`.
     """
     stand_in_D: Floats = np.zeros(replicas.count, dtype=np.float32)
     if not len(changed):
