@@ -144,8 +144,8 @@ class RankPolicy:
     pause_sigma: float = 0.02  # only in quiet jobs: on shared cores half the steps look like that
     idle_ratio: float = 0.25  # share of its stage's work below which a rank's figure is no work at all
     whole_max: int = 8  # a replica of so few ranks is unknown in a step in which one is missing, ...
-    absent_steps: int = 3  # ... unless it has been missing for longer: a frozen counter must not silence its peers, as in
-    # `slow, frozen counter` with the slow rank next to the frozen one
+    absent_steps: int = 3  # ... unless it has been missing for longer: a frozen counter must not silence its peers
+    # (`slow, frozen counter` with the slow rank next to the frozen one)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,8 +144,8 @@ class PartTests:
         """Return by how much all parts but one have been below the stage's, array of shape (R,), ratio, 0 or less.
 
         In the mean of the last steps, where that is more than the smallest effect that is reported, and by that effect
-        more: noise of the other parts must not become that of this one. Ranks that no place holds need it: the effects of
-        places take off the rest, and no generated scenario has such ranks.
+        more: noise of the other parts must not become that of this one. Ranks that no place holds need it: the effects
+        of places take off the rest, and no generated scenario has such ranks.
         """
         mean_R: NDArray[np.float32] = self._rest_KR[place]
         change_R = (now_R - mean_R) / min(self._steps, _REST_STEPS)
