@@ -1,7 +1,7 @@
 """How well slow ranks, links and jobs are named: `python -m benchmarks.accuracy [--ranks 8 128] [--seeds 5]`.
 
 Every scenario of `benchmarks/scenarios` is generated, laid out as a step log in memory and given to the live state
-machine (`coordinator/record/replay.py`), then to the rules of `baselines.py`. Columns: recall of the things at fault,
+machine (`coordinator/record/backtest.py`), then to the rules of `baselines.py`. Columns: recall of the things at fault,
 precision of what was named, pages per 10,000 steps without a fault, wrong ranks, rows from a fault's begin to its
 naming (the first slow step is 1; for a rank that is slow from the start this holds the detector's warm-up), and how
 often the cause was right. A dash: nothing to measure. Below, slow parts in noise, and how soon any test could find them
@@ -31,7 +31,7 @@ from benchmarks.scenarios.recipes import SIZES
 from benchmarks.scenarios.report import marathon_of, report
 from benchmarks.scenarios.score import Named, Score, named_by, score
 from benchmarks.scenarios.table import HEADER, OURS, Table, line, rate_bound
-from coordinator.record.replay import replay
+from coordinator.record.backtest import backtest
 from coordinator.settings.policy import Policy
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def measure(task: Task) -> tuple[Task, list[tuple[str, Score]], list[Named]]:
     name, ranks, seed, with_baselines = task
     scenario = SCENARIOS[name](ranks, seed)
     recording = generate(scenario)
-    named = list(named_by(replay(recording.log(), recording.topology, Policy()), scenario))
+    named = list(named_by(backtest(recording.log(), recording.topology, Policy()), scenario))
     scores = [(OURS, score(scenario, recording.topology, named))]
     for method, rule in BASELINES.items() if with_baselines else ():
         scores.append((method, score(scenario, recording.topology, rule(recording))))

@@ -44,7 +44,7 @@ from benchmarks.metrics_made import (
     exporter_snapshot,
     openmetrics,
 )
-from coordinator.api.kept import Kept
+from coordinator.api.response_cache import ResponseCache
 from coordinator.api.services import SERVICES, Services
 from coordinator.app import EXPOSITIONS, EXPOSITIONS_MAX, metrics
 from coordinator.collector import SnapshotCollector as CoordinatorCollector
@@ -121,7 +121,7 @@ def _coordinator_app(snapshot: Callable[[], Snapshot]) -> web.Application:
     """Return the coordinator's answer to scrapes without the rest of it."""
     app = web.Application()
     app[SERVICES] = cast("Services", SimpleNamespace(snapshot=snapshot))
-    app[EXPOSITIONS] = Kept(EXPOSITIONS_MAX)
+    app[EXPOSITIONS] = ResponseCache(EXPOSITIONS_MAX)
     app.add_routes([web.get("/metrics", metrics)])
     return app
 

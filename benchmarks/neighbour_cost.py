@@ -10,7 +10,7 @@ import time
 from exporter.inspector.accounts import CollectiveTotals, InspectorAccounts
 from exporter.inspector.lines import parse_line
 from exporter.neighbours.inspector_series import inspector_samples
-from exporter.neighbours.kept import KeptPage
+from exporter.neighbours.sample_history import SampleHistory
 from lockstep.contracts.inspector_metrics import PLACES_MAX
 from tests.exporter.inspector.inspected import line
 
@@ -36,7 +36,7 @@ def page(number: int) -> str:
 
 def main() -> None:
     """Print the figures."""
-    kept, pages = KeptPage("n1", samples_max=120), [page(number) for number in range(ROUNDS)]
+    kept, pages = SampleHistory("n1", samples_max=120), [page(number) for number in range(ROUNDS)]
     begin = time.process_time()
     for number, text in enumerate(pages):
         kept.add(text, float(number))
@@ -58,7 +58,7 @@ def inspected_ms() -> tuple[float, int]:
     """Return what it takes to keep the sums of eight ranks with all their places once, and how many series they are."""
     places = [(f"communicator {number}", "AllReduce") for number in range(PLACES_MAX)]
     sums = {("job", rank): {place: CollectiveTotals(count=1) for place in places} for rank in range(_DEVICES)}
-    kept = KeptPage("n1", samples_max=120)
+    kept = SampleHistory("n1", samples_max=120)
     begin = time.process_time()
     for number in range(ROUNDS):
         kept.add_samples(inspector_samples(sums, "n1"), float(number))

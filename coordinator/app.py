@@ -24,7 +24,7 @@ from coordinator.api import (
     streams,
     trace,
 )
-from coordinator.api.kept import CachedWork, Kept
+from coordinator.api.response_cache import CachedWork, ResponseCache
 from coordinator.api.services import SERVICES, ApiError, Services
 from coordinator.collector import SnapshotCollector
 from lockstep.serving.compression import Compression
@@ -32,7 +32,7 @@ from lockstep.serving.exposition import CONTENT_TYPES, choose_form, render
 
 _REQUEST_MAX_BYTES = 16 << 10  # the largest request names 64 ranks, or every setting
 
-EXPOSITIONS: web.AppKey[Kept] = web.AppKey("expositions", Kept)
+EXPOSITIONS: web.AppKey[ResponseCache] = web.AppKey("expositions", ResponseCache)
 EXPOSITIONS_MAX = 2
 """Cached texts of /metrics: one per exposition format, 200 KB at 20 runs."""
 
@@ -81,9 +81,9 @@ def make_app(services: Services) -> web.Application:
     app = web.Application(client_max_size=_REQUEST_MAX_BYTES, middlewares=[_json_errors])
     app[SERVICES] = services
     app.add_routes(routes())
-    app[heatmap.HEAT_MAPS], app[pages.PAGES] = Kept(heatmap.KEPT_MAX), Kept(pages.KEPT_MAX)
-    app[EXPOSITIONS], app[trace.TRACES] = Kept(EXPOSITIONS_MAX), Kept(trace.KEPT_MAX)
-    app[series.SERIES] = Kept(series.KEPT_MAX)
+    app[heatmap.HEAT_MAPS], app[pages.PAGES] = ResponseCache(heatmap.KEPT_MAX), ResponseCache(pages.KEPT_MAX)
+    app[EXPOSITIONS], app[trace.TRACES] = ResponseCache(EXPOSITIONS_MAX), ResponseCache(trace.KEPT_MAX)
+    app[series.SERIES] = ResponseCache(series.KEPT_MAX)
     Compression().protect(app)
     event_stream.install(app)
     app.on_response_prepare.append(_harden)

@@ -65,7 +65,7 @@ def _service_rows(snapshot: "Snapshot") -> list[tuple[str, list[Row]]]:
         (f"{p}announcements_refused_total", [((k,), float(v)) for k, v in snapshot.announcements_refused.items()]),
         (f"{p}records_rejected_total", [((k,), float(v)) for k, v in snapshot.records_rejected.items()]),
         (f"{p}records_lost_total", [((k,), float(v)) for k, v in snapshot.records_lost.items()]),
-        (f"{p}records_judged_total", [((), float(snapshot.records_evaluated))]),
+        (f"{p}records_evaluated_total", [((), float(snapshot.records_evaluated))]),
         (f"{p}frames_total", [((k,), float(v)) for k, v in snapshot.frames.items()]),
         (f"{p}unsettled_frames", [((), float(snapshot.frames_unsettled))]),
         (f"{p}inputs_dropped_total", [((k,), float(v)) for k, v in snapshot.inputs_dropped.items()]),

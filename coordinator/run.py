@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from coordinator.decide import events as ev
-from coordinator.decide.explain import Scene, explain_instructions
+from coordinator.decide.explain import ExplanationContext, explain_instructions
 from coordinator.decide.growth_incidents import remaining_seconds
-from coordinator.decide.saved_run import DetectionProgress, Learnt, SavedRun, fingerprint_of
+from coordinator.decide.saved_run import DetectionProgress, DetectorState, SavedRun, fingerprint_of
 from coordinator.decide.transitions import OVER, State
 from coordinator.detect.anomalies import SLOW_RANK
 from coordinator.detect.detector import Detector
@@ -73,7 +73,7 @@ class Run:
     peaks: DevicePeaks = field(default_factory=DevicePeaks)
     workload: Workload = field(default_factory=Workload)
     progress: ProgressBook = field(default_factory=ProgressBook)
-    remembered: Learnt | None = None
+    remembered: DetectorState | None = None
     """Learnt state of an earlier coordinator's detector, until this one's detector is created."""
     expectation: Expectation = field(default_factory=Expectation)
     captures: HealthyCaptures = field(default_factory=HealthyCaptures)
@@ -91,11 +91,11 @@ class Run:
         self.attempts = AttemptComparison(self.name, self.history)
 
     @property
-    def scene(self) -> Scene:
+    def scene(self) -> ExplanationContext:
         """The data to explain an incident with."""
         assert self.topology is not None
         rows = tuple(self.detector.recent_rows) if self.detector else ()
-        return Scene(rows=rows, topology=self.topology, policy=self.policy, hostname=self.hostname)
+        return ExplanationContext(rows=rows, topology=self.topology, policy=self.policy, hostname=self.hostname)
 
     def feed(self, event: ev.Event) -> Orders:
         """Pass an event to the run's machine; return its instructions, and the explanations of incidents among them."""
@@ -213,7 +213,7 @@ class Run:
         if not with_learnt or self.detector is None or step_result is None:
             return replace(memory, learnt=self.remembered)
         arrays = {name: array.copy() for name, array in self.detector.state_dict().items()}
-        learnt = Learnt(
+        learnt = DetectorState(
             fingerprint=self.fingerprint, step=step_result.step, end_unix_s=step_result.unix_s, arrays=arrays
         )
         return replace(memory, learnt=learnt if arrays else None)

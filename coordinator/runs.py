@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from lockstep.contracts.codec import Message
     from lockstep.contracts.messages import RankInfo, RunHeartbeat
 
-__all__ = ["Orders", "Run", "Runs", "Tap"]
+__all__ = ["InputTap", "Orders", "Run", "Runs"]
 
 
-class Tap(Protocol):
+class InputTap(Protocol):
     """Receives all input in order, before it is processed. The same input gives the same orders."""
 
     def receive(self, what: "Sequence[StepBatch] | Message | ev.Event", now_s: float, run: str = "") -> None:
@@ -69,7 +69,7 @@ class Runs:
         policy: "Policy",
         memories: "Mapping[str, SavedRun]",
         clock: Callable[[], float],
-        tap: Tap | None = None,
+        tap: InputTap | None = None,
     ) -> None:
         self._tap = tap
         self.rejected = rejections()

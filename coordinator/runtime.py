@@ -31,7 +31,7 @@ from coordinator.intake.streams import Receipt, Streams
 from coordinator.leadership import Leadership
 from coordinator.notify import count_notifications, make_notifier
 from coordinator.notify.node_patcher import make_node_patcher
-from coordinator.record.journal import Start
+from coordinator.record.journal import CoordinatorStart
 from coordinator.record.recorder import Recorder
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
@@ -255,7 +255,7 @@ class Coordinator:
     def _make_recorder(self, memories: dict[str, SavedRun]) -> Recorder | None:
         if not self.config.record_directory:
             return None
-        start = Start(
+        start = CoordinatorStart(
             policy=self._control.policy(), domains=self.config.domains, order=self.config.order, memories=memories
         )
         directory = Path(self.config.record_directory)

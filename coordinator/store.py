@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator.decide.incidents import CLOSED, OPEN, Incident, from_json, to_json
-from coordinator.decide.saved_run import LEARNT_MAX_BYTES, Learnt, SavedRun, learnt_from_bytes, saved_run_from_json
+from coordinator.decide.saved_run import (
+    LEARNT_MAX_BYTES,
+    DetectorState,
+    SavedRun,
+    learnt_from_bytes,
+    saved_run_from_json,
+)
 from coordinator.expected.healthy import KeptWindow, kept_from_json, kept_to_json
 from coordinator.fleet.history import Sighting, Subject
 from coordinator.intake.streams import StreamOffset
@@ -241,7 +247,7 @@ class Store:
                 ) from error
         return memories
 
-    def _parse_learnt(self, run: str, form: Any) -> Learnt | None:
+    def _parse_learnt(self, run: str, form: Any) -> DetectorState | None:
         try:
             return learnt_from_bytes(bytes(form), where=f"{self._where}, run {run}")
         except (MalformedError, TypeError) as error:

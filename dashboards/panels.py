@@ -15,7 +15,7 @@ AT_RUN = "/runs/${run:percentencode}"
 _SCHEME = "continuous-GrYlRd"
 
 
-class _Modern(G.Panel):  # type: ignore[misc]  # grafanalib carries no types
+class _ModernPanel(G.Panel):  # type: ignore[misc]  # grafanalib carries no types
     """A panel of current Grafana, with its type and options given directly."""
 
     kind = ""
@@ -26,7 +26,7 @@ class _Modern(G.Panel):  # type: ignore[misc]  # grafanalib carries no types
         return self.panel_json({"type": self.kind, "options": self.options})
 
 
-class _StatusHistory(_Modern):
+class _StatusHistory(_ModernPanel):
     kind = "status-history"
     options = {  # noqa: RUF012
         "colWidth": 0.9,
@@ -37,7 +37,7 @@ class _StatusHistory(_Modern):
     }
 
 
-class _Heatmap(_Modern):
+class _Heatmap(_ModernPanel):
     kind = "heatmap"
     options = {  # noqa: RUF012
         "calculate": False,

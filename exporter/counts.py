@@ -14,7 +14,7 @@ def _zeros(metric: str) -> dict[str, int]:
 
 
 @dataclass(slots=True)
-class Counts:
+class ExporterCounters:
     """Counters of one exporter process, written by its event loop only."""
 
     lost: dict[str, int] = field(default_factory=lambda: _zeros("lockstep_exporter_records_lost_total"))

@@ -18,7 +18,7 @@ from exporter.capturing.control import ControlJob, ControlWriter
 from exporter.capturing.stacks import StackRequests
 from exporter.capturing.summarise import Summariser, TraceJob
 from exporter.config import ExporterConfig
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.exposing.app import make_app
 from exporter.exposing.snapshot import NodeSnapshot, take_snapshot
 from exporter.host_watch import HostWatch, ResourceSampler, find_targets
@@ -73,7 +73,7 @@ class Exporter:
         self.started = asyncio.Event()
         self.http_port = config.http_port
         self.snapshot: NodeSnapshot | None = None
-        self.counts = Counts()
+        self.counts = ExporterCounters()
         self._node = config.node_name
         self._offsets: ReadOffsets = {}  # as last saved; rings that an earlier process read continue from there
         self._offsets_path = Path(config.spool_directory) / "offsets.json"

@@ -71,7 +71,7 @@ FIELD_TERMS = {
     "coordinator/decide": _DETECTION,
     "coordinator/settings": _DETECTION,
     "coordinator/step_detection.py": _DETECTION,
-    "coordinator/record": {"holes": "gaps", "unbooked": "unaccounted time"},
+    "coordinator/record": {"holes": "gaps", "unbooked": "unaccounted time", "rerun": "replay"},
     "coordinator/expected": {"regained": "predicted gain"},
     "exporter": {
         "appetite": "TraceSizeEstimator",

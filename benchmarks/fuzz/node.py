@@ -1,7 +1,7 @@
 """What an exporter shows of its rings, for areas that look at it."""
 
 from benchmarks.fuzz import seeds
-from exporter.counts import Counts, DeliveryStatus
+from exporter.counts import DeliveryStatus, ExporterCounters
 from exporter.exposing.snapshot import NodeSnapshot, take_snapshot
 from exporter.reading.rings import Rings
 
@@ -17,7 +17,7 @@ _DELIVERY = DeliveryStatus(
 )
 
 
-def node_snapshot(rings: Rings, counts: Counts, now_ns: int) -> NodeSnapshot:
+def node_snapshot(rings: Rings, counts: ExporterCounters, now_ns: int) -> NodeSnapshot:
     """Return the node as it is at `now_ns` (CLOCK_MONOTONIC)."""
     return take_snapshot(
         rings,

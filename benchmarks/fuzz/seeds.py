@@ -15,7 +15,7 @@ from lockstep.contracts.capture import (
 from lockstep.contracts.codec import Message
 from lockstep.contracts.facts import RankFacts, facts_to_json
 from lockstep.contracts.finding import Advice, Finding
-from lockstep.contracts.memory_report import HOST, KeptAllocation, RankMemory
+from lockstep.contracts.memory_report import HOST, RankMemory, RetainedAllocation
 from lockstep.contracts.peaks import peak_flops_per_second
 from lockstep.contracts.records import RECORD_FIELDS
 from lockstep.contracts.rows import RANK, join_columns
@@ -236,7 +236,7 @@ SUMMARY = messages.TraceSummary(
     not_judged={"gc": "no samples"},
     omitted={"findings": 4},
     step_ns=[300_000_000, 200_000_000],
-    kept=[KeptAllocation(function="train.py(88): keep", bytes=15 << 20, count=3)],
+    kept=[RetainedAllocation(function="train.py(88): keep", bytes=15 << 20, count=3)],
     host=messages.HostSpan(
         span_ns=5,
         on_cpu_ns=3,

@@ -16,7 +16,7 @@ from benchmarks.holdout.cases import CASES, FAULTS, KNOWN_LIMITS, SIZES, names
 from benchmarks.holdout.job import RANKS_PER_NODE, Case, Layout
 from benchmarks.holdout.score import Tally, tally
 from benchmarks.holdout.step_log import log_of, save, steps_of
-from coordinator.record.replay import replay, to_line
+from coordinator.record.backtest import backtest, to_line
 from coordinator.record.steplog import StepLog
 from coordinator.settings.policy import Policy
 
@@ -35,7 +35,7 @@ def measure(name: str, ranks: int, seed: int) -> Tally:
     """Return the score of one run."""
     case = CASES[name](ranks, seed)
     layout, log = make_log(case)
-    replayed = replay(log, layout.topology, Policy(), ranks_per_node=RANKS_PER_NODE)
+    replayed = backtest(log, layout.topology, Policy(), ranks_per_node=RANKS_PER_NODE)
     lines = [to_line(incident, ranks_per_node=RANKS_PER_NODE) for incident in replayed.incidents.values()]
     return tally(case, layout, steps_of(case), lines)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.detect.anomalies import SLOW_RANK
-from coordinator.record.replay import replay, topology_of
+from coordinator.record.backtest import backtest, topology_of
 from coordinator.record.steplog import StepLog
 from coordinator.settings.policy import Policy
 from lockstep.trace.kineto.load import load_trace
@@ -78,7 +78,7 @@ def inject(values: "NDArray[np.int64]", rank: int, ratio: float) -> Injected:
     """Return what is reported when one rank of a recording is slowed in its second part."""
     begin = int(len(values) * _BEGIN_SHARE)
     ranks = values.shape[1] - 1
-    replayed = replay(slowed(values, rank, ratio, begin), topology_of(ranks, f"dp={ranks}"), Policy())
+    replayed = backtest(slowed(values, rank, ratio, begin), topology_of(ranks, f"dp={ranks}"), Policy())
     found, wrong = None, 0
     for incident in replayed.incidents.values():
         right = incident.kind == SLOW_RANK and rank in incident.ranks and incident.detected_step >= begin

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from benchmarks.scenarios.job import HANG, LINK, PHASES
 from benchmarks.scenarios.recording import RANKS_PER_NODE
 from coordinator.detect.anomalies import FLUCTUATION, SLOW_LINK, UNKNOWN
-from coordinator.record.replay import to_line
+from coordinator.record.backtest import to_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from benchmarks.scenarios.job import Fault, Scenario
-    from coordinator.record.replay import Replayed
+    from coordinator.record.backtest import ReplayResult
     from lockstep.contracts.domains import Topology
 
 Thing = tuple[str, object]
@@ -61,7 +61,7 @@ class Score:
         self.causes_right += other.causes_right
 
 
-def named_by(replayed: "Replayed", scenario: "Scenario") -> "Iterator[Named]":
+def named_by(replayed: "ReplayResult", scenario: "Scenario") -> "Iterator[Named]":
     """Yield what the incidents of a replay name, each thing of an incident once, with the cause it ended with."""
     steps = [row - scenario.rolled_back(row) for row in range(scenario.steps)]
     seen: set[tuple[str, Thing]] = set()

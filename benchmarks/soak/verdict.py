@@ -98,7 +98,7 @@ def _delivery_checks(soaked: Soaked) -> list[Check]:
     }
     checks = [
         equal("records sent by the nodes", records, expected),
-        equal("records judged (metric)", int(total(samples, f"{_PREFIX}_records_judged_total")), records),
+        equal("records judged (metric)", int(total(samples, f"{_PREFIX}_records_evaluated_total")), records),
         equal("records lost, all reasons (metric)", int(lost), 0),
         equal("records rejected, all reasons (metric)", int(rejected), 0),
         Check(

@@ -5,19 +5,19 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from coordinator.api.kept import CachedWork, Kept
+from coordinator.api.response_cache import CachedWork, ResponseCache
 from coordinator.api.services import BAD, ApiError, known_run
 from coordinator.page.heat import heat_map
 from coordinator.page.lines import NODE, kinds_of
 
 if TYPE_CHECKING:
-    from coordinator.decide.explain import Scene
+    from coordinator.decide.explain import ExplanationContext
     from coordinator.decide.incidents import Incident
     from coordinator.run import Run
 
 KEPT_MAX = 32
 """Cached maps, at most 400 KB each."""
-HEAT_MAPS: web.AppKey[Kept] = web.AppKey("heat_maps", Kept)
+HEAT_MAPS: web.AppKey[ResponseCache] = web.AppKey("heat_maps", ResponseCache)
 
 
 async def show(request: web.Request) -> web.Response:
@@ -39,6 +39,6 @@ def _work(run: "Run", by: str) -> CachedWork:
     return CachedWork(inputs, lambda: _made(run.name, scene, incidents, by))
 
 
-def _made(name: str, scene: "Scene", incidents: "tuple[Incident, ...]", by: str) -> bytes:
+def _made(name: str, scene: "ExplanationContext", incidents: "tuple[Incident, ...]", by: str) -> bytes:
     body: dict[str, Any] = {"run": name, "group_kinds": kinds_of(scene), **heat_map(scene, incidents, by)}
     return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(errors="replace")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from coordinator.api.kept import CachedWork, Kept
+from coordinator.api.response_cache import CachedWork, ResponseCache
 from coordinator.api.services import SERVICES, hosts_of
 from coordinator.decide.incidents import CLOSED
 from coordinator.page import CLOSED_MAX, assets, render_page
@@ -20,7 +20,7 @@ from coordinator.page.run_page import CLOSED_MAX as CLOSED_OF_RUN_MAX
 
 if TYPE_CHECKING:
     from coordinator.api.services import Services
-    from coordinator.decide.explain import Scene
+    from coordinator.decide.explain import ExplanationContext
     from coordinator.decide.incidents import Incident
     from coordinator.run import Run
     from coordinator.snapshot import Snapshot
@@ -30,7 +30,7 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """Content security policy: only files and responses of this server. A second defence in addition to escaping."""
-PAGES: web.AppKey[Kept] = web.AppKey("pages", Kept)
+PAGES: web.AppKey[ResponseCache] = web.AppKey("pages", ResponseCache)
 KEPT_MAX = 64
 """Cached pages, of 50 KB each, at most 300 KB."""
 _NOT_FOUND = web.HTTPNotFound.status_code
@@ -119,7 +119,7 @@ async def static(request: web.Request) -> web.Response:
     return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
 
 
-def _of_scene(scene: "Scene | None") -> dict[str, Any]:
+def _of_scene(scene: "ExplanationContext | None") -> dict[str, Any]:
     """Return the inputs that depend on all ranks or domains: milliseconds for a large run, so off the event loop."""
     if scene is None:
         return {"slowest": [], "kinds": [NODE], "domains": {}, "domain_counts": {}}

@@ -4,7 +4,7 @@ import json
 
 from aiohttp import web
 
-from coordinator.api.kept import CachedWork, Kept
+from coordinator.api.response_cache import CachedWork, ResponseCache
 from coordinator.api.services import BAD, SERVICES, ApiError, known_run
 from coordinator.decide.incidents import CLOSED
 from coordinator.page.incident_timeline import TIMELINE_MAX, incident_timeline
@@ -12,7 +12,7 @@ from coordinator.record.step_series import INTERVALS_MAX, select_intervals, seri
 
 KEPT_MAX = 32
 """Cached responses, at most 400 KB each."""
-SERIES: web.AppKey[Kept] = web.AppKey("series", Kept)
+SERIES: web.AppKey[ResponseCache] = web.AppKey("series", ResponseCache)
 _STEP_MAX = (1 << 62) - 1
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from coordinator.fleet.history import FleetHistory
-from coordinator.settings.control import Control, Reloaded
+from coordinator.settings.control import Control, ReloadResult
 from coordinator.settings.specs import Specs
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Services:
     perform: "Callable[[Orders], None]"
     now_s: Callable[[], float]
     is_ready: Callable[[], bool]
-    reload: Callable[[str], Awaitable[Reloaded]]
+    reload: Callable[[str], Awaitable[ReloadResult]]
     changing: asyncio.Lock
     specs: Specs = field(default_factory=Specs)
     fleet: FleetHistory = field(default_factory=FleetHistory)

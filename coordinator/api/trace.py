@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from coordinator.api.kept import CachedWork, Kept
+from coordinator.api.response_cache import CachedWork, ResponseCache
 from coordinator.api.services import ApiError, known_run
 from coordinator.page.steps_trace import ranks_drawn, steps_trace
 
 if TYPE_CHECKING:
-    from coordinator.decide.explain import Scene
+    from coordinator.decide.explain import ExplanationContext
     from coordinator.decide.incidents import Incident
 
 KEPT_MAX = 8
 """Cached traces, at most 2 MB each."""
-TRACES: web.AppKey[Kept] = web.AppKey("traces", Kept)
+TRACES: web.AppKey[ResponseCache] = web.AppKey("traces", ResponseCache)
 
 
 async def show(request: web.Request) -> web.Response:
@@ -42,7 +42,9 @@ async def show(request: web.Request) -> web.Response:
     return answer
 
 
-def _made(name: str, scene: "Scene | None", shown: "tuple[Incident, ...]", one: "Incident | None") -> bytes:
+def _made(
+    name: str, scene: "ExplanationContext | None", shown: "tuple[Incident, ...]", one: "Incident | None"
+) -> bytes:
     body: dict[str, object] = {"traceName": name, "traceEvents": []}
     if scene is not None and scene.rows:
         body = steps_trace(scene, shown, ranks_drawn(scene, one), name)

@@ -44,7 +44,7 @@ Values = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class ExplanationContext:
     """The data to explain an incident with. `rows` are the last undisturbed steps, the newest last; may be empty."""
 
     rows: "Sequence[StepRow]"
@@ -54,7 +54,7 @@ class Scene:
 
 
 def explain_instructions(
-    instructions: "Sequence[ev.Instruction]", scene: Scene, event: ev.Event
+    instructions: "Sequence[ev.Instruction]", scene: ExplanationContext, event: ev.Event
 ) -> list[ev.ExplainedEvent]:
     """Return explanations of the incidents that `event` opened, or whose ranks or cause it changed."""
     described = []
@@ -76,7 +76,7 @@ def explain_instructions(
     return described
 
 
-def explanation(incident: "Incident", scene: Scene) -> Values:
+def explanation(incident: "Incident", scene: ExplanationContext) -> Values:
     """Return the data behind an incident: quantity, reference, samples, noise, thresholds, rule, numbers.
 
     Times are seconds per step; None stands for unknown.
@@ -110,7 +110,7 @@ def history(incident: "Incident") -> list[Values]:
     return described
 
 
-def _of_rank(incident: "Incident", rows: "list[StepRow]", scene: Scene) -> Values:
+def _of_rank(incident: "Incident", rows: "list[StepRow]", scene: ExplanationContext) -> Values:
     rank, ranks = incident.ranks[0], rows[-1].ranks
     stage_R, stage = np.asarray(scene.topology.stages)[ranks], scene.topology.stages[rank]
     members = np.flatnonzero(stage_R == stage)
@@ -145,7 +145,7 @@ def _of_rank(incident: "Incident", rows: "list[StepRow]", scene: Scene) -> Value
     }
 
 
-def _peers(incident: "Incident", rows: "list[StepRow]", members: list[int], scene: Scene) -> list[Values]:
+def _peers(incident: "Incident", rows: "list[StepRow]", members: list[int], scene: ExplanationContext) -> list[Values]:
     slow, ranks = set(incident.ranks), rows[-1].ranks
     shown = [column for column in members if int(ranks[column]) not in slow][:PEERS_MAX]
     return [
@@ -158,7 +158,9 @@ def _peers(incident: "Incident", rows: "list[StepRow]", members: list[int], scen
     ]
 
 
-def _of_domain(incident: "Incident", domain: tuple[str, str], rows: "list[StepRow]", scene: Scene) -> Values:
+def _of_domain(
+    incident: "Incident", domain: tuple[str, str], rows: "list[StepRow]", scene: ExplanationContext
+) -> Values:
     kind, name = domain
     steps = [row.step for row in rows]
     own_K = of.transfers(rows, kind, of.columns_of(rows, incident.ranks))
@@ -263,7 +265,7 @@ def _is_other(last: Values, incident: "Incident") -> bool:
     return bool((last["cause"], last["rank_count"]) != (incident.cause, len(incident.ranks)))
 
 
-def _step_of_change(incident: "Incident", scene: Scene) -> int | None:
+def _step_of_change(incident: "Incident", scene: ExplanationContext) -> int | None:
     """Return the last step with a row, but at least the step of detection: a hang has no row of its own step."""
     if not scene.rows:
         return incident.detected_step

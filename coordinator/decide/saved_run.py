@@ -1,9 +1,9 @@
 """The state of a run that outlives a restart of the coordinator, as values and in their stored forms.
 
 Pure. There are two parts: the state of the run's machine (`SavedRun`, JSON, without incidents) and what its detectors
-have learnt (`Learnt`, arrays). Without the second part, a restarted coordinator would learn the current behaviour,
-faults included, as normal. Arrays are restored only by a detector of exactly the same ranks, groups, nodes and
-attempts.
+have learnt (`DetectorState`, arrays). Without the second part, a restarted coordinator would learn the current
+behaviour, faults included, as normal. Arrays are restored only by a detector of exactly the same ranks, groups, nodes
+and attempts.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ _DTYPE_KINDS = "biuf"  # numbers only: loading objects would execute code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learnt:
+class DetectorState:
     """What the detectors of one run have learnt after a step; `fingerprint` identifies the run (`fingerprint_of`)."""
 
     fingerprint: str
@@ -57,8 +57,8 @@ class Learnt:
         return _MAGIC + json.dumps(header).encode() + b"\n" + body
 
 
-def learnt_from_bytes(data: bytes, *, where: str) -> Learnt:
-    """Return the value of a stored form (`Learnt.to_bytes`).
+def learnt_from_bytes(data: bytes, *, where: str) -> DetectorState:
+    """Return the value of a stored form (`DetectorState.to_bytes`).
 
     Raises
     ------
@@ -88,7 +88,7 @@ def learnt_from_bytes(data: bytes, *, where: str) -> Learnt:
             name: np.frombuffer(plain, dtype=dtype, count=prod(shape), offset=begin).reshape(shape).copy()
             for (name, dtype, shape), begin in zip(forms, begins[:-1], strict=True)
         }
-        return Learnt(
+        return DetectorState(
             fingerprint=str(header["fingerprint"]),
             step=int(header["step"]),
             end_unix_s=float(header["end_unix_s"]),
@@ -140,7 +140,7 @@ class SavedRun:
     capture_counts: Mapping[str, int] = field(default_factory=dict)
     incident_tracker: Mapping[str, Any] = field(default_factory=dict)
     capture: Mapping[str, Any] = field(default_factory=dict)
-    learnt: Learnt | None = None
+    learnt: DetectorState | None = None
     evaluated: DetectionProgress = field(default_factory=DetectionProgress)
     last_sign_s: float = 0.0
     attempt_counts: tuple[int, int, int] = (0, 0, 0)
@@ -174,7 +174,7 @@ class SavedRun:
 def saved_run_from_json(
     value: Mapping[str, Any],
     incidents: tuple[Incident, ...],
-    learnt: Learnt | None = None,
+    learnt: DetectorState | None = None,
     series: bytes | None = None,
 ) -> SavedRun:
     """Return the saved run of a JSON form (`SavedRun.to_json`) and its separately stored parts."""

@@ -50,7 +50,7 @@ _SUSPECT_SHARE = 0.75  # of what the run is slower by, that one explains; more i
 _SAMPLE_RANKS = 1024  # all ranks of a synchronous job end a step together: so many show how long it took
 
 
-class _Learns(Protocol):
+class _Restorable(Protocol):
     """What outlives a restart of the coordinator by its state."""
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
@@ -206,7 +206,7 @@ class Detector:
             self._flag_share_R = share_R.astype(np.float32) if share_R.any() else None
             self._after_capture = bool(state.get("after_capture", np.zeros(1)).any())
 
-    def _parts(self) -> "dict[str, _Learns]":
+    def _parts(self) -> "dict[str, _Restorable]":
         return {
             "slow_rank": self._slow_rank,
             "rank_anomalies": self._rank_anomalies,

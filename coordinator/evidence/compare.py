@@ -38,7 +38,7 @@ class QueryValues:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _MachineMatch:
     """A cause that one machine shows in one query."""
 
     values: QueryValues
@@ -64,7 +64,7 @@ def find_evidence(
     for each in shown:
         for rank in each.machine.ranks:
             causes_of_rank.setdefault(rank, set()).add(each.cause)
-    grouped: dict[tuple[str, str, str], list[_Shown]] = {}
+    grouped: dict[tuple[str, str, str], list[_MachineMatch]] = {}
     for each in shown:
         explained_by = catalogue.causes[each.cause].explained_by
         if not all(causes_of_rank[rank] & set(explained_by) for rank in each.machine.ranks):
@@ -74,12 +74,12 @@ def find_evidence(
     return tuple(sorted(found, key=lambda deviation: order.index(deviation.cause)))[:DEVIATIONS_MAX]
 
 
-def _is_borne_out(each: _Shown, causes_of_rank: Mapping[int, set[str]]) -> bool:
+def _is_borne_out(each: _MachineMatch, causes_of_rank: Mapping[int, set[str]]) -> bool:
     requires = each.values.query.requires
     return not requires or all(requires in causes_of_rank.get(rank, ()) for rank in each.machine.ranks)
 
 
-def _shown_by(values: QueryValues) -> list[_Shown]:
+def _shown_by(values: QueryValues) -> list[_MachineMatch]:
     query = values.query
     peers = [machine for machine in values.after if not machine.is_suspect]
     suspects = [machine for machine in values.after if machine.is_suspect]
@@ -89,7 +89,7 @@ def _shown_by(values: QueryValues) -> list[_Shown]:
         return [each for machine in suspects if (each := _code_shown(values, machine, peers)) is not None]
     control = [values.after[peer] for peer in peers]
     return [
-        _Shown(values, machine, query.cause, values.meaning)
+        _MachineMatch(values, machine, query.cause, values.meaning)
         for machine in suspects
         if _is_beyond(query, values.after[machine], control, values.before.get(machine))
     ]
@@ -112,7 +112,7 @@ def _least(query: EvidenceQuery, control: float) -> float:
     return max(query.min_difference, query.min_ratio * abs(control))
 
 
-def _code_shown(values: QueryValues, machine: Machine, peers: list[Machine]) -> _Shown | None:
+def _code_shown(values: QueryValues, machine: Machine, peers: list[Machine]) -> _MachineMatch | None:
     """Return the cause of a suspect's new code; None if it has none, or if half of the peers have the same new code."""
     number = values.after[machine]
     if number == 0 or number == values.before.get(machine):
@@ -123,10 +123,10 @@ def _code_shown(values: QueryValues, machine: Machine, peers: list[Machine]) -> 
     query = values.query
     code = query.codes.get(int(number))
     cause, meaning = (code.cause, code.meaning) if code else (query.cause, f"{values.meaning}: {number:.0f}")
-    return _Shown(values, machine, cause, meaning)
+    return _MachineMatch(values, machine, cause, meaning)
 
 
-def _deviation(catalogue: EvidenceCatalogue, shown: list[_Shown], link: str) -> MachineDeviation:
+def _deviation(catalogue: EvidenceCatalogue, shown: list[_MachineMatch], link: str) -> MachineDeviation:
     values, query = shown[0].values, shown[0].values.query
     machines = [each.machine for each in shown]
     peers = [machine for machine in values.after if not machine.is_suspect]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from coordinator.decide.state import RunMachine
 
 
-class _Asked(NamedTuple):
+class _HealthyRequest(NamedTuple):
     """A capture requested while nothing was wrong, and the number of incidents until then."""
 
     request_id: int
@@ -27,7 +27,7 @@ class HealthyCaptures:
     """The healthy captures of one run. Pass it all instructions of the run's machine."""
 
     def __init__(self) -> None:
-        self._asked: _Asked | None = None
+        self._asked: _HealthyRequest | None = None
 
     def observe(self, instructions: "Sequence[ev.Instruction]", machine: "RunMachine") -> OperatorTimes | None:
         """Return the operator times of healthy ranks from a capture that has just ended; None if there are none.
@@ -37,7 +37,7 @@ class HealthyCaptures:
         latest = None
         for instruction in instructions:
             if isinstance(instruction, ev.RequestCapture):
-                asked = _Asked(instruction.request.request_id, machine.tracker.incidents_total)
+                asked = _HealthyRequest(instruction.request.request_id, machine.tracker.incidents_total)
                 self._asked = asked if _is_healthy(machine) else None
             elif isinstance(instruction, ev.Diagnose):
                 latest = self._times_of(instruction, machine) or latest

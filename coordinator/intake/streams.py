@@ -40,7 +40,7 @@ class FrameVerdict(Enum):
     """The node has not announced this stream."""
 
 
-class Pending(Protocol):
+class PendingRecords(Protocol):
     """Records that may still wait to be evaluated."""
 
     @property
@@ -48,13 +48,13 @@ class Pending(Protocol):
         """Return whether none of them waits any longer."""
 
 
-class _Held:
+class _HeldRecords:
     """Placeholder for records that wait until their holder settles them."""
 
     is_settled = False
 
 
-_HELD = _Held()
+_HELD = _HeldRecords()
 
 
 class Receipt:
@@ -65,7 +65,7 @@ class Receipt:
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
         self.outcomes: dict[str, int] = {}
-        self._pending: Pending | None = None
+        self._pending: PendingRecords | None = None
 
     @property
     def is_settled(self) -> bool:
@@ -76,7 +76,7 @@ class Receipt:
         """Mark as unsettled until `settle` or `wait_for` is called."""
         self._pending = _HELD
 
-    def wait_for(self, pending: Pending) -> None:
+    def wait_for(self, pending: PendingRecords) -> None:
         """Become settled when `pending` is."""
         self._pending = pending
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from coordinator.decide.explain import Scene
+    from coordinator.decide.explain import ExplanationContext
     from coordinator.decide.incidents import Incident
 
     Floats = NDArray[np.floating]
@@ -35,7 +35,7 @@ _NAME_MAX = 64  # characters of a name
 _SAMPLE_CELLS = 1 << 16  # cells from which the scale is derived; more take ten times as long for the same result
 
 
-def worst(found: RankFigures, scene: "Scene") -> list[dict[str, Any]]:
+def worst(found: RankFigures, scene: "ExplanationContext") -> list[dict[str, Any]]:
     """Return the ranks whose own work exceeds that of their peers most, the worst first, with their last steps.
 
     `levels` are own work by step on the scale of the map, 0 to 8; None if not measured.
@@ -57,13 +57,13 @@ def worst(found: RankFigures, scene: "Scene") -> list[dict[str, Any]]:
     ]
 
 
-def slowest(scene: "Scene") -> list[dict[str, Any]]:
+def slowest(scene: "ExplanationContext") -> list[dict[str, Any]]:
     """Return the slowest ranks of a run in the form of `worst`; empty before the first step."""
     found = figures(scene)
     return [] if found is None else worst(found, scene)
 
 
-def heat_map(scene: "Scene", incidents: "Sequence[Incident]", by: str) -> dict[str, Any]:
+def heat_map(scene: "ExplanationContext", incidents: "Sequence[Incident]", by: str) -> dict[str, Any]:
     """Return the map of one run as plain values: at most `lines.LINES_MAX` rows, and all recent steps.
 
     `by` is `node` or a kind of the run's domains. Cells are bytes in base64, row by row, on a linear scale from

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from coordinator.decide.explain import Scene
+    from coordinator.decide.explain import ExplanationContext
     from coordinator.decide.incidents import Incident
     from coordinator.page.rank_figures import RankFigures
 
@@ -97,7 +97,7 @@ class Layout:
         return spans
 
 
-def lay_out(scene: "Scene", found: "RankFigures", incidents: "Sequence[Incident]", by: str) -> Layout:
+def lay_out(scene: "ExplanationContext", found: "RankFigures", incidents: "Sequence[Incident]", by: str) -> Layout:
     """Return the rows of a map; `by` is `node` or a kind of domain; ranks without one come last."""
     group_R, names = _groups(scene, found.ranks, by)
     is_whole = len(found.ranks) <= LINES_MAX
@@ -125,12 +125,12 @@ def lay_out(scene: "Scene", found: "RankFigures", incidents: "Sequence[Incident]
     )
 
 
-def kinds_of(scene: "Scene") -> list[str]:
+def kinds_of(scene: "ExplanationContext") -> list[str]:
     """Return the kinds by which a map can be grouped."""
     return [NODE, *dict.fromkeys(domain.kind for domain in scene.topology.domains)]
 
 
-def _groups(scene: "Scene", ranks: "NDArray[np.int64]", by: str) -> "tuple[NDArray[np.int64], list[str]]":
+def _groups(scene: "ExplanationContext", ranks: "NDArray[np.int64]", by: str) -> "tuple[NDArray[np.int64], list[str]]":
     """Return the group of each rank, array of shape (R,), and the names of the groups in order of appearance."""
     if by == NODE:
         hosts = [scene.hostname(rank) or _NONE for rank in ranks.tolist()]
@@ -170,7 +170,7 @@ def _blocks(
     return blocks
 
 
-def _domains(scene: "Scene", ranks: "NDArray[np.int64]", lines: "Sequence[GridLine]") -> tuple[str, ...]:
+def _domains(scene: "ExplanationContext", ranks: "NDArray[np.int64]", lines: "Sequence[GridLine]") -> tuple[str, ...]:
     """Return the names of the domains of each line of one rank; empty for a line of several."""
     names: dict[int, list[str]] = {int(ranks[line.columns[0]]): [] for line in lines if len(line.columns) == 1}
     for domain in scene.topology.domains:

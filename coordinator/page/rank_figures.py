@@ -14,7 +14,7 @@ from coordinator.detect.ranks.groups import middle
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from coordinator.decide.explain import Scene
+    from coordinator.decide.explain import ExplanationContext
     from coordinator.intake.timeline import StepRow
 
     Floats = NDArray[np.floating]
@@ -36,7 +36,7 @@ class RankFigures:
     excess_R: "Floats"
 
 
-def figures(scene: "Scene") -> RankFigures | None:
+def figures(scene: "ExplanationContext") -> RankFigures | None:
     """Return the ranks' recent figures; None before the first step."""
     rows = scene.rows[-RECENT_STEPS:]
     if not rows:

@@ -15,7 +15,7 @@ from coordinator.page.rank_figures import figures
 from lockstep.contracts.records import COMPUTE_PHASES, DOMAIN_KINDS
 
 if TYPE_CHECKING:
-    from coordinator.decide.explain import Scene
+    from coordinator.decide.explain import ExplanationContext
     from coordinator.decide.incidents import Incident
     from coordinator.intake.timeline import StepRow
 
@@ -31,7 +31,7 @@ _COMPONENTS = ("data", _COMPUTE, "host", "gc")
 _ORDER = "parts are drawn one after the other; when each began within its step is not recorded"
 
 
-def ranks_drawn(scene: "Scene", incident: "Incident | None") -> list[int]:
+def ranks_drawn(scene: "ExplanationContext", incident: "Incident | None") -> list[int]:
     """Return an incident's ranks with some peers of its first rank's pipeline stage; without one, the slowest ranks."""
     if not scene.rows:
         return []
@@ -48,7 +48,9 @@ def ranks_drawn(scene: "Scene", incident: "Incident | None") -> list[int]:
     return sorted([*own.tolist(), *peers.tolist()])
 
 
-def steps_trace(scene: "Scene", incidents: "Iterable[Incident]", ranks: list[int], name: str) -> dict[str, Any]:
+def steps_trace(
+    scene: "ExplanationContext", incidents: "Iterable[Incident]", ranks: list[int], name: str
+) -> dict[str, Any]:
     """Return the trace of `ranks` over the recent steps; `incidents` are marked at their onset.
 
     Times are microseconds since the begin of the first step, on the run's clock; `args` hold seconds.
@@ -60,7 +62,7 @@ def steps_trace(scene: "Scene", incidents: "Iterable[Incident]", ranks: list[int
     return {"displayTimeUnit": "ms", "traceName": name, "otherData": {"order": _ORDER}, "traceEvents": events}
 
 
-def _of_rank(scene: "Scene", rows: "list[StepRow]", rank: int, origin_s: float) -> Iterator[Event]:
+def _of_rank(scene: "ExplanationContext", rows: "list[StepRow]", rank: int, origin_s: float) -> Iterator[Event]:
     name = f"rank {rank} on {scene.hostname(rank)}"
     yield {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": name}}
     yield {"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}}

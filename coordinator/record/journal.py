@@ -25,7 +25,7 @@ NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class CoordinatorStart:
     """A coordinator started: its policy, its configured degrees, and the state that an earlier one stored, by run."""
 
     policy: Policy
@@ -35,7 +35,14 @@ class Start:
 
 
 JournalItem = (
-    Start | NodeAnnouncement | NodeAlive | CaptureResult | TraceSummary | RankStacks | ev.Event | tuple[StepBatch, ...]
+    CoordinatorStart
+    | NodeAnnouncement
+    | NodeAlive
+    | CaptureResult
+    | TraceSummary
+    | RankStacks
+    | ev.Event
+    | tuple[StepBatch, ...]
 )
 
 
@@ -77,7 +84,7 @@ _EVENTS: dict[str, type[ev.Event]] = {
     "profile_failed": ev.CaptureFailedEvent,
     "tick": ev.TickEvent,
 }
-_KINDS: dict[type, str] = {form: kind for kind, form in (_MESSAGES | _EVENTS).items()} | {Start: "start"}
+_KINDS: dict[type, str] = {form: kind for kind, form in (_MESSAGES | _EVENTS).items()} | {CoordinatorStart: "start"}
 
 
 def is_kept(what: object) -> bool:
@@ -89,7 +96,7 @@ class JournalWriter:
     """Converts entries to JSON, in order; remembers the context that a reader needs to begin at any of them."""
 
     def __init__(self) -> None:
-        self._start: Start | None = None
+        self._start: CoordinatorStart | None = None
         self._announced: dict[tuple[str, str], Entry] = {}
 
     def copy(self) -> "JournalWriter":
@@ -106,7 +113,7 @@ class JournalWriter:
     def write(self, entry: Entry) -> list[Any]:
         """Return the JSON form of an entry."""
         what = entry.what
-        if isinstance(what, Start):
+        if isinstance(what, CoordinatorStart):
             self._start, self._announced = what, {}
         if isinstance(what, NodeAnnouncement):
             self._announced[what.run, what.node] = entry
@@ -153,7 +160,9 @@ def _row(entry: Entry) -> list[Any]:
 def _what_of(kind: str, body: Any, where: str) -> JournalItem:
     if kind == "start":
         memories = {run: _memory_of(value, where) for run, value in body["memories"].items()}
-        return Start(policy=policy_of(body["policy"]), domains=body["domains"], order=body["order"], memories=memories)
+        return CoordinatorStart(
+            policy=policy_of(body["policy"]), domains=body["domains"], order=body["order"], memories=memories
+        )
     if kind in _MESSAGES:
         message: JournalItem = msgspec.convert(body, type=_MESSAGES[kind])
         return message

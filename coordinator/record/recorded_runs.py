@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordinator.record import steplog
+from coordinator.record.backtest import RANKS_PER_NODE, backtest, topology_of, world_size_of
 from coordinator.record.recording import parts_of, read_parts
-from coordinator.record.replay import RANKS_PER_NODE, replay, topology_of, world_size_of
-from coordinator.record.rerun import rerun
+from coordinator.record.replay import replay
 from coordinator.settings.policy import Policy
 from lockstep.contracts.domains import DEFAULT_ORDER
 from lockstep.contracts.errors import ConfigError
@@ -62,11 +62,11 @@ def read_recorded_run(
     parts = parts_of(path)
     if parts:
         peaks: dict[int, float] = {}
-        reported = rerun(_noting_peaks(read_parts(parts), log.run, peaks))
+        reported = replay(_noting_peaks(read_parts(parts), log.run, peaks))
         own = (incident for incident in reported.incidents.values() if incident.run == log.run)
         return RecordedRun(log, tuple(own), peaks)
     topology = topology_of(world_size_of(degrees, log), degrees, order=order)
-    replayed = replay(log, topology, Policy(), ranks_per_node=ranks_per_node)
+    replayed = backtest(log, topology, Policy(), ranks_per_node=ranks_per_node)
     return RecordedRun(log, tuple(replayed.incidents.values()))
 
 

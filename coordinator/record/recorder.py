@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordinator.decide import events as ev
-from coordinator.record.journal import Entry, JournalWriter, Start, is_kept, time_ns_of
+from coordinator.record.journal import CoordinatorStart, Entry, JournalWriter, is_kept, time_ns_of
 from coordinator.record.recording import PART_PATTERN, begin_ns, part_name, write_part
 from lockstep.contracts.errors import ConfigError
 
@@ -43,7 +43,7 @@ class Recorder:
     def __init__(
         self,
         directory: Path,
-        start: Start,
+        start: CoordinatorStart,
         now_s: float,
         *,
         quota_bytes: int,
@@ -95,7 +95,9 @@ class Recorder:
         if self._rows >= self._part_rows:
             self._due.set()
 
-    def _keep(self, what: "Start | tuple[StepBatch, ...] | Message | ev.Event", now_s: float, run: str) -> None:
+    def _keep(
+        self, what: "CoordinatorStart | tuple[StepBatch, ...] | Message | ev.Event", now_s: float, run: str
+    ) -> None:
         self._is_worth_a_part |= not isinstance(what, ev.TickEvent)
         self._pending.append(Entry(self._serial, time_ns_of(now_s), what, run))  # type: ignore[arg-type]
         self._serial += 1

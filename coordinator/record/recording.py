@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from coordinator.record.journal import Entry, Start, read_entry
+from coordinator.record.journal import CoordinatorStart, Entry, read_entry
 from coordinator.record.steplog import REQUIRED_COLUMNS, RUN_COLUMN, VERSION_METADATA, columns_of
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import StepBatch
@@ -142,7 +142,7 @@ def read_parts(files: Sequence[Path]) -> Iterator[Entry]:
         if first.serial not in (next_serial, 0):
             for each in known_entries:
                 # After missing parts it is still the same coordinator: only the announcements are repeated.
-                if next_serial is None or not isinstance(each.what, Start):
+                if next_serial is None or not isinstance(each.what, CoordinatorStart):
                     yield Entry(-1, first.time_ns, each.what)
         yield first
         next_serial = first.serial + 1

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coordinator.detect.anomalies import CRASH, HANG
-from coordinator.record.replay import to_line
+from coordinator.record.backtest import to_line
 from coordinator.record.step_table import StepTable, parts_of_table, table_of
 from lockstep.contracts.records import MISSING, Flag
 

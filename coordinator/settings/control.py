@@ -48,7 +48,7 @@ class PolicyPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reloaded:
+class ReloadResult:
     """What came of reading the configuration again, keys by name."""
 
     applied: tuple[str, ...]
@@ -160,7 +160,7 @@ class Control:
         self._policies.clear()
         return self._log_changes(_differences(before, self.policy(plan.run), plan.run), "api", who)
 
-    def reconfigure(self, settings: Settings, *, who: str, now_s: float) -> Reloaded:
+    def reconfigure(self, settings: Settings, *, who: str, now_s: float) -> ReloadResult:
         """Take another configuration; what cannot change while running stays as it is, and is named.
 
         Raises
@@ -178,7 +178,7 @@ class Control:
         self._policies.clear()
         self.reload_ok, self.reload_unix_s = True, now_s
         changes = self._log_changes(_differences(before, self.policy(), ALL_RUNS), "file", who)
-        return Reloaded(
+        return ReloadResult(
             applied=tuple(name for name in other if name in LIVE_KEYS), needs_restart=stays, changes=changes
         )
 

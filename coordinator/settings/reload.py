@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from coordinator.settings.control import Control, Reloaded, Settings
+from coordinator.settings.control import Control, ReloadResult, Settings
 from coordinator.settings.specs import read_specs
 from lockstep.contracts.errors import ConfigError
 
@@ -49,7 +49,7 @@ class Reloader:
         self._now_s = now_s
         self._changing = changing
 
-    async def reload(self, who: str) -> Reloaded:
+    async def reload(self, who: str) -> ReloadResult:
         """Read again and apply what can be applied.
 
         Raises

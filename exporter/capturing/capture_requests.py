@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from exporter.capturing.captures import Candidate, Captures
 from exporter.capturing.control import ControlJob, ControlWriter
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.reading.run_state import RunState
 from lockstep.contracts.capture import CaptureResult
 from lockstep.contracts.messages import RUNNING, CaptureRequest
@@ -25,7 +25,7 @@ class CaptureRequests:
         self,
         captures: Captures,
         *,
-        counts: Counts,
+        counts: ExporterCounters,
         control: ControlWriter,
         run_of: Callable[[str], RunState | None],
         stale_ns: int,

@@ -18,7 +18,7 @@ _HEAD_PARTS = 3
 _WHERE = "summaries"
 
 
-class Answer(NamedTuple):
+class JobOutput(NamedTuple):
     """The exit status of the process that did the job, its output, and the last line of its standard error."""
 
     code: int
@@ -40,7 +40,7 @@ class PersistentWorker:
         """Whether the process is running and can take a job."""
         return self._process is not None and self._process.returncode is None
 
-    async def ask(self, job: Sequence[Any]) -> Answer:
+    async def ask(self, job: Sequence[Any]) -> JobOutput:
         """Run a job and return its result; its parts must be serialisable as JSON.
 
         Cancelling the call ends the process.
@@ -94,7 +94,7 @@ class PersistentWorker:
             *self._command, stdin=pipe, stdout=pipe, stderr=self._complaints, process_group=0
         )
 
-    async def _exchange(self, line: bytes) -> Answer:
+    async def _exchange(self, line: bytes) -> JobOutput:
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -106,7 +106,7 @@ class PersistentWorker:
             head = await process.stdout.readline()
             if head:
                 code, size, complaint = self._head(head)
-                return Answer(code, await process.stdout.readexactly(size), complaint)
+                return JobOutput(code, await process.stdout.readexactly(size), complaint)
         except (ConnectionError, asyncio.IncompleteReadError, ValueError) as error:
             raise MalformedError("worker", where=_WHERE, got=repr(error), expected="an answer") from error
         got = f"ended with {await process.wait()}: {self._last_complaint()}"

@@ -41,7 +41,7 @@ class Holder(Protocol):
         """Whether no process holds it any more."""
 
 
-class Held(Protocol):
+class OwnedRing(Protocol):
     """A ring whose holder can be queried."""
 
     owner_uid: int
@@ -71,7 +71,7 @@ class DumpTarget:
         self.pidfd = self.pipe = -1
 
 
-def open_target(path: Path, rank: int, ring: Held) -> DumpTarget:
+def open_target(path: Path, rank: int, ring: OwnedRing) -> DumpTarget:
     """Return the process that holds `ring` and has the pipe `path` open; the caller closes it.
 
     Raises
@@ -101,7 +101,7 @@ def _check_pipe(target: DumpTarget, owner_uid: int) -> None:
         raise MalformedError("stacks", where=target.where, got=got_end, expected="the rank's process")
 
 
-def _open_process(target: DumpTarget, ring: Held) -> None:
+def _open_process(target: DumpTarget, ring: OwnedRing) -> None:
     target.pid = _holder_pid(ring, target.where)
     if not target.pid:
         return
@@ -110,7 +110,7 @@ def _open_process(target: DumpTarget, ring: Held) -> None:
         raise MalformedError("process", where=target.where, got="another one", expected="the ring's holder")
 
 
-def _holder_pid(ring: Held, where: str) -> int:
+def _holder_pid(ring: OwnedRing, where: str) -> int:
     """Return the pid of the process that holds the ring, 0 if it is in another PID namespace."""
     holder = ring.holder()
     if holder.is_gone:

@@ -17,7 +17,7 @@ from exporter.capturing.py_spy import read_by_py_spy
 from exporter.capturing.stack_dumps import DumpTarget, dump_stacks, open_target
 from exporter.capturing.stack_request_pipe import RequestPipes
 from exporter.capturing.stack_text import Thread, parse_stacks, thread_stacks
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.reading.run_state import ENDED, RankState, RunState
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import RankStacks, RecordedCollective, StackRequest
@@ -45,7 +45,7 @@ class StackRequests:
         self,
         node: str,
         *,
-        counts: Counts,
+        counts: ExporterCounters,
         isolation: FaultIsolation,
         check_term: Callable[[int], str],
         run_of: Callable[[str], RunState | None],

@@ -10,9 +10,9 @@ from pathlib import Path
 from exporter.capturing.persistent_worker import PersistentWorker
 from exporter.capturing.summarise_worker import SummaryRequest, failed_summary
 from exporter.capturing.traces import take_over_trace, trim_traces, write_samples
-from exporter.capturing.worker_share import Share
+from exporter.capturing.worker_share import CpuShare
 from exporter.config import ExporterConfig
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.host_watch import HostWatch
 from lockstep.contracts import topics
 from lockstep.contracts.codec import decode_as
@@ -51,7 +51,7 @@ class Summariser:
         self,
         config: ExporterConfig,
         *,
-        counts: Counts,
+        counts: ExporterCounters,
         isolation: FaultIsolation,
         on_summary: Callable[[TraceSummary], None],
         running_id: Callable[[str], int | None],
@@ -65,7 +65,7 @@ class Summariser:
         self._on_summary = on_summary
         self._running_id = running_id
         self._host_watch = host_watch
-        share = Share(config.summarise_busy_ratio, config.summarise_burst_ratio, config.summarise_burst_seconds)
+        share = CpuShare(config.summarise_busy_ratio, config.summarise_burst_ratio, config.summarise_burst_seconds)
         limits = (config.summarise_memory_bytes, *share)
         self._worker = PersistentWorker((*worker, *map(str, limits)), SUMMARY_WIRE_MAX_BYTES)
         self._idle_s = idle_s

@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
-from exporter.capturing.worker_share import BurstBudget, Share, govern, niceness_of
+from exporter.capturing.worker_share import BurstBudget, CpuShare, govern, niceness_of
 from lockstep.contracts.codec import encode
 from lockstep.contracts.errors import LocalError, MalformedError
 from lockstep.contracts.limits import SUMMARY_WIRE_MAX_BYTES
@@ -45,7 +45,7 @@ class SummaryRequest(NamedTuple):
 
 def main(arguments: list[str]) -> int:
     """Summarise traces until end of file on standard input."""
-    memory_bytes, share = int(arguments[0]), Share(*map(float, arguments[1:]))
+    memory_bytes, share = int(arguments[0]), CpuShare(*map(float, arguments[1:]))
     os.environ.update(_ONE_THREAD)
     niceness = max(niceness_of(share.burst_ratio), os.getpriority(os.PRIO_PROCESS, 0))  # niceness may only grow
     os.setpriority(os.PRIO_PROCESS, 0, niceness)
@@ -71,10 +71,10 @@ def main(arguments: list[str]) -> int:
 
 
 def serve(
-    work: Callable[[SummaryRequest], bytes], prepare: Callable[[], None] = lambda: None, share: Share | None = None
+    work: Callable[[SummaryRequest], bytes], prepare: Callable[[], None] = lambda: None, share: CpuShare | None = None
 ) -> int:
     """Answer jobs from standard input in order, each in its own process; call `prepare` before the first one."""
-    share = share or Share()
+    share = share or CpuShare()
     budget = BurstBudget(share)
     atexit.register(signal.setitimer, signal.ITIMER_PROF, 0.0)  # handlers go away before the interpreter does
     for line in sys.stdin.buffer:

@@ -33,7 +33,7 @@ _NS = 1e9
 _SECONDS = struct.Struct("<d")
 
 
-class Share(NamedTuple):
+class CpuShare(NamedTuple):
     """The worker's share of a contended core: over time, in a burst, and a burst's length in seconds of core time."""
 
     busy_ratio: float = BUSY_RATIO
@@ -44,7 +44,7 @@ class Share(NamedTuple):
 class BurstBudget:
     """Seconds of core time that may still be used at the higher ratio; shared with the forks of the process."""
 
-    def __init__(self, share: Share, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, share: CpuShare, clock: Callable[[], float] = time.monotonic) -> None:
         self._share = share
         self._clock = clock
         self._memory = mmap.mmap(-1, _SECONDS.size)
@@ -70,7 +70,7 @@ class BurstBudget:
         self._left(self.left_s - cpu_s)
 
 
-class Spent(NamedTuple):
+class ProcessorTimes(NamedTuple):
     """A process's CPU time, how long it waited for a processor, and the current time; seconds."""
 
     cpu_s: float
@@ -78,15 +78,15 @@ class Spent(NamedTuple):
     clock_s: float
 
 
-class Governor:
+class CpuThrottle:
     """Pauses a process that makes others wait until it has had no more than its share since the last check."""
 
     def __init__(
         self,
-        share: Share,
+        share: CpuShare,
         budget: BurstBudget,
         sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], Spent] | None = None,
+        clock: Callable[[], ProcessorTimes] | None = None,
     ) -> None:
         self._share = share
         self._budget = budget
@@ -107,9 +107,9 @@ class Governor:
         self._last = self._clock()
 
 
-def govern(share: Share, budget: BurstBudget) -> None:
+def govern(share: CpuShare, budget: BurstBudget) -> None:
     """Check after each slice of this process's CPU time from now on; forks do not inherit timers."""
-    governor = Governor(share, budget)
+    governor = CpuThrottle(share, budget)
     signal.signal(signal.SIGPROF, lambda *_: governor.look())
     signal.setitimer(signal.ITIMER_PROF, SLICE_CPU_SECONDS, SLICE_CPU_SECONDS)
 
@@ -120,12 +120,12 @@ def niceness_of(ratio: float) -> int:
     return min(_NICENESS_MAX, max(0, round(math.log((1 - least) / least, _NICENESS_FACTOR)))) if least < 1 else 0
 
 
-def spent() -> Spent:
+def spent() -> ProcessorTimes:
     """Return the usage of this process's only thread; if the kernel counts no waits, all time off the CPU is one."""
     clock_s = time.monotonic()
     try:
         cpu_ns, waited_ns, *_ = map(int, Path("/proc/thread-self/schedstat").read_text().split())
     except (OSError, ValueError):
         cpu_s = time.process_time()
-        return Spent(cpu_s, clock_s - cpu_s, clock_s)
-    return Spent(cpu_ns / _NS, waited_ns / _NS, clock_s)
+        return ProcessorTimes(cpu_s, clock_s - cpu_s, clock_s)
+    return ProcessorTimes(cpu_ns / _NS, waited_ns / _NS, clock_s)

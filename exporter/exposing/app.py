@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from exporter.exposing.exposition import Page
+from exporter.exposing.exposition import ExpositionCache
 from exporter.exposing.snapshot import NodeSnapshot, RankView
 from lockstep.contracts.metric import Level
 from lockstep.contracts.neighbour_series import NEIGHBOURS_PATH
@@ -31,14 +31,14 @@ _LANDING = """<!DOCTYPE html>
 """
 _LATEST: web.AppKey[Latest] = web.AppKey("latest")
 _NEIGHBOURS: web.AppKey[Neighbours] = web.AppKey("neighbours")
-_PAGE: web.AppKey[Page] = web.AppKey("page", Page)
+_PAGE: web.AppKey[ExpositionCache] = web.AppKey("page", ExpositionCache)
 
 
 def make_app(latest: Latest, neighbours: Neighbours | None = None, *, level: Level = "full") -> web.Application:
     """Return the application for a source of snapshots; `level` sets how many series they export."""
     app = web.Application(client_max_size=_REQUEST_MAX_BYTES)
     app[_LATEST] = latest
-    app[_PAGE] = Page(level)
+    app[_PAGE] = ExpositionCache(level)
     app[_NEIGHBOURS] = neighbours or (lambda _start_s, _end_s: b'{"pages":[]}')
     app.add_routes(
         [

@@ -6,7 +6,7 @@ from lockstep.contracts.metric import Level
 from lockstep.serving.exposition import Form, render
 
 
-class Page:
+class ExpositionCache:
     """Renders the latest snapshot that it was given, once per format.
 
     Called from worker threads. Two of them may render the same text at once, which only costs time.

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from exporter.counts import Counts, DeliveryStatus
+from exporter.counts import DeliveryStatus, ExporterCounters
 from exporter.host_watch import HostTotals, NodeLoad
 from exporter.inspector import InspectorStatus, InspectorView, times_by_kind
 from exporter.memory import RankMemoryView
@@ -109,7 +109,7 @@ class NodeSnapshot:
 
 def take_snapshot(
     rings: Rings,
-    counts: Counts,
+    counts: ExporterCounters,
     *,
     now_ns: int,
     unix_ns: int,

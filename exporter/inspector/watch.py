@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.host_watch.host_reading import Key
 from exporter.inspector.accounts import InspectorAccounts, InspectorView
 from exporter.inspector.domain_times import Membership
@@ -53,7 +53,7 @@ class InspectorStatus:
 class InspectorWatch:
     """Follows the files below `root`; refused files and lines are counted in `counts`, once per file."""
 
-    def __init__(self, root: Path, counts: Counts) -> None:
+    def __init__(self, root: Path, counts: ExporterCounters) -> None:
         self._lines: dict[str, int] = dict.fromkeys(LINE_OUTCOMES, 0)
         self._dropped_bytes = 0
         self._lost_operations = 0

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from exporter.host_watch.host_reading import Key
 from exporter.inspector import OPERATION_VALUES, InspectorView
-from exporter.neighbours.kept import Labels
+from exporter.neighbours.sample_history import Labels
 from lockstep.contracts.neighbour_series import INSPECTOR_METRICS
 
 InspectorSums = Mapping[Key, InspectorView]

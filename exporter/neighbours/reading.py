@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from exporter.neighbours.inspector_series import InspectorSums, inspector_samples
-from exporter.neighbours.kept import KeptPage
+from exporter.neighbours.sample_history import SampleHistory
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.neighbour_series import NEIGHBOUR_OUTCOMES
 from lockstep.serving.secret_file import read_secret
@@ -53,10 +53,10 @@ class NeighbourReader:
         self._seconds = config.neighbour_seconds
         samples_max = max(2, round(KEPT_SECONDS / self._seconds))
         urls = neighbour_urls(config.neighbour_addresses)
-        self._pages = {url: KeptPage(config.node_name, samples_max=samples_max) for url in urls}
+        self._pages = {url: SampleHistory(config.node_name, samples_max=samples_max) for url in urls}
         self._node_name = config.node_name
         self._inspected = inspected
-        self._inspector_page = KeptPage(config.node_name, samples_max=samples_max)
+        self._inspector_page = SampleHistory(config.node_name, samples_max=samples_max)
 
     def status(self) -> NeighbourStatus:
         """Return a copy of all counts."""
@@ -81,7 +81,7 @@ class NeighbourReader:
         if (found or self._inspector_page.series_count) and self._inspector_page.add_samples(found, unix_s):
             self._counts[_TOO_LARGE] += 1
 
-    async def _read(self, session: aiohttp.ClientSession, url: str, page: KeptPage) -> None:
+    async def _read(self, session: aiohttp.ClientSession, url: str, page: SampleHistory) -> None:
         try:
             outcome = await self._fetch(session, url, page)
         except TimeoutError:
@@ -92,7 +92,7 @@ class NeighbourReader:
         if outcome != _ANSWERED:
             _log.debug("neighbour %s: %s", url, outcome)
 
-    async def _fetch(self, session: aiohttp.ClientSession, url: str, page: KeptPage) -> str:
+    async def _fetch(self, session: aiohttp.ClientSession, url: str, page: SampleHistory) -> str:
         headers = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"}
         if self._token_file:
             secret = await asyncio.to_thread(read_secret, self._token_file, "neighbour_token_file")

@@ -49,7 +49,7 @@ class _Watched:
     is_dying: bool = False
 
 
-class EndWatch:
+class ProcessEndWatcher:
     """Watches processes under keys of the caller; runs on the event loop, and works without one.
 
     With a running loop, the end of a process is noticed at once, because its line in /proc soon disappears. Processes

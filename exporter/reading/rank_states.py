@@ -6,7 +6,7 @@ While it can, the agent reports that it finishes, or which exception ends the pr
 
 from dataclasses import replace
 
-from exporter.reading.endings import EndWatch
+from exporter.reading.endings import ProcessEndWatcher
 from exporter.reading.ring_file import ReadResult, RingFile
 from exporter.reading.run_state import ENDED, RankState
 from lockstep.contracts import ring as layout
@@ -33,7 +33,7 @@ class RankStates:
     """Runs on the event loop. Rings are identified by keys of the caller."""
 
     def __init__(self) -> None:
-        self._watch = EndWatch()
+        self._watch = ProcessEndWatcher()
         self._over: dict[str, State] = {}
         self._finishing_since_s: dict[str, float] = {}
 

@@ -49,7 +49,7 @@ class ReadResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Issues:
+class IssueSnapshot:
     """What a rank has issued, by issue slot: arrays of shape (ISSUE_SLOTS,), int64, times ns of CLOCK_MONOTONIC.
 
     `flags` are those of the running step so far; `is_alive` is whether the process exists, None if unknown.
@@ -112,7 +112,7 @@ class RingFile:
         """Return the agent's last sign of life, CLOCK_MONOTONIC."""
         return self._words(self._pread(_WORDS.size, ring.WORDS_OFFSET))[0]
 
-    def issues(self) -> Issues:
+    def issues(self) -> IssueSnapshot:
         """Return where the rank is now, between its step records.
 
         Raises
@@ -128,7 +128,7 @@ class RingFile:
         self._check_word("issue time", int(times_ns.max()), MONOTONIC_NS_MAX)
         flags, held = self._flags_held()
         is_alive = lock_holder(self._descriptor) is not None if held else None
-        return Issues(counts.astype(np.int64), times_ns.astype(np.int64), flags, is_alive)
+        return IssueSnapshot(counts.astype(np.int64), times_ns.astype(np.int64), flags, is_alive)
 
     def training_thread(self) -> int:
         """Return the id of the training thread, 0 if unknown.

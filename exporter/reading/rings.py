@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.reading.announce import parse_groups, parse_slots
 from exporter.reading.attempt_steps import NO_RECORDS, RECORDS_PER_READ, AttemptSteps, Records, StepsRead
 from exporter.reading.rank_states import RankStates, State
@@ -67,7 +67,7 @@ class RingReading:
 class Rings:
     """All rings of this node. Runs on the event loop; `scan` and `read` do bounded work."""
 
-    def __init__(self, root: Path, counts: Counts, offsets: ReadOffsets) -> None:
+    def __init__(self, root: Path, counts: ExporterCounters, offsets: ReadOffsets) -> None:
         self.runs: dict[str, RunState] = {}
         self.omitted = 0
         self.quarantined = 0

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.shared_directory import run_status
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.paths import is_name
@@ -16,7 +16,7 @@ _DIRECTORIES_MAX = 256  # left-overs of old runs that are searched for live ones
 class RunDirectories:
     """The runs of a root. An entry with a run's name that cannot be followed is counted once."""
 
-    def __init__(self, root: Path, counts: Counts) -> None:
+    def __init__(self, root: Path, counts: ExporterCounters) -> None:
         self._root = root
         self._counts = counts
         self._refused: dict[str, int] = {}  # run names that are no runs -> inode

@@ -10,7 +10,7 @@ import stat
 from itertools import islice
 from pathlib import Path
 
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.locks import lock_holder
 from lockstep.contracts.paths import unwatched_directory
@@ -25,7 +25,7 @@ class UnwatchedProcesses:
     `by_reason` is as of the last scan and includes every reason.
     """
 
-    def __init__(self, root: Path, counts: Counts) -> None:
+    def __init__(self, root: Path, counts: ExporterCounters) -> None:
         self.by_reason: dict[str, int] = dict.fromkeys(UNWATCHED_REASONS, 0)
         self._directory = unwatched_directory(root)
         self._counts = counts

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from exporter.config import ExporterConfig
-from exporter.counts import Counts, DeliveryStatus
+from exporter.counts import DeliveryStatus, ExporterCounters
 from exporter.sending.coordinators import Coordinators
-from exporter.sending.spool import Dropped, Spool, Spooled
+from exporter.sending.spool import DroppedRange, Spool, SpooledMessage
 from exporter.state_file import load_state, save_state
 from lockstep.contracts import topics
 from lockstep.contracts.codec import decode, encode
@@ -45,7 +45,7 @@ _SAVE_NS = 60 * _SECOND_NS  # after a restart, a coordinator is forgotten up to 
 class _Frame:
     topic: str
     data: bytes
-    item: Spooled | Dropped
+    item: SpooledMessage | DroppedRange
 
 
 class Publisher:
@@ -60,7 +60,7 @@ class Publisher:
         config: ExporterConfig,
         broker: Broker,
         *,
-        counts: Counts,
+        counts: ExporterCounters,
         on_request: Callable[[CaptureRequest], None],
         on_stack_request: Callable[[StackRequest], None] = lambda _: None,
         heartbeats: Callable[[], list[RunHeartbeat]],
@@ -233,10 +233,10 @@ class Publisher:
         sequence = self._coordinators.next_sequence
         item = None if sequence is None else self.spool.read(sequence)
         self._count_lost()  # reading detects damage
-        size_bytes = len(item.payload) if isinstance(item, Spooled) else 0
+        size_bytes = len(item.payload) if isinstance(item, SpooledMessage) else 0
         if item is None or not self._coordinators.may_send(size_bytes, now_ns):
             return None
-        if isinstance(item, Dropped):
+        if isinstance(item, DroppedRange):
             item = self.spool.dropped(item.first, self._coordinators.lost_frame_end(item.first, item.last))
             topic, payload, first, last = topics.node_topic(self._node, topics.LOST), b"", item.first, item.last
         else:
@@ -250,7 +250,7 @@ class Publisher:
         try:
             await _answered(session.publish(frame.topic, frame.data))
         except PublishRefusedError as error:
-            if not error.is_permanent or isinstance(frame.item, Dropped):
+            if not error.is_permanent or isinstance(frame.item, DroppedRange):
                 raise
             self._refuse(frame.item, str(error))
         except BrokerError:
@@ -260,15 +260,15 @@ class Publisher:
             self._published += 1
             self._cuts = (0, 0)
 
-    def _note_cut(self, item: Spooled | Dropped) -> None:
+    def _note_cut(self, item: SpooledMessage | DroppedRange) -> None:
         """Count a connection that was lost while this item was in flight."""
-        if isinstance(item, Spooled):
+        if isinstance(item, SpooledMessage):
             cuts = self._cuts[1] + 1 if self._cuts[0] == item.sequence else 1
             self._cuts = (item.sequence, cuts)
             if cuts >= _CUTS_MAX:
                 self._refuse(item, f"{cuts} connections in a row were lost on it")
 
-    def _refuse(self, item: Spooled, reason: str) -> None:
+    def _refuse(self, item: SpooledMessage, reason: str) -> None:
         """Send a lost frame in place of a message that the broker refuses."""
         self._cuts = (0, 0)
         self.spool.refuse(item.sequence)

@@ -12,7 +12,7 @@ crash of the machine either.
 
 The publisher reads at its send offset (`read`), at any number, and frees what every coordinator has committed (`free`).
 A number without a message (dropped at the limit, never written because the disk was full, damaged) is read as
-`Dropped`: how far the gap extends, and how many step records it cost.
+`DroppedRange`: how far the gap extends, and how many step records it cost.
 
 Numbers continue for the life of the directory. The stream's id does not: a new stream begins after a reboot (unsynced
 bytes may be lost, and their numbers are reused), and after a damaged cursor or a damaged end.
@@ -51,7 +51,7 @@ _DROPPED_SHARE = 16  # of the limit, at most, for the counts of dropped messages
 
 
 @dataclass(frozen=True, slots=True)
-class Spooled:
+class SpooledMessage:
     """A message with its number, and the number of step records in it."""
 
     sequence: int
@@ -61,7 +61,7 @@ class Spooled:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DroppedRange:
     """Messages `first` to `last`, which the spool lacks; `records` counts those that were uncommitted when dropped."""
 
     first: int
@@ -152,7 +152,7 @@ class Spool:
         """Store a message under the next number.
 
         At the limit, the oldest messages are dropped. If the disk rejects a message, its number is written with the
-        next one, and it is read as `Dropped`.
+        next one, and it is read as `DroppedRange`.
         """
         entry = pack_entry(topic, payload, records)
         try:
@@ -166,7 +166,7 @@ class Spool:
         while self.disk_bytes > self.limit_bytes and len(self._segments) > 1:
             self._drop_oldest()
 
-    def read(self, sequence: int) -> Spooled | Dropped | None:
+    def read(self, sequence: int) -> SpooledMessage | DroppedRange | None:
         """Return message `sequence` (from 1 on), or the gap that begins there; None beyond the last message."""
         if sequence > self.last:
             return None
@@ -176,12 +176,12 @@ class Spool:
         last = self._segments[place + 1].first - 1 if place + 1 < len(self._segments) else self.last
         return self.dropped(sequence, last)
 
-    def dropped(self, first: int, last: int) -> Dropped:
+    def dropped(self, first: int, last: int) -> DroppedRange:
         """Return the gap of messages `first` to `last`, with the records that it cost."""
-        return Dropped(first, last, self._records_through(last) - self._records_through(first - 1))
+        return DroppedRange(first, last, self._records_through(last) - self._records_through(first - 1))
 
     def refuse(self, sequence: int) -> None:
-        """Read this message as `Dropped` from now on; a restart tries it again."""
+        """Read this message as `DroppedRange` from now on; a restart tries it again."""
         self._refused.add(sequence)
 
     def free(self, sequence: int) -> None:
@@ -222,7 +222,7 @@ class Spool:
             self._remove_oldest()
         for sequence in damaged_after:
             missing = self.read(max(sequence, self.freed) + 1)
-            self.lost_records += missing.records if isinstance(missing, Dropped) else 0
+            self.lost_records += missing.records if isinstance(missing, DroppedRange) else 0
         self._boot_id = read_boot_id(self._boot_id_path)
         if cursor is not None and ends_well and is_same_boot(cursor.boot_id, self._boot_id):
             self.stream_id = cursor.stream_id
@@ -283,17 +283,17 @@ class Spool:
         segment = self._segments[place]
         return segment.records_through(min(sequence, segment.last))
 
-    def _read_message(self, segment: SpoolSegment, sequence: int) -> Spooled | Dropped:
+    def _read_message(self, segment: SpoolSegment, sequence: int) -> SpooledMessage | DroppedRange:
         records = segment.records_through(sequence) - segment.records_through(sequence - 1)
         if sequence not in self._refused:
             entry = self._read_entry(segment, sequence)
             if entry is not None:
-                return Spooled(sequence, *entry, records)
+                return SpooledMessage(sequence, *entry, records)
             if sequence not in self._damaged:
                 _log.warning("spool segment %s: message %d is damaged", segment.path.name, sequence)
                 self._damaged.add(sequence)
                 self.lost_records += records
-        return Dropped(sequence, sequence, records if sequence > self.freed else 0)
+        return DroppedRange(sequence, sequence, records if sequence > self.freed else 0)
 
     def _read_entry(self, segment: SpoolSegment, sequence: int) -> tuple[str, bytes] | None:
         if self._reading is not segment:

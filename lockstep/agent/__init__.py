@@ -3,7 +3,7 @@
     bootstrap ─► agent ─┬► hooks/ ─► mark_buffer or _marks.c   what happened: clock, kind, argument
                         │               └► device/             the same for what is queued on a device
                         ├► ring                                where the exporter reads it
-                        ├► settling ─► throughput/             what is known after the first steps: facts, model FLOPs
+                        ├► attempt_facts ─► throughput/        what is known after the first steps: facts, model FLOPs
                         └► profiler ─► capture/ ◄─ control     what the coordinator asks for
 
     groups, kinds, traffic   who talks to whom, and how much      api, adapters/   what a training reports itself

@@ -20,6 +20,7 @@ from time import monotonic_ns, sleep, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
 from lockstep.agent import backend_threads, process_end, unwatched
+from lockstep.agent.attempt_facts import AttemptFacts
 from lockstep.agent.boundary import FailureGuard
 from lockstep.agent.device import make_event_queue
 from lockstep.agent.device.memory_counters import DeviceMemoryCounters
@@ -31,7 +32,6 @@ from lockstep.agent.mark_writer import C_EXTENSION, mark_buffer_type
 from lockstep.agent.profiler import RankCapture
 from lockstep.agent.ring import FLAGS_OFFSET, RingWriter
 from lockstep.agent.run_claim import claim_run
-from lockstep.agent.settling import Settling
 from lockstep.agent.shared_directory import check_root, trusted_uids
 from lockstep.agent.stack_dumps import StackDumps
 from lockstep.agent.stepless import StepWatch
@@ -84,7 +84,7 @@ class Agent:
         """What the kernels in front of collectives are written in, and why not in C++ (hooks/collectives.py)."""
         self.device: EventQueue | None = None
         """What queues events on the device of this process (agent/device), None without one."""
-        self.settling = Settling(self.marks, self.mark_writer)
+        self.attempt_facts = AttemptFacts(self.marks, self.mark_writer)
         self.find_counters: Callable[[], Any] = lambda: None
         """Returns torch.compile's counters once they are there (hooks/compilation.py)."""
         self._thread_exit = ThreadExit(self._vacate)
@@ -205,8 +205,8 @@ class Agent:
         self._failed_stores = marks.failures
         self._step_watch.begin()
         self._stacks.begin(ring.path.parent, self._place[0], trusted_uids(os.environ))
-        self.settling.stacks = self._stacks.fact
-        self.settling.begin(ring)
+        self.attempt_facts.stacks = self._stacks.fact
+        self.attempt_facts.begin(ring)
         self._thread_exit.watch()
         self._look_for_counters()
         marks.begin()
@@ -262,7 +262,7 @@ class Agent:
         self._step_watch.look(now_ns, has_stepped=has_stepped)
         self._device_memory.poll(now_ns, ring.set_device_memory)
         capture.poll(now_ns)
-        self.settling.repeat(now_ns)
+        self.attempt_facts.repeat(now_ns)
         self._look_for_counters()
 
     def _look_for_counters(self) -> None:
@@ -272,9 +272,9 @@ class Agent:
     def _at_boundary(self) -> None:
         """Act where a step may begin: in the attempt's first steps, and where a capture wants to."""
         began_ns = thread_time_ns()
-        if self.device is None and self.settling.looks_for_device:
+        if self.device is None and self.attempt_facts.looks_for_device:
             self.device = make_event_queue(self.marks, self.guard)
-        self.settling.at_boundary()
+        self.attempt_facts.at_boundary()
         capture = self.capture  # a failure inside of it takes it out of the agent
         assert capture is not None
         flags = capture.at_boundary()

@@ -8,9 +8,9 @@ from typing import Any
 from lockstep.analysis.cluster import ClusterAnalysis, analyse_cluster
 from lockstep.analysis.group_kinds import ParallelDegrees
 from lockstep.analysis.rank import RankAnalysis, renumbered, with_communication
-from lockstep.analysis.sources import Skipped, Source, Sources, find_sources
+from lockstep.analysis.sources import SkippedPath, Source, Sources, find_sources
 from lockstep.analysis.summary import summary_of
-from lockstep.analysis.workers import AnalysisJob, Outcome, Runner
+from lockstep.analysis.workers import AnalysisJob, JobOutcome, Runner
 from lockstep.contracts.errors import LockstepError, NoTraceError
 from lockstep.trace.ascend.communication import load_communication
 
@@ -22,7 +22,7 @@ class Analysis:
     cluster: ClusterAnalysis
     paths: dict[int, str]
     sources: dict[int, Source]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedPath, ...]
 
     def as_json(self) -> dict[str, Any]:
         """Return the summary."""
@@ -60,7 +60,7 @@ def analyse_paths(
         for number, source in enumerate(found.sources)
     ]
     on_done(0, len(jobs))
-    outcomes: list[Outcome] = []
+    outcomes: list[JobOutcome] = []
     for outcome in run(jobs):
         outcomes.append(outcome)
         on_done(len(outcomes), len(jobs))
@@ -84,7 +84,7 @@ def analyse_paths(
     )
 
 
-def _by_rank(outcomes: Sequence[Outcome], skipped: list[Skipped]) -> dict[int, tuple[RankAnalysis, AnalysisJob]]:
+def _by_rank(outcomes: Sequence[JobOutcome], skipped: list[SkippedPath]) -> dict[int, tuple[RankAnalysis, AnalysisJob]]:
     """Return one analysis for each rank; traces that name no rank get the numbers that are free, in their order."""
     ranks: dict[int, tuple[RankAnalysis, AnalysisJob]] = {}
     nameless = []
@@ -96,7 +96,7 @@ def _by_rank(outcomes: Sequence[Outcome], skipped: list[Skipped]) -> dict[int, t
             nameless.append((outcome.analysis, outcome.job))
         elif rank in ranks:
             other = ranks[rank][1].source.path
-            skipped.append(Skipped(str(outcome.job.source.path), f"a second trace of rank {rank}: {other} counts"))
+            skipped.append(SkippedPath(str(outcome.job.source.path), f"a second trace of rank {rank}: {other} counts"))
         else:
             ranks[rank] = outcome.analysis, outcome.job
     free = 0
@@ -107,7 +107,7 @@ def _by_rank(outcomes: Sequence[Outcome], skipped: list[Skipped]) -> dict[int, t
     return ranks
 
 
-def _keep_stored(ranks: dict[int, tuple[RankAnalysis, AnalysisJob]], outcomes: Sequence[Outcome]) -> None:
+def _keep_stored(ranks: dict[int, tuple[RankAnalysis, AnalysisJob]], outcomes: Sequence[JobOutcome]) -> None:
     """Give the stored columns the names of their ranks; those of traces that do not count go."""
     for rank, (_, job) in ranks.items():
         if job.store is not None:
@@ -117,14 +117,16 @@ def _keep_stored(ranks: dict[int, tuple[RankAnalysis, AnalysisJob]], outcomes: S
             outcome.job.store.unlink(missing_ok=True)
 
 
-def _with_cluster_files(analyses: Sequence[RankAnalysis], found: Sources, skipped: list[Skipped]) -> list[RankAnalysis]:
+def _with_cluster_files(
+    analyses: Sequence[RankAnalysis], found: Sources, skipped: list[SkippedPath]
+) -> list[RankAnalysis]:
     """Return the analyses, with the cluster's file of communication for ranks that have none of their own."""
     matched = list(analyses)
     for path in found.cluster_communication:
         try:
             communication = load_communication(path)
         except LockstepError as error:
-            skipped.append(Skipped(str(path), str(error)))
+            skipped.append(SkippedPath(str(path), str(error)))
             continue
         matched = [
             each if each.vendor_collectives is not None else with_communication(each, communication) for each in matched

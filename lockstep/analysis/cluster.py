@@ -83,7 +83,7 @@ def analyse_cluster(
     ranks = tuple(sorted(ranks, key=lambda each: each.rank))
     windows_ns = _windows_ns(ranks)
     stages = pipeline_stages(ranks, degrees)
-    together = _Together(ranks, stages)
+    together = _MultiRankRules(ranks, stages)
     together.communication()
     together.parallelism()
     together.network(network_evidence(ranks, reports, paths or {}))
@@ -120,7 +120,7 @@ def _windows_ns(ranks: Sequence[RankAnalysis]) -> dict[int, int]:
     return {each.rank: min(each.length_ns, median_high(alike[len(each.steps)])) for each in ranks}
 
 
-class _Together:
+class _MultiRankRules:
     """The rules over several ranks; what cannot be judged is left in `refused`, and of some ranks only in `noted`."""
 
     def __init__(self, ranks: tuple[RankAnalysis, ...], stages: Roles) -> None:

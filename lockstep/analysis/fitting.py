@@ -22,7 +22,7 @@ _PLAIN_AIM_BYTES = SUMMARY_MAX_BYTES - HOST_BYTES
 PATTERNS_MAX = 512
 
 
-class _Kept(NamedTuple):
+class _ListLimits(NamedTuple):
     """How many of each list are kept; `sentences` are of one finding, `steps` those with totals of their own."""
 
     patterns: int
@@ -56,9 +56,9 @@ class _Parts:
     summary: TraceSummary
     patterns: PatternSummary | None
 
-    def whole(self) -> _Kept:
+    def whole(self) -> _ListLimits:
         summary = self.summary
-        return _Kept(
+        return _ListLimits(
             patterns=0 if self.patterns is None else min(len(self.patterns.patterns), PATTERNS_MAX),
             reasons=len(summary.not_judged),
             sentences=max((len(each.evidence) for each in summary.findings), default=0),
@@ -69,7 +69,7 @@ class _Parts:
             findings=len(summary.findings),
         )
 
-    def cut(self, kept: _Kept) -> TraceSummary:
+    def cut(self, kept: _ListLimits) -> TraceSummary:
         summary = self.summary
         tree = [
             replace(each, by_step_ns=each.by_step_ns[: kept.steps]) for each in largest_nodes(summary.tree, kept.nodes)
@@ -117,7 +117,9 @@ def fitted(summary: TraceSummary, patterns: PatternSummary | None, *, max_bytes:
     return found
 
 
-def _largest(parts: _Parts, kept: _Kept, name: str, floor: int, fits: Callable[[TraceSummary], bool]) -> _Kept:
+def _largest(
+    parts: _Parts, kept: _ListLimits, name: str, floor: int, fits: Callable[[TraceSummary], bool]
+) -> _ListLimits:
     """Return the most of one list that fits, at least `floor` of it, given what is kept of the others."""
     low, high = floor, getattr(kept, name) - 1
     while low < high:  # the size grows with the number

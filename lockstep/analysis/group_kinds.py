@@ -42,7 +42,7 @@ class GroupKind:
 
 
 @dataclass(slots=True)
-class _Known:
+class _RecordedGroups:
     """What the traces record together; described groups by their ranks, those of one kind alone in `domains` too."""
 
     descriptions: dict[str, str] = field(default_factory=dict)
@@ -66,8 +66,8 @@ def group_kinds(
     return found
 
 
-def _known(ranks: Sequence[RankAnalysis]) -> _Known:
-    known = _Known()
+def _known(ranks: Sequence[RankAnalysis]) -> _RecordedGroups:
+    known = _RecordedGroups()
     described: dict[tuple[int, ...], tuple[str, ...]] = {}
     for each in ranks:
         known.world_size = max(known.world_size, each.metadata.world_size)
@@ -86,7 +86,7 @@ def _known(ranks: Sequence[RankAnalysis]) -> _Known:
     return known
 
 
-def _kind(group: Group, known: _Known, degrees: ParallelDegrees | None) -> GroupKind:
+def _kind(group: Group, known: _RecordedGroups, degrees: ParallelDegrees | None) -> GroupKind:
     name, ranks = group
     members = tuple(sorted(ranks))
     described = known.descriptions.get(name, "")

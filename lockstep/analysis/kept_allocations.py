@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lockstep.contracts.memory_report import KeptAllocation
+from lockstep.contracts.memory_report import RetainedAllocation
 from lockstep.diagnosis.frames import is_user_name
 from lockstep.trace.columns import PYTHON, TraceColumns
 from lockstep.trace.steps import find_steps
@@ -43,7 +43,7 @@ class _Allocation:
     size_bytes: int
 
 
-def kept_allocations(path: Path, columns: TraceColumns) -> list[KeptAllocation]:
+def kept_allocations(path: Path, columns: TraceColumns) -> list[RetainedAllocation]:
     """Return the functions of the training that hold most of it, the largest first.
 
     Empty where the file has no memory events, fewer than two steps, or cannot be read.
@@ -62,7 +62,7 @@ def kept_allocations(path: Path, columns: TraceColumns) -> list[KeptAllocation]:
         sizes[name] += each.size_bytes
         counts[name] += 1
     largest = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:FUNCTIONS_MAX]
-    return [KeptAllocation(function=name[:NAME_CHARS], bytes=size, count=counts[name]) for name, size in largest]
+    return [RetainedAllocation(function=name[:NAME_CHARS], bytes=size, count=counts[name]) for name, size in largest]
 
 
 def _alive(path: Path) -> list[_Allocation]:

@@ -37,7 +37,7 @@ from lockstep.trace.critical_path.path import PathShare, ranked
 from lockstep.trace.critical_path.walk import PathFinder
 from lockstep.trace.intervals import Intervals, common, merged, without
 from lockstep.trace.patterns import PatternSummary, summarise_patterns
-from lockstep.trace.patterns.exposure import Covered
+from lockstep.trace.patterns.exposure import CoveredTime
 from lockstep.trace.prepared import PreparedTrace, prepare
 from lockstep.trace.step_breakdown import Breakdown, break_down_steps
 from lockstep.trace.steps import Steps, StepSource
@@ -53,7 +53,7 @@ _SHAPES_CHARS = 200
 class RankPath:
     """What lies on a critical path, most time first: the ns sum to the window.
 
-    `guessed_ns` is the part to which time alone led, and no record (`Why.is_guess`).
+    `guessed_ns` is the part to which time alone led, and no record (`DependencyKind.is_guess`).
     """
 
     shares: tuple[PathShare, ...]
@@ -288,7 +288,7 @@ def step_times(trace: PreparedTrace) -> StepTimes | None:
     else:
         host = columns.of_categories(PYTHON, OPERATOR, ANNOTATION) & (columns.thread == steps.thread) & ~communicates
         stands = waits(columns, host & (columns.duration_ns > 0), communicates)
-    own_ns = Covered(stands).free(start_ns, end_ns).astype(np.float64)
+    own_ns = CoveredTime(stands).free(start_ns, end_ns).astype(np.float64)
     return StepTimes(steps.number[whole], own_ns, (end_ns - start_ns) - own_ns)
 
 

@@ -48,7 +48,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedPath:
     """A path that could not be used, and why."""
 
     path: str
@@ -65,11 +65,11 @@ class Sources:
     sources: list[Source] = field(default_factory=list)
     cluster_communication: list[Path] = field(default_factory=list)
     reports: list[DoctorReport] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedPath] = field(default_factory=list)
 
     def skip(self, path: Path, error: Exception) -> None:
         """Note a path that cannot be used."""
-        self.skipped.append(Skipped(str(path), str(error)))
+        self.skipped.append(SkippedPath(str(path), str(error)))
 
 
 def find_sources(paths: Sequence[Path]) -> Sources:
@@ -188,15 +188,15 @@ def _take_ascend(path: Path, found: Sources) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedSource:
     """One source in memory; `skipped` are tables next to the trace that could not be used."""
 
     columns: TraceColumns
     evidence: Evidence = NOTHING
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedPath, ...] = ()
 
 
-def load_source(source: Source, *, cores: int = 1) -> Loaded:
+def load_source(source: Source, *, cores: int = 1) -> LoadedSource:
     """Return one source's columns and what lies next to them; `cores` may read it.
 
     Raises
@@ -209,19 +209,19 @@ def load_source(source: Source, *, cores: int = 1) -> Loaded:
     if source.path.name.endswith(STORED_SUFFIX):
         from lockstep.trace.store import read_columns  # noqa: PLC0415  (nodes summarise without pyarrow)
 
-        return Loaded(columns=read_columns(source.path))
+        return LoadedSource(columns=read_columns(source.path))
     columns = load_trace(source.path, cores=cores)
-    return Loaded(columns=columns, evidence=with_samples(with_notes(NOTHING, source.path), source.path))
+    return LoadedSource(columns=columns, evidence=with_samples(with_notes(NOTHING, source.path), source.path))
 
 
-def _load_ascend(output: AscendOutput) -> Loaded:
-    skipped: list[Skipped] = []
+def _load_ascend(output: AscendOutput) -> LoadedSource:
+    skipped: list[SkippedPath] = []
 
     def siblings(path: Path | None, load: Callable[[Path], _Table]) -> _Table | None:
         try:
             return None if path is None else load(path)
         except LockstepError as error:
-            skipped.append(Skipped(str(path), str(error)))
+            skipped.append(SkippedPath(str(path), str(error)))
             return None
 
     if output.trace_view or output.database:
@@ -237,7 +237,7 @@ def _load_ascend(output: AscendOutput) -> Loaded:
     else:
         communication = siblings(output.analysis_database, load_database_communication)
     evidence = Evidence(kernels=kernels, communication=communication)
-    return Loaded(columns=columns, evidence=evidence, skipped=tuple(skipped))
+    return LoadedSource(columns=columns, evidence=evidence, skipped=tuple(skipped))
 
 
 def rank_of(source: Source, columns: TraceColumns) -> int:

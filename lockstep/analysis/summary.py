@@ -11,7 +11,7 @@ from lockstep.analysis.cluster import ClusterAnalysis
 from lockstep.analysis.group_kinds import GroupKind
 from lockstep.analysis.merge import Refusal, key_of
 from lockstep.analysis.rank import RankAnalysis, RankPath
-from lockstep.analysis.sources import Skipped
+from lockstep.analysis.sources import SkippedPath
 from lockstep.analysis.totals import CollectiveTotal, totals_of_rank
 from lockstep.contracts.finding import Finding, NotJudged
 from lockstep.contracts.version import VERSION
@@ -34,7 +34,7 @@ REST = "(rest)"
 NO_KIND = GroupKind(None, "not looked at")
 
 
-def summary_of(cluster: ClusterAnalysis, paths: Mapping[int, str], skipped: Iterable[Skipped]) -> dict[str, Any]:
+def summary_of(cluster: ClusterAnalysis, paths: Mapping[int, str], skipped: Iterable[SkippedPath]) -> dict[str, Any]:
     """Return the summary; `paths` states by rank where its trace came from."""
     rates = {(each.kind, each.group): each.bus_bandwidth for each in cluster.collectives}
     reported = {(each.subject, each.lost_ns) for each in cluster.findings}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lockstep.analysis.comparison.observe import RankObservation, observe
 from lockstep.analysis.rank import RankAnalysis, analyse_rank
-from lockstep.analysis.sources import Skipped, Source, load_source, rank_of
+from lockstep.analysis.sources import SkippedPath, Source, load_source, rank_of
 from lockstep.contracts.errors import LocalError, LockstepError
 from lockstep.trace.columns import ABSENT
 
@@ -32,7 +32,7 @@ class AnalysisJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class JobOutcome:
     """What came of a job: an analysis, or None and a reason in `skipped`.
 
     Where nothing names the trace's rank (`has_rank` False) the analysis goes by the job's number.
@@ -42,14 +42,14 @@ class Outcome:
     analysis: RankAnalysis | None = None
     observation: RankObservation | None = None
     has_rank: bool = False
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedPath, ...] = ()
 
 
-Runner = Callable[[Sequence[AnalysisJob]], Iterator[Outcome]]
+Runner = Callable[[Sequence[AnalysisJob]], Iterator[JobOutcome]]
 """Does jobs and yields what came of them, in any order."""
 
 
-def work(job: AnalysisJob) -> Outcome:
+def work(job: AnalysisJob) -> JobOutcome:
     """Do a job; a trace that cannot be used is an outcome, too.
 
     Raises
@@ -63,20 +63,20 @@ def work(job: AnalysisJob) -> Outcome:
         rank = rank_of(job.source, loaded.columns)
         number = job.number if rank == ABSENT else rank
         if job.observe:
-            return Outcome(job=job, observation=observe(loaded.columns, number), skipped=loaded.skipped)
+            return JobOutcome(job=job, observation=observe(loaded.columns, number), skipped=loaded.skipped)
         analysis = analyse_rank(loaded.columns, rank=number, evidence=loaded.evidence, has_peers=job.has_peers)
     except LockstepError as error:
-        return Outcome(job=job, skipped=(Skipped(path, str(error)),))
+        return JobOutcome(job=job, skipped=(SkippedPath(path, str(error)),))
     except MemoryError:
-        return Outcome(job=job, skipped=(Skipped(path, "not enough memory to read it"),))
+        return JobOutcome(job=job, skipped=(SkippedPath(path, "not enough memory to read it"),))
     if job.store is not None:
         from lockstep.trace.store import write_columns  # noqa: PLC0415  (pyarrow, only where columns are stored)
 
         write_columns(loaded.columns, job.store)
-    return Outcome(job=job, analysis=analysis, has_rank=rank != ABSENT, skipped=loaded.skipped)
+    return JobOutcome(job=job, analysis=analysis, has_rank=rank != ABSENT, skipped=loaded.skipped)
 
 
-def run_here(jobs: Sequence[AnalysisJob], *, processes: int) -> Iterator[Outcome]:
+def run_here(jobs: Sequence[AnalysisJob], *, processes: int) -> Iterator[JobOutcome]:
     """Do jobs in up to `processes` processes, in this one if one is enough; of fewer jobs each has several cores.
 
     A process that dies takes all others' jobs with it: each of them is tried once more, alone.
@@ -105,16 +105,16 @@ def _pool(processes: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
 
 
-def _alone(job: AnalysisJob) -> Outcome:
+def _alone(job: AnalysisJob) -> JobOutcome:
     with _pool(1) as pool:
         try:
             return pool.submit(work, job).result()
         except BrokenProcessPool:
             reason = "the process that read it died, probably for want of memory"
-            return Outcome(job=job, skipped=(Skipped(str(job.source.path), reason),))
+            return JobOutcome(job=job, skipped=(SkippedPath(str(job.source.path), reason),))
 
 
-def run_on_cluster(jobs: Sequence[AnalysisJob], *, scheduler: str) -> Iterator[Outcome]:
+def run_on_cluster(jobs: Sequence[AnalysisJob], *, scheduler: str) -> Iterator[JobOutcome]:
     """Do jobs on the workers of a Dask cluster, which see the same files and have Lockstep installed.
 
     Raises
@@ -138,10 +138,10 @@ def run_on_cluster(jobs: Sequence[AnalysisJob], *, scheduler: str) -> Iterator[O
             raise LocalError(f"scheduler {scheduler}: {error or type(error).__name__}") from error
 
 
-def _outcome(job: AnalysisJob, answer: object, scheduler: str) -> Outcome:
+def _outcome(job: AnalysisJob, answer: object, scheduler: str) -> JobOutcome:
     """Return what a worker of the cluster answered, or why it could not."""
-    if isinstance(answer, Outcome):
+    if isinstance(answer, JobOutcome):
         return answer
     if type(answer).__name__ == "KilledWorker":
-        return Outcome(job=job, skipped=(Skipped(str(job.source.path), "every worker that read it died"),))
+        return JobOutcome(job=job, skipped=(SkippedPath(str(job.source.path), "every worker that read it died"),))
     raise LocalError(f"worker of {scheduler}: {type(answer).__name__}: {answer}")

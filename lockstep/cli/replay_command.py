@@ -74,21 +74,21 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _of_recording(parts: list[Path], arguments: argparse.Namespace, groups: list[Domain]) -> list[dict[str, Any]]:
+    from coordinator.record.backtest import to_line, topology_of  # noqa: PLC0415
     from coordinator.record.recording import read_parts  # noqa: PLC0415
-    from coordinator.record.replay import to_line, topology_of  # noqa: PLC0415
-    from coordinator.record.rerun import rerun  # noqa: PLC0415
+    from coordinator.record.replay import replay  # noqa: PLC0415
 
     def shape(world_size: int) -> Topology:
         return topology_of(world_size, arguments.domains, order=arguments.order, groups=groups)
 
-    replayed = rerun(read_parts(parts), shape if arguments.domains or groups else None)
+    replayed = replay(read_parts(parts), shape if arguments.domains or groups else None)
     _warn("recording", replayed.rejected)
     return [to_line(each, nodes=replayed.nodes.get(each.run)) for each in replayed.incidents.values()]
 
 
 def _of_step_log(arguments: argparse.Namespace, groups: list[Domain]) -> list[dict[str, Any]]:
     from coordinator.record import steplog  # noqa: PLC0415
-    from coordinator.record.replay import replay, to_line, topology_of, world_size_of  # noqa: PLC0415
+    from coordinator.record.backtest import backtest, to_line, topology_of, world_size_of  # noqa: PLC0415
     from coordinator.settings.policy import Policy  # noqa: PLC0415
 
     lines = []
@@ -96,7 +96,7 @@ def _of_step_log(arguments: argparse.Namespace, groups: list[Domain]) -> list[di
     for log in steplog.read(Path(arguments.steplog), skipped):
         world = world_size_of(arguments.domains, log)
         topology = topology_of(world, arguments.domains, order=arguments.order, groups=groups)
-        replayed = replay(log, topology, Policy(), ranks_per_node=arguments.ranks_per_node, lenient=arguments.lenient)
+        replayed = backtest(log, topology, Policy(), ranks_per_node=arguments.ranks_per_node, lenient=arguments.lenient)
         _warn(f"run {log.run}", replayed.rejected)
         lines += [to_line(each, ranks_per_node=arguments.ranks_per_node) for each in replayed.incidents.values()]
     _warn("unreadable, by column", skipped or {})

@@ -158,9 +158,9 @@ def _coordinator(arguments: argparse.Namespace) -> int:
 
 
 def _up(arguments: argparse.Namespace) -> int:
-    from lockstep.cli.up import Up  # noqa: PLC0415  (needs the extras)
+    from lockstep.cli.up import LocalServices  # noqa: PLC0415  (needs the extras)
 
-    up = Up(
+    up = LocalServices(
         root=arguments.root,
         state_directory=arguments.state_directory,
         exporter_port=arguments.exporter_port,

@@ -59,13 +59,13 @@ def execute(arguments: argparse.Namespace) -> int:
     if not least <= arguments.interval <= most:
         raise ConfigError(f"--interval: got {arguments.interval}, expected {least} to {most:.0f} seconds")
     token = read_token(arguments.token_file)
-    watch = Watch(url, token, arguments.run)
+    watch = CoordinatorWatcher(url, token, arguments.run)
     if arguments.once:
         return asyncio.run(_once(watch))
     return asyncio.run(_watch(watch, arguments.interval, is_terminal=sys.stdin.isatty() and sys.stdout.isatty()))
 
 
-class Watch:
+class CoordinatorWatcher:
     """The latest data of a coordinator; `look` updates it. `chosen` is the run shown in detail.
 
     `was_read` is whether there has ever been a response to show.
@@ -134,20 +134,20 @@ async def _get(client: "aiohttp.ClientSession", path: str) -> dict[str, Any]:
         return accepted(response, body)
 
 
-def _client(watch: Watch) -> "aiohttp.ClientSession":
+def _client(watch: CoordinatorWatcher) -> "aiohttp.ClientSession":
     import aiohttp  # noqa: PLC0415  (services only)
 
     return aiohttp.ClientSession(watch.url, headers=watch.headers, timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S))
 
 
-async def _once(watch: Watch) -> int:
+async def _once(watch: CoordinatorWatcher) -> int:
     async with _client(watch) as client:
         await watch.look(client)
     print(plain(lines(watch.view, _PLAIN_WIDTH)))
     return 0
 
 
-async def _watch(watch: Watch, interval_s: float, *, is_terminal: bool) -> int:
+async def _watch(watch: CoordinatorWatcher, interval_s: float, *, is_terminal: bool) -> int:
     """Update repeatedly until a key or a signal ends it."""
     stop, woken = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -181,7 +181,9 @@ async def _watch(watch: Watch, interval_s: float, *, is_terminal: bool) -> int:
     return 0
 
 
-async def _look(watch: Watch, client: "aiohttp.ClientSession", stop: asyncio.Event, interval_s: float) -> None:
+async def _look(
+    watch: CoordinatorWatcher, client: "aiohttp.ClientSession", stop: asyncio.Event, interval_s: float
+) -> None:
     """Update once; a user who quits does not wait for a response.
 
     Raises
@@ -206,13 +208,13 @@ async def _look(watch: Watch, client: "aiohttp.ClientSession", stop: asyncio.Eve
 
 
 @contextlib.contextmanager
-def _file(watch: Watch) -> Iterator[Callable[[], None]]:
+def _file(watch: CoordinatorWatcher) -> Iterator[Callable[[], None]]:
     """Print every update, one after the other."""
     yield lambda: print(plain(lines(watch.view, _PLAIN_WIDTH)), end="\n\n", flush=True)
 
 
 @contextlib.contextmanager
-def _terminal(watch: Watch, on_key: Callable[[bytes], None]) -> Iterator[Callable[[], None]]:
+def _terminal(watch: CoordinatorWatcher, on_key: Callable[[bytes], None]) -> Iterator[Callable[[], None]]:
     """Draw on the whole terminal, and restore it afterwards."""
     import termios  # noqa: PLC0415  (terminals only)
     import tty  # noqa: PLC0415

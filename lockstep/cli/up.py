@@ -17,7 +17,7 @@ from lockstep.serving.local_broker import LocalBroker
 LOOPBACK = "127.0.0.1"
 
 
-class Up:
+class LocalServices:
     """All services of one machine. Nothing happens before `run`; the ports are known once `started` is set.
 
     A port of None is the service's default; 0 is any free one.

@@ -61,7 +61,7 @@ KEPT_MAX = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptAllocation:
+class RetainedAllocation:
     """A function whose tensors still existed at the end of a memory capture: their bytes and number."""
 
     function: Annotated[str, Length(SUMMARY_MAX_BYTES)]

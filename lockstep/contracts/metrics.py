@@ -298,7 +298,7 @@ _JUDGED: tuple[Metric, ...] = (
         "reason",
         values=LOST_REASONS,
     ),
-    _coordinator("lockstep_coordinator_records_judged_total", "counter", "Step records that reached the detectors."),
+    _coordinator("lockstep_coordinator_records_evaluated_total", "counter", "Step records that reached the detectors."),
     _coordinator(
         "lockstep_coordinator_frames_total",
         "counter",

@@ -18,7 +18,7 @@ _GIGA = 1e9
 _SLICE = re.compile(r"\bMIG\b|\bGRID\b")  # a part of a device, under the name of the whole
 
 
-class Cubes(NamedTuple):
+class CubeUnits(NamedTuple):
     """The matrix units of an Ascend device: their number, and the clock in MHz at which the vendor rates them."""
 
     cores: int
@@ -36,7 +36,7 @@ class DevicePeak(NamedTuple):
     source: str
     tflops: Mapping[str, float]
     memory_gigabytes_per_second: float | None = None
-    cubes: Cubes | None = None
+    cubes: CubeUnits | None = None
 
 
 def _peak(
@@ -155,7 +155,10 @@ PEAKS: tuple[DevicePeak, ...] = (
     # Huawei. Data sheets of the 910B give whole servers of several variants, so no figure of one device is here.
     _peak(r"\bAscend910A?$", "Hot Chips 31, the Ascend 910 slides", 1200, fp16=256),
     DevicePeak(
-        r"\bAscend910B2\b", "CANN platform_config/Ascend910B2.ini: ai_core_cnt, cube_freq", {}, cubes=Cubes(24, 1800)
+        r"\bAscend910B2\b",
+        "CANN platform_config/Ascend910B2.ini: ai_core_cnt, cube_freq",
+        {},
+        cubes=CubeUnits(24, 1800),
     ),
     DevicePeak(
         r"\bAscend910(C\b|_93)",
@@ -163,7 +166,7 @@ PEAKS: tuple[DevicePeak, ...] = (
         "two dies",
         {},
         1600,
-        Cubes(24, 1850),
+        CubeUnits(24, 1850),
     ),
 )
 

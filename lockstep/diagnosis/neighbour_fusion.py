@@ -26,7 +26,7 @@ FusionFigures = tuple[RankCollectives, tuple[int, int], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saving:
+class FusionSaving:
     """Of one rank's window: collectives that can be fused, their and their neighbours' data movement before and after.
 
     Bandwidths are bytes a second: of the device's memory, and of a link in one direction.
@@ -45,7 +45,7 @@ class Saving:
         return round((self.unfused_s - self.fused_s) * _NS)
 
 
-def fusion_saving(collectives: RankCollectives, window_ns: tuple[int, int], device: str) -> Saving | None:
+def fusion_saving(collectives: RankCollectives, window_ns: tuple[int, int], device: str) -> FusionSaving | None:
     """Return what fusing the collectives that begin in the window saves; None without sizes, memory's or link's speed.
 
     The link's speed is the best bus bandwidth of these collectives: a duration holds waiting, the best one least.
@@ -69,7 +69,7 @@ def fusion_saving(collectives: RankCollectives, window_ns: tuple[int, int], devi
         figures = {"local_bytes_per_second": memory, "link": Link(bytes_per_second=link), "entities": n}
         unfused_s += _HALVES[kind] * unfused_seconds(size / n, **figures)  # type: ignore[arg-type]  # by their names
         fused_s += _HALVES[kind] * fused_seconds(size / n, **figures)  # type: ignore[arg-type]
-    return Saving(
+    return FusionSaving(
         rank=collectives.rank,
         count=len(rows),
         unfused_s=unfused_s,

@@ -83,7 +83,7 @@ class TableRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredRemedy:
     """An operator that its remedies (keys by cause) made faster, as the ASPLOS paper's Table 1 prints it."""
 
     operator: str
@@ -98,7 +98,7 @@ class Table:
     bottlenecks: Mapping[str, Bottleneck]
     causes: Mapping[str, Cause]
     remedies: tuple[TableRow, ...]
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredRemedy, ...]
 
 
 @cache
@@ -136,7 +136,7 @@ def parse_table(text: str, *, where: str = FILE) -> Table:
             TableRow(**_read(fields, _ROW, f"remedies[{at}]", where)) for at, fields in enumerate(document["remedies"])
         ),
         measured=tuple(
-            Measured(**_read(fields, _MEASURED, f"measured[{at}]", where))
+            MeasuredRemedy(**_read(fields, _MEASURED, f"measured[{at}]", where))
             for at, fields in enumerate(document["measured"])
         ),
     )

@@ -12,7 +12,7 @@ AGENT_VOLUME = "lockstep-agent"
 
 
 @dataclass(frozen=True)
-class Addition:
+class PodAddition:
     """The part of a pod that makes it join: labels, pod fields, init containers, volumes, and the trainer's part."""
 
     labels: Json
@@ -29,7 +29,7 @@ class Addition:
         return self.agent_path + _SITE
 
 
-def read_addition(value: Any, where: str) -> Addition:
+def read_addition(value: Any, where: str) -> PodAddition:
     """Check the content of `pod.yaml` and return it.
 
     Raises
@@ -42,7 +42,7 @@ def read_addition(value: Any, where: str) -> Addition:
         (trainer,) = spec.pop("containers")
         mounts = list(trainer["volumeMounts"])
         (agent_path,) = (mount["mountPath"] for mount in mounts if mount["name"] == AGENT_VOLUME)
-        return Addition(
+        return PodAddition(
             labels=dict(value.get("metadata", {}).get("labels", {})),
             init_containers=list(spec.pop("initContainers")),
             volumes=list(spec.pop("volumes")),

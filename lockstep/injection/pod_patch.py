@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.contracts.paths import RUN_VARIABLE, is_name
-from lockstep.injection.addition import AGENT_VOLUME, Addition, Json
+from lockstep.injection.addition import AGENT_VOLUME, Json, PodAddition
 from lockstep.injection.start import PATH_VARIABLE, StartMethod, choose_starts, prefixed, wrong_annotation
 
 INJECTION_LABEL = "lockstep-injection"
@@ -47,7 +47,7 @@ class PodPatch:
 class _Joining:
     """How the containers of one pod join: the run, and the start method of each."""
 
-    addition: Addition
+    addition: PodAddition
     run: str
     starts: dict[int, StartMethod]
 
@@ -63,7 +63,7 @@ def run_of(pod: Json) -> str:
     return next((name for name in names if name and is_name(name)), "")
 
 
-def patch_pod(pod: Json, addition: Addition) -> PodPatch:
+def patch_pod(pod: Json, addition: PodAddition) -> PodPatch:
     """Return the operations that make `pod` join.
 
     Parameters
@@ -127,12 +127,12 @@ def _taken_paths(spec: Json, wanted: Iterable[int]) -> set[str]:
     return set.intersection(*paths)
 
 
-def _add_labels(patch: PodPatch, labels: Json, addition: Addition) -> None:
+def _add_labels(patch: PodPatch, labels: Json, addition: PodAddition) -> None:
     if addition.labels:
         _set(patch, "/metadata/labels", addition.labels | labels)
 
 
-def _add_fields(patch: PodPatch, spec: Json, addition: Addition) -> None:
+def _add_fields(patch: PodPatch, spec: Json, addition: PodAddition) -> None:
     """Merge lists, and add fields that the pod does not set; its own values stay."""
     for name, value in addition.fields.items():
         if isinstance(value, list):

@@ -5,7 +5,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
-from lockstep.injection.addition import Addition, Json
+from lockstep.injection.addition import Json, PodAddition
 from lockstep.injection.pod_patch import PodPatch, patch_pod
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class ReviewError(ValueError):
     """The input is not a review of this version, so it cannot be answered."""
 
 
-def answer_review(review: Any, addition: Addition, outcomes: "Counter[str]") -> Json:
+def answer_review(review: Any, addition: PodAddition, outcomes: "Counter[str]") -> Json:
     """Return the answer to a review, and count its outcome.
 
     Raises
@@ -49,7 +49,7 @@ def answer_review(review: Any, addition: Addition, outcomes: "Counter[str]") -> 
     return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
 
 
-def _patch(request: Json, addition: Addition) -> PodPatch:
+def _patch(request: Json, addition: PodAddition) -> PodPatch:
     """Return the patch of the pod in a request; for anything else, log it and return an empty patch."""
     pod = request.get("object")
     try:

@@ -15,7 +15,7 @@ from aiohttp import web
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from lockstep.contracts.yaml_text import read_yaml_file
-from lockstep.injection.addition import Addition, read_addition
+from lockstep.injection.addition import PodAddition, read_addition
 from lockstep.injection.review import OUTCOMES, ReviewError, answer_review
 from lockstep.serving.exposition import CONTENT_TYPES, choose_form, render
 from lockstep.serving.fault_isolation import FAILED, REFUSED, outcomes_of
@@ -58,7 +58,7 @@ class InjectorCollector:
         yield reloads
 
 
-def make_app(addition: Addition, guard: Web) -> web.Application:
+def make_app(addition: PodAddition, guard: Web) -> web.Application:
     """Return the application: `/inject` for the API server, metrics and health for the cluster, behind `guard`."""
     collector = InjectorCollector(guard)
 

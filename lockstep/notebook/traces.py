@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lockstep.analysis.sources import Skipped, find_sources, load_source, rank_of
+from lockstep.analysis.sources import SkippedPath, find_sources, load_source, rank_of
 from lockstep.contracts.errors import LockstepError, MalformedError, NoTraceError
 from lockstep.notebook import trace_tables
 from lockstep.notebook.tables import Frame, shown, stacked
@@ -43,7 +43,7 @@ def open_trace(path: Paths) -> "OpenTrace":
         try:
             loaded = load_source(source)
         except LockstepError as error:
-            skipped.append(Skipped(str(source.path), str(error)))
+            skipped.append(SkippedPath(str(source.path), str(error)))
             continue
         skipped += loaded.skipped
         rank = rank_of(source, loaded.columns)
@@ -68,7 +68,7 @@ class OpenTrace:
     Schemas with exact types: `lockstep.notebook.trace_tables`.
     """
 
-    def __init__(self, by_rank: dict[int, TraceColumns], skipped: Sequence[Skipped]) -> None:
+    def __init__(self, by_rank: dict[int, TraceColumns], skipped: Sequence[SkippedPath]) -> None:
         self._by_rank = dict(sorted(by_rank.items()))
         self.skipped = tuple(skipped)
 

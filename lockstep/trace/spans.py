@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from lockstep.trace.columns import ABSENT
 
 
-class Flat(NamedTuple):
+class FlattenedSpans(NamedTuple):
     """Pieces of time with the place of the innermost span, of shape (n_pieces,), and by span what it is nested in.
 
     By span, of shape (n_spans,): its end, cut to its caller's; the place of its caller, ABSENT where it has none; and
@@ -24,7 +24,7 @@ class Flat(NamedTuple):
 
 
 _NONE = np.zeros(0, np.int64)
-_NOTHING = Flat(*[_NONE] * len(Flat._fields))
+_NOTHING = FlattenedSpans(*[_NONE] * len(FlattenedSpans._fields))
 
 
 def in_order(start_ns: NDArray[np.int64], *ties: NDArray[Any]) -> NDArray[np.intp]:
@@ -42,7 +42,7 @@ def in_order(start_ns: NDArray[np.int64], *ties: NDArray[Any]) -> NDArray[np.int
     return order
 
 
-def flatten(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Flat:
+def flatten(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> FlattenedSpans:
     """Return what spans are innermost when; they come in order of start, callers first, and none is empty.
 
     One that ends after its caller is cut to it. That happens where clocks round, and costs a loop over all spans.
@@ -50,7 +50,7 @@ def flatten(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Flat:
     return _swept(start_ns, end_ns) or _swept(start_ns, _cut(start_ns, end_ns)) or _NOTHING
 
 
-def _swept(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Flat | None:
+def _swept(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> FlattenedSpans | None:
     """Return what spans are innermost when, None if some do not nest.
 
     After a span opens it is the innermost; after one closes, that is the one opened last at the depth that is left.
@@ -77,7 +77,7 @@ def _swept(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Flat | Non
     depth_of[span[opens]] = depth[opens]
     kept = (innermost[:-1] != ABSENT) & (times_ns[1:] > times_ns[:-1])
     place = innermost[:-1][kept].astype(np.int64)
-    return Flat(times_ns[:-1][kept], times_ns[1:][kept], place, end_ns, caller, depth_of)
+    return FlattenedSpans(times_ns[:-1][kept], times_ns[1:][kept], place, end_ns, caller, depth_of)
 
 
 def _cut(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.reading.unwatched import UnwatchedProcesses
 from exporter.shared_directory import prepare_root
 from lockstep.agent import unwatched
@@ -74,7 +74,7 @@ def root(tmp_path):
 
 @pytest.fixture
 def processes(root):
-    return UnwatchedProcesses(root, Counts())
+    return UnwatchedProcesses(root, ExporterCounters())
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_users_leave_marks_and_cannot_remove_those_of_others(shared_root: Path):
         run_as(OTHER, path.unlink, groups=(GROUP,))
 
     def scan_twice():
-        processes = UnwatchedProcesses(shared_root, Counts())
+        processes = UnwatchedProcesses(shared_root, ExporterCounters())
         processes.scan()
         processes.scan()
         return sum(processes._counts.rejected.values())
@@ -193,7 +193,7 @@ def test_marks_outlive_a_restart_of_the_exporter(marked, root):
     """A process that is not watched stays counted by the next exporter."""
     marked()
     prepare_root(root)
-    assert in_child(lambda: scanned(UnwatchedProcesses(root, Counts()))) == {**NONE, "ring": 1}
+    assert in_child(lambda: scanned(UnwatchedProcesses(root, ExporterCounters()))) == {**NONE, "ring": 1}
 
 
 def test_content_of_a_mark():

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lockstep.analysis.kept_allocations import UNKNOWN, kept_allocations
-from lockstep.contracts.memory_report import KeptAllocation
+from lockstep.contracts.memory_report import RetainedAllocation
 from lockstep.trace.kineto.load import load_trace
 
 MIB = 1 << 20
@@ -57,20 +57,20 @@ def written(path: Path, made: list[dict[str, Any]]) -> Path:
     return path
 
 
-def kept(tmp_path: Path, made: list[dict[str, Any]]) -> list[KeptAllocation]:
+def kept(tmp_path: Path, made: list[dict[str, Any]]) -> list[RetainedAllocation]:
     path = written(tmp_path / "trace.json", made)
     return kept_allocations(path, load_trace(path))
 
 
 def test_what_outlives_a_step_is_a_leak_and_what_the_next_step_frees_is_none(tmp_path: Path):
     """Of four steps the first three count; gradients and temporaries are of each step. The function is the training's."""
-    assert kept(tmp_path, events()) == [KeptAllocation(function="train.py(88): keep", bytes=3 * 5 * MIB, count=3)]
+    assert kept(tmp_path, events()) == [RetainedAllocation(function="train.py(88): keep", bytes=3 * 5 * MIB, count=3)]
 
 
 def test_an_allocation_of_another_thread_has_no_function_of_this_one(tmp_path: Path):
     """Autograd's threads have no Python frames."""
     found = kept(tmp_path, [*events(), memory(500, 8 * MIB, 3, tid=10)])
-    assert KeptAllocation(function=UNKNOWN, bytes=8 * MIB, count=1) in found
+    assert RetainedAllocation(function=UNKNOWN, bytes=8 * MIB, count=1) in found
     assert len(found) == 2
 
 

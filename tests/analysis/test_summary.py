@@ -7,7 +7,7 @@ import pytest
 
 from lockstep.analysis.cluster import analyse_cluster
 from lockstep.analysis.rank import analyse_rank
-from lockstep.analysis.sources import Skipped
+from lockstep.analysis.sources import SkippedPath
 from lockstep.analysis.summary import PATH_MAX, REST, STEPS_MAX, summary_of
 from lockstep.contracts.finding import CPU, Finding
 from lockstep.trace.columns import ANNOTATION, OPERATOR
@@ -33,7 +33,7 @@ FINDING_KEYS = {
 def summary():
     found = [analyse_rank(rank_columns(rank, slept_ms={2: 40}), rank=rank) for rank in RANKS]
     paths = {rank: f"{rank}.json" for rank in RANKS}
-    return summary_of(analyse_cluster(found), paths, [Skipped("x.json", "it is none")])
+    return summary_of(analyse_cluster(found), paths, [SkippedPath("x.json", "it is none")])
 
 
 def test_the_whole_is_json(summary):

@@ -13,7 +13,7 @@ from benchmarks.scenarios.job import Fault, Interruptions, Scenario
 from benchmarks.scenarios.model import generate
 from benchmarks.scenarios.score import JOB, Named, Score, score
 from benchmarks.scenarios.table import OURS, Table, line, rate_bound
-from coordinator.record.replay import Replayed
+from coordinator.record.backtest import ReplayResult
 from lockstep.contracts.domains import from_degrees
 
 TOPOLOGY = from_degrees({"tp": 2, "dp": 8}, 16)
@@ -185,7 +185,7 @@ def test_what_misses_the_acceptance_is_printed(table, expected_parts):
 
 def test_a_check_that_misses_fails_and_the_page_shows_it(tmp_path, monkeypatch, capsys):
     """`--check` returns 1 and names the row; the written page has it, the seeds and the table."""
-    monkeypatch.setattr(accuracy, "replay", lambda *_: Replayed())
+    monkeypatch.setattr(accuracy, "backtest", lambda *_: ReplayResult())
     page = tmp_path / "accuracy.md"
     arguments = ["--ranks", "8", "--seeds", "2", "--no-baselines", "--scenario", "slow 10 %", "--write", str(page)]
     assert main([*arguments, "--check"]) == 1

@@ -9,7 +9,7 @@ from benchmarks.scenarios.catalogue import SCENARIOS, names
 from benchmarks.scenarios.job import Fault, Imbalance, Interruptions, Noise, Scenario, Stall
 from benchmarks.scenarios.model import generate, world_size
 from benchmarks.scenarios.recipes import SHAPES, SIZES
-from coordinator.record.replay import replay
+from coordinator.record.backtest import backtest
 from coordinator.settings.policy import Policy
 
 STILL = Noise(step=0, spread=0, common=0, jitter=0, stall_rate=0, hiccup_rate=0)
@@ -40,7 +40,7 @@ def test_a_log_of_every_kind_of_domain_is_accepted_whole():
     """The live timeline refuses none of a generated job's records, with all five kinds of domain in it."""
     recording = generate(scenario())
     assert set(recording.waits) == {"tp", "cp", "ep", "pp", "dp", "world"}
-    shown = replay(recording.log(), recording.topology, Policy())
+    shown = backtest(recording.log(), recording.topology, Policy())
     assert (shown.evaluated_steps, sum(shown.rejected.values())) == (20, 0)
 
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.scenarios.job import Fault, Scenario
 from benchmarks.scenarios.model import generate
 from coordinator.record import steplog
-from coordinator.record.journal import Start
+from coordinator.record.journal import CoordinatorStart
 from coordinator.record.recorder import Recorder
 from coordinator.settings.policy import Policy
 from lockstep.cli.main import main
@@ -100,7 +100,7 @@ def recording(tmp_path):
     """Record the same job as a coordinator would; return the directory and what was reported live."""
     slow = Fault(cause="compute", ranks=(3,), ratio=0.1, begin=60)
     made = generate(Scenario(name="job", degrees="tp=2,dp=4", seed=2, steps=100, faults=(slow,)))
-    start = Start(policy=Policy(), domains="", order="tp-cp-ep-dp-pp")
+    start = CoordinatorStart(policy=Policy(), domains="", order="tp-cp-ep-dp-pp")
     recorder = Recorder(tmp_path / "recorded", start, 1_789_999_999.0, quota_bytes=1 << 30)
     live = Live(tap=recorder)
     live.play(made.log(run="night"), made.topology)

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.scenarios.job import Fault, Scenario
 from benchmarks.scenarios.model import generate
 from coordinator.record import steplog
-from coordinator.record.journal import Start
+from coordinator.record.journal import CoordinatorStart
 from coordinator.record.recorder import Recorder
 from coordinator.settings.policy import Policy
 from lockstep.cli.main import EXIT_ERROR, main
@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 def recording(tmp_path_factory):
     """Record a run of which rank 3 becomes slow, as a coordinator does."""
     directory = tmp_path_factory.mktemp("recording")
-    start = Start(policy=Policy(), domains="", order="tp-cp-ep-dp-pp")
+    start = CoordinatorStart(policy=Policy(), domains="", order="tp-cp-ep-dp-pp")
     tap = Recorder(directory, start, 1_789_999_999.0, quota_bytes=1 << 30)
     generated = generate(LATER)
     live = Live(tap=tap)

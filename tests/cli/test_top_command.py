@@ -17,7 +17,7 @@ from aiohttp.test_utils import TestServer
 
 from coordinator.decide.incidents import to_json
 from lockstep.cli.main import main
-from lockstep.cli.top_command import Watch, _client, _watch, plain
+from lockstep.cli.top_command import CoordinatorWatcher, _client, _watch, plain
 from lockstep.cli.top_view import RUNS_MAX, TopView, format_seconds, lines, ordered
 from lockstep.contracts.errors import LocalError
 from tests.coordinator.conftest import announce
@@ -80,7 +80,7 @@ async def test_a_run_by_name_and_one_that_is_not_there(site, capsys):
 
 async def test_a_coordinator_that_goes_away_is_reported_and_asked_again(site):
     """What was known stays on the screen, with the reason."""
-    watch = Watch(site.url, "", "")
+    watch = CoordinatorWatcher(site.url, "", "")
     async with _client(watch) as client:
         await watch.look(client)
     watch.url = "http://127.0.0.1:9"
@@ -106,7 +106,7 @@ def test_a_coordinator_that_was_never_there_ends_the_command(capsys):
 async def test_a_misspelt_run_ends_the_command(site):
     """One line with the known runs, not a screen that tries for ever."""
     with pytest.raises(LocalError) as error:
-        await asyncio.wait_for(_watch(Watch(site.url, "", "jobs"), 0.2, is_terminal=False), 10)
+        await asyncio.wait_for(_watch(CoordinatorWatcher(site.url, "", "jobs"), 0.2, is_terminal=False), 10)
     assert str(error.value) == f"coordinator at {site.url}: run: got 'jobs', expected one of 'job', 'young'"
 
 
@@ -166,7 +166,7 @@ def _always(response):
 
 async def test_up_and_down_choose_the_run(site):
     """Within the list; a run that ends gives way to the first, unless it was asked for."""
-    watch = Watch(site.url, "", "")
+    watch = CoordinatorWatcher(site.url, "", "")
     async with _client(watch) as client:
         await watch.look(client)
         assert watch.chosen == "job"

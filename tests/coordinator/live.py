@@ -14,7 +14,7 @@ from coordinator.decide import events as ev
 from coordinator.effects import Effects
 from coordinator.intake.streams import Streams
 from coordinator.leadership import Leadership
-from coordinator.record.replay import to_line
+from coordinator.record.backtest import to_line
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
 from coordinator.settings.policy import Policy

@@ -11,7 +11,7 @@ import pytest
 from coordinator.decide import events as ev
 from coordinator.decide.saved_run import SavedRun
 from coordinator.record.journal import Entry, JournalWriter, is_kept, read_entry, time_ns_of
-from coordinator.record.rerun import rerun
+from coordinator.record.replay import replay
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
 from coordinator.settings.policy import Policy
@@ -321,7 +321,7 @@ def test_a_recording_moves_ranks_as_the_live_coordinator_did():
     beat(live, "n1", [NOW + 100] * 2, now=NOW + 100)
     entries = [read_entry(json.loads(json.dumps(row)), where="test") for row in rows]
     assert [entry.what for entry in entries if isinstance(entry.what, NodeAlive)]
-    assert rerun(entries).nodes["job"] == live.by_name["job"].membership.nodes == {0: "n1", 1: "n1", 2: "n0", 3: "n0"}
+    assert replay(entries).nodes["job"] == live.by_name["job"].membership.nodes == {0: "n1", 1: "n1", 2: "n0", 3: "n0"}
 
 
 def test_degrees_that_do_not_fit_are_one_line_a_minute(caplog):

@@ -12,7 +12,7 @@ from coordinator.settings.config import CoordinatorConfig
 from coordinator.settings.policy import Policy
 from coordinator.settings.run_policy import DetectorPolicy, ProfilePolicy
 from lockstep.contracts.codec import decode, encode
-from lockstep.contracts.memory_report import KeptAllocation
+from lockstep.contracts.memory_report import RetainedAllocation
 from lockstep.contracts.messages import CaptureRequest, NodeAlive, RunHeartbeat, TraceSummary
 from lockstep.contracts.topics import ALIVE, node_topic
 from tests.coordinator.conftest import START_UNIX_S, announce
@@ -107,7 +107,7 @@ def summary_of(order: CaptureRequest, rank: int, kept: dict[str, int]) -> TraceS
         trace_bytes=1,
         event_count=1,
         tree=[],
-        kept=[KeptAllocation(function=name, bytes=size, count=2) for name, size in kept.items()],
+        kept=[RetainedAllocation(function=name, bytes=size, count=2) for name, size in kept.items()],
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coordinator.decide.incidents import CLOSED, CaptureNote, Incident, from_json, to_json
-from coordinator.decide.saved_run import Learnt, SavedRun
+from coordinator.decide.saved_run import DetectorState, SavedRun
 from coordinator.store import FILE_NAME, Store
 from lockstep.contracts.errors import ConfigError, MalformedError
 from lockstep.contracts.finding import Advice
@@ -60,7 +60,7 @@ def test_another_json_form_is_refused_by_name(break_it):
 
 def test_what_a_run_knows_is_there_after_a_restart(tmp_path):
     """A second process finds the open incident, not the closed one, the run's counts, and what was learnt."""
-    learnt = Learnt(fingerprint="f", step=9, end_unix_s=1.5, arrays={"a": np.arange(3.0)})
+    learnt = DetectorState(fingerprint="f", step=9, end_unix_s=1.5, arrays={"a": np.arange(3.0)})
     memory = SavedRun(
         incidents_total=2,
         lost_device_seconds=4.5,

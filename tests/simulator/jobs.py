@@ -8,7 +8,7 @@ from lockstep.simulator.hardware.cluster import Cluster, Device, Level
 from lockstep.simulator.hardware.collectives import Link
 from lockstep.simulator.lowering.graph import COMPUTE, FEATURE, Graph
 from lockstep.simulator.lowering.link_model import Flow
-from lockstep.simulator.models.model import FULL, ModelSpec, Module, Operator, Read
+from lockstep.simulator.models.model import FULL, ModelSpec, Module, Operator, OperatorInput
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.tree import StrategyTree
 
@@ -30,7 +30,7 @@ def uniform(stages, schedule, *, virtual=1, forward_s=1.0, backward_s=2.0):
             Operator(
                 name="work",
                 dims={},
-                reads=(Read(("b",)),),
+                reads=(OperatorInput(("b",)),),
                 writes=("b",),
                 output_elements=0.0,
                 flops=forward_s,

@@ -8,7 +8,7 @@ from lockstep.contracts.errors import ConfigError, LockstepError
 from lockstep.simulator.hardware.clusters import dgx_h100
 from lockstep.simulator.lowering.chunks import compile_chunks
 from lockstep.simulator.lowering.context import CONTIGUOUS, RING, ContextParallelism
-from lockstep.simulator.lowering.segments import Feature, Summed, Work
+from lockstep.simulator.lowering.segments import Feature, GradientReduction, Work
 from lockstep.simulator.models.transformers import llama, moe
 from lockstep.simulator.simulate import Options, simulate
 from lockstep.simulator.spec import load_spec
@@ -43,7 +43,7 @@ def test_hybrid_sharding_divides_within_a_replica():
     assert sharded.weight_bytes == pytest.approx(2 * whole / 32)
     assert hybrid.weight_bytes == pytest.approx(2 * whole / 8)
     assert hybrid.optimizer_bytes == pytest.approx(12 * whole / 8)
-    sums = next(each for each in hybrid.backward if isinstance(each, Summed))
+    sums = next(each for each in hybrid.backward if isinstance(each, GradientReduction))
     assert (sums.sums, sums.kept) == (frozenset(("dp", "replica")), frozenset(("dp",)))
 
 

@@ -17,7 +17,7 @@ from lockstep.simulator.spec import load_spec
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.preset import Degrees, preset
 from lockstep.simulator.strategy.schedule import Schedule
-from lockstep.simulator.strategy.tree import Stated
+from lockstep.simulator.strategy.tree import ResolvedStrategy
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "simulator"
 SPEC = """\
@@ -361,7 +361,7 @@ def test_products_in_fp8_leave_attention_and_head_alone():
         device, precision = job.cluster.device, job.model.precision
         mesh = Mesh.grid({"tp": 1})
         arriving = PlacedTensor(total_bytes=2.0 * 2048 * 1024, placement={})
-        nothing = Stated({}, {}, "none")
+        nothing = ResolvedStrategy({}, {}, "none")
         layer = dict(job.model.blocks)["layer0"].operators()
         head = dict(job.model.blocks)["head"].operators()
         by_name = {}

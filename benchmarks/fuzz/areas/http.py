@@ -20,7 +20,7 @@ from benchmarks.fuzz import mutate
 from benchmarks.fuzz.harness import ACCEPTED, SurpriseError
 from benchmarks.fuzz.node import node_snapshot
 from coordinator.settings.thresholds import catalogue
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.exposing.app import make_app as make_exporter_app
 from exporter.reading.rings import Rings
 from lockstep.serving.http_server import BoundedSite as HttpSite
@@ -149,7 +149,7 @@ class Http:
         self._folder = tempfile.TemporaryDirectory(prefix="lockstep-fuzz-")
         token = Path(self._folder.name) / "token"
         token.write_text(TOKEN, encoding="ascii")
-        counts = Counts()
+        counts = ExporterCounters()
         snapshot = node_snapshot(Rings(Path(self._folder.name) / "nothing", counts, {}), counts, 10**12)
         self._site = Site(token_file=str(token))
         self._runners = []

@@ -13,7 +13,7 @@ from random import Random
 from benchmarks.fuzz import mutate, seeds
 from benchmarks.fuzz.harness import ACCEPTED, SurpriseError
 from benchmarks.fuzz.node import node_snapshot
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.exposing.collector import NodeCollector
 from exporter.reading.heartbeats import run_heartbeat
 from exporter.reading.rings import RingReading, Rings
@@ -111,7 +111,7 @@ class RingFiles:
         self._root = Path(tempfile.mkdtemp(prefix="lockstep-fuzz-", dir=shared if shared.is_dir() else None))
         self._directory = self._root / seeds.RUN
         self._directory.mkdir()
-        self._counts = Counts()
+        self._counts = ExporterCounters()
         self._rings = Rings(self._root, self._counts, {})
         self._now_ns = 10**12
         self._surprises: list[BaseException] = []

@@ -81,7 +81,7 @@ def who_is_late(progress: Progress | None, topology: "Topology", last_step_W: "N
 
 
 @dataclass(frozen=True, slots=True)
-class _Unseen:
+class _UnknownRanks:
     """Ranks of which nothing is known, the domain in which they may be waited for, and ranks that may wait for them."""
 
     ranks: "NDArray[np.int64]"
@@ -89,7 +89,7 @@ class _Unseen:
     excused: "NDArray[np.int64]"
 
 
-def _waited_for_unseen(progress: Progress, waiting: Waiting) -> _Unseen:
+def _waited_for_unseen(progress: Progress, waiting: Waiting) -> _UnknownRanks:
     """Look for members without counts in the domains inside which some rank waits, if it waits for no known rank."""
     found: dict[int, NDArray[np.int64]] = {}
     free_W = (waiting.inside >= 0) & ~waiting.waits
@@ -101,7 +101,7 @@ def _waited_for_unseen(progress: Progress, waiting: Waiting) -> _Unseen:
             found[domain] = silent
     excused = np.flatnonzero(free_W & np.isin(waiting.inside, list(found)))
     first = min(found, default=-1, key=lambda domain: len(progress.domains[domain].ranks))
-    return _Unseen(found.get(first, np.zeros(0, dtype=np.int64)), first, excused)
+    return _UnknownRanks(found.get(first, np.zeros(0, dtype=np.int64)), first, excused)
 
 
 def _gone(progress: Progress) -> Hang | None:
@@ -149,7 +149,7 @@ def _late(progress: Progress, topology: "Topology", waiting: Waiting, late: "NDA
     )
 
 
-def _unseen(progress: Progress, topology: "Topology", blind: _Unseen) -> Hang:
+def _unseen(progress: Progress, topology: "Topology", blind: _UnknownRanks) -> Hang:
     domain = progress.domains[blind.domain]
     return Hang(
         cause=UNKNOWN,

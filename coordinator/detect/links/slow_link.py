@@ -16,7 +16,7 @@ import numpy as np
 
 from coordinator.detect.links.link_evidence import Figures, SlowLink, describe
 from coordinator.detect.links.tomography import GROUP, LinkVerdict, Tomography
-from coordinator.detect.links.transfers import Taken, Transfers
+from coordinator.detect.links.transfers import Transfers, TransferTimes
 from coordinator.detect.ranks.cusum_test import CusumTest
 from coordinator.detect.ranks.groups import Groups, has_nan, median_of
 
@@ -115,7 +115,7 @@ class SlowLinkTest:
         self._past_G[is_past_G] = np.nan
         self._test.forget(is_past_G.nonzero()[0])
 
-    def _compare(self, taken: Taken) -> "tuple[Floats, Floats]":
+    def _compare(self, taken: TransferTimes) -> "tuple[Floats, Floats]":
         """Return what each group takes beyond its past, seconds per byte, and as a ratio; NaN where unknown."""
         if taken.bytes_G is not self._bytes_G:
             self._past_G[(self._bytes_G == 1) & (taken.bytes_G != 1)] = np.nan  # it was per group, not per byte

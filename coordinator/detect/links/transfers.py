@@ -42,7 +42,7 @@ _NO_RANK = np.zeros(0, dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TransferTimes:
     """Arrays of shape (G,): seconds, NaN where no member has any; whether they are only an upper bound; bytes.
 
     `is_bound_G` is None where all are exact; `bytes_G` is 1 where bytes were never reported.
@@ -79,7 +79,7 @@ class Transfers:
         self._steps = 0
         self._missed: deque[Places] = deque(maxlen=_RECENT_STEPS)
 
-    def take(self, row: "StepRow", *, hidden_share: float) -> Taken:
+    def take(self, row: "StepRow", *, hidden_share: float) -> TransferTimes:
         """Read a row; a group of which more than `hidden_share` are missing has an upper bound only."""
         absent, again = self._absent(row)
         seconds_G = np.empty(len(self.domains), dtype=np.float32)
@@ -103,7 +103,9 @@ class Transfers:
         if self._steps % _BYTES_EVERY == 0 or self._has_other_bytes(row):
             self.take_bytes(row)
         self._steps += 1
-        return Taken(seconds_G, is_bound_G if is_bound_G is not None and is_bound_G.any() else None, self.bytes_G)
+        return TransferTimes(
+            seconds_G, is_bound_G if is_bound_G is not None and is_bound_G.any() else None, self.bytes_G
+        )
 
     def _absent(self, row: "StepRow") -> "tuple[Places, Places]":
         """Return who is missing, and who of them was missing in one of the steps just before too."""

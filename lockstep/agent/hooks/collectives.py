@@ -36,12 +36,12 @@ def install(agent: "Agent") -> Removal:
     try:
         module = native.load(os.environ)
     except native.NoNativeKernelsError as error:
-        agent.settling.kernels = (native.IN_PYTHON, str(error))
+        agent.attempt_facts.kernels = (native.IN_PYTHON, str(error))
         agent.marks.collective_cost_ns = _COST_NS[native.IN_PYTHON]
         return install_in_python(agent)
     from lockstep.agent.hooks import native_kernel  # noqa: PLC0415  (only where they fit)
 
-    agent.settling.kernels = (native.IN_CPP, "")
+    agent.attempt_facts.kernels = (native.IN_CPP, "")
     agent.marks.collective_cost_ns = _COST_NS[native.IN_CPP]
     return native_kernel.install(agent, module, operators())
 

@@ -50,7 +50,7 @@ def _counter(agent: "Agent") -> Any:
 
     integers = frozenset((torch.int64, torch.int32, torch.int16, torch.uint8))
     counter = BatchCounter(read_options(os.environ), torch.Tensor, integers, warn)
-    marks, settling = agent.marks, agent.settling
+    marks, facts = agent.marks, agent.attempt_facts
     count_batch = agent.boundary.contain(counter.count, "samples and tokens of a batch")
     is_training = torch.is_grad_enabled
 
@@ -60,7 +60,7 @@ def _counter(agent: "Agent") -> Any:
             return
         samples, tokens, work = count_batch(batch, marks.optimizer_ends + marks.step_ends) or UNKNOWN
         marks.batch(samples, tokens, work)
-        if settling.flops is not None and settling.flops.is_measuring:
-            settling.flops.add_batch(samples, tokens)
+        if facts.flops is not None and facts.flops.is_measuring:
+            facts.flops.add_batch(samples, tokens)
 
     return count

@@ -26,10 +26,10 @@ def install(agent: "Agent") -> Removal:
     """Leave marks of the model's FLOPs from now on."""
     from torch.optim.optimizer import register_optimizer_step_pre_hook  # noqa: PLC0415  (training imported it)
 
-    marks, settling = agent.marks, agent.settling
+    marks, facts = agent.marks, agent.attempt_facts
     flops = ModelFlopsReporter(read_options(os.environ), marks.flag, compiled_graphs)
-    settling.flops = flops
-    marks.meet = agent.boundary.contain(settling.meet, "an optimizer's parameters")
+    facts.flops = flops
+    marks.meet = agent.boundary.contain(facts.meet, "an optimizer's parameters")
     abandon = agent.guard(flops.abandon)
 
     def before(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -44,7 +44,7 @@ def install(agent: "Agent") -> Removal:
     restore = _borrow_engine(agent, flops)
 
     def remove() -> None:
-        marks.meet = settling.flops = None
+        marks.meet = facts.flops = None
         flops.abandon()
         restore()
         handle.remove()

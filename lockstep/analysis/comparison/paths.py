@@ -14,7 +14,7 @@ from lockstep.analysis.comparison.compare import (
     regressions,
 )
 from lockstep.analysis.comparison.observe import QuantityKind, RankObservation
-from lockstep.analysis.sources import Skipped, find_sources
+from lockstep.analysis.sources import SkippedPath, find_sources
 from lockstep.analysis.workers import AnalysisJob, Runner
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.version import VERSION
@@ -32,7 +32,7 @@ class RunComparison:
     after: ObservedRun
     tolerance: float
     changes: tuple[QuantityChange, ...]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedPath, ...]
 
     @property
     def regressions(self) -> list[QuantityChange]:
@@ -96,7 +96,7 @@ def compare_paths(
     )
 
 
-def _run(ranks: Sequence[RankObservation], paths: Sequence[Path], skipped: Sequence[Skipped]) -> ObservedRun:
+def _run(ranks: Sequence[RankObservation], paths: Sequence[Path], skipped: Sequence[SkippedPath]) -> ObservedRun:
     where = ", ".join(map(str, paths[:_LISTED]))
     if not ranks:
         got = "; ".join(each.error for each in skipped[:_LISTED]) or "nothing"

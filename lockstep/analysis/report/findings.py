@@ -26,7 +26,7 @@ class RemedyText:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FindingCard:
     """A cause and subject on all its ranks; evidence, loss and advice are those of the rank that loses most."""
 
     bottleneck: str
@@ -51,7 +51,7 @@ def cause_title(cause: str) -> str:
     return known.title if known else cause.replace("_", " ").capitalize() or "Unnamed cause"
 
 
-def findings_of(summary: Summary) -> list[Found]:
+def findings_of(summary: Summary) -> list[FindingCard]:
     """Return what was found, by gain, then by lost time.
 
     The summary's own list has all findings; those of single ranks are the same ones again.
@@ -59,8 +59,8 @@ def findings_of(summary: Summary) -> list[Found]:
     return sorted(map(_read, summary.findings), key=_order)
 
 
-def _read(stored: dict[str, Any]) -> Found:
-    return Found(
+def _read(stored: dict[str, Any]) -> FindingCard:
+    return FindingCard(
         bottleneck=reading.text(stored.get("bottleneck")),
         cause=reading.text(stored.get("cause")),
         subject=reading.text(stored.get("subject")),
@@ -89,11 +89,11 @@ def _gain(ratio: float | None) -> float:
     return -math.inf if ratio is None else ratio
 
 
-def _order(found: Found) -> tuple[float, float]:
+def _order(found: FindingCard) -> tuple[float, float]:
     return -_gain(found.gain_ratio), -(found.lost_ns or 0)
 
 
-def headline(findings: Sequence[Found]) -> Found | None:
+def headline(findings: Sequence[FindingCard]) -> FindingCard | None:
     """Return the finding to name first: the one that would gain most.
 
     Where that one only means that others wait for a rank, the reason why the rank is late goes before it, if it
@@ -109,21 +109,21 @@ def headline(findings: Sequence[Found]) -> Found | None:
     return next((each for each in reasons if _weight(each) >= _COMPARABLE_RATIO * _weight(top)), top)
 
 
-def _weight(found: Found) -> float:
+def _weight(found: FindingCard) -> float:
     return found.gain_ratio if found.gain_ratio is not None else 0.0
 
 
-def named_ranks(findings: Iterable[Found], count: int) -> list[int]:
+def named_ranks(findings: Iterable[FindingCard], count: int) -> list[int]:
     """Return the ranks that findings name, in the findings' order; who names more than half of `count` names no one."""
     specific = [each for each in findings if len(each.ranks) <= max(count * _MINORITY_RATIO, 1)]
     return list(dict.fromkeys(number for each in specific for number in each.ranks))
 
 
-def advice_by_gain(findings: Iterable[Found]) -> list[tuple[RemedyText, Found]]:
+def advice_by_gain(findings: Iterable[FindingCard]) -> list[tuple[RemedyText, FindingCard]]:
     """Return every advice once, with the finding in which it gains most; by gain, what is unknown last."""
     pairs = [(advice, found) for found in findings for advice in found.advice]
     pairs.sort(key=lambda pair: (-_gain(pair[0].gain_ratio), _order(pair[1])))
-    once: dict[tuple[str, str], tuple[RemedyText, Found]] = {}
+    once: dict[tuple[str, str], tuple[RemedyText, FindingCard]] = {}
     for advice, found in pairs:
         once.setdefault((advice.suggestion, advice.how), (advice, found))
     return list(once.values())

@@ -5,7 +5,7 @@ from typing import Any
 
 from lockstep.analysis.pictures import Pictures
 from lockstep.analysis.report.choice import Choice, choose, focus
-from lockstep.analysis.report.findings import Found, findings_of, headline, named_ranks
+from lockstep.analysis.report.findings import FindingCard, findings_of, headline, named_ranks
 from lockstep.analysis.report.parts import Rank, Summary, summary_of
 
 
@@ -14,8 +14,8 @@ class ReportView:
     """`top` is the finding of the headline, `named` the ranks to look at first, `choice` the ranks with an account."""
 
     summary: Summary
-    findings: tuple[Found, ...]
-    top: Found | None
+    findings: tuple[FindingCard, ...]
+    top: FindingCard | None
     named: tuple[int, ...]
     choice: Choice
     pictures: Pictures | None = None

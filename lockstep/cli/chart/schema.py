@@ -12,7 +12,7 @@ from alerts import rules
 from alerts.overrides import overrides_schema, threshold_schema
 from coordinator.settings.thresholds import PolicyThreshold, catalogue
 from lockstep.cli.chart.blocks import FORMS
-from lockstep.cli.chart.values import Value, read_values
+from lockstep.cli.chart.values import ChartValue, read_values
 from lockstep.contracts.metrics import LEVELS
 from lockstep.contracts.settings import ranges_of
 
@@ -118,7 +118,7 @@ def render_schema(values: str) -> str:
     return json.dumps(schema, indent=2) + "\n"
 
 
-def _object(tree: dict[str, Any], path: str, documented: dict[str, Value]) -> Schema:
+def _object(tree: dict[str, Any], path: str, documented: dict[str, ChartValue]) -> Schema:
     """Return the schema of a mapping whose keys the chart defines."""
     properties = {}
     for key, default in tree.items():
@@ -128,7 +128,7 @@ def _object(tree: dict[str, Any], path: str, documented: dict[str, Value]) -> Sc
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
-def _leaf(value: Value) -> Schema:
+def _leaf(value: ChartValue) -> Schema:
     name = value.path.rpartition(".")[2]
     return {"description": value.text} | (
         _service_key(value.path, value.default) or _BY_PATH.get(value.path) or _by_kind(name, value.default)

@@ -11,7 +11,7 @@ _KEY = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z_][\w.-]*):(?P<rest>.*)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class ChartValue:
     """One key that a site may set; `default` is its value in values.yaml."""
 
     path: str
@@ -19,10 +19,10 @@ class Value:
     text: str
 
 
-def read_values(text: str) -> list[Value]:
+def read_values(text: str) -> list[ChartValue]:
     """Return every documented key in the order of the file."""
     tree = yaml.safe_load(text)
-    found: list[Value] = []
+    found: list[ChartValue] = []
     parents: list[tuple[int, str]] = []
     note: list[str] = []
     for line in text.splitlines():
@@ -36,7 +36,7 @@ def read_values(text: str) -> list[Value]:
             parents.append((len(match["indent"]), match["key"]))
             if note:
                 path = ".".join(name for _, name in parents)
-                found.append(Value(path, value_at(tree, path), " ".join(note)))
+                found.append(ChartValue(path, value_at(tree, path), " ".join(note)))
             note = []
     return found
 
@@ -48,7 +48,7 @@ def value_at(tree: Any, path: str) -> Any:
     return tree
 
 
-def table(values: list[Value]) -> str:
+def table(values: list[ChartValue]) -> str:
     """Return the rows as Markdown."""
     lines = ["| key | default | meaning |\n", "| --- | --- | --- |\n"]
     for value in values:

@@ -25,7 +25,7 @@ from lockstep.cli.demo.demo_verdict import (
 )
 from lockstep.cli.demo.view import DemoView, draw_verdict, print_verdict
 from lockstep.cli.services_command import first_leaf
-from lockstep.cli.up import LOOPBACK, Up
+from lockstep.cli.up import LOOPBACK, LocalServices
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, RUN_VARIABLE
 
@@ -73,9 +73,9 @@ def run_demo(
     return 0 if verdict.correct else 1
 
 
-def demo_services(root: str, record: str | None = None) -> Up:
+def demo_services(root: str, record: str | None = None) -> LocalServices:
     """Return the services of a demonstration: those of `lockstep up`, with their own directory and ports."""
-    return Up(root=root, exporter_port=0, coordinator_port=0, record_directory=record)
+    return LocalServices(root=root, exporter_port=0, coordinator_port=0, record_directory=record)
 
 
 class _Session:

@@ -25,7 +25,7 @@ from lockstep.contracts.limits import (
     SUMMARY_NODES_MAX,
     UNIX_NS_MAX,
 )
-from lockstep.contracts.memory_report import KEPT_MAX, KeptAllocation
+from lockstep.contracts.memory_report import KEPT_MAX, RetainedAllocation
 
 _NODE_MAX_NS = 1 << 53  # 104 days; sums over all nodes of a tree stay within int64
 CollectiveCounts = Annotated[list[Count], Length(3, least=3)]
@@ -150,6 +150,6 @@ class TraceSummary:
     host: HostSpan | None = None
     step_ns: StepTimes = field(default_factory=list)
     """Lengths of the first steps, from each mark to the next; empty if steps are not marked."""
-    kept: Annotated[list[KeptAllocation], Length(KEPT_MAX)] = field(default_factory=list)
+    kept: Annotated[list[RetainedAllocation], Length(KEPT_MAX)] = field(default_factory=list)
     """Of a memory capture: the functions whose tensors outlived a step, largest first."""
     version: Version = MESSAGE_VERSION

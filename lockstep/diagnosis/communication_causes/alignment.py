@@ -41,7 +41,7 @@ Places = NDArray[np.int64]
 Signature = tuple[str, int]
 
 
-class Side(NamedTuple):
+class CollectiveSequence(NamedTuple):
     """One rank's collectives of a group by start: kind and size of each, and its end, int64 ns of shape (n,)."""
 
     signatures: Sequence[Signature]
@@ -57,7 +57,7 @@ class _Fit(NamedTuple):
     apart_ns: int
 
 
-def align(one: Side, other: Side, *, shared: bool) -> dict[int, int] | None:
+def align(one: CollectiveSequence, other: CollectiveSequence, *, shared: bool) -> dict[int, int] | None:
     """Return for places of `other` the places of `one` that are the same collective; None where nothing decides.
 
     With a `shared` clock ends are compared as they are. Less than `LEAST_COMMON` of the shorter side in common is none.
@@ -69,7 +69,7 @@ def align(one: Side, other: Side, *, shared: bool) -> dict[int, int] | None:
     return found if len(found) >= _least(one, other) else None
 
 
-def clock_difference_ns(one: Side, other: Side) -> int | None:
+def clock_difference_ns(one: CollectiveSequence, other: CollectiveSequence) -> int | None:
     """Return by how much the clock of `one` is ahead of that of `other`, None where several answers fit as well.
 
     Shifts of one order against the other are tried, those first at which most kinds and sizes agree. The one whose ends
@@ -78,7 +78,7 @@ def clock_difference_ns(one: Side, other: Side) -> int | None:
     is_even = len(one.signatures) == len(other.signatures)
     if len(_met(one)) and len(_met(other)):
         one, other = _only(one, _met(one)), _only(other, _met(other))
-    one, other = (Side(each.signatures[:_LOOKED_AT], each.ends_ns[:_LOOKED_AT]) for each in (one, other))
+    one, other = (CollectiveSequence(each.signatures[:_LOOKED_AT], each.ends_ns[:_LOOKED_AT]) for each in (one, other))
     found: dict[int, _Fit] = {}
     for shift, apart_ns in _likely_shifts(one, other):
         refined_ns = apart_ns
@@ -93,7 +93,7 @@ def clock_difference_ns(one: Side, other: Side) -> int | None:
     return _chosen(found, is_even=is_even)
 
 
-def _likely_shifts(one: Side, other: Side) -> list[tuple[int, int]]:
+def _likely_shifts(one: CollectiveSequence, other: CollectiveSequence) -> list[tuple[int, int]]:
     """Return shifts and the clocks' difference at each, those first at which most kinds and sizes agree."""
     codes: dict[Signature, int] = {}
     mine, theirs = (
@@ -135,11 +135,11 @@ def _is_clearly_better(best: _Fit, other: _Fit) -> bool:
     return fewer or best.scatter_ns < _CLEARLY * other.scatter_ns
 
 
-def _least(one: Side, other: Side) -> float:
+def _least(one: CollectiveSequence, other: CollectiveSequence) -> float:
     return max(LEAST_COMMON * min(len(one.signatures), len(other.signatures)), 1)
 
 
-def _pairs(one: Side, other: Side, apart_ns: int) -> dict[int, int]:
+def _pairs(one: CollectiveSequence, other: CollectiveSequence, apart_ns: int) -> dict[int, int]:
     """Return for places of `other` those of `one`, given by how much the clock of `one` is ahead."""
     moved = other._replace(ends_ns=other.ends_ns + apart_ns)
     found = _laid_side_by_side(one, moved, _met(one), _met(other), _whole)
@@ -150,16 +150,16 @@ def _pairs(one: Side, other: Side, apart_ns: int) -> dict[int, int]:
     return found | _laid_between(one, moved, found)
 
 
-def _met(side: Side) -> list[int]:
+def _met(side: CollectiveSequence) -> list[int]:
     """Return the places of collectives that all ranks leave together."""
     return [at for at, (kind, _) in enumerate(side.signatures) if kind not in ROOTED]
 
 
-def _only(side: Side, places: Sequence[int]) -> Side:
-    return Side([side.signatures[at] for at in places], side.ends_ns[list(places)])
+def _only(side: CollectiveSequence, places: Sequence[int]) -> CollectiveSequence:
+    return CollectiveSequence([side.signatures[at] for at in places], side.ends_ns[list(places)])
 
 
-def _laid_between(one: Side, other: Side, met: dict[int, int]) -> dict[int, int]:
+def _laid_between(one: CollectiveSequence, other: CollectiveSequence, met: dict[int, int]) -> dict[int, int]:
     """Return for rooted collectives of `other` those of `one` that lie between the same of `met`, in order.
 
     By their ends where nothing was met.
@@ -176,7 +176,9 @@ def _laid_between(one: Side, other: Side, met: dict[int, int]) -> dict[int, int]
     return found
 
 
-def _by_interval(side: Side, places: Iterable[int], met: Sequence[int]) -> dict[tuple[Signature, int], list[int]]:
+def _by_interval(
+    side: CollectiveSequence, places: Iterable[int], met: Sequence[int]
+) -> dict[tuple[Signature, int], list[int]]:
     """Return places by kind and size and by how many of `met` lie before them."""
     found: dict[tuple[Signature, int], list[int]] = defaultdict(list)
     for place in places:
@@ -193,7 +195,11 @@ def _kind(signature: Signature) -> Hashable:
 
 
 def _laid_side_by_side(
-    one: Side, other: Side, mine: Iterable[int], theirs: Iterable[int], key: Callable[[Signature], Hashable]
+    one: CollectiveSequence,
+    other: CollectiveSequence,
+    mine: Iterable[int],
+    theirs: Iterable[int],
+    key: Callable[[Signature], Hashable],
 ) -> dict[int, int]:
     """Return for these places of `other` those of `one` that agree in `key` and end together."""
     ours = _by_key(one, mine, key)
@@ -206,14 +212,16 @@ def _laid_side_by_side(
     return found
 
 
-def _by_key(side: Side, among: Iterable[int], key: Callable[[Signature], Hashable]) -> dict[Hashable, Places]:
+def _by_key(
+    side: CollectiveSequence, among: Iterable[int], key: Callable[[Signature], Hashable]
+) -> dict[Hashable, Places]:
     places: dict[Hashable, list[int]] = defaultdict(list)
     for place in among:
         places[key(side.signatures[place])].append(place)
     return {signature: np.array(each, np.int64) for signature, each in places.items()}
 
 
-def _spacing_ns(one: Side, mine: Places, other: Side, theirs: Places) -> float:
+def _spacing_ns(one: CollectiveSequence, mine: Places, other: CollectiveSequence, theirs: Places) -> float:
     """Return the mean time between collectives of one signature, between all of the group where there is one each."""
     ends = max((one.ends_ns[mine], other.ends_ns[theirs]), key=len)
     if len(ends) < 2:  # noqa: PLR2004  (one has no spacing)

@@ -30,7 +30,7 @@ from lockstep.diagnosis.communication_causes.thresholds import (
 from lockstep.trace.ascend.communication import AscendCommunication
 from lockstep.trace.columns import ABSENT
 from lockstep.trace.intervals import Intervals
-from lockstep.trace.patterns.exposure import Covered
+from lockstep.trace.patterns.exposure import CoveredTime
 
 RETRANSMISSION = "retransmission"
 RDMA, SUM_OF_LINKS = "RDMA", "SDMA"
@@ -115,7 +115,7 @@ def _during(communication: AscendCommunication, computing: Intervals) -> NDArray
     known = (start_ns != ABSENT) & (elapse_ns > 0)
     end_ns = np.where(known, start_ns + elapse_ns, 0)
     length_ns = np.where(known, np.minimum(communication.link_ns, elapse_ns), 0)
-    during_ns = length_ns - Covered(computing).free(end_ns - length_ns, end_ns)
+    during_ns = length_ns - CoveredTime(computing).free(end_ns - length_ns, end_ns)
     during: NDArray[np.bool_] = (length_ns > 0) & (during_ns >= CONTENTION_OVERLAP.value * length_ns)
     return during
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.diagnosis.communication_causes.alignment import Side, align
+from lockstep.diagnosis.communication_causes.alignment import CollectiveSequence, align
 from lockstep.diagnosis.communication_causes.collectives import Group, RankCollectives
 from lockstep.simulator.hardware.collectives import SEND
 from lockstep.trace.columns import ABSENT
@@ -127,9 +127,9 @@ def _aligned(
     return keys
 
 
-def _side(part: RankCollectives, places: list[int]) -> Side:
+def _side(part: RankCollectives, places: list[int]) -> CollectiveSequence:
     signatures = list(zip([part.kinds[place] for place in places], part.bytes[places].tolist(), strict=True))
-    return Side(signatures, (part.start_ns + part.duration_ns)[places])
+    return CollectiveSequence(signatures, (part.start_ns + part.duration_ns)[places])
 
 
 def _table(

@@ -8,7 +8,7 @@ import numpy as np
 
 from lockstep.diagnosis.communication_causes.collectives import Group, RankCollectives, collective_kind
 from lockstep.trace.ascend.collective import arguments_of
-from lockstep.trace.ascend.communication import AscendCommunication, Named
+from lockstep.trace.ascend.communication import AscendCommunication, EntryName
 from lockstep.trace.columns import ABSENT
 
 
@@ -39,7 +39,7 @@ def collectives_of_communication(communication: AscendCommunication, rank: int, 
     )
 
 
-def _sequence(named: Named) -> int:
+def _sequence(named: EntryName) -> int:
     arguments = arguments_of(
         named.operator,
         count=ABSENT,

@@ -26,7 +26,7 @@ from lockstep.diagnosis.communication_causes.repetition import Repetition, repet
 from lockstep.diagnosis.communication_causes.thresholds import BLAME_SHARE, COLLECTIVES, WAIT_RATIO, WORTH_RATIO
 from lockstep.trace.columns import ABSENT
 from lockstep.trace.intervals import Intervals, merged, without
-from lockstep.trace.patterns.exposure import Covered
+from lockstep.trace.patterns.exposure import CoveredTime
 
 SLOW_RANK = "waiting_for_straggler"
 RULE = "waiting in collectives"
@@ -109,7 +109,7 @@ def _least(values_SR: Times) -> Times:
 
 
 def computed_before_ns(
-    table: CollectiveTable, rows: NDArray[np.int64], elsewhere: Sequence[Covered] | None = None
+    table: CollectiveTable, rows: NDArray[np.int64], elsewhere: Sequence[CoveredTime] | None = None
 ) -> Times:
     """Return the time between a rank's end of the group's last collective and its arrival at this one.
 
@@ -126,7 +126,7 @@ def computed_before_ns(
     return np.where(present[1:] & present[:-1], between_ns, np.nan)
 
 
-def _elsewhere(table: CollectiveTable, rows: NDArray[np.int64], computing: Computing) -> list[Covered]:
+def _elsewhere(table: CollectiveTable, rows: NDArray[np.int64], computing: Computing) -> list[CoveredTime]:
     """Return for each rank when it stood in a collective of another group and its device had nothing to compute."""
     of_others: NDArray[np.bool_] = np.ones(len(table), np.bool_)
     of_others[rows] = False
@@ -137,7 +137,7 @@ def _elsewhere(table: CollectiveTable, rows: NDArray[np.int64], computing: Compu
         at = np.flatnonzero(of_others & present[:, column]) if is_member[column] else rows[:0]
         start_ns = table.start_ns[at, column]
         stood = merged(start_ns, start_ns + table.duration_ns[at, column])
-        found.append(Covered(without(stood, computing[rank]) if len(at) and rank in computing else stood))
+        found.append(CoveredTime(without(stood, computing[rank]) if len(at) and rank in computing else stood))
     return found
 
 
@@ -186,7 +186,7 @@ def group_waiting(
 
     Ranks that are not in `computing` are taken to compute nothing during their collectives.
     """
-    busy = [Covered(computing.get(rank, _NEVER)) for rank in table.ranks]
+    busy = [CoveredTime(computing.get(rank, _NEVER)) for rank in table.ranks]
     waited = waited_ns(table)
     transmits = np.where(table.present, table.duration_ns, np.nan) - _waited_ns(table, table.start_ns)
     found = []
@@ -224,7 +224,7 @@ def _group_waiting(  # noqa: PLR0917  (all of one group)
     waited: Times,
     transmits: Times,
     computed_before: Times,
-    busy: Sequence[Covered],
+    busy: Sequence[CoveredTime],
     steps: StepStarts,
 ) -> GroupWaiting:
     """Return the waiting of the group whose collectives are `rows`; times are of these rows and all ranks."""
@@ -270,7 +270,7 @@ def _group_waiting(  # noqa: PLR0917  (all of one group)
     )
 
 
-def _lost_to(start_ns: NDArray[np.int64], waited: Times, rank: int, busy: Sequence[Covered]) -> float:
+def _lost_to(start_ns: NDArray[np.int64], waited: Times, rank: int, busy: Sequence[CoveredTime]) -> float:
     """Return the time that every rank but `rank` lost waiting in these collectives: the shortest of theirs."""
     others: NDArray[np.bool_] = np.asarray((~np.isnan(waited)).any(axis=0))
     others[rank] = False

@@ -5,7 +5,7 @@ with a second look inside communication groups, `outlier_ranks`) or by the print
 `expected` ranges and `limits`; `findings_of` turns the answer (`abnormal`) into the diagnosis's findings.
 """
 
-from lockstep.diagnosis.localisation.abnormal import AbnormalFunction, Against, Difference, Localisation
+from lockstep.diagnosis.localisation.abnormal import AbnormalFunction, Difference, Localisation, ReferenceKind
 from lockstep.diagnosis.localisation.findings import findings_of
 from lockstep.diagnosis.localisation.localise import Rule, localise
 from lockstep.diagnosis.localisation.matrix import Function, PatternMatrix, gather
@@ -14,12 +14,12 @@ from lockstep.diagnosis.localisation.outlier_ranks import NO_GROUP, OutlierBy
 __all__ = [
     "NO_GROUP",
     "AbnormalFunction",
-    "Against",
     "Difference",
     "Function",
     "Localisation",
     "OutlierBy",
     "PatternMatrix",
+    "ReferenceKind",
     "Rule",
     "findings_of",
     "gather",

@@ -7,7 +7,7 @@ from lockstep.diagnosis.localisation.matrix import Function, Ranks
 from lockstep.diagnosis.localisation.outlier_ranks import OutlierBy
 
 
-class Against(StrEnum):
+class ReferenceKind(StrEnum):
     """What a difference is against."""
 
     EXPECTED = "expected range"
@@ -22,7 +22,7 @@ class Difference:
     """
 
     dimension: str
-    against: Against
+    against: ReferenceKind
     count: int
     value: float
     reference: float

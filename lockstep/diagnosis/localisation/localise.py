@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.contracts.errors import LocalError
-from lockstep.diagnosis.localisation.abnormal import AbnormalFunction, Against, Difference, Localisation
+from lockstep.diagnosis.localisation.abnormal import AbnormalFunction, Difference, Localisation, ReferenceKind
 from lockstep.diagnosis.localisation.expected import ExpectedRange, expected_of
 from lockstep.diagnosis.localisation.limits import EFFECT_BETA, EFFECT_RATIO, EFFECT_USE
 from lockstep.diagnosis.localisation.matrix import BETA, DIMENSIONS, MU, Flags, Function, PatternMatrix, Single
@@ -168,7 +168,7 @@ def _against_peers(chosen: _Chosen) -> list[Difference]:
         for side in (1, -1):
             differs_C = chosen.unlike_C & (side * (values_C - reference_C) > effect_C)
             if differs_C.any():
-                found.append(_difference(name, Against.PEERS, values_C[differs_C], reference_C[differs_C]))
+                found.append(_difference(name, ReferenceKind.PEERS, values_C[differs_C], reference_C[differs_C]))
     return found
 
 
@@ -179,11 +179,11 @@ def _against_range(chosen: _Chosen, expected: ExpectedRange) -> list[Difference]
         for limit, beyond_C in sides:
             outside_C = chosen.unexpected_C & beyond_C
             if outside_C.any():
-                found.append(_difference(name, Against.EXPECTED, values_C[outside_C], np.float32(limit)))
+                found.append(_difference(name, ReferenceKind.EXPECTED, values_C[outside_C], np.float32(limit)))
     return found
 
 
-def _difference(name: str, against: Against, values_C: Single, reference_C: Single | np.float32) -> Difference:
+def _difference(name: str, against: ReferenceKind, values_C: Single, reference_C: Single | np.float32) -> Difference:
     return Difference(
         dimension=name,
         against=against,

@@ -86,7 +86,7 @@ def find_affinity(kernels: KernelCounters, rank: int) -> list[Finding] | NotJudg
 
 
 @dataclass(frozen=True, slots=True)
-class _Taste:
+class _AlignmentRule:
     """Of kernels whose lower-case type holds one of `types`, the axes that are no multiple of `multiple`."""
 
     name: str
@@ -100,7 +100,7 @@ class _Taste:
         return tuple(axis for axis in self.axes(shapes) if axis % self.multiple)
 
 
-def _unfit(kernels: KernelCounters, rank: int, taste: _Taste) -> list[Finding]:
+def _unfit(kernels: KernelCounters, rank: int, taste: _AlignmentRule) -> list[Finding]:
     pairs = enumerate(zip(kernels.types, kernels.shapes, strict=True))
     unfit = {place: axes for place, (kind, shapes) in pairs if (axes := taste.wrong(kind, shapes))}
     spent_ns = int(kernels.duration_ns[list(unfit)].sum()) if unfit else 0
@@ -141,8 +141,8 @@ def _any_type(shapes: str) -> str:
 
 
 _TASTES = (
-    _Taste("matrix product", ("matmul",), _inner_axes, int(INNER_AXIS.value)),
-    _Taste("attention", ("flashattention", "fusedinferattention"), _attention_axes, int(ATTENTION_AXIS.value)),
+    _AlignmentRule("matrix product", ("matmul",), _inner_axes, int(INNER_AXIS.value)),
+    _AlignmentRule("attention", ("flashattention", "fusedinferattention"), _attention_axes, int(ATTENTION_AXIS.value)),
 )
 
 

@@ -13,13 +13,13 @@ from lockstep.simulator.hardware.collectives import ALL_GATHER
 from lockstep.simulator.lowering.context import ContextParallelism
 from lockstep.simulator.lowering.costs import added_seconds
 from lockstep.simulator.lowering.exchange import exchanged
-from lockstep.simulator.lowering.operators import Placed, PlacedTensor, place_operator
+from lockstep.simulator.lowering.operators import PlacedOperator, PlacedTensor, place_operator
 from lockstep.simulator.lowering.segments import (
     SCATTER_AXIS,
     Feature,
-    Gathered,
+    GradientReduction,
     Segment,
-    Summed,
+    WeightGather,
     Work,
     during_another_pass,
     during_products,
@@ -256,7 +256,7 @@ def _leaves(node: Node) -> Iterable[Node]:
 
 
 def _operator(
-    placed: Placed,
+    placed: PlacedOperator,
     weights: float,
     mesh: Mesh,
     precision: Precision,
@@ -282,7 +282,9 @@ def _operator(
         in_parts = kept[OPTIMIZER] | kept[GRADIENT]
         sent_bytes = weights * precision.sent_gradient
         copy_s = copying.memory_seconds(weights * precision.activation + sent_bytes) if copying else 0.0
-        backward.append(Summed(sent_bytes, placed.sums, in_parts, every_pass=bool(kept[GRADIENT]), copy_s=copy_s))
+        backward.append(
+            GradientReduction(sent_bytes, placed.sums, in_parts, every_pass=bool(kept[GRADIENT]), copy_s=copy_s)
+        )
     updated = weights / _degree(kept[OPTIMIZER], mesh)
     late = kept[OPTIMIZER] - kept[PARAMETER]
     return Part(
@@ -301,24 +303,26 @@ def _operator(
     )
 
 
-def _forward(placed: Placed) -> Work:
+def _forward(placed: PlacedOperator) -> Work:
     return Work(placed.forward_s, placed.product, placed.host_forward_s)
 
 
-def _fetch(total_bytes: float, axes: frozenset[str], mesh: Mesh, *, copying: Device | None = None) -> list[Gathered]:
+def _fetch(
+    total_bytes: float, axes: frozenset[str], mesh: Mesh, *, copying: Device | None = None
+) -> list[WeightGather]:
     """Return the gathers of what is kept in parts over `axes`; a device that is `copying` reads and writes it once."""
     have: Placement = dict.fromkeys(axes, 0)
     copy_s = copying.memory_seconds(2 * total_bytes) if copying else 0.0
-    return [Gathered(transfer, copy_s) for transfer in transfers(total_bytes, have, {}, mesh)]
+    return [WeightGather(transfer, copy_s) for transfer in transfers(total_bytes, have, {}, mesh)]
 
 
-def _recompute(part: Part, unit: list[Placed]) -> None:
+def _recompute(part: Part, unit: list[PlacedOperator]) -> None:
     """Keep the unit's input only; backward begins with its forward again."""
     kept_bytes = unit[0].input_bytes
     unit_bytes = sum(placed.stored_input_bytes + placed.stored_own_bytes for placed in unit)
     part.stored_bytes += kept_bytes - unit_bytes
     part.transient_bytes = unit_bytes - kept_bytes
-    again: list[Segment] = [segment for segment in part.forward if not isinstance(segment, Gathered)]
+    again: list[Segment] = [segment for segment in part.forward if not isinstance(segment, WeightGather)]
     part.backward = again + part.backward
 
 

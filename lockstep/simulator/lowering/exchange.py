@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from lockstep.simulator.hardware.cluster import Device
 from lockstep.simulator.hardware.collectives import ALL_GATHER, REDUCE_SCATTER
 from lockstep.simulator.lowering.context import MERGE, RING, ContextParallelism
-from lockstep.simulator.lowering.operators import Placed
+from lockstep.simulator.lowering.operators import PlacedOperator
 from lockstep.simulator.lowering.segments import Feature, Segment, Work
 from lockstep.simulator.models.model import Operator
 from lockstep.simulator.strategy.mesh import Mesh
@@ -55,7 +55,7 @@ class _Sizes:
 
 
 def exchanged(
-    op: Operator, placed: Placed, mesh: Mesh, device: Device, context: ContextParallelism, *, width: float
+    op: Operator, placed: PlacedOperator, mesh: Mesh, device: Device, context: ContextParallelism, *, width: float
 ) -> tuple[list[Segment], list[Segment]] | None:
     """Return forward and backward pass of attention `op`, elements of `width` bytes; None where its parts are one.
 
@@ -78,7 +78,7 @@ def exchanged(
     return [*others, *forward], [*backward, *left]
 
 
-def _round(placed: Placed, sizes: _Sizes, n: int, device: Device) -> tuple[list[Segment], list[Segment]]:
+def _round(placed: PlacedOperator, sizes: _Sizes, n: int, device: Device) -> tuple[list[Segment], list[Segment]]:
     """Let keys and values go round a ring while attention computes with those that are there, one of `n` parts."""
     e, k, width = sizes.output, sizes.keys_before, sizes.width
     added = _COPIED + _ADDED * (n - 1)  # the first part is written, the others are added
@@ -106,7 +106,7 @@ def _round(placed: Placed, sizes: _Sizes, n: int, device: Device) -> tuple[list[
     )
 
 
-def _merged(placed: Placed, sizes: _Sizes, n: int, device: Device) -> tuple[list[Segment], list[Segment]]:
+def _merged(placed: PlacedOperator, sizes: _Sizes, n: int, device: Device) -> tuple[list[Segment], list[Segment]]:
     """Gather keys and values during a rank's own part of attention, then merge what each of `n` - 1 others gives."""
     e, k, width = sizes.output, sizes.keys, sizes.width
     cast = width + _SINGLE_BYTES

@@ -14,10 +14,10 @@ from lockstep.simulator.hardware.collectives import ALL_GATHER
 from lockstep.simulator.hardware.products import Shape
 from lockstep.simulator.lowering.context import ContextParallelism
 from lockstep.simulator.lowering.costs import OperatorCost, operator_seconds
-from lockstep.simulator.models.model import BATCH, Extent, Operator, Precision, Product, Read
+from lockstep.simulator.models.model import BATCH, Extent, MatrixProduct, Operator, OperatorInput, Precision
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.placement import PARTIAL, Placement, Transfer, shards, transfers
-from lockstep.simulator.strategy.tree import FULL, PER_OPERATOR, SELECTIVE, Stated
+from lockstep.simulator.strategy.tree import FULL, PER_OPERATOR, SELECTIVE, ResolvedStrategy
 
 _FP8_BYTES = 1
 _PRODUCTS_AGAIN = 0.5
@@ -33,7 +33,7 @@ class PlacedTensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class PlacedOperator:
     """An operator on one rank of its mesh, per micro-batch; seconds are those of a device at full speed.
 
     The host issues its kernels in `host_forward_s` and `host_backward_s`.
@@ -70,7 +70,7 @@ class Placed:
 
 def place_operator(
     op: Operator,
-    stated: Stated,
+    stated: ResolvedStrategy,
     arriving: PlacedTensor,
     mesh: Mesh,
     device: Device,
@@ -78,7 +78,7 @@ def place_operator(
     samples: float,
     precision: Precision,
     context: ContextParallelism | None = None,
-) -> Placed:
+) -> PlacedOperator:
     """Return `op` as the tree has `stated` it, given the arriving tensor and the micro-batch's `samples` on the mesh.
 
     Raises
@@ -122,7 +122,7 @@ def place_operator(
     gradients_bytes = arriving.total_bytes / stored_parts + leaving.total_bytes / shards(output, mesh)
     input_bytes = op.stored_input_bytes * samples / stored_parts
     own_bytes = op.stored_own_bytes * samples / all_parts
-    return Placed(
+    return PlacedOperator(
         before=tuple(before),
         gathers_again=_gathers_again(op, stated.recomputation, before),
         after=tuple(after),
@@ -167,9 +167,9 @@ def _gathers_again(op: Operator, recomputation: str, before: Iterable[Transfer])
     return tuple(transfer for transfer in before if transfer.kind == ALL_GATHER)
 
 
-def _splits(op: Operator, stated: Stated, arriving: Placement, mesh: Mesh) -> dict[str, str]:
+def _splits(op: Operator, stated: ResolvedStrategy, arriving: Placement, mesh: Mesh) -> dict[str, str]:
     """Return by axis the dimension that it splits: what is stated, else what the arriving tensor brings along."""
-    first: Read = op.reads[0]
+    first: OperatorInput = op.reads[0]
     found = {}
     for axis in mesh.axes:
         dim = stated.splits.get(axis.name)
@@ -193,7 +193,7 @@ def _parts(op: Operator, dim: str, split: Mapping[str, str], mesh: Mesh, samples
     return parts
 
 
-def _shape(product: Product, sizes: Mapping[str, float]) -> Shape:
+def _shape(product: MatrixProduct, sizes: Mapping[str, float]) -> Shape:
     def size(extents: tuple[Extent, ...]) -> float:
         return _product(sizes[extent] if isinstance(extent, str) else extent for extent in extents)
 

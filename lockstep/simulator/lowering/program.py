@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from lockstep.simulator.lowering.chunks import Chunk
 from lockstep.simulator.lowering.group_topology import GroupTopology
 from lockstep.simulator.lowering.ops import Await, Blocking, Compute, Op, Pass, Queued
-from lockstep.simulator.lowering.segments import Feature, Gathered, Segment, Summed, Work
+from lockstep.simulator.lowering.segments import Feature, GradientReduction, Segment, WeightGather, Work
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.placement import PARTIAL, Placement, Transfer, transfers
 
@@ -58,7 +58,7 @@ class _Buckets:
     limit_bytes: float
     waiting: dict[tuple[frozenset[str], frozenset[str]], float] = field(default_factory=dict)
 
-    def add(self, summed: Summed) -> Iterator[tuple[frozenset[str], frozenset[str], float]]:
+    def add(self, summed: GradientReduction) -> Iterator[tuple[frozenset[str], frozenset[str], float]]:
         key = (summed.sums, summed.kept)
         total_bytes = self.waiting.get(key, 0.0) + summed.total_bytes
         self.waiting[key] = total_bytes
@@ -75,7 +75,7 @@ class _Buckets:
 class _Gathers:
     """Gathers of weights of a pass: each is issued when the weights `ahead` units before it are needed."""
 
-    gathers: Sequence[Gathered]
+    gathers: Sequence[WeightGather]
     ahead: int
     issued: int = 0
     waited: int = 0
@@ -119,7 +119,7 @@ def compile_program(
 def _waited_for(segments: list[Segment], copied_bytes_per_second: float) -> Iterator[Segment]:
     """Yield segments with each gather of weights waited for and its result copied before it is used."""
     for segment in segments:
-        if isinstance(segment, Gathered):
+        if isinstance(segment, WeightGather):
             yield Feature(segment.transfer)
             yield Work(segment.transfer.volume_bytes / copied_bytes_per_second)
         else:
@@ -151,7 +151,7 @@ def _ops(
     have the same.
     """
     buckets = _Buckets(bucket_bytes)
-    gathers = _Gathers([segment for segment in segments if isinstance(segment, Gathered)], ahead)
+    gathers = _Gathers([segment for segment in segments if isinstance(segment, WeightGather)], ahead)
     pending_s = copy_s = 0.0
     for segment in segments:
         if isinstance(segment, Work):
@@ -160,7 +160,7 @@ def _ops(
         ops: list[Op] = []
         if isinstance(segment, Feature):
             ops = made.get(id(segment)) or made.setdefault(id(segment), list(_blocking(segment, mesh, group_topology)))
-        elif isinstance(segment, Summed):
+        elif isinstance(segment, GradientReduction):
             if last or segment.every_pass:
                 pending_s += segment.copy_s
                 for bucket in buckets.add(segment):

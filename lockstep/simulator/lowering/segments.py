@@ -36,7 +36,7 @@ class Feature:
 
 
 @dataclass(frozen=True, slots=True)
-class Summed:
+class GradientReduction:
     """Gradients of `total_bytes` are there: partial sums along `sums`, to be kept in parts over `kept`.
 
     Gradients that are themselves kept in parts are summed in `every_pass`, others in the last of a step. A copy to the
@@ -51,14 +51,14 @@ class Summed:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class WeightGather:
     """Weights kept in parts are needed whole from here on: a transfer that may come early, then a copy of `copy_s`."""
 
     transfer: Transfer
     copy_s: float = 0.0
 
 
-Segment = Work | Feature | Summed | Gathered
+Segment = Work | Feature | GradientReduction | WeightGather
 
 
 def work_seconds(segments: Iterable[Segment]) -> float:
@@ -71,7 +71,7 @@ def tidied(segments: list[Segment]) -> list[Segment]:
     gathered: dict[tuple[str, frozenset[str]], tuple[float, float]] = {}
     tidied: list[Segment] = []
     for segment in segments:
-        if isinstance(segment, Gathered):
+        if isinstance(segment, WeightGather):
             kind, axes, volume_bytes = segment.transfer.kind, segment.transfer.axes, segment.transfer.volume_bytes
             before_bytes, before_s = gathered.get((kind, axes), (0.0, 0.0))
             gathered[kind, axes] = (before_bytes + volume_bytes, before_s + segment.copy_s)
@@ -84,7 +84,7 @@ def tidied(segments: list[Segment]) -> list[Segment]:
             tidied[-1] = Work(last.seconds + segment.seconds, last.product, last.host_s + segment.host_s)
         else:
             tidied.append(segment)
-    return [*(Gathered(Transfer(*key, volume), copy_s) for key, (volume, copy_s) in gathered.items()), *tidied]
+    return [*(WeightGather(Transfer(*key, volume), copy_s) for key, (volume, copy_s) in gathered.items()), *tidied]
 
 
 def paced(segments: list[Segment], *, blocking: bool) -> list[Segment]:

@@ -6,7 +6,7 @@ token; a part of each key, which carries the position, is one for all heads.
 
 from dataclasses import dataclass
 
-from lockstep.simulator.models.model import Operator, Product, Read
+from lockstep.simulator.models.model import MatrixProduct, Operator, OperatorInput
 from lockstep.simulator.models.primitives import KEPT_EVERY_SECOND, TOKENS, linear, norm, residual
 
 # Scores written, read and written by softmax, read and written by dropout with a mask of half an element, read.
@@ -32,7 +32,7 @@ _UNFUSED_SCORE_BYTES = 5.0  # softmax and dropout outputs at 2 bytes, a mask of 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heads:
+class AttentionHeads:
     """Heads of attention: how many of queries, of keys and values, and features of a query or key and of a value."""
 
     queries: int
@@ -41,7 +41,9 @@ class Heads:
     value_dim: float
 
     @classmethod
-    def of(cls, hidden: float, heads: int, kv_heads: int | None = None, head_dim: int | None = None) -> "Heads":
+    def of(
+        cls, hidden: float, heads: int, kv_heads: int | None = None, head_dim: int | None = None
+    ) -> "AttentionHeads":
         """Return heads whose queries, keys and values have one size, a token's features over the heads if None."""
         size = head_dim or hidden / heads
         return cls(queries=heads, keys=kv_heads or heads, key_dim=size, value_dim=size)
@@ -76,13 +78,15 @@ class LatentAttention:
     rope_dim: int
     value_dim: int
 
-    def heads(self, count: int) -> Heads:
+    def heads(self, count: int) -> AttentionHeads:
         """Return so many heads, each with keys and values of its own."""
-        return Heads(queries=count, keys=count, key_dim=self.nope_dim + self.rope_dim, value_dim=self.value_dim)
+        return AttentionHeads(
+            queries=count, keys=count, key_dim=self.nope_dim + self.rope_dim, value_dim=self.value_dim
+        )
 
 
 def attention(
-    s: float, heads: Heads, *, width: float, fused: bool, rotated: bool = False, eager: bool = False
+    s: float, heads: AttentionHeads, *, width: float, fused: bool, rotated: bool = False, eager: bool = False
 ) -> Operator:
     """Return the core of attention: the heads split, and queries by sequence; keys and values are needed whole.
 
@@ -106,8 +110,8 @@ def attention(
         name="attention",
         dims={"s": s, "a": heads.queries},
         reads=(
-            Read(("b", "s", "a"), heads.query_features / total),
-            Read(("b", "_", "a"), heads.kv_features / total),
+            OperatorInput(("b", "s", "a"), heads.query_features / total),
+            OperatorInput(("b", "_", "a"), heads.kv_features / total),
         ),
         writes=("b", "s", "a"),
         output_elements=s * heads.output_features,
@@ -119,8 +123,8 @@ def attention(
         selective=True,
         kept_input_share=KEPT_EVERY_SECOND,
         products=(
-            Product(rows=("s",), columns=(s,), inner=(heads.key_dim,), repeats=("b", "a"), interleaved=True),
-            Product(rows=("s",), columns=(heads.value_dim,), inner=(s,), repeats=("b", "a"), interleaved=True),
+            MatrixProduct(rows=("s",), columns=(s,), inner=(heads.key_dim,), repeats=("b", "a"), interleaved=True),
+            MatrixProduct(rows=("s",), columns=(heads.value_dim,), inner=(s,), repeats=("b", "a"), interleaved=True),
         ),
         separate_share=separate / moves,
         separate_backward_share=backward_separate / backward_moves,
@@ -132,7 +136,13 @@ def attention(
 
 
 def attention_block(
-    s: float, h: float, heads: Heads, width: float, *, latent: LatentAttention | None = None, eager: bool = False
+    s: float,
+    h: float,
+    heads: AttentionHeads,
+    width: float,
+    *,
+    latent: LatentAttention | None = None,
+    eager: bool = False,
 ) -> tuple[Operator, ...]:
     """Return fused attention of a Llama between two norms, without biases; its small operators are `eager` or fused."""
     made: tuple[Operator, ...]
@@ -167,7 +177,7 @@ def _latent(s: float, h: float, heads: int, latent: LatentAttention, width: floa
     latent_norm = Operator(
         name="latent_norm",
         dims={"s": s},
-        reads=(Read(("b", "s", "_")),),
+        reads=(OperatorInput(("b", "s", "_")),),
         writes=("b", "s", "_"),
         output_elements=passed,
         moved_elements=2 * s * narrow,
@@ -177,7 +187,7 @@ def _latent(s: float, h: float, heads: int, latent: LatentAttention, width: floa
     up = Operator(
         name="latent_up",
         dims={"s": s, "o": total},
-        reads=(Read(TOKENS),),
+        reads=(OperatorInput(TOKENS),),
         writes=("b", "s", "o"),
         output_elements=s * total,
         flops=2 * s * (source * queries + rank * others),
@@ -186,8 +196,8 @@ def _latent(s: float, h: float, heads: int, latent: LatentAttention, width: floa
         weight_dims=("o",),
         stored_input_bytes=width * s * (narrow + rope),
         products=(
-            Product(rows=("b", "s"), columns=("o", queries / total), inner=(source,)),
-            Product(rows=("b", "s"), columns=("o", others / total), inner=(rank,)),
+            MatrixProduct(rows=("b", "s"), columns=("o", queries / total), inner=(source,)),
+            MatrixProduct(rows=("b", "s"), columns=("o", others / total), inner=(rank,)),
         ),
         narrow=True,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from lockstep.simulator.models.model import Operator, Product, Read
+from lockstep.simulator.models.model import MatrixProduct, Operator, OperatorInput
 from lockstep.simulator.models.primitives import KEPT_EVERY_SECOND, linear, pointwise
 
 _SWIGLU_MOVES, _SWIGLU_BACKWARD_MOVES = 3.0, 5.0
@@ -47,7 +47,7 @@ def mixture(
     yield Operator(
         name="router",
         dims={"s": s},
-        reads=(Read(("b", "s", "_")),),
+        reads=(OperatorInput(("b", "s", "_")),),
         writes=routed,
         output_elements=chosen * s * h,
         flops=2 * s * h * experts,
@@ -59,7 +59,7 @@ def mixture(
     yield Operator(
         name="expert_gate",
         dims={"s": s, "e": experts, "o": ffn},
-        reads=(Read(("b", "s", "o", "e")),),
+        reads=(OperatorInput(("b", "s", "o", "e")),),
         writes=("b", "s", "o", "e"),
         output_elements=chosen * s * ffn,
         moved_elements=3 * chosen * s * ffn,
@@ -71,7 +71,7 @@ def mixture(
     yield Operator(
         name="combine",
         dims={"s": s},
-        reads=(Read(routed),),
+        reads=(OperatorInput(routed),),
         writes=("b", "s", "_"),
         output_elements=s * h,
         moved_elements=(1 + chosen + added) * s * h,
@@ -97,7 +97,7 @@ def _expert(
     return Operator(
         name=name,
         dims={"s": s, "e": experts, "h": inner, "o": outer},
-        reads=(Read(("b", "s", "h", "e")),),
+        reads=(OperatorInput(("b", "s", "h", "e")),),
         writes=("b", "s", "o", "e"),
         output_elements=chosen * s * outer,
         flops=2 * chosen * s * inner * outer,
@@ -108,6 +108,6 @@ def _expert(
         weights=experts * inner * outer,
         weight_dims=("e", "h", "o"),
         stored_input_bytes=width * chosen * s * inner,
-        products=(Product(rows=("b", "s", chosen / experts), columns=("o",), inner=("h",), repeats=("e",)),),
+        products=(MatrixProduct(rows=("b", "s", chosen / experts), columns=("o",), inner=("h",), repeats=("e",)),),
         narrow=True,
     )

@@ -13,7 +13,7 @@ BATCH = "b"
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class OperatorInput:
     """What an operator reads of the tensor before it: which of its dimensions lies at which position, and how much.
 
     `share` is the part of the incoming tensor: attention reads queries and keys from one tensor, split differently.
@@ -28,7 +28,7 @@ Extent = str | float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Product:
+class MatrixProduct:
     """A matrix product in an operator's forward pass; every size is the product of its factors.
 
     `repeats` are those of equal products that a rank computes at once: heads of attention, experts. The operands of
@@ -62,7 +62,7 @@ class Operator:
 
     name: str
     dims: Mapping[str, float]
-    reads: tuple[Read, ...]
+    reads: tuple[OperatorInput, ...]
     writes: tuple[str, ...]
     output_elements: float
     flops: float = 0.0
@@ -78,7 +78,7 @@ class Operator:
     narrow: bool = False
     selective: bool = False
     kept_input_share: float = 0.0
-    products: tuple[Product, ...] = ()
+    products: tuple[MatrixProduct, ...] = ()
     separate_share: float = 0.0
     separate_backward_share: float = 0.0
     launches: float = 1.0

@@ -1,6 +1,6 @@
 """Operators that transformers are made of: norms, linear layers, element-wise operators, residual additions."""
 
-from lockstep.simulator.models.model import Operator, Product, Read
+from lockstep.simulator.models.model import MatrixProduct, Operator, OperatorInput
 
 TOKENS = ("b", "s", "h")
 KEPT_WHOLE, KEPT_EVERY_SECOND = 1.0, 0.5
@@ -28,7 +28,7 @@ def norm(name: str, s: float, h: float, *, weights: float, width: float, eager: 
     return Operator(
         name=name,
         dims={"s": s},
-        reads=(Read(("b", "s", "_")),),
+        reads=(OperatorInput(("b", "s", "_")),),
         writes=("b", "s", "_"),
         output_elements=s * h,
         moved_elements=moves * s * h,
@@ -50,7 +50,7 @@ def linear(
     return Operator(
         name=name,
         dims={"s": s, "h": h, "o": o},
-        reads=(Read(TOKENS),),
+        reads=(OperatorInput(TOKENS),),
         writes=("b", "s", "o"),
         output_elements=s * o,
         flops=2 * s * h * o,
@@ -62,7 +62,7 @@ def linear(
         shared_weights=shared,
         stored_input_bytes=width * s * h,
         kept_input_share=KEPT_WHOLE if name == "proj" else 0.0,  # what attention leaves
-        products=(Product(rows=("b", "s"), columns=("o",), inner=("h",)),),
+        products=(MatrixProduct(rows=("b", "s"), columns=("o",), inner=("h",)),),
         narrow=name != "logits",
     )
 
@@ -77,7 +77,7 @@ def pointwise(
     return Operator(
         name=name,
         dims={"s": s, "f": f},
-        reads=(Read(("b", "s", "f")),),
+        reads=(OperatorInput(("b", "s", "f")),),
         writes=("b", "s", "f"),
         output_elements=s * f,
         moved_elements=moved * s * f,
@@ -93,7 +93,7 @@ def residual(name: str, s: float, h: float, *, dropout: bool) -> Operator:
     return Operator(
         name=name,
         dims={"s": s},
-        reads=(Read(("b", "s", "_")),),
+        reads=(OperatorInput(("b", "s", "_")),),
         writes=("b", "s", "_"),
         output_elements=s * h,
         moved_elements=(_DROPPED_RESIDUAL_MOVES if dropout else _RESIDUAL_MOVES) * s * h,

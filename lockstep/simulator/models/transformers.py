@@ -6,9 +6,9 @@ as Narayanan et al. 2021 do; parameters of gpt are their 12lh^2(1 + 13/(12h) + (
 """
 
 from lockstep.contracts.errors import ConfigError
-from lockstep.simulator.models.attention import Heads, LatentAttention, attention, attention_block
+from lockstep.simulator.models.attention import AttentionHeads, LatentAttention, attention, attention_block
 from lockstep.simulator.models.experts import gated, mixture
-from lockstep.simulator.models.model import MIXED, ModelSpec, Module, Operator, Precision, Read
+from lockstep.simulator.models.model import MIXED, ModelSpec, Module, Operator, OperatorInput, Precision
 from lockstep.simulator.models.primitives import linear, norm, pointwise, residual
 
 _GELU_BACKWARD_MOVES = 1.5  # reads input and gradient, writes one: 3 elements to 2
@@ -29,7 +29,7 @@ def _embedding(s: float, h: float, vocabulary: float, *, positions: bool, dropou
     lookup = Operator(
         name="lookup",
         dims={"s": s, "v": vocabulary},
-        reads=(Read(("b", "s"), 0.0),),
+        reads=(OperatorInput(("b", "s"), 0.0),),
         writes=("b", "s", "_"),
         output_elements=s * h,
         moved_elements=2 * s * h,
@@ -57,7 +57,7 @@ def _loss(s: float, vocabulary: float, width: float, *, fused: bool, metrics: in
     return Operator(
         name="loss",
         dims={"s": s, "v": vocabulary},
-        reads=(Read(("b", "s", "v")),),
+        reads=(OperatorInput(("b", "s", "v")),),
         writes=("b", "s"),
         output_elements=0.0,
         moved_elements=forward_bytes / width * s * vocabulary,
@@ -127,7 +127,7 @@ def gpt(
     With `tied_embeddings` they are the embedding's.
     """
     s, h, width = float(sequence), float(hidden), precision.activation
-    shape = Heads.of(h, heads, head_dim=head_dim)
+    shape = AttentionHeads.of(h, heads, head_dim=head_dim)
     queries = shape.query_features
     layer = Module(
         name="layer",
@@ -181,7 +181,7 @@ def llama(
     Norms, rotations and gates are kernels of their own, or as many as PyTorch's `eager` mode has without torch.compile.
     """
     s, h, width = float(sequence), float(hidden), precision.activation
-    shape = latent.heads(heads) if latent else Heads.of(h, heads, kv_heads, head_dim)
+    shape = latent.heads(heads) if latent else AttentionHeads.of(h, heads, kv_heads, head_dim)
     layer = _dense(s, h, shape, ffn, width, latent=latent, eager=eager)
     embedding = _embedding(s, h, vocabulary, positions=False, dropout=False)
     head = _head(s, h, vocabulary, weights=h, width=width, shared=tied_embeddings, fused_loss=fused_loss)
@@ -189,7 +189,14 @@ def llama(
 
 
 def _dense(
-    s: float, h: float, shape: Heads, ffn: int, width: float, *, latent: LatentAttention | None, eager: bool = False
+    s: float,
+    h: float,
+    shape: AttentionHeads,
+    ffn: int,
+    width: float,
+    *,
+    latent: LatentAttention | None,
+    eager: bool = False,
 ) -> Module:
     """Return a layer of a Llama with a dense wide layer."""
     block = attention_block(s, h, shape, width, latent=latent, eager=eager)
@@ -232,7 +239,7 @@ def moe(
         got = f"{dense_layers} of {layers} layers, with {dense_ffn} features"
         raise ConfigError(f"dense layers: got {got}, expected at most all layers, and their features")
     s, h, width = float(sequence), float(hidden), precision.activation
-    shape = latent.heads(heads) if latent else Heads.of(h, heads, kv_heads, head_dim)
+    shape = latent.heads(heads) if latent else AttentionHeads.of(h, heads, kv_heads, head_dim)
     wide = mixture(s, h, ffn, experts=experts, chosen=chosen, shared_ffn=shared_ffn, width=width)
     block = attention_block(s, h, shape, width, latent=latent)
     layer = Module(name="layer", children=(*block, *wide, residual("residual2", s, h, dropout=False)))

@@ -6,7 +6,7 @@ A tensor's positions are batch, pixels, channels; pixels are not split, since th
 from collections.abc import Iterable
 from itertools import pairwise
 
-from lockstep.simulator.models.model import FULL, ModelSpec, Module, Operator, Precision, Read
+from lockstep.simulator.models.model import FULL, ModelSpec, Module, Operator, OperatorInput, Precision
 
 _VGG19 = ((64, 64), (128, 128), (256, 256, 256, 256), (512, 512, 512, 512), (512, 512, 512, 512))
 _RESNET50 = ((64, 3, 56), (128, 4, 28), (256, 6, 14), (512, 3, 7))
@@ -21,7 +21,7 @@ def convolution(
     return Operator(
         name=name,
         dims={"c": c, "o": o},
-        reads=(Read(("b", "_", "c")),),
+        reads=(OperatorInput(("b", "_", "c")),),
         writes=("b", "_", "o"),
         output_elements=pixels * o,
         flops=2.0 * kernel * kernel * c * o * pixels,
@@ -37,7 +37,7 @@ def channelwise(name: str, pixels: float, o: int, *, weights: float, width: floa
     return Operator(
         name=name,
         dims={"o": o},
-        reads=(Read(("b", "_", "o")),),
+        reads=(OperatorInput(("b", "_", "o")),),
         writes=("b", "_", "o"),
         output_elements=pixels * o,
         moved_elements=moved * pixels * o,
@@ -126,7 +126,7 @@ def from_profile(
         Operator(
             name=row_name,
             dims={},
-            reads=(Read(("b",)),),
+            reads=(OperatorInput(("b",)),),
             writes=("b",),
             output_elements=0.0,
             flops=flops,

@@ -18,7 +18,7 @@ _SECTION = Field(kind=SECTION, help="what measured steps have taught", fields=CA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibrated:
+class CalibrationResult:
     """What measured steps have taught: parameters of `calibrate`, and the error on steps held out, None if unknown.
 
     `overhead_seconds` is what a step takes outside its timeline.
@@ -30,7 +30,9 @@ class Calibrated:
     source: str = ""
 
 
-def build_calibration(values: Mapping[str, Any], cluster: Cluster, places: Places, folder: Path | None) -> Calibrated:
+def build_calibration(
+    values: Mapping[str, Any], cluster: Cluster, places: Places, folder: Path | None
+) -> CalibrationResult:
     """Return the checked section `values`; a file that it names is looked for in `folder`.
 
     Raises
@@ -53,7 +55,7 @@ def build_calibration(values: Mapping[str, Any], cluster: Cluster, places: Place
             path = ("calibration", "links", name)
             raise places.refuse(path, got=f"the unknown level {name!r}", expected=nearest(name, levels), key=True)
         parameters |= {f"{name}/{ratio}": value for ratio, value in ratios.items()}
-    return Calibrated(
+    return CalibrationResult(
         parameters=parameters,
         overhead_seconds=values["overhead_seconds"],
         error_band_ratio=values["error_band_ratio"],
@@ -61,7 +63,7 @@ def build_calibration(values: Mapping[str, Any], cluster: Cluster, places: Place
     )
 
 
-def with_overhead(found: Forecast, calibration: Calibrated) -> Forecast:
+def with_overhead(found: Forecast, calibration: CalibrationResult) -> Forecast:
     """Return a forecast with what a step takes outside its timeline, in which the mean rank is idle."""
     extra_s = max(calibration.overhead_seconds, -_OVERHEAD_MOST_RATIO * found.step_seconds)
     step_s = found.step_seconds + extra_s

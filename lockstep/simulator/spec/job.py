@@ -20,7 +20,7 @@ from lockstep.simulator.hardware.cluster import Cluster
 from lockstep.simulator.lowering.context import ContextParallelism
 from lockstep.simulator.models.model import ModelSpec
 from lockstep.simulator.simulate import Options, compile_job, simulate
-from lockstep.simulator.spec.calibration import Calibrated, build_calibration, with_overhead
+from lockstep.simulator.spec.calibration import CalibrationResult, build_calibration, with_overhead
 from lockstep.simulator.spec.check import check, nearest
 from lockstep.simulator.spec.cluster import RANK_LEVEL, build_cluster
 from lockstep.simulator.spec.fields import SPECIFICATION
@@ -49,7 +49,7 @@ class JobSpec:
     cluster: Cluster
     batch: int
     options: Options
-    calibration: Calibrated | None
+    calibration: CalibrationResult | None
 
     def tree(self) -> StrategyTree:
         """Return a new strategy tree of the job, overrides applied; the caller owns it.

@@ -153,7 +153,7 @@ class StrategyTree:
 
 
 @dataclass(frozen=True, slots=True)
-class Stated:
+class ResolvedStrategy:
     """All that the tree states of one leaf: by axis the dimension, by item the axes, and the recomputation."""
 
     splits: Mapping[str, str | None]
@@ -161,7 +161,7 @@ class Stated:
     recomputation: str
 
 
-def resolve(leaf: Node) -> Stated:
+def resolve(leaf: Node) -> ResolvedStrategy:
     """Return what is stated of `leaf`: by itself before its parent, and by that before the root.
 
     A parent's split of a dimension that the operator lacks has no effect here.
@@ -178,7 +178,7 @@ def resolve(leaf: Node) -> Stated:
         for item, axes in node.memory.items():
             memory.setdefault(item, axes)
         recomputation = recomputation or node.recomputation
-    return Stated(splits, memory, recomputation or NONE)
+    return ResolvedStrategy(splits, memory, recomputation or NONE)
 
 
 def _grow(name: str, module: Module | Operator, parent: Node) -> Node:

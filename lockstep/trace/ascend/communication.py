@@ -61,7 +61,7 @@ class _Operator(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class EntryName:
     """Where in the file an entry stands: step (ABSENT without a number), kind, operator, group and rank."""
 
     step: int
@@ -83,7 +83,7 @@ class AscendCommunication:
     of which size a link moved (`packet_link`, `packet_bytes`, `packet_count`, `packet_ns`).
     """
 
-    named: tuple[Named, ...]
+    named: tuple[EntryName, ...]
     start_ns: NDArray[np.int64]
     elapse_ns: NDArray[np.int64]
     transit_ns: NDArray[np.int64]
@@ -141,7 +141,7 @@ def load_communication(path: Path, *, max_bytes: int = COMMUNICATION_MAX_BYTES) 
     return gatherer.communication()
 
 
-def entries(path: Path, form: type[Form], *, max_bytes: int) -> Iterator[tuple[Named, Form | None]]:
+def entries(path: Path, form: type[Form], *, max_bytes: int) -> Iterator[tuple[EntryName, Form | None]]:
     """Yield the entries of a file in either layout, None for one that is not of `form`; totals are left out.
 
     Raises
@@ -161,17 +161,17 @@ def entries(path: Path, form: type[Form], *, max_bytes: int) -> Iterator[tuple[N
             for name, raw in operators.items():
                 if not name.startswith(TOTAL):
                     operation, _, group = name.partition("@")
-                    where = Named(integer(step.removeprefix(_STEP_PREFIX)), kind, operation, group, ranks, ABSENT)
+                    where = EntryName(integer(step.removeprefix(_STEP_PREFIX)), kind, operation, group, ranks, ABSENT)
                     yield from _of_ranks(where, raw, form, of_rank=of_rank)
 
 
-def _of_ranks(where: Named, raw: msgspec.Raw, form: Any, *, of_rank: bool) -> Iterator[tuple[Named, Any]]:
+def _of_ranks(where: EntryName, raw: msgspec.Raw, form: Any, *, of_rank: bool) -> Iterator[tuple[EntryName, Any]]:
     try:
         if of_rank or form is msgspec.Raw:
             yield where, msgspec.json.decode(raw, type=form)
             return
         for rank, each in msgspec.json.decode(raw, type=dict[str, form]).items():
-            yield Named(where.step, where.kind, where.operator, where.group, where.ranks, integer(rank)), each
+            yield EntryName(where.step, where.kind, where.operator, where.group, where.ranks, integer(rank)), each
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         yield where, None
 
@@ -196,12 +196,12 @@ class CommunicationGatherer:
 
     def __init__(self) -> None:
         self.dropped_count = 0
-        self._named: list[Named] = []
+        self._named: list[EntryName] = []
         self._times: list[tuple[Any, ...]] = []
         self._links: list[tuple[int, str, float, float, float]] = []
         self._packets: list[tuple[int, float, float, float]] = []
 
-    def add(self, named: Named, totals: Any) -> None:
+    def add(self, named: EntryName, totals: Any) -> None:
         """Take one operator over; those beyond OPERATORS_MAX are dropped and counted."""
         if len(self._named) >= OPERATORS_MAX:
             self.dropped_count += 1
@@ -214,7 +214,7 @@ class CommunicationGatherer:
                 sizes = [(number(size), *counted[:2]) for size, counted in link.sizes.items() if len(counted) > 1]
                 self.add_link(len(self._named) - 1, kind, (link.size, link.time, link.large), sizes)
 
-    def add_operator(self, named: Named, times: tuple[Any, ...]) -> None:
+    def add_operator(self, named: EntryName, times: tuple[Any, ...]) -> None:
         """Take over one operator's start (us), elapse, transit, wait, synchronization and idle time (ms)."""
         self._named.append(named)
         self._times.append(times)

@@ -6,7 +6,7 @@ Units are those of communication.json: times ms, sizes MB.
 from pathlib import Path
 from typing import Any
 
-from lockstep.trace.ascend.communication import AscendCommunication, CommunicationGatherer, Named
+from lockstep.trace.ascend.communication import AscendCommunication, CommunicationGatherer, EntryName
 from lockstep.trace.ascend.database import DATABASE_MAX_BYTES, Database, opened
 from lockstep.trace.ascend.texts import integer
 from lockstep.trace.columns import ABSENT
@@ -57,8 +57,8 @@ def _links(database: Database) -> list[tuple[tuple[str, str, str], str, tuple[fl
     return [(key[:3], key[3], totals, sizes) for key, (totals, sizes) in found.items() if totals[0] > 0]
 
 
-def _named(name: Any, group: Any, step: Any, kind: Any) -> Named:
-    return Named(integer(str(step).removeprefix(_STEP_PREFIX)), str(kind), str(name), str(group), (), ABSENT)
+def _named(name: Any, group: Any, step: Any, kind: Any) -> EntryName:
+    return EntryName(integer(str(step).removeprefix(_STEP_PREFIX)), str(kind), str(name), str(group), (), ABSENT)
 
 
 def _number(value: Any) -> float:

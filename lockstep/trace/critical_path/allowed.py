@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from lockstep.trace.columns import ABSENT
 from lockstep.trace.critical_path.lanes import ALIGNED_NS, Lanes, Numbers
-from lockstep.trace.critical_path.path import CODE_OF, Why
-from lockstep.trace.critical_path.waits import Waits
+from lockstep.trace.critical_path.path import CODE_OF, DependencyKind
+from lockstep.trace.critical_path.waits import TraceWaits
 
 HANDED_OVER_NS = 100_000
 """A host backend's thread that takes its next collective within this time had it waiting: 7 to 30 us in the recordings
@@ -32,7 +32,7 @@ class Allowed(NamedTuple):
     """What allowed each op to begin, arrays of shape (n_ops,).
 
     `time_ns` is when, NEVER_NS where nothing in the trace can have; `op` is another op, ABSENT where it was what one of
-    the trace's threads did, `thread`. `why` is a code of `Why`.
+    the trace's threads did, `thread`. `why` is a code of `DependencyKind`.
     """
 
     time_ns: Numbers
@@ -40,12 +40,12 @@ class Allowed(NamedTuple):
     thread: Numbers
     why: NDArray[np.int8]
 
-    def note(self, at: Numbers, time_ns: Numbers, why: Why, *, op: Numbers | int = ABSENT) -> None:
+    def note(self, at: Numbers, time_ns: Numbers, why: DependencyKind, *, op: Numbers | int = ABSENT) -> None:
         """Note that other ops, or the first thread, allowed the ops at some places to begin."""
         self.time_ns[at], self.op[at], self.thread[at], self.why[at] = time_ns, op, 0, CODE_OF[why]
 
 
-def allowed_by(lanes: Lanes, waits: Waits, launches: Launches, *, has_threads: bool) -> Allowed:
+def allowed_by(lanes: Lanes, waits: TraceWaits, launches: Launches, *, has_threads: bool) -> Allowed:
     """Return what allowed the ops to begin.
 
     Of what allowed one at one and the same time a recorded wait goes first, then the stream, then the launch.
@@ -55,13 +55,13 @@ def allowed_by(lanes: Lanes, waits: Waits, launches: Launches, *, has_threads: b
         np.full(len(lanes), NEVER_NS),
         np.full(len(lanes), ABSENT, np.int64),
         np.zeros(len(lanes), np.int64),
-        np.full(len(lanes), CODE_OF[Why.STREAM], np.int8),
+        np.full(len(lanes), CODE_OF[DependencyKind.STREAM], np.int8),
     )
     before_O = lanes.before()
     after = np.flatnonzero(before_O != ABSENT)
-    found.note(after, lanes.end_ns[before_O[after]], Why.STREAM, op=before_O[after])
+    found.note(after, lanes.end_ns[before_O[after]], DependencyKind.STREAM, op=before_O[after])
     launched = np.flatnonzero(on_device_O & (launches.thread != ABSENT) & (launches.time_ns > found.time_ns))
-    found.note(launched, launches.time_ns[launched], Why.LAUNCH)
+    found.note(launched, launches.time_ns[launched], DependencyKind.LAUNCH)
     found.thread[launched] = launches.thread[launched]
     _note_recorded(found, lanes, waits)
     if not waits.are_recorded:
@@ -71,9 +71,9 @@ def allowed_by(lanes: Lanes, waits: Waits, launches: Launches, *, has_threads: b
     return found
 
 
-def _note_recorded(found: Allowed, lanes: Lanes, waits: Waits) -> None:
+def _note_recorded(found: Allowed, lanes: Lanes, waits: TraceWaits) -> None:
     """Note recorded waits that ended last, one by one: a trace has few."""
-    recorded = CODE_OF[Why.RECORDED_WAIT]
+    recorded = CODE_OF[DependencyKind.RECORDED_WAIT]
     for op, others in waits.waited_for.items():
         start_ns = lanes.start_ns[op]
         for other in others:
@@ -88,14 +88,14 @@ def _note_aligned(found: Allowed, lanes: Lanes, late: Numbers) -> None:
     other = lanes.ended_elsewhere(late)
     end_ns = np.where(other == ABSENT, NEVER_NS, lanes.end_ns[other])
     aligned = (end_ns > lanes.start_ns[late] - ALIGNED_NS) & (end_ns > found.time_ns[late])
-    found.note(late[aligned], end_ns[aligned], Why.ALIGNMENT, op=other[aligned])
+    found.note(late[aligned], end_ns[aligned], DependencyKind.ALIGNMENT, op=other[aligned])
 
 
 def _note_unknown(found: Allowed, lanes: Lanes, ops: Numbers, *, has_threads: bool) -> None:
     """Note where to go from ops of which no record shows what allowed them: the host, else what ended last."""
     if has_threads:
-        found.note(ops, lanes.start_ns[ops], Why.RAN_LAST)
+        found.note(ops, lanes.start_ns[ops], DependencyKind.RAN_LAST)
         return
     last = lanes.ended_last(lanes.start_ns[ops])
-    found.note(ops, np.where(last == ABSENT, NEVER_NS, lanes.end_ns[last]), Why.ALIGNMENT, op=last)
-    found.why[ops[last == ABSENT]] = CODE_OF[Why.STREAM]
+    found.note(ops, np.where(last == ABSENT, NEVER_NS, lanes.end_ns[last]), DependencyKind.ALIGNMENT, op=last)
+    found.why[ops[last == ABSENT]] = CODE_OF[DependencyKind.STREAM]

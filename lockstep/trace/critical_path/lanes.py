@@ -23,7 +23,7 @@ _LONG_AGO = -(1 << 62)
 Numbers = NDArray[np.int64]
 
 
-class Busy(NamedTuple):
+class DeviceBusyTime(NamedTuple):
     """When any stream of the device works, disjoint and in order, and by which op; arrays of shape (n_pieces,)."""
 
     op: Numbers
@@ -74,14 +74,14 @@ class Lanes:
         other = np.maximum.accumulate(np.where(begins, np.arange(len(ops)), 0)) - 1
         return _Ended(ops, self.end_ns[ops], other)
 
-    def _busy(self) -> Busy:
+    def _busy(self) -> DeviceBusyTime:
         """Return when any stream of the device works; where several do, the op that began first counts."""
         ops = np.flatnonzero(self.on_device)
         ops = ops[np.argsort(self.start_ns[ops], kind="stable")]
         reached_ns = np.maximum.accumulate(np.concatenate((np.array([_LONG_AGO]), self.end_ns[ops])))[:-1]
         own_start_ns = np.maximum(self.start_ns[ops], reached_ns)
         adds = own_start_ns < self.end_ns[ops]
-        return Busy(ops[adds], own_start_ns[adds], self.end_ns[ops][adds])
+        return DeviceBusyTime(ops[adds], own_start_ns[adds], self.end_ns[ops][adds])
 
     def span(self, lane: int) -> tuple[int, int]:
         """Return the first op of a lane and the one after its last."""

@@ -22,7 +22,7 @@ class PathClass(StrEnum):
     """A thread of the host of which the trace records nothing: without stacks mostly Python."""
 
 
-class Why(StrEnum):
+class DependencyKind(StrEnum):
     """What made the walk go to a segment from the one after it."""
 
     END = "end of the window"
@@ -39,10 +39,12 @@ class Why(StrEnum):
         return self in _GUESSES
 
 
-_GUESSES = frozenset({Why.ALIGNMENT, Why.RAN_LAST})
-CLASSES, WHYS = tuple(PathClass), tuple(Why)
-CODE_OF: dict[StrEnum, int] = {each: code for members in (CLASSES, WHYS) for code, each in enumerate(members)}
-"""What columns of segments hold: places in `CLASSES` and in `WHYS`."""
+_GUESSES = frozenset({DependencyKind.ALIGNMENT, DependencyKind.RAN_LAST})
+CLASSES, DEPENDENCY_KINDS = tuple(PathClass), tuple(DependencyKind)
+CODE_OF: dict[StrEnum, int] = {
+    each: code for members in (CLASSES, DEPENDENCY_KINDS) for code, each in enumerate(members)
+}
+"""What columns of segments hold: places in `CLASSES` and in `DEPENDENCY_KINDS`."""
 
 
 class Segment(NamedTuple):
@@ -53,7 +55,7 @@ class Segment(NamedTuple):
     start_ns: int
     end_ns: int
     event: int
-    why: Why
+    why: DependencyKind
 
 
 class PathShare(NamedTuple):
@@ -94,7 +96,7 @@ class CriticalPath:
         """Return the segments one by one; a path of a million has them in columns only until someone asks for them."""
         columns = (self.name, self.path_class, self.start_ns, self.end_ns, self.event, self.why)
         return [
-            Segment(self.names[name], CLASSES[path_class], start_ns, end_ns, event, WHYS[why])
+            Segment(self.names[name], CLASSES[path_class], start_ns, end_ns, event, DEPENDENCY_KINDS[why])
             for name, path_class, start_ns, end_ns, event, why in zip(*(each.tolist() for each in columns), strict=True)
         ]
 
@@ -104,8 +106,8 @@ class CriticalPath:
 
     def guessed_ns(self) -> int:
         """Return the time of the segments to which time alone led, and no record of the profiler."""
-        by_why = _sums(self.why, self.lengths_ns(), len(WHYS))
-        return sum(ns for why, ns in zip(WHYS, by_why, strict=True) if why.is_guess)
+        by_why = _sums(self.why, self.lengths_ns(), len(DEPENDENCY_KINDS))
+        return sum(ns for why, ns in zip(DEPENDENCY_KINDS, by_why, strict=True) if why.is_guess)
 
     def lengths_ns(self) -> NDArray[np.int64]:
         """Return how long each segment lasts."""

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from lockstep.trace.columns import ABSENT, Mask, SyncArguments, TraceColumns, WorkKind
 from lockstep.trace.critical_path.lanes import Lanes
-from lockstep.trace.critical_path.path import Why
+from lockstep.trace.critical_path.path import DependencyKind
 
 _STREAM_WAIT = "Stream Wait"
 
 
-class Waits:
+class TraceWaits:
     """The waits of one trace, in terms of its lanes."""
 
     def __init__(self, columns: TraceColumns, lanes: Lanes) -> None:
@@ -47,7 +47,7 @@ class Waits:
         own[copies] = True
         return own
 
-    def awaited(self, call: int, start_ns: int, end_ns: int) -> tuple[int, Why]:
+    def awaited(self, call: int, start_ns: int, end_ns: int) -> tuple[int, DependencyKind]:
         """Return the op whose end a call that synchronises waited for within a piece of time, and how that is known.
 
         ABSENT if nothing ended in it that the call can have waited for.
@@ -55,11 +55,11 @@ class Waits:
         lanes = self._lanes
         sync = self._sync_of.get(int(self._columns.correlation[call]), ABSENT)
         if sync != ABSENT:
-            op, why = self._awaited_by(sync, end_ns), Why.RECORDED_WAIT
+            op, why = self._awaited_by(sync, end_ns), DependencyKind.RECORDED_WAIT
         elif call in self._own_copy:
-            op, why = self._own_copy[call], Why.RECORDED_WAIT
+            op, why = self._own_copy[call], DependencyKind.RECORDED_WAIT
         else:
-            op, why = int(lanes.ended_last(end_ns)), Why.RAN_LAST
+            op, why = int(lanes.ended_last(end_ns)), DependencyKind.RAN_LAST
         return (op, why) if op != ABSENT and start_ns < lanes.end_ns[op] <= end_ns else (ABSENT, why)
 
     def _awaited_by(self, sync: int, end_ns: int) -> int:

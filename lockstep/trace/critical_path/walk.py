@@ -14,9 +14,9 @@ import numpy as np
 from lockstep.trace.columns import ABSENT
 from lockstep.trace.critical_path.allowed import NEVER_NS, Launches, allowed_by
 from lockstep.trace.critical_path.lanes import Lanes, Numbers
-from lockstep.trace.critical_path.path import WHYS, CriticalPath, Why
-from lockstep.trace.critical_path.waits import Waits
-from lockstep.trace.critical_path.walked import Walked
+from lockstep.trace.critical_path.path import DEPENDENCY_KINDS, CriticalPath, DependencyKind
+from lockstep.trace.critical_path.path_recorder import PathRecorder
+from lockstep.trace.critical_path.waits import TraceWaits
 from lockstep.trace.host_timeline import Activity, HostThread
 from lockstep.trace.prepared import PreparedTrace
 from lockstep.trace.waiting import SHORTEST_WAIT_NS
@@ -26,7 +26,7 @@ class _Place(NamedTuple):
     """Where the walk is, an op or (op ABSENT) a thread of the host, until when, and why it went there."""
 
     time_ns: int
-    why: Why
+    why: DependencyKind
     op: int = ABSENT
     thread: int = 0
 
@@ -72,7 +72,7 @@ class PathFinder:
     def __init__(self, trace: PreparedTrace) -> None:
         self._trace = trace
         self._lanes = Lanes(trace.columns, trace.launch)
-        self._waits = Waits(trace.columns, self._lanes)
+        self._waits = TraceWaits(trace.columns, self._lanes)
         self._threads = [_Thread(thread) for thread in trace.threads]
         for place, thread in enumerate(trace.threads):
             self._threads[place].first = self._first_pieces(place, thread).data
@@ -111,28 +111,28 @@ class PathFinder:
 
     def find(self, start_ns: int, end_ns: int) -> CriticalPath:
         """Return the critical path of a window; its segments sum to `end_ns - start_ns`."""
-        walked = Walked(start_ns, end_ns)
+        walked = PathRecorder(start_ns, end_ns)
         place: _Place | None = self._last(walked)
         while place is not None and walked.reached_ns > start_ns:
             place = self._on_lanes(place, walked) if place.op != ABSENT else self._on_host(place, walked)
         recorded = self._waits.are_recorded
         return walked.path(self._trace, self._lanes, self._allowed, waits_are_recorded=recorded)
 
-    def _last(self, walked: Walked) -> _Place | None:
+    def _last(self, walked: PathRecorder) -> _Place | None:
         """Return where the walk begins: on what ends with the window, else on what runs then, else on what ran last."""
         time_ns = walked.reached_ns
         under_way = self._lanes.under_way(time_ns)
         until_ns = [thread.ran_last(time_ns) for thread in self._threads]
         for op in under_way:
             if self._lanes.end_ns[op] == time_ns:
-                return _Place(time_ns, Why.END, op)
+                return _Place(time_ns, DependencyKind.END, op)
         if time_ns in until_ns:
-            return _Place(time_ns, Why.END, thread=until_ns.index(time_ns))
+            return _Place(time_ns, DependencyKind.END, thread=until_ns.index(time_ns))
         if under_way:
-            return _Place(time_ns, Why.END, max(under_way, key=lambda op: int(self._lanes.start_ns[op])))
+            return _Place(time_ns, DependencyKind.END, max(under_way, key=lambda op: int(self._lanes.start_ns[op])))
         return self._stood_still(walked, ABSENT, NEVER_NS)
 
-    def _on_lanes(self, place: _Place, walked: Walked) -> _Place:
+    def _on_lanes(self, place: _Place, walked: PathRecorder) -> _Place:
         """Go from an op to the one that allowed it to begin, until it was the host, or the window begins."""
         op, passed, begins_ns = place.op, [], walked.start_ns
         while op != ABSENT:
@@ -141,9 +141,9 @@ class PathFinder:
             op = self._next[op] if allowed_ns > begins_ns else ABSENT
         walked.pass_ops(passed, allowed_ns, place.why)
         last = passed[-1]
-        return _Place(allowed_ns, WHYS[self._allowed.why[last]], thread=int(self._allowed.thread[last]))
+        return _Place(allowed_ns, DEPENDENCY_KINDS[self._allowed.why[last]], thread=int(self._allowed.thread[last]))
 
-    def _on_host(self, place: _Place, walked: Walked) -> _Place | None:
+    def _on_host(self, place: _Place, walked: PathRecorder) -> _Place | None:
         thread, time_ns = self._threads[place.thread], walked.reached_ns
         at = thread.piece_before(time_ns)
         if at == ABSENT or thread.end_ns[at] < time_ns:
@@ -157,25 +157,27 @@ class PathFinder:
         first = max(thread.first[at], thread.piece_before(walked.start_ns + 1))
         since_ns = found.time_ns if found else thread.start_ns[first]
         walked.pass_pieces(place.thread, at if found else first, at, since_ns, place.why)
-        return found or _Place(since_ns, Why.THREAD, thread=place.thread)
+        return found or _Place(since_ns, DependencyKind.THREAD, thread=place.thread)
 
-    def _stood_still(self, walked: Walked, thread: int, since_ns: int) -> _Place | None:
+    def _stood_still(self, walked: PathRecorder, thread: int, since_ns: int) -> _Place | None:
         """Go from a thread without records to what ran last meanwhile, else to what it did before."""
         found = self._ran_last(thread, since_ns, walked.reached_ns)
         if found is None and since_ns != NEVER_NS:
-            found = _Place(since_ns, Why.THREAD, thread=thread)
+            found = _Place(since_ns, DependencyKind.THREAD, thread=thread)
         walked.pass_idle(found.time_ns if found else walked.start_ns)
         return found
 
     def _ran_last(self, thread: int, since_ns: int, time_ns: int) -> _Place | None:
         """Return which other thread, or collective of a host backend, was the last to run in a time; None for none."""
         others = [place for place in range(len(self._threads)) if place != thread]
-        places = [_Place(self._threads[other].ran_last(time_ns), Why.RAN_LAST, thread=other) for other in others]
+        places = [
+            _Place(self._threads[other].ran_last(time_ns), DependencyKind.RAN_LAST, thread=other) for other in others
+        ]
         ended = []
         if time_ns - since_ns >= SHORTEST_WAIT_NS:
             ended.append(int(self._lanes.ended_last(time_ns, on_device=False)))
         if not self._threads or thread == ABSENT:
             ended.append(int(self._lanes.ended_last(time_ns)))
-        places += [_Place(int(self._lanes.end_ns[op]), Why.RAN_LAST, op) for op in ended if op != ABSENT]
+        places += [_Place(int(self._lanes.end_ns[op]), DependencyKind.RAN_LAST, op) for op in ended if op != ABSENT]
         last = max(places, key=lambda place: place.time_ns, default=None)
         return last if last and last.time_ns > since_ns else None

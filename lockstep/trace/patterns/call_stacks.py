@@ -40,7 +40,7 @@ class Stacks:
 
 
 @dataclass(frozen=True, slots=True)
-class Nested:
+class NestedEvents:
     """`node` and `caller` (an event, or -1) of each event, and its end, cut to its caller's; (n_events,) each.
 
     `node` is ROOT for what nests deeper than anybody programs: its time stays its caller's.
@@ -52,7 +52,7 @@ class Nested:
     end_ns: NDArray[np.int64]
 
 
-def nest(start_ns_E: NDArray[np.int64], end_ns_E: NDArray[np.int64], name_E: NDArray[np.int64]) -> Nested:
+def nest(start_ns_E: NDArray[np.int64], end_ns_E: NDArray[np.int64], name_E: NDArray[np.int64]) -> NestedEvents:
     """Return the stack of every event; start < end, in the order above. Nodes are numbered as they are first met.
 
     Depth by depth, for an event's node follows from its caller's: a third of what a loop over the events costs
@@ -75,10 +75,10 @@ def nest(start_ns_E: NDArray[np.int64], end_ns_E: NDArray[np.int64], name_E: NDA
     number_N = np.argsort(order_N)
     parent_N, name_N = number_N[key_N >> _NAME_BITS][order_N], (key_N & _NAME_MASK)[order_N]
     stacks = Stacks([ROOT, *parent_N[1:].tolist()], [-1, *name_N[1:].tolist()])
-    return Nested(stacks, number_N[node_E[:-1]], flat.caller, flat.cut_ns)
+    return NestedEvents(stacks, number_N[node_E[:-1]], flat.caller, flat.cut_ns)
 
 
-def own_time(nested: Nested, exposed_ns_E: NDArray[np.int64]) -> NDArray[np.int64]:
+def own_time(nested: NestedEvents, exposed_ns_E: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return, per node, the exposed time of its events less that of their callees, ns, shape (n_nodes,).
 
     `exposed_ns_E` is a measure of [start, cut end) of each event. What nests too deep is not taken off its caller.

@@ -15,7 +15,7 @@ from lockstep.trace.intervals import Intervals, Times, merged
 _TIMES_MAX = 1 << 62  # functions times window: each function gets a window of its own on one axis of int64
 
 
-class Covered:
+class CoveredTime:
     """Time that is covered by a set of intervals, asked by its running measure F(t)."""
 
     def __init__(self, covering: Intervals) -> None:
@@ -35,7 +35,7 @@ class Covered:
         return (end_ns - start_ns) - (self.until(end_ns) - self.until(start_ns))
 
 
-class Pieces(NamedTuple):
+class FunctionPieces(NamedTuple):
     """When functions run, executions at the same time counted once; arrays of shape (n_pieces,)."""
 
     function: NDArray[np.int64]
@@ -43,7 +43,7 @@ class Pieces(NamedTuple):
     end_ns: Times
 
 
-def pieces(function_E: NDArray[np.int64], start_ns_E: Times, end_ns_E: Times, window_ns: int) -> Pieces:
+def pieces(function_E: NDArray[np.int64], start_ns_E: Times, end_ns_E: Times, window_ns: int) -> FunctionPieces:
     """Return the disjoint pieces of time of each function.
 
     Raises
@@ -60,10 +60,10 @@ def pieces(function_E: NDArray[np.int64], start_ns_E: Times, end_ns_E: Times, wi
     found = merged(start_ns_E + shift_ns_E, end_ns_E + shift_ns_E)
     function_P = found.start_ns // span_ns
     shift_ns_P = function_P * span_ns
-    return Pieces(function_P, found.start_ns - shift_ns_P, found.end_ns - shift_ns_P)
+    return FunctionPieces(function_P, found.start_ns - shift_ns_P, found.end_ns - shift_ns_P)
 
 
-def exposed(found: Pieces, covered: Covered, functions: int) -> Times:
+def exposed(found: FunctionPieces, covered: CoveredTime, functions: int) -> Times:
     """Return, per function, how long it runs while `covered` does not, ns, shape (n_functions,)."""
     free_ns_P = covered.free(found.start_ns, found.end_ns)
     return np.rint(np.bincount(found.function, free_ns_P, functions)).astype(np.int64)

@@ -17,8 +17,8 @@ from lockstep.contracts.limits import PATTERN_DEPTH_MAX
 from lockstep.trace import names
 from lockstep.trace.columns import ANNOTATION, Mask, TraceColumns, WorkKind
 from lockstep.trace.intervals import Intervals, Times, merged, without
-from lockstep.trace.patterns.call_stacks import ROOT, Nested, nest, own_time
-from lockstep.trace.patterns.exposure import Covered, exposed, pieces
+from lockstep.trace.patterns.call_stacks import ROOT, NestedEvents, nest, own_time
+from lockstep.trace.patterns.exposure import CoveredTime, exposed, pieces
 from lockstep.trace.patterns.functions import Function, device_functions, short
 from lockstep.trace.patterns.pattern import OUTSIDE, FunctionClass
 from lockstep.trace.patterns.samples import Numbers
@@ -52,7 +52,7 @@ class FunctionsOnPath:
     functions: list[Function]
     exposed_ns: Times
     executions: Executions
-    _stacks: Nested
+    _stacks: NestedEvents
     _texts: list[str]
     _first_stack: int
 
@@ -116,7 +116,7 @@ class _Window:
         inside = (np.clip(each, *window_ns) - window_ns[0] for each in found)
         self._waits = without(merged(*inside), self._local)
         device = _union(self._local, self._merged(communication & columns.on_device))
-        self.free_of_device = Covered(_union(device, self._waits))
+        self.free_of_device = CoveredTime(_union(device, self._waits))
 
     def device_exposed(self, device_E: Numbers, function_E: Numbers, functions: int) -> Times:
         """Return the time on the path of everything but host functions."""
@@ -133,10 +133,10 @@ class _Window:
         for chosen, covering in layers:
             at = device_E[chosen]
             found = pieces(function_E[chosen], self.start_ns[at], self.end_ns[at], self._length_ns)
-            exposed_ns += exposed(found, Covered(covering), functions)
+            exposed_ns += exposed(found, CoveredTime(covering), functions)
         return exposed_ns
 
-    def nested(self) -> tuple[Numbers, Nested, list[str]]:
+    def nested(self) -> tuple[Numbers, NestedEvents, list[str]]:
         """Return the training thread's calls in order, their stacks, and the texts of the stacks' names."""
         host_E = np.flatnonzero(self._host)
         host_E = host_E[in_order(self.start_ns[host_E], -self.end_ns[host_E])]

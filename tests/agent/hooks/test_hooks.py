@@ -317,7 +317,7 @@ def test_failing_hook_leaves_training_as_it_was(watched, capsys, monkeypatch):
             raise RuntimeError("disk on fire")
 
     with monkeypatch.context() as patch:
-        patch.setattr(watched.agent.settling, "flops", Broken())
+        patch.setattr(watched.agent.attempt_facts, "flops", Broken())
         assert train(make_loader()) == expected
     found = watched.ring()
     assert (found.step_count, found.failures, found.state) == (steps, 1, 3)

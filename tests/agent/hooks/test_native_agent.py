@@ -30,7 +30,7 @@ def kernels(monkeypatch, rank_environment):
 @pytest.fixture
 def recording(kernels, watched):
     """Hand out an agent that records in a process group of one rank."""
-    assert watched.agent.settling.kernels == ("C++", "")
+    assert watched.agent.attempt_facts.kernels == ("C++", "")
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield watched
     if dist.is_initialized():
@@ -149,7 +149,7 @@ def test_kernels_are_taken_off_and_put_on_again(kernels, rank_environment):
     """An agent that is removed leaves nothing in the dispatcher; the next one finds its place free."""
     for _ in range(2):
         agent = Agent([collectives.install])
-        assert agent.settling.kernels == ("C++", "")
+        assert agent.attempt_facts.kernels == ("C++", "")
         assert torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "BackendSelect")
         agent.remove()
         assert not torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "BackendSelect")

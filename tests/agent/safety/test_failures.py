@@ -18,7 +18,7 @@ def trials(tmp_path, mode):
     clean = found["clean"]
     assert (clean["digest"], clean["failures"], clean["said"]) == (found["bare"], 0, [])
     assert (clean["state"], clean["exact"], clean["alive"]) == (STATE_FINISHED, True, True)
-    for part in ("agent.py", "settling.py", "ring.py", "profiler.py", "hooks/data.py", "garbage.py"):
+    for part in ("agent.py", "attempt_facts.py", "ring.py", "profiler.py", "hooks/data.py", "garbage.py"):
         assert any(part in name for name in found["trials"]), part
     return clean, found["trials"]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coordinator.decide import events as ev
-from coordinator.decide.explain import CHANGES_MAX, Scene, explain_instructions, explanation, history
+from coordinator.decide.explain import CHANGES_MAX, ExplanationContext, explain_instructions, explanation, history
 from coordinator.detect.anomalies import CRASH, FLUCTUATION, HANG, SLOW_LINK
 from coordinator.settings.policy import Policy
 from lockstep.contracts.domains import from_degrees
@@ -22,7 +22,7 @@ def scene(scenario, *, until=70, steps=32, **more):
     recording = generate(scenario)
     rows = list(recording.rows())[until - steps : until]
     values = {"rows": rows, "topology": recording.topology, "policy": Policy(), "hostname": lambda r: f"host{r}"}
-    return Scene(**(values | more))
+    return ExplanationContext(**(values | more))
 
 
 def opened(**more):
@@ -154,7 +154,7 @@ def test_ten_thousand_ranks_make_no_longer_explanation():
         for row in scene(Scenario(degrees="dp=8")).rows
     ]
     rows[5].self_seconds[3] = np.nan
-    wide = Scene(rows=rows, topology=topology, policy=Policy(), hostname=lambda r: f"{r}" * 100)
+    wide = ExplanationContext(rows=rows, topology=topology, policy=Policy(), hostname=lambda r: f"{r}" * 100)
     described = explanation(opened(ranks=tuple(range(3, 2000))), wide)
     assert described["samples"]["own_seconds"][5] is None
     assert size(described | {"changes": CHANGES_MAX * [change(62)]}) < BYTES_MAX

@@ -6,11 +6,11 @@ import zlib
 import numpy as np
 import pytest
 
-from coordinator.decide.saved_run import LEARNT_VERSION, Learnt, fingerprint_of, learnt_from_bytes
+from coordinator.decide.saved_run import LEARNT_VERSION, DetectorState, fingerprint_of, learnt_from_bytes
 from lockstep.contracts.domains import from_degrees
 from lockstep.contracts.errors import MalformedError
 
-LEARNT = Learnt(
+LEARNT = DetectorState(
     fingerprint="abc",
     step=70,
     end_unix_s=1.79e9 + 0.125,

@@ -19,7 +19,7 @@ from coordinator.evidence.reader import EvidenceReader, Periods
 from coordinator.evidence.samples import SampledSeries, SampleStore
 from exporter.inspector import CollectiveTotals
 from exporter.neighbours.inspector_series import inspector_samples
-from exporter.neighbours.kept import KeptPage
+from exporter.neighbours.sample_history import SampleHistory
 from lockstep.contracts.metric import EVIDENCE_OUTCOMES
 from lockstep.contracts.neighbour_series import (
     INSPECTOR_METRICS,
@@ -61,7 +61,7 @@ class KeptSite:
     """Plays the client of a reader: the samples of a site, as its exporters have kept them."""
 
     def __init__(self, site: Site) -> None:
-        page, inspected = KeptPage("node", samples_max=100), KeptPage("node", samples_max=100)
+        page, inspected = SampleHistory("node", samples_max=100), SampleHistory("node", samples_max=100)
         for at_s in range(int(START_S), int(END_S) + 1, SCRAPE_S):
             text = site.text(min(at_s, ONSET_S) - START_S, max(0, at_s - ONSET_S))
             page.add(text, at_s)

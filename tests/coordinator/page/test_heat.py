@@ -5,7 +5,7 @@ import base64
 import numpy as np
 import pytest
 
-from coordinator.decide.explain import Scene
+from coordinator.decide.explain import ExplanationContext
 from coordinator.page.heat import MISSING, heat_map, quantised, slowest
 from coordinator.page.lines import LINES_MAX, kinds_of, spans_text
 from coordinator.page.rank_figures import figures
@@ -18,7 +18,9 @@ def scene(degrees="tp=2,dp=4", steps=20, keep=12, rank=5, **fault):
     scenario = Scenario(degrees=degrees, steps=steps)
     recording = generate(scenario.with_fault("compute", rank, seconds=0.3, begin=12, **fault))
     rows = tuple(recording.rows())[-keep:]
-    return Scene(rows=rows, topology=recording.topology, policy=Policy(), hostname=lambda rank: f"host-{rank // 4}")
+    return ExplanationContext(
+        rows=rows, topology=recording.topology, policy=Policy(), hostname=lambda rank: f"host-{rank // 4}"
+    )
 
 
 def cells(answer, name="self"):
@@ -80,7 +82,9 @@ def test_a_large_run_has_a_bounded_map_that_states_it():
         own[7777] += 0.2
         more = {"ranks": np.arange(ranks), "self_seconds": own, "duration": np.full(ranks, 0.7, np.float32)}
         rows.append(type(row)(**{name: getattr(row, name) for name in row.__slots__} | more))
-    large = Scene(rows=tuple(rows), topology=topology, policy=Policy(), hostname=lambda rank: f"host-{rank // 8}")
+    large = ExplanationContext(
+        rows=tuple(rows), topology=topology, policy=Policy(), hostname=lambda rank: f"host-{rank // 8}"
+    )
     for by in ("node", "dp", "tp"):
         answer = heat_map(large, [incident(1, ranks=(4242,), onset_step=20)], by)
         shown = answer["rows"]["ranks"]
@@ -95,7 +99,7 @@ def test_a_large_run_has_a_bounded_map_that_states_it():
 
 def test_before_the_first_step_there_is_nothing():
     """No rows, no figures, an empty map."""
-    empty = Scene(rows=(), topology=scene().topology, policy=Policy(), hostname=str)
+    empty = ExplanationContext(rows=(), topology=scene().topology, policy=Policy(), hostname=str)
     assert figures(empty) is None
     assert (heat_map(empty, (), "node")["steps"], slowest(empty)) == ([], [])
 

@@ -11,10 +11,10 @@ from coordinator.decide import events as ev
 from coordinator.intake.streams import Receipt
 from coordinator.record import recorder as recorder_module
 from coordinator.record import steplog
-from coordinator.record.journal import Start
+from coordinator.record.journal import CoordinatorStart
 from coordinator.record.recorder import Recorder
 from coordinator.record.recording import parts_of, read_parts
-from coordinator.record.rerun import rerun
+from coordinator.record.replay import replay
 from coordinator.settings.policy import Policy
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.rows import split_columns
@@ -24,7 +24,7 @@ from tests.support.servers import free_port
 
 NOW = START_UNIX_S
 MADE = generate(Scenario(degrees="dp=4", steps=40))
-START = Start(policy=Policy(), domains="", order="tp-cp-ep-dp-pp")
+START = CoordinatorStart(policy=Policy(), domains="", order="tp-cp-ep-dp-pp")
 
 
 def make(directory, **more):
@@ -146,7 +146,7 @@ def test_a_disk_that_fails_costs_nothing_while_memory_lasts(tmp_path, monkeypatc
     assert parts_of(tmp_path) == []
     assert flush(recorder)
     assert [type(entry.what).__name__ for entry in read_parts(parts_of(tmp_path))] == [
-        "Start",
+        "CoordinatorStart",
         "NodeAnnouncement",
         *["tuple"] * 4,
     ]
@@ -190,7 +190,7 @@ def test_another_recorder_goes_on_after_the_first(tmp_path):
     flush(second)
     assert sorted(file.suffix for file in tmp_path.iterdir()) == [".parquet", ".parquet"]
     kinds = [type(entry.what).__name__ for entry in read_parts(parts_of(tmp_path))]
-    assert kinds == ["Start", *["tuple"] * 5, "Start", *["tuple"] * 2]
+    assert kinds == ["CoordinatorStart", *["tuple"] * 5, "CoordinatorStart", *["tuple"] * 2]
 
 
 def test_a_directory_that_is_a_file_is_named(tmp_path):
@@ -235,6 +235,6 @@ async def test_a_coordinator_records_what_it_receives_until_its_end(tmp_path):
         assert 'lockstep_coordinator_records_recorded_total{state="dropped"} 0.0' in text
         for step in range(30, 34):
             coordinator._on_message(MADE.batch(step, step + 1), Receipt(step + 1))
-    replayed = rerun(read_parts(parts_of(tmp_path)))
+    replayed = replay(read_parts(parts_of(tmp_path)))
     assert replayed.evaluated_steps == 34
     assert replayed.nodes == {"job": dict.fromkeys(range(4), "n0")}

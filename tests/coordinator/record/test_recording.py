@@ -12,11 +12,11 @@ from benchmarks.scenarios.model import generate
 from coordinator.intake.timeline import StepTimeline
 from coordinator.intake.views import VIEWS
 from coordinator.record import steplog
-from coordinator.record.journal import Start
+from coordinator.record.backtest import to_line, topology_of
+from coordinator.record.journal import CoordinatorStart
 from coordinator.record.recorder import Recorder
 from coordinator.record.recording import parts_of, read_parts
-from coordinator.record.replay import to_line, topology_of
-from coordinator.record.rerun import rerun
+from coordinator.record.replay import replay
 from coordinator.settings.policy import Policy
 from coordinator.store import Store
 from lockstep.contracts.errors import ConfigError, MalformedError
@@ -27,7 +27,7 @@ from tests.support.batches import with_columns
 START_S = 1_790_000_000.0
 SLOW = Fault(cause="data", ranks=(5,), ratio=0.1, begin=60, end=100)
 JOB = Scenario(name="job", degrees="tp=2,dp=4", seed=4, steps=130, faults=(SLOW,))
-START = Start(policy=Policy(), domains="", order="tp-cp-ep-dp-pp")
+START = CoordinatorStart(policy=Policy(), domains="", order="tp-cp-ep-dp-pp")
 
 
 def recorder(directory, start=START, **more):
@@ -40,7 +40,7 @@ def flush(*recorders):
 
 
 def replay_lines(directory, shape=None):
-    replayed = rerun(read_parts(parts_of(directory)), shape)
+    replayed = replay(read_parts(parts_of(directory)), shape)
     return [to_line(each, nodes=replayed.nodes.get(each.run)) for each in replayed.incidents.values()], replayed
 
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.scenarios.job import Fault, Interruptions, Scenario
 from benchmarks.scenarios.model import generate
 from coordinator.page.run_account import render_summary
-from coordinator.record.replay import replay, topology_of
+from coordinator.record.backtest import backtest, topology_of
 from coordinator.record.run_summary import (
     CAPTURES,
     CATEGORIES,
@@ -151,7 +151,7 @@ def test_a_generated_run_with_a_slow_rank():
     slow = Fault(cause="compute", ranks=(3,), ratio=0.3, begin=60, end=120)
     job = Scenario(name="job", degrees="dp=4", seed=3, steps=300, interruptions=interruptions, faults=(slow,))
     log = generate(job).log(run="job")
-    replayed = replay(log, topology_of(4, ""), Policy(), ranks_per_node=2)
+    replayed = backtest(log, topology_of(4, ""), Policy(), ranks_per_node=2)
     summary = summarise_run(log, replayed.incidents.values())
     assert summary.attempts == 2
     assert summary.device_seconds[RESTARTS] == pytest.approx(4 * 180.0, rel=0.02)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lockstep.diagnosis.communication_causes.alignment import Side, align, clock_difference_ns
+from lockstep.diagnosis.communication_causes.alignment import CollectiveSequence, align, clock_difference_ns
 from lockstep.diagnosis.communication_causes.matching import match_collectives
 from lockstep.diagnosis.communication_causes.waiting import group_waiting
 from lockstep.trace.columns import ABSENT
@@ -91,7 +91,7 @@ def test_uneven_sizes_meet_by_kind():
 
 
 def side(ends, signature=("all_reduce", 1)):
-    return Side([signature] * len(ends), np.array(ends, np.int64))
+    return CollectiveSequence([signature] * len(ends), np.array(ends, np.int64))
 
 
 def test_uneven_steps_find_the_shift_between_clocks():

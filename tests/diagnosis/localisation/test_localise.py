@@ -7,7 +7,7 @@ from benchmarks.localisation_accuracy import measure
 from benchmarks.localisation_shapes import GEMM, healthy, matrix_of, shapes
 from lockstep.contracts.errors import LocalError
 from lockstep.contracts.finding import COMMUNICATION, COMPUTE, CPU, NotJudged
-from lockstep.diagnosis.localisation import Against, Function, PatternMatrix, Rule, findings_of, gather, localise
+from lockstep.diagnosis.localisation import Function, PatternMatrix, ReferenceKind, Rule, findings_of, gather, localise
 from lockstep.diagnosis.localisation.robust import length_limit
 from lockstep.trace.patterns import FunctionClass, Pattern, PatternSummary
 
@@ -65,7 +65,7 @@ def test_how_a_function_differs_is_reported_with_numbers():
     assert found.ranks.tolist() == found.unlike.tolist() == [17]
     assert len(found.unexpected) == 0
     beta, mu = found.differences
-    assert (beta.dimension, beta.is_high, beta.against, beta.count) == ("beta", True, Against.PEERS, 1)
+    assert (beta.dimension, beta.is_high, beta.against, beta.count) == ("beta", True, ReferenceKind.PEERS, 1)
     assert (beta.value, beta.reference) == (pytest.approx(0.3), pytest.approx(0.197, abs=0.003))
     assert (mu.dimension, mu.is_high, mu.value, mu.reference) == ("mu", False, 0.5, pytest.approx(0.9, abs=0.01))
     assert found.lost_s == pytest.approx((0.3 - beta.reference) * 20, rel=1e-4)

@@ -9,7 +9,7 @@ import pytest
 
 from exporter.capturing.captures import Captures
 from exporter.capturing.stacks import MIN_INTERVAL_NS, StackRequests
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.reading.rings import Rings
 from lockstep.contracts.facts import RankFacts
 from lockstep.contracts.messages import StackRequest
@@ -27,7 +27,7 @@ class Node:
     """A node whose rings are read once; `sent` has its messages."""
 
     def __init__(self, root):
-        self.counts = Counts()
+        self.counts = ExporterCounters()
         self.rings = Rings(root, self.counts, {})
         self.captures = Captures()
         self.sent = []

@@ -10,7 +10,7 @@ import pytest
 
 from exporter.capturing.summarise import Summariser, TraceJob
 from exporter.config import ExporterConfig
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.host_watch import HostWatch
 from exporter.host_watch.host_reading import Target
 from exporter.shared_directory import prepare_run
@@ -55,7 +55,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-async def summarise(root: Path, jobs: list[TraceJob], counts: Counts, **values: Any) -> list:
+async def summarise(root: Path, jobs: list[TraceJob], counts: ExporterCounters, **values: Any) -> list:
     """Run a summariser until it has answered every job."""
     done = asyncio.Event()
     summaries: list = []
@@ -89,7 +89,7 @@ async def summarise(root: Path, jobs: list[TraceJob], counts: Counts, **values: 
 async def test_a_trace_is_summarised_in_its_own_process(root: Path):
     """The worker gets path, names and numbers, and its summary comes back whole."""
     job = write_trace(root / "run", b"x" * 123)
-    (summary,) = await summarise(root, [job], counts := Counts(), worker=worker(ECHO.format(change="pass")))
+    (summary,) = await summarise(root, [job], counts := ExporterCounters(), worker=worker(ECHO.format(change="pass")))
     assert (summary.run, summary.node, summary.rank, summary.request_id) == ("run", "node-1", 1, 5)
     assert (summary.trace_bytes, summary.steps, summary.error) == (123, 2, "")
     assert counts.rejected["trace"] == 0
@@ -103,7 +103,7 @@ async def test_what_the_node_counted_goes_with_the_summary(root: Path):
     jobs = [replace(write_trace(root / "run", b"x", request=request, rank=0), span_ns=(10, 20)) for request in (1, 2)]
     (incoming_directory(root / "run") / "2-0.json").unlink()
     echo = worker(ECHO.format(change="pass"))
-    good, failed = await summarise(root, jobs, Counts(), worker=echo, host_watch=watch)
+    good, failed = await summarise(root, jobs, ExporterCounters(), worker=echo, host_watch=watch)
     assert (good.error, bool(failed.error)) == ("", True)
     assert good.host == failed.host == HostSpan(span_ns=10**9, run_queue_wait_ns=3)
 
@@ -132,7 +132,9 @@ async def test_a_worker_that_fails_gives_a_summary_with_the_error(root: Path, sc
     """Whatever becomes of the worker, the asker gets one summary that states why there is none, and it is counted."""
     job = write_trace(root / "run", b"x")
     limit_s = 2.0 if "within 2 s" in reason else 30.0
-    (summary,) = await summarise(root, [job], counts := Counts(), worker=worker(script), summarise_seconds=limit_s)
+    (summary,) = await summarise(
+        root, [job], counts := ExporterCounters(), worker=worker(script), summarise_seconds=limit_s
+    )
     assert summary.tree == []
     assert reason in summary.error
     assert (summary.run, summary.rank, summary.request_id) == ("run", 1, 5)
@@ -144,7 +146,7 @@ async def test_one_process_reads_all_traces_and_dies_with_none_of_them(root: Pat
     """What is imported is imported once; a child that fails costs its own summary, and a process that dies one, too."""
     jobs = [write_trace(root / "run", b"x", request=request) for request in range(1, 7)]
     change = "request == 2 and os._exit(3); request == 4 and os.kill(os.getppid(), signal.SIGKILL)"
-    found = await summarise(root, jobs, counts := Counts(), worker=worker(ECHO.format(change=change)))
+    found = await summarise(root, jobs, counts := ExporterCounters(), worker=worker(ECHO.format(change=change)))
     assert [bool(each.error) for each in found] == [False, True, False, True, False, False]
     first, second = ({found[place].event_count for place in places} for places in ((0, 2), (4, 5)))
     assert len(first) == len(second) == 1
@@ -161,7 +163,7 @@ async def test_a_worker_is_ready_when_a_capture_is_ordered_and_ends_when_none_co
     script = f"import os; open({str(note)!r}, 'w').write(f'{{os.getpid()}} ')\n" + ECHO.format(change="pass")
     summariser = Summariser(
         make_config(root, root),
-        counts=Counts(),
+        counts=ExporterCounters(),
         isolation=FaultIsolation(("trace",)),
         on_summary=summaries.append,
         running_id=lambda _: None,
@@ -187,7 +189,7 @@ async def test_a_worker_is_ready_when_a_capture_is_ordered_and_ends_when_none_co
 async def test_a_worker_that_cannot_be_started_costs_each_trace_its_summary(root: Path):
     """And the exporter nothing."""
     jobs = [write_trace(root / "run", b"x", request=request) for request in (1, 2)]
-    found = await summarise(root, jobs, counts := Counts(), worker=("/nowhere/at/all",))
+    found = await summarise(root, jobs, counts := ExporterCounters(), worker=("/nowhere/at/all",))
     assert all("FileNotFoundError" in each.error for each in found)
     assert counts.rejected["trace"] == 2
 
@@ -195,7 +197,7 @@ async def test_a_worker_that_cannot_be_started_costs_each_trace_its_summary(root
 async def test_a_trace_that_is_not_there_is_an_error_without_a_worker(root: Path):
     """A rank that reports done without a trace is answered by the supervisor."""
     job = TraceJob("run", root / "run", 1, 5, 2)
-    (summary,) = await summarise(root, [job], counts := Counts(), worker=("/nowhere/at/all",))
+    (summary,) = await summarise(root, [job], counts := ExporterCounters(), worker=("/nowhere/at/all",))
     assert "5-1.json" in summary.error
     assert counts.rejected["trace"] == 1
 
@@ -212,7 +214,7 @@ async def test_the_real_worker_refuses_what_is_no_trace(root: Path):
         write_trace(root / "run", b"[" * 100_000, request=2),
         write_trace(root / "run", b"", request=3),
     ]
-    summaries = await summarise(root, jobs, counts := Counts(), host_watch=watch_of_this_process())
+    summaries = await summarise(root, jobs, counts := ExporterCounters(), host_watch=watch_of_this_process())
     assert [summary.request_id for summary in summaries] == [1, 2, 3]
     assert all(summary.error and summary.tree == [] for summary in summaries)
     assert counts.rejected["trace"] == 3
@@ -228,7 +230,7 @@ async def test_the_real_worker_summarises_a_trace(root: Path):
         {**event, "name": "Optimizer.step#SGD.step", "cat": "user_annotation", "ts": 905.0, "dur": 90.0},
     ]
     job = write_trace(root / "run", json.dumps({"schemaVersion": 1, "traceEvents": events}).encode())
-    (summary,) = await summarise(root, [job], counts := Counts(), host_watch=watch_of_this_process())
+    (summary,) = await summarise(root, [job], counts := ExporterCounters(), host_watch=watch_of_this_process())
     assert summary.error == ""
     assert "aten::mm" in {node.name for node in summary.tree}
     assert counts.rejected["trace"] == 0
@@ -250,7 +252,7 @@ async def test_the_nodes_samples_become_mu_of_the_patterns(root: Path):
     ]
     job = write_trace(root / "run", json.dumps({"schemaVersion": 1, "traceEvents": events}).encode())
     watch = Sampled(lambda: [Target(run="run", rank=1, ring="/nowhere", pid=os.getpid())])
-    (summary,) = await summarise(root, [job], Counts(), host_watch=watch)
+    (summary,) = await summarise(root, [job], ExporterCounters(), host_watch=watch)
     patterns = patterns_of(summary.patterns).patterns
     assert {each.function: each.mu for each in patterns if each.mu is not None} == {"aten::mm": 0.5, "aten::add": 0.5}
     assert (traces_directory(root / "run") / "5-1.samples.json").is_file()
@@ -273,7 +275,7 @@ async def test_the_worker_stands_behind_training(root: Path, tmp_path: Path):
     )
     job = write_trace(root / "run", b"x")
     limits = {"summarise_memory_bytes": 1 << 30, "summarise_burst_ratio": ExporterConfig().summarise_burst_ratio}
-    (summary,) = await summarise(root, [job], Counts(), worker=worker(script), **limits)
+    (summary,) = await summarise(root, [job], ExporterCounters(), worker=worker(script), **limits)
     assert summary.error == f"{max(os.nice(0), 5)} {1 << 30} 0.008"
 
 
@@ -284,7 +286,7 @@ async def test_jobs_that_wait_at_the_end_are_answered(root: Path):
     script = ECHO.format(change=f"open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
     summariser = Summariser(
         make_config(root, root),
-        counts=Counts(),
+        counts=ExporterCounters(),
         isolation=FaultIsolation(("trace",)),
         on_summary=summaries.append,
         running_id=lambda _: None,
@@ -305,7 +307,7 @@ async def test_too_many_jobs_are_answered_at_once(root: Path):
     summaries: list = []
     summariser = Summariser(
         make_config(root, root),
-        counts=Counts(),
+        counts=ExporterCounters(),
         isolation=FaultIsolation(("trace",)),
         on_summary=summaries.append,
         running_id=lambda _: None,
@@ -319,7 +321,7 @@ async def test_old_traces_are_deleted_behind_the_summary(root: Path):
     """Traces stay within their bytes per run; those of the running capture are left."""
     jobs = [write_trace(root / "run", b"x" * 1000, request=request) for request in (1, 2, 3)]
     quiet = worker(ECHO.format(change="pass"))
-    await summarise(root, jobs, Counts(), worker=quiet, trace_keep_bytes=1500, running_id=lambda _: 2)
+    await summarise(root, jobs, ExporterCounters(), worker=quiet, trace_keep_bytes=1500, running_id=lambda _: 2)
     assert [path.name for path in sorted(traces_directory(root / "run").iterdir())] == ["2-1.json"]
 
 
@@ -335,7 +337,7 @@ async def test_a_surprise_while_summarising_is_answered_like_any_failure(root: P
 
     monkeypatch.setattr(Summariser, "_work", raising)
     quiet = worker(ECHO.format(change="pass"))
-    first, second = await summarise(root, jobs, counts := Counts(), worker=quiet)
+    first, second = await summarise(root, jobs, counts := ExporterCounters(), worker=quiet)
     assert (first.request_id, first.error) == (1, "the exporter failed to summarise the trace, its log has the reason")
     assert (second.request_id, second.error) == (2, "")
     assert counts.rejected["trace"] == 1

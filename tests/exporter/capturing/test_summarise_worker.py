@@ -11,29 +11,29 @@ from exporter.capturing.worker_share import (
     BUSY_RATIO,
     SLICE_CPU_SECONDS,
     BurstBudget,
-    Governor,
-    Share,
-    Spent,
+    CpuShare,
+    CpuThrottle,
+    ProcessorTimes,
     govern,
     niceness_of,
     spent,
 )
 
-LONG_RUN = Share(burst_seconds=0.0)
+LONG_RUN = CpuShare(burst_seconds=0.0)
 
 
 class Core:
     """A processor with a share for the process, and the time; pauses are time that no one has."""
 
-    def __init__(self, share: float, wanted: Share = LONG_RUN) -> None:
+    def __init__(self, share: float, wanted: CpuShare = LONG_RUN) -> None:
         self.share = share
-        self.now = Spent(0.0, 0.0, 100.0)
+        self.now = ProcessorTimes(0.0, 0.0, 100.0)
         self.budget = BurstBudget(wanted)
-        self.governor = Governor(wanted, self.budget, self.pause, lambda: self.now)
+        self.governor = CpuThrottle(wanted, self.budget, self.pause, lambda: self.now)
 
     def compute(self, cpu_s: float, *, blocked_s: float = 0.0) -> None:
         wall_s = cpu_s / self.share
-        self.now = Spent(
+        self.now = ProcessorTimes(
             self.now.cpu_s + cpu_s, self.now.waited_s + wall_s - cpu_s, self.now.clock_s + wall_s + blocked_s
         )
         self.governor.look()
@@ -87,7 +87,7 @@ def test_what_a_process_has_spent_grows():
 
 def test_a_burst_is_faster_and_bounded():
     """Imports and traces of a capture take a quarter of a core until the budget is spent, then a fiftieth."""
-    share = Share(busy_ratio=0.02, burst_ratio=0.25, burst_seconds=1.0)
+    share = CpuShare(busy_ratio=0.02, burst_ratio=0.25, burst_seconds=1.0)
     core = Core(0.5, share)
     for _ in range(round(1.0 / SLICE_CPU_SECONDS)):
         core.compute(SLICE_CPU_SECONDS)
@@ -100,7 +100,7 @@ def test_a_burst_is_faster_and_bounded():
 
 def test_the_budget_fills_with_time_and_is_shared_with_forks():
     """Within any time T summaries take at most busy_ratio x T and the burst from training."""
-    share, now = Share(busy_ratio=0.02, burst_ratio=0.25, burst_seconds=6.0), [1000.0]
+    share, now = CpuShare(busy_ratio=0.02, burst_ratio=0.25, burst_seconds=6.0), [1000.0]
     budget = BurstBudget(share, lambda: now[0])
     child = os.fork()
     if child == 0:
@@ -120,7 +120,7 @@ def test_the_budget_fills_with_time_and_is_shared_with_forks():
 
 def test_time_that_no_one_wants_costs_no_budget():
     """Only what training may lose is counted."""
-    core = Core(1.0, Share())
+    core = Core(1.0, CpuShare())
     for _ in range(10):
         core.compute(SLICE_CPU_SECONDS)
     assert core.budget.left_s == BURST_SECONDS
@@ -130,6 +130,6 @@ def test_a_process_looks_after_each_slice():
     """By a timer of the process' own time."""
     child = os.fork()
     if child == 0:
-        govern(Share(), BurstBudget(Share()))
+        govern(CpuShare(), BurstBudget(CpuShare()))
         os._exit(signal.getitimer(signal.ITIMER_PROF)[1] != SLICE_CPU_SECONDS)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

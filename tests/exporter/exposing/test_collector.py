@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from exporter.counts import Counts, DeliveryStatus
+from exporter.counts import DeliveryStatus, ExporterCounters
 from exporter.exposing.collector import NodeCollector
 from exporter.exposing.snapshot import NodeSnapshot, take_snapshot
 from exporter.host_watch import HostTotals, NodeLoad
@@ -44,7 +44,7 @@ class Node:
     """Rings and counts with a snapshot on demand."""
 
     def __init__(self, root: Path) -> None:
-        self.counts = Counts()
+        self.counts = ExporterCounters()
         self.rings = Rings(root, self.counts, {})
 
     def snapshot(self, **values: Any) -> NodeSnapshot:

@@ -13,7 +13,7 @@ import pytest
 
 from exporter.capturing.persistent_worker import PersistentWorker
 from exporter.config import ExporterConfig
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.exposing.collector import NodeCollector
 from exporter.host_watch.targets import find_targets
 from exporter.host_watch.watch import HostWatch, sample_node
@@ -70,7 +70,7 @@ def trainer(root: Path, core: int) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def rings(root: Path, trainer: subprocess.Popen[str]) -> Iterator[Rings]:
-    rings = Rings(root, Counts(), {})
+    rings = Rings(root, ExporterCounters(), {})
     rings.scan(time.monotonic_ns())
     yield rings
     rings.close()
@@ -120,7 +120,7 @@ def test_a_hog_on_its_core_is_measured(rings: Rings, core: int):
 def test_without_locks_a_ring_is_nobodys(root: Path, make_ring):
     """A ring on a file system without locks names a process, which has to have it open to be believed."""
     make_ring(pid=os.getpid())
-    rings = Rings(root, Counts(), {})
+    rings = Rings(root, ExporterCounters(), {})
     rings.scan(time.monotonic_ns())
     (found,) = find_targets(rings.runs.values())
     assert (found.pid, found.claimed_pid) == (None, os.getpid())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.inspector.watch import STALE_SECONDS, InspectorStatus, InspectorWatch
 from exporter.reading.rings import Rings
 from lockstep.contracts.paths import inspector_directory
@@ -17,7 +17,7 @@ class WatchedNode:
     """Rings and Inspector files below one root; `look` scans and reads both."""
 
     def __init__(self, root: Path) -> None:
-        self.counts = Counts()
+        self.counts = ExporterCounters()
         self.rings = Rings(root, self.counts, {})
         self.watch = InspectorWatch(root, self.counts)
         self.directory = inspector_directory(root)
@@ -91,7 +91,7 @@ def test_a_rank_that_went_has_no_sums(node: WatchedNode, make_ring):
 
 def test_without_a_directory_nothing_is_read(root: Path):
     """An exporter that may make none."""
-    watch = InspectorWatch(root, Counts())
+    watch = InspectorWatch(root, ExporterCounters())
     watch.scan([])
     watch.read()
     assert watch.status() == InspectorStatus()

@@ -11,8 +11,8 @@ from aiohttp.test_utils import TestServer
 from exporter.config import ExporterConfig
 from exporter.inspector import CollectiveTotals
 from exporter.neighbours import reading
-from exporter.neighbours.kept import SERIES_MAX
 from exporter.neighbours.reading import NeighbourReader
+from exporter.neighbours.sample_history import SERIES_MAX
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.inspector_metrics import PLACES_MAX
 from tests.exporter.conftest import until

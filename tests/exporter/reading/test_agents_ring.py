@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.reading.rings import Rings
 from lockstep.agent.mark_buffer import MarkBuffer
 from lockstep.agent.ring import RingWriter
@@ -26,7 +26,7 @@ def test_the_agents_own_writers_are_understood(root: Path, make_ring):
     writer.write_answer(result_to_json(CaptureResult(request_id=1, state="accepted")))
     writer.write_facts(facts_to_json(RankFacts(device="cpu", dtype="fp32", mark_writer="pure Python")))
     writer.set_state(layout.STATE_FAILED, 1)
-    rings = Rings(root, Counts(), {})
+    rings = Rings(root, ExporterCounters(), {})
     rings.scan(NOW_NS)
     (reading,) = rings.read()
     assert reading.records[:, RECORD_INDEX["step"]].tolist() == list(range(5))

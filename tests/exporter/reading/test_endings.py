@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.reading.endings import EndWatch
+from exporter.reading.endings import ProcessEndWatcher
 from lockstep.contracts.messages import EXIT_CODE, SIGNAL, VANISHED
 
 PARENT = """
@@ -87,7 +87,7 @@ ENDS = {
 def test_a_process_whose_parent_has_not_waited_yet(family, code, expected):
     """Its line in /proc shows how it ended."""
     before_ns = time.time_ns()
-    one, watch = family(code), EndWatch()
+    one, watch = family(code), ProcessEndWatcher()
     watch.watch("a", one.child)
     assert watch.is_watched("a")
     one.release()
@@ -102,7 +102,7 @@ def test_the_loop_sees_the_end_at_once(family):
     """Nothing has to look: torchrun waits for its ranks ten times a second, and the line in /proc is gone then."""
 
     async def run():
-        watch = EndWatch()
+        watch = ProcessEndWatcher()
         one = family("sys.exit(5)")
         before = descriptors()
         watch.watch("a", one.child)
@@ -118,7 +118,7 @@ def test_the_loop_sees_the_end_at_once(family):
 
 def test_processes_that_have_ended_when_one_looks_have_one_time(family):
     """On a busy node both are over by then: which of them was first is not known, and not made up."""
-    first, second, watch = family("import os; os._exit(3)"), family("import os; os._exit(4)"), EndWatch()
+    first, second, watch = family("import os; os._exit(3)"), family("import os; os._exit(4)"), ProcessEndWatcher()
     watch.watch("second", second.child)
     watch.watch("first", first.child)
     for one in (first, second):
@@ -132,7 +132,7 @@ def test_processes_that_have_ended_when_one_looks_have_one_time(family):
 
 def test_a_process_that_was_waited_for(family):
     """From Linux 6.15 on its pidfd shows how it ended, before that no one does."""
-    one, watch = family("sys.exit(4)", waits=True), EndWatch()
+    one, watch = family("sys.exit(4)", waits=True), ProcessEndWatcher()
     watch.watch("a", one.child)
     one.release()
     until(lambda: not watch.is_watched("a"))
@@ -148,7 +148,7 @@ def test_a_pid_that_another_process_has_by_now_is_not_taken_for_it(family, tmp_p
     (tmp_path / str(one.child)).mkdir()
     stat = tmp_path / str(one.child) / "stat"
     stat.write_bytes(line)
-    watch = EndWatch(proc=str(tmp_path))
+    watch = ProcessEndWatcher(proc=str(tmp_path))
     watch.watch("a", one.child)
     stat.write_bytes(line.replace(b" 7", b" 8"))
     one.release()
@@ -163,7 +163,7 @@ def test_protected_fields_are_not_taken_for_a_good_end(family, tmp_path):
     fields = ["7"] * 60
     fields[25 - 1] = fields[49 - 1] = "0"
     (tmp_path / str(one.child) / "stat").write_text(f"{one.child} (a) S " + " ".join(fields))
-    watch = EndWatch(proc=str(tmp_path))
+    watch = ProcessEndWatcher(proc=str(tmp_path))
     watch.watch("a", one.child)
     one.release()
     until(lambda: not watch.is_watched("a"))
@@ -172,7 +172,7 @@ def test_protected_fields_are_not_taken_for_a_good_end(family, tmp_path):
 
 def test_a_process_that_was_never_watched_has_vanished():
     """Such as one of another PID namespace."""
-    watch = EndWatch()
+    watch = ProcessEndWatcher()
     assert (watch.ending("a", 7).kind, watch.ending("a", 7).unix_ns) == (VANISHED, 7)
     watch.watch("b", 2**22 + 1)  # beyond what a kernel gives
     assert not watch.is_watched("b")
@@ -180,7 +180,7 @@ def test_a_process_that_was_never_watched_has_vanished():
 
 def test_what_is_forgotten_costs_no_descriptor(family):
     """A rank whose ring is replaced, and an exporter that stops."""
-    one, watch = family("sys.exit(0)"), EndWatch()
+    one, watch = family("sys.exit(0)"), ProcessEndWatcher()
     before = descriptors()
     watch.watch("a", one.child)
     watch.watch("a", one.child)
@@ -217,7 +217,7 @@ def test_a_kill_for_want_of_memory_is_counted_by_the_kernel(family, tmp_path, be
         (proc / "vmstat").write_text(f"nr_free_pages 7\noom_kill {host_kills}\n")
 
     count(group_kills=before.get("group"))
-    watch = EndWatch(proc=str(proc), cgroups=str(tmp_path / "cgroups"))
+    watch = ProcessEndWatcher(proc=str(proc), cgroups=str(tmp_path / "cgroups"))
     watch.watch("a", one.child)
     count(group_kills=after.get("group"), host_kills=after.get("host", 0))
     one.release()
@@ -245,7 +245,7 @@ def test_a_process_that_was_killed_before_another_ended_did_not_live_after_it(
         (tmp_path / str(each.child)).mkdir()
         (tmp_path / str(each.child) / "stat").write_text(f"{each.child} (a) R " + " ".join(fields[1:]))
         (tmp_path / str(each.child) / "status").write_text(f"Name:\ta\nSigPnd:\t{pending}\nShdPnd:\t{0:016x}\n")
-    watch = EndWatch(proc=str(tmp_path))
+    watch = ProcessEndWatcher(proc=str(tmp_path))
     watch.watch("first", first.child)
     watch.watch("last", last.child)
     first.release()

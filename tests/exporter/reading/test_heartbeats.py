@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.reading.heartbeats import run_heartbeat
 from exporter.reading.rings import Rings
 from exporter.reading.silence import announcement
@@ -54,7 +54,7 @@ def start(root: Path):
 
 @pytest.fixture
 def rings(root: Path):
-    rings = Rings(root, Counts(), {})
+    rings = Rings(root, ExporterCounters(), {})
     yield rings
     rings.close()
 

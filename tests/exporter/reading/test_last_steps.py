@@ -2,7 +2,7 @@
 
 import pytest
 
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.reading.rings import Rings
 from lockstep.contracts import ring as layout
 from lockstep.contracts.messages import FAILED, RUNNING
@@ -14,7 +14,7 @@ STEPS = 1500
 
 @pytest.fixture
 def rings(root):
-    rings = Rings(root, Counts(), {})
+    rings = Rings(root, ExporterCounters(), {})
     yield rings
     rings.close()
 

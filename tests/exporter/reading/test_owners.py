@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.reading.rings import Rings
 from lockstep.contracts.limits import RUNS_PER_NODE_MAX
 from lockstep.contracts.records import RECORD_INDEX
@@ -16,8 +16,8 @@ from tests.support.users import GROUP, OTHER, TRAINER, run_as
 
 
 @pytest.fixture
-def counts() -> Counts:
-    return Counts()
+def counts() -> ExporterCounters:
+    return ExporterCounters()
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def root(shared_root: Path) -> Path:
 
 
 @pytest.fixture
-def rings(root: Path, counts: Counts) -> Iterator[Rings]:
+def rings(root: Path, counts: ExporterCounters) -> Iterator[Rings]:
     rings = Rings(root, counts, {})
     yield rings
     rings.close()
@@ -53,7 +53,7 @@ def tick(rings: Rings) -> list[tuple[str, int, list[int]]]:
     return [(reading.run.name, reading.rank, reading.records[:, step].tolist()) for reading in rings.read()]
 
 
-def test_a_run_of_any_user_is_read(rings: Rings, root: Path, counts: Counts):
+def test_a_run_of_any_user_is_read(rings: Rings, root: Path, counts: ExporterCounters):
     """The exporter needs no list of users."""
     ring_of(TRAINER, root / "a")
     ring_of(OTHER, root / "b")
@@ -62,7 +62,7 @@ def test_a_run_of_any_user_is_read(rings: Rings, root: Path, counts: Counts):
 
 
 @pytest.mark.parametrize("intruder", [OTHER, 0])
-def test_a_ring_of_another_user_is_refused(rings: Rings, root: Path, counts: Counts, caplog, intruder: int):
+def test_a_ring_of_another_user_is_refused(rings: Rings, root: Path, counts: ExporterCounters, caplog, intruder: int):
     """Even where the run's owner has opened it to others: a rank that is not the run's is counted once and named."""
     ring_of(TRAINER, root / "a")
     (root / "a").chmod(0o777)
@@ -77,7 +77,9 @@ def test_a_ring_of_another_user_is_refused(rings: Rings, root: Path, counts: Cou
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "file"])
-def test_a_run_name_that_is_no_directory_is_counted_once(rings: Rings, root: Path, counts: Counts, caplog, kind: str):
+def test_a_run_name_that_is_no_directory_is_counted_once(
+    rings: Rings, root: Path, counts: ExporterCounters, caplog, kind: str
+):
     """A link is not followed, to another user's run least of all."""
     ring_of(TRAINER, root / "a")
 
@@ -100,7 +102,7 @@ def test_a_run_name_that_is_no_directory_is_counted_once(rings: Rings, root: Pat
     assert line.endswith("expected a directory, no link")
 
 
-def test_a_run_that_becomes_a_link_to_another_users_is_refused(rings: Rings, root: Path, counts: Counts):
+def test_a_run_that_becomes_a_link_to_another_users_is_refused(rings: Rings, root: Path, counts: ExporterCounters):
     """Between two looks, and between a look at the directory and one at what is in it."""
     ring_of(OTHER, root / "b")
     ring_of(TRAINER, root / "a")
@@ -120,7 +122,7 @@ def test_a_run_that_becomes_a_link_to_another_users_is_refused(rings: Rings, roo
     assert counts.rejected["ring"] == 1
 
 
-def test_a_squatted_run_name_is_counted(rings: Rings, root: Path, counts: Counts, caplog):
+def test_a_squatted_run_name_is_counted(rings: Rings, root: Path, counts: ExporterCounters, caplog):
     """The agents of other users refuse to write there: a directory that stays without a ring of its owner is reported once."""
     run_as(OTHER, (root / "pretrain").mkdir)
     with caplog.at_level(logging.WARNING):
@@ -132,7 +134,7 @@ def test_a_squatted_run_name_is_counted(rings: Rings, root: Path, counts: Counts
     assert f"ring in {root}/pretrain: got none of its owner, uid {OTHER}, expected one, or no directory" in caplog.text
 
 
-def test_a_run_that_has_lost_its_rings_is_no_squatted_name(rings: Rings, root: Path, counts: Counts):
+def test_a_run_that_has_lost_its_rings_is_no_squatted_name(rings: Rings, root: Path, counts: ExporterCounters):
     """What was once read is a run."""
     ring_of(TRAINER, root / "a")
     tick(rings)
@@ -149,7 +151,7 @@ def test_a_run_that_is_closed_to_the_exporter_is_counted(root: Path):
     (root / "a").chmod(0o750)
 
     def look() -> tuple[list, int, list]:
-        counts = Counts()
+        counts = ExporterCounters()
         rings = Rings(root, counts, {})
         first = tick(rings)
         return first, counts.rejected["run"], [tick(rings), counts.rejected["run"]]

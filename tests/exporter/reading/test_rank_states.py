@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.reading.rings import Rings
 from lockstep.contracts.messages import (
     EXCEPTION,
@@ -56,7 +56,7 @@ class Rank:
             [sys.executable, "-c", RANK, str(root / "run-a")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout.readline() == "\n"
-        self.rings = Rings(root, Counts(), {})
+        self.rings = Rings(root, ExporterCounters(), {})
         self.now_ns = NOW_NS
 
     def does(self, line):

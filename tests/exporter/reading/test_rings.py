@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.reading.read_offsets import ReadOffsets
 from exporter.reading.ring_file import RingFile
 from exporter.reading.rings import Rings
@@ -25,12 +25,12 @@ STALE_NS = 10**12
 
 
 @pytest.fixture
-def counts() -> Counts:
-    return Counts()
+def counts() -> ExporterCounters:
+    return ExporterCounters()
 
 
 @pytest.fixture
-def rings(root: Path, counts: Counts):
+def rings(root: Path, counts: ExporterCounters):
     rings = Rings(root, counts, {})
     before = open_descriptors()
     yield rings
@@ -53,7 +53,7 @@ def steps_of(readings: list, rank: int = 0) -> list[int]:
     ]
 
 
-def test_a_node_where_nothing_trains_has_no_runs(tmp_path: Path, counts: Counts):
+def test_a_node_where_nothing_trains_has_no_runs(tmp_path: Path, counts: ExporterCounters):
     """A root that does not exist yet is normal."""
     rings = Rings(tmp_path / "nothing", counts, {})
     assert (tick(rings), rings.runs, counts.rejected["ring"]) == ([], {}, 0)
@@ -372,7 +372,7 @@ def test_a_word_of_one_ring_costs_the_others_nothing(rings: Rings, make_ring, wo
         assert decode(topics.run_topic("run-a", topics.ANNOUNCE, "node-1"), encode(message)) == message
 
 
-def test_flags_that_no_message_holds_are_no_flags(rings: Rings, make_ring, counts: Counts):
+def test_flags_that_no_message_holds_are_no_flags(rings: Rings, make_ring, counts: ExporterCounters):
     """Each is a malformed mark, whose step is incomplete."""
     ring = make_ring()
     for step, flags in enumerate((-1, 1 << 32, (1 << 63) - 1)):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.reading.announce import parse_groups, parse_slots
 from exporter.reading.rings import Rings
 from exporter.reading.silence import announcement, watch
@@ -31,7 +31,7 @@ class Node:
 
     def __init__(self, root: Path) -> None:
         self.now_ns = NOW_NS
-        self.rings = Rings(root, Counts(), {})
+        self.rings = Rings(root, ExporterCounters(), {})
 
     def look(self, seconds: float = 0.0):
         """Let time pass, read what is new and return the announcement."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from exporter.config import ExporterConfig
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.sending.publisher import Publisher
 from lockstep.contracts import topics
 from lockstep.contracts.codec import encode
@@ -73,7 +73,7 @@ class Delivery(RuleBasedStateMachine):
         publisher = Publisher(
             self.config,
             NoBroker(),
-            counts=Counts(),
+            counts=ExporterCounters(),
             on_request=lambda _: None,
             heartbeats=list,
             jitter=random.Random(1),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.sending import publisher as publisher_module
 from exporter.sending.publisher import _BACKOFF_MAX_S, _CUTS_MAX, Publisher
 from lockstep.contracts import topics
@@ -32,7 +32,7 @@ class Station:
 
     def __init__(self, root: Path, tmp_path: Path, port: int = 1, broker=None, **values) -> None:
         self.config = make_config(root, tmp_path, broker_port=port, **values)
-        self.counts = Counts()
+        self.counts = ExporterCounters()
         self.requests: list[CaptureRequest] = []
         self.publisher = Publisher(
             self.config,
@@ -496,7 +496,7 @@ async def test_known_coordinators_are_remembered_over_a_restart(root, tmp_path):
         again = Publisher(
             station.config,
             station.publisher._broker,
-            counts=Counts(),
+            counts=ExporterCounters(),
             on_request=lambda _: None,
             heartbeats=list,
             jitter=random.Random(1),
@@ -518,7 +518,7 @@ async def test_reconnection_is_spread_and_capped(root, tmp_path):
         Publisher(
             config,
             MqttBroker(config),
-            counts=Counts(),
+            counts=ExporterCounters(),
             on_request=lambda _: None,
             heartbeats=list,
             jitter=random.Random(seed),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from exporter.sending.spool import Dropped, Spool, Spooled
+from exporter.sending.spool import DroppedRange, Spool, SpooledMessage
 from lockstep.contracts.errors import ConfigError
 
 LIMIT = 64 << 10
@@ -39,21 +39,21 @@ def segments(spool: Spool) -> list[Path]:
     return sorted(spool._directory.glob("*.seg"))
 
 
-def items(spool: Spool, first: int = 1) -> list[Spooled | Dropped]:
+def items(spool: Spool, first: int = 1) -> list[SpooledMessage | DroppedRange]:
     """Return everything from message `first` on, as a coordinator that stands there would get it."""
     found = []
     while (item := spool.read(first)) is not None:
         found.append(item)
-        first = item.last + 1 if isinstance(item, Dropped) else item.sequence + 1
+        first = item.last + 1 if isinstance(item, DroppedRange) else item.sequence + 1
     return found
 
 
 def payloads(spool: Spool, first: int = 1) -> list[bytes]:
-    return [item.payload for item in items(spool, first) if isinstance(item, Spooled)]
+    return [item.payload for item in items(spool, first) if isinstance(item, SpooledMessage)]
 
 
 def dropped(spool: Spool, first: int = 1) -> list[tuple[int, int, int]]:
-    return [(i.first, i.last, i.records) for i in items(spool, first) if isinstance(i, Dropped)]
+    return [(i.first, i.last, i.records) for i in items(spool, first) if isinstance(i, DroppedRange)]
 
 
 def fill(spool: Spool, count: int, *, size: int = 1000, records: int = 10) -> None:
@@ -73,7 +73,7 @@ def test_messages_are_numbered_from_one_and_stay_until_freed(spool: Spool):
         spool.append(f"topic/{number}", bytes([number]), number)
     assert [item.sequence for item in items(spool)] == [1, 2, 3]
     assert items(spool) == items(spool)
-    assert spool.read(2) == Spooled(2, "topic/2", b"\2", 2)
+    assert spool.read(2) == SpooledMessage(2, "topic/2", b"\2", 2)
     assert (spool.read(4), spool.waiting_messages) == (None, 3)
     spool.free(2)
     assert (spool.freed, spool.waiting_messages) == (2, 1)
@@ -89,7 +89,7 @@ def test_a_restart_in_the_same_boot_goes_on_with_stream_and_numbers(spool: Spool
     again = reopen(spool)
     assert (again.stream_id, again.last, again.freed) == (spool.stream_id, 4, 1)
     again.append("t", b"new", 1)
-    assert again.read(5) == Spooled(5, "t", b"new", 1)
+    assert again.read(5) == SpooledMessage(5, "t", b"new", 1)
     assert dropped(again, 2) == []
     third = reopen(again)
     assert (third.stream_id, third.last) == (spool.stream_id, 5)
@@ -172,7 +172,7 @@ def test_a_damaged_segment_is_counted_by_what_follows_it(spool: Spool, offset: i
     third = open_spool(spool._directory.parent)
     assert third.stream_id == spool.stream_id
     assert dropped(third) == [(1 + left, 3, 10 * (3 - left))]
-    assert [item.sequence for item in items(third) if isinstance(item, Spooled)][left:] == [4, 5]
+    assert [item.sequence for item in items(third) if isinstance(item, SpooledMessage)][left:] == [4, 5]
     assert third.lost_records == 10 * (3 - left)
     fourth = reopen(third)
     assert (dropped(fourth), fourth.lost_records) == (dropped(third), 0)
@@ -319,7 +319,7 @@ def test_no_order_of_writes_frees_and_restarts_loses_a_record(tmp_path_factory, 
     assert spool.last == len(records) - 1
     following = spool.freed + 1
     for item in items(spool, following):
-        first, last = (item.first, item.last) if isinstance(item, Dropped) else (item.sequence, item.sequence)
+        first, last = (item.first, item.last) if isinstance(item, DroppedRange) else (item.sequence, item.sequence)
         assert first == following
         assert item.records == sum(records[first : last + 1])
         following = last + 1

@@ -9,7 +9,7 @@ from lockstep.simulator.hardware.clusters import A100, H100, dgx_a100
 from lockstep.simulator.lowering.chunks import compile_chunks
 from lockstep.simulator.lowering.costs import OperatorCost, operator_seconds, pace_ratio
 from lockstep.simulator.lowering.segments import Work
-from lockstep.simulator.models.attention import Heads, attention
+from lockstep.simulator.models.attention import AttentionHeads, attention
 from lockstep.simulator.models.experts import mixture
 from lockstep.simulator.models.primitives import linear, norm, residual
 from lockstep.simulator.models.transformers import gpt, llama
@@ -101,7 +101,7 @@ def test_attention_copies_what_it_rearranges():
     one = TOKENS * HIDDEN
     scores = HEADS * TOKENS * TOKENS / one
     fused, rotated, unfused = (
-        attention(TOKENS, Heads.of(HIDDEN, HEADS), width=2, fused=fused, rotated=rotated)
+        attention(TOKENS, AttentionHeads.of(HIDDEN, HEADS), width=2, fused=fused, rotated=rotated)
         for fused, rotated in ((True, False), (True, True), (False, False))
     )
     assert fused.moved_elements / one == pytest.approx(4)

@@ -4,7 +4,7 @@ import pytest
 
 from lockstep.simulator.hardware.clusters import A100, dgx_a100
 from lockstep.simulator.lowering.chunks import compile_chunks
-from lockstep.simulator.lowering.segments import Gathered, Summed
+from lockstep.simulator.lowering.segments import GradientReduction, WeightGather
 from lockstep.simulator.models.model import FSDP
 from lockstep.simulator.models.transformers import gpt
 from lockstep.simulator.simulate import Options, simulate
@@ -27,21 +27,25 @@ def copies_s(segments, kind):
 def test_gathered_weights_and_their_gradients_are_copied_once_each():
     """A copy reads and writes weights in each pass, and reads gradients as they come and writes them as they are sent."""
     found, parameters = part(SHARDED), MODEL.parameters
-    assert copies_s(found.forward, Gathered) == pytest.approx(A100.memory_seconds(2 * 2 * parameters), rel=0.1)
-    assert copies_s(found.backward, Gathered) == pytest.approx(A100.memory_seconds(2 * 2 * parameters), rel=0.1)
-    assert copies_s(found.backward, Summed) == pytest.approx(A100.memory_seconds((2 + 4) * parameters), rel=0.1)
+    assert copies_s(found.forward, WeightGather) == pytest.approx(A100.memory_seconds(2 * 2 * parameters), rel=0.1)
+    assert copies_s(found.backward, WeightGather) == pytest.approx(A100.memory_seconds(2 * 2 * parameters), rel=0.1)
+    assert copies_s(found.backward, GradientReduction) == pytest.approx(
+        A100.memory_seconds((2 + 4) * parameters), rel=0.1
+    )
 
 
 def test_zero_copy_moves_as_many_bytes_over_links_and_copies_none():
     """Megatron-FSDP gathers into the buffers that products read, and scatters gradients from those they write."""
     copied, found = part(SHARDED), part(SHARDED, zero_copy=True)
     for way in ("forward", "backward"):
-        assert copies_s(getattr(found, way), (Gathered, Summed)) == 0
+        assert copies_s(getattr(found, way), (WeightGather, GradientReduction)) == 0
         sent = [
-            [each.transfer for each in getattr(made, way) if isinstance(each, Gathered)] for made in (copied, found)
+            [each.transfer for each in getattr(made, way) if isinstance(each, WeightGather)] for made in (copied, found)
         ]
         assert sent[0] == sent[1]
-    sums = [[each.total_bytes for each in made.backward if isinstance(each, Summed)] for made in (copied, found)]
+    sums = [
+        [each.total_bytes for each in made.backward if isinstance(each, GradientReduction)] for made in (copied, found)
+    ]
     assert sums[0] == sums[1]
 
 
@@ -49,8 +53,8 @@ def test_zero_copy_moves_as_many_bytes_over_links_and_copies_none():
 def test_whole_weights_are_not_copied(zero):
     """Without weights in parts nothing is gathered in a pass, and no buffer of FSDP's is filled."""
     found = part(Degrees(dp=8, zero=zero))
-    assert not any(isinstance(segment, Gathered) for segment in (*found.forward, *found.backward))
-    assert copies_s(found.backward, Summed) == 0
+    assert not any(isinstance(segment, WeightGather) for segment in (*found.forward, *found.backward))
+    assert copies_s(found.backward, GradientReduction) == 0
 
 
 def test_gathers_that_wait_for_their_unit_are_exposed_in_backward_only():

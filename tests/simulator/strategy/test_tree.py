@@ -3,7 +3,7 @@ import pytest
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.hardware.clusters import A100
 from lockstep.simulator.lowering.chunks import compile_chunks
-from lockstep.simulator.lowering.segments import Feature, Gathered, Summed, Work
+from lockstep.simulator.lowering.segments import Feature, GradientReduction, WeightGather, Work
 from lockstep.simulator.models.transformers import gpt, llama, moe
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.preset import Degrees, preset
@@ -17,7 +17,7 @@ def transfers_of(segments):
     return [
         (s.transfer.kind, "".join(sorted(s.transfer.axes)), s.transfer.volume_bytes)
         for s in segments
-        if isinstance(s, Feature | Gathered)
+        if isinstance(s, Feature | WeightGather)
     ]
 
 
@@ -70,7 +70,7 @@ def test_data_parallel_sums_gradients_only():
     """Data parallelism needs nothing in forward; every weight's gradient is summed over dp once."""
     part = chunks_of(Degrees(dp=8))[0].part
     assert transfers_of(part.forward) == transfers_of(part.backward) == []
-    summed = [segment for segment in part.backward if isinstance(segment, Summed)]
+    summed = [segment for segment in part.backward if isinstance(segment, GradientReduction)]
     assert sum(segment.total_bytes for segment in summed) == MODEL.parameters * 4
     assert all(segment.sums == {"dp"} and not segment.kept for segment in summed)
 
@@ -78,7 +78,7 @@ def test_data_parallel_sums_gradients_only():
 def test_expert_weights_are_summed_among_their_copies_only():
     """With every expert on one rank there is no one to sum with; the other weights are summed over all."""
     part = chunks_of(Degrees(ep=4, dp=4), MOE)[0].part
-    summed = sum(segment.total_bytes for segment in part.backward if isinstance(segment, Summed))
+    summed = sum(segment.total_bytes for segment in part.backward if isinstance(segment, GradientReduction))
     experts = 2 * 4 * 3 * 64 * 128
     assert summed == (MOE.parameters - experts) * 4
 
@@ -87,10 +87,10 @@ def test_expert_weights_are_summed_among_their_copies_only():
 def test_zero_keeps_in_parts(zero, kept):
     """Stage 1 scatters gradients and returns weights, 2 scatters in every pass, 3 gathers weights before each pass."""
     part = chunks_of(Degrees(dp=8, zero=zero))[0].part
-    summed = [segment for segment in part.backward if isinstance(segment, Summed)]
+    summed = [segment for segment in part.backward if isinstance(segment, GradientReduction)]
     assert {tuple(segment.kept) for segment in summed} == {tuple(kept)}
     assert {segment.every_pass for segment in summed} == {zero >= 2}
-    gathered = [segment for segment in part.forward if isinstance(segment, Gathered)]
+    gathered = [segment for segment in part.forward if isinstance(segment, WeightGather)]
     assert bool(gathered) == (zero == 3)
     assert bool(part.returns) == (zero < 3)
     moved = sum(t.volume_bytes for t in part.returns) + sum(g.transfer.volume_bytes for g in gathered)
@@ -147,12 +147,12 @@ def test_selective_recomputation_computes_fused_attention_again():
 def test_a_pipeline_sums_gradients_once_a_step(stage):
     """Whatever ZeRO stage a pipeline has, gradients are not summed and weights not gathered in every micro-batch."""
     for chunk in chunks_of(Degrees(dp=2, pp=2, zero=stage)):
-        sums = [segment for segment in chunk.part.backward if isinstance(segment, Summed)]
+        sums = [segment for segment in chunk.part.backward if isinstance(segment, GradientReduction)]
         assert sums
         assert not any(segment.every_pass for segment in sums)
-        assert not any(isinstance(segment, Gathered) for segment in chunk.part.forward)
+        assert not any(isinstance(segment, WeightGather) for segment in chunk.part.forward)
     without = chunks_of(Degrees(dp=2, zero=stage))[0].part
-    assert all(segment.every_pass for segment in without.backward if isinstance(segment, Summed))
+    assert all(segment.every_pass for segment in without.backward if isinstance(segment, GradientReduction))
 
 
 def test_what_tensor_parallel_ranks_all_hold_is_sent_in_parts():
@@ -232,7 +232,7 @@ def test_what_is_recomputed_comes_before_its_own_backward(node, sums):
     assert len(gathers) == 1
     before = segments[: segments.index(gathers[0])]
     # final_norm; then of the layer fc2, fc1, norm2 and proj
-    assert sum(isinstance(segment, Summed) for segment in before) == sums
+    assert sum(isinstance(segment, GradientReduction) for segment in before) == sums
 
 
 def test_a_word_on_a_leaf_goes_before_its_parents():

@@ -1,14 +1,22 @@
 import numpy as np
 
 from lockstep.trace.columns import ABSENT
-from lockstep.trace.critical_path.path import CODE_OF, CriticalPath, PathClass, PathShare, Segment, Why, ranked
+from lockstep.trace.critical_path.path import (
+    CODE_OF,
+    CriticalPath,
+    DependencyKind,
+    PathClass,
+    PathShare,
+    Segment,
+    ranked,
+)
 
 SEGMENTS = [
-    Segment("f", PathClass.HOST, 0, 10, ABSENT, Why.THREAD),
-    Segment("gemm", PathClass.GAP, 10, 15, 3, Why.LAUNCH),
-    Segment("gemm", PathClass.COMPUTE, 15, 55, 3, Why.STREAM),
-    Segment("nccl", PathClass.COMMUNICATION, 55, 75, 4, Why.ALIGNMENT),
-    Segment("f", PathClass.HOST, 75, 100, ABSENT, Why.END),
+    Segment("f", PathClass.HOST, 0, 10, ABSENT, DependencyKind.THREAD),
+    Segment("gemm", PathClass.GAP, 10, 15, 3, DependencyKind.LAUNCH),
+    Segment("gemm", PathClass.COMPUTE, 15, 55, 3, DependencyKind.STREAM),
+    Segment("nccl", PathClass.COMMUNICATION, 55, 75, 4, DependencyKind.ALIGNMENT),
+    Segment("f", PathClass.HOST, 75, 100, ABSENT, DependencyKind.END),
 ]
 PATH = CriticalPath(
     window_ns=(0, 100),
@@ -48,5 +56,5 @@ def test_time_by_class_has_every_class():
 
 def test_guesses_are_distinguished_from_records():
     """Only alignment and what ran last are guesses."""
-    assert {why for why in Why if why.is_guess} == {Why.ALIGNMENT, Why.RAN_LAST}
+    assert {why for why in DependencyKind if why.is_guess} == {DependencyKind.ALIGNMENT, DependencyKind.RAN_LAST}
     assert PATH.guessed_ns() == 20

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.trace.critical_path.path import PathClass, Why, ranked
+from lockstep.trace.critical_path.path import DependencyKind, PathClass, ranked
 from lockstep.trace.critical_path.walk import PathFinder
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.prepared import prepare
@@ -65,7 +65,7 @@ def test_collectives_that_all_wait_for_are_the_path():
     path = _path(_prepared("tracelens/mi300_resnet_act_checkpoint.json.gz"), 1)
     assert _ratios(path)[PathClass.COMMUNICATION] > 0.75
     assert path.guessed_ns() > 0.4 * (path.window_ns[1] - path.window_ns[0])
-    assert any(each.why is Why.ALIGNMENT for each in path.segments)
+    assert any(each.why is DependencyKind.ALIGNMENT for each in path.segments)
 
 
 def test_the_loader_is_on_the_path_without_workers_and_gone_with_four():

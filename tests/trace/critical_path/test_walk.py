@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.trace.columns import ANNOTATION, COPY, KERNEL, OPERATOR, PYTHON, RUNTIME, SYNC, SyncArguments, WorkKind
-from lockstep.trace.critical_path.path import PathClass, Why, ranked
+from lockstep.trace.critical_path.path import DependencyKind, PathClass, ranked
 from lockstep.trace.critical_path.walk import PathFinder
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.prepared import prepare
@@ -57,12 +57,12 @@ def test_a_busy_stream_is_the_path_back_to_the_launch_that_was_late():
         _kernel("b", 50, 30, 2),
     ]
     assert _path(events, 0, 80) == [
-        (0, 20, "host", "aten::mm", Why.THREAD),
-        (20, 25, "host", "aten::mm", Why.LAUNCH),
-        (25, 28, "gap", "a", Why.LAUNCH),
-        (28, 48, "compute", "a", Why.STREAM),
-        (48, 50, "gap", "b", Why.STREAM),
-        (50, 80, "compute", "b", Why.END),
+        (0, 20, "host", "aten::mm", DependencyKind.THREAD),
+        (20, 25, "host", "aten::mm", DependencyKind.LAUNCH),
+        (25, 28, "gap", "a", DependencyKind.LAUNCH),
+        (28, 48, "compute", "a", DependencyKind.STREAM),
+        (48, 50, "gap", "b", DependencyKind.STREAM),
+        (50, 80, "compute", "b", DependencyKind.END),
     ]
 
 
@@ -76,10 +76,10 @@ def test_a_stream_that_runs_dry_leads_to_the_host():
         _kernel("b", 63, 9, 2),
     ]
     assert _path(events, 0, 72) == [
-        (0, 5, "host", "cudaLaunchKernel", Why.THREAD),
-        (5, 60, "host", "slow", Why.THREAD),
-        (60, 63, "host", "cudaLaunchKernel", Why.LAUNCH),
-        (63, 72, "compute", "b", Why.END),
+        (0, 5, "host", "cudaLaunchKernel", DependencyKind.THREAD),
+        (5, 60, "host", "slow", DependencyKind.THREAD),
+        (60, 63, "host", "cudaLaunchKernel", DependencyKind.LAUNCH),
+        (63, 72, "compute", "b", DependencyKind.END),
     ]
 
 
@@ -97,9 +97,9 @@ def test_work_that_begins_when_another_stream_ends_waited_for_it_as_far_as_one_c
     """Launched long ago, its stream idle: what ended 5 us before it began is the reason, and is marked as a guess."""
     path = _path(_TWO_STREAMS, 12, 115)
     assert path == [
-        (12, 100, "communication", "nccl", Why.ALIGNMENT),
-        (100, 105, "gap", "b", Why.ALIGNMENT),
-        (105, 115, "compute", "b", Why.END),
+        (12, 100, "communication", "nccl", DependencyKind.ALIGNMENT),
+        (100, 105, "gap", "b", DependencyKind.ALIGNMENT),
+        (105, 115, "compute", "b", DependencyKind.END),
     ]
     assert path[0][-1].is_guess
 
@@ -114,11 +114,11 @@ def test_recorded_waits_go_before_guesses():
     later = _kernel("c", 500, 10, 7)
     events = [*_TWO_STREAMS[:5], _stream_wait(3, 4, 18), _kernel("b", 300, 10, 5), _launch(7, 25), later]
     assert _path(events, 12, 510) == [
-        (12, 100, "communication", "nccl", Why.RECORDED_WAIT),
-        (100, 300, "gap", "b", Why.RECORDED_WAIT),
-        (300, 310, "compute", "b", Why.STREAM),
-        (310, 500, "gap", "c", Why.STREAM),
-        (500, 510, "compute", "c", Why.END),
+        (12, 100, "communication", "nccl", DependencyKind.RECORDED_WAIT),
+        (100, 300, "gap", "b", DependencyKind.RECORDED_WAIT),
+        (300, 310, "compute", "b", DependencyKind.STREAM),
+        (310, 500, "gap", "c", DependencyKind.STREAM),
+        (500, 510, "compute", "c", DependencyKind.END),
     ]
 
 
@@ -134,14 +134,14 @@ def test_of_what_ends_together_a_recorded_wait_goes_first_then_the_stream():
         _kernel("b", 100, 10, 5),
     ]
     assert _path(events, 50, 110)[-2:] == [
-        (50, 100, "compute", "a", Why.STREAM),
-        (100, 110, "compute", "b", Why.END),
+        (50, 100, "compute", "a", DependencyKind.STREAM),
+        (100, 110, "compute", "b", DependencyKind.END),
     ]
     record = made("cudaEventRecord", RUNTIME, 1, 12 * US, 1 * US, correlation=4)
     waited = [*events, record, _stream_wait(4, 4, 18)]
     assert _path(waited, 50, 110)[-2:] == [
-        (50, 100, "communication", "nccl", Why.RECORDED_WAIT),
-        (100, 110, "compute", "b", Why.END),
+        (50, 100, "communication", "nccl", DependencyKind.RECORDED_WAIT),
+        (100, 110, "compute", "b", DependencyKind.END),
     ]
 
 
@@ -149,11 +149,11 @@ def test_nothing_is_guessed_where_waits_are_recorded():
     """A trace that records waits and has none here knows that there was none: the gap stays a gap."""
     recorded = _stream_wait(3, 9, 30)
     assert _path([*_TWO_STREAMS, recorded], 12, 115) == [
-        (12, 15, "host", "cudaLaunchKernel", Why.THREAD),
-        (15, 20, "communication", "nccl", Why.RAN_LAST),
-        (20, 25, "host", "cudaLaunchKernel", Why.LAUNCH),
-        (25, 105, "gap", "b", Why.LAUNCH),
-        (105, 115, "compute", "b", Why.END),
+        (12, 15, "host", "cudaLaunchKernel", DependencyKind.THREAD),
+        (15, 20, "communication", "nccl", DependencyKind.RAN_LAST),
+        (20, 25, "host", "cudaLaunchKernel", DependencyKind.LAUNCH),
+        (25, 105, "gap", "b", DependencyKind.LAUNCH),
+        (105, 115, "compute", "b", DependencyKind.END),
     ]
 
 
@@ -166,10 +166,10 @@ def test_a_synchronising_call_waited_for_what_ended_last_in_it():
         _host("f", 70, 10, PYTHON),
     ]
     assert _path(events, 0, 80) == [
-        (0, 3, "host", "cudaLaunchKernel", Why.LAUNCH),
-        (3, 63, "compute", "a", Why.RAN_LAST),
-        (63, 70, "host", "cudaStreamSynchronize", Why.THREAD),
-        (70, 80, "host", "f", Why.END),
+        (0, 3, "host", "cudaLaunchKernel", DependencyKind.LAUNCH),
+        (3, 63, "compute", "a", DependencyKind.RAN_LAST),
+        (63, 70, "host", "cudaStreamSynchronize", DependencyKind.THREAD),
+        (70, 80, "host", "f", DependencyKind.END),
     ]
 
 
@@ -183,15 +183,15 @@ def test_a_recorded_synchronisation_names_its_stream():
         made("Stream Sync", SYNC, 9, 11 * US, 58 * US, None, 7, correlation=8, sync=SyncArguments(kind="Stream Sync")),
     ]
     assert _path(events, 0, 70)[1:] == [
-        (3, 33, "compute", "a", Why.RECORDED_WAIT),
-        (33, 70, "host", "cudaStreamSynchronize", Why.END),
+        (3, 33, "compute", "a", DependencyKind.RECORDED_WAIT),
+        (33, 70, "host", "cudaStreamSynchronize", DependencyKind.END),
     ]
 
 
 def test_a_synchronising_call_in_which_nothing_ended_is_work_of_the_host():
     """It found the device idle."""
     events = [_kernel("a", 0, 5), _host("cudaDeviceSynchronize", 10, 5, RUNTIME)]
-    assert _path(events, 10, 15) == [(10, 15, "host", "cudaDeviceSynchronize", Why.END)]
+    assert _path(events, 10, 15) == [(10, 15, "host", "cudaDeviceSynchronize", DependencyKind.END)]
 
 
 def test_a_copy_that_its_call_waits_for_waited_for_its_stream():
@@ -203,10 +203,10 @@ def test_a_copy_that_its_call_waits_for_waited_for_its_stream():
         _kernel("Memcpy DtoH", 64, 2, 2, work=WorkKind.MEMORY),
     ]
     assert _path(events, 3, 70) == [
-        (3, 63, "compute", "a", Why.STREAM),
-        (63, 64, "gap", "Memcpy DtoH", Why.STREAM),
-        (64, 66, "memory", "Memcpy DtoH", Why.RECORDED_WAIT),
-        (66, 70, "host", "cudaMemcpyAsync", Why.END),
+        (3, 63, "compute", "a", DependencyKind.STREAM),
+        (63, 64, "gap", "Memcpy DtoH", DependencyKind.STREAM),
+        (64, 66, "memory", "Memcpy DtoH", DependencyKind.RECORDED_WAIT),
+        (66, 70, "host", "cudaMemcpyAsync", DependencyKind.END),
     ]
 
 
@@ -220,11 +220,11 @@ def test_training_that_stands_in_backward_waited_for_the_engine():
         _host("step", 600, 100, PYTHON),
     ]
     assert _path(events, 0, 700) == [
-        (0, 100, "host", "forward", Why.RAN_LAST),
-        (100, 120, "idle", "idle", Why.THREAD),
-        (120, 580, "host", "autograd::engine::evaluate_function: MmBackward0", Why.RAN_LAST),
-        (580, 600, "host", RUN_BACKWARD, Why.THREAD),
-        (600, 700, "host", "step", Why.END),
+        (0, 100, "host", "forward", DependencyKind.RAN_LAST),
+        (100, 120, "idle", "idle", DependencyKind.THREAD),
+        (120, 580, "host", "autograd::engine::evaluate_function: MmBackward0", DependencyKind.RAN_LAST),
+        (580, 600, "host", RUN_BACKWARD, DependencyKind.THREAD),
+        (600, 700, "host", "step", DependencyKind.END),
     ]
 
 
@@ -242,13 +242,13 @@ def test_a_host_collective_that_training_waits_for_is_on_the_path(with_stacks):
     ]
     standing = ("host", RUN_BACKWARD) if with_stacks else ("idle", "idle")
     assert _path(events, 0, 1020) == [
-        (0, 50, "compute", "aten::mm", Why.THREAD),
-        (50, 150, "compute", "aten::mm", Why.RAN_LAST),
-        (150, 550, "communication", "gloo:all_reduce", Why.STREAM),
-        (550, 570, "gap", "gloo:all_reduce", Why.STREAM),
-        (570, 970, "communication", "gloo:all_reduce", Why.RAN_LAST),
-        (970, 1000, *standing, Why.THREAD),
-        (1000, 1020, "compute", "aten::add_", Why.END),
+        (0, 50, "compute", "aten::mm", DependencyKind.THREAD),
+        (50, 150, "compute", "aten::mm", DependencyKind.RAN_LAST),
+        (150, 550, "communication", "gloo:all_reduce", DependencyKind.STREAM),
+        (550, 570, "gap", "gloo:all_reduce", DependencyKind.STREAM),
+        (570, 970, "communication", "gloo:all_reduce", DependencyKind.RAN_LAST),
+        (970, 1000, *standing, DependencyKind.THREAD),
+        (1000, 1020, "compute", "aten::add_", DependencyKind.END),
     ]
 
 
@@ -258,33 +258,33 @@ def test_a_host_collective_behind_work_is_not_on_the_path():
         _host("aten::mm", 0, 1000),
         _host("gloo:all_reduce", 100, 800, ANNOTATION, 5, work=WorkKind.COMMUNICATION),
     ]
-    assert _path(events, 0, 1000) == [(0, 1000, "compute", "aten::mm", Why.END)]
+    assert _path(events, 0, 1000) == [(0, 1000, "compute", "aten::mm", DependencyKind.END)]
 
 
 def test_a_trace_of_the_device_alone_is_walked_on_the_device():
     """Nothing states what the first work waited for."""
     events = [_kernel("a", 10, 10), _kernel("b", 25, 10)]
     assert _path(events, 0, 40) == [
-        (0, 10, "gap", "a", Why.STREAM),
-        (10, 20, "compute", "a", Why.STREAM),
-        (20, 25, "gap", "b", Why.STREAM),
-        (25, 35, "compute", "b", Why.RAN_LAST),
-        (35, 40, "idle", "idle", Why.THREAD),
+        (0, 10, "gap", "a", DependencyKind.STREAM),
+        (10, 20, "compute", "a", DependencyKind.STREAM),
+        (20, 25, "gap", "b", DependencyKind.STREAM),
+        (25, 35, "compute", "b", DependencyKind.RAN_LAST),
+        (35, 40, "idle", "idle", DependencyKind.THREAD),
     ]
 
 
 def test_launches_of_no_length_are_no_host_to_walk_on():
     """Clocks in whole us write them; where they are all there is of the host, the device is walked alone."""
     assert _path([_launch(1, 0, 0), _kernel("a", 10, 10, 1)], 5, 20) == [
-        (5, 10, "gap", "a", Why.STREAM),
-        (10, 20, "compute", "a", Why.END),
+        (5, 10, "gap", "a", DependencyKind.STREAM),
+        (10, 20, "compute", "a", DependencyKind.END),
     ]
 
 
 def test_a_window_cuts_what_runs_at_its_ends():
     """Its ends need not be anybody's."""
-    assert _path([_host("f", 0, 100, PYTHON)], 20, 60) == [(20, 60, "host", "f", Why.END)]
-    assert _path([_kernel("a", 0, 100)], 20, 60) == [(20, 60, "compute", "a", Why.END)]
+    assert _path([_host("f", 0, 100, PYTHON)], 20, 60) == [(20, 60, "host", "f", DependencyKind.END)]
+    assert _path([_kernel("a", 0, 100)], 20, 60) == [(20, 60, "compute", "a", DependencyKind.END)]
     assert _path([_host("f", 0, 100, PYTHON)], 60, 60) == []
 
 
@@ -298,13 +298,13 @@ def test_a_host_that_shows_nothing_is_not_idle_while_the_device_works():
         _host("aten::add", 120, 30),
     ]
     assert _path(events, 0, 150) == [
-        (0, 5, "host", "aten::mm", Why.THREAD),
-        (5, 10, "host", "aten::mm", Why.THREAD),
-        (10, 20, "idle", "idle", Why.THREAD),
-        (20, 70, "compute", "a", Why.RAN_LAST),
-        (70, 100, "communication", "nccl", Why.RAN_LAST),
-        (100, 120, "idle", "idle", Why.THREAD),
-        (120, 150, "host", "aten::add", Why.END),
+        (0, 5, "host", "aten::mm", DependencyKind.THREAD),
+        (5, 10, "host", "aten::mm", DependencyKind.THREAD),
+        (10, 20, "idle", "idle", DependencyKind.THREAD),
+        (20, 70, "compute", "a", DependencyKind.RAN_LAST),
+        (70, 100, "communication", "nccl", DependencyKind.RAN_LAST),
+        (100, 120, "idle", "idle", DependencyKind.THREAD),
+        (120, 150, "host", "aten::add", DependencyKind.END),
     ]
 
 
@@ -312,19 +312,19 @@ def test_work_that_is_launched_and_waits_for_other_streams_is_no_gap():
     """No record shows for what it waits: meanwhile the device is busy."""
     events = [_launch(1, 0), _launch(2, 6), _kernel("a", 5, 95, 1), _kernel("b", 200, 20, 2, stream=8)]
     assert _path(events, 0, 220) == [
-        (0, 5, "host", "cudaLaunchKernel", Why.THREAD),
-        (5, 6, "compute", "a", Why.RAN_LAST),
-        (6, 11, "host", "cudaLaunchKernel", Why.LAUNCH),
-        (11, 100, "compute", "a", Why.RAN_LAST),
-        (100, 200, "gap", "b", Why.LAUNCH),
-        (200, 220, "compute", "b", Why.END),
+        (0, 5, "host", "cudaLaunchKernel", DependencyKind.THREAD),
+        (5, 6, "compute", "a", DependencyKind.RAN_LAST),
+        (6, 11, "host", "cudaLaunchKernel", DependencyKind.LAUNCH),
+        (11, 100, "compute", "a", DependencyKind.RAN_LAST),
+        (100, 200, "gap", "b", DependencyKind.LAUNCH),
+        (200, 220, "compute", "b", DependencyKind.END),
     ]
 
 
 def test_an_empty_trace_is_idle():
     """Also where the window has nothing in it."""
-    assert _path([], 0, 10) == [(0, 10, "idle", "idle", Why.THREAD)]
-    assert _path([_host("f", 50, 10, PYTHON)], 0, 10) == [(0, 10, "idle", "idle", Why.THREAD)]
+    assert _path([], 0, 10) == [(0, 10, "idle", "idle", DependencyKind.THREAD)]
+    assert _path([_host("f", 50, 10, PYTHON)], 0, 10) == [(0, 10, "idle", "idle", DependencyKind.THREAD)]
 
 
 def test_calls_count_as_the_operator_that_makes_them_and_the_loaders_work_as_the_loader():
@@ -386,7 +386,9 @@ def test_carried_recording_uses_the_waits_that_it_records():
     path = PathFinder(prepare(columns)).find(int(columns.start_ns.min()), int(columns.end_ns.max()))
     _covers(path)
     waited = [
-        each.name for each in path.segments if each.why is Why.RECORDED_WAIT and each.path_class != PathClass.HOST
+        each.name
+        for each in path.segments
+        if each.why is DependencyKind.RECORDED_WAIT and each.path_class != PathClass.HOST
     ]
     assert any(name.startswith("void fft2d_c2r_32x32") for name in waited)
-    assert not any(each.why is Why.ALIGNMENT for each in path.segments)
+    assert not any(each.why is DependencyKind.ALIGNMENT for each in path.segments)

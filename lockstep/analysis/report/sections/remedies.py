@@ -1,6 +1,6 @@
 """What was found, with its evidence, and what to do about it; both by predicted gain."""
 
-from lockstep.analysis.report.findings import Found, advice_by_gain
+from lockstep.analysis.report.findings import FindingCard, advice_by_gain
 from lockstep.analysis.report.sections.timeline import place_link
 from lockstep.analysis.report.view import ReportView
 from lockstep.diagnosis.remedies import table as remedies
@@ -63,7 +63,7 @@ def findings(view: ReportView) -> Html:
     return section("findings", title, soft(note), *cards, _others(rest))
 
 
-def _card(view: ReportView, at: int, found: Found) -> Html:
+def _card(view: ReportView, at: int, found: FindingCard) -> Html:
     subject = [" in ", code(found.subject)] if found.subject else []
     gain = "" if found.gain_ratio is None else f", {format_share(found.gain_ratio)} to gain"
     lost = "" if found.lost_ns is None else f"{format_ns(found.lost_ns)} lost on the slowest, "
@@ -96,7 +96,7 @@ def _kind(bottleneck: str) -> str:
     return f"bottleneck {known.title if known else bottleneck or 'unknown'}"
 
 
-def _others(found: tuple[Found, ...]) -> Html:
+def _others(found: tuple[FindingCard, ...]) -> Html:
     if not found:
         return Html()
     rows = [

@@ -1,6 +1,6 @@
 """The first screen: what holds the job back, on which rank, why, and what to do."""
 
-from lockstep.analysis.report.findings import Found
+from lockstep.analysis.report.findings import FindingCard
 from lockstep.analysis.report.view import ReportView
 from lockstep.html.markup import Html, code, cut, join, soft, tag
 from lockstep.html.units import counted, format_ns, format_ranks, format_share
@@ -35,13 +35,13 @@ def verdict(view: ReportView) -> Html:
     )
 
 
-def _sentence(view: ReportView, top: Found) -> Html:
+def _sentence(view: ReportView, top: FindingCard) -> Html:
     subject = [" in ", code(cut(top.subject, _SUBJECT_MAX))] if top.subject else []
     gain = f"; removing it would give back {format_share(top.gain_ratio)} of the window." if top.gain_ratio else "."
     return join([_subject(view, top), ": ", _lowered(top.title), *subject, gain])
 
 
-def _subject(view: ReportView, top: Found) -> str:
+def _subject(view: ReportView, top: FindingCard) -> str:
     if not top.ranks:
         return "The job is held back"
     if len(view.summary.ranks) == 1:
@@ -60,7 +60,7 @@ def _lowered(title: str) -> str:
     return title if title[1:2].isupper() or "RDMA" in title else title[:1].lower() + title[1:]
 
 
-def _who(view: ReportView, top: Found) -> str:
+def _who(view: ReportView, top: FindingCard) -> str:
     hosts = {rank.host for rank in view.summary.ranks if rank.number in top.ranks and rank.host}
     where = (
         f" on {', '.join(sorted(hosts)[:_MANY])}"
@@ -76,7 +76,7 @@ def _who(view: ReportView, top: Found) -> str:
     )
 
 
-def _what_to_do(top: Found) -> Html:
+def _what_to_do(top: FindingCard) -> Html:
     if not top.advice:
         return join(["No remedy is known for this cause."])
     best = top.advice[0]
@@ -89,7 +89,7 @@ def _what_to_do(top: Found) -> Html:
     return join([best.suggestion, ".", *how, *more])
 
 
-def _gain(top: Found) -> str:
+def _gain(top: FindingCard) -> str:
     lost = "" if top.lost_ns is None else f"{format_ns(top.lost_ns)} of the window lost"
     gain = (
         "cannot be predicted from this capture"
@@ -99,7 +99,7 @@ def _gain(top: Found) -> str:
     return f"{gain}; {lost}" if lost else gain
 
 
-def _next(view: ReportView, top: Found) -> Html:
+def _next(view: ReportView, top: FindingCard) -> Html:
     others = [each for each in view.findings if each is not top]
     if not others:
         return Html()
@@ -111,7 +111,7 @@ def _next(view: ReportView, top: Found) -> Html:
     return soft("Next: ", stored[0], *(part for each in stored[1:] for part in ("; ", each)), more, ".")
 
 
-def _short(found: Found) -> str:
+def _short(found: FindingCard) -> str:
     where = f"rank {found.ranks[0]}" if len(found.ranks) == 1 else counted(len(found.ranks), "rank")
     return where if found.gain_ratio is None else f"{where}, {format_share(found.gain_ratio)}"
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.record.replay import Replayed
+from coordinator.record.backtest import ReplayResult
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
 from coordinator.settings.policy import Policy
-from exporter.counts import Counts
+from exporter.counts import ExporterCounters
 from exporter.reading.rings import Rings
 from exporter.reading.silence import announcement
 from exporter.sending.batches import Batcher
@@ -36,7 +36,7 @@ def incidents(root: Path, run: str) -> "list[Incident]":
     announced, batches = _read(root, run)
     policy = Policy()
     policy = replace(policy, profile=replace(policy.profile, enabled=False))  # no rank lives that could capture
-    runs, replayed = Runs(CoordinatorConfig(), policy, {}, clock=lambda: 0.0), Replayed()
+    runs, replayed = Runs(CoordinatorConfig(), policy, {}, clock=lambda: 0.0), ReplayResult()
     for batch in batches:
         now_s = batch.sent_unix_ns / NS
         replayed.note(runs.take(announced, now_s))
@@ -48,7 +48,7 @@ def incidents(root: Path, run: str) -> "list[Incident]":
 
 def _read(root: Path, run: str) -> "tuple[NodeAnnouncement, list[StepBatch]]":
     """Return what the exporter announces of a run, and all its records."""
-    rings = Rings(root, Counts(), {})
+    rings = Rings(root, ExporterCounters(), {})
     try:
         rings.scan(0)
         readings = rings.read()

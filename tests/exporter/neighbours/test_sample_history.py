@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from exporter.neighbours.kept import SERIES_MAX, KeptPage, parse_page
+from exporter.neighbours.sample_history import SERIES_MAX, SampleHistory, parse_page
 from lockstep.contracts.neighbour_series import NEIGHBOUR_METRICS
 from tests.coordinator.evidence.neighbours import FAULTS, SUSPECT, Site
 
@@ -19,7 +19,7 @@ DCGM_FI_DEV_SM_CLOCK{gpu="0",UUID="GPU-1",Hostname="n1"} 1980
 """
 
 
-def kept(page: KeptPage, start_s: float = 0, end_s: float = 1e12) -> dict[str, list[float | None]]:
+def kept(page: SampleHistory, start_s: float = 0, end_s: float = 1e12) -> dict[str, list[float | None]]:
     return {each["labels"]["__name__"]: each["values"] for each in page.between(start_s, end_s)["series"]}
 
 
@@ -51,7 +51,7 @@ def test_every_series_of_the_neighbours_is_kept():
 
 def test_samples_of_a_while():
     """The oldest leave; a series that came late or went has gaps; one without any sample is gone."""
-    page = KeptPage("n", samples_max=3)
+    page = SampleHistory("n", samples_max=3)
     page.add("node_vmstat_oom_kill 1\n", 10)
     page.add("node_vmstat_oom_kill 2\nnode_memory_MemTotal_bytes 9\n", 20)
     page.add("node_memory_MemTotal_bytes 9\n", 30)
@@ -68,7 +68,7 @@ def test_samples_of_a_while():
 
 def test_series_are_bounded():
     """What is too much is left out and counted."""
-    page = KeptPage("n", samples_max=3)
+    page = SampleHistory("n", samples_max=3)
     text = "".join(f'node_disk_io_time_seconds_total{{device="d{number}"}} 1\n' for number in range(SERIES_MAX + 7))
     assert page.add(text, 1) == (0, 7)
     assert page.series_count == SERIES_MAX

@@ -22,7 +22,7 @@ REPEAT_INTERVAL_NS = 10_000_000_000
 """A reader that comes late, or after the ring's first lap, knows the model's FLOPs after so long."""
 
 
-class Settling:
+class AttemptFacts:
     """Of one process. `flops` is what knows the model's FLOPs, None without torch."""
 
     def __init__(self, marks: "MarkBuffer", mark_writer: str) -> None:

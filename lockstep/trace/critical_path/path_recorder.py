@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from lockstep.trace import names
 from lockstep.trace.columns import ABSENT, TraceColumns, WorkKind
 from lockstep.trace.critical_path.allowed import Allowed
-from lockstep.trace.critical_path.lanes import Busy, Lanes, Numbers
-from lockstep.trace.critical_path.path import CODE_OF, CriticalPath, PathClass, Why
+from lockstep.trace.critical_path.lanes import DeviceBusyTime, Lanes, Numbers
+from lockstep.trace.critical_path.path import CODE_OF, CriticalPath, DependencyKind, PathClass
 from lockstep.trace.host_timeline import Activity, HostThread
 from lockstep.trace.prepared import PreparedTrace
 
@@ -34,7 +34,7 @@ _CLASS_OF_WORK[[WorkKind.COMPUTE, WorkKind.MEMORY, WorkKind.COMMUNICATION]] = (
 )
 
 
-class Walked:
+class PathRecorder:
     """What of a window has been walked: all from `reached_ns` to its end."""
 
     def __init__(self, start_ns: int, end_ns: int) -> None:
@@ -46,13 +46,13 @@ class Walked:
         self._runs: list[tuple[int, int, int, int, int, int]] = []  # thread, first and last piece, since, until, why
         self._idle: list[tuple[int, int]] = []  # since, until
 
-    def pass_ops(self, ops: Sequence[int], since_ns: int, why: Why) -> None:
+    def pass_ops(self, ops: Sequence[int], since_ns: int, why: DependencyKind) -> None:
         """Note ops each of which allowed the one before it to begin; the last one was allowed to at `since_ns`."""
         self._chains.append((len(self._ops), self.reached_ns, CODE_OF[why]))
         self._ops += ops
         self.reached_ns = max(since_ns, self.start_ns)
 
-    def pass_pieces(self, thread: int, first: int, last: int, since_ns: int, why: Why) -> None:
+    def pass_pieces(self, thread: int, first: int, last: int, since_ns: int, why: DependencyKind) -> None:
         """Note pieces of a thread and the time between them; of the first piece what lies after `since_ns`."""
         since_ns = max(since_ns, self.start_ns)
         if since_ns < self.reached_ns:
@@ -120,7 +120,7 @@ def _pieces_of(thread: HostThread, runs: Numbers) -> tuple[Numbers, Numbers]:
     ends = np.cumsum(counts)
     piece = np.repeat(last - ends + 1, counts) + np.arange(len(counts) and ends[-1])
     path_class, event = np.where(thread.activity[piece] == Activity.COMPUTE, _COMPUTE, _HOST), thread.event[piece]
-    through = CODE_OF[Why.THREAD]
+    through = CODE_OF[DependencyKind.THREAD]
     rows = _table(thread.start_ns[piece], thread.end_ns[piece], thread.owner[piece], path_class, event, through)
     rows[ends - counts, _START] = since_ns
     rows[ends - 1, _END], rows[ends - 1, _WHY] = until_ns, why
@@ -130,7 +130,7 @@ def _pieces_of(thread: HostThread, runs: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _idle(since_ns: Numbers, until_ns: Numbers) -> Numbers:
-    return _table(since_ns, until_ns, ABSENT, _IDLE, ABSENT, CODE_OF[Why.THREAD])
+    return _table(since_ns, until_ns, ABSENT, _IDLE, ABSENT, CODE_OF[DependencyKind.THREAD])
 
 
 def _table(*columns: NDArray[Any] | int) -> Numbers:
@@ -139,7 +139,7 @@ def _table(*columns: NDArray[Any] | int) -> Numbers:
 
 def _with_device(still_R: Numbers, lanes: Lanes) -> Numbers:
     """Return rows in which nothing on the path runs, cut by what the device does meanwhile."""
-    busy: Busy = lanes.busy
+    busy: DeviceBusyTime = lanes.busy
     low_R = np.searchsorted(busy.end_ns, still_R[:, _START], side="right")
     counts_R = np.maximum(np.searchsorted(busy.start_ns, still_R[:, _END]) - low_R, 0)
     row_P = np.repeat(np.arange(len(still_R)), counts_R)
@@ -148,7 +148,7 @@ def _with_device(still_R: Numbers, lanes: Lanes) -> Numbers:
     start_ns_P = np.maximum(busy.start_ns[place_P], still_R[row_P, _START])
     end_ns_P = np.minimum(busy.end_ns[place_P], still_R[row_P, _END])
     event_P, path_class_P = lanes.event[op_P], _CLASS_OF_WORK[lanes.work[op_P]]
-    work = _table(start_ns_P, end_ns_P, event_P, path_class_P, event_P, CODE_OF[Why.RAN_LAST])
+    work = _table(start_ns_P, end_ns_P, event_P, path_class_P, event_P, CODE_OF[DependencyKind.RAN_LAST])
     before, after = still_R[row_P], still_R.copy()  # what a row has left before each of its pieces, and after the last
     before[:, _END] = start_ns_P
     follows = np.flatnonzero(row_P[1:] == row_P[:-1])

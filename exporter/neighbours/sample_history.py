@@ -22,7 +22,7 @@ _LABELS_MAX, _TEXT_MAX = 32, 256
 Labels = tuple[tuple[str, str], ...]
 
 
-class KeptPage:
+class SampleHistory:
     """Samples of one address; `instance` is the default of that label. Thread-safe."""
 
     def __init__(self, instance: str, *, samples_max: int) -> None:

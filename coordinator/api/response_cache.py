@@ -28,7 +28,7 @@ class _Rendered(NamedTuple):
     zipped: bytes
 
 
-class Kept:
+class ResponseCache:
     """Responses by name. At most `max_entries` are stored; the least recently used are dropped first."""
 
     def __init__(self, max_entries: int) -> None:

@@ -9,7 +9,7 @@ from benchmarks.scenarios.job import Fault, Interruptions
 from benchmarks.scenarios.job import Scenario as Job
 from benchmarks.scenarios.model import generate as generate_job
 from coordinator.record import steplog
-from coordinator.record.replay import replay, to_line, topology_of, world_size_of
+from coordinator.record.backtest import backtest, to_line, topology_of, world_size_of
 from coordinator.record.steplog import StepLog
 from coordinator.settings.policy import Policy
 from lockstep.contracts.domains import Domain
@@ -26,7 +26,7 @@ def job(**changed):
 
 def replayed(log, degrees="tp=2,dp=4", **more):
     """Return the incidents of a log as JSON objects."""
-    outcome = replay(log, topology_of(world_size_of(degrees, log), degrees), POLICY, **more)
+    outcome = backtest(log, topology_of(world_size_of(degrees, log), degrees), POLICY, **more)
     return [to_line(incident) for incident in outcome.incidents.values()]
 
 
@@ -78,7 +78,7 @@ def test_restarts_and_pauses_are_no_incidents_and_lose_no_step():
     """A rollback after minutes, checkpoints and evaluations: every step of both attempts is evaluated, nothing is reported."""
     restarted = job(faults=(), steps=200, interruptions=Interruptions(restart_at=120, missing=0.0, late=0.0))
     recording = generate_job(restarted)
-    outcome = replay(recording.log(), recording.topology, POLICY)
+    outcome = backtest(recording.log(), recording.topology, POLICY)
     assert outcome.evaluated_steps == 200
     assert outcome.incidents == {}
     assert sum(outcome.rejected.values()) == 0
@@ -87,7 +87,7 @@ def test_restarts_and_pauses_are_no_incidents_and_lose_no_step():
 def test_late_and_missing_records_are_counted_not_fatal():
     """What arrives after its step was judged is refused by reason, as live."""
     recording = generate_job(job(degrees="dp=8", interruptions=Interruptions(late=0.02, missing=0.01)))
-    outcome = replay(recording.log(), recording.topology, POLICY)
+    outcome = backtest(recording.log(), recording.topology, POLICY)
     assert outcome.rejected["late"] > 10
     assert [incident.ranks for incident in outcome.incidents.values()] == [(5,)]
 
@@ -150,7 +150,7 @@ def test_an_empty_log_gives_no_incident():
     """No row, no incident."""
     log = generate_job(job(steps=1)).log()
     empty = StepLog("run", {name: values[:0] for name, values in log.columns.items()})
-    assert replay(empty, topology_of(8, "dp=8"), POLICY).incidents == {}
+    assert backtest(empty, topology_of(8, "dp=8"), POLICY).incidents == {}
 
 
 def test_groups_given_by_hand_replace_those_of_their_kind():

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.scenarios.job import Interruptions
 from benchmarks.scenarios.job import Scenario as Job
 from benchmarks.scenarios.model import generate
-from coordinator.record.replay import replay, to_line, topology_of
+from coordinator.record.backtest import backtest, to_line, topology_of
 from coordinator.record.steplog import StepLog
 from coordinator.settings.policy import BudgetPolicy, Policy
 
@@ -35,7 +35,9 @@ def silent(log, *, after, seconds, lacking=()):
 
 
 def replay_lines(log, policy=TRUSTING, *, degrees="dp=8", **more):
-    lines = [to_line(incident) for incident in replay(log, topology_of(8, degrees), policy, **more).incidents.values()]
+    lines = [
+        to_line(incident) for incident in backtest(log, topology_of(8, degrees), policy, **more).incidents.values()
+    ]
     return [line for line in lines if line["kind"] == "hang"]
 
 
