@@ -102,6 +102,8 @@ class ExcessPolicy:
     clear_factor: float = 2.0  # times the sum of an alarm: six clear steps and more, or twenty small ones, ...
     clear_floor_share: float = 0.8  # ... of which so much of the floor is enough: drifts, reported at 2 to 3 %
     static_share: float = 0.6  # share of the floor below which a lasting excess is static device variation, and learnt
+    static_sigmas: float = 0.5  # and what noise adds to a long mean: more than that is no static device variation
+    # (without it a slow rank of a recorded job on shared cores is found three steps later)
     least_share: float = 0.33  # share of limit and median that the least of three must reach: two stalls are no fault
     clear_steps: int = 5  # reference: quiet steps that end an alarm
     clear_share: float = 0.5  # share of the limit below which a step is quiet

@@ -369,7 +369,7 @@ class CusumTest:
         policy = self.policy
         limit_P = np.minimum(FAR_SIGMAS * sigma_P, 1.0)
         drift_N = self._noise_groups.clip(values.raw_N, limit_P, values.reach_P) * np.float32(policy.baseline_rate)
-        drift_N[self._rising(values)] = 0
+        drift_N[self._rising(values, sigma_P)] = 0
         if values.seen_N is not None:
             drift_N *= values.seen_N
         self._baseline_N += drift_N
@@ -377,13 +377,14 @@ class CusumTest:
         if np.maximum.reduce(self._baseline_N) > bound or np.minimum.reduce(self._baseline_N) < -bound:
             np.clip(self._baseline_N, -bound, bound, out=self._baseline_N)
 
-    def _rising(self, values: Deviation) -> "Places":
+    def _rising(self, values: Deviation, sigma_P: "Figures") -> "Places":
         """Return the series whose deviation may be a fault: no baseline may follow it."""
         policy, high = self.policy, self._high
         floor = policy.static_share * self.limits.floor_ratio
         rising = high[:0]
         if not np.maximum.reduce(self._mean_N) <= np.float32(min(floor, 1.0)):
-            rising = (self._mean_N > np.float32(min(floor, 1.0))).nonzero()[0]
+            most_P = np.minimum(floor + sigma_P * policy.static_sigmas, 1.0)
+            rising = self._noise_groups.above(self._mean_N, most_P, self._noise_groups.highest(self._mean_N))
         if not len(high) and not len(self.alarms):
             return rising
         return np.concatenate((self.alarms.series_A, high[values.raw_N[high] >= np.float32(floor)], rising))
