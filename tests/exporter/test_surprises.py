@@ -43,7 +43,7 @@ def test_a_surprise_in_a_request_costs_the_request(config: ExporterConfig, monke
     exporter = Exporter(config)
     request = CaptureRequest(run="run-a", node="node-1", request_id=1, ranks=[0], first_step=1, steps=1)
     with monkeypatch.context() as patch:
-        patch.setattr(Captures, "judge", surprise)
+        patch.setattr(Captures, "admit", surprise)
         for _ in range(5):
             exporter._on_request(request)
     assert dropped(exporter) == {"refused": 0, "failed": 3, "quarantined": 2}
