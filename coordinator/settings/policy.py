@@ -70,12 +70,14 @@ class ExcessPolicy:
     ] = 20
     early_sigma: float = 0.02  # noise of a quiet job, in which fewer steps do: 5 times that of reference jobs, ...
     early_samples: int = 24  # ... once so many differences show it: 3 steps of 8 ranks, one of more
+    settle_steps: int = 5  # of these, the first ones feed no noise either: allocation and caches
     static_sigma: float = 0.003  # of devices, as expected before any has been seen; reference: 0.24 to 0.30 %
     static_level_sigmas: float = 4.0  # that a series' level takes: one device of 30,000 is beyond (Gaussian)
     baseline_rate: float = 1 / 64  # slow enough not to learn a fault before its alarm at step 3
     noise_rate: float = 1 / 64  # memory of the noise figures, in steps
     difference_to_sigma: float = 0.886  # Gaussian: E|a - b| = 1.128 sigma
     clip_sigmas: float = 6.0  # reference: with slack 2 a step adds at most 4, so two stalled steps never alarm
+    burst_factor: float = 30.0  # differences beyond the clip that are 3 % of all double it, a few in a thousand do not
     zero_share_usual: float = 0.1  # of series that do not move from step to step: Gaussian noise has 0.06 of them
     zero_share_caution: float = 6.0  # in replicas of two a quarter stands still, and noise reads as half of what it is
     slack_sigmas: float = 2.0

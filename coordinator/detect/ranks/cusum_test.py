@@ -244,10 +244,10 @@ class CusumTest:
             np.abs(scratch_N, out=scratch_N)
             self._to_noise_group(scratch_N)
             left_out, present_P = self._unsteady(values), self.limits.present_P
-            self.noise.learn(scratch_N, left_out, policy, present_P=present_P)
+            self.noise.learn(scratch_N, left_out, policy, suspicious=self.suspicious, present_P=present_P)
         if self.evaluated_steps % SHORT_STEPS == 0:
             median_N = median_of_three(self._recent[0], self._recent[1], raw_N)
-            if self.evaluated_steps > SHORT_STEPS:
+            if self.evaluated_steps >= policy.settle_steps + 2 * SHORT_STEPS:
                 np.subtract(median_N, self._median_N, out=scratch_N)
                 unseen = None if values.seen_N is None else (~values.seen_N).nonzero()[0]
                 np.abs(scratch_N, out=scratch_N)

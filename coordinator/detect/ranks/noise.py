@@ -8,6 +8,7 @@ Shapes: N series, P noise groups.
 """
 
 import math
+from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +32,8 @@ _MEDIAN_TO_SIGMA = 1.048  # Gaussian: the median of |a - b| is 0.954 sigma
 _ZERO_SIGMAS = 0.1  # a series that moves by less from one step to the next does not move
 _ZERO_EVERY = 4  # updates; how many stand still is no matter of single steps
 _SIGMA_MIN = 1e-6  # ratio; below, figures are equal but for rounding
+_ONSET_STEPS = 3  # after which a shift far beyond noise has a sum that is high; what has none by then was a burst
+_NONE = np.zeros(0, dtype=np.intp)
 _QUANTILE = 0.4  # of differences: half of a small noise group may change at once, and not be among them
 _QUANTILE_ERROR = 0.5  # of its place, times the root of their number: a standard error, on the low side
 _QUANTILE_TO_SIGMA = 1.348  # Gaussian: it is 0.742 sigma
@@ -84,7 +87,9 @@ class PresentScatter:
 class PooledNoise:
     """Standard deviation per noise group; `sigma_P` is NaN until a noise group has been seen.
 
-    Differences beyond a few sigma are stalls and onsets, and count as that.
+    Differences beyond a few sigma are stalls and onsets and count as little more than that, unless they are many:
+    `outlier_share_P`, their share, widens the limit, so that noise which comes in bursts is learnt for what it is. A
+    suspect's are not among them: in a noise group of two, its onset alone would be a burst, and delay its own alarm.
     `zero_share_P` is the share of series that do not move from step to step: those that are the reference themselves.
     """
 
@@ -93,7 +98,9 @@ class PooledNoise:
         self.updates_P = np.zeros(noise_groups.count)
         self.samples_P = np.zeros(noise_groups.count)
         self.sigma_P = np.full(noise_groups.count, np.nan)
+        self.outlier_share_P = np.zeros(noise_groups.count)
         self.zero_share_P = np.zeros(noise_groups.count)
+        self._outliers: deque[Places] = deque([_NONE] * _ONSET_STEPS, maxlen=_ONSET_STEPS)  # of the last updates
 
     @property
     def cautious_P(self) -> "Figures":
@@ -111,11 +118,13 @@ class PooledNoise:
         left_out: "Places | None",
         policy: "ExcessPolicy",
         *,
+        suspicious: "Places" = _NONE,
         present_P: "Figures | None" = None,
     ) -> None:
         """Take absolute differences; the series `left_out` (each once) do not count. Changes `difference_N`.
 
-        Where `present_P` is above what has been learnt, what is far beyond noise is measured by that.
+        Of series that are `suspicious` now, what was beyond noise some updates ago counts as no burst. Where
+        `present_P` is above what has been learnt, what is far beyond noise is measured by that.
         """
         noise_groups = self._noise_groups
         count_P = noise_groups.sizes_P
@@ -131,8 +140,12 @@ class PooledNoise:
             # Not known, or nothing seen yet but equal figures: a limit of 0 would never let go of 0.
             limit_P[~(self.sigma_P > _SIGMA_MIN)] = np.inf
         outliers = noise_groups.above(difference_N, limit_P, noise_groups.highest(difference_N))
+        self._count_bursts(outliers, suspicious, rate_P, count_P)
         if len(outliers):
-            difference_N[outliers] = limit_P.astype(np.float32)[noise_groups.of(outliers)]
+            widened_P = limit_P * (1 + policy.burst_factor * self.outlier_share_P)
+            difference_N[outliers] = np.minimum(
+                difference_N[outliers], widened_P.astype(np.float32)[noise_groups.of(outliers)]
+            )
         mean_P = noise_groups.sums(difference_N)
         mean_P *= policy.difference_to_sigma
         mean_P /= count_P
@@ -164,6 +177,15 @@ class PooledNoise:
         share_P = np.maximum(zero_share_P, 0) / count_P
         self.zero_share_P += np.minimum(_ZERO_EVERY * rate_P, 1) * (share_P - self.zero_share_P)
 
+    def _count_bursts(self, outliers: "Places", suspicious: "Places", rate_P: "Figures", count_P: "Figures") -> None:
+        """Learn how common differences far beyond noise are, from those that have not become a suspect's."""
+        ended = self._outliers[0]
+        self._outliers.append(outliers)
+        self.outlier_share_P *= 1 - rate_P
+        if len(ended):
+            ended = ended[~np.isin(ended, suspicious)]
+            self.outlier_share_P += rate_P * self._noise_groups.counts(ended) / count_P
+
     def _begin(self, difference_N: "Floats", left_out: "Places | None", mean_P: "Figures") -> None:
         """Set the first figure of noise groups, from their middle difference: one that is wild must not set it."""
         is_known_N = np.ones(len(difference_N), dtype=bool)
@@ -181,5 +203,6 @@ class PooledNoise:
             "updates": self.updates_P,
             "samples": self.samples_P,
             "sigma": self.sigma_P,
+            "outlier_share": self.outlier_share_P,
             "zero_share": self.zero_share_P,
         }

@@ -47,6 +47,25 @@ def test_rare_stalls_hardly_count():
     assert learnt(values).sigma_P[0] < 0.0044
 
 
+def test_bursts_that_are_common_are_learnt_for_what_they_are():
+    """Where a tenth of the steps are bursts, they are this noise group's noise, not its outliers."""
+    rng = np.random.default_rng(1)
+    values = gaussian(steps=400) + (rng.random((400, 16)) < 0.1) * rng.uniform(0.1, 0.9, (400, 16))
+    assert learnt(values).sigma_P[0] > 0.05
+
+
+@pytest.mark.parametrize(("suspicious", "share"), [((), 0.5), ((1,), 0.0)], ids=["a burst", "a suspect's"])
+def test_an_onset_is_no_burst(suspicious, share):
+    """Of two series one jumps: a burst by the share of the noise group, unless it has become a suspect a few steps later."""
+    values = gaussian(steps=60, series=2)
+    values[40:, 1] += 0.5
+    noise = PooledNoise(NoiseGroups(np.zeros(2, dtype=np.intp)))
+    for step in range(1, 44):
+        own = np.array(suspicious if step > 40 else (), dtype=np.intp)
+        noise.learn(np.abs(values[step] - values[step - 1]).astype(np.float32), None, POLICY, suspicious=own)
+    assert noise.outlier_share_P[0] == pytest.approx(share / noise.updates_P[0], abs=1e-3)
+
+
 @pytest.mark.parametrize("noise_groups", [[0] * 8 + [1] * 8, [0, 1] * 8, [0] * 5 + [1] * 11])
 def test_pools_do_not_mix(noise_groups):
     """Side by side, interleaved or of different sizes: each noise group has the noise of its own series."""
