@@ -1,7 +1,7 @@
-"""What an attempt can learn only in its first steps: its facts, its device, the FLOPs of its model.
+"""Collects what only the first steps of an attempt show: its facts, its device and the FLOPs of its model.
 
-Called at ends of optimizers' steps and of steps that the training names, outside of a backward: such an end is a step's
-in most trainings, and where it is not (two optimizers), what is done here comes a little early.
+The agent calls it at the ends of optimizers' steps and of steps that the training names, outside of a backward. In most
+trainings such an end is the end of a step; in the others (two optimizers) the work is done a little early.
 """
 
 from threading import get_ident
@@ -23,7 +23,7 @@ REPEAT_INTERVAL_NS = 10_000_000_000
 
 
 class AttemptFacts:
-    """Of one process. `flops` is what knows the model's FLOPs, None without torch."""
+    """The facts of one process's present attempt. `flops` measures the model's FLOPs; None without torch."""
 
     def __init__(self, marks: "MarkBuffer", mark_writer: str) -> None:
         self._marks = marks
