@@ -127,6 +127,8 @@ megatron-fsdp)."""
 _BRIDGE_EXPERTS = replace(_BRIDGE, overlap_tensor=False, expert_tp=1)
 """The recipe of Qwen3 235B-A22B on H100 sets `moe_a2a_overlap` with the all-to-all dispatcher; that of 30B-A3B does not
 (scripts/performance/configs/qwen/qwen3_workload_base_configs.py)."""
+_FMS = Framework(bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True, precision=FSDP, compiles=True)
+"""fms-fsdp before torch.compile: PyTorch's FSDP and its eager operators."""
 FRAMEWORKS: Mapping[str, Framework] = {
     "bigscience": Framework(
         bucket_bytes=None,
@@ -178,6 +180,22 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "torchtitan, H200": _TORCHTITAN,
     "torchtitan, further runs: AsyncTP": _TORCHTITAN_ASYNC,
     "NeMo 24.07, H100, FP8": _NEMO,
+    **dict.fromkeys(
+        (
+            "NeMo 24.12, H100, FP8",
+            "NeMo long sequences, H100, FP8",
+            "DGX Cloud recipes, H100",
+            "DGX Cloud recipes, H100, FP8",
+        ),
+        _NEMO,
+    ),
+    **{
+        name: replace(_NEMO, overlap_tensor=False)
+        for name in ("DGX Cloud recipes, experts, H100", "DGX Cloud recipes, experts, H100, FP8")
+    },
+    "fms-fsdp, A100": _FMS,
+    "fms-fsdp, H100": _FMS,
+    "torchtitan, A100": _TORCHTITAN,
     "Megatron-Bridge, H100, FP8": _BRIDGE,
     "Megatron-Bridge, B200, FP8": _BRIDGE,
     "Megatron-Bridge, H100, FP8, experts": _BRIDGE_EXPERTS,

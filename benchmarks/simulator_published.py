@@ -33,6 +33,7 @@ from lockstep.simulator.strategy.tree import StrategyTree
 
 RUNS = Path("published_runs.csv")
 TABLES = Path("framework_tables.csv")
+RECIPES = Path("recipe_tables.csv")
 """Tables of frameworks' documents that were added later: no shipped number was chosen with a look at them."""
 OPEN, HELD = "open", "held"
 NODES: Mapping[str, Callable[..., Cluster]] = {
@@ -52,7 +53,9 @@ _COLUMNS = (
 _OWN_STAGE_LAYERS = "embedding and head are layers of their own"
 _SIZES = re.compile(r"(?P<before>\d+) (?P<what>kv heads|experts|chosen)|(?P<name>ffn|head dim|ep) (?P<after>\d+)")
 """Sizes in the column `model` that no column of their own holds."""
+_UNGATED = "no gate"
 _FSDP_STAGE = 3
+_HYBRID = "HYBRID_SHARD"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +144,7 @@ def _read(row: Row) -> Run:
         expert_tp=framework.expert_tp if "ep" in sizes else None,
         virtual=framework.virtual or int(row["virtual"]),
         zero=_zero_stage(row["zero"]) if row["zero"] else framework.zero,
+        hsdp_replicas=int(row["n_gpus"]) // int(row["gpus_per_node"]) if row["zero"] == _HYBRID else 1,
         sequence_parallel=framework.sequence_parallel and int(row["tp"]) > 1,
         recompute=_recompute(row["recompute"]),
     )
@@ -230,7 +234,7 @@ def half_of(configuration: Iterable[object]) -> str:
 
 
 def _zero_stage(text: str) -> int:
-    return _FSDP_STAGE if text == "FULL_SHARD" else int(text or 0)
+    return _FSDP_STAGE if text in ("FULL_SHARD", _HYBRID) else int(text or 0)
 
 
 def _recompute(text: str) -> str:
@@ -254,7 +258,11 @@ def _model(row: Row, framework: Framework) -> ModelSpec:
         if "experts" in own:
             return moe(**sizes, **own, precision=precision)
         return llama(
-            **sizes, **own, precision=precision, eager=framework.compiles and "compiled" not in row["precision"]
+            **sizes,
+            **own,
+            gate=_UNGATED not in row["model"],
+            precision=precision,
+            eager=framework.compiles and "compiled" not in row["precision"],
         )
     return gpt(
         **sizes,

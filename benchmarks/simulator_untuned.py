@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.simulator_measured import COMMITTED, PUBLISHED, SHARED, VTRAIN, read_published, read_vtrain
-from benchmarks.simulator_published import HELD, NODES, OPEN, RUNS, TABLES, Run, read_runs, run_of
+from benchmarks.simulator_published import HELD, NODES, OPEN, RECIPES, RUNS, TABLES, Run, read_runs, run_of
 from lockstep.contracts.errors import LockstepError
 from lockstep.simulator.forecast import Forecast
 from lockstep.simulator.simulate import simulate
@@ -224,7 +224,7 @@ def memory_lines(runs: Sequence[Run]) -> Iterator[str]:
 def read_all(folder: Path) -> Mapping[str, Sequence[Run]]:
     """Return the runs of `folder` by set."""
     sets: dict[str, list[Run]] = defaultdict(list)
-    for name in (RUNS, TABLES):
+    for name in (RUNS, TABLES, RECIPES):
         for run in read_runs(folder / name if (folder / name).is_file() else COMMITTED / name):
             sets[run.set_name].append(run)
     for device, table in read_published(folder / PUBLISHED).items():

@@ -223,6 +223,24 @@ torchrun $DISTRIBUTED_ARGS pretrain_gpt.py $GPT_ARGS ${MODEL_ARGS[@]} --seq-leng
 """
 
 
+@pytest.mark.parametrize(
+    "more", ["--group-query-attention --num-query-groups 8", "--ffn-hidden-size 32768", "--multi-latent-attention"]
+)
+def test_a_wide_layer_of_megatron_without_a_gate(specify, more):
+    """Without --swiglu a model that no GPT of the simulator is has a wide layer of two products (Nemotron 4)."""
+    model = specify({"megatron": MEGATRON + more}, "--ranks", "64").checked["model"]
+    assert (model["type"], model["gate"]) == ("llama", False)
+
+
+@pytest.mark.parametrize("kind", ["nemotron", "starcoder2"])
+def test_a_model_of_hugging_face_without_a_gate(specify, kind):
+    """Their wide layers are two products: two thirds of the parameters of a gated one."""
+    config = {**LLAMA_8B, "model_type": kind}
+    arguments = ("--ranks", "8", "--sequence", "8192")
+    models = [specify({"hugging-face": each}, *arguments).tree().model for each in (config, LLAMA_8B)]
+    assert models[1].parameters - models[0].parameters == 32 * 4096 * 14336
+
+
 def test_a_script_that_starts_megatron(specify):
     """Options in variables and arrays count as if they stood in the command, with variables replaced."""
     job = specify({"megatron": SCRIPT}, "--ranks", "8", "--preset", "DGX A100")
@@ -434,8 +452,6 @@ def test_a_micro_batch_that_deepspeed_computes(specify):
         ({"hugging-face": {**LLAMA_8B, "model_type": "mistral", "sliding_window": 4096}}, "sliding_window"),
         ({"hugging-face": {**MIXTRAL, "model_type": "qwen3_moe", "decoder_sparse_step": 2}}, "decoder_sparse_step"),
         ({"megatron": MEGATRON + "--mtp-num-layers 1"}, "--mtp-num-layers"),
-        ({"megatron": MEGATRON + "--group-query-attention"}, "--group-query-attention"),
-        ({"megatron": MEGATRON + "--ffn-hidden-size 28672"}, "--ffn-hidden-size"),
         (
             {"megatron": MEGATRON.replace("--vocab-size 50257", "--tokenizer-type Llama3Tokenizer")},
             "--vocab-size of Megatron-LM's arguments: got none",
@@ -471,7 +487,6 @@ def test_a_micro_batch_that_deepspeed_computes(specify):
         ({"hugging-face": {**DEEPSEEK_V3, "v_head_dim": None}}, "v_head_dim"),
         ({"hugging-face": {**LLAMA_8B, "hidden_size": "wide"}}, "hidden_size"),
         ({"hugging-face": "[1]"}, "expected an object"),
-        ({"megatron": MEGATRON + "--multi-latent-attention"}, "--multi-latent-attention"),
         ({"megatron": MIXTURE.replace("[0]*1+[1]*15", "[1]*15+[0]*1")}, "--moe-layer-freq"),
         ({"megatron": MIXTURE + "--context-parallel-size 2 --cp-comm-type a2a"}, "--cp-comm-type"),
         ({"megatron": MIXTURE + "--recompute-modules core_attn moe_act"}, "--recompute-modules"),

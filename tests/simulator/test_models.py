@@ -39,6 +39,15 @@ def test_other_transformers_have_the_published_parameters():
     assert [small.parameters, large.parameters, mixture.parameters] == [6738415616, 68976648192, 46702792704]
 
 
+def test_a_wide_layer_without_a_gate_has_two_products():
+    """Nemotron 4 15B: 12.5 billion parameters, and 3.2 of embedding and output (Parmar et al. 2024)."""
+    sizes = {"layers": 32, "hidden": 6144, "heads": 48, "kv_heads": 8, "ffn": 24576, "sequence": 4096}
+    model = llama(**sizes, vocabulary=256_000, gate=False)
+    products = 32 * 6144 * (6144 * (1 + 2 / 6) + 6144 + 2 * 24576)
+    assert model.parameters == products + 2 * 256_000 * 6144 + (2 * 32 + 1) * 6144
+    assert products / 1e9 == pytest.approx(12.5, abs=0.05)
+
+
 def test_a_token_uses_only_its_experts():
     """With eight experts of which two are chosen, wide layers cost what two cost and weigh what eight do."""
     sizes = {"layers": 1, "hidden": 64, "heads": 4, "sequence": 16, "ffn": 256}

@@ -8,7 +8,10 @@ from lockstep.simulator.imports.values import whole
 
 _TIED = ("gemma", "gemma2", "cohere")
 """Llamas whose configuration leaves out that output weights are the embedding's, as it does for what is the default."""
+_UNGATED = ("nemotron", "starcoder2")
+"""Llamas whose wide layer has no gate."""
 _LLAMAS = (
+    *_UNGATED,
     *("llama", "mistral", "qwen2", "qwen3", *_TIED, "ernie4_5", "glm4", "granite", "internlm2", "olmo", "olmo2"),
     *("phi3", "seed_oss", "smollm3", "stablelm"),
 )
@@ -61,6 +64,8 @@ def model_of_hugging_face(config: Mapping[str, Any], where: str, *, sequence: in
         "sequence": sequence or whole(config, "max_position_embeddings", where),
         "tied_embeddings": bool(config.get("tie_word_embeddings", kind in _TIED)),
     }
+    if kind in _UNGATED:
+        found["gate"] = False
     _check_window(config, where, found["sequence"])
     if config.get("head_dim"):
         found["head_dim"] = whole(config, "head_dim", where)

@@ -26,6 +26,8 @@ _VARIABLE = re.compile(
 )
 _REPEATED = re.compile(r"\[(?P<digits>[01](?:,[01])*)\](?:\*(?P<times>[0-9]{1,4}))?")
 _FUSED_BACKENDS = ("flash", "fused", "auto")
+_NO_GPT = ("--multi-latent-attention", "--group-query-attention")
+"""What the simulator's GPT has not; without a gate such a model is a Llama without one."""
 _NO_DROPOUT = ("0", "0.0")
 _EXCHANGES = {"p2p": "ring", "all_gather": "gather"}
 """Of `--cp-comm-type`: Megatron-LM's other kinds exchange heads, which is not simulated."""
@@ -164,9 +166,11 @@ def _model(given: Mapping[str, str]) -> dict[str, Any]:
         found["head_dim"] = _number(given, "--kv-channels")
     if given.get("--cross-entropy-fusion-impl") == "te" and "--cross-entropy-loss-fusion" in given:
         found["fused_loss"] = True
-    if "--swiglu" not in given and "--num-experts" not in given:
-        return found | _gpt(given, hidden)
-    found |= {"type": "llama", "ffn": _number(given, "--ffn-hidden-size", 4 * hidden)}
+    ffn = _number(given, "--ffn-hidden-size", 4 * hidden)
+    is_gated = "--swiglu" in given or "--num-experts" in given
+    if not is_gated and ffn == 4 * hidden and not any(name in given for name in _NO_GPT):
+        return found | _gpt(given)
+    found |= {"type": "llama", "ffn": ffn} | ({} if is_gated else {"gate": False})
     if "--group-query-attention" in given:
         found["kv_heads"] = _number(given, "--num-query-groups", 1)
     if "--multi-latent-attention" in given:
@@ -204,14 +208,8 @@ def _precision(given: Mapping[str, str]) -> Any:
     return found or "mixed"
 
 
-def _gpt(given: Mapping[str, str], hidden: int) -> dict[str, Any]:
+def _gpt(given: Mapping[str, str]) -> dict[str, Any]:
     """Return what a model without gates has; attention is fused unless an option turns Transformer Engine's off."""
-    for name in ("--multi-latent-attention", "--group-query-attention"):
-        if name in given:
-            raise ConfigError(f"{_WHERE}: got {name}, expected --swiglu or --num-experts with it")
-    if _number(given, "--ffn-hidden-size", 4 * hidden) != 4 * hidden:
-        got = f"{given['--ffn-hidden-size']} without --swiglu"
-        raise ConfigError(f"--ffn-hidden-size of {_WHERE}: got {got}, expected 4 times the {hidden} features")
     is_local = given.get("--transformer-impl") == "local"
     is_fused = given.get("--attention-backend", "auto") in _FUSED_BACKENDS and not is_local
     return {

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from lockstep.simulator.models.model import MatrixProduct, Operator, OperatorInput
-from lockstep.simulator.models.primitives import KEPT_EVERY_SECOND, linear, pointwise
+from lockstep.simulator.models.primitives import ACTIVATION_BACKWARD_MOVES, KEPT_EVERY_SECOND, linear, pointwise
 
 _SWIGLU_MOVES, _SWIGLU_BACKWARD_MOVES = 3.0, 5.0
 """Reads both inputs and writes one; backward reads them and the gradient, and writes two."""
@@ -28,6 +28,15 @@ def gated(
         linear(f"{prefix}fc1", s, h, 2 * ffn, width=width, bias=False),
         swiglu,
         linear(f"{prefix}fc2", s, ffn, h, width=width, bias=False),
+    )
+
+
+def ungated(s: float, h: float, ffn: float, *, width: float) -> tuple[Operator, ...]:
+    """Return a wide layer of `ffn` features without a gate or biases, its activation in one kernel."""
+    return (
+        linear("fc1", s, h, ffn, width=width, bias=False),
+        pointwise("activation", s, ffn, stored=width, moved=2, backward_moves=ACTIVATION_BACKWARD_MOVES),
+        linear("fc2", s, ffn, h, width=width, bias=False),
     )
 
 

@@ -5,6 +5,8 @@ from lockstep.simulator.models.model import MatrixProduct, Operator, OperatorInp
 TOKENS = ("b", "s", "h")
 KEPT_WHOLE, KEPT_EVERY_SECOND = 1.0, 0.5
 """What recomputation per operator keeps: the stream that enters a layer, every second product's output, attention's."""
+ACTIVATION_BACKWARD_MOVES = 1.5
+"""An activation's backward reads input and gradient and writes one: 3 elements to forward's 2."""
 _MASK_BYTES = 1.0
 _NORM_MOVES, _NORM_BACKWARD_MOVES = 2.0, 7.0
 """Backward reads gradient and input once for the weights, twice for the input's gradient (a pass for the sums of a row,

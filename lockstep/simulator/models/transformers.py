@@ -7,11 +7,10 @@ as Narayanan et al. 2021 do; parameters of gpt are their 12lh^2(1 + 13/(12h) + (
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.models.attention import AttentionHeads, LatentAttention, attention, attention_block
-from lockstep.simulator.models.experts import gated, mixture
+from lockstep.simulator.models.experts import gated, mixture, ungated
 from lockstep.simulator.models.model import MIXED, ModelSpec, Module, Operator, OperatorInput, Precision
-from lockstep.simulator.models.primitives import linear, norm, pointwise, residual
+from lockstep.simulator.models.primitives import ACTIVATION_BACKWARD_MOVES, linear, norm, pointwise, residual
 
-_GELU_BACKWARD_MOVES = 1.5  # reads input and gradient, writes one: 3 elements to 2
 _SINGLE_BYTES = 4.0
 # The vocabulary-parallel loss in single precision, kernel by kernel: maximum (read), subtraction, exponential (both in
 # place), sum (read), division (in place); backward: one product in place.
@@ -139,7 +138,7 @@ def gpt(
             residual("residual1", s, h, dropout=dropout),
             norm("norm2", s, h, weights=2 * h, width=width),
             linear("fc1", s, h, 4 * h, width=width),
-            pointwise("gelu", s, 4 * h, stored=width, moved=2, backward_moves=_GELU_BACKWARD_MOVES),
+            pointwise("gelu", s, 4 * h, stored=width, moved=2, backward_moves=ACTIVATION_BACKWARD_MOVES),
             linear("fc2", s, 4 * h, h, width=width),
             residual("residual2", s, h, dropout=dropout),
         ),
@@ -171,18 +170,20 @@ def llama(
     vocabulary: int = 32000,
     fused_loss: bool = False,
     tied_embeddings: bool = False,
+    gate: bool = True,
     eager: bool = False,
     precision: Precision = MIXED,
     name: str = "llama",
 ) -> ModelSpec:
     """Return a Llama: gated wide layers, grouped keys and values, fused attention, no biases.
 
+    Without a `gate` a wide layer is one product, an activation and another product (Nemotron 4's squared ReLU).
     With `latent` sizes its attention is multi-head latent attention, which `kv_heads` and `head_dim` do not apply to.
     Norms, rotations and gates are kernels of their own, or as many as PyTorch's `eager` mode has without torch.compile.
     """
     s, h, width = float(sequence), float(hidden), precision.activation
     shape = latent.heads(heads) if latent else AttentionHeads.of(h, heads, kv_heads, head_dim)
-    layer = _dense(s, h, shape, ffn, width, latent=latent, eager=eager)
+    layer = _dense(s, h, shape, ffn, width, latent=latent, gate=gate, eager=eager)
     embedding = _embedding(s, h, vocabulary, positions=False, dropout=False)
     head = _head(s, h, vocabulary, weights=h, width=width, shared=tied_embeddings, fused_loss=fused_loss)
     return _model(name, (embedding, layer, head), layers=layers, s=s, precision=precision)
@@ -196,11 +197,12 @@ def _dense(
     width: float,
     *,
     latent: LatentAttention | None,
+    gate: bool = True,
     eager: bool = False,
 ) -> Module:
     """Return a layer of a Llama with a dense wide layer."""
     block = attention_block(s, h, shape, width, latent=latent, eager=eager)
-    wide = gated(s, h, ffn, width=width, eager=eager)
+    wide = gated(s, h, ffn, width=width, eager=eager) if gate else ungated(s, h, ffn, width=width)
     return Module(name="layer", children=(*block, *wide, residual("residual2", s, h, dropout=False)))
 
 

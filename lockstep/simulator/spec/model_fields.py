@@ -132,6 +132,10 @@ MODELS: Mapping[str, Mapping[str, Field]] = {
     "llama": {
         **_TRANSFORMER,
         **_FFN,
+        "gate": flag(
+            "the wide layer has a gate (SwiGLU); without, it is a product, an activation and a product (Nemotron 4)",
+            default=True,
+        ),
         "eager": flag(
             "norms, rotations and gates run kernel by kernel, as in PyTorch without torch.compile or fused kernels",
             default=False,
