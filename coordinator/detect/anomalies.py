@@ -1,4 +1,4 @@
-"""What the detectors report of one step: values, no behaviour."""
+"""The detectors' results for one step, as plain values without behaviour."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,14 +18,14 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anomaly:
-    """One thing that holds a run back, as of one step.
+    """One problem that slows a run down, as of one step.
 
-    `scope` is rank, node, group or job; `domain` is (kind, name) where one is meant. `excess_ratio` is relative to the
-    reference, `excess_seconds` per step. `numbers` are what `evidence` was written from: seconds, ratios, steps.
-    `confidence` in the cause is high, medium or low, empty where there is nothing to weigh. `node` is where the rank
-    runs, empty where that is unknown or several are meant. What is not `is_sure` must last before it is reported; what
-    does not `acts` had no effect in this step, its alarm is only not over yet. `lost_seconds` is what the step would
-    have been shorter without it, None where that is its excess.
+    `scope` is rank, node, group or job; `domain` is (kind, name) if the anomaly concerns one domain. `excess_ratio` is
+    relative to the reference, `excess_seconds` is per step. `numbers` holds the values behind `evidence`: seconds,
+    ratios, steps. `confidence` in the cause is high, medium or low, and empty if there is nothing to weigh. `node` is
+    where the rank runs, empty if that is unknown or if several nodes are concerned. An anomaly that is not `is_sure`
+    must last before it is reported. One that does not `acts` had no effect in this step; its alarm has not ended yet.
+    `lost_seconds` is how much shorter the step would have been without it; None means `excess_seconds`.
     """
 
     kind: str
@@ -47,15 +47,14 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What is known of one completed step.
+    """The result for one completed step.
 
-    `is_disturbed` steps (checkpoint, evaluation, warm-up, capture and the step after) are not evaluated: they have
-    the anomalies of the step before. `is_warm` is False until noise has been learnt. `ranks_blind` counts ranks that
-    measured no wait in any domain, so their own work is unknown. `ranks_of_node` counts the ranks of each node.
-    `mirrored_alarms` counts units that alarmed in this step for being too fast, by `metrics.MIRRORED_UNITS`.
-    `held` names the ranks that held this step for minutes, None where none did.
-    `imbalance_ratios` is what legitimate differences cost, by what differs, as a share of the step: information, no
-    fault.
+    `is_disturbed` steps (checkpoint, evaluation, warm-up, capture and the step after) are not evaluated; they repeat
+    the anomalies of the step before. `is_warm` is False until noise has been learnt. `ranks_blind` counts the ranks
+    that measured no wait in any domain, so that their own work is unknown. `ranks_of_node` counts the ranks of each
+    node. `mirrored_alarms` counts the units that alarmed in this step for being too fast, by `metrics.MIRRORED_UNITS`.
+    `held` names the ranks that held this step up for minutes, None if none did. `imbalance_ratios` is the cost of
+    legitimate differences, by kind, as a share of the step; it is information and no fault.
     """
 
     step: int

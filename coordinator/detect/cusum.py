@@ -1,6 +1,6 @@
-"""A clipped one-sided sum of one series' evidence: it shows that something lasts (Page 1954).
+"""A clipped one-sided cumulative sum (CUSUM) of one series, which detects a lasting deviation (Page 1954).
 
-Pure. `ranks/cusum_test.py` keeps the same of many series at once.
+Pure. `ranks/cusum_test.py` does the same for many series at once.
 """
 
 from typing import ClassVar
@@ -9,7 +9,7 @@ from coordinator.detect.state_dict import Learner
 
 
 class Cusum(Learner):
-    """`sum` is 0 while nothing lasts; since it left zero there have been `run` steps, of `total` deviation in all."""
+    """`sum` is 0 without a deviation; `run` counts the steps since it left zero, `total` is their summed deviation."""
 
     LEARNT: ClassVar[tuple[str, ...]] = ("sum", "run", "total")
 
@@ -19,17 +19,17 @@ class Cusum(Learner):
         self.total = 0.0
 
     def add(self, score: float, deviation: float, most: float) -> None:
-        """Take one step: its score, and its deviation. The sum stays below `most`, else it would not come back."""
+        """Add one step's score and deviation. The sum is clipped at `most`, so that it can return to zero."""
         self.sum = min(max(self.sum + score, 0.0), most)
         self.run = self.run + 1 if self.sum > 0 else 0
         self.total = self.total + deviation if self.sum > 0 else 0.0
 
     def clear(self) -> None:
-        """Begin again at zero."""
+        """Reset to zero."""
         self.sum = self.total = 0.0
         self.run = 0
 
     @property
     def mean(self) -> float:
-        """Mean deviation since the sum left zero, 0 at zero."""
+        """Mean deviation since the sum left zero; 0 if it is at zero."""
         return self.total / self.run if self.run else 0.0

@@ -1,8 +1,8 @@
 # ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
 """All detectors of one run behind one call per step.
 
-Pure: a row in, a step result out. Rank tests run on every undisturbed step, never after a step-time trigger: a rank
-that computes 5 % longer lengthens the step by 3 to 4 %, which a trigger misses.
+Pure: takes a row, returns a step result. Rank tests run on every undisturbed step and do not wait for a step-time
+trigger: a rank that computes 5 % longer lengthens the step by 3 to 4 %, which a trigger misses.
 """
 
 from collections import Counter, deque
@@ -41,31 +41,31 @@ if TYPE_CHECKING:
     from coordinator.settings.policy import Policy
     from lockstep.contracts.domains import Topology
 
-_ROWS_MIN, _ROWS_MAX = 5, 32  # kept for causes, which need 3, and for explanations
-_CELLS_MAX = 1 << 18  # rows x ranks of them: 55 MB
-_RESIZED_RATIO = 0.25  # of the ranks, gone or come from one step to the next: more than a node's lost records
-_SHARE_FORGOTTEN = 1e-3  # of flagged steps, below which a rank is as one that never flagged any
-_SUSPECT_STEPS = 2  # that a slower run waits for ranks and links which explain it and are about to alarm
-_SUSPECT_SHARE = 0.75  # of what the run is slower by, that one explains; more is jitter in which ranks take turns
-_SAMPLE_RANKS = 1024  # all ranks of a synchronous job end a step together: so many show how long it took
+_ROWS_MIN, _ROWS_MAX = 5, 32  # rows kept to find causes, which needs 3, and to explain
+_CELLS_MAX = 1 << 18  # rows x ranks: 55 MB
+_RESIZED_RATIO = 0.25  # of the ranks that join or leave between two steps; more than one node's lost records
+_SHARE_FORGOTTEN = 1e-3  # of flagged steps; a rank below counts as one that never flags
+_SUSPECT_STEPS = 2  # that a slower run waits for a rank or link about to alarm that explains it
+_SUSPECT_SHARE = 0.75  # of the slowdown that one rank or link must explain; the rest is jitter over ranks
+_SAMPLE_RANKS = 1024  # enough to measure a step: all ranks of a synchronous job end it together
 
 
 class _Restorable(Protocol):
-    """What outlives a restart of the coordinator by its state."""
+    """A part whose state outlives a restart of the coordinator."""
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
-        """Return what was learnt."""
+        """Return the learnt state."""
 
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Restore it."""
+        """Restore the learnt state."""
 
 
 class Detector:
     """State of one generation of one run over the ranks `ranks` (ascending; rows must have the same columns).
 
-    `hosts` names the node of each of them; without it no node can be named. `outliers` is what the run's earlier
-    generations have shown of its long steps: a restart changes its ranks' hosts and speed, but not how they stall.
-    `attempt_steps` are those that the run's attempts are expected to have.
+    `hosts` gives the node of each rank; without it no node can be named. `outliers` are the long steps learnt in
+    earlier generations of the run: a restart changes the ranks' hosts and speed, but not how often they stall.
+    `attempt_steps` is the expected number of steps of the run's attempts.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Detector:
         self.recent_rows: deque[StepRow] = deque(
             maxlen=max(_ROWS_MIN, min(_ROWS_MAX, _CELLS_MAX // max(len(ranks), 1)))
         )
-        """The last undisturbed steps, the youngest last."""
+        """The last undisturbed steps, the newest last."""
 
     def evaluate(self, row: "StepRow") -> StepResult:
         """Evaluate one completed step; rows must come in ascending order."""
@@ -154,14 +154,14 @@ class Detector:
         return {unit: count for unit, count in zip(MIRRORED_UNITS, counts, strict=True) if count}
 
     def _watch_size(self, present: int) -> None:
-        """Take a job that lost or gained many ranks at once for one that starts again, as elastic jobs do."""
+        """Treat a job that lost or gained many ranks at once as restarted; elastic jobs do this."""
         before = present if self._present is None else self._present
         if abs(present - before) > _RESIZED_RATIO * len(self.ranks):
             self._fluctuation.begin_attempt()
         self._present = present
 
     def _learn(self, row: "StepRow", step_seconds: float) -> None:
-        """Remember what usual steps consist of; a pause that no one flagged is none."""
+        """Learn what usual steps consist of; unflagged pauses are left out."""
         policy, recent = self._policy, self._fluctuation.recent_seconds or step_seconds
         if self._slow_rank.is_paused or step_seconds > (1 + policy.rank.pause_ratio) * recent:
             return
@@ -173,7 +173,7 @@ class Detector:
             self._rank_anomalies.learn(row, policy.cause)
 
     def _sample(self, work_R: "NDArray[np.floating]", step_seconds: float) -> RunSample:  # noqa: N803
-        """Return what the run's own history is compared with: the step, and what of it only work explains."""
+        """Return what the run's own history is compared with: the step time, and the part that only work explains."""
         test = self._slow_rank
         tokens = 0.0 if test.shift_R is None else float(np.maximum.reduce(test.shift_R))
         return RunSample(
@@ -184,7 +184,7 @@ class Detector:
         )
 
     def adopt(self, policy: "Policy") -> None:
-        """Apply other thresholds from the next step on; what has been learnt stays."""
+        """Apply other thresholds from the next step on; the learnt state is kept."""
         self._policy = policy
         self._slow_rank.adopt(policy.excess, policy.rank, policy.work)
         self._intermittent.test.policy = policy.excess
@@ -192,13 +192,13 @@ class Detector:
         self._fluctuation.policy, self._unsynchronised_gc.policy = policy.fluctuation, policy.gc
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
-        """Return what has been learnt, arrays by name: what a restart of the coordinator must not lose."""
+        """Return the learnt state, arrays by name, which a restart of the coordinator must not lose."""
         own: dict[str, NDArray[np.generic]] = {"flag_share": self._shares()}
         own["after_capture"] = np.array([self._after_capture])
         return own | nested({name: part.state_dict() for name, part in self._parts().items()})
 
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Restore what `state_dict` returned; arrays that do not fit this shape are left alone."""
+        """Restore the result of `state_dict`; arrays of another shape are ignored."""
         for name, part in self._parts().items():
             part.load_state_dict(part_of(state, name))
         share_R = state.get("flag_share")
@@ -219,7 +219,7 @@ class Detector:
         }
 
     def _is_disturbed(self, row: "StepRow") -> bool:
-        """Whether a flag of any rank excuses this step; a rank that flags most of its steps excuses no one."""
+        """Whether a flag of any rank excuses this step; a rank that flags most of its steps excuses none."""
         policy = self._policy.timeline
         if self._flag_share_R is None and not np.bitwise_or.reduce(row.flags):
             disturbed, self._after_capture = self._after_capture, False
@@ -227,7 +227,7 @@ class Detector:
         share_R = self._shares()
         flagged_R = row.flags != 0
         trusted_R = share_R <= policy.flag_share_max
-        warm_up_R = (row.flags & Flag.WARM_UP) != 0  # a run of warm-up flags is how every attempt begins
+        warm_up_R = (row.flags & Flag.WARM_UP) != 0  # every attempt begins with a run of warm-up flags
         if warm_up_R.any():
             self._fluctuation.begin_attempt()
         learn_R = flagged_R & ~warm_up_R
@@ -264,7 +264,7 @@ class Detector:
         return tuple(found)
 
     def _has_suspect(self, slower: Anomaly) -> bool:
-        """Whether a rank or link that may alarm in the next step explains a slower run, for some steps at most."""
+        """Whether a rank or link about to alarm explains a slower run, which holds its report for a few steps."""
         suspected = max(self._slow_rank.suspected_seconds(), self._links.suspected_seconds())
         self._suspect_steps += 1
         return self._suspect_steps <= _SUSPECT_STEPS and suspected > _SUSPECT_SHARE * slower.excess_seconds
@@ -275,7 +275,7 @@ def _known(values: "NDArray[np.floating]") -> "NDArray[np.floating]":
 
 
 def _blind(row: "StepRow") -> int:
-    """Return how many ranks report without a figure of their own work."""
+    """Return how many ranks report records without a measure of their own work."""
     if not has_nan(row.self_seconds):
         return 0
     return int(np.count_nonzero(row.present & np.isnan(row.self_seconds)))

@@ -1,13 +1,13 @@
-"""From the expected steps between false pages of a whole run to the limit of every test.
+"""Derives the limit of every test from the expected number of steps between false pages of a run.
 
-Pure. One public number, `budget.false_page_steps`, is spent on the tests by their `SHARES` (Bonferroni: dependent or
-not, all together page no more often than the sum of the shares), and within a test on its series alike. A CUSUM's limit
-follows from its average run length, a level's from the normal tail, a row of long steps' from how often chance brings
-one, a count's from Lorden's bound. Each bounds how often noise alone passes that one condition; an alarm needs more, so
-pages are rarer.
+Pure. One public setting, `budget.false_page_steps`, is split over the tests by their `SHARES` (Bonferroni: dependent or
+not, all tests together page no more often than the sum of the shares allows), and within a test evenly over its series.
+The limit of a CUSUM follows from its average run length, that of a level from the normal tail, that of a sequence of
+long steps from how often chance produces one, and that of a count from Lorden's bound. Each bounds how often noise
+alone meets that one condition. An alarm needs further conditions, so pages are rarer.
 
-What is no matter of chance has no share: floors define which effects matter, clips and `stalled_steps` how many stalled
-steps are no fault, whatever the noise.
+Settings that do not concern chance have no share: floors define which effects matter; clips and `stalled_steps` define
+how many stalled steps are no fault, whatever the noise.
 """
 
 import math
@@ -24,15 +24,15 @@ SHARES = {
     "run_residuals": 0.12,
     "hang": 0.02,
 }
-"""Of the budget, by test: the larger where latency depends on it. `units` are ranks, replicas and stages; `run_*` are a
-slower run by means, by rows of long steps and by the sum of residuals; `hang` is a late rank in a plain step log."""
+"""Shares of the budget by test, larger where latency depends on it. `units` are ranks, replicas and stages; `run_*` are
+a slower run by means, by sequences of long steps and by the sum of residuals; `hang` is a late rank in a step log."""
 ATTEMPT_STEPS = 10_000.0
-"""Steps that an attempt is expected to have before a run has ended one: a day of steps of 8 s."""
-_OVERSHOOT_SIGMAS = 1.166  # by how much a sum in steps passes its limit (Siegmund 1985)
+"""Expected steps of an attempt before any attempt of the run has ended: a day of steps of 8 s."""
+_OVERSHOOT_SIGMAS = 1.166  # mean overshoot of a discrete-time sum over its limit (Siegmund 1985)
 
 
 def steps_between(test: str, false_page_steps: float) -> float:
-    """Return the expected steps between false pages of one test, by name."""
+    """Return the expected number of steps between false pages of one test."""
     return false_page_steps / SHARES[test]
 
 
@@ -43,27 +43,27 @@ def average_run_length(slack: float, limit: float) -> float:
 
 
 def cusum_limit(slack: float, steps: float) -> float:
-    """Return the limit of a CUSUM whose average run length is `steps`, which are many.
+    """Return the limit of a CUSUM whose average run length is `steps`, a large number.
 
-    `average_run_length` without its two small terms, solved. Of N series give N times the steps.
+    Solves `average_run_length` without its two small terms. N series together need N times the steps.
     """
     return math.log(2 * slack**2 * steps) / (2 * slack) - _OVERSHOOT_SIGMAS
 
 
 def level_sigmas(looks: float) -> float:
-    """Return how many standard deviations a normal value exceeds once in so many independent looks."""
+    """Return the number of standard deviations that a normal value exceeds once in `looks` independent looks."""
     return -NormalDist().inv_cdf(1 / looks)
 
 
 def attempt_chance(test: str, false_page_steps: float, attempt_steps: float) -> float:
-    """Return the chance that a test which looks once an attempt may be wrong, in attempts of so many steps."""
+    """Return the allowed false-alarm probability of a test that looks once per attempt of `attempt_steps` steps."""
     return attempt_steps / steps_between(test, false_page_steps)
 
 
 class AttemptLength:
-    """How many steps a run's attempts have: the mean of those that have ended and of one of `ATTEMPT_STEPS`.
+    """Estimates the length of a run's attempts: the mean over ended attempts and a prior one of `ATTEMPT_STEPS`.
 
-    `counts` are the attempts that have ended, their steps in all, and those of the present attempt.
+    `counts` are the number of ended attempts, their total steps, and the steps of the current attempt.
     """
 
     def __init__(self, counts: tuple[int, int, int] = (0, 0, 0)) -> None:
@@ -71,20 +71,20 @@ class AttemptLength:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """What outlives a restart of the coordinator."""
+        """State that outlives a restart of the coordinator."""
         return self._ended, self._ended_steps, self._steps
 
     def count_step(self) -> None:
-        """Count a step of the present attempt."""
+        """Count a step of the current attempt."""
         self._steps += 1
 
     def end(self) -> None:
-        """End the present attempt; one without steps is none."""
+        """End the current attempt; one without steps does not count."""
         self._ended += self._steps > 0
         self._ended_steps += self._steps
         self._steps = 0
 
     @property
     def expected_steps(self) -> float:
-        """Steps that an attempt is expected to have."""
+        """Expected number of steps of an attempt."""
         return (ATTEMPT_STEPS + self._ended_steps) / (1 + self._ended)

@@ -1,9 +1,9 @@
-"""Whose memory grows from step to step unlike its peers', and when it reaches its limit.
+"""Finds ranks whose memory grows unlike that of their peers, and forecasts when they reach their limit.
 
 Pure. Nodes report robust slopes over windows of several lengths, and which of them are steady growth
-(`exporter/memory/series.py`); here they are compared over ranks. Where one rank's memory grows and that of its peers
-does not over a window of the same length, the rank is named. Where most ranks' memory grows, that is a fault only as
-far as it can be foreseen to end the run: caches fill up on all ranks alike.
+(`exporter/memory/series.py`); this module compares them over ranks. A rank is named if its memory grows and that of its
+peers does not over a window of the same length. If the memory of most ranks grows, that is a fault only if the forecast
+is that it ends the run: caches fill up on all ranks alike.
 """
 
 from collections import defaultdict
@@ -31,7 +31,7 @@ _WINDOWS = tuple((part, level) for part in MEMORY_PARTS for level in range(MEMOR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryForecast:
-    """When the memory of one rank reaches its limit; seconds are None where no step has been timed."""
+    """When the memory of one rank reaches its limit; seconds are None if no step has been timed."""
 
     rank: int
     steps: float
@@ -41,18 +41,18 @@ class MemoryForecast:
 
 
 class MemoryGrowthTest:
-    """What nodes last reported of a run's ranks. Memory: one report a rank, with a slope for each window."""
+    """The nodes' latest reports on a run's ranks. Memory: one report per rank, with a slope for each window."""
 
     def __init__(self) -> None:
         self.is_due = False
-        """Whether anything was reported since the last look that could change its answer."""
+        """Whether anything was reported since the last call of `find` that could change its result."""
         self._reports: dict[int, RankMemory] = {}
         self._slopes: dict[_Window, dict[int, MemorySlope]] = {window: {} for window in _WINDOWS}
         self._growing: dict[_Window, set[int]] = {window: set() for window in _WINDOWS}
         self._had_anomalies = False
 
     def take(self, reports: Iterable[RankMemory]) -> None:
-        """Take what a node reports of its ranks."""
+        """Store a node's reports on its ranks."""
         for report in reports:
             self._reports[report.rank] = report
             slopes = [MemorySlope(*row) for row in report.trends]
@@ -72,7 +72,7 @@ class MemoryGrowthTest:
             self._growing[window].discard(rank)
 
     def forget(self) -> None:
-        """Forget the attempt before."""
+        """Reset at the start of a new attempt."""
         self._reports.clear()
         for window in _WINDOWS:
             self._slopes[window].clear()
@@ -80,7 +80,7 @@ class MemoryGrowthTest:
         self.is_due = self._had_anomalies
 
     def find(self, nodes: Mapping[int, str], step_seconds: float | None, policy: "MemoryPolicy") -> tuple[Anomaly, ...]:
-        """Return the parts of memory that grow; `nodes` by rank: those on one node share its limit."""
+        """Return the parts of memory that grow; `nodes` by rank, since ranks on one node share its limit."""
         self.is_due = False
         found = [anomaly for part in MEMORY_PARTS for anomaly in self._find(part, nodes, step_seconds, policy)]
         self._had_anomalies = bool(found)
@@ -109,7 +109,7 @@ class MemoryGrowthTest:
     def _unlike_peers(
         self, slopes: Mapping[int, MemorySlope], growing: Mapping[int, MemorySlope], policy: "MemoryPolicy"
     ) -> tuple[tuple[int, ...], float]:
-        """Return the ranks whose memory grows unlike that of the others, ascending, and the slope of those."""
+        """Return the ranks whose memory grows unlike that of the others, ascending, and the slope of the others."""
         others = [trend.bytes_per_step for rank, trend in slopes.items() if rank not in growing]
         if not others:
             return (), 0.0
@@ -121,7 +121,7 @@ class MemoryGrowthTest:
     def _forecast(
         self, part: str, growing: Mapping[int, MemorySlope], nodes: Mapping[int, str], step_seconds: float | None
     ) -> MemoryForecast | None:
-        """Return the forecast of the rank that reaches its limit first, None where no limit is known."""
+        """Return the forecast of the rank that reaches its limit first, None if no limit is known."""
         of_node: defaultdict[str, float] = defaultdict(float)
         for rank, trend in growing.items():
             of_node[nodes.get(rank, "")] += trend.bytes_per_step

@@ -1,1 +1,1 @@
-"""Who has not arrived, and who waits for whom."""
+"""Hangs: which ranks have not arrived, and which ranks wait for which."""

@@ -1,8 +1,8 @@
-"""Which rank of a hang has not entered which collective, and where collectives do not match, by Flight Recorders.
+"""Finds collectives of a hang that ranks have not entered or that do not match, from Flight Recorder dumps.
 
-Pure. Ranks of one process group issue the same collectives in the same order, so the entries of one group and one
-sequence number are one collective. Those that differ in the operation do not match; nor do those that differ in their
-sizes or dtypes, of operations whose inputs are alike on all ranks.
+Pure. Ranks of one process group issue the same collectives in the same order, so entries with the same group and
+sequence number belong to one collective. They do not match if their operations differ, or, for operations whose inputs
+are equal on all ranks, if sizes or dtypes differ.
 """
 
 from collections import Counter
@@ -15,19 +15,19 @@ from lockstep.contracts.messages import RankStacks, RecordedCollective
 _ALIKE = frozenset(("all_reduce", "allreduce_coalesced", "_all_gather_base", "_reduce_scatter_base", "reduce_scatter"))
 _SENTENCES_MAX = 3
 Signature = tuple[str, str]
-"""Operation, and inputs where they have to be alike."""
+"""Operation, and its inputs if they have to be equal on all ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuedComparison:
-    """What dumps show. `mismatched_ranks` issued another collective than most of their group, empty where all match."""
+    """Result of comparing dumps. `mismatched_ranks` issued another collective than most of their group."""
 
     evidence: tuple[str, ...]
     mismatched_ranks: tuple[int, ...]
 
 
 def compare_issued(stacks: Sequence[RankStacks]) -> IssuedComparison:
-    """Return what the collectives of all ranks show, in the group where they first differ before the others."""
+    """Compare the collectives of all ranks, starting in the group whose ranks differ first."""
     by_group: dict[str, dict[int, dict[int, RecordedCollective]]] = {}
     for each in stacks:
         for entry in each.collectives:
@@ -41,7 +41,7 @@ def compare_issued(stacks: Sequence[RankStacks]) -> IssuedComparison:
 
 
 def _mismatch(of_rank: Mapping[int, Mapping[int, RecordedCollective]]) -> tuple[str, tuple[int, ...]] | None:
-    """Return the first collective of a group that differs between its ranks, and the ranks that differ from most."""
+    """Return the first collective that differs between the ranks of its group, and the ranks in the minority."""
     for sequence in sorted({number for entries in of_rank.values() for number in entries}):
         entries = {rank: own[sequence] for rank, own in sorted(of_rank.items()) if sequence in own}
         counts = Counter(_signature(entry) for entry in entries.values())
@@ -59,7 +59,7 @@ def _mismatch(of_rank: Mapping[int, Mapping[int, RecordedCollective]]) -> tuple[
 
 
 def _not_entered(of_rank: Mapping[int, Mapping[int, RecordedCollective]]) -> list[str]:
-    """Return a sentence for the ranks that have not entered the last collective of their group, by how far they are."""
+    """Return a sentence per set of ranks that have not entered the last collective of their group, by progress."""
     last = {rank: max(own) for rank, own in sorted(of_rank.items())}
     most = max(last.values())
     newest = next(own[most] for own in of_rank.values() if most in own)

@@ -1,19 +1,19 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""Who has not arrived in a run that makes no steps, and in which domain.
+"""Which ranks have not arrived in a run that makes no steps, and in which domain.
 
-Pure: progress in, verdict out; whether a run hangs at all, and since when, the state machine decides. In this order:
+Pure: progress in, verdict out. The state machine decides whether a run hangs at all, and since when. Rules, in order:
 
-0. Ranks whose process is gone never arrive. A job of which nothing is left does not hang: it has ended badly.
-1. Ranks that are waited for and wait for no one (`waiting_ranks.py`) have not arrived.
-2. Ranks wait, and everybody who is known has arrived: somebody has not of whom nothing is known.
-3. Ranks wait for each other in a cycle. Those that went on after their last issue have not arrived (receives are often
-   posted long before they are waited for); if there is none, collectives were issued in different orders.
-4. All members of a group have issued the same, and have issued nothing since: the collective itself hangs.
-5. No one is in a collective: all ranks stand still in work of their own.
+0. Ranks whose process is gone never arrive. A job with no process left does not hang: it has ended abnormally.
+1. Ranks that others wait for and that wait for no one (`waiting_ranks.py`) have not arrived.
+2. Ranks wait, and all known ranks have arrived: a rank of which nothing is known has not.
+3. Ranks wait for each other in a cycle. Those that continued after their last issue have not arrived (receives are
+   often posted long before they are waited for); if there are none, collectives were issued in different orders.
+4. All members of a group have issued the same, and nothing since: the collective itself hangs.
+5. No rank is in a collective: all ranks are stuck in work of their own.
 
-Without progress (a step log, agents without collectives) the last steps show who is behind; a lost record looks
-the same, so how far that is to be believed depends on how many are lost. Where all ranks have ended the same step, a
-hang, a job that was killed and a long pause look alike, and nothing is reported.
+Without progress (a step log, agents without collectives) the last steps show which ranks are behind. A lost record
+looks the same, so the confidence depends on how many records are lost. If all ranks have ended the same step, a hang, a
+killed job and a long pause look alike, and nothing is reported.
 
 Shapes: W ranks of the world, indexed by rank; E as in `waiting_ranks.py`.
 """
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from lockstep.contracts.domains import Domain, Topology
 
 _PAUSES = Flag.CHECKPOINT | Flag.EVALUATION
-_LAG_MAX_STEPS = 8  # devices end steps up to so many later than hosts; a rank further behind was gone before
-_NAMED_MAX = 3  # ranks named one by one
+_LAG_MAX_STEPS = 8  # devices end steps up to this many later than hosts; a rank further behind was already gone
+_NAMED_MAX = 3  # ranks listed individually
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hang:
-    """What is known of a stall. `scope` is rank (the `ranks` have not arrived), group or job (no one is named).
+    """Verdict on a stall. `scope` is rank (the `ranks` have not arrived), group or job (no rank is named).
 
-    `domain` is (kind, name) of where it is waited. `is_pause`: the ranks themselves flag that they save or evaluate.
-    `is_measured`: by what ranks have issued; otherwise by whose records are lacking, `lacking_records` of them in
-    `numbers`, the first of them of `onset_step`. `is_of_hosts`: the ranks are all of their hosts, so that one lost
-    batch explains as much.
+    `domain` is the (kind, name) in which ranks wait. `is_pause`: the ranks themselves flag that they save or evaluate.
+    `is_measured`: the verdict rests on issued operations; otherwise on missing records, of which `numbers` holds the
+    count `lacking_records`, the first of them of `onset_step`. `is_of_hosts`: the ranks are all ranks of their hosts,
+    so that one lost batch would explain the same.
     """
 
     cause: str
@@ -61,7 +61,7 @@ class Hang:
 
 
 def who_is_late(progress: Progress | None, topology: "Topology", last_step_W: "NDArray[np.int64]") -> Hang | None:
-    """Return the verdict, None where there is none; `last_step_W` are last steps by the records, -1 for none."""
+    """Return the verdict, None if there is none; `last_step_W` holds each rank's last recorded step, -1 for none."""
     if progress is not None and progress.gone.any():
         return _gone(progress)
     if progress is None or not len(progress.issues):
@@ -82,7 +82,7 @@ def who_is_late(progress: Progress | None, topology: "Topology", last_step_W: "N
 
 @dataclass(frozen=True, slots=True)
 class _UnknownRanks:
-    """Ranks of which nothing is known, the domain in which they may be waited for, and ranks that may wait for them."""
+    """Ranks without any report, the domain in which others may wait for them, and the ranks that may wait."""
 
     ranks: "NDArray[np.int64]"
     domain: int
@@ -90,7 +90,7 @@ class _UnknownRanks:
 
 
 def _waited_for_unseen(progress: Progress, waiting: Waiting) -> _UnknownRanks:
-    """Look for members without counts in the domains inside which some rank waits, if it waits for no known rank."""
+    """Find members without counts in domains in which a rank waits, if it waits for no known rank."""
     found: dict[int, NDArray[np.int64]] = {}
     free_W = (waiting.inside >= 0) & ~waiting.waits
     for domain in np.unique(waiting.inside[free_W]).tolist():
@@ -184,7 +184,7 @@ def _cycle(progress: Progress, topology: "Topology", waiting: Waiting) -> Hang:
 
 
 def _all_arrived(progress: Progress, topology: "Topology", waiting: Waiting) -> Hang:
-    """Distinguish a collective that hangs from ranks that all stand still by themselves; no rank is behind another."""
+    """Distinguish a collective that hangs from ranks that are all stuck on their own; no rank is behind another."""
     inside = np.unique(waiting.inside[waiting.inside >= 0]).tolist()
     whole = [progress.domains[at] for at in inside if _is_whole(progress.domains[at], at, waiting)]
     is_pause = _pauses(progress, progress.rank)
@@ -213,11 +213,11 @@ def _by_steps(topology: "Topology", last_step_W: "NDArray[np.int64]") -> Hang | 
     highest = int(last_step_W.max(initial=-1))
     late_W = (last_step_W < highest) & (last_step_W >= max(0, highest - _LAG_MAX_STEPS))
     late = np.flatnonzero(late_W)
-    if not 0 < 2 * len(late) <= int((last_step_W >= 0).sum()):  # a single rank that is far ahead is no measure
+    if not 0 < 2 * len(late) <= int((last_step_W >= 0).sum()):  # one rank far ahead shows nothing
         return None
-    # Ranks that went on further and are still behind wait for those that did not, or lost a record.
+    # Ranks that went further and are still behind either wait for those that did not, or lost a record.
     late = late[last_step_W[late] == last_step_W[late].min()]
-    # A domain is named only when no other one could be meant: it is late as a whole, or the only one around.
+    # Name a domain only if it is the only candidate: all of it is late, or there is no other one.
     ranks = set(late.tolist())
     whole = [d for d in topology.domains if ranks == set(d.ranks) and len(ranks) > 1]
     around = whole or [d for d in topology.domains if ranks < set(d.ranks)]
@@ -253,7 +253,7 @@ def _pauses(progress: Progress, ranks: "NDArray[np.int64]") -> bool:
 
 
 def _domain(domain: "Domain", topology: "Topology") -> tuple[str, str]:
-    """Return what the rest of the coordinator calls an announced group."""
+    """Return kind and name of an announced group as used in the rest of the coordinator."""
     known = [d for d in topology.domains if d.ranks == domain.ranks]
     same = [d for d in known if d.kind == domain.kind] or known or [domain]
     return same[0].kind, same[0].name

@@ -1,8 +1,8 @@
-"""Where the ranks of a run that hangs stand, from the stacks of their training threads.
+"""Where the ranks of a hung run are stuck, from the stacks of their training threads.
 
 Pure. Stacks are merged into one tree, outermost frames first, with the ranks at each leaf (the prefix tree of STAT,
-Arnold et al., IPDPS 2007). A rank's place in a sentence is the innermost frame of the training's own code; what it
-waits in, if it waits, is the collective, the backward or the loader that is open on its stack.
+Arnold et al., IPDPS 2007). A sentence about a rank names the innermost frame of the training's own code. What a rank
+waits in, if it waits, is the collective, the backward pass or the loader on its stack.
 """
 
 import re
@@ -17,7 +17,7 @@ from lockstep.contracts.stacks import is_own_file
 
 DATA, COMPUTE = "data", "compute"
 TREE_LINES_MAX = 60
-"""Of the tree as text: 1,024 ranks of a job that hangs have a handful of leaves."""
+"""Lines of the tree as text: 1,024 ranks of a hung job have only a few leaves."""
 _LINE_MAX_CHARS = 160
 _FOREIGN = re.compile(r"(?:site|dist)-packages/|/lib/python3[^/]*/|^<|^$")
 _INSIDE = (
@@ -26,7 +26,7 @@ _INSIDE = (
     ("backward", re.compile(r"torch/(?:autograd/|_tensor\.py$)")),
 )
 _OF_DDP = re.compile(r"torch/nn/parallel/distributed\.py$")
-"""Of its own collectives, which it issues in C++: where it is innermost, it waits in one of them."""
+"""DDP issues its own collectives in C++: if its frame is the innermost, the rank waits in one of them."""
 _READING = re.compile(
     r"torch/utils/data/|(?:^|/)(?:ssl|socket|http/client|urllib/\w+)\.py$"
     r"|site-packages/(?:datasets|webdataset|streaming|fsspec|s3fs|gcsfs|botocore|boto3|requests|urllib3|aiohttp|huggingface_hub)/"
@@ -35,7 +35,7 @@ _READING = re.compile(
 
 @dataclass(slots=True)
 class StackNode:
-    """A frame with the ranks whose training thread is in it; `children` are the frames that it has called, by name."""
+    """A frame with the ranks whose training thread is in it; `children` are the frames that it called, by name."""
 
     name: str
     ranks: list[int] = field(default_factory=list)
@@ -44,11 +44,11 @@ class StackNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where one rank stands.
+    """Position of one rank.
 
-    `function` is the innermost frame of the training's own code, "train.py(88): load", else the innermost one; `inside`
-    is what is open on the stack, "all_reduce", "loader", "backward" or nothing; `reads`: the stack is in code that
-    loads data.
+    `function` is the innermost frame of the training's own code, e.g. "train.py(88): load", or the innermost frame if
+    there is none; `inside` is the operation on the stack: "all_reduce", "loader", "backward" or empty; `reads`: the
+    stack is in code that loads data.
     """
 
     function: str
@@ -59,9 +59,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangStacks:
-    """What the stacks of a hang show. `function` is where the late ranks stand, empty where no stack of theirs came.
+    """Result of comparing the stacks of a hang. `function` is where the late ranks are, empty without their stacks.
 
-    `cause` and `root_cause` are empty where the stacks show no more than was known.
+    `cause` and `root_cause` are empty if the stacks add nothing to what was known.
     """
 
     function: str
@@ -72,19 +72,19 @@ class HangStacks:
 
 
 def training_frames(stacks: RankStacks) -> tuple[StackFrame, ...]:
-    """Return the frames of the training thread, innermost first, without those of our own code."""
+    """Return the frames of the training thread, innermost first, without Lockstep's own."""
     thread = next((thread for thread in stacks.threads if thread.is_training), None)
     return () if thread is None else tuple(frame for frame in thread.frames if not is_own_file(frame[0]))
 
 
 def name_of(frame: StackFrame) -> str:
-    """Return a frame as it is written: "train.py(88): load"."""
+    """Format a frame, e.g. "train.py(88): load"."""
     file, line, function = frame
     return f"{file.rpartition('/')[2] or '?'}({line}): {function}"
 
 
 def merge(frames_of: Mapping[int, Sequence[StackFrame]]) -> StackNode:
-    """Return the tree of the stacks of all ranks; each frame of each rank is looked at once."""
+    """Merge the stacks of all ranks into a prefix tree, in time linear in the number of frames."""
     root = StackNode("")
     for rank in sorted(frames_of):
         node = root
@@ -100,7 +100,7 @@ def merge(frames_of: Mapping[int, Sequence[StackFrame]]) -> StackNode:
 
 
 def tree_text(root: StackNode) -> tuple[str, ...]:
-    """Return the tree as indented lines, the fewest ranks first; a line goes on as long as all its ranks do."""
+    """Return the tree as indented lines, the fewest ranks first; a chain of frames with the same ranks is one line."""
     lines: list[str] = []
     waiting = [(root, 0)]
     while waiting:
@@ -119,7 +119,7 @@ def tree_text(root: StackNode) -> tuple[str, ...]:
 
 
 def _line(ranks: str, names: Sequence[str]) -> str:
-    """Return a line of the tree with as many of its innermost frames as fit, three at most."""
+    """Return a line of the tree with as many of its innermost frames as fit, at most three."""
     for count in (3, 2):
         left_out = "... > " if len(names) > count else ""
         line = f"{ranks}: {left_out}{' > '.join(names[-count:])}"
@@ -130,7 +130,7 @@ def _line(ranks: str, names: Sequence[str]) -> str:
 
 
 def place_of(frames: Sequence[StackFrame]) -> Place | None:
-    """Return where a rank stands, None without a frame."""
+    """Return a rank's position, None without a frame."""
     if not frames:
         return None
     own = next((frame for frame in frames if not _FOREIGN.search(frame[0])), frames[0])
@@ -138,7 +138,7 @@ def place_of(frames: Sequence[StackFrame]) -> Place | None:
         return Place(function=name_of(own), inside=frames[0][2].lstrip("_"), is_collective=True, reads=False)
     found = [(kind, frame) for frame in frames for kind, form in _INSIDE if form.search(frame[0])]
     kind, innermost = found[0] if found else ("", frames[0])
-    # Of a collective's frames the outermost is what was called: reduce_scatter, not its helper.
+    # The outermost frame of a collective is the call: reduce_scatter, not its helper.
     called = next((frame for each, frame in reversed(found) if each == kind), innermost)
     return Place(
         function=name_of(own),
@@ -149,10 +149,10 @@ def place_of(frames: Sequence[StackFrame]) -> Place | None:
 
 
 def explain_hang(stacks: Sequence[RankStacks], late: Sequence[int], cause: str, scope: str) -> HangStacks:
-    """Return what stacks show of a hang whose `late` ranks have not arrived, none of them where no one is named.
+    """Explain a hang from stacks; `late` are the ranks that have not arrived, empty if none are named.
 
-    `cause` and `scope` are the verdict's (`hang.Hang`): "link" where all ranks of a group have issued the same, "group"
-    without that where they wait for each other in a cycle.
+    `cause` and `scope` are the verdict's (`hang.Hang`): "link" if all ranks of a group have issued the same operations,
+    "group" without that cause if they wait for each other in a cycle.
     """
     frames_of = {each.rank: frames for each in stacks if (frames := training_frames(each))}
     places = {rank: place for rank, frames in frames_of.items() if (place := place_of(frames)) is not None}
@@ -184,8 +184,8 @@ _OF_ROOT_CAUSE = {
 
 
 def _root_cause(places: Mapping[int, Place], suspects: Sequence[int], cause: str, scope: str) -> str:
-    """Return what the collectives that ranks are in show together with what each has issued."""
-    if cause == LINK:  # all have issued the same number
+    """Combine the collectives that ranks are in with what each has issued, and return the root cause."""
+    if cause == LINK:  # all have issued the same number of collectives
         names = {place.inside for place in places.values() if place.is_collective}
         return MISMATCH if len(names) > 1 else ""
     is_cycle = scope == "group" and len(suspects) > 1 and all(places[rank].is_collective for rank in suspects)
@@ -193,7 +193,7 @@ def _root_cause(places: Mapping[int, Place], suspects: Sequence[int], cause: str
 
 
 def _cause(places: Sequence[Place]) -> str:
-    """Return the cause that late ranks' stacks show, empty without one."""
+    """Return the cause that the late ranks' stacks show, or an empty string."""
     if not places:
         return ""
     if any(place.reads for place in places):
@@ -202,7 +202,7 @@ def _cause(places: Sequence[Place]) -> str:
 
 
 def _sentences(places: Mapping[int, Place], suspects: Sequence[int], others: Sequence[int]) -> list[str]:
-    """Return one sentence of the late ranks and of those that wait, by where most of each stand."""
+    """Return one sentence for the late ranks and one for those that wait, each by its most common positions."""
     stands = _grouped({rank: places[rank].function for rank in suspects})
     waits = _grouped({rank: _waits_in(places[rank]) for rank in others})
     first = [f"{ranks_text(ranks)} stand{'s' * (len(ranks) == 1)} in {name}" for name, ranks in stands[:3]]

@@ -1,7 +1,8 @@
-"""Which ranks held a step for minutes that ended after all: known by its own work, for which the others waited.
+"""Which ranks held up a step that took minutes but ended: those whose own work was long while the others waited.
 
-Pure. While it lasts it is a hang, which counts of collectives name (`hang.py`). A log has none, nor have agents that
-see no collectives: there such a step is one long record among short ones, and no sum of slow steps ever shows it.
+Pure. While such a step lasts it is a hang, and the collective counts name its ranks (`hang.py`). A step log has no
+counts, nor do agents that see no collectives: there the step is one long record among short ones, and a sum of slow
+steps never shows it.
 """
 
 from typing import TYPE_CHECKING
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
     from coordinator.intake.timeline import StepRow
     from coordinator.settings.policy import Policy
 
-_HELD_SHARE = 0.5  # of what the step took longer than usual, that a rank worked longer than its peers: it held the step
+_HELD_SHARE = 0.5  # of the step's excess that a rank must have worked longer than its peers to have held it up
 
 
 def held_step(row: "StepRow", step_seconds: float, usual_seconds: float, policy: "Policy") -> Anomaly | None:
-    """Return the ranks that a step of minutes waited for; None where it was short, or longer on most of them.
+    """Return the ranks that a step of minutes waited for; None if it was short, or if most ranks worked longer.
 
-    The step must have taken longer than `run.lost_seconds` and `run.hang_steps` usual ones.
+    The step must have taken longer than `run.lost_seconds` and than `run.hang_steps` usual steps.
     """
     longer_s = step_seconds - usual_seconds
     if step_seconds <= max(policy.run.lost_seconds, policy.run.hang_steps * usual_seconds):
@@ -59,7 +60,7 @@ def held_step(row: "StepRow", step_seconds: float, usual_seconds: float, policy:
 
 
 def _part(row: "StepRow", held: "NDArray[np.intp]") -> tuple[str, float]:
-    """Return the part of own work that was longest on the ranks that held the step, and its seconds."""
+    """Return the part of own work that was longest on the ranks that held up the step, and its seconds."""
     seconds = {name: float(np.nan_to_num(values[held]).max()) for name, values in row.components.items()}
     longest = max(seconds, key=lambda name: seconds[name])
     return longest, seconds[longest]

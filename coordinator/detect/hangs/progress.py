@@ -1,6 +1,6 @@
-"""Where the ranks of one run stand, gathered from announcements; they hold it only while a node's ranks make no steps.
+"""Progress of the ranks of one run, from announcements, which contain it only while a node's ranks make no steps.
 
-Pure. A verdict is computed again only when something new is known: it is asked for at every tick of a stall.
+Pure. The verdict is requested at every tick of a stall and recomputed only if something new was reported.
 """
 
 from collections import Counter
@@ -28,13 +28,13 @@ _DOMAIN = ISSUE_FIELDS.index("domain")
 
 
 def is_going_on(timeline: "StepTimeline", evaluated_step: int) -> bool:
-    """Whether most ranks record steps beyond the one under way: then a record is waited for, and no rank waits."""
+    """Whether most ranks record steps after the one under way: then a record is missing, and no rank waits."""
     return bool(len(timeline.last_steps)) and float(np.median(timeline.last_steps)) > evaluated_step + 1
 
 
 @dataclass(frozen=True, slots=True)
 class _NodeProgress:
-    """What one node reported: rows of rank, step, sign of life, flags, ended, gone, and rows of ISSUE_FIELDS.
+    """Report of one node: rows of (rank, step, sign of life, flags, ended, gone) and rows of ISSUE_FIELDS.
 
     The domain of an issue is the id of its group in the run's `GroupTable`.
     """
@@ -45,7 +45,7 @@ class _NodeProgress:
 
 @dataclass(slots=True)
 class ProgressBook:
-    """What all nodes of a run reported last. `revision` grows with everything new."""
+    """The latest reports of all nodes of a run. `revision` increases with every change."""
 
     revision: int = 0
     _verdict: "tuple[tuple[int, bytes], Hang | None] | None" = None
@@ -54,10 +54,10 @@ class ProgressBook:
     _host_of: dict[int, str] = field(default_factory=dict)
 
     def apply_announcement(self, announcement: "NodeAnnouncement", membership: "Membership") -> None:
-        """Replace what one node reported; a node whose ranks make steps reports nothing.
+        """Replace the report of one node; a node whose ranks make steps reports no progress.
 
-        `membership` has applied the announcement: ranks that belong to other nodes are left out, and groups are those
-        of its table.
+        `membership` must have applied the announcement already: ranks of other nodes are left out, and groups are
+        those of its table.
         """
         self._groups = membership.groups
         infos = [info for info in announcement.ranks if membership.nodes[info.rank] == announcement.node]
@@ -85,7 +85,7 @@ class ProgressBook:
         self.revision += 1
 
     def gathered(self, world_size: int) -> Progress | None:
-        """Return all of it, None where no node reports anything; issues in groups outside of the world are left out."""
+        """Merge all reports, None if there are none; issues in groups outside the world are left out."""
         if not self._nodes:
             return None
         assert self._groups is not None
@@ -108,7 +108,7 @@ class ProgressBook:
         )
 
     def locate(self, topology: "Topology", timeline: "StepTimeline") -> "Hang | None":
-        """Return who has not arrived, by all that is known now; None where nothing shows a hang."""
+        """Return the verdict on which ranks have not arrived; None if nothing shows a hang."""
         inside = timeline.ranks < topology.world_size
         last_steps = timeline.last_steps[inside]
         known = (self.revision, last_steps.tobytes())
@@ -122,7 +122,7 @@ class ProgressBook:
         return self._verdict[1]
 
     def _are_hosts(self, hang: "Hang", last_step_of_world: "NDArray[np.int64]") -> bool:
-        """Whether the late ranks are all of their hosts that made steps lately; where a host is unknown they may be."""
+        """Whether the late ranks are all ranks of their hosts that made steps lately; unknown hosts count as such."""
         lately = np.flatnonzero(last_step_of_world >= (hang.onset_step or 0) - 1)
         size_of = Counter(self._host_of.get(rank, "") for rank in lately.tolist())
         hosts = Counter(self._host_of.get(rank, "") for rank in hang.ranks)

@@ -1,12 +1,12 @@
-"""Ranks in a sentence."""
+"""Formats ranks for a sentence."""
 
 from collections.abc import Sequence
 
-_SPANS_MAX = 4  # of ranks named in a text
+_SPANS_MAX = 4  # spans of ranks listed
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Return ascending ranks in few characters: "rank 1", "ranks 0, 2-1023"."""
+    """Format ascending ranks compactly, e.g. "rank 1" or "ranks 0, 2-1023"."""
     spans: list[list[int]] = []
     for rank in ranks:
         if spans and rank == spans[-1][1] + 1:

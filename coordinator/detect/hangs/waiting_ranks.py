@@ -1,16 +1,16 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""Who waits for whom in a run that does not move, from what its ranks have issued.
+"""Which ranks wait for which in a run that makes no progress, from the operations that its ranks have issued.
 
 All members of a group issue the same collectives in the same order, so a rank that has issued more of them than another
-member waits for it. Sends and receives are compared between the two ranks concerned. A send alone proves no waiting: it
-may be buffered; it does when it is the last thing that the rank is known to have done.
+member waits for it. Sends and receives are compared between the two ranks concerned. A send alone does not prove that
+its rank waits, since it may be buffered, unless it is the last thing that the rank is known to have done.
 
-A rank that is waited for may itself wait for others elsewhere: one that is blocked in its tensor group is behind in
-its data-parallel group too. Those that are waited for and wait for no one have not arrived, whatever the graph between
-looks like; it is never made, for a domain of n ranks has n^2 / 4 edges.
+A rank that others wait for may itself wait elsewhere: one that is blocked in its tensor group is behind in its
+data-parallel group too. Ranks that others wait for and that wait for no one have not arrived, whatever the graph in
+between looks like. The graph is never built, since a domain of n ranks has n^2 / 4 edges.
 
-Shapes: K ranks whose progress is known, W ranks of the world (indexed by rank), N rows of what was issued, D domains,
-M members of all domains, E entries: one for each rank that is waited for in a domain.
+Shapes: K ranks whose progress is known, W ranks of the world (indexed by rank), N rows of issued operations, D domains,
+M members of all domains, E entries, one for each rank that is waited for in a domain.
 """
 
 from dataclasses import dataclass
@@ -33,11 +33,11 @@ _COLLECTIVE, _SEND, _RECEIVE = (OPERATIONS.index(name) for name in (COLLECTIVE, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where the ranks of a run stand. Times are unix ns of each rank's node.
+    """Progress of the ranks of a run. Times are Unix ns by the clock of each rank's node.
 
-    `issues` is an array of shape (N, len(ISSUE_FIELDS)), int64: `domain` indexes `domains`, `operation` is a place in
-    `messages.OPERATIONS`, `peer` -1 for collectives. `step` is the last recorded one, -1 for none; `ended` ranks have
-    reported the end of their training, the process of `gone` ones does not exist any more without such a report.
+    `issues` is an array of shape (N, len(ISSUE_FIELDS)), int64: `domain` indexes `domains`, `operation` indexes
+    `messages.OPERATIONS`, `peer` is -1 for collectives. `step` is the last recorded one, -1 for none; `ended` ranks
+    have reported the end of their training; the process of a `gone` rank no longer exists, without such a report.
     """
 
     domains: "Sequence[Domain]"
@@ -52,10 +52,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entries:
-    """For each rank that is waited for and each domain where it is: arrays of shape (E,).
+    """One entry for each rank and each domain in which others wait for it: arrays of shape (E,).
 
-    It has issued `issued` times what the rank furthest ahead has issued `expected` times; `since_unix_ns` is the
-    earliest last issue of a rank that waits there for somebody.
+    The rank has issued `issued` operations where the rank furthest ahead has issued `expected`; `since_unix_ns` is the
+    earliest last issue of a rank that waits there.
     """
 
     rank: "NDArray[np.int64]"
@@ -67,10 +67,10 @@ class Entries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """What follows from a `Progress`: arrays of shape (W,).
+    """Waiting derived from a `Progress`: arrays of shape (W,).
 
-    `inside` is the domain in which a rank has issued an operation that is its last sign of life, so that it is taken to
-    be in it still; -1 for none.
+    `inside` is the domain of the operation that is a rank's last sign of life, so that the rank is assumed to be in
+    it still; -1 for none.
     """
 
     known: "NDArray[np.bool_]"
@@ -81,12 +81,12 @@ class Waiting:
 
     @property
     def late(self) -> "NDArray[np.bool_]":
-        """Who is waited for and waits for no one."""
+        """Ranks that others wait for and that wait for no one."""
         return self.behind & ~self.waits
 
 
 def find_waiting(progress: Progress, world_size: int) -> Waiting:
-    """Return who waits for whom; reports about ranks outside the world, or on groups by non-members, are left out."""
+    """Derive which ranks wait; reports about ranks outside the world, or on groups by non-members, are left out."""
     rows = progress.issues
     rows = rows[(rows[:, 0] < world_size) & (rows[:, 3] < world_size)]
     known_W = np.zeros(world_size, dtype=bool)
@@ -107,7 +107,7 @@ def _named(entries: "NDArray[np.int64]") -> "dict[str, NDArray[np.int64]]":
 
 
 def _inside(progress: Progress, rows: "NDArray[np.int64]", world_size: int) -> "NDArray[np.int64]":
-    """Return the domain of each rank's last issue where no other report came after that, array of shape (W,)."""
+    """Return the domain of each rank's last issue if no other report came after it, array of shape (W,), else -1."""
     sign_W = np.full(world_size, np.iinfo(np.int64).max)
     here = progress.rank < world_size
     sign_W[progress.rank[here]] = progress.sign_unix_ns[here]
@@ -122,7 +122,7 @@ def _inside(progress: Progress, rows: "NDArray[np.int64]", world_size: int) -> "
 def _in_groups(
     domains: "Sequence[Domain]", rows: "NDArray[np.int64]", known_W: "NDArray[np.bool_]"
 ) -> "tuple[NDArray[np.int64], NDArray[np.int64]]":
-    """Return the ranks that wait in collectives, and the entries of those that they wait for, array of shape (E, 5)."""
+    """Return the ranks that wait in collectives, and the entries of the ranks that they wait for, shape (E, 5)."""
     used = np.unique(rows[:, 1]).tolist()
     world_size = len(known_W)
     members = [np.array(domains[index].ranks, dtype=np.int64) for index in used]
@@ -151,7 +151,7 @@ def _in_groups(
 def _in_pairs(
     rows: "NDArray[np.int64]", known_W: "NDArray[np.bool_]", inside_W: "NDArray[np.int64]"
 ) -> "tuple[NDArray[np.int64], NDArray[np.int64]]":
-    """Return the same for sends and receives."""
+    """Return the same for sends and receives between pairs of ranks."""
     rows = rows[(rows[:, 3] >= 0) & known_W[rows[:, 0]] & known_W[np.maximum(rows[:, 3], 0)]]
     is_send = rows[:, 2] == _SEND
     sender, receiver = np.where(is_send, rows[:, [0, 3]].T, rows[:, [3, 0]].T)

@@ -1,5 +1,5 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""From a verdict on slow groups to its evidence: how much, since when, and why.
+"""Turns a verdict on slow groups into evidence: by how much, since when, and why.
 
 Pure. Shapes: V groups of the verdict.
 """
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.floating]
 
-_NAMED_MAX = 4  # groups spelled out where there are many
+_NAMED_MAX = 4  # groups listed individually
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowLink:
     """Groups that are slow for one reason; seconds are per step.
 
-    `scope` is group, node or job. `domain` is set for the scope group: the slowest one, where several cross the same
-    nodes and nothing distinguishes them. `ranks` are those of the groups, of the node, or the one rank of it whose
-    card all groups have in common; none for a job.
+    `scope` is group, node or job. `domain` is set for the scope group: the slowest one, if several cross the same nodes
+    and cannot be told apart. `ranks` are those of the groups, those of the node, or the one rank of the node whose card
+    all groups share; empty for a job.
     """
 
     scope: str
@@ -47,7 +47,7 @@ class SlowLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Of the groups of a verdict, arrays of shape (V,): seconds a step as it was and beyond it, and the like."""
+    """Figures of the groups of a verdict, arrays of shape (V,): seconds per step before and in excess, and onset."""
 
     past_seconds: "Floats"
     extra_seconds: "Floats"
@@ -64,7 +64,7 @@ def describe(
     tomography: "Tomography",
     kind_G: "NDArray[np.uint8]",
 ) -> SlowLink:
-    """Return a verdict in words and numbers; `domains` are all groups of the run."""
+    """Describe a verdict in text and numbers; `domains` are all groups of the run."""
     kind_V = kind_G[list(verdict.groups)]
     extra = figures.extra_seconds
     order = np.argsort(-extra, kind="stable").tolist()
@@ -83,7 +83,7 @@ def describe(
         # A step waits for each kind in turn; groups of one kind are slow at the same time.
         excess_seconds=sum(float(extra[kind_V == kind].max()) for kind in np.unique(kind_V)),
         transfer_seconds=transfer_seconds,
-        # The earliest of thousands began by chance; the middle one with the fault.
+        # With thousands of groups the earliest onset is chance; the median one is that of the fault.
         onset_step=int(np.sort(known)[(len(known) - 1) // 2]) if len(known) else -1,
         evidence=(*_reason(verdict, domains, kind_V, tomography), *lines),
         numbers={
@@ -110,7 +110,7 @@ def _ranks(verdict: "LinkVerdict", domains: "Sequence[Domain]", tomography: "Tom
 def _reason(
     verdict: "LinkVerdict", domains: "Sequence[Domain]", kind_V: "NDArray[np.uint8]", tomography: "Tomography"
 ) -> list[str]:
-    """Return why these groups are one thing; nothing for a single group."""
+    """Explain why these groups are one problem; empty for a single group."""
     if len(verdict.groups) == 1:
         return []
     shares = []

@@ -1,9 +1,9 @@
 # ruff: noqa: N802, N803, N806  (names of arrays end in their shape, see the legend below)
 """Which communication groups transfer more slowly than they should, and whether a node or the network is the reason.
 
-Pure. A group's transfer (`transfers.py`) is compared per byte with the group's own past. A group that is slow from the
-first step has no such past: once enough steps are known it is held against the groups of its kind that cross as many
-nodes, and takes theirs. `tomography.py` finds what groups in alarm have in common.
+Pure. The time of a group's transfers (`transfers.py`) is compared per byte with the group's own past. A group that is
+slow from the first step has no healthy past. Once enough steps are known, it is compared with the groups of its kind
+that cross as many nodes, and their past replaces its own. `tomography.py` finds what groups in alarm have in common.
 
 Shapes: G groups, in the order of `Transfers.domains`; V groups of a verdict.
 """
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
-_COST_MIN = 1e-30  # seconds per byte: below any link; keeps a past of 0 from dividing
-_STEP_RATE = 1 / 4  # memory of how long a step takes, in looks ...
-_STEP_EVERY = 8  # ... of one in so many steps
-_SMALL_FACTOR = 4  # the embedding's stage reduces 2.2 times the bytes of the others and is still like them
-_SAMPLE_RANKS = 1024  # all ranks of a synchronous job end a step together: so many show how long it took
+_COST_MIN = 1e-30  # seconds per byte, below any link; avoids a division by a past of 0
+_STEP_RATE = 1 / 4  # smoothing of the step time, per sample ...
+_STEP_EVERY = 8  # ... which is one step in this many
+_SMALL_FACTOR = 4  # the stage with the embedding reduces 2.2 times the bytes of the others and is still comparable
+_SAMPLE_RANKS = 1024  # enough to measure a step: all ranks of a synchronous job end it together
 
 
 class SlowLinkTest:
-    """State of all groups of a run; members that are not in `ranks` (ascending) are always missing.
+    """State of all groups of a run; members that are not in `ranks` (ascending) always count as missing.
 
-    `hosts[i]` names the node of `ranks[i]`; without it no node can be named.
+    `hosts[i]` is the node of `ranks[i]`; without it no node can be named.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SlowLinkTest:
         self._transfers = Transfers(domains, ranks)
         self._tomography = Tomography(self._transfers.domains, self._transfers.kind_G, ranks, hosts)
         count = len(self._transfers.domains)
-        # A group is compared with its own past: nothing in it is static.
+        # A group is compared with its own past, so it needs no static differences.
         self._test = CusumTest(
             [self._transfers.kind_G],
             excess_policy,
@@ -70,7 +70,7 @@ class SlowLinkTest:
         self._step_seconds = np.full(1, np.nan)
         self._first_step = np.full(1, -1, dtype=np.int64)
         self._layout = zlib.crc32(repr([(d.kind, d.ranks[0], d.ranks[-1]) for d in self._transfers.domains]).encode())
-        self._dear: set[int] = set()  # groups beyond the effect when last seen
+        self._dear: set[int] = set()  # groups above the smallest effect when last seen
         self._reported: set[int] = set()
         self._verdicts: list[LinkVerdict] = []
         self._held_steps = 0
@@ -83,7 +83,7 @@ class SlowLinkTest:
         self._test.rescale(np.nan_to_num(before_G / self._scale_G(), nan=1.0))
 
     def step(self, row: "StepRow", step: int, *, is_new_work: bool = False) -> None:
-        """Evaluate one undisturbed step; `is_new_work`: the run has lately begun to do another amount of work."""
+        """Evaluate one undisturbed step; `is_new_work`: the amount of work per step changed recently."""
         if not self._transfers.domains:
             return
         self._learn_step(row, step)
@@ -106,9 +106,10 @@ class SlowLinkTest:
         self._explain()
 
     def _forget_past(self) -> None:
-        """Begin the past of groups whose bytes no one reports again, but for those in alarm.
+        """Reset the past of groups without current byte counts, except those in alarm.
 
-        Activations grow with the batch and gradients do not: without bytes no one knows what a larger batch explains.
+        Activations grow with the batch and gradients do not: without byte counts, the effect of a larger batch is
+        unknown.
         """
         is_past_G = self._bytes_G == 1
         is_past_G[self._test.alarms.series_A] = False
@@ -116,9 +117,9 @@ class SlowLinkTest:
         self._test.forget(is_past_G.nonzero()[0])
 
     def _compare(self, taken: TransferTimes) -> "tuple[Floats, Floats]":
-        """Return what each group takes beyond its past, seconds per byte, and as a ratio; NaN where unknown."""
+        """Return each group's deviation from its past, in seconds per byte and as a ratio; NaN if unknown."""
         if taken.bytes_G is not self._bytes_G:
-            self._past_G[(self._bytes_G == 1) & (taken.bytes_G != 1)] = np.nan  # it was per group, not per byte
+            self._past_G[(self._bytes_G == 1) & (taken.bytes_G != 1)] = np.nan  # that past was per group, not per byte
             self._bytes_G = taken.bytes_G
         cost_G: Floats = (taken.seconds_G / taken.bytes_G).astype(np.float32, copy=False)
         if has_nan(self._past_G):
@@ -126,12 +127,12 @@ class SlowLinkTest:
         extra_G: Floats = cost_G - self._past_G
         deviation_G = self._scale_G()
         np.divide(extra_G, deviation_G, out=deviation_G)
-        if taken.is_bound_G is not None:  # a low bound shows that all is well, a high one nothing
+        if taken.is_bound_G is not None:  # a low upper bound proves a fast transfer, a high one proves nothing
             deviation_G[taken.is_bound_G & (deviation_G > 0)] = np.nan
         return extra_G, deviation_G
 
     def _learn_step(self, row: "StepRow", step: int) -> None:
-        """Follow how long a step takes; it changes slowly, and a look costs as much as a small job's test."""
+        """Sample the step time every `_STEP_EVERY` steps: it changes slowly, and a sample costs as much as a test."""
         held = self._step_seconds
         if self._test.evaluated_steps % _STEP_EVERY and not np.isnan(held[0]):
             return
@@ -145,10 +146,10 @@ class SlowLinkTest:
         held += _STEP_RATE * (np.clip(seconds, held / 2, held * 2) - held)
 
     def _scale_G(self) -> "Floats":
-        """Return what a ratio of 1 stands for, seconds per byte.
+        """Return the seconds per byte that a ratio of 1 stands for.
 
-        That is the group's past, but no less than makes the smallest effect matter to a step: hidden transfers, of
-        which a fraction shows now and then, would be infinitely slower.
+        This is the group's past, but at least as much as makes the smallest effect matter to a step: the ratio of
+        hidden transfers, which are rarely exposed, would otherwise be almost infinite.
         """
         least_seconds = self.policy.step_share * self._step_seconds[0] / self.policy.effect_ratio
         scale_G: Floats = np.maximum(self._past_G, (least_seconds / self._bytes_G).astype(np.float32))
@@ -156,7 +157,7 @@ class SlowLinkTest:
         return scale_G
 
     def _learn(self, extra_G: "Floats", deviation_G: "Floats", highest: float) -> None:
-        """Let each group's past follow what is healthy; no known deviation is beyond `highest`."""
+        """Update each group's past from healthy values; no known deviation exceeds `highest`."""
         test, policy = self._test, self.policy
         is_young = test.evaluated_steps < test.policy.warm_up_steps
         rate = max(1 / test.evaluated_steps, policy.warm_up_rate) if is_young else policy.baseline_rate
@@ -172,20 +173,20 @@ class SlowLinkTest:
         self._past_G += change_G
 
     def _compare_with_peers(self) -> None:
-        """Give groups that were slow from the first step on the past of their peers."""
+        """Replace the past of groups that were slow from the first step by that of their peers."""
         transfers, policy = self._transfers, self.policy
-        # Without bytes the first stage, which reduces the embedding too, is not like the others.
+        # Without byte counts the first stage, which also reduces the embedding, is not comparable with the others.
         has_bytes_G = self._bytes_G > 1
         stage_G = np.full(len(has_bytes_G), -1) if has_bytes_G.all() else np.where(has_bytes_G, -1, transfers.stages())
         alike_G = np.zeros(len(stage_G), dtype=np.int64)
         for figure_G in (transfers.kind_G, transfers.sizes_G, self._tomography.spans_G, stage_G):
             alike_G = alike_G * (int(figure_G.max()) + 2) + figure_G.astype(np.int64) + 1
         peers = Groups(alike_G.tolist())
-        past_G = np.where(self._past_G > 0, self._past_G, np.nan)  # a group that claims never to wait is no measure
+        past_G = np.where(self._past_G > 0, self._past_G, np.nan)  # a group that reports no waiting is no reference
         is_evaluated_G = peers.known(past_G)[peers.group_R] >= policy.peers_min
         usual_G = peers.reference(past_G)[peers.group_R]
         slow_G = is_evaluated_G & (self._past_G > (1 + policy.peers_ratio) * usual_G)
-        # A small message takes long for its bytes wherever it goes: far fewer must be slow in seconds too.
+        # A small message costs much per byte on any link, so a group with far fewer bytes must be slow in seconds too.
         is_small_G = self._bytes_G * _SMALL_FACTOR < peers.median(self._bytes_G)[peers.group_R]
         seconds_G = past_G * self._bytes_G.astype(np.float64)
         usual_seconds_G = peers.reference(seconds_G)[peers.group_R]
@@ -194,7 +195,7 @@ class SlowLinkTest:
         self._is_from_peers_G |= slow_G
 
     def _explain(self) -> None:
-        """Find what alarms have in common whenever there are new ones, once those about to follow are there too."""
+        """Find what alarms have in common whenever one is new, and wait for groups about to alarm."""
         alarms = set(self._test.alarms.series_A.tolist())
         if not self._reported <= alarms:
             self._reported &= alarms
@@ -212,7 +213,7 @@ class SlowLinkTest:
         self._reported, self._held_steps = alarms, 0
 
     def suspected_seconds(self) -> float:
-        """Return the largest deviation of a group that may soon be named, in transfers of its own."""
+        """Return the largest deviation of a group that may soon be named, seconds per step."""
         suspects, deviation = self._test.suspected()
         held = sorted(set(self._test.alarms.series_A.tolist()) - self._reported)
         deviation = np.concatenate((deviation, [self._test.alarms.of(group)[0] for group in held]))
@@ -221,13 +222,13 @@ class SlowLinkTest:
 
     @property
     def mirrored_alarms(self) -> int:
-        """How many groups alarmed in the last step for being too fast."""
+        """Number of groups that alarmed in the last step for being too fast."""
         return len(self._test.mirrored.raised)
 
     def found(self, step_seconds: float) -> list[SlowLink]:
-        """Return what is in alarm and worth speaking of in a step of `step_seconds`."""
+        """Return the slow links that matter in a step of `step_seconds`."""
         found = [self._describe(verdict) for verdict in self._verdicts]
-        # A checkpoint makes a step long, and no link better.
+        # A checkpoint lengthens a step but does not make a link faster.
         worth_seconds = self.policy.step_share * min(float(self._step_seconds[0]), step_seconds)
         return [
             slow
@@ -259,7 +260,7 @@ class SlowLinkTest:
         return self._own() | {"layout": np.array([self._layout])} | test
 
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Restore what `state_dict` returned; nothing is taken of groups that are not these."""
+        """Restore the result of `state_dict`; if the groups differ, nothing is restored."""
         own, prefix = self._own(), "test."
         is_ours = "layout" in state and state["layout"].shape == (1,) and state["layout"][0] == self._layout
         fits = all(name in state and state[name].shape == value.shape for name, value in own.items())
@@ -279,7 +280,7 @@ class SlowLinkTest:
 
 
 def _expects(verdict: LinkVerdict, alarms: set[int], pending: set[int]) -> bool:
-    """Whether groups about to alarm will not change a verdict: none are in it, or a node or job explains them."""
+    """Whether pending alarms cannot change a verdict: none is among its groups, or a node or job explains them."""
     waiting = len(pending.intersection(verdict.groups))
     is_common = verdict.scope != GROUP and verdict.rank is None
     return waiting == 0 or (is_common and waiting <= len(alarms.intersection(verdict.groups)))

@@ -1,10 +1,10 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
 """What slow groups have in common: a node, the whole network, or nothing.
 
-Pure: groups in alarm in, verdicts out. A slow network card slows every group that leaves its node through it: among
-groups of two kinds (replicas and pipelines, for example) their node is the only one that all cross. Groups that stay
-inside a node show nothing of its card. With one kind alone most nodes stay candidates, for parallel groups cross the
-same nodes; such groups are then one thing, for there is one cause among these nodes.
+Pure: groups in alarm in, verdicts out. A slow network card slows every group that leaves its node through it. Among
+groups of two kinds (replicas and pipelines, for example) that node is the only one that all of them cross. Groups
+inside one node carry no information about its card. With one kind alone most nodes remain candidates, because parallel
+groups cross the same nodes; these groups are then reported together, since one of these nodes is the cause.
 
 Shapes: G groups, K kinds, N nodes, M members.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lockstep.contracts.domains import Domain
 
 JOB, NODE, GROUP = "job", "node", "group"
-_SHARED_MIN = 2  # slow groups, or kinds of them, before what they have in common is named
+_SHARED_MIN = 2  # slow groups, or kinds of groups, needed to name what they have in common
 _UNKNOWN = -1
 _NODES_MAX = 64  # named at once; a job with more slow cards has a slow network
 
@@ -34,7 +34,7 @@ _NODES_MAX = 64  # named at once; a job with more slow cards has a slow network
 class LinkVerdict:
     """Groups (by index) that are slow for one reason.
 
-    `node` is set for the scope node alone; `rank` as well where all groups meet in one rank of it: its own card.
+    `node` is set for the scope node only, and `rank` if all groups meet in one rank of it: then its own card is slow.
     """
 
     scope: str
@@ -43,12 +43,12 @@ class LinkVerdict:
     rank: int | None = None
 
     def within(self, groups: "AbstractSet[int]") -> "LinkVerdict":
-        """Return the verdict over those of its groups that are among `groups`."""
+        """Return the verdict restricted to `groups`."""
         return replace(self, groups=tuple(group for group in self.groups if group in groups))
 
 
 class Tomography:
-    """Which nodes the groups of a run cross. `hosts[i]` names the node of `ranks[i]`; without it no node is known."""
+    """Which nodes the groups of a run cross. `hosts[i]` is the node of `ranks[i]`; without it no node is known."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class Tomography:
         self._kind_G = kind_G
         self._ranks = ranks
         self._sizes_K = np.bincount(kind_G)
-        # Numbers follow names, so that unknown nodes, the last column below, are -1.
+        # Node numbers follow the order of names, so that unknown nodes, the last column below, are -1.
         self._names = sorted(set(hosts))
         number = {name: place for place, name in enumerate(self._names)}
         numbers = [*(number[name] for name in hosts), _UNKNOWN]
         self._node_R: NDArray[np.signedinteger] = np.array(numbers, dtype=np.min_scalar_type(-len(numbers)))
         self._crossings_KN = np.zeros((len(self._sizes_K), len(self._names)), dtype=np.int32)
         self.spans_G = np.zeros(len(domains), dtype=np.int32)
-        """How many known nodes each group crosses."""
+        """Number of known nodes that each group crosses."""
         if len(self._names) > 1:
             sizes_G = np.array([len(domain.ranks) for domain in domains])
             for size in np.unique(sizes_G).tolist():
@@ -86,19 +86,19 @@ class Tomography:
         np.add.at(self._crossings_KN, (kinds_GM[is_new_GM], nodes_GM[is_new_GM]), 1)
 
     def _nodes_of(self, members: "NDArray[np.int64]") -> "NDArray[np.signedinteger]":
-        """Return the nodes of ranks, by number, in an array of the same shape."""
+        """Return the node numbers of `members`, in an array of the same shape."""
         place = np.minimum(np.searchsorted(self._ranks, members), len(self._ranks) - 1)
         return self._node_R[np.where(self._ranks[place] == members, place, len(self._ranks))]
 
     def nodes(self, group: int) -> frozenset[int]:
-        """Return the known nodes of a group, by number."""
+        """Return the numbers of a group's known nodes."""
         if not self._names:
             return frozenset()
         nodes = self._nodes_of(np.array(self._domains[group].ranks))
         return frozenset(np.unique(nodes).tolist()) - {_UNKNOWN}
 
     def count(self, kind: int, node: str = "") -> int:
-        """Return the number of groups of a kind, with `node` that of those that cross it."""
+        """Return the number of groups of a kind; with `node`, only of those that cross it."""
         return int(self._crossings_KN[kind, self._names.index(node)] if node else self._sizes_K[kind])
 
     def ranks_of(self, node: str) -> tuple[int, ...]:
@@ -108,10 +108,10 @@ class Tomography:
     def explain(
         self, alarmed: "Iterable[int]", known: "Sequence[LinkVerdict]", policy: "LinkPolicy"
     ) -> list[LinkVerdict]:
-        """Return verdicts that hold each of the groups in alarm once.
+        """Return verdicts that together contain each group in alarm once.
 
-        Nodes and jobs among `known`, the verdicts of before, keep what is theirs: as alarms end one by one, what is
-        left of them would look like something else.
+        Nodes and jobs among `known`, the previous verdicts, keep their groups: as alarms end one by one, the remaining
+        groups would otherwise look like another problem.
         """
         rest = sorted(alarmed)
         verdicts = []
@@ -137,7 +137,7 @@ class Tomography:
         return verdicts + self._merged(rest, crossed)
 
     def _whole_job(self, alarmed: "Sequence[int]", known: "Sequence[LinkVerdict]", policy: "LinkPolicy") -> list[int]:
-        """Return the groups of kinds of which most are slow, with no node that could be the reason."""
+        """Return the groups of the kinds of which most are slow, if no node can be the reason."""
         by_kind = self._by_kind(alarmed)
         whole = {int(self._kind_G[group]) for old in known if old.scope == JOB for group in old.groups}
         for kind, groups in by_kind.items():
@@ -153,7 +153,7 @@ class Tomography:
         return [group for kind in sorted(whole) for group in by_kind.get(kind, ())]
 
     def _common_node(self, crossed: "Mapping[int, frozenset[int]]", policy: "LinkPolicy") -> int | None:
-        """Return the node whose card explains most of these groups; None where there is none, or no single one."""
+        """Return the node whose card explains most of these groups; None if there is none, or no unique one."""
         slow: Counter[tuple[int, int]] = Counter()
         for group, nodes in crossed.items():
             kind = int(self._kind_G[group])
@@ -172,14 +172,14 @@ class Tomography:
         return most[0] if len(most) == 1 else None
 
     def _claim(self, node: int, crossed: "dict[int, frozenset[int]]") -> list[LinkVerdict]:
-        """Take the groups that cross a node out of `crossed`; return the verdict of its card, if there are any."""
+        """Remove the groups that cross a node from `crossed`; return the verdict on its card, if any group does."""
         groups = tuple(group for group, nodes in crossed.items() if node in nodes)
         for group in groups:
             del crossed[group]
         return [LinkVerdict(NODE, groups, self._names[node])] if groups else []
 
     def _card(self, crossed: "Mapping[int, frozenset[int]]") -> LinkVerdict | None:
-        """Return the verdict of one rank's own card: the only rank that all groups, of two kinds, have in common."""
+        """Return the verdict on one rank's own card: the only rank that all groups, of two kinds, share."""
         if len(self._by_kind(crossed)) < _SHARED_MIN:
             return None
         common = set.intersection(*(set(self._domains[group].ranks) for group in crossed))
@@ -192,7 +192,7 @@ class Tomography:
         return LinkVerdict(NODE, tuple(crossed), self._names[self._node_R[place]], rank)
 
     def _merged(self, rest: "Sequence[int]", crossed: "Mapping[int, frozenset[int]]") -> list[LinkVerdict]:
-        """Return a verdict for each group; groups of one kind that cross the same nodes share theirs."""
+        """Return a verdict for each group; groups of one kind that cross the same nodes share one."""
         parallel: dict[tuple[int, frozenset[int]], list[int]] = {}
         for group in rest:
             key = (int(self._kind_G[group]), crossed.get(group, frozenset({~group})))

@@ -1,13 +1,14 @@
 # ruff: noqa: N803, N806, N815  (names of arrays end in their shape, see the legend below)
-"""What the transfers of every communication group took in a step.
+"""Transfer times of every communication group in a step.
 
-Pure. Who arrives last waits for no one: the least wait among a group's members is its transfer. Pipelines give
-count x shortest operation instead (`StepRow.transfers`), for their waits hold bubbles. For the other kinds that bound
-is not used: it is no less than the last arriver's wait where ranks wait in each operation, and blind to bandwidth where
-the shortest operation is small.
+Pure. The last rank to arrive waits for no one, so the shortest wait among a group's members is its transfer time.
+Pipelines use count x shortest operation instead (`StepRow.transfers`), because their waits contain bubbles. For the
+other kinds that bound is not used: it is no less than the last arriver's wait if ranks wait in each operation, and it
+does not show bandwidth if the shortest operation is small.
 
-Without the record of its last arriver a group's least wait is somebody's waiting: an upper bound only. A few missing of
-many seldom hide the last one, and not three times in a row, unless the same ranks are missing again.
+Without the record of the last arriver, a group's shortest wait contains waiting and is only an upper bound. If a few of
+many records are missing, they seldom include the last arriver's, and not three times in a row unless the same ranks are
+missing again.
 
 Shapes: R ranks (columns), G groups, M members, H hidden (missing) ranks; O x M x I the grid of ranks of a regular kind.
 """
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     Marks = NDArray[np.bool_]
     Places = NDArray[np.intp]
 
-_LONG_ROW = 256  # neighbours from which each group's least is quicker found by itself
-_BYTES_EVERY = 16  # steps after which the bytes of all groups are looked at, ...
-_BYTES_SAMPLE = 64  # ... and so many groups of a kind at least in each one between
+_LONG_ROW = 256  # members; from here on, a minimum per group is faster
+_BYTES_EVERY = 16  # steps between two reads of all groups' bytes, ...
+_BYTES_SAMPLE = 64  # ... and the least number of groups per kind sampled in each step between
 _RECENT_STEPS = 2
 
 
@@ -43,9 +44,9 @@ _NO_RANK = np.zeros(0, dtype=np.intp)
 
 @dataclass(frozen=True, slots=True)
 class TransferTimes:
-    """Arrays of shape (G,): seconds, NaN where no member has any; whether they are only an upper bound; bytes.
+    """Arrays of shape (G,): seconds, NaN if no member has a value; whether they are only an upper bound; bytes.
 
-    `is_bound_G` is None where all are exact; `bytes_G` is 1 where bytes were never reported.
+    `is_bound_G` is None if all are exact; `bytes_G` is 1 if bytes were never reported.
     """
 
     seconds_G: "Floats"
@@ -54,9 +55,9 @@ class TransferTimes:
 
 
 class Transfers:
-    """Layout of all groups of a run, ordered by kind and size: `domains` is that order.
+    """Layout of all groups of a run, ordered by kind and size as in `domains`.
 
-    `ranks` (ascending) are the columns of the rows; members that are not among them are always missing.
+    `ranks` (ascending) are the columns of the rows; members that are not among them always count as missing.
     """
 
     def __init__(self, domains: "Sequence[Domain]", ranks: "NDArray[np.int64]") -> None:
@@ -80,7 +81,7 @@ class Transfers:
         self._missed: deque[Places] = deque(maxlen=_RECENT_STEPS)
 
     def take(self, row: "StepRow", *, hidden_share: float) -> TransferTimes:
-        """Read a row; a group of which more than `hidden_share` are missing has an upper bound only."""
+        """Return the transfer times of a row, an upper bound where more than `hidden_share` of a group are missing."""
         absent, again = self._absent(row)
         seconds_G = np.empty(len(self.domains), dtype=np.float32)
         seconds_G.fill(np.nan)
@@ -108,7 +109,7 @@ class Transfers:
         )
 
     def _absent(self, row: "StepRow") -> "tuple[Places, Places]":
-        """Return who is missing, and who of them was missing in one of the steps just before too."""
+        """Return the missing ranks, and those of them that were also missing in one of the steps just before."""
         absent = again = _NO_RANK
         if np.count_nonzero(row.present) < len(row.present):
             absent = np.flatnonzero(~row.present)
@@ -120,31 +121,31 @@ class Transfers:
         return absent, again
 
     def stages(self) -> "NDArray[np.int64]":
-        """Return the pipeline stage of each group's first member, 0 where it has none, array of shape (G,)."""
+        """Return the pipeline stage of each group's first member, 0 if it has none, array of shape (G,)."""
         pipelines = (domain for domain in self.domains if domain.kind == "pp")
         stage_of = {rank: stage for domain in pipelines for stage, rank in enumerate(domain.ranks)}
         return np.array([stage_of.get(domain.ranks[0], 0) for domain in self.domains], dtype=np.int64)
 
     def take_bytes(self, row: "StepRow") -> bool:
-        """Read the bytes of all groups; return whether any moved others than it was taken for."""
+        """Read the bytes of all groups; return whether any group's bytes changed."""
         changed = False
         for kind, span, block in self._blocks:
             moved_R = row.moved.get(kind)
             if moved_R is None:
                 continue
             moved_G, held_G = block.first(moved_R), self.bytes_G[span]
-            if (held_G == 1).any():  # not known yet: from whomever
+            if (held_G == 1).any():  # not known yet: from any member
                 moved_G = np.where(np.isnan(moved_G), block.least(moved_R), moved_G)
             moved_G = moved_G.astype(np.float32)
             changed_G = (moved_G != held_G) & (moved_G > 0)
             if changed_G.any():
-                self.bytes_G = self.bytes_G.copy()  # what was handed out stays
+                self.bytes_G = self.bytes_G.copy()  # callers hold the previous array
                 self.bytes_G[span] = np.where(changed_G, moved_G, held_G)
                 changed = True
         return changed
 
     def _has_other_bytes(self, row: "StepRow") -> bool:
-        """Whether some of the groups move other bytes; nearly always none does, and reading costs."""
+        """Whether the bytes of some sampled groups changed; they almost never do, and reading all is expensive."""
         for kind, span, block in self._blocks:
             moved_R = row.moved.get(kind)
             if moved_R is not None:
@@ -156,7 +157,7 @@ class Transfers:
 
 
 def _hidden(values_R: "Floats", absent: "Places", again: "Places") -> "tuple[Places, Places]":
-    """Return the ranks without a value, and those of them that had none lately either."""
+    """Return the ranks without a value, and those of them that had none recently either."""
     if not len(absent) and not has_nan(values_R):
         return absent, again
     hidden_R = np.isnan(values_R)
@@ -169,7 +170,7 @@ def _hidden(values_R: "Floats", absent: "Places", again: "Places") -> "tuple[Pla
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Some groups of a block, and the columns of their first members."""
+    """A sample of a block's groups, and the columns of their first members."""
 
     groups: "Places"
     columns: "Places"
@@ -195,7 +196,7 @@ def _block(domains: "Sequence[Domain]", ranks: "NDArray[np.int64]") -> "_Grid | 
 
 
 class _Grid:
-    """All ranks, in equal groups of equal strides, as degrees make them: read without an index."""
+    """All ranks, in equal groups with equal strides, as parallel degrees produce them; reductions need no index."""
 
     is_partial = False
 
@@ -211,16 +212,16 @@ class _Grid:
         return np.arange(ranks).reshape(self._shape).transpose(0, 2, 1).reshape(self._groups, self.members)
 
     def least(self, values_R: "Floats") -> "Floats":
-        """Return each group's least known value, array of shape (G,)."""
+        """Return each group's smallest known value, array of shape (G,)."""
         outer, members, inner = self._shape
         least: Floats
-        if inner == 1 and members < _LONG_ROW:  # numpy's own minimum of short rows takes them one by one
+        if inner == 1 and members < _LONG_ROW:  # numpy reduces short rows one by one
             least = np.fmin.reduce(np.ascontiguousarray(values_R.reshape(outer, members).T), axis=0)
         elif inner == 1 or outer == 1:
             least = np.fmin.reduce(values_R.reshape(self._shape), axis=1)
         else:
             values_OMI = values_R.reshape(self._shape)
-            while (members := values_OMI.shape[1]) > 1:  # long runs of memory: it takes I values at a time
+            while (members := values_OMI.shape[1]) > 1:  # contiguous memory: I values per operation
                 half = members // 2
                 halved_OMI = np.fmin(values_OMI[:, :half], values_OMI[:, half : 2 * half])
                 if members % 2:
@@ -230,18 +231,18 @@ class _Grid:
         return least.reshape(-1)
 
     def first(self, values_R: "Floats") -> "Floats":
-        """Return the value of the first member of each group."""
+        """Return the value of each group's first member, array of shape (G,)."""
         return values_R.reshape(self._shape)[:, 0].reshape(-1)
 
     def count(self, columns: "Places") -> "Places":
-        """Return how many of `columns` each group has, array of shape (G,)."""
+        """Return how many of `columns` belong to each group, array of shape (G,)."""
         _, members, inner = self._shape
         groups = columns // (members * inner) * inner + columns % inner
         return np.bincount(groups, minlength=self._groups)
 
 
 class _Listed:
-    """Groups of equal size whose members are listed; one column beyond the ranks stands for those not announced."""
+    """Groups of equal size with an index; one column beyond the ranks stands for those not announced."""
 
     def __init__(self, column_GM: "Places", ranks: int) -> None:
         self.members = column_GM.shape[1]
@@ -252,19 +253,19 @@ class _Listed:
         self.sample = _sample(column_GM[:, 0], ranks)
 
     def least(self, values_R: "Floats") -> "Floats":
-        """Return each group's least known value, array of shape (G,)."""
+        """Return each group's smallest known value, array of shape (G,)."""
         least_G: Floats = np.fmin.reduce(np.append(values_R, np.nan).take(self._column_MG), axis=0)
         return least_G
 
     def first(self, values_R: "Floats") -> "Floats":
-        """Return the value of the first member of each group."""
+        """Return the value of each group's first member, array of shape (G,)."""
         column_G = self._column_MG[0]
         first_G: Floats = values_R[np.minimum(column_G, self._ranks - 1)]
         first_G[column_G == self._ranks] = np.nan
         return first_G
 
     def count(self, columns: "Places") -> "Places":
-        """Return how many of `columns` each group has, array of shape (G,); who is not announced counts always."""
+        """Return how many of `columns` belong to each group, array of shape (G,); unannounced ranks always count."""
         chosen_R = np.zeros(self._ranks + 1, dtype=bool)
         chosen_R[columns] = True
         chosen_R[-1] = True

@@ -1,1 +1,1 @@
-"""Slow ranks, replicas and stages among peers."""
+"""Slow ranks, replicas and stages, compared with their peers."""

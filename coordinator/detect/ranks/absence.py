@@ -1,7 +1,7 @@
 # ruff: noqa: N803  (names of arrays end in their shape, see the legend below)
-"""Who is missing, and for how long: a table as long as there are ranks missing.
+"""Which ranks are missing, and for how many steps: a table with one row per missing rank.
 
-Pure. Shapes: R ranks, A ranks absent.
+Pure. Shapes: R ranks, A absent ranks.
 """
 
 from typing import TYPE_CHECKING
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
     Places = NDArray[np.intp]
 
-_STEPS_MAX = 100  # counted so far only
+_STEPS_MAX = 100  # the count stops here
 
 
 class Absence:
-    """Ranks (ascending) that had no value in the last step, and the steps in a row in which they had none."""
+    """Ranks (ascending) without a value in the last step, and the number of consecutive steps without one."""
 
     def __init__(self) -> None:
         self._ranks = np.zeros(0, dtype=np.intp)
         self._steps = np.zeros(0, dtype=np.uint8)
 
     def take(self, values_R: "NDArray[np.floating]") -> "Places | None":
-        """Take a step's values; return the ranks without one, None where none is missing."""
+        """Add one step's values; return the ranks without one, None if none is missing."""
         if not has_nan(values_R):
             if len(self._ranks):
                 self._ranks, self._steps = self._ranks[:0], self._steps[:0]
@@ -41,5 +41,5 @@ class Absence:
         return absent
 
     def since(self, steps: int) -> "Places":
-        """Return who has been missing for so many steps at most."""
+        """Return the ranks that have been missing for at most `steps` steps."""
         return self._ranks[self._steps <= steps]

@@ -1,5 +1,5 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""Which of many series are in alarm, and what is known of those: a table as long as there are alarms.
+"""Which of many series are in alarm, and the state of each alarm: a table with one row per alarm.
 
 Pure. Shapes: N series, A series in alarm, C some of these.
 """
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     Places = NDArray[np.intp]
 
 _NO_STEP = -1
-_LEVEL_RATE = np.float32(1 / 8)  # smoothing of what is shown, in steps
+_LEVEL_RATE = np.float32(1 / 8)  # smoothing of the reported level, per step
 
 
 class Alarms:
-    """`series_A` (ascending) are in alarm: the deviation of each, smoothed, and the step at which it began."""
+    """`series_A` (ascending) are in alarm: the smoothed deviation of each, and the step at which it began."""
 
     def __init__(self) -> None:
         self.series_A = np.zeros(0, dtype=np.intp)
@@ -28,7 +28,7 @@ class Alarms:
         self._place: dict[int, int] = {}
 
     def __len__(self) -> int:
-        """Return how many series are in alarm."""
+        """Return the number of series in alarm."""
         return len(self._place)
 
     def __contains__(self, series: int) -> bool:
@@ -45,7 +45,7 @@ class Alarms:
         return bool(self._quiet_A.any())
 
     def without(self, series: "Places") -> "Places":
-        """Return those of some series that are in no alarm."""
+        """Return those of `series` that are not in alarm."""
         if not len(self._place):
             return series
         place = np.minimum(self.series_A.searchsorted(series), len(self._place) - 1)
@@ -53,12 +53,12 @@ class Alarms:
         return others
 
     def of(self, series: int) -> tuple[float, int]:
-        """Return the level and the onset of a series, 0 and -1 where it is not in alarm."""
+        """Return level and onset of a series, 0 and -1 if it is not in alarm."""
         place = self._place.get(series)
         return (0.0, _NO_STEP) if place is None else (float(self.level_A[place]), int(self.onset_A[place]))
 
     def add(self, series: "Places", level: "NDArray[np.float32]", onset: "NDArray[np.int64]") -> None:
-        """Raise alarms of series that are in none."""
+        """Raise alarms of series that are not in alarm."""
         all_A = np.concatenate((self.series_A, series))
         order_A = np.argsort(all_A)
         self.level_A = np.concatenate((self.level_A, level))[order_A]
@@ -69,13 +69,13 @@ class Alarms:
     def keep(
         self, chosen: "slice | NDArray[np.bool_]", quiet_C: "NDArray[np.bool_]", median_C: "NDArray[np.float32]"
     ) -> None:
-        """Take one more step of the chosen alarms: whether it was quiet, and their level if it was not."""
+        """Update the chosen alarms by one step: whether each was quiet, and its level if it was not."""
         self._quiet_A[chosen] = np.where(quiet_C, self._quiet_A[chosen] + 1, 0)
         level_C = self.level_A[chosen]
         self.level_A[chosen] = np.where(quiet_C, level_C, level_C + (median_C - level_C) * _LEVEL_RATE)
 
     def clear(self, quiet_steps: int) -> "Places":
-        """End the alarms that have been quiet for so many steps; return their series."""
+        """End the alarms that have been quiet for `quiet_steps` steps; return their series."""
         kept_A = self._quiet_A < quiet_steps
         ended = self.series_A[~kept_A]
         if len(ended):
@@ -89,11 +89,11 @@ class Alarms:
         self._place = {series: place for place, series in enumerate(series_A.tolist())}
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
-        """Return all of it."""
+        """Return the whole state, arrays by name."""
         return {"series": self.series_A, "level": self.level_A, "onset": self.onset_A, "quiet": self._quiet_A}
 
     def load_state_dict(self, state: "dict[str, NDArray[np.generic]]", count: int) -> None:
-        """Restore what `state_dict` returned; what is not of `count` series is left alone."""
+        """Restore the result of `state_dict`; a state for another number of series is ignored."""
         lengths = {state[name].shape for name in self.state_dict() if name in state}
         series_A = state.get("series", np.zeros(0)).astype(np.intp)
         if lengths != {series_A.shape} or series_A.ndim != 1 or (series_A < 0).any() or (series_A >= count).any():

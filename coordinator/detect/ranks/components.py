@@ -1,15 +1,15 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""Which part of its own work makes a slow rank slow: data, compute, host or gc, and what of it is no work at all.
+"""Which part of its own work makes a slow rank slow: data, compute, host or gc, or time off the CPU.
 
-Pure. Medians over the last steps, so that one odd step names nothing. The peers' figure is the median of those in the
-same stage that are not slow themselves, plus what the rank's replica shares: under uneven batches compute differs by
-more than any fault, and would be blamed for a slow loader.
+Pure. Uses medians over the last steps, so that one odd step names nothing. The peers' figure is the median over the
+ranks of the same stage that are not slow themselves, plus what the rank's replica shares: under uneven batches compute
+differs by more than any fault, and a slow loader would be mistaken for it.
 
-The part with the largest excess is the cause. Where that is compute, forward, backward or optimizer may hold most of
-it. Where it is compute, host or gc and the thread spent the excess off the CPU, that is the cause: it did not do
-more, it slept, was blocked or was descheduled. And a processor on which all work takes longer collects for longer as
-well: gc is the cause only by what it has grown beyond compute and host, in proportion, and on the CPU. Off the CPU is
-compared in own work as a whole: a rank that sleeps waits less for its loader, which is time off the CPU as well.
+The part with the largest excess is the cause. If that is compute, most of it may be in forward, backward or optimizer.
+If it is compute, host or gc and the thread spent the excess off the CPU, then that is the cause: the thread did not do
+more work, it slept, was blocked or was descheduled. A processor on which all work takes longer also collects garbage
+for longer, so gc is the cause only by its growth in proportion beyond compute and host, and on the CPU. Time off the
+CPU is compared over own work as a whole: a rank that sleeps waits less for its loader, which is time off the CPU too.
 
 Shapes: R ranks, P stages, K steps.
 """
@@ -38,28 +38,28 @@ if TYPE_CHECKING:
 SELF = "self"
 WAIT = "wait"
 PARTS = (*COMPONENTS, *VIEWS, SELF, WAIT)
-"""All that is compared."""
+"""All parts that are compared."""
 COMPUTE = "compute"
 GC = "gc"
 SLEEPS = (COMPUTE, "host", GC)
-"""Components in which a thread that is off the CPU is no part of the work: loaders are waited for so."""
+"""Components in which time off the CPU is not part of the work: threads wait for their loaders this way."""
 _RUNNING = (COMPUTE, "host")
 _SURE_SHARE = 0.8
 _WORKING = ("forward", "backward")
 _SECONDS_MIN = 1e-9  # resolution of a record
-_PACE_RATIO = 0.1  # by which collecting on the CPU varies where neighbours share caches and memory: 4 to 7 % were seen
+_PACE_RATIO = 0.1  # variation of collection time on shared caches and memory: 4 to 7 % measured
 _BUSY_RATIO_MIN = 0.01  # of usual work on the CPU
-_DOUBLED_SHARE = 0.1  # of an excess on the CPU that is as long as the usual work: a tenth of a core is a crowd
+_DOUBLED_SHARE = 0.1  # of an excess on the CPU as long as the usual work: a tenth of a core is contention
 _PHASE_SHARE = 0.8  # of the excess of compute: a slow device is slow in all phases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Cause of one slow rank, and seconds a step of it and of its peers by part (`PARTS`).
+    """Cause of one slow rank, and seconds per step of it and of its peers by part (`PARTS`).
 
-    A part that was not measured is left out of both. `confidence` is high, medium or low. `component` is the one that
-    grew most, or unknown: the cause itself, unless that is off the CPU. `phase` is the phase of compute that holds the
-    excess, empty where none does.
+    A part that was not measured is missing from both. `confidence` is high, medium or low. `component` is the one that
+    grew most, or unknown; it is the cause, unless that is time off the CPU. `phase` is the phase of compute with most
+    of the excess, or empty.
     """
 
     cause: str
@@ -76,9 +76,9 @@ def parts_of(row: "StepRow") -> "Parts":
 
 
 def single_parts(row: "StepRow", shift_R: "NDArray[np.floating] | None") -> "Parts":
-    """Return the parts of own work that are evaluated by themselves, less the seconds that each rank's work explains.
+    """Return the parts of own work that are tested separately, less the seconds that each rank's work explains.
 
-    Compute is left out where its phases are known.
+    Compute is left out if its phases are known.
     """
     parts = less_work(parts_of(row), shift_R)
     left_out = {SELF, WAIT, *([COMPUTE] if parts.keys() >= {*COMPUTE_PHASES} else [])}
@@ -86,18 +86,19 @@ def single_parts(row: "StepRow", shift_R: "NDArray[np.floating] | None") -> "Par
 
 
 def _usual_work(usual: "Mapping[str, float]") -> tuple[float, float]:
-    """Return the seconds of own work but waiting for loaders, and the ratio of them that the thread is on the CPU."""
+    """Return the seconds of own work without waiting for loaders, and the share of them that is on the CPU."""
     waited = usual.get("data", 0.0)  # for loaders, off the CPU
     working = max(usual.get(SELF, 0.0) - waited, _SECONDS_MIN)
     return working, min(max(1 - (usual.get(OFF_CPU, 0.0) - waited) / working, 0.0), 1.0)
 
 
 def is_asleep(off_cpu: float | None, total: float, usual: "Mapping[str, float]", policy: "CausePolicy") -> bool:
-    """Whether an excess of `total` seconds is no work: the thread was off the CPU for `off_cpu` seconds of it.
+    """Whether an excess of `total` seconds is not work: the thread was off the CPU for `off_cpu` seconds of it.
 
-    `usual` holds the reference's seconds by part. What a thread computes on a crowded machine it is off the CPU for
-    as well, as it is in its usual work: of the excess it must have been on the CPU less than that by far. Short work is
-    hardly ever descheduled, so peers do not show every crowd: a rank whose CPU time doubles must have slept nearly all.
+    `usual` holds the reference's seconds by part. On a crowded machine a computing thread is off the CPU for part of
+    its usual work too; in the excess it must have been on the CPU for a much smaller share than that. Short work is
+    rarely descheduled, so the peers do not show every contention: a rank whose CPU time doubles must have slept for
+    nearly all of the excess.
     """
     if off_cpu is None or total <= 0:
         return False
@@ -112,14 +113,14 @@ def is_asleep(off_cpu: float | None, total: float, usual: "Mapping[str, float]",
 def slowed_alike(
     more: "Mapping[str, float]", usual: "Mapping[str, float]", off_cpu_seconds: float | None
 ) -> dict[str, float]:
-    """Return the excess of each part, that of collections which collect no more than usual laid to compute.
+    """Return the excess of each part, with the excess of collections that collect no more than usual moved to compute.
 
     `more` and `usual` are seconds by part, `off_cpu_seconds` is the excess of own work off the CPU, None if unknown. A
-    job that collects in every step spends most of its own work so, and a slow or crowded core would be blamed on
-    collections that are as they were: those that grow in proportion to all running code, and those that take hardly
-    longer on the CPU. What else is longer there is laid to a crowd that has begun to take as much of the core: work
-    that shares a core finds its caches cold. The time off the CPU that more work costs on a core that is always shared
-    is no new crowd.
+    job that collects in every step spends much of its own work in collections, so a slow or crowded core would be
+    attributed to collections that have not changed: those that grow in proportion to all running code, and those that
+    take hardly longer on the CPU. Other growth there is attributed to contention that has begun and takes as much of
+    the core: work that shares a core finds cold caches. The time off the CPU that more work costs on a core that is
+    always shared is not new contention.
     """
     parts = dict(more)
     running = sum(usual.get(name, 0.0) for name in _RUNNING)
@@ -137,19 +138,19 @@ def slowed_alike(
 
 
 def phase_of(more: "Mapping[str, float]") -> str:
-    """Return the phase that holds most of what compute takes longer, seconds by part; empty where none does."""
+    """Return the phase with most of the excess of compute, given seconds by part; empty if no phase has most of it."""
     phases = {name: more[name] for name in COMPUTE_PHASES if name in more}
     phase = max(phases, key=lambda name: phases[name], default="")
     return phase if phase and phases[phase] >= _PHASE_SHARE * more.get(COMPUTE, 0.0) > 0 else ""
 
 
 def middling(parts: "Mapping[str, NDArray[np.floating]]") -> dict[str, float]:
-    """Return each part's median over the ranks, parts that no one measured left out."""
+    """Return each part's median over the ranks, seconds; parts that no rank measured are left out."""
     return {name: float(np.nanmedian(value)) for name, value in parts.items() if not np.isnan(value).all()}
 
 
 def longest(parts: "Parts") -> dict[str, float]:
-    """Return each part of the rank that has most own work, seconds; parts that it did not measure are left out."""
+    """Return each part of the rank with most own work, seconds; parts that it did not measure are left out."""
     own_R = parts[SELF]
     if np.isnan(own_R).all():
         return {}
@@ -158,7 +159,7 @@ def longest(parts: "Parts") -> dict[str, float]:
 
 
 def medians(rows: "Sequence[StepRow]") -> "Parts":
-    """Return per part the median over `rows`, arrays of shape (n_ranks,), seconds, NaN where never measured."""
+    """Return each part's median over `rows`, arrays of shape (n_ranks,), seconds, NaN if never measured."""
     parts = [parts_of(row) for row in rows]
     unknown_R = np.full(rows[-1].ranks.shape, np.nan, dtype=np.float32)
     names = dict.fromkeys(name for part in parts for name in part)
@@ -166,9 +167,9 @@ def medians(rows: "Sequence[StepRow]") -> "Parts":
 
 
 def less_work(parts: "Parts", shift_R: "NDArray[np.floating] | None") -> "Parts":
-    """Return the parts without the seconds of compute that each rank's work explains.
+    """Return the parts less the seconds of compute that each rank's work explains.
 
-    More work lengthens forward and backward alike, in proportion, and no optimizer.
+    More work lengthens forward and backward in proportion, and not the optimizer.
     """
     if shift_R is None:
         return parts
@@ -181,7 +182,7 @@ def less_work(parts: "Parts", shift_R: "NDArray[np.floating] | None") -> "Parts"
 
 
 class Explainer:
-    """Explains slow ranks of one layout; `replicas` is None where ranks share no batches, `places` where all differ."""
+    """Explains slow ranks of one layout; `replicas` is None if ranks share no batches, `places` if all differ."""
 
     def __init__(self, stages: Groups, replicas: Groups | None, places: Groups | None = None) -> None:
         self._stages = stages
@@ -202,15 +203,15 @@ class Explainer:
         """Return the explanation of each slow rank by its column.
 
         `own` holds medians of the last steps; `typical_P` what steps of each stage used to consist of, the reference
-        where no healthy rank does the same work; `shares_R` marks the ranks that are slower than their own replica,
-        `differs_R` those whose place has work of its own, which is no part of the excess.
-        `slow_parts` returns of a column the parts in alarm by themselves, the largest excess first.
+        if no healthy rank does the same work; `shares_R` marks the ranks that are slower than their own replica,
+        `differs_R` those whose place has work of its own, which is not part of the excess.
+        `slow_parts` returns the parts of a column that are in alarm separately, the largest excess first.
         """
         columns = np.flatnonzero(slow_R)
         peers: dict[str, NDArray[np.floating]] = {}
         for name, value_R in own.items():
             healthy_R = np.where(slow_R, np.nan, value_R)
-            # Of few healthy ranks, those with work of their own may be the most: the others are the stage's measure.
+            # Of a few healthy ranks, most may have work of their own: the stage is measured by the others.
             healthy_P = self._stages.median(healthy_R if differs_R is None else np.where(differs_R, np.nan, healthy_R))
             if name in typical_P:
                 healthy_P = np.where(np.isnan(healthy_P), typical_P[name], healthy_P)
@@ -237,7 +238,7 @@ def _explain_one(
     more = {name: own[name] - peers[name] for name in known}
     excess = slowed_alike({name: more[name] for name in COMPONENTS if name in more}, peers, more.get(OFF_CPU))
     total = own[SELF] - peers[SELF]
-    # A part in alarm by itself is the cause: what the others do in the same steps is noise.
+    # A part in alarm by itself is the cause: changes of the others in the same steps are noise.
     laid_to_compute = {*COMPUTE_PHASES, *([GC] if excess.get(GC, 0.0) <= 0 else [])}
     slow = [COMPUTE if name in laid_to_compute else name for name in slow_parts]
     slow = [name for name in slow if name in excess]

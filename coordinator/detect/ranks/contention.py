@@ -1,9 +1,9 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
 """Stages that look longer only because their ranks wait for one of them.
 
-Pure. A rank that waits finds its caches cold, its clock lower, or its core shared with those that spin: its own work
-looks longer by a share of what it waits for. Where ranks of one stage are held up by turns, as by collections out of
-step, the stage's reference is longer in each of these steps, and no single rank is long enough to be suspected.
+Pure. A rank that waits finds its caches cold, its clock lower, or its core shared with ranks that spin, so its own work
+looks longer by a share of the wait. If ranks of one stage are held up in turn, as by unsynchronised collections, the
+stage's reference is longer in each of these steps, and no single rank is long enough to be suspected.
 
 Shapes: R ranks, P stages.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Figures = NDArray[np.floating]
 
 CONTENTION_SHARE = 0.4
-"""Of what a rank works longer, by which the own work of those that wait for it looks longer: 0.3 was seen at most."""
+"""Share of one rank's excess by which the own work of ranks that wait for it looks longer: at most 0.3 measured."""
 
 
 def waiting_stages(
@@ -32,13 +32,13 @@ def waiting_stages(
     Parameters
     ----------
     deviation_P
-        By how much each stage's reference is above its past, ratio.
+        Deviation of each stage's reference from its past, ratio.
     rest_R
-        By how much each rank is above that reference, ratio.
+        Deviation of each rank from that reference, ratio.
     stages
         The ranks of each stage.
     sigma_P
-        Noise of single steps of ranks, ratio; NaN while unknown, when nothing is explained.
+        Noise of single steps of ranks, ratio; while it is NaN (unknown), nothing is explained.
     """
     held_P = -stages.least(-rest_R)
     is_held_P = held_P > FAR_SIGMAS * sigma_P

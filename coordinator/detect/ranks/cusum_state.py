@@ -1,8 +1,8 @@
 # ruff: noqa: N802, N803, N806  (names of arrays end in their shape, see the legend below)
-"""The clipped one-sided sums of many series, kept only where they are above zero.
+"""The clipped one-sided sums of many series, stored only while they are above zero.
 
-Pure. A healthy series is at zero in all but a few percent of its steps, so memory and time go to those that are not:
-one comparison shows which might leave zero.
+Pure. A healthy series is at zero in all but a few percent of its steps, so memory and time are spent on the others. One
+comparison shows which series might leave zero.
 
 Shapes: N series, P noise groups, C series above zero.
 """
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     Marks = NDArray[np.bool_]
     Places = NDArray[np.intp]
 
-_SAFE_SHARE = 1 - 1e-6  # of the bound below which nothing can leave zero: ten times what float32 rounds
-_GROWN_SHARE = 0.5  # of its present size that a deviation had in the mean since it began, drifts included
-_FIGURES = 6  # of a series above zero
-_SLACK_MIN = 1e-6  # sigmas; keeps a slack of 0 from meeting a noise that is not known, infinity
+_SAFE_SHARE = 1 - 1e-6  # of the bound below which no sum leaves zero: ten times the rounding error of float32
+_GROWN_SHARE = 0.5  # mean deviation since its onset relative to the present one, drifts included
+_FIGURES = 6  # stored per series above zero
+_SLACK_MIN = 1e-6  # sigmas; avoids 0 x infinity while noise is unknown
 
 
 class CusumState:
-    """`series` (in no order) are above zero: of each its sum, the steps since it left zero, and their deviation.
+    """`series` (unordered) are above zero; each has its sum, the steps since it left zero, and their deviation.
 
-    The deviation is kept twice: as a mean may count it, so that no single step makes one, and all of it. Besides, of
-    each the sum over what it always was, and the steps since that left zero: a change is less than the whole deviation,
-    so none has such a sum that has not the other.
+    The deviation is stored twice: clipped for means, so that no single step dominates one, and in full. Each series
+    also has the sum over its static difference, and the steps since that sum left zero. A change is smaller than the
+    whole deviation, so this sum is above zero only if the other one is.
     """
 
     def __init__(self, noise_groups: "NoiseGroups") -> None:
@@ -64,11 +64,11 @@ class CusumState:
         static_of: "Callable[[Places], Floats] | None" = None,
         noise_factor_N: "Floats | None" = None,
     ) -> None:
-        """Add one step: scores in sigmas less the slack, and the deviation itself, of which `most_P` counts at most.
+        """Add one step: scores in sigmas less the slack, and the deviation itself, clipped at `most_P` for means.
 
-        `static_of` returns what some series always were, ratio; without it all were as their peers. `noise_factor_N` is
-        how many times as noisy as its noise group each series is, None where all are alike. Noise groups that
-        `warm_P` (None: all) does not mark add no score, series that `seen_N` does not mark add nothing.
+        `static_of` returns the static difference of some series, ratio; without it all are 0. `noise_factor_N` is the
+        noise of each series relative to its noise group, None if all are alike. Noise groups that `warm_P` (None: all)
+        does not mark add no score; series that `seen_N` does not mark add nothing.
         """
         bound_P = sigma_P * (max(policy.slack_sigmas, _SLACK_MIN) * _SAFE_SHARE)
         if warm_P is not None:
@@ -89,7 +89,7 @@ class CusumState:
         run_C += seen
         if static_of is not None:
             score_C = _score(deviation_C - np.maximum(static_of(self.series), 0), sigma_C, policy)
-        change_C += np.where(adds * seen, score_C, 0)  # what noise leaves of the past may be infinite
+        change_C += np.where(adds * seen, score_C, 0)  # the static difference may be infinite
         since_C += seen
         is_over_C = change_C <= 0
         change_C[is_over_C] = since_C[is_over_C] = 0
@@ -99,7 +99,7 @@ class CusumState:
         self._keep((sum_C > 0).nonzero()[0])
 
     def _admit(self, series: "Places") -> None:
-        """Begin to sum some more series."""
+        """Begin the sums of more series."""
         if not len(series):
             return
         known = len(self.series)
@@ -121,15 +121,15 @@ class CusumState:
         return self.series[(self._figures_C6[:, 0] > limit).nonzero()[0]]
 
     def changed(self, limit: float) -> "Places":
-        """Return the series whose sum over what they always were is above a limit."""
+        """Return the series whose sum over their static difference is above a limit."""
         return self.series[(self._figures_C6[:, 4] > limit).nonzero()[0]]
 
     def of(self, series: "Places") -> "Floats":
-        """Return sum, steps since it left zero, their deviation as it counts and all of it; shape (4, C), 0 at zero."""
+        """Return sum, steps since it left zero, clipped and full deviation of some series; shape (4, C), 0 at zero."""
         return self._of(series)[:4]
 
     def changes_of(self, series: "Places") -> "Floats":
-        """Return the sum over what series always were, and the steps since it left zero; shape (2, C)."""
+        """Return the sums over static differences, and the steps since they left zero; shape (2, C)."""
         return self._of(series)[4:]
 
     def _of(self, series: "Places") -> "Floats":
@@ -147,20 +147,20 @@ class CusumState:
         return [steps_lasted(*each) for each in figures]
 
     def drop(self, series: "Places") -> None:
-        """Set some series to zero."""
+        """Reset some series to zero."""
         self._keep(np.isin(self.series, series, invert=True).nonzero()[0])
 
     def bound_runs(self, steps: int) -> None:
-        """Let no series count more than so many steps."""
+        """Limit the step counts of all series to `steps`."""
         for run_C in (self._figures_C6[:, 1], self._figures_C6[:, 5]):
             np.minimum(run_C, steps, out=run_C)
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
-        """Return all of it."""
+        """Return the whole state, arrays by name."""
         return {"series": self.series, "figures": self._figures_C6}
 
     def load_state_dict(self, state: "dict[str, NDArray[np.generic]]", count: int) -> None:
-        """Restore what `state_dict` returned; what is not of `count` series is left alone."""
+        """Restore the result of `state_dict`; a state for another number of series is ignored."""
         series = state.get("series", np.zeros(0)).astype(np.intp)
         figures_C6 = state.get("figures", np.zeros(0))
         if figures_C6.shape != (*series.shape, _FIGURES):
@@ -171,18 +171,17 @@ class CusumState:
 
 
 def _score(deviation_C: "Floats", sigma_C: "Floats", policy: "ExcessPolicy") -> "Floats":
-    """Return what a step's deviation adds to a sum, sigmas."""
+    """Return what a step's deviation adds to the sums, sigmas."""
     score_C: Floats = np.minimum(deviation_C / sigma_C, np.float32(policy.clip_sigmas))
     score_C -= np.float32(policy.slack_sigmas)
     return score_C
 
 
 def steps_lasted(run: int, deviation: float, level: float) -> int:
-    """Return how many steps a deviation of the size `level` has lasted, by those since its sum left zero (Page 1954).
+    """Return how many steps a deviation of size `level` has lasted, from the steps since its sum left zero (Page 1954).
 
-    `level` is the present size, `deviation` all of it since then.
-    The sum may have left zero long before, for what is static device variation or chance: then its steps are counted by
-    how many of the present size they make.
+    `level` is the present size, `deviation` the total since then. The sum may have left zero long before, because of a
+    static device variation or by chance; its steps are then counted by how many of the present size they amount to.
     """
     run = max(run, 1)
     if deviation < _GROWN_SHARE * level * run:

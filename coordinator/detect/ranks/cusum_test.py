@@ -1,18 +1,18 @@
 # ruff: noqa: N802, N803, N806  (names of arrays end in their shape, see the legend below)
-"""When is a deviation an alarm? One test for ranks, replicas, stages and links.
+"""When a deviation becomes an alarm: one test for ranks, replicas, stages and links.
 
 Pure: numbers in, numbers out; no clock, no I/O, no knowledge of what a series stands for.
 
-A series is the relative deviation of one rank (replica, stage, domain) over its reference, one value a step, 0 when
-healthy. A clipped one-sided sum shows that something lasts: a step adds at most 4, so one or two stalled steps never
-reach the 11 of an alarm and the third one does. A detection limit shows that it matters: the mean since the sum left
-zero must exceed both a floor and what noise makes of a mean of so many steps in so many series. Noise groups that are
-very noisy (ranks that share cores) have heavier tails than any such figure knows: there only large effects count.
+A series is the relative deviation of one rank (replica, stage, domain) from its reference, one value per step, 0 when
+healthy. A clipped one-sided sum shows that a deviation lasts: a step adds at most 4, so one or two stalled steps never
+reach the alarm's 11, and the third one does. A detection limit shows that the deviation matters: the mean since the sum
+left zero must exceed both a floor and what noise explains of a mean of so many steps in so many series. Very noisy
+groups (ranks that share cores) have heavier tails than any such estimate covers: there only large effects count.
 
-Healthy series cost a few passes over arrays, and 32 bytes each: sums are kept only where they are above zero
-(`cusum_state.py`), what is known of an alarm only while there is one (`alarms.py`), and the limit
-(`detection_limits.py`) is computed for the few whose sum is high. What a step costs is the number of calls rather than
-of series, hence series groups (`series_groups.py`): series of several kinds are evaluated together.
+Healthy series cost a few passes over arrays, and 32 bytes each: sums are stored only while they are above zero
+(`cusum_state.py`), alarms only while they last (`alarms.py`), and the limit (`detection_limits.py`) is computed only
+for the few series whose sum is high. The cost of a step depends on the number of calls rather than of series, so series
+of several kinds are evaluated together in series groups (`series_groups.py`).
 
 Shapes: N series, P noise groups, F series groups, C chosen series.
 """
@@ -49,17 +49,17 @@ if TYPE_CHECKING:
     Places = NDArray[np.intp]
 
 _LONG_RATE_STEPS = 8
-_UNCLIPPED_SHARE = 2 / 3  # of what counts in full, 6 sigma at least: up to there noise of 2 sigma is not cut
-_PAST_UNKNOWN = np.float32(1e6)  # ratio, beyond any deviation
-_STEPS_KEPT = 1024  # indices of the last steps, from which an onset is read
+_UNCLIPPED_SHARE = 2 / 3  # of what counts in full, at least 6 sigma: noise of 2 sigma is not clipped up to there
+_PAST_UNKNOWN = np.float32(1e6)  # ratio, above any deviation
+_STEPS_KEPT = 1024  # indices of the last steps, to look up an onset
 
 
 class CusumTest:
     """The test's state for N series; steps must be given in ascending order.
 
-    `series_groups` holds, series group by series group, the noise group of each series, numbered from 0 in each series
-    group. `alarm_N` is the verdict, laid out when it is asked for; what it rests on is in `alarms`. A series group's
-    own is `series_groups[k]`. `test` names its share of the error budget.
+    `series_groups` holds, for each series group in turn, the noise group of each of its series, numbered from 0 within
+    the series group. `alarm_N` is the verdict, computed on access from `alarms`. `series_groups[k]` is the view of one
+    series group. `test` names the test's share of the error budget.
     """
 
     def __init__(
@@ -103,16 +103,16 @@ class CusumTest:
         floor_ratio: float | None = None,
         alarm_sigmas: "Sequence[tuple[SeriesGroup, float]]" = (),
     ) -> None:
-        """Apply other thresholds from the next step on; `alarm_sigmas` are those of certain series groups."""
+        """Apply other thresholds from the next step on; `alarm_sigmas` override them for some series groups."""
         self.policy = policy
         own = [(series_group.noise_groups, sigmas) for series_group, sigmas in alarm_sigmas]
         self.limits.adopt(policy, policy.floor_ratio if floor_ratio is None else floor_ratio, own)
         self._find_high()
 
     def forbid_early(self, series_groups: "Sequence[SeriesGroup]") -> None:
-        """Let these series groups, and no others, not be evaluated before `warm_up_steps`, however quiet the job.
+        """Evaluate these series groups, and no others, only after `warm_up_steps`, however quiet the job.
 
-        One that is compared with its own past must not: how a job warms up is no past.
+        A series group that is compared with its own past needs this: a job's warm-up is no past.
         """
         self._may_be_early_P[:] = True
         for series_group in series_groups:
@@ -120,7 +120,7 @@ class CusumTest:
 
     @property
     def noise(self) -> "PooledNoise":
-        """How single steps scatter."""
+        """Noise of single steps."""
         return self.limits.single
 
     @property
@@ -132,19 +132,19 @@ class CusumTest:
 
     @property
     def suspicious(self) -> "Places":
-        """Where a reference or a baseline must not learn now, more than one bad step: series, some of them twice."""
+        """Series, some of them twice, with more than one bad step: their references and baselines must not learn."""
         return np.concatenate((self.alarms.series_A, self._high)) if len(self.alarms) else self._high
 
     def suspected(self) -> "tuple[Places, Floats]":
-        """Return the series of which more than one bad step is known, in no alarm, and their deviation of two steps."""
+        """Return the series not in alarm that had more than one bad step, and their mean deviation of two steps."""
         series = self.alarms.without(self._high)
         before_N, now_N = self._recent
         return series, np.minimum(before_N[series], now_N[series])
 
     def far_of(self, series_group: SeriesGroup, least: float) -> dict[int, float]:
-        """Return what a series group's series were above their own past in the last step, by series.
+        """Return how far a series group's series were above their own past in the last step, by series.
 
-        Of those alone that were beyond all noise and `least`, and in no alarm; of none before that past is known.
+        Only series beyond all noise and `least`, and not in alarm, are included; none before their past is known.
         """
         now = self._last
         if now is None or now.highest <= least or self.evaluated_steps < LONG_STEPS:
@@ -159,11 +159,11 @@ class CusumTest:
         return dict(zip((series[is_far] - series_group.span.start).tolist(), above[is_far].tolist(), strict=True))
 
     def static_of(self, series_group: SeriesGroup) -> "Floats":
-        """Return what a series group's series always were, ratio, without what noise makes of it."""
+        """Return the static differences of a series group's series, ratio, shrunk by what noise explains."""
         return self._static.static_of(np.arange(series_group.span.start, series_group.span.stop))
 
     def changed(self, series_group: SeriesGroup) -> "Places":
-        """Return a series group's series that have been above what they always were for more than one bad step."""
+        """Return a series group's series that have been above their static difference for more than one bad step."""
         series = self.cusums.changed(self._bad_step)
         own: Places = (
             series[(series >= series_group.span.start) & (series < series_group.span.stop)] - series_group.span.start
@@ -172,17 +172,17 @@ class CusumTest:
 
     @property
     def _bad_step(self) -> float:
-        """What one bad step makes of a sum, at most."""
+        """The most that one bad step adds to a sum."""
         return self.policy.clip_sigmas - self.policy.slack_sigmas
 
     def _find_high(self) -> None:
-        """Note whose sum is beyond what one bad step makes of it."""
+        """Update the series whose sum is higher than one bad step makes it."""
         self._high = self.cusums.above(self._bad_step)
 
     def warm_P(self) -> "Marks | None":
-        """Return the noise groups whose noise is known well enough to evaluate by, None where all are.
+        """Return the noise groups whose noise is known well enough to evaluate them, None if all are.
 
-        In quiet ones that is early, in others after `warm_up_steps`.
+        Quiet groups get there early, others after `warm_up_steps`.
         """
         policy = self.policy
         if self.evaluated_steps > policy.warm_up_steps:
@@ -197,11 +197,11 @@ class CusumTest:
         Parameters
         ----------
         deviation_N
-            Array of shape (N,), ratio; NaN where the series has no value in this step, which changes nothing there.
+            Array of shape (N,), ratio; NaN if the series has no value in this step, which leaves its state unchanged.
         step
-            Its index.
+            Index of the step.
         noise_factor_N
-            How many times as noisy as its noise group each series is, array of shape (N,); None where all are alike.
+            Noise of each series relative to its noise group, array of shape (N,); None if all are alike.
         """
         self.evaluated_steps += 1
         self._noise_factor_N = noise_factor_N
@@ -222,7 +222,7 @@ class CusumTest:
         self._last = values
 
     def _shifted(self, values: Deviation) -> "list[Floats]":
-        """Return the last values of each series, the oldest first; a step without one is no step of that series."""
+        """Return the last values of each series, the oldest first; steps without a value are skipped per series."""
         older_N, old_N = self._recent
         if values.seen_N is not None:  # there `raw_N` repeats the last one
             np.copyto(old_N, older_N, where=~values.seen_N)
@@ -238,9 +238,9 @@ class CusumTest:
             )
             self.limits.follow(scratch_N)
             common_P = self.limits.common_P
-            if common_P is not None:  # what all do at once is no noise
+            if common_P is not None:  # a common movement is not noise
                 scratch_N -= self._noise_groups.per_series(common_P.astype(np.float32))
-            # What is in alarm scatters as it likes: it must not make its peers look noisy.
+            # Series in alarm are left out: they must not make their peers look noisy.
             np.abs(scratch_N, out=scratch_N)
             self._to_noise_group(scratch_N)
             left_out, present_P = self._unsteady(values), self.limits.present_P
@@ -258,16 +258,16 @@ class CusumTest:
             self._learn_mean(values, scratch_N)
 
     def _to_noise_group(self, difference_N: "Floats") -> None:
-        """Divide differences by what their series scatter more than their noise group."""
+        """Divide differences by the noise of their series relative to their noise group."""
         if self._noise_factor_N is not None:
             difference_N /= self._noise_factor_N
 
     def _noise_factor_of(self, series: "Places | int") -> "Floats | float":
-        """Return how many times as noisy as its noise group some series are."""
+        """Return the noise of some series relative to their noise group."""
         return 1.0 if self._noise_factor_N is None else self._noise_factor_N[series]
 
     def _unsteady(self, values: Deviation) -> "Places | None":
-        """Return the series without a value or in alarm; None where there are none."""
+        """Return the series without a value or in alarm; None if there are none."""
         if values.seen_N is None:
             return self.alarms.series_A if len(self.alarms) else None
         left_out_N = ~values.seen_N
@@ -276,7 +276,7 @@ class CusumTest:
 
     def _learn_mean(self, values: Deviation, scratch_N: "Floats") -> None:
         clipped_N = values.raw_N
-        if not values.reach <= self.limits.least_wide:  # else there is no limit to look for
+        if not values.reach <= self.limits.least_wide:  # otherwise no value reaches a limit
             clipped_N = self._noise_groups.clip(values.raw_N, self.limits.widest_P(), values.reach_P)
         np.subtract(clipped_N, self._mean_N, out=scratch_N)
         scratch_N *= np.float32(1 / min(self.evaluated_steps - 1, _LONG_RATE_STEPS))
@@ -285,7 +285,7 @@ class CusumTest:
         self._mean_N += scratch_N
         if self.evaluated_steps % LONG_STEPS == 0:
             if self.evaluated_steps > LONG_STEPS:
-                # A fault's onset is no walk: in a noise group of two it would be half of all there is to learn from.
+                # A fault's onset is no random walk: in a noise group of two it would be half of all samples.
                 change_N = np.abs(self._mean_N - self._mean_before_N)
                 self._to_noise_group(change_N)
                 self.limits.long.learn(change_N, np.unique(self.suspicious), self.policy)
@@ -293,9 +293,9 @@ class CusumTest:
             self._mean_before_N = self._mean_N.copy()
 
     def _level(self, values: Deviation) -> "Floats":
-        """Return the lasting deviation of each series, array of shape (N,), its own level included.
+        """Return the lasting deviation of each series, array of shape (N,), including its learnt level.
 
-        Long means count but a part of large values: a series beyond most of that part is at what its last ones show.
+        Long means clip large values: for a series beyond most of the clip, the last values are used instead.
         """
         last = self._last_three(values)
         level_N = lasting_level(self._mean_N, last)
@@ -307,7 +307,7 @@ class CusumTest:
         return level_N
 
     def _add(self, values: Deviation, sigma_P: "Figures", warm_P: "Marks | None") -> None:
-        """Move the sum of each series on, and count how long it has been above zero."""
+        """Update the sum of each series, and count the steps since it left zero."""
         self.cusums.move(
             values.raw_N,
             values.seen_N,
@@ -318,13 +318,13 @@ class CusumTest:
             static_of=self._static_above_baseline,
             noise_factor_N=self._noise_factor_N,
         )
-        if self.evaluated_steps % _STEPS_KEPT == 0:  # what lasts so long need not be counted further
+        if self.evaluated_steps % _STEPS_KEPT == 0:  # no need to count beyond this
             self.cusums.bound_runs(_STEPS_KEPT)
 
     def _static_above_baseline(self, series: "Places") -> "Floats":
-        """Return the most that some series always were beyond the level that is learnt of each, ratio.
+        """Return the upper bound of some series' static differences, less the learnt level of each, ratio.
 
-        Before anything is known of it, more than any deviation.
+        Before anything is known of a series, the bound is above any deviation.
         """
         if self.evaluated_steps < LONG_STEPS:
             return np.full(len(series), _PAST_UNKNOWN, dtype=np.float32)
@@ -332,7 +332,7 @@ class CusumTest:
         return above_C
 
     def _decide(self, values: Deviation) -> None:
-        """Raise, keep and clear alarms."""
+        """Raise, update and clear alarms."""
         last_N = self._last_three(values)
         due = self._sums.due(values.seen_N)
         if len(due):
@@ -356,7 +356,7 @@ class CusumTest:
         return before_N, last_N, values.raw_N
 
     def noise_of(self, series: int) -> tuple[float, float]:
-        """Return the standard deviation of one step of a series, and the mean of three that noise explains."""
+        """Return the standard deviation of one step of a series, and the mean of three steps that noise explains."""
         return self.limits.explained(self.evaluated_steps)[int(self._noise_groups.of(np.array([series]))[0])]
 
     def _raise(self, raised: "Places", median_C: "Floats") -> None:
@@ -365,7 +365,7 @@ class CusumTest:
         self.alarms.add(raised, median_C, np.array([self._steps[-steps] for steps in last], dtype=np.int64))
 
     def _follow(self, values: Deviation, sigma_P: "Figures") -> None:
-        """Let baselines follow healthy noise and static device variation, which stays below every reported effect."""
+        """Update baselines by healthy noise and static device variation, which stays below every reported effect."""
         policy = self.policy
         limit_P = np.minimum(FAR_SIGMAS * sigma_P, 1.0)
         drift_N = self._noise_groups.clip(values.raw_N, limit_P, values.reach_P) * np.float32(policy.baseline_rate)
@@ -378,7 +378,7 @@ class CusumTest:
             np.clip(self._baseline_N, -bound, bound, out=self._baseline_N)
 
     def _rising(self, values: Deviation, sigma_P: "Figures") -> "Places":
-        """Return the series whose deviation may be a fault: no baseline may follow it."""
+        """Return the series whose deviation may be a fault, so that their baselines must not learn."""
         policy, high = self.policy, self._high
         floor = policy.static_share * self.limits.floor_ratio
         rising = high[:0]
@@ -390,12 +390,12 @@ class CusumTest:
         return np.concatenate((self.alarms.series_A, high[values.raw_N[high] >= np.float32(floor)], rising))
 
     def forget(self, series: "Places") -> None:
-        """Set the sums of some series to zero: what they are compared with begins again."""
+        """Reset the sums of some series, whose reference begins again."""
         self.cusums.drop(series)
         self._find_high()
 
     def rescale(self, ratio_N: "NDArray[np.floating]") -> None:
-        """Express what alarms rest on in other units: multiply each series' level."""
+        """Rescale the levels of alarms to another unit by multiplying them."""
         self.alarms.level_A *= ratio_N[self.alarms.series_A].astype(np.float32)
 
     def _arrays(self) -> "dict[str, NDArray[np.generic]]":
@@ -405,13 +405,13 @@ class CusumTest:
         return own | recent | static | self.limits.state_dict()
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
-        """Return what was learnt and what is in alarm, arrays by name."""
+        """Return the learnt state and the alarms, arrays by name."""
         tables = nested({"cusums": self.cusums.state_dict(), "alarms": self.alarms.state_dict()})
         steps = {"evaluated_steps": np.array([self.evaluated_steps]), "steps": np.array(self._steps, dtype=np.int64)}
         return self._arrays() | tables | steps
 
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> bool:
-        """Restore what `state_dict` returned; return False, and take nothing, if it is another shape's."""
+        """Restore the result of `state_dict`; return False and change nothing if its shapes differ."""
         present = self._arrays() | {"evaluated_steps": np.zeros(1, dtype=np.int64)}
         if any(name not in state or state[name].shape != value.shape for name, value in present.items()):
             return False

@@ -1,8 +1,8 @@
 # ruff: noqa: N802, N803, N806  (names of arrays end in their shape, see the legend below)
-"""Does a deviation matter? What noise explains of it, and how far beyond that a candidate for an alarm must be.
+"""Whether a deviation matters: how much of it noise explains, and how far beyond that a candidate for an alarm must be.
 
-Pure. Three figures are learnt in each noise group, of single steps, of medians of three and of long means: where noise
-is white the first gives the others, on shared cores it does not.
+Pure. Three noise figures are learnt for each noise group, of single steps, of medians of three and of long means: if
+noise is white the first gives the others, but on shared cores it does not.
 
 Shapes: F series groups, P noise groups, C candidates.
 """
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     Marks = NDArray[np.bool_]
     Places = NDArray[np.intp]
 
-SHORT_STEPS = 3  # `median_of_three` is written for it
-LONG_STEPS = 16  # reference: window of the long mean; an average of memory 8 scatters just as much
-FULL_FLOORS = 2.0  # smallest effects, that a single step counts for in a mean: a stall must not make one by itself
-_SIGMA_MIN = 1e-6  # a noiseless generated series must not divide by zero; real clocks are 1,000 times coarser
-_SAFE_SHARE = 1 - 1e-6  # of a bound that rounding must not make a limit of
+SHORT_STEPS = 3  # as `median_of_three` requires
+LONG_STEPS = 16  # window of the long mean; an exponential average of memory 8 has the same variance
+FULL_FLOORS = 2.0  # smallest effects; clip of a single step in a mean, so that one stall alone does not alarm
+_SIGMA_MIN = 1e-6  # avoids division by zero for a noiseless generated series; real clocks are 1,000 times coarser
+_SAFE_SHARE = 1 - 1e-6  # of a bound, so that rounding does not turn it into the limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
     """Series that may alarm, arrays of shape (C,): sum, steps since it left zero and their deviation.
 
-    `median` and `least` are of the last three steps, `mean` is the long one; `noise_factor` is how many times as noisy
-    as its noise group a series is.
+    `median` and `least` are of the last three steps, `mean` is the long mean; `noise_factor` is the noise of a series
+    relative to its noise group.
     """
 
     noise_group: "Places"
@@ -64,7 +64,7 @@ class Candidates:
         mean_C: "Floats",
         noise_factor: "Floats | float" = 1.0,
     ) -> "Candidates":
-        """Return them, given what `CusumState.of` returns of them, their last three values and long means."""
+        """Build them from the result of `CusumState.of`, the last three values and the long means."""
         sum_C, run_C, deviation_C, _ = cusums_4C
         return cls(
             noise_group=group_C,
@@ -79,16 +79,16 @@ class Candidates:
 
     @property
     def lasting(self) -> "Floats":
-        """What is not over at once: the long mean, which counts no more of a step than makes it an alarm, or more."""
+        """The lasting part of the deviation: the long mean, in which a single step is clipped, or more."""
         lasting_C: Floats = np.maximum(self.mean, self.least)
         return lasting_C
 
 
 class DetectionLimits:
-    """The noise of each noise group and what it explains; `series_group_P` gives the series group of each.
+    """Noise of each noise group and the limits that follow from it; `series_group_P` gives the series group of each.
 
-    `series_F` is the size of each series group: the more series, the further out the largest of them lies by chance.
-    `test` names the share of the error budget that all of them spend.
+    `series_F` is the size of each series group: the more series, the further out the largest of them is by chance.
+    `test` names the share of the error budget that all of them use together.
     """
 
     def __init__(
@@ -96,15 +96,14 @@ class DetectionLimits:
     ) -> None:
         self._test = test
         self.attempt_steps = ATTEMPT_STEPS
-        """Steps that the run's attempts are expected to have; what is looked for once an attempt depends on it."""
+        """Expected steps of the run's attempts, for tests that look once per attempt."""
         self._series = max(sum(series_F), 1)
         self._series_group_P = series_group_P
         self._first_F = np.searchsorted(series_group_P, range(len(series_F)))
         self._explained: list[tuple[float, float]] = []
         self._explained_step = 0
         self.single = PooledNoise(noise_groups)
-        # Of each noise group and, last, of the first series group, whose row is in units of what has been learnt of
-        # each noise group.
+        # One row per noise group, and one for the first series group in units of each noise group's learnt noise.
         rows = [
             *(_listed(noise_groups.members(noise_group)) for noise_group in range(noise_groups.count)),
             np.arange(series_F[0]),
@@ -113,9 +112,9 @@ class DetectionLimits:
         self._group_M = noise_groups.of(self._now.chosen_KM[-1].astype(np.intp))
         self.present_P = np.full(noise_groups.count, np.nan)
         self.sigma_P: Figures = np.full(noise_groups.count, np.inf)
-        """Standard deviation of single steps in this step, array of shape (P,); infinite while unknown."""
+        """Standard deviation of single steps as of now, array of shape (P,); infinite while unknown."""
         self.most_P: Figures = self.sigma_P
-        """How much of one step's deviation counts towards a mean, array of shape (P,)."""
+        """Clip of one step's deviation in a mean, array of shape (P,)."""
         self.short = PooledNoise(noise_groups)
         self.long = PooledNoise(noise_groups)
 
@@ -124,28 +123,28 @@ class DetectionLimits:
     ) -> None:
         """Apply these thresholds from now on; `floor_ratio` is the smallest effect.
 
-        `alarm_sigmas` are those of noise groups that have their own.
+        `alarm_sigmas` override the threshold of some noise groups.
         """
         self.policy = policy
         self.floor_ratio = floor_ratio
         self.alarm_sigmas_P: Figures = np.full(len(self._series_group_P), policy.alarm_sigmas)
-        """What a sum must exceed to alarm, array of shape (P,)."""
+        """The sum above which a series alarms, array of shape (P,)."""
         for noise_groups, sigmas in alarm_sigmas:
             self.alarm_sigmas_P[noise_groups] = sigmas
         steps = self._series * steps_between(self._test, policy.false_page_steps)
         np.maximum(self.alarm_sigmas_P, cusum_limit(policy.slack_sigmas, steps), out=self.alarm_sigmas_P)
         self.least_alarm_sigmas = float(self.alarm_sigmas_P.min())
-        """What a sum must exceed in any noise group to alarm."""
+        """The smallest sum that alarms in any noise group."""
         self.least_wide = float(np.float32(FULL_FLOORS * floor_ratio))
-        """How far a single step may reach in any noise group to count in full in a long mean."""
-        # Sums have dealt with white noise. What is left is slow, and another one only after a window of the long mean.
+        """The largest deviation of a single step that counts in full in a long mean in every noise group."""
+        # Sums handle white noise. The rest is slow, so independent values are one window of the long mean apart.
         self._sigmas = level_sigmas(steps / LONG_STEPS)
 
     def follow(self, difference_N: "Floats") -> None:
-        """Take how far series are from their last step, and see by how much more they scatter now than has been learnt.
+        """Update the present scatter of noise groups relative to the learnt one, given differences between steps.
 
-        Noise groups of few series, as replicas and stages are, do not show it soon: what the scatter of the first
-        series group as a whole has grown by holds for all of them. A replica is as noisy as its ranks.
+        Noise groups of few series, such as replicas and stages, show a change slowly: they follow the growth of the
+        scatter of the first series group as a whole, since a replica is as noisy as its ranks.
         """
         now = self._now
         learnt_P = np.maximum(self.single.sigma_P, _SIGMA_MIN)
@@ -159,24 +158,24 @@ class DetectionLimits:
 
     @property
     def common_P(self) -> "Figures | None":
-        """By how much each noise group as a whole moved in the last step, None where that is within its noise."""
+        """Common movement of each noise group in the last step, None if it is within the noise."""
         common_P = self._now.common_K[:-1]
         return common_P if np.count_nonzero(np.abs(common_P) > FAR_SIGMAS * self.scale_P) else None
 
     @property
     def scale_P(self) -> "Figures":
-        """The standard deviation of single steps: as learnt or, where that is more, as it is now; shape (P,)."""
+        """Standard deviation of single steps, learnt or present, whichever is larger; shape (P,)."""
         scale_P: Figures = np.maximum(self.single.sigma_P, self.present_P)
         return scale_P
 
     @property
     def cautious_P(self) -> "Figures":
-        """The same with a margin for what few samples leave open, array of shape (P,)."""
+        """The same with a margin for the uncertainty of few samples, array of shape (P,)."""
         cautious_P: Figures = np.maximum(self.single.cautious_P, self.present_P)
         return cautious_P
 
     def settle(self) -> None:
-        """Work out what a step is evaluated by, once its noise has been learnt."""
+        """Compute the figures that evaluate a step, once its noise has been learnt."""
         sigma_P = np.maximum(self.cautious_P, _SIGMA_MIN)
         if has_nan(sigma_P):
             sigma_P[np.isnan(sigma_P)] = np.inf
@@ -184,7 +183,7 @@ class DetectionLimits:
         self.most_P = np.maximum(FAR_SIGMAS * sigma_P, FULL_FLOORS * self.floor_ratio)
 
     def widest_P(self) -> "Figures":
-        """Return how far a single step may reach to count in full in a long mean, array of shape (P,)."""
+        """Return the largest deviation of a single step that counts in full in a long mean, array of shape (P,)."""
         widest_F = FAR_SIGMAS * np.fmax.reduceat(self.scale_P, self._first_F)
         widest_P: Figures = np.fmax(widest_F, FULL_FLOORS * self.floor_ratio)[self._series_group_P]
         return widest_P
@@ -197,14 +196,14 @@ class DetectionLimits:
         *,
         noise_factor: "Floats | float" = 1.0,
     ) -> "Figures":
-        """Return the mean of `run_C` steps that noise explains: its white part shrinks with them, its walk does not."""
+        """Return the mean of `run_C` steps that noise explains: white noise averages out with them, drift does not."""
         spread_C = self._mean_sigma(group_C, run_C) * noise_factor
         floor_C = np.full(len(run_C), self.floor_ratio) if floor_C is None else floor_C
         limit_C: Figures = np.maximum(self._sigmas * spread_C, floor_C)
         return limit_C
 
     def _mean_sigma(self, group_C: "Places", run_C: "Figures") -> "Figures":
-        """Return the standard deviation of means of `run_C` steps."""
+        """Return the standard deviation of means of `run_C` steps, array of shape (C,)."""
         variance_P = (self.sigma_P * self._skew_P()) ** 2
         walk_P = np.maximum(self.long.cautious_P**2 - variance_P / LONG_STEPS, 0)
         walk_P = np.where(np.isnan(self.long.sigma_P), self.policy.walk_prior_ratio**2, walk_P)
@@ -212,10 +211,10 @@ class DetectionLimits:
         return sigma_C
 
     def _skew_P(self) -> "Figures":
-        """Return how much more a series scatters while it is above its reference than all do, array of shape (P,).
+        """Return the scatter of series above their reference relative to that of all series, array of shape (P,).
 
-        A series that is the reference itself, one of two in a replica of two, is always 0: its half of the scatter is
-        missing then, and a series that is above for long shows all of it.
+        A series that is the reference itself, such as one of two in a replica of two, is always 0. Its half of the
+        scatter is missing then, and a series that stays above for long shows all of it.
         """
         policy = self.policy
         skew_P: Figures = 1 + policy.zero_share_caution * np.maximum(
@@ -232,7 +231,7 @@ class DetectionLimits:
     def explained(self, evaluated_steps: int) -> list[tuple[float, float]]:
         """Return the sigma of one step of each noise group, and the mean of three steps that it explains.
 
-        Worked out once a step: of many series in alarm, each asks for the same few figures.
+        Cached per step, because every series in alarm needs the same few figures.
         """
         if self._explained_step != evaluated_steps:
             sigma_P = self.scale_P
@@ -242,22 +241,22 @@ class DetectionLimits:
         return self._explained
 
     def _noisy_limit(self, noise: PooledNoise) -> "Figures":
-        """Return what noise as learnt explains, array of shape (P,); infinite while unknown."""
+        """Return what the learnt noise explains, array of shape (P,); infinite while unknown."""
         limit_P = np.maximum(self.policy.tail_factor * self._sigmas * noise.cautious_P, self.floor_ratio)
         return np.where(np.isnan(limit_P), np.inf, limit_P)
 
     def passed(self, those: Candidates) -> "Marks":
         """Return which candidates have an effect that noise does not explain, array of shape (C,).
 
-        No limit is below the floor: `least_median` spares most of them this.
+        No limit is below the floor, so most candidates are rejected by `least_median` beforehand.
         """
         policy, floor, group_C = self.policy, self.floor_ratio, those.noise_group
         factor = those.noise_factor
         limit_C = self.limit(group_C, np.clip(those.run, 1, LONG_STEPS).astype(np.float64), noise_factor=factor)
         mean_C = those.deviation / np.maximum(those.run, 1)
-        # A drift's mean since its onset lags behind it: the long mean and the last steps may speak for it too.
+        # A drift's mean since its onset lags behind it, so the long mean and the last steps also count.
         long_C = those.mean > self.limit(group_C, np.full(len(group_C), float(LONG_STEPS)), noise_factor=factor)
-        # What has grown clear over many steps may be a little smaller: so a drift is reported before it is large.
+        # An effect that became clear over many steps may be a little smaller, so that a drift is reported early.
         clear_C = those.sum > policy.clear_factor * self.alarm_sigmas_P[group_C]
         least_C = np.where(clear_C, policy.clear_floor_share, 1.0) * floor
         last_C = those.median > self.short_limit(group_C, least_C, noise_factor=factor)
@@ -272,9 +271,9 @@ class DetectionLimits:
         return np.where(noisy_C, self._passed_in_noise(those), summed_C) if noisy_C.any() else summed_C
 
     def has_changed(self, those: Candidates, past_C: "Floats", changes_2C: "Floats") -> "Marks":
-        """Return which candidates are above their own past by an effect that noise does not explain, shape (C,).
+        """Return which candidates exceed their own past by an effect that noise does not explain, shape (C,).
 
-        `changes_2C` are the sum over that past, which must be an alarm's as well, and the steps since it left zero.
+        `changes_2C` are the sum over that past, which must also reach an alarm's, and the steps since it left zero.
         """
         change_C, since_C = changes_2C
         now_C = np.maximum(those.lasting, those.median)
@@ -289,29 +288,29 @@ class DetectionLimits:
         return self._mean_sigma(every_P, np.full(len(every_P), float(LONG_STEPS)))
 
     def static_share(self, level_N: "Floats", noise_groups: "NoiseGroups") -> "Floats":
-        """Return how much of what lasting levels differ by is no noise of them, array of shape (P,), 0 to 1.
+        """Return the share of the variance of lasting levels that is not noise, array of shape (P,), 0 to 1.
 
-        By the components of their variance, as in empirical Bayes estimates (James and Stein 1961).
+        Estimated by components of variance, as in empirical Bayes estimates (James and Stein 1961).
         """
         noise_P = self.level_sigma_P()
         square_P = noise_groups.sums(level_N**2) / noise_groups.sizes_P
         whole_P = np.maximum(square_P, noise_P**2)
-        is_known_P = np.isfinite(whole_P) & (whole_P > 0)  # noise is without bound until it is learnt
+        is_known_P = np.isfinite(whole_P) & (whole_P > 0)  # noise is infinite until it is learnt
         of_noise_P = np.divide(noise_P**2, whole_P, out=np.ones_like(whole_P), where=is_known_P)
         share_P: Floats = (1 - of_noise_P).astype(np.float32)
         return share_P
 
     @property
     def static_rate(self) -> float:
-        """The chance of a false outlier among them: they are looked at once an attempt."""
+        """Allowed probability of a false outlier among static differences, which are tested once per attempt."""
         return attempt_chance("static", self.policy.false_page_steps, self.attempt_steps)
 
     def least_median(self) -> float:
-        """Return what a candidate's median of three steps must exceed whatever the noise, to pass."""
+        """Return the smallest median of three steps with which a candidate can pass at all, whatever the noise."""
         return _SAFE_SHARE * min(self.policy.median_share, self.policy.clear_floor_share, 1.0) * self.floor_ratio
 
     def _passed_in_noise(self, those: Candidates) -> "Marks":
-        """Return the same for noise groups that are very noisy."""
+        """Return which candidates pass in very noisy groups."""
         policy, group_C = self.policy, those.noise_group
         sigma_C = self.scale_P[group_C]
         short_C = np.maximum(self._noisy_limit(self.short)[group_C], policy.gross_ratio)
@@ -325,7 +324,7 @@ class DetectionLimits:
         return passed_C
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
-        """Return what was learnt."""
+        """Return the learnt state, arrays by name."""
         noises = {"noise": self.single, "short": self.short, "long": self.long}
         now = {
             "now.noise_groups": self._now.sigma_K[:-1],
@@ -336,5 +335,5 @@ class DetectionLimits:
 
 
 def _listed(members: "Places | slice") -> "Places":
-    """Return the series of a noise group, one after the other."""
+    """Return the series of a noise group as an array of indices."""
     return np.arange(members.start, members.stop) if isinstance(members, slice) else members

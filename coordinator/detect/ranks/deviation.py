@@ -1,5 +1,5 @@
 # ruff: noqa: N803, N806, N815  (names of arrays end in their shape, see the legend below)
-"""One step's relative residuals of many series, and how far they reach.
+"""Relative residuals of many series in one step, and bounds of their size.
 
 Pure. Shapes: N series, P noise groups.
 """
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
-_WILD_RATIO = np.float32(3.0)  # four times the peers' work is no noise: how it scatters shows nothing of the others
+_WILD_RATIO = np.float32(3.0)  # four times the peers' work is not noise: its scatter says nothing about the others
 
 
 @dataclass(slots=True)
 class Deviation:
-    """Residuals over the baselines, ratios: `raw_N` repeats the last one where `seen_N` is False.
+    """Residuals from the baselines, ratios; `raw_N` repeats the last value where `seen_N` is False.
 
-    `seen_N` is None where all series have a value. `reach_P` and `reach` bound the residuals' sizes by noise group and
-    of all, `highest` is the largest residual.
+    `seen_N` is None if all series have a value. `reach_P` and `reach` bound the residuals' absolute values per noise
+    group and overall; `highest` is the largest residual.
     """
 
     raw_N: "Floats"
@@ -37,7 +37,7 @@ class Deviation:
     seen_N: "NDArray[np.bool_] | None"
 
     def without_wild(self, before_N: "Floats", spans: "Iterable[slice]") -> "tuple[Floats, Floats]":
-        """Return this step and the one before, clipped in the series groups (by their spans) that are wild now."""
+        """Return this step and the one before, clipped in the series groups (by their spans) that have wild values."""
         now_N = self.raw_N
         if self.highest > _WILD_RATIO:
             now_N, before_N = now_N.copy(), before_N.copy()
@@ -51,7 +51,7 @@ class Deviation:
 def deviation(
     deviation_N: "NDArray[np.floating]", baseline_N: "Floats", last_N: "Floats", noise_groups: "NoiseGroups"
 ) -> Deviation:
-    """Return by how much deviations exceed the baselines; where one is NaN, the last residual again."""
+    """Return the deviations less the baselines; where a deviation is NaN, the last residual is repeated."""
     raw_N: Floats = np.subtract(deviation_N, baseline_N, dtype=np.float32, casting="same_kind")
     highest_P = noise_groups.highest(raw_N)
     highest = float(np.maximum.reduce(highest_P))

@@ -1,8 +1,8 @@
 # ruff: noqa: N802, N803, N806  (names of arrays end in their shape, see the legend below)
 """Ranks laid out by group, so that one sort gives every group's reference.
 
-Groups that degrees make lie in a regular pattern, which is read without an index: a group's members are `inner` ranks
-side by side, again in each of `outer` stretches. Others are listed.
+Groups that follow from parallel degrees form a regular pattern, which needs no index: a group's members are `inner`
+adjacent ranks, repeated in each of `outer` blocks. Other groups are listed.
 
 Shapes: R ranks, G groups, M members of the largest group; O x G x I the ranks of regular groups.
 """
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     Floats = NDArray[np.floating]
     Places = NDArray[np.intp]
 
-_NETWORK_SIZE = 3  # values, which `median_of_three` orders without sorting
-_WIDE = 256  # members from which selecting one place is quicker than sorting
+_NETWORK_SIZE = 3  # values that `median_of_three` orders without sorting
+_WIDE = 256  # members from which partial selection is faster than sorting
 
 REFERENCE_QUANTILE = 0.3
 """Slow is one-sided, so the reference is a low quantile: up to 70 % of a large group may be slow.
 
 Rounded to a member: the smaller of two, the second of three and four. The minimum of four, which the reference
-implementation takes, doubles the noise on shared cores: one rank is always lucky there.
+implementation uses, doubles the noise on shared cores, because the minimum is the rank with the luckiest step.
 """
 _MEDIAN_QUANTILE = 0.49  # the lower median of an even number
 
 
 def has_nan(values: "Floats") -> bool:
-    """Whether any of some values, at least one, is NaN: their maximum is then, and takes the least time to find."""
+    """Whether any of at least one value is NaN: then the maximum is NaN, which is the fastest check."""
     highest = np.maximum.reduce(values, axis=None)
     return bool(highest != highest)  # noqa: PLR0124  (NaN; numpy's own test of one number takes as long as the maximum)
 
 
 def median_of_three(a_N: "Floats", b_N: "Floats", c_N: "Floats") -> "Floats":
-    """Return the median of each place, several times faster than the general one; NaN where any is."""
+    """Return the elementwise median, several times faster than the general one; NaN where any is NaN."""
     high_N = np.maximum(a_N, b_N)
     np.minimum(high_N, c_N, out=high_N)
     low_N = np.minimum(a_N, b_N)
@@ -48,7 +48,7 @@ def median_of_three(a_N: "Floats", b_N: "Floats", c_N: "Floats") -> "Floats":
 
 
 def middle(values_KN: "Floats") -> "Floats":
-    """Return the lower median along the first axis, NaN left out, NaN where all are."""
+    """Return the lower median along the first axis, ignoring NaN; NaN where all are NaN."""
     has_unknown = has_nan(values_KN)
     if len(values_KN) == _NETWORK_SIZE and not has_unknown:
         return median_of_three(*values_KN)
@@ -62,7 +62,7 @@ def middle(values_KN: "Floats") -> "Floats":
 
 
 def median_of(values: "Floats") -> float:
-    """Return what `numpy.median` does of some values, none of them NaN, in a tenth of the time; NaN of none."""
+    """Return the same as `numpy.median` in a tenth of the time, for values without NaN; NaN for an empty array."""
     if not len(values):
         return math.nan
     ordered = np.sort(values)
@@ -71,7 +71,7 @@ def median_of(values: "Floats") -> float:
 
 
 def mean_of(values: "Floats") -> float:
-    """Return what `numpy.nanmean` does of some values in a tenth of the time; NaN of none."""
+    """Return the same as `numpy.nanmean` in a tenth of the time; NaN for an empty array."""
     if not len(values):
         return math.nan
     if has_nan(values):
@@ -93,12 +93,12 @@ class Groups:
 
     @cached_property
     def _members_GM(self) -> "NDArray[np.unsignedinteger]":
-        """The ranks of each group, laid out once asked for: who only spreads figures needs no list."""
+        """The ranks of each group, built on first use: callers that only spread figures need no list."""
         return _members(self.group_R, self.sizes_G)
 
     @property
     def group_R(self) -> "Places":
-        """The group of each rank, array of shape (R,), laid out for the caller."""
+        """The group of each rank, array of shape (R,), built for the caller."""
         if self._group_R is not None:
             return self._group_R.astype(np.intp)
         return self.of(np.arange(self._ranks))
@@ -118,7 +118,7 @@ class Groups:
         return rank // self._shape[2] % self.count
 
     def spread(self, figures_G: "Floats") -> "Floats":
-        """Return each rank's group's figure, array of shape (R,)."""
+        """Return the figure of each rank's group, array of shape (R,)."""
         if self._group_R is not None:
             figures_R: Floats = figures_G[self._group_R]
             return figures_R
@@ -128,7 +128,7 @@ class Groups:
         return np.tile(stretch, outer) if outer > 1 else stretch
 
     def broadcast(self, values_R: "Floats", figures_G: "Floats") -> "tuple[Floats, Floats]":
-        """Return a view of contiguous `values_R` and each group's figure in a shape that broadcasts against it."""
+        """Return a view of contiguous `values_R` and each group's figure, in shapes that broadcast."""
         if self._shape is None:
             return values_R, self.spread(figures_G)
         outer, count, inner = self._shape
@@ -137,15 +137,15 @@ class Groups:
         return values_R.reshape(outer, count * inner), np.repeat(figures_G, inner)
 
     def reference(self, values_R: "Floats") -> "Floats":
-        """Return each group's low quantile, array of shape (G,); NaN where no member has a value."""
+        """Return each group's low quantile, array of shape (G,); NaN if no member has a value."""
         return self._quantile(values_R, REFERENCE_QUANTILE)
 
     def median(self, values_R: "Floats") -> "Floats":
-        """Return each group's lower median, array of shape (G,); NaN where no member has a value."""
+        """Return each group's lower median, array of shape (G,); NaN if no member has a value."""
         return self._quantile(values_R, _MEDIAN_QUANTILE)
 
     def least(self, values_R: "Floats") -> "Floats":
-        """Return each group's least known value, array of shape (G,); NaN where no member has one."""
+        """Return each group's smallest known value, array of shape (G,); NaN if no member has one."""
         least_G: Floats = np.fmin.reduce(self._laid_out(values_R), axis=1)
         return least_G
 
@@ -157,7 +157,7 @@ class Groups:
         return sums_G
 
     def counts(self, ranks: "Places") -> "Places":
-        """Return how many of some ranks each group holds, array of shape (G,)."""
+        """Return how many of some ranks belong to each group, array of shape (G,)."""
         return np.bincount(self.of(ranks), minlength=self.count)
 
     def known(self, values_R: "Floats") -> "Places":
@@ -165,12 +165,12 @@ class Groups:
         return self.sizes_G - self.counts(np.isnan(values_R).nonzero()[0])
 
     def _laid_out(self, values_R: "Floats") -> "Floats":
-        """Return the values group by group, array of shape (G, M), a view where it can be; NaN at empty places."""
+        """Return the values by group, array of shape (G, M), a view if possible; padded with NaN."""
         if self._shape is not None:
             outer, count, inner = self._shape
             if outer == 1:
                 return values_R.reshape(count, inner)
-            # As many bytes as stand side by side are one item to numpy: it copies them together.
+            # Adjacent values are viewed as one item, so that numpy copies them together.
             items = np.ascontiguousarray(values_R).view(f"V{inner * values_R.itemsize}").reshape(outer, count)
             return np.ascontiguousarray(items.T).view(values_R.dtype).reshape(count, outer * inner)
         padded = values_R if self._is_even else np.append(values_R, np.nan).astype(values_R.dtype)
@@ -191,7 +191,7 @@ class Groups:
             return values_GM[:, place].copy()
         place_G = np.rint(quantile * np.maximum(self.known(values_R) - 1, 0)).astype(np.intp)
         if members <= _WIDE:
-            values_GM.sort(axis=1)  # NaN goes last
+            values_GM.sort(axis=1)  # NaN sorts last
             picked: Floats = values_GM[np.arange(self.count), place_G]
             return picked
         picked = np.empty(self.count, dtype=values_GM.dtype)
@@ -202,7 +202,7 @@ class Groups:
 
 
 def _regular(group_R: "Places", count: int) -> tuple[int, int, int] | None:
-    """Return the pattern of the groups, (outer, count, inner); None where there is none."""
+    """Return the pattern of the groups, (outer, count, inner); None if they have none."""
     inner = int(np.argmax(group_R != group_R[0])) if count > 1 else len(group_R)
     if not inner or len(group_R) % (inner * count):
         return None
@@ -211,7 +211,7 @@ def _regular(group_R: "Places", count: int) -> tuple[int, int, int] | None:
 
 
 def _members(group_R: "Places", sizes_G: "Places") -> "NDArray[np.unsignedinteger]":
-    """Return the ranks of each group, array of shape (G, M); beyond the ranks stands the padding of smaller groups."""
+    """Return the ranks of each group, array of shape (G, M); smaller groups are padded with an index past the ranks."""
     order_R = np.argsort(group_R, kind="stable")
     starts_G = np.cumsum(sizes_G) - sizes_G
     place_R = np.arange(len(order_R)) - np.repeat(starts_G, sizes_G)

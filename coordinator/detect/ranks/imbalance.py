@@ -1,7 +1,7 @@
-"""What legitimate differences between ranks cost: information, and no fault.
+"""What legitimate differences between ranks cost; this is information and no fault.
 
-Pure. Everybody waits for the longest stage, the replica with the longest batch and the expert with the most tokens.
-What each of these has beyond the middle one is remembered as a share of the step.
+Pure. All ranks wait for the longest stage, the replica with the longest batch and the expert with the most tokens. The
+excess of each of these over the median one is learnt as a share of the step.
 """
 
 from typing import TYPE_CHECKING
@@ -23,14 +23,14 @@ _STAGE, _REPLICA, _WORK = IMBALANCES
 
 
 class Imbalance:
-    """State of one run's imbalance; `ratios` holds what is known, by `metrics.IMBALANCES`."""
+    """State of one run's imbalance; `ratios` holds the known shares, by `metrics.IMBALANCES`."""
 
     def __init__(self) -> None:
         self.ratios: dict[str, float] = {}
         self._steps = 0
 
     def step(self, test: "SlowRankTest", step_seconds: float) -> None:
-        """Take what the slow-rank test has seen in this step; nothing is learnt while it names somebody."""
+        """Add what the slow-rank test measured in this step; nothing is learnt while it names a rank."""
         if test.is_alarmed or not step_seconds > 0:
             return
         self._steps += 1
@@ -51,11 +51,11 @@ class Imbalance:
             self.ratios[name] = before + rate * (ratio - before)
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
-        """Return what was learnt, arrays by name."""
+        """Return the learnt state, arrays by name."""
         return {name: np.array([ratio]) for name, ratio in self.ratios.items()} | {"steps": np.array([self._steps])}
 
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Restore what `state_dict` returned; what does not fit is left alone."""
+        """Restore the result of `state_dict`; arrays that do not fit are ignored."""
         known = {name: float(value[0]) for name, value in state.items() if value.shape == (1,)}
         self._steps = int(known.get("steps", self._steps))
         self.ratios |= {name: known[name] for name in IMBALANCES if name in known}

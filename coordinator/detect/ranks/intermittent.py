@@ -1,17 +1,17 @@
 # ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
-"""Which ranks are slow again and again for single steps, far more often than the others.
+"""Ranks with repeated single slow steps, far more often than the others.
 
-Pure. A sum of deviations forgets a step that stands alone, as it must: ranks stall. What repeats is counted: of each
-rank, the steps far beyond noise, by a CUSUM of Poisson counts (Lucas 1985). Each such step adds how much more likely it
-is at the rate of a fault than at that of the others, each step in between takes off how much less likely it is without
-one. The limit follows from the steps between false pages of the whole run: a sum of log likelihood ratios reaches h
-once in exp(h) looks at most (Lorden 1971).
+Pure. A sum of deviations forgets a single slow step, as it must: healthy ranks stall too. Repetition is detected by
+counting: for each rank, a CUSUM of Poisson counts (Lucas 1985) over the steps far beyond noise. Each such step adds its
+log likelihood ratio at the rate of a fault against the rate of the others; each step in between subtracts that of a
+step without one. The limit follows from the steps between false pages of the whole run: a sum of log likelihood ratios
+reaches h at most once in exp(h) looks (Lorden 1971).
 
-The others are the ranks that have half as many such steps at most: as of a reference, up to 70 % may be at fault. What
-few of them leave unknown is filled by a gamma prior of the rate, in which a healthy host has one in 2,000 steps, and
-what they have counts with a standard error more.
+The others are the ranks with at most half as many such steps: as with references, up to 70 % of the ranks may be at
+fault. The uncertainty of few ranks is covered by a gamma prior of the rate, in which a healthy host has one such step
+in 2,000, and one standard error is added to what they have.
 
-A rank that is slow every so many steps, exactly, writes checkpoints or logs: that is no fault.
+A rank that is slow at exactly regular intervals writes checkpoints or logs, which is no fault.
 
 Shapes: C ranks with a count.
 """
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
-_MEMORY_STEPS = 1024  # of the rates of all ranks
+_MEMORY_STEPS = 1024  # memory of the rates of all ranks
 _DECAY = np.float32(1 - 1 / _MEMORY_STEPS)
 _PRIOR_EVENTS, _PRIOR_STEPS = 0.5, 1000.0  # healthy hosts: noisy ones stall once in 10,000 steps, bad ones in 1,000
-_FAULT_RATE = 0.02  # the smallest that the sum is made for, ...
-_FAULT_FACTOR = 12.0  # ... and no less than so many times the others'
-_LOOKS = 0.02  # of steps, at which a sum may pass: in slow ones, and healthy ranks have fewer
-_REST_STEPS = 2  # between two slow steps that count as two: a rank that is descheduled is so for several
-_PEERS_MIN_SHARE = 0.3  # of the ranks, to compare with
-_QUIET_STEPS = 128  # without such a step, after which it is over: where 1 in 20 is slow, chance leaves 1 in 700 so long
+_FAULT_RATE = 0.02  # smallest rate that the sum is designed to detect, ...
+_FAULT_FACTOR = 12.0  # ... and at least this multiple of the others' rate
+_LOOKS = 0.02  # share of steps at which a sum may pass its limit: the slow ones, and healthy ranks have fewer
+_REST_STEPS = 2  # steps between two slow ones that count separately: a descheduled rank is slow for several
+_PEERS_MIN_SHARE = 0.3  # of the ranks, needed for a comparison
+_QUIET_STEPS = 128  # without a slow step end an alarm: if 1 in 20 is slow, 1 gap in 700 is as long by chance
 _GAPS = 8
-_GAPS_MIN = 3  # of equal length, that make a period; no rank is named with fewer
-_PERIOD_MIN = 10  # steps: no one writes checkpoints more often
+_GAPS_MIN = 3  # equal gaps that make a period; no rank is named with fewer gaps
+_PERIOD_MIN = 10  # steps: checkpoints are not written more often
 _PERIOD_JITTER = 0.05
-_FORGOTTEN = 0.05  # of a step: a count that has faded to this is none
-_COLUMNS = 8 + _GAPS  # of a rank's figures in what is remembered
+_FORGOTTEN = 0.05  # steps; a count that has faded below this is dropped
+_COLUMNS = 8 + _GAPS  # of a rank's figures in the state
 
 
 @dataclass(slots=True)
 class _Cusum:
-    """Of one rank: the sum, and the slow steps since it left zero; `first` and `last` count evaluated steps."""
+    """Sum of one rank, and the slow steps since it left zero; `first` and `last` count evaluated steps."""
 
     onset_step: int
     first: int
@@ -65,7 +65,7 @@ class _Cusum:
 
     @property
     def is_periodic(self) -> bool:
-        """Whether it comes every so many steps, or a multiple where one was not seen."""
+        """Whether slow steps come at a fixed interval, or a multiple of it if one was missed."""
         period = min(self.gaps)
         if period < _PERIOD_MIN:
             return False
@@ -74,14 +74,14 @@ class _Cusum:
 
 
 class _FadingCounts:
-    """Slow steps of the ranks that have any: `column_C` (ascending) and the count of each, which fades."""
+    """Slow steps of the ranks that have any: `column_C` (ascending) and the exponentially fading count of each."""
 
     def __init__(self) -> None:
         self.column_C = np.zeros(0, dtype=np.int32)
         self.count_C = np.zeros(0, dtype=np.float32)
 
     def add(self, column: int) -> float:
-        """Count one more slow step of a rank; return its count."""
+        """Add a slow step of a rank; return its count."""
         place = int(self.column_C.searchsorted(column))
         if place == len(self.column_C) or self.column_C[place] != column:
             self.column_C = np.insert(self.column_C, place, column)
@@ -96,7 +96,7 @@ class _FadingCounts:
 
 
 class IntermittentTest:
-    """State of the slow steps of `ranks` ranks: a count, and a sum of those that had one lately."""
+    """State of the slow steps of `ranks` ranks: a count each, and a sum for those with a recent one."""
 
     def __init__(self, ranks: int, policy: "ExcessPolicy") -> None:
         self.policy = policy
@@ -107,10 +107,10 @@ class IntermittentTest:
         self.acting: set[int] = set()
         """Columns in alarm that were slow in the last step."""
         self.alarms: dict[int, int] = {}
-        """Columns in alarm, with the evaluated step at which each was slow last."""
+        """Columns in alarm, with the evaluated step at which each was last slow."""
 
     def step(self, far: "Mapping[int, float]", step: int) -> None:
-        """Evaluate one step, given the ranks far beyond noise in it, and how far: deviation by column."""
+        """Evaluate one step, given the deviation by column of the ranks far beyond noise in it."""
         self._evaluated_steps += 1
         self._counts.count_C *= _DECAY
         for column, ratio in far.items():
@@ -120,12 +120,12 @@ class IntermittentTest:
         self._end()
 
     def _add(self, column: int, ratio: float, step: int) -> None:
-        """Count a slow step of one rank, and raise its alarm if that is one too many."""
+        """Count a slow step of one rank, and raise its alarm if the sum passes the limit."""
         own = self._cusums.get(column)
         gap = self._evaluated_steps if own is None else self._evaluated_steps - own.last
         if (
             own is not None and gap <= _REST_STEPS
-        ):  # steps in a row are one event, which the sums of deviations evaluate
+        ):  # consecutive steps are one event, which the sums of deviations evaluate
             own.last = self._evaluated_steps
             return
         usual = self._usual_rate(self._counts.add(column))
@@ -147,9 +147,9 @@ class IntermittentTest:
             self.alarms[column] = self._evaluated_steps
 
     def _usual_rate(self, count: float) -> float | None:
-        """Return the share of steps in which ranks with half of `count` slow steps at most have one.
+        """Return the rate of slow steps among the ranks with at most half of `count`.
 
-        None where they are too few, or have so many that no rank can have `_FAULT_FACTOR` times more.
+        None if these ranks are too few, or if their rate is so high that no rank can have `_FAULT_FACTOR` times more.
         """
         is_peer_C = self._counts.count_C <= count / 2
         peers = self._ranks - int(np.count_nonzero(~is_peer_C))
@@ -161,14 +161,14 @@ class IntermittentTest:
         return rate if rate * _FAULT_FACTOR < 1 else None
 
     def _end(self) -> None:
-        """Forget alarms that are over, and sums that have come back to zero."""
+        """End alarms that are over, and drop sums that have returned to zero."""
         over = [column for column, last in self.alarms.items() if self._evaluated_steps - last > _QUIET_STEPS]
         for column in over:
             del self.alarms[column], self._cusums[column]
         if over:
             self._counts.forget(over)
         if self._evaluated_steps % _QUIET_STEPS == 0:
-            least = (1 - 1 / _FAULT_FACTOR) * _FAULT_RATE  # that a step without one takes off
+            least = (1 - 1 / _FAULT_FACTOR) * _FAULT_RATE  # what a step without a slow one subtracts
             self._cusums = {
                 column: own
                 for column, own in self._cusums.items()
@@ -182,7 +182,7 @@ class IntermittentTest:
         return own.ratio, own.events / (self._evaluated_steps - own.first + 1), own.onset_step
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
-        """Return what was counted, arrays by name."""
+        """Return the counts and sums, arrays by name."""
         rows = [
             (
                 *(column, own.onset_step, own.first, own.last, own.events, own.sum, own.ratio),
@@ -195,7 +195,7 @@ class IntermittentTest:
         return {"cusums": table, "evaluated_steps": np.array([self._evaluated_steps])} | counts
 
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Restore what `state_dict` returned, if it fits."""
+        """Restore the result of `state_dict`, if it fits."""
         if any(name not in state for name in ("cusums", "evaluated_steps", "columns", "counts")):
             return
         table, evaluated_steps = state["cusums"], state["evaluated_steps"]

@@ -1,4 +1,4 @@
-"""From ranks that are slow again and again to anomalies: cause and evidence of the last slow step.
+"""Turns ranks with repeated single slow steps into anomalies: cause and evidence of the last slow step.
 
 Pure. Shapes: R ranks.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class IntermittentAnomalies:
-    """State of what was found of ranks that are slow in single steps."""
+    """State of the anomalies of ranks that are slow in single steps."""
 
     def __init__(self, ranks: int, anomalies: RankAnomalies, policy: "ExcessPolicy") -> None:
         self._anomalies = anomalies
@@ -33,9 +33,9 @@ class IntermittentAnomalies:
     def find(
         self, far: "Mapping[int, float]", row: "StepRow", named: "Collection[int]", policy: "CausePolicy"
     ) -> list[Anomaly]:
-        """Take the ranks far beyond noise in a step; return an anomaly for each that is so too often.
+        """Return an anomaly for each rank that is too often far beyond noise, given those that are so in this step.
 
-        Ranks that are `named` already are left out.
+        Ranks that are already `named` are left out.
         """
         test = self.test
         test.step(far, row.step)
@@ -61,9 +61,9 @@ class IntermittentAnomalies:
         return [each for each in marked if each.ranks[0] not in named]
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
-        """Return what was counted, arrays by name."""
+        """Return the learnt state, arrays by name."""
         return nested({"counts": self.test.state_dict()})
 
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Restore what `state_dict` returned; what does not fit is left alone."""
+        """Restore the result of `state_dict`; arrays that do not fit are ignored."""
         self.test.load_state_dict(part_of(state, "counts"))

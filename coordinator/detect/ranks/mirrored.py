@@ -1,10 +1,10 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""The test of `cusum_test.py` on negated deviations: alarms of series that are too fast, a live estimate of false ones.
+"""The test of `cusum_test.py` on negated deviations: series that are too fast, a live estimate of false alarms.
 
-Pure. Nothing that is looked for makes a rank faster than its peers, so an alarm there is one that noise made, and noise
-that is symmetrical makes as many on the other side. The same sums and limits are used, on the same steps. It counts
-and reports nothing. Stalls are no symmetrical noise: what they cause is not in the estimate. Steps in which any series
-is in alarm are left out, since a culprit may move the reference of the others.
+Pure. No fault makes a rank faster than its peers, so such an alarm comes from noise, and symmetrical noise causes as
+many on the other side. The sums, limits and steps are the same. The test only counts, it reports nothing. Stalls are
+not symmetrical, so false alarms from stalls are not in the estimate. Steps in which any series is in alarm are left
+out, since a culprit may move the reference of the others.
 
 Shapes: N series, P noise groups.
 """
@@ -30,7 +30,7 @@ _NO_STEP = -1
 
 
 class MirroredTest:
-    """State of the negated sums, kept as sparsely as the others. `raised` holds the series that alarmed last step."""
+    """State of the negated sums, stored as sparsely as the others. `raised` are the series that alarmed last step."""
 
     def __init__(self, noise_groups: "NoiseGroups", limits: "DetectionLimits") -> None:
         self._limits = limits
@@ -38,7 +38,7 @@ class MirroredTest:
         self.raised = np.zeros(0, dtype=np.intp)
 
     def clear(self) -> None:
-        """Begin again: all sums are zero. A series in alarm stays in it, it has been counted."""
+        """Reset all sums to zero. A series in alarm stays in alarm, since it has been counted."""
         self._sums.clear()
         self.raised = self.raised[:0]
 

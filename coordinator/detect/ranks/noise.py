@@ -1,8 +1,8 @@
 # ruff: noqa: N802, N803, N806  (names of arrays end in their shape, see the legend below)
-"""How much do healthy series scatter? Learnt from differences over time, per noise group of series that scatter alike.
+"""Noise of healthy series, learnt from differences over time per noise group of series that scatter alike.
 
-Pure. Differences, and never the spread between series: a lasting fault cancels in a difference, so the figure holds
-when half the ranks are slow and in domains of two, where a median absolute deviation breaks down.
+Pure. Uses differences over time and never the spread between series: a lasting fault cancels in a difference, so the
+estimate holds when half the ranks are slow and in domains of two, where a median absolute deviation breaks down.
 
 Shapes: N series, P noise groups.
 """
@@ -26,29 +26,29 @@ if TYPE_CHECKING:
     Places = NDArray[np.intp]
 
 FAR_SIGMAS = 6.0
-"""Of a difference: 4.2 of a value, which Gaussian noise exceeds once in 40,000; what is further out is a stall, or an
-onset, and counts as no more than that."""
+"""Clip of a difference: 4.2 sigma of a value, which Gaussian noise exceeds once in 40,000; larger ones are stalls or
+onsets and count only this much."""
 _MEDIAN_TO_SIGMA = 1.048  # Gaussian: the median of |a - b| is 0.954 sigma
-_ZERO_SIGMAS = 0.1  # a series that moves by less from one step to the next does not move
-_ZERO_EVERY = 4  # updates; how many stand still is no matter of single steps
-_SIGMA_MIN = 1e-6  # ratio; below, figures are equal but for rounding
-_ONSET_STEPS = 3  # after which a shift far beyond noise has a sum that is high; what has none by then was a burst
+_ZERO_SIGMAS = 0.1  # a series that moves by less between two steps counts as constant
+_ZERO_EVERY = 4  # updates; the share of constant series changes slowly
+_SIGMA_MIN = 1e-6  # ratio; smaller differences are rounding errors
+_ONSET_STEPS = 3  # after which a shift far beyond noise has a high sum; otherwise it was a burst
 _NONE = np.zeros(0, dtype=np.intp)
-_QUANTILE = 0.4  # of differences: half of a small noise group may change at once, and not be among them
-_QUANTILE_ERROR = 0.5  # of its place, times the root of their number: a standard error, on the low side
-_QUANTILE_TO_SIGMA = 1.348  # Gaussian: it is 0.742 sigma
-_RATE_MAX = 0.7  # of a step in what is known of large noise groups: two steps, so that chance in one makes little of it
-_COMMON_MIN = 3  # series that move together; of two the one that is the reference does not move
-_SAMPLED = 256  # series of a noise group, which give its scatter to 5 %
-_SAMPLES_MIN = 12  # differences that the scatter rests on: of small noise groups those of several steps
+_QUANTILE = 0.4  # of differences: half of a small noise group may change at once without affecting it
+_QUANTILE_ERROR = 0.5  # standard error of its position x sqrt(number of differences), on the low side
+_QUANTILE_TO_SIGMA = 1.348  # Gaussian: the quantile is 0.742 sigma
+_RATE_MAX = 0.7  # weight of one step in large noise groups: about two steps, so that one by chance has little effect
+_COMMON_MIN = 3  # series for a common movement; of two, the one that is the reference does not move
+_SAMPLED = 256  # series sampled per noise group, which give its scatter to 5 %
+_SAMPLES_MIN = 12  # differences needed for the scatter; small noise groups use several steps
 
 
 class PresentScatter:
-    """How much series scatter now, in rows of series that scatter alike: `sigma_K`, NaN until one has been seen.
+    """Present scatter of series, in rows of series that scatter alike: `sigma_K`, NaN until one has been seen.
 
-    By how far the middle one of those that move has moved in this step, of a few steps where a row has few series,
-    beyond what all have. So it holds while fewer than half of them begin or end to be slow at once, or all together,
-    and follows noise that changes for all of them: then a memory of many steps is no measure of what this one shows.
+    It is the median absolute movement of the series that move in this step (of a few steps for short rows), less the
+    common movement. So it holds while fewer than half of the series become slow or healthy at once, or all do together,
+    and it follows noise that changes for all of them, which an average over many steps does not show.
     """
 
     def __init__(self, series: "Sequence[Places]") -> None:
@@ -57,16 +57,16 @@ class PresentScatter:
         self._rows_K = np.arange(len(chosen))
         width = int(self._known_K.max())
         self.chosen_KM = np.array([np.pad(own, (0, width - len(own)), mode="edge") for own in chosen], dtype=np.int32)
-        """The series that are looked at, a row after the other, the last one again where a row has fewer."""
+        """The sampled series, one row after another; shorter rows repeat their last series."""
         self._is_padding_KM = np.arange(width) >= self._known_K[:, None]
         self._rate_K = np.minimum(self._known_K / _SAMPLES_MIN, _RATE_MAX)
         self._caution_K = np.where(self._known_K < _SAMPLES_MIN, 0.0, _QUANTILE_ERROR * np.sqrt(self._known_K))
         self.sigma_K = np.full(len(chosen), np.nan)
         self.common_K = np.zeros(len(chosen))
-        """By how much the middle one has moved in the last step, 0 in rows of fewer than three."""
+        """Median movement in the last step, 0 for rows of fewer than three series."""
 
     def learn(self, difference_KM: "Floats") -> None:
-        """Take how far the chosen series have moved in one step, 0 where that is not known. Changes it."""
+        """Add the movements of the sampled series in one step, 0 if unknown. Modifies `difference_KM`."""
         difference_KM[self._is_padding_KM] = np.inf  # sorted behind all others
         zero_count_K = np.count_nonzero(np.abs(difference_KM) <= _SIGMA_MIN, axis=1)
         difference_KM.sort(axis=1)
@@ -87,10 +87,10 @@ class PresentScatter:
 class PooledNoise:
     """Standard deviation per noise group; `sigma_P` is NaN until a noise group has been seen.
 
-    Differences beyond a few sigma are stalls and onsets and count as little more than that, unless they are many:
-    `outlier_share_P`, their share, widens the limit, so that noise which comes in bursts is learnt for what it is. A
-    suspect's are not among them: in a noise group of two, its onset alone would be a burst, and delay its own alarm.
-    `zero_share_P` is the share of series that do not move from step to step: those that are the reference themselves.
+    Differences beyond a few sigma are stalls and onsets and are clipped, unless they are frequent: their share,
+    `outlier_share_P`, widens the limit, so that noise that comes in bursts is learnt as such. Those of suspects are not
+    counted: in a noise group of two, an onset alone would count as a burst and delay its own alarm. `zero_share_P` is
+    the share of series that do not move from step to step, because they are the reference themselves.
     """
 
     def __init__(self, noise_groups: "NoiseGroups") -> None:
@@ -104,7 +104,7 @@ class PooledNoise:
 
     @property
     def cautious_P(self) -> "Figures":
-        """Sigma with a margin for what few samples leave open, array of shape (P,)."""
+        """Sigma with a margin for the uncertainty of few samples, array of shape (P,)."""
         margin_P: Figures = np.maximum(self.samples_P, 1)
         np.sqrt(margin_P, out=margin_P)
         np.divide(2, margin_P, out=margin_P)
@@ -121,10 +121,10 @@ class PooledNoise:
         suspicious: "Places" = _NONE,
         present_P: "Figures | None" = None,
     ) -> None:
-        """Take absolute differences; the series `left_out` (each once) do not count. Changes `difference_N`.
+        """Add absolute differences, except those of the series `left_out` (each listed once). Modifies `difference_N`.
 
-        Of series that are `suspicious` now, what was beyond noise some updates ago counts as no burst. Where
-        `present_P` is above what has been learnt, what is far beyond noise is measured by that.
+        For series that are `suspicious` now, differences beyond noise some updates ago do not count as bursts. Where
+        `present_P` is above the learnt noise, outliers are measured by it.
         """
         noise_groups = self._noise_groups
         count_P = noise_groups.sizes_P
@@ -137,7 +137,7 @@ class PooledNoise:
         least = float(np.minimum.reduce(self.sigma_P))
         limit_P = FAR_SIGMAS * (self.sigma_P if present_P is None else np.maximum(self.sigma_P, present_P))
         if not least > _SIGMA_MIN:
-            # Not known, or nothing seen yet but equal figures: a limit of 0 would never let go of 0.
+            # If sigma is unknown or all figures were equal, a limit of 0 could never grow again.
             limit_P[~(self.sigma_P > _SIGMA_MIN)] = np.inf
         outliers = noise_groups.above(difference_N, limit_P, noise_groups.highest(difference_N))
         self._count_bursts(outliers, suspicious, rate_P, count_P)
@@ -157,7 +157,7 @@ class PooledNoise:
         self.sigma_P += change_P
 
     def _count(self, count_P: "Figures", policy: "ExcessPolicy") -> "tuple[Figures, Figures]":
-        """Count the samples of each noise group; return them, 1 instead of none, and how fast a group learns."""
+        """Count the samples of each noise group; return the counts, 1 for 0, and each group's learning rate."""
         self.samples_P += count_P
         if np.count_nonzero(count_P) == len(count_P):  # nearly always
             self.updates_P += 1
@@ -170,7 +170,7 @@ class PooledNoise:
     def _count_zero(
         self, difference_N: "Floats", left_out: "Places | None", rate_P: "Figures", count_P: "Figures"
     ) -> None:
-        """Learn how many series do not move; what was left out has a difference of 0 and does not count."""
+        """Learn how many series do not move; series left out have a difference of 0 and are subtracted."""
         zero_share_P = self._noise_groups.counts_below(difference_N, _ZERO_SIGMAS * self.sigma_P)
         if left_out is not None and len(left_out):
             zero_share_P -= self._noise_groups.counts(left_out)
@@ -178,7 +178,7 @@ class PooledNoise:
         self.zero_share_P += np.minimum(_ZERO_EVERY * rate_P, 1) * (share_P - self.zero_share_P)
 
     def _count_bursts(self, outliers: "Places", suspicious: "Places", rate_P: "Figures", count_P: "Figures") -> None:
-        """Learn how common differences far beyond noise are, from those that have not become a suspect's."""
+        """Learn the frequency of differences far beyond noise, except those that belong to suspects by now."""
         ended = self._outliers[0]
         self._outliers.append(outliers)
         self.outlier_share_P *= 1 - rate_P
@@ -187,7 +187,7 @@ class PooledNoise:
             self.outlier_share_P += rate_P * self._noise_groups.counts(ended) / count_P
 
     def _begin(self, difference_N: "Floats", left_out: "Places | None", mean_P: "Figures") -> None:
-        """Set the first figure of noise groups, from their middle difference: one that is wild must not set it."""
+        """Initialise noise groups from their median difference, which a single wild one does not affect."""
         is_known_N = np.ones(len(difference_N), dtype=bool)
         if left_out is not None:
             is_known_N[left_out] = False
@@ -198,7 +198,7 @@ class PooledNoise:
             self.sigma_P[noise_group] = first if first > _SIGMA_MIN else mean_P[noise_group]
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
-        """Return what was learnt."""
+        """Return the learnt state, arrays by name."""
         return {
             "updates": self.updates_P,
             "samples": self.samples_P,

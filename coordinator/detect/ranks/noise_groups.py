@@ -1,7 +1,7 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""Series in noise groups: one noise figure for all series of a group, and sums over the series of a group.
+"""Noise groups: one noise figure for all series of a group, and reductions over the series of a group.
 
-Pure. Noise groups that lie side by side, as pipeline stages and kinds of domains do, need no index.
+Pure. Contiguous noise groups, such as pipeline stages and kinds of domains, need no index.
 
 Shapes: N series, P noise groups, C some of the series.
 """
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     Figures = NDArray[np.floating]
     Places = NDArray[np.intp]
 
-_ONE_BY_ONE = 4  # noise groups that are looked through each by itself rather than all together
+_ONE_BY_ONE = 4  # noise groups; up to this many are searched one by one
 _NONE = np.zeros(0, dtype=np.intp)
 
 
 class NoiseGroups:
-    """Which of the noise groups 0, 1, ... each of N series belongs to; `sizes_P` is how many each holds."""
+    """Assigns each of N series to one of the noise groups 0, 1, ...; `sizes_P` are their sizes."""
 
     def __init__(self, group_N: "Places") -> None:
         self.count = int(group_N.max(initial=0)) + 1
@@ -41,14 +41,14 @@ class NoiseGroups:
         return figures_P if self.count == 1 else np.repeat(figures_P, self._runs_P)
 
     def highest(self, values_N: "Floats") -> "Floats":
-        """Return a bound of each noise group's values from above, array of shape (P,); NaN where any of them is."""
+        """Return an upper bound of each noise group's values, array of shape (P,); NaN if any of them is."""
         if self._group_N is not None:
             return np.full(self.count, np.maximum.reduce(values_N), dtype=np.float32)
         highest_P: Floats = np.maximum.reduceat(values_N, self._starts_P)
         return highest_P
 
     def reach(self, values_N: "Floats", highest_P: "Floats") -> "Floats":
-        """Return a bound of each noise group's absolute values, given `highest` of them, array of shape (P,)."""
+        """Return a bound of each noise group's absolute values, given its `highest`, array of shape (P,)."""
         whole = self._group_N is not None
         lowest_P = np.minimum.reduce(values_N) if whole else np.minimum.reduceat(values_N, self._starts_P)
         reach_P: Floats = np.maximum(highest_P, -lowest_P)
@@ -71,7 +71,7 @@ class NoiseGroups:
         return found[0] if len(found) == 1 else np.concatenate(found)
 
     def above_but(self, values_N: "Floats", limit_P: "Figures", those: "Places") -> "Places":
-        """Return the series above the limit of their noise group, without `those`, ascending."""
+        """Return the series above the limit of their noise group, except `those`, ascending."""
         above_N = values_N > self.per_series(limit_P.astype(np.float32))
         if len(those):
             above_N[those] = False
@@ -79,7 +79,7 @@ class NoiseGroups:
         return places
 
     def clip(self, values_N: "Floats", limit_P: "Figures", reach_P: "Floats") -> "Floats":
-        """Return the values, clipped at their noise group's limit on both sides; unchanged if `reach_P` is within."""
+        """Return the values clipped symmetrically at their noise group's limit; unchanged if `reach_P` is below it."""
         limit_P = limit_P.astype(np.float32)
         if not np.count_nonzero(reach_P > limit_P):
             return values_N
@@ -98,7 +98,7 @@ class NoiseGroups:
         return self._group_N[series].astype(np.intp)
 
     def counts(self, series: "Places") -> "NDArray[np.float64]":
-        """Return how many of some series each noise group holds, array of shape (P,)."""
+        """Return how many of some series belong to each noise group, array of shape (P,)."""
         return np.bincount(self.of(series), minlength=self.count).astype(np.float64)
 
     def counts_below(self, values_N: "Floats", limit_P: "Figures") -> "NDArray[np.float64]":
@@ -110,7 +110,7 @@ class NoiseGroups:
         return np.bincount(self._group_N, below_N, self.count).astype(np.float64)
 
     def members(self, noise_group: int) -> "Places | slice":
-        """Return where the series of a noise group are."""
+        """Return the indices of the series of a noise group."""
         if self._group_N is not None:
             return np.flatnonzero(self._group_N == noise_group)
         first = int(self._starts_P[noise_group])

@@ -1,7 +1,7 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""The sums and alarms of one direction: of series that are above their peers, or of those that are below.
+"""Sums and alarms of one direction: of series above their peers, or of series below them.
 
-Pure. The direction that is looked for (`cusum_test.py`) and its mirror image (`mirrored.py`) differ in the sign alone.
+Pure. The direction of faults (`cusum_test.py`) and its mirror image (`mirrored.py`) differ only in sign.
 
 Shapes: N series, C chosen series.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class OneSidedSums:
-    """State of one direction. `sign` is 1 for what is above the peers, -1 for what is below."""
+    """State of one direction. `sign` is 1 for series above their peers, -1 for series below."""
 
     def __init__(self, noise_groups: "NoiseGroups", limits: DetectionLimits, *, sign: int) -> None:
         self._noise_groups = noise_groups
@@ -37,11 +37,11 @@ class OneSidedSums:
         self.clear()
 
     def clear(self) -> None:
-        """Set all sums to zero; what is in alarm stays in alarm."""
+        """Reset all sums to zero; series in alarm stay in alarm."""
         self.cusums = CusumState(self._noise_groups)
 
     def due(self, seen_N: "Marks | None") -> "Places":
-        """Return the series, in no alarm yet, whose sum is an alarm's, of those that `seen_N` marks (None: all)."""
+        """Return the series that `seen_N` marks (None: all), not yet in alarm, whose sum reaches an alarm's."""
         cusums, limits = self.cusums, self._limits
         if not len(cusums.above(limits.least_alarm_sigmas)):
             return cusums.series[:0]
@@ -53,13 +53,13 @@ class OneSidedSums:
     def candidates(
         self, series: "Places", last_N: "LastSteps", mean_N: "Floats", *, noise_factor: "Floats | float" = 1.0
     ) -> Candidates:
-        """Return what the limits judge of some series, given all series' last three values and long means."""
+        """Return the candidates for the limits, given all series' last three values and long means."""
         figures = self._noise_groups.of(series), self.cusums.of(series)
         last_C = self._of(series, last_N)
         return Candidates.of(*figures, last=last_C, mean_C=self._sign * mean_N[series], noise_factor=noise_factor)
 
     def keep(self, last_N: "LastSteps", seen_N: "Marks | None") -> None:
-        """Follow what is in alarm, given all series' last three values, and end alarms after enough quiet steps."""
+        """Update alarms from all series' last three values, and end those with enough quiet steps."""
         policy, alarms = self._limits.policy, self.alarms
         chosen = slice(None) if seen_N is None else seen_N[alarms.series_A]
         series = alarms.series_A[chosen]
