@@ -1,4 +1,4 @@
-"""From what holds back a whole run, a link or a node to anomalies.
+"""Turns problems of a whole run, a link or a node into anomalies.
 
 Pure: values of the detectors in, anomalies out.
 """
@@ -29,9 +29,9 @@ def slower_run(
     *,
     longest_growth: "Mapping[str, float]",
 ) -> Anomaly:
-    """Describe a run that is slower than its history; `co_occurring` is what else was found in the same step.
+    """Describe a run that is slower than its history; `co_occurring` are the other anomalies of the same step.
 
-    `longest_growth` holds by how much each part of the rank with most own work grew, seconds a step.
+    `longest_growth` is the growth of each part of the rank with most own work, seconds per step.
     """
     ratio, baseline = test.level_ratio, test.baseline_seconds or 0.0
     few = [anomaly.excess_seconds for anomaly in co_occurring if anomaly.kind == SLOW_RANK]
@@ -47,7 +47,7 @@ def slower_run(
     return Anomaly(
         kind=FLUCTUATION,
         cause=why.cause,
-        # Waiting alone shows no link: ranks that no one can compare make others wait just as well.
+        # Waiting alone does not indicate a link: ranks without peers to compare with cause the same waiting.
         confidence="low" if why.cause == LINK else why.confidence,
         scope="job",
         ranks=(),
@@ -73,7 +73,7 @@ def slower_run(
 
 
 def unsynchronised_gc(found: "UnsynchronisedGc", ranks: "Sequence[int]") -> Anomaly:
-    """Describe collections out of step; `ranks` are those concerned, or some of them."""
+    """Describe unsynchronised collections; `ranks` are those concerned, or some of them."""
     return Anomaly(
         kind=UNSYNCHRONISED_GC,
         cause=_GC,
@@ -90,7 +90,7 @@ def unsynchronised_gc(found: "UnsynchronisedGc", ranks: "Sequence[int]") -> Anom
 
 
 def without_unsynchronised_gc(found: "Sequence[Anomaly]") -> list[Anomaly]:
-    """Return slow ranks without those that only collect: by chance one rank's turn comes in three steps running."""
+    """Return slow ranks without those that only collect: by chance one rank collects in three consecutive steps."""
     return [anomaly for anomaly in found if anomaly.cause != _GC]
 
 

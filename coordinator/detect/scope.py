@@ -1,6 +1,6 @@
-"""The anomalies that an operator wants: runs, domain kinds and detectors that are switched off are left out.
+"""Filters anomalies: runs, domain kinds and detectors that the operator has switched off are left out.
 
-Pure. Detectors go on learning whatever is left out here, so that a switch takes effect at the next step, both ways.
+Pure. Detectors continue to learn what is left out here, so that a switch takes effect at the next step, both ways.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def is_watched(run: str, patterns: Iterable[str]) -> bool:
-    """Whether a run's name fits one of the shell patterns."""
+    """Whether a run's name matches one of the shell patterns."""
     return any(fnmatchcase(run, pattern) for pattern in patterns)
 
 
@@ -27,7 +27,7 @@ def detectors_off(policy: "DetectorPolicy") -> set[str]:
 
 
 def in_scope(step_result: "StepResult", policy: "Policy", run: str) -> "StepResult":
-    """Return the step_result without what is switched off or out of scope."""
+    """Return the step result without anomalies that are switched off or out of scope."""
     if not is_watched(run, policy.scope.runs):
         return replace(step_result, anomalies=(), fluctuating=False, held=None)
     off = detectors_off(policy.detectors)

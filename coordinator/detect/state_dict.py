@@ -1,6 +1,6 @@
-"""What an object has learnt, as arrays by name, so that it outlives a restart of the coordinator.
+"""State of learning objects as arrays by name, so that it outlives a restart of the coordinator.
 
-Pure. What comes back from outside is taken only if it fits, and an object takes all of its figures or none.
+Pure. Stored state is restored only if it fits, and an object restores all of its attributes or none.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Learner:
     """An object whose state is its attributes `LEARNT`: numbers, deques of numbers, and learners.
 
-    Their names, without leading underscores, are those of the arrays.
+    Arrays have the names of the attributes, without leading underscores.
     """
 
     __slots__ = ()
@@ -27,7 +27,7 @@ class Learner:
     LEARNT: ClassVar[tuple[str, ...]] = ()
 
     def state_dict(self) -> "StateDict":
-        """Return what has been learnt: an array without dimensions of a number, one with one of a deque."""
+        """Return the learnt state: a 0-d array for a number, a 1-d array for a deque."""
         state: StateDict = {}
         for name in self.LEARNT:
             value, kept = getattr(self, name), name.strip("_")
@@ -38,7 +38,7 @@ class Learner:
         return state
 
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Restore what `state_dict` returned; of an object whose figures do not fit nothing is taken."""
+        """Restore the result of `state_dict`; if any value does not fit, nothing is restored."""
         figures, parts = {}, {}
         for name in self.LEARNT:
             value, kept = getattr(self, name), name.strip("_")
@@ -55,16 +55,16 @@ class Learner:
 
 
 def _as(value: Any, kept: Any) -> Any:
-    """Return a kept number or list with the type of the attribute that it was."""
+    """Convert a stored number or list to the type of the attribute."""
     return deque(kept, maxlen=value.maxlen) if isinstance(value, deque) else type(value)(kept)
 
 
 def nested(parts: "Mapping[str, StateDict]") -> "StateDict":
-    """Return the states of several parts as one, the part's name before a dot."""
+    """Merge the states of several parts, with the part's name and a dot as prefix."""
     return {f"{name}.{key}": value for name, state in parts.items() for key, value in state.items()}
 
 
 def part_of(state: "Mapping[str, NDArray[np.generic]]", name: str) -> "StateDict":
-    """Return what `nested` took from the part `name`."""
+    """Return the state that `nested` stored for the part `name`."""
     prefix = f"{name}."
     return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}

@@ -1,10 +1,10 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""Which of the amounts that a record holds explains how long a step is: its work figure, its tokens or its FLOPs.
+"""Which amount in a record explains the length of a step: its work figure, its tokens or its FLOPs.
 
-Pure. The work figure that the training reports comes first. Else tokens: they are counted, while model FLOPs are mostly
-a constant times the tokens and show nothing more. A training that annotates its FLOPs (wider attention windows, packed
-documents) shows itself by FLOPs per token that change; from then on FLOPs are what its steps are compared with. They
-are scaled to continue the tokens, so that neither levels nor slopes that were learnt have to be learnt again.
+Pure. A work figure reported by the training comes first, then tokens: they are counted, while model FLOPs are mostly a
+constant times the tokens and add nothing. If FLOPs per token change (wider attention windows, packed documents), the
+training annotates its FLOPs, and steps are compared with FLOPs from then on. FLOPs are scaled to continue the tokens,
+so that learnt levels and slopes stay valid.
 
 Shapes: R ranks, S some of them.
 """
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
-_CHANGE_MIN_RATIO = 0.005  # of FLOPs, and of FLOPs per token, from one step to the next: the same as of a run's work
+_CHANGE_MIN_RATIO = 0.005  # of FLOPs, and of FLOPs per token, between two steps; as for a run's work
 _SAMPLE_RANKS = 1024
 
 
 class WorkFigure(Learner):
-    """State of one run: whether FLOPs show more than tokens, and how many tokens one stands for."""
+    """State of one run: whether FLOPs add information to tokens, and how many tokens one FLOP stands for."""
 
     LEARNT = ("uses_flops", "_tokens_per_flop")
 
     def __init__(self) -> None:
         self.uses_flops = False
-        """Whether FLOPs have turned out to show more than tokens."""
+        """Whether FLOPs have proved to add information to tokens."""
         self._tokens_per_flop = 1.0
-        self._before: tuple[Floats, Floats] | None = None  # FLOPs and tokens of the step before, of sampled ranks
+        self._before: tuple[Floats, Floats] | None = None  # FLOPs and tokens of sampled ranks in the step before
 
     def of_step(self, row: "StepRow") -> "Floats":
-        """Return what each rank's compute should be proportional to, array of shape (R,), no unit; NaN is unknown."""
+        """Return the amount to which each rank's compute should be proportional, shape (R,), no unit; NaN: unknown."""
         if row.flops is None:
             self._before = None
             return row.work
@@ -58,7 +58,7 @@ class WorkFigure(Learner):
 
 
 def _show_more(before: "tuple[Floats, Floats]", now: "tuple[Floats, Floats]") -> bool:
-    """Return whether some rank's FLOPs changed, and not as its tokens did."""
+    """Return whether some rank's FLOPs changed other than in proportion to its tokens."""
     changed_S = _changed(before[0], now[0])
     if not changed_S.any():
         return False
@@ -69,13 +69,13 @@ def _show_more(before: "tuple[Floats, Floats]", now: "tuple[Floats, Floats]") ->
 
 
 def _changed(before_S: "Floats", now_S: "Floats") -> "NDArray[np.bool_]":
-    """Return where a figure differs from the step before's; one that is not known in both does not."""
+    """Return where a figure differs from the step before; figures unknown in either step do not."""
     changed_S: NDArray[np.bool_] = np.abs(now_S - before_S) > np.float32(_CHANGE_MIN_RATIO) * np.abs(before_S)
     return changed_S
 
 
 def _mean_ratio(before: "tuple[Floats, Floats]") -> float:
-    """Return the tokens that a FLOP stood for, NaN where neither was known together."""
+    """Return the tokens per FLOP, NaN if no rank has both."""
     flops_S, tokens_S = before
     known_S = ~(np.isnan(flops_S) | np.isnan(tokens_S))
     total = float(flops_S[known_S].sum(dtype=np.float64))

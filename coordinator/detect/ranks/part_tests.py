@@ -1,16 +1,16 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""Each part of own work as a series of its own, with its own noise, where the sum is too noisy to show a fault in it.
+"""Tests each part of own work as a series with its own noise, for jobs whose total own work is too noisy.
 
 Pure. On shared hosts own work scatters by 5 to 15 %, nearly all of it in forward and backward, while the wait for data
-scatters by a tenth of a percent of a step: there +13 % of a step in one part is beyond doubt for that part and nothing
-for the sum. A part is compared as the sum is: less its stage's, less what the replica shares, over the stage's own
-work; but less their medians, for a low quantile of noisy values leaves healthy ranks half a sigma above it. All parts
-have one unit, so the largest deviation is the cause. What all ranks at one place do in a part, as those that load data
-for others, is taken off first, as from the sum; and what a rank usually has less in its other parts: a rank may wait
-in another part than its peers, and the same seconds stand elsewhere.
+scatters by a tenth of a percent of a step: there +13 % of a step in one part is significant for that part and not for
+the total. A part is compared as the total is: less its stage's, less what the replica shares, over the stage's own
+work. Medians replace the low quantile, which leaves healthy ranks of noisy values half a sigma above it. All parts have
+one unit, so the largest deviation is the cause. Two effects are subtracted first: what all ranks at one place do in a
+part (e.g. loading data for others), as for the total; and what a rank usually has less in its other parts, since a rank
+may wait in another part than its peers and the same seconds appear elsewhere.
 
-Each is a CUSUM (Page 1954) with a slack of one sigma, half of the two sigma of backward's own noise that +13 % of a
-step are at 8 %. Its limit follows from the steps between false pages of the whole run (Siegmund 1985).
+Each test is a CUSUM (Page 1954) with a slack of one sigma, half of the two sigma of backward's own noise that +13 % of
+a step are at 8 %. Its limit follows from the steps between false pages of the whole run (Siegmund 1985).
 
 Shapes: R ranks, P stages, D replicas, N series (parts x ranks).
 """
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     Places = NDArray[np.intp]
 
 _SLACK_SIGMAS = 1.0
-_STALLED_STEPS = 3.5  # clear steps of an alarm, on shared hosts a rank is descheduled for two or three
+_STALLED_STEPS = 3.5  # significant steps of an alarm; on shared hosts a rank is descheduled for two or three
 _CORRELATION_RATE = 1 / 16
 _REST_STEPS = 16  # memory of what a rank's other parts take: noise of 8 % of own work is 1.4 % of it in such a mean
-_SHARED_MIN = 0.5  # of the variance: from there on, taking off a pair's lower value leaves less noise than it adds
+_SHARED_MIN = 0.5  # of the variance; above it, subtracting a pair's lower value removes more noise than it adds
 
 
 def as_policy(policy: "ExcessPolicy", series: int) -> "ExcessPolicy":
-    """Return the thresholds for parts: effects of the size from which a job counts as noisy, and a small slack."""
+    """Return the thresholds for parts: effects at least as large as a noisy job's threshold, and a small slack."""
     limit = cusum_limit(_SLACK_SIGMAS, series * steps_between("parts", policy.false_page_steps))
     return replace(
         policy,
@@ -64,7 +64,7 @@ def as_policy(policy: "ExcessPolicy", series: int) -> "ExcessPolicy":
 class PartTests:
     """State of one run's parts, named `names`, over the ranks of `stages` and `replicas` (None: ranks share no batch).
 
-    `places` are those of ranks in replicas and on nodes, None where every rank's is its own.
+    `places` are those of ranks in replicas and on nodes, None if every rank's is its own.
     Steps must be given in ascending order.
     """
 
@@ -116,16 +116,16 @@ class PartTests:
             self.test.step(deviation_N, step, noise_factor_N=factor_N)
 
     def _residual(self, place: int, own_R: "NDArray[np.float32]") -> "NDArray[np.float32]":
-        """Return seconds beyond the stage's median, array of shape (R,), and beyond what the rank's replica shares.
+        """Return seconds beyond the stage's median, array of shape (R,), less what the rank's replica shares.
 
-        The latter only where a replica's ranks share most of what they have: elsewhere it would add the median's noise
-        to each of them.
+        The latter is subtracted only if a replica's ranks share most of their variance; otherwise it would add the
+        median's noise to each of them.
         """
         rest_R = self._above_stage(own_R)
         if self._replicas is not None:
             rate = max(_CORRELATION_RATE, 1 / self._steps)
             healthy_R = rest_R.copy()
-            healthy_R[self.columns] = np.nan  # a slow rank is unlike its replica, whatever that shares
+            healthy_R[self.columns] = np.nan  # a slow rank says nothing about what its replica shares
             self._correlation[place] += rate * (_correlation(healthy_R, self._replicas) - self._correlation[place])
             if self._correlation[place] > _SHARED_MIN:
                 reference_P, shared_D = self._references.split(own_R, Groups.median)
@@ -141,11 +141,11 @@ class PartTests:
         return above_R
 
     def _usually_less(self, place: int, now_R: "NDArray[np.floating]") -> "NDArray[np.float32]":
-        """Return by how much all parts but one have been below the stage's, array of shape (R,), ratio, 0 or less.
+        """Return how far all parts but one have been below the stage's, array of shape (R,), ratio, 0 or less.
 
-        In the mean of the last steps, where that is more than the smallest effect that is reported, and by that effect
-        more: noise of the other parts must not become that of this one. Ranks that no place holds need it: the effects
-        of places take off the rest, and no generated scenario has such ranks.
+        It is the mean over the last steps where that exceeds the smallest reported effect, reduced by that effect, so
+        that noise of the other parts does not enter this one. It matters for ranks that are alone at their place, for
+        which place effects cannot subtract it; no generated scenario has such ranks.
         """
         mean_R: NDArray[np.float32] = self._rest_KR[place]
         change_R = (now_R - mean_R) / min(self._steps, _REST_STEPS)
@@ -158,7 +158,7 @@ class PartTests:
         self.test.adopt(as_policy(policy, self.test.count))
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
-        """Return what was learnt, arrays by name."""
+        """Return the learnt state, arrays by name."""
         which = np.array([name in self.names for name in PARTS])
         own: dict[str, NDArray[np.generic]] = {"which": which, "rest": self._rest_KR}
         effects = zip(self.names, self._place_effects, strict=True)
@@ -174,7 +174,7 @@ class PartTests:
         *,
         places: "Groups | None" = None,
     ) -> "PartTests | None":
-        """Return the tests whose `state_dict` this is, None if it does not fit."""
+        """Return the tests restored from the result of `state_dict`, None if it does not fit."""
         which = state.get("which")
         if which is None or which.shape != (len(PARTS),) or not which.any():
             return None

@@ -1,12 +1,12 @@
 # ruff: noqa: N802, N803, N806  (names of arrays end in their shape, see the legend below)
-"""What all ranks at one place do beyond their stage: one rank of a tensor group reads the batch, one of a node logs.
+"""Effects of a place: what all ranks at one place do beyond their stage, e.g. read the batch or write logs.
 
-Pure. A lasting term of the additive model, next to those of stage, replica, work and rank. A place is that in a replica
-and on a node. A training is laid out so from its first step on, in all replicas or on all nodes. What nine tenths of a
-place have beyond the middle place of their stage is the place's; what fewer have is a rank's. A rank in alarm shows
-nothing of the layout, nor do the others of a small replica that has one: one of them is what the replica is compared
-by, whatever its own level is. An onset counts for no more than noise before its alarm. Who reads a batch scatters more
-than who only computes, which holds for the place as well.
+Pure. A lasting term of the additive model, next to those of stage, replica, work and rank. A place is the position in a
+replica and on a node; a training is laid out that way from its first step on, in all replicas or on all nodes. What
+nine tenths of the ranks at a place have beyond the median place of their stage is the place's; what fewer have is a
+rank's. A rank in alarm says nothing about the layout, nor do the others of a small replica that has one: such a replica
+is compared by one of them, whatever its own level is. An onset is clipped at the noise until it alarms. Ranks that read
+a batch scatter more than ranks that only compute, so noise is learnt per place as well.
 
 Shapes: R ranks, L places, M sampled members of a place.
 """
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
     Marks = NDArray[np.bool_]
 
-_SAMPLED = 8  # members, of which the second lowest is what nine tenths exceed; of up to five, the lowest
+_SAMPLED = 8  # members; nine tenths exceed the second lowest, or the lowest of up to five
 _SHARED_QUANTILE = 0.1
-_YOUNG_WEIGHT = 2.0  # of a step: the first ones are warm-up, in which all else takes longer
+_YOUNG_WEIGHT = 2.0  # of a step: the first ones are warm-up, in which everything takes longer
 _RATE = 1 / 16  # of a step, as in the long mean
 _MOVES_RATE = 1 / 64  # of a step, as of noise
 _YOUNG_STEPS = 8
-_FAR_MOVES = 3.0  # usual differences, that one counts for at most: an onset or a stall is no noise
-_NOISIER_FACTOR = 1.5  # what two figures of 64 differences hardly differ by
-_MOVES_MIN = 1e-6  # ratio; below, figures are equal but for rounding
+_FAR_MOVES = 3.0  # usual differences; clip of one difference, since an onset or a stall is not noise
+_NOISIER_FACTOR = 1.5  # two estimates from 64 differences rarely differ by more
+_MOVES_MIN = 1e-6  # ratio; smaller differences are rounding errors
 
 
 class PlaceEffects:
-    """State of the `places` of one layout, each of two ranks or more; None where each rank has its own."""
+    """State of the `places` of one layout, each of at least two ranks; None if each rank is alone at its place."""
 
     def __init__(self, places: Groups | None, stages: Groups) -> None:
         self.places = places
@@ -52,18 +52,18 @@ class PlaceEffects:
 
     @property
     def effect_R(self) -> "Floats | None":
-        """What all ranks of each rank's place have beyond its stage, ratio, 0 or more; None where no place has any."""
+        """What all ranks of each rank's place have beyond its stage, ratio, at least 0; None if no place has any."""
         return self._spread(self._effect_L) if self._effect_L.any() else None
 
     @property
     def differs_R(self) -> "Marks | None":
-        """Which ranks have such an effect, None where none has."""
+        """Which ranks have such an effect, None if none has."""
         effect_R = self.effect_R
         return None if effect_R is None else effect_R > 0
 
     @property
     def noise_factor_R(self) -> "Floats | None":
-        """How many times as noisy as its stage each rank's place is, 1 or more; None where none is noisier."""
+        """Noise of each rank's place relative to its stage, at least 1; None if no place is noisier."""
         if self.places is None:
             return None
         usual_L = self._stages.spread(self._stages.median(self._moves_L))
@@ -82,10 +82,10 @@ class PlaceEffects:
         scale_P: "NDArray[np.floating]",
         is_left_out_R: "Marks | None",
     ) -> None:
-        """Take the ranks' own work in one step, their stages' and what that is a ratio of, seconds, NaN where unknown.
+        """Add the own work of ranks and stages in one step, and what it is a ratio of, seconds, NaN if unknown.
 
-        Of ranks in `is_left_out_R` nothing is learnt. Noise is not that above the replicas: of two ranks in one, the
-        lower one is what the other is compared with.
+        Nothing is learnt of ranks in `is_left_out_R`. Noise is not measured over the replicas: of two ranks in one, the
+        lower one is the reference of the other.
         """
         if self.places is None:
             return
@@ -103,7 +103,7 @@ class PlaceEffects:
         self._last_LM = now_LM
 
     def learn(self, deviation_R: "Floats", is_left_out_R: "Marks | None") -> None:
-        """Take the ranks' deviations of the same step, ratios without the effects so far, NaN where unknown."""
+        """Add the ranks' deviations of the same step, ratios without the effects so far, NaN if unknown."""
         if self.places is None:
             return
         change_LM = deviation_R[self._member_LM] + self._effect_L[:, None] - self._level_LM
@@ -116,7 +116,7 @@ class PlaceEffects:
         self._compare(None if is_left_out_R is None else is_left_out_R[self._member_LM])
 
     def _compare(self, is_left_out_LM: "Marks | None") -> None:
-        """Work out the effects, those of places of which nothing is known now as they were."""
+        """Update the effects; places of which nothing is known now keep theirs."""
         level_LM, (count, members) = self._level_LM, self._member_LM.shape
         known_L = np.full(count, members)
         if is_left_out_LM is not None:
@@ -133,7 +133,7 @@ class PlaceEffects:
         return is_left_out_LM if is_left_out_R is None else is_left_out_LM | is_left_out_R[self._member_LM]
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
-        """Return what was learnt."""
+        """Return the learnt state, arrays by name."""
         return {
             "level": self._level_LM,
             "last": self._last_LM,
@@ -143,7 +143,7 @@ class PlaceEffects:
         }
 
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Restore what `state_dict` returned; what does not fit is left alone."""
+        """Restore the result of `state_dict`; arrays that do not fit are ignored."""
         own = {"level": self._level_LM, "last": self._last_LM, "effect": self._effect_L, "moves": self._moves_L}
         if "steps" not in state or any(name not in state or state[name].shape != own[name].shape for name in own):
             return
@@ -153,7 +153,7 @@ class PlaceEffects:
 
 
 def _sampled(places: Groups) -> "NDArray[np.int32]":
-    """Return some ranks of each place, as many of each, array of shape (L, M)."""
+    """Return the same number of sampled ranks of each place, array of shape (L, M)."""
     order_R = np.argsort(places.group_R, kind="stable")
     first_L = np.cumsum(places.sizes_G) - places.sizes_G
     members = min(int(places.sizes_G.min()), _SAMPLED)
@@ -162,9 +162,9 @@ def _sampled(places: Groups) -> "NDArray[np.int32]":
 
 
 def places_of(replicas: Groups | None, hosts: "Sequence[str]") -> Groups | None:
-    """Return the ranks' places in their replicas and on their nodes, `hosts` by rank; None where each is the only one.
+    """Return the ranks' places in their replicas and on their nodes, `hosts` by rank; None if all places are unique.
 
-    The finest places that have two ranks each: those of both, else of replicas, else of nodes.
+    The finest places with at least two ranks each: those of both, else of replicas, else of nodes.
     """
     in_replica = None if replicas is None else _places_in(replicas)
     in_node = _places_in(Groups(np.unique(np.array(hosts), return_inverse=True)[1])) if len(hosts) else None
@@ -178,7 +178,7 @@ def places_of(replicas: Groups | None, hosts: "Sequence[str]") -> Groups | None:
 
 
 def _places_in(groups: Groups) -> Groups:
-    """Return each rank's place in its group, in ascending order of ranks."""
+    """Return each rank's position in its group, in ascending order of ranks."""
     order_R = np.argsort(groups.group_R, kind="stable")
     first_G = np.cumsum(groups.sizes_G) - groups.sizes_G
     place_R = np.empty(len(order_R), dtype=np.intp)

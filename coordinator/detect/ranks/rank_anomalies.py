@@ -1,8 +1,8 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""From slow ranks in alarm to anomalies: cause, evidence and the numbers behind it.
+"""Turns slow ranks in alarm into anomalies: cause, evidence and the numbers behind it.
 
-Pure. What a rank's steps consist of is looked at while an alarm is young and now and then afterwards, for it costs
-more than the alarm itself; in between an anomaly stands as it was.
+Pure. A rank is explained while its alarm is young and now and then afterwards, because explaining costs more than the
+alarm itself; in between the anomaly stays as it was.
 
 Shapes: R ranks, P stages.
 """
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
     from coordinator.settings.policy import CausePolicy
     from lockstep.contracts.domains import Domain, Topology
 
-_FORGOTTEN_SAMPLES = 2  # of the first steps, in which a job warms up
-_YOUNG_STEPS = 5  # of an alarm: until then each step may change the cause
+_FORGOTTEN_SAMPLES = 2  # the first samples, in which a job warms up, are dropped
+_YOUNG_STEPS = 5  # of an alarm; until then each step may change the cause
 _FILL_SHARE = (
     1 / 16
 )  # of an excess in a stage that does not set the pace: a pipeline fills with one micro-batch of many
-_TELLING_SHARE = 0.1  # of the component that grew most; smaller ones only distract
+_TELLING_SHARE = 0.1  # of the component that grew most; smaller ones are not listed
 
 
 class RankAnomalies:
-    """State of what was found of which rank, and of what each stage's steps usually consist of."""
+    """State of the anomalies by rank, and of what each stage's steps usually consist of."""
 
     def __init__(
         self, topology: "Topology", ranks: "NDArray[np.int64]", test: "SlowRankTest", hosts: "Sequence[str]"
@@ -68,15 +68,15 @@ class RankAnomalies:
         self._domains_of: dict[int, list[Domain]] = {}  # of ranks that were named
         self._found: dict[int, Anomaly] = {}
         self._step = 0
-        self._since: dict[int, int] = {}  # step in which each rank in alarm was first seen in it
-        self._has_looked = False  # in the last step, which may have found more
+        self._since: dict[int, int] = {}  # step in which each rank in alarm was first in alarm
+        self._has_looked = False  # whether the last step updated explanations
         self._samples = 0
         self.typical: Parts = {}
         """Seconds of each part in a healthy step, array of shape (P,) by part."""
         self._longest: dict[str, float] = {}  # the same of the rank with most own work in a step
 
     def learn(self, row: "StepRow", policy: "CausePolicy") -> None:
-        """Remember what steps consist of while nothing is wrong, stage by stage."""
+        """Learn what steps consist of while nothing is wrong, stage by stage."""
         self._samples += 1
         rate = max(policy.typical_rate, 1 / max(self._samples - _FORGOTTEN_SAMPLES, 1))
         test = self._test
@@ -97,18 +97,18 @@ class RankAnomalies:
             self.typical[name] = np.where(np.isnan(moved_P), before_P, moved_P)
 
     def before_and_now(self, rows: "Sequence[StepRow]") -> tuple[dict[str, float], dict[str, float]]:
-        """Return the seconds of each part in the middle stage's usual step, and in the last ones (`rows`)."""
+        """Return the seconds of each part in the median stage's usual step, and in the last ones (`rows`)."""
         now = less_work(medians(rows), self._test.shift_R)
         return middling(self.typical), middling({k: self._test.stage_groups.median(v) for k, v in now.items()})
 
     def longest_growth(self, rows: "Sequence[StepRow]") -> dict[str, float]:
-        """Return by how much each part of the rank with most own work, whichever that is, has grown, seconds."""
+        """Return the growth in seconds of each part of the rank with most own work, which may change per step."""
         each = [longest(less_work(parts_of(row), self._test.shift_R)) for row in rows]
         shared = set(self._longest).intersection(*each)
         return {name: median_of(np.array([one[name] for one in each])) - self._longest[name] for name in shared}
 
     def find(self, rows: "Sequence[StepRow]", policy: "CausePolicy") -> list[Anomaly]:
-        """Return an anomaly for each rank in alarm; `rows` are the last steps, the youngest last."""
+        """Return an anomaly for each rank in alarm; `rows` are the last steps, the newest last."""
         if not self._test.is_alarmed:
             self._found.clear()
             self._since.clear()
@@ -126,12 +126,12 @@ class RankAnomalies:
         return [self._as_of_now(column, anomaly) for column, anomaly in self._found.items()]
 
     def _is_due(self, since: int, policy: "CausePolicy") -> bool:
-        """Whether to look at a rank that has been in alarm since this step."""
+        """Whether to explain a rank again that has been in alarm since step `since`."""
         age = self._step - since
         return age < _YOUNG_STEPS or age % policy.typical_every == 0
 
     def _as_of_now(self, column: int, anomaly: Anomaly) -> Anomaly:
-        """Return the anomaly, marked where the rank works as its peers again and its alarm is only not over yet."""
+        """Return the anomaly, marked if the rank works as fast as its peers again and only its alarm has not ended."""
         test, series = self._test.verdict_of(column)
         acts = not test.is_quiet(series)
         return anomaly if anomaly.acts == acts else replace(anomaly, acts=acts)
@@ -153,7 +153,7 @@ class RankAnomalies:
                 self._found[column] = replace(found, lost_seconds=lost)
 
     def _note_domains(self, ranks: "Sequence[int]") -> None:
-        """Find the domains of ranks named for the first time: a pass over all of them, and no memory for the others."""
+        """Find the domains of ranks named for the first time: one pass over all domains, no memory for other ranks."""
         new = set(ranks).difference(self._domains_of)
         if not new:
             return
@@ -168,7 +168,7 @@ class RankAnomalies:
         ratio, onset = test.level_and_onset(series)
         usual_s = float(self._test.scale_P[self._test.stage_groups.group_of(column)])
         sigma_ratio, limit_ratio = test.noise_of(series)
-        # It holds back the domain whose kind is waited in most.
+        # It holds back the domain of the kind in which most waiting occurs.
         domain = max(self._domains_of.get(rank, ()), key=lambda d: waits.get(d.kind, 0.0), default=None)
         found = self.anomaly_of(
             column,
@@ -195,7 +195,7 @@ class RankAnomalies:
         excess_seconds: float,
         numbers: "Mapping[str, float]",
     ) -> Anomaly:
-        """Return the anomaly of one slow rank, in no domain; `numbers` are those next to its ratio."""
+        """Return the anomaly of one slow rank, without a domain; `numbers` are added to its ratio."""
         rank = int(self._ranks[column])
         return Anomaly(
             kind=SLOW_RANK,
@@ -213,7 +213,7 @@ class RankAnomalies:
         )
 
     def explain(self, row: "StepRow", columns: "Sequence[int]", policy: "CausePolicy") -> dict[int, Explanation]:
-        """Return why these ranks are slow in this one step, by column."""
+        """Explain why these ranks are slow in this one step, by column."""
         slow_R = np.zeros(len(self._ranks), dtype=bool)
         slow_R[list(columns)] = True
         own = less_work(parts_of(row), self._test.shift_R)
@@ -223,12 +223,12 @@ class RankAnomalies:
         )
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
-        """Return what was learnt, arrays by name."""
+        """Return the learnt state, arrays by name."""
         most = {f"longest.{name}": np.array([value]) for name, value in self._longest.items()}
         return {**self.typical, **most, "samples": np.array([self._samples])}
 
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Restore what `state_dict` returned; what does not fit is left alone."""
+        """Restore the result of `state_dict`; arrays that do not fit are ignored."""
         count = self._test.stage_groups.count
         known = {name: value for name, value in state.items() if name in PARTS}
         self.typical |= {name: value.astype(np.float64) for name, value in known.items() if value.shape == (count,)}
@@ -239,9 +239,9 @@ class RankAnomalies:
 
 
 def _lost_seconds(rows: "Sequence[StepRow]", slow_R: "NDArray[np.bool_]") -> "NDArray[np.floating] | None":
-    """Return what a step would be shorter without each rank: its work beyond the slowest healthy rank's, mean of steps.
+    """Return how much shorter a step would be without each rank: its work beyond the slowest healthy rank's, mean.
 
-    None where no rank is healthy.
+    None if no rank is healthy.
     """
     outliers = []
     for row in rows:
@@ -258,16 +258,16 @@ def _mean_waits(row: "StepRow") -> dict[str, float]:
 
 
 def _excess_seconds(explanation: Explanation, otherwise: float) -> float:
-    """Return what the rank works longer than its peers, as the evidence has it: a median over steps.
+    """Return the rank's excess over its peers as used in the evidence: a median over steps.
 
-    The scale of a single step would do only in a quiet job: right after a capture it can be four times the usual.
+    The scale of a single step would be wrong except in a quiet job: right after a capture it can be four times as long.
     """
     own, peers = explanation.own, explanation.peers
     return max(own[SELF] - peers[SELF], 0.0) if SELF in own and SELF in peers else otherwise
 
 
 def _evidence_of(rank: int, explanation: Explanation) -> list[str]:
-    """Return what shows that a rank is slow, in sentences."""
+    """Return the evidence that a rank is slow, as sentences."""
     own, peers = explanation.own, explanation.peers
     lines = []
     if SELF in own:
@@ -284,7 +284,7 @@ def _evidence_of(rank: int, explanation: Explanation) -> list[str]:
 
 
 def _telling(names: "Sequence[str]", grown: "Mapping[str, float]", explanation: Explanation) -> list[str]:
-    """Return a line for each part that is much of what grew, the largest first."""
+    """Return a line for each part that is a large share of the growth, the largest first."""
     known = sorted((name for name in names if name in grown), key=lambda name: -grown[name])
     telling = [name for name in known if grown[name] > _TELLING_SHARE * grown[known[0]]]
     own, peers = explanation.own, explanation.peers
@@ -293,7 +293,7 @@ def _telling(names: "Sequence[str]", grown: "Mapping[str, float]", explanation: 
 
 
 def _off_cpu_text(own: "Mapping[str, float]", peers: "Mapping[str, float]") -> str:
-    """Return what it means that a training thread was off the CPU, seconds a step by part."""
+    """Explain that a training thread was off the CPU, seconds per step by part."""
     return (
         f"the training thread was off the CPU for {_ms(own[OFF_CPU])} of {_ms(own[SELF])} of own work (peers "
         f"{_ms(peers[OFF_CPU])} of {_ms(peers[SELF])}): sleeping, blocked on I/O or a lock, or descheduled"

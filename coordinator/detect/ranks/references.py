@@ -1,9 +1,9 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""What a rank's own work is compared with: its stage's, and what its replica shares.
+"""References of a rank's own work: that of its stage, and what its replica shares.
 
-Pure. Ranks of one stage and one replica form a cell: they have the same layers, and the same batch. Where batches are
-uneven, the lowest of a stage are the ranks of its shortest batch, and of a few of these one slow rank would be the
-reference: there the low quantile of a cell comes first, and those of stage and replica are made of cells.
+Pure. Ranks of one stage and one replica form a cell: they have the same layers and the same batch. If batches are
+uneven, the lowest ranks of a stage are those of its shortest batch, and if these are few, one slow rank would be the
+reference: then the low quantile of each cell is computed first, and those of stages and replicas from the cells.
 
 Shapes: R ranks, P stages, D replicas, C cells.
 """
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class References:
-    """The low quantiles of the `stages` and of the `replicas` of one job, None where ranks share no batch."""
+    """Low quantiles of the `stages` and `replicas` of one job; `replicas` is None if ranks share no batch."""
 
     def __init__(self, stages: Groups, replicas: Groups | None) -> None:
         self._single = (stages, replicas)
-        self._cells: Groups | None = None  # laid out once asked for: even batches need none
+        self._cells: Groups | None = None  # built on first use: even batches need none
         self._of_cells = self._single
 
     def _lay_out(self, stages: Groups, replicas: Groups) -> None:
@@ -43,9 +43,9 @@ class References:
         *,
         by_cell: bool = True,
     ) -> "tuple[Floats, Floats | None]":
-        """Return each stage's reference and what each replica has beyond those, arrays of shape (P,) and (D,), seconds.
+        """Return each stage's reference and each replica's excess over those, arrays of shape (P,) and (D,), seconds.
 
-        `by_cell` compares cells rather than single ranks. NaN where no rank of one is known; None without replicas.
+        `by_cell` compares cells rather than single ranks. NaN if no rank of a group is known; None without replicas.
         """
         stages, replicas = self._single
         if by_cell and replicas is not None:
@@ -70,12 +70,13 @@ def static_stand_in(
     changed: "NDArray[np.intp]",
     whole_max: int,
 ) -> "Floats":
-    """Return how much of what replicas share is a static difference of the ranks that stand for them now, shape (D,).
+    """Return the static difference that the shared work of replicas contains, shape (D,), seconds.
 
-    Of few ranks the lowest stands for its replica. Once it is among the `changed`, slower than it always was, another
-    one does, and brings with it what it always was slower by. `rest_R` is each rank's deviation over its stage,
-    `static` returns what each always was, both in seconds; replicas of more than `whole_max` ranks have others as low.
-    Without it healthy partners are named in the scenarios `10 %, wide silicon` and `10 %, wide silicon, pairs`.
+    In a small replica the lowest rank is its reference. Once that rank is among the `changed`, slower than its static
+    difference explains, another one becomes the reference and adds its own static difference. `rest_R` is each rank's
+    deviation from its stage, `static` returns each rank's static difference, both in seconds; replicas of more than
+    `whole_max` ranks have others as low. Without this, healthy partners are named in the scenarios
+    `10 %, wide silicon` and `10 %, wide silicon, pairs`.
     """
     stand_in_D: Floats = np.zeros(replicas.count, dtype=np.float32)
     if not len(changed):
@@ -90,7 +91,7 @@ def static_stand_in(
 
 
 def expert_places(place_R: "Sequence[int] | None", replicas: Groups | None) -> Groups | None:
-    """Return the expert places of replicas, of ranks where there are none; None where a place has one member."""
+    """Return the expert places of replicas, else of ranks; None if each place has only one member."""
     if place_R is None:
         return None
     places = np.asarray(place_R, dtype=np.intp)

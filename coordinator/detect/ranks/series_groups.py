@@ -1,8 +1,7 @@
 # ruff: noqa: N802, N806  (names of arrays end in their shape, see the legend below)
-"""Series of one kind that are evaluated together with others, and the test's results for them alone.
+"""Views of one kind of series in a test that evaluates several kinds together.
 
-A series group's series lie side by side in the test, its noise groups too; its noise figures are those of its own
-series.
+A series group's series and noise groups are contiguous in the test; its noise figures are those of its own series.
 
 Shapes: N series of the series group, P noise groups of it.
 """
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def side_by_side(lengths: "Sequence[int]") -> list[slice]:
-    """Return where parts of these lengths lie."""
+    """Return the slices of consecutive parts with these lengths."""
     return [slice(end - length, end) for end, length in zip(accumulate(lengths), lengths, strict=True)]
 
 
 class JointTest(Protocol):
-    """What a series group reads of the test that evaluates it together with others."""
+    """The interface that a series group uses of the test that evaluates it."""
 
     evaluated_steps: int
     limits: "DetectionLimits"
@@ -40,17 +39,17 @@ class JointTest(Protocol):
 
     @property
     def suspicious(self) -> "NDArray[np.intp]":
-        """Where a reference or a baseline must not learn now."""
+        """Series whose references and baselines must not learn now."""
 
     def warm_P(self) -> "NDArray[np.bool_] | None":
-        """Return the noise groups whose noise is known, None where all are."""
+        """Return the noise groups whose noise is known, None if all are."""
 
     def noise_of(self, series: int) -> tuple[float, float]:
         """Return the standard deviation of one step of a series, and the mean of three that noise explains."""
 
 
 class SeriesGroup:
-    """A view: series and noise groups are numbered from 0 in each series group."""
+    """A view of a test whose series and noise groups are numbered from 0."""
 
     def __init__(self, test: JointTest, span: slice, noise_groups: slice) -> None:
         self._test = test
@@ -59,12 +58,12 @@ class SeriesGroup:
 
     @property
     def evaluated_steps(self) -> int:
-        """How many steps have been evaluated."""
+        """Number of evaluated steps."""
         return self._test.evaluated_steps
 
     @property
     def is_warm(self) -> bool:
-        """Whether noise is known well enough to evaluate by."""
+        """Whether noise is known well enough to evaluate."""
         warm_P = self._test.warm_P()
         return warm_P is None or (self.evaluated_steps > 0 and bool(warm_P[self.noise_groups].all()))
 
@@ -81,17 +80,17 @@ class SeriesGroup:
 
     @property
     def alarms(self) -> "NDArray[np.intp]":
-        """Which series are in alarm, ascending."""
+        """Series in alarm, ascending."""
         return self._own(self._test.alarms.series_A)
 
     @property
     def mirrored_alarms(self) -> int:
-        """How many series alarmed in the last step for being too fast (`mirrored.py`)."""
+        """Number of series that alarmed in the last step for being too fast (`mirrored.py`)."""
         return len(self._own(self._test.mirrored.raised))
 
     @property
     def suspicious(self) -> "NDArray[np.intp]":
-        """Where a reference or a baseline must not learn now: series, some of them twice."""
+        """Series, some of them twice, whose references and baselines must not learn now."""
         return self._own(self._test.suspicious)
 
     @property
@@ -114,7 +113,7 @@ class SeriesGroup:
         return self._test.alarms.is_quiet(self.span.start + series)
 
     def level_and_onset(self, series: int) -> tuple[float, int]:
-        """Return the deviation that an alarm rests on and the step at which it began, 0 and -1 where there is none."""
+        """Return the deviation of an alarm and the step at which it began, 0 and -1 if there is none."""
         return self._test.alarms.of(self.span.start + series)
 
     def noise_of(self, series: int) -> tuple[float, float]:

@@ -1,11 +1,11 @@
 # ruff: noqa: N802, N803, N806  (names of arrays end in their shape, see the legend below)
-"""Which ranks hold the others back: their own work, compared with peers that do the same.
+"""Which ranks hold the others up: their own work, compared with that of peers that do the same.
 
-Pure: arrays in, alarms out. The quantity is self time, step minus waits in every domain; step time is equal on all
-ranks of a synchronous job, and the wait in one domain points at a whole replica. What more work explains is taken off
-first. A rank is then compared with its pipeline stage (a longer last stage is no fault), after what its whole replica
-shares has been taken off in seconds (longer sequences are no fault either). What a replica shares, and what a stage's
-work is among the stages', are tested as series of their own: a node may be the whole of either.
+Pure: arrays in, alarms out. The quantity is self time, i.e. step time minus the waits in every domain. Step time is
+equal on all ranks of a synchronous job, and the wait in one domain indicates only a whole replica. What a rank's work
+explains is subtracted first. A rank is then compared with its pipeline stage (a longer last stage is no fault), after
+subtracting the seconds that its whole replica shares (longer sequences are no fault either). What a replica shares, and
+a stage's work relative to the other stages, are tested as series of their own: a node may be the whole of either.
 
 Shapes: R ranks, P stages, D replicas.
 """
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
     Places = NDArray[np.intp]
 
-_MOVING_SHARE = 1 / 8  # of a stage's ranks: so many, when slow, move its 30 % quantile by what is reported of a stage
-_UNEVEN_RATIO = 2.0  # from there on a slow rank is seldom its stage's lowest but for its batch
-_FAR_FLOORS = 4.0  # smallest effects, 10 % of a step: less is no slow step by itself
+_MOVING_SHARE = 1 / 8  # of a stage's ranks: this many slow ranks shift its 30 % quantile by a stage's reported effect
+_UNEVEN_RATIO = 2.0  # above it, a slow rank is rarely the lowest of its stage except by its batch
+_FAR_FLOORS = 4.0  # smallest effects, 10 % of a step: a single step with less is not slow
 
 
 class SlowRankTest:
     """State of the slow-rank test of one run.
 
     `stage_R` and `replica_R` give the group of each rank; ranks of one replica work on the same data. `place_R` is the
-    place of each in its expert domain: what all ranks of a place share, beyond what a work figure explains, is their
-    expert's load and no fault. `hosts` are the nodes of the ranks, if known. `attempt_steps` are those
-    that the run's attempts are expected to have.
+    place of each rank in its expert domain: what all ranks of a place share, beyond what a work figure explains, is
+    their expert's load and no fault. `hosts` are the nodes of the ranks, if known. `attempt_steps` is the expected
+    number of steps of the run's attempts.
     """
 
     def __init__(
@@ -74,28 +74,28 @@ class SlowRankTest:
         self._references = References(self.stage_groups, self._batches)
         self._expert_places = expert_places(place_R, self._batches)
         self.place_effects = PlaceEffects(places_of(self._batches, hosts), self.stage_groups)
-        """What all ranks at one place of their replicas and nodes do beyond their stage."""
+        """Work beyond the stage that all ranks at one place of their replicas and nodes have."""
         self._past = StagePast(self.stage_groups.count)
         self._pauses = 0
         self._absence = Absence()
         self._policy = rank_policy or RankPolicy()
         self._excess_policy = policy
         self.parts: PartTests | None = None
-        """Each part of own work by itself, once the sum has turned out to be noisy."""
+        """Test of each part of own work, created once the total has proved noisy."""
         self.work = WorkCorrection(self.stage_groups, work_policy or WorkPolicy())
         self._lay_out(policy)
         self._test.limits.attempt_steps = attempt_steps
         self.scale_P = np.full(self.stage_groups.count, np.nan)
         """Seconds that a ratio of 1 stands for: the stage's reference, or its recent median if that is longer."""
         self.shift_R: Floats | None = None
-        """Seconds that each rank's work explained in the last step, None where all had the same to do."""
+        """Seconds that each rank's work explained in the last step, None if all had the same work."""
         self.far: dict[int, float] = {}
-        """Ranks that were far beyond noise in the last step, and in no alarm: deviation (ratio) by column."""
+        """Ranks far beyond noise in the last step and not in alarm: deviation (ratio) by column."""
         self.imbalance_seconds = 0.0
-        """What the replica with the most to do had longer than the others in the last step."""
+        """Excess of the replica with the most work in the last step, seconds."""
 
     def _lay_out(self, policy: "ExcessPolicy") -> None:
-        """Make one test of ranks, replicas and stages, as far as there are peers to compare."""
+        """Create one test of ranks, replicas and stages, as far as there are peers to compare."""
         counts = {
             "ranks": self._count,
             "replicas": self.replica_groups.count if self.has_replicas else 0,
@@ -135,9 +135,9 @@ class SlowRankTest:
     ) -> None:
         """Evaluate one step.
 
-        `self_R` holds self time in seconds, NaN where a rank has none that counts; `compute_R` the part of it that
-        follows `work_R`, the work figure of any unit. `parts` returns the seconds of each part, given those that work
-        explains; it is called where own work is noisy.
+        `self_R` holds self time in seconds, NaN if a rank has no valid one; `compute_R` is the part of it that depends
+        on `work_R`, the work figure in any unit. `parts` returns the seconds of each part, given those that work
+        explains; it is called only if own work is noisy.
         """
         self.far = {}
         if np.isnan(np.fmax.reduce(self_R)):
@@ -154,7 +154,7 @@ class SlowRankTest:
         if effect_R is not None:
             own_R -= effect_R * self.stage_groups.spread(self.scale_P).astype(np.float32)
         if not self.ranks.is_warm:
-            # How much of compute follows the work is not known in the first steps, in which a job warms up besides.
+            # How much of compute depends on the work is unknown in the first steps, which are also warm-up.
             self._test.forbid_early([self.stages] if self.shift_R is None else self._test.series_groups)
         reference_P, shared_D = self._references.split(own_R, by_cell=self._is_uneven)
         if self._is_pause(reference_P):
@@ -176,20 +176,20 @@ class SlowRankTest:
 
     @property
     def mirrored_alarms(self) -> tuple[int, ...]:
-        """How many ranks, replicas and stages alarmed in the last step for being too fast."""
+        """Numbers of ranks, replicas and stages that alarmed in the last step for being too fast."""
         return tuple(each.mirrored_alarms for each in (self.ranks, self.replicas, self.stages))
 
     @property
     def _is_uneven(self) -> bool:
-        """Whether batches differ: what replicas share scatters by more than what ranks do by themselves."""
+        """Whether batches are uneven: the shared work of replicas scatters more than that of single ranks."""
         if not self.has_replicas:
             return False
         return bool(np.fmax.reduce(self.replicas.sigma_P) > _UNEVEN_RATIO * np.fmax.reduce(self.ranks.sigma_P))
 
     def _is_no_layout_R(self) -> "NDArray[np.bool_] | None":
-        """Return which ranks show nothing of the layout: in alarm, or in a small replica with one that is; None: none.
+        """Return which ranks say nothing about the layout: those in alarm and those in a small replica with one.
 
-        One of its others is what such a replica is compared by, so their deviations are 0 whatever they do.
+        Such a replica is compared by one of its other ranks, so their deviations are 0 whatever they do. None: no rank.
         """
         alarmed = self.ranks.alarms
         if not len(alarmed):
@@ -201,7 +201,7 @@ class SlowRankTest:
         return is_R
 
     def _noise_factor_N(self) -> "Floats | None":
-        """Return how many times as noisy as its noise group each series is, None where all are alike."""
+        """Return the noise of each series relative to its noise group, None if all are alike."""
         factor_R = self.place_effects.noise_factor_R
         if factor_R is None:
             return None
@@ -210,7 +210,7 @@ class SlowRankTest:
         return factor_N
 
     def _is_noisy(self) -> bool:
-        """Whether parts are evaluated by themselves: own work has scattered by more than a quiet job's."""
+        """Whether to evaluate parts separately: own work scatters more than in a quiet job."""
         if self.parts is not None:
             return True
         policy = self._excess_policy
@@ -218,7 +218,7 @@ class SlowRankTest:
         return is_known and float(np.fmax.reduce(self.ranks.sigma_P)) > policy.early_sigma
 
     def _look_closer(self, parts: "Callable[[NDArray[np.floating] | None], Parts] | None", step: int) -> None:
-        """Note who was far beyond noise in this step, and evaluate each part by itself where the sum is noisy."""
+        """Update the ranks far beyond noise in this step, and evaluate each part if the total is noisy."""
         if self.is_warm:
             self.far = self._test.far_of(self.ranks, _FAR_FLOORS * self._test.limits.floor_ratio)
         if parts is None or self.is_paused or not self._is_noisy():
@@ -232,7 +232,7 @@ class SlowRankTest:
     def _compare(
         self, own_R: "Floats", reference_P: "Floats", shared_D: "Floats | None", deviation_D: "Floats"
     ) -> None:
-        """Turn each rank's seconds into its deviation over stage and replica, and write that of replicas."""
+        """Convert each rank's seconds into its deviation from stage and replica, and store that of replicas."""
         rest, reference = self.stage_groups.broadcast(own_R, reference_P)
         rest -= reference
         if shared_D is not None:
@@ -251,12 +251,12 @@ class SlowRankTest:
         rest /= scale
 
     def _static_R(self) -> "Floats":
-        """Return what each rank always was slower by, seconds."""
+        """Return each rank's static difference, seconds."""
         static_R: Floats = self._test.static_of(self.ranks) * self.stage_groups.spread(self.scale_P).astype(np.float32)
         return static_R
 
     def _leave_out_idle(self, own_R: "Floats", reference_P: "Floats") -> bool:
-        """Take out who does next to nothing: it lies, or has nothing to do in this job, and is no measure of others."""
+        """Exclude ranks that do almost nothing: they report wrongly or have no work here, and are no reference."""
         least = np.float32(self._policy.idle_ratio) * reference_P.astype(np.float32)
         if not np.count_nonzero(self.stage_groups.least(own_R) < least):
             return False
@@ -265,9 +265,9 @@ class SlowRankTest:
         return True
 
     def _is_pause(self, reference_P: "NDArray[np.floating]") -> bool:
-        """Whether everybody's own work is suddenly so long that the job, and no rank, must be doing something else.
+        """Whether the own work of all ranks is suddenly so long that the job as a whole must be doing something else.
 
-        On shared cores steps of own work look like that by chance: there only parts are not evaluated in them.
+        On shared cores single steps look like that by chance, so there only the evaluation of parts is skipped.
         """
         policy = self._policy
         longer = self._past.is_longer(reference_P, policy.pause_ratio)
@@ -275,9 +275,9 @@ class SlowRankTest:
         return self.is_paused and float(np.nanmax(self.ranks.sigma_P, initial=0)) < policy.pause_sigma
 
     def _shared(self, rest_R: "Floats", shared_D: "Floats") -> "tuple[Floats, Floats]":
-        """Return what each replica shares, arrays of shape (D,): to evaluate it by, and to take off its ranks.
+        """Return what each replica shares, arrays of shape (D,): one to evaluate, one to subtract from its ranks.
 
-        NaN where too few of one are known.
+        NaN if too few of its ranks are known.
         """
         absent = self._absence.take(rest_R)
         alone_D = self._miss(absent, shared_D) if absent is not None else None
@@ -296,10 +296,10 @@ class SlowRankTest:
         return own_D, shared_D
 
     def _miss(self, absent: "Places", shared_D: "Floats") -> "NDArray[np.bool_]":
-        """Forget what replicas with a member missing share, and return those of which only one rank is left.
+        """Forget what replicas with a missing member share, and return those with only one rank left.
 
-        What a small replica shares is not known in a step in which a member has just gone missing. Who stays away is
-        forgotten, and who is left alone shares with no one: it is compared with its stage, where batches are even.
+        What a small replica shares is unknown in a step in which a member has just gone missing. A rank that stays away
+        is dropped; a rank left alone shares with no one and is compared with its stage, if batches are even.
         """
         groups, policy = self.replica_groups, self._policy
         is_new_D = groups.counts(self._absence.since(policy.absent_steps)) > 0
@@ -309,9 +309,9 @@ class SlowRankTest:
         return alone_D
 
     def _compare_stages(self, reference_P: "Floats", rest_R: "Floats") -> "tuple[float, NDArray[np.floating]]":
-        """Return the stages' common work over what it used to be, and by how much each stage's is beyond that.
+        """Return the growth of the stages' common work, and each stage's deviation beyond it, ratios.
 
-        NaN where that is what waiting for a rank makes of it: `rest_R` is each rank's deviation over its stage, ratio.
+        NaN for stages explained by waiting for a rank; `rest_R` is each rank's deviation from its stage, ratio.
         """
         common, deviation_P = self._past.compare(reference_P, self._test.limits.floor_ratio)
         if np.count_nonzero(deviation_P > self._test.limits.floor_ratio):
@@ -320,7 +320,7 @@ class SlowRankTest:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the last step was a pause of the whole job, which shows nothing of what steps consist of."""
+        """Whether the last step was a pause of the whole job, from which step composition must not be learnt."""
         return self._pauses > 0
 
     @property
@@ -337,18 +337,18 @@ class SlowRankTest:
         return self.parts is not None and self.parts.is_alarmed
 
     def suspected_seconds(self) -> float:
-        """Return the largest deviation of a rank, replica or stage that may alarm in one of the next steps."""
+        """Return the largest deviation of a rank, replica or stage that may alarm in one of the next steps, seconds."""
         _, deviation = self._test.suspected()
         return float(np.maximum.reduce(deviation, initial=0) * np.fmax.reduce(self.scale_P, initial=0))
 
     @property
     def has_quiet(self) -> bool:
-        """Whether anybody named works as its peers again, and its alarm is only not over yet."""
+        """Whether any named rank works as fast as its peers again, and only its alarm has not ended."""
         return self._test.alarms.has_quiet or (self.parts is not None and self.parts.test.alarms.has_quiet)
 
     @property
     def slow_R(self) -> "NDArray[np.bool_]":
-        """Ranks in alarm, those of a slow replica or stage included."""
+        """Ranks in alarm, including those of a slow replica or stage."""
         slow_R: NDArray[np.bool_] = self.ranks.alarm_N
         if self.replicas.is_alarmed:
             slow_R |= self.replicas.alarm_N[self.replica_groups.group_R]
@@ -359,9 +359,9 @@ class SlowRankTest:
         return slow_R
 
     def _slow_stage_P(self) -> "NDArray[np.bool_]":
-        """Stages in alarm but those that a rank of theirs explains: of few ranks, one moves the reference itself.
+        """Stages in alarm, except those explained by one of their ranks: of few ranks, one moves the reference itself.
 
-        Where batches are uneven the reference is whose batch is short; a slow rank is that less often.
+        If batches are uneven the reference is the rank with a short batch, which a slow rank rarely is.
         """
         slow_P: NDArray[np.bool_] = self.stages.alarm_N
         if self.has_replicas:  # a rank is suspicious some steps before it is named
@@ -377,7 +377,7 @@ class SlowRankTest:
         return self.ranks.alarms
 
     def verdict_of(self, column: int) -> tuple[SeriesGroup, int]:
-        """Return who names a slow rank and the series there: it itself, else a part of it, its replica or stage."""
+        """Return the series that names a slow rank: the rank itself, else a part of it, its replica or its stage."""
         if column in self.ranks:
             return self.ranks, column
         for series_group in self.slow_parts(column).values():
@@ -388,16 +388,16 @@ class SlowRankTest:
         return self.stages, self.stage_groups.group_of(column)
 
     def slow_parts(self, column: int) -> "dict[str, SeriesGroup]":
-        """Return the parts of one rank that are in alarm by themselves, the largest deviation first."""
+        """Return the parts of one rank that are in alarm separately, the largest deviation first."""
         return {} if self.parts is None else self.parts.of(column)
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
-        """Return what was learnt, arrays by name."""
+        """Return the learnt state, arrays by name."""
         single = {} if self.parts is None else self.parts.state_dict()
         return nested({"single": single} | {name: part.state_dict() for name, part in self._parts().items()})
 
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Restore what `state_dict` returned; what does not fit is left alone."""
+        """Restore the result of `state_dict`; arrays that do not fit are ignored."""
         single = part_of(state, "single")
         if single:
             groups, places = (self.stage_groups, self._batches), self.place_effects.places

@@ -1,7 +1,8 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""What the work of each pipeline stage used to be: what a stage as a whole is compared with, having no peers.
+"""Past work of each pipeline stage, the reference of a stage as a whole, which has no peers.
 
-Pure. A stage's work among that of the others: what single steps have to do is the same for all stages, and cancels.
+Pure. A stage's work is compared relative to the others: per-step variation of the work is common to all stages and
+cancels.
 
 Shapes: P stages, K last steps.
 """
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
     Figures = NDArray[np.floating]
 
 SECONDS_MIN = 1e-9
-"""Resolution of a record; keeps work of 0 from dividing."""
+"""Resolution of a record; avoids a division by a work of 0."""
 _REFERENCE_STEPS = 8
-_YOUNG_WEIGHT = 2.0  # a young past follows the last steps: the first ones are warm-up
+_YOUNG_WEIGHT = 2.0  # a young past follows the last steps, since the first ones are warm-up
 
 
 class StagePast:
-    """State of the past of so many stages; `usual_P` is what each has done lately, seconds, NaN while unknown."""
+    """State of the past of `stages` stages; `usual_P` is the recent work of each, seconds, NaN while unknown."""
 
     def __init__(self, stages: int) -> None:
         self._all_stages = Groups(np.zeros(stages, dtype=np.intp))
@@ -37,21 +38,21 @@ class StagePast:
         self.usual_P = middle(self._references_KP)
 
     def take(self, reference_P: "Figures") -> None:
-        """Take one step's work of each stage, seconds, NaN where unknown."""
+        """Add one step's work of each stage, seconds, NaN if unknown."""
         self._references_KP[:-1] = self._references_KP[1:]
         self._references_KP[-1] = reference_P
         self.usual_P = middle(self._references_KP)
 
     def is_longer(self, reference_P: "Figures", ratio: float) -> bool:
-        """Whether all stages work more than `ratio` longer than lately; those of which one is unknown are excused."""
+        """Whether all stages work more than `ratio` longer than recently; unknown stages are ignored."""
         is_longer_P = reference_P > (1 + ratio) * self.usual_P
         known_P = ~(np.isnan(self.usual_P) | np.isnan(reference_P))
         return bool(np.count_nonzero(is_longer_P)) and bool(is_longer_P[known_P].all())
 
     def compare(self, reference_P: "Figures", floor_ratio: float) -> "tuple[float, Figures]":
-        """Return the stages' common work over what it used to be, and by how much each stage's is beyond that, ratio.
+        """Return the growth of the stages' common work, and each stage's deviation beyond it, ratios.
 
-        A job that has become faster by `floor_ratio` begins its past again.
+        The past of a job that has become faster by `floor_ratio` begins again.
         """
         if has_nan(self._past_P):
             self._past_P = np.where(np.isnan(self._past_P), reference_P, self._past_P)
@@ -63,9 +64,9 @@ class StagePast:
         return common, ratio_P / common - 1
 
     def _follow_improvement(self, floor_ratio: float) -> None:
-        """Take the last steps as the stages' past where the whole job has become faster, as it does after its warm-up.
+        """Restart the stages' past from the last steps if the whole job has become faster, as after its warm-up.
 
-        What single steps have to do is the same for all stages and cancels; what is left of each stage is its own.
+        Per-step variation of the work is common to all stages and cancels, which leaves each stage's own.
         """
         ratio_KP = self._references_KP / np.maximum(self._past_P, SECONDS_MIN)
         if has_nan(ratio_KP):
@@ -84,9 +85,9 @@ class StagePast:
         evaluated_steps: int,
         policy: "RankPolicy",
     ) -> None:
-        """Let the past follow what the stages do in common, and each stage's own what it does beyond that.
+        """Update the past by the stages' common growth, and each stage's by its deviation from that.
 
-        A stage under suspicion keeps its own and follows the others: else it would fall behind in a batch ramp.
+        A suspected stage is updated by the common growth only; otherwise it would fall behind in a batch ramp.
         """
         if np.isnan(common):
             return
@@ -99,11 +100,11 @@ class StagePast:
         self._past_P = self._past_P * ((1 + rate * min(max(common - 1, -most), most)) * (1 + own_P))
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
-        """Return what was learnt."""
+        """Return the learnt state, arrays by name."""
         return {"past": self._past_P, "references": self._references_KP}
 
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Restore what `state_dict` returned; what does not fit is left alone."""
+        """Restore the result of `state_dict`; arrays that do not fit are ignored."""
         for name, present in (("past", self._past_P), ("references", self._references_KP)):
             if name in state and state[name].shape == present.shape:
                 np.copyto(present, state[name].astype(present.dtype))

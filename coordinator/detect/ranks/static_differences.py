@@ -1,10 +1,10 @@
 # ruff: noqa: N803, N806, N815  (names of arrays end in their shape, see the legend below)
-"""Which static differences stand out of a fleet's own? Devices differ from the first step on, some fleets by percents.
+"""Finds outliers among static differences: devices differ from the first step on, in some fleets by percents.
 
 Pure. A one-sided form of the generalized extreme Studentized deviate test (Rosner 1983): up to half of the series may
-be outliers, and several of them do not hide each other, for each number of them is tried. Values are measured from
-their reference, so their scale is the root of their mean square, with one degree of freedom less for each reference
-that was estimated from them. Few values hardly show a scale: a prior counts as much as some of them.
+be outliers, and several outliers do not mask each other, because every number of them is tried. Values are measured
+from their reference, so their scale is the root mean square, with one degree of freedom less for each reference
+estimated from them. A few values hardly determine a scale, so a prior counts as much as some of them.
 
 Shapes: N series, M numbers of series that are no outliers.
 """
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     FleetViews = Callable[[Floats], "Sequence[FleetView]"]
 
 PRIOR_FREEDOM = 3.0
-"""Degrees of freedom of the prior: the figures of one small domain of four outweigh it."""
-_SAMPLED = 1024  # series, which give a scale to 2 %
+"""Degrees of freedom of the prior: the values of one small domain of four outweigh it."""
+_SAMPLED = 1024  # series sampled, which give the scale to 2 %
 _MARGIN_SIGMAS = 1.0  # of a level of 16 steps: the past of a young fleet is one such level
 _PAST_RATE = np.float32(1 / 4)  # of a window of 16 steps: a memory of 64, as that of noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:
-    """Lasting deviations of series that devices make differ: the series in `span` are evaluated by `level_N`, theirs.
+    """Lasting deviations of comparable devices: the series in `span` are evaluated, with their values in `level_N`.
 
-    `fleet_N` are those that show the spread, measured from `references` values of their own.
+    `fleet_N` are the values that show the spread, measured from `references` references of their own.
     """
 
     span: slice
@@ -55,10 +55,10 @@ class FleetView:
 
 
 class StaticDifferences:
-    """What N series always were (`past_N`, ratio, 0 until a window of steps has been seen), and what of it is static.
+    """Past levels of N series (`past_N`, ratio, 0 until a window of steps has been seen), and their static part.
 
-    A candidate for an alarm is none where it neither has changed since, nor stands out of what `views` show of the
-    fleet. Series that no view holds are compared with their own past already.
+    A candidate for an alarm is rejected if it has not changed since then, and is not an outlier of the fleet shown by
+    `views`. Series in no view are already compared with their own past.
     """
 
     def __init__(self, noise_groups: "NoiseGroups", count: int, views: "FleetViews", limits: "DetectionLimits") -> None:
@@ -67,11 +67,11 @@ class StaticDifferences:
         self._limits = limits
         self.past_N: Floats = np.zeros(count, dtype=np.float32)
         self.before_N: Floats = np.zeros(count, dtype=np.float32)  # levels a window ago
-        self.share_P: Floats = np.zeros(noise_groups.count, dtype=np.float32)  # of the past that is no noise
-        self.margin_P: Floats = np.zeros(noise_groups.count, dtype=np.float32)  # that noise leaves of the past, ratio
+        self.share_P: Floats = np.zeros(noise_groups.count, dtype=np.float32)  # of the past that is not noise
+        self.margin_P: Floats = np.zeros(noise_groups.count, dtype=np.float32)  # noise of the past, ratio
 
     def learn(self, level_N: "Floats", evaluated_steps: int, alarmed: "Places") -> None:
-        """Follow levels at the end of a window, and a window behind: a fault that has just begun is no past."""
+        """Update levels at the end of a window, delayed by a window: a fault that has just begun is no past."""
         if evaluated_steps == LONG_STEPS:
             self.past_N[:] = level_N
         else:
@@ -83,12 +83,12 @@ class StaticDifferences:
         self.margin_P[:] = _MARGIN_SIGMAS * self._limits.level_sigma_P()
 
     def static_of(self, series: "Places") -> "Floats":
-        """Return what some series always were, but for what noise makes of the levels in which it has been seen."""
+        """Return the static differences of some series, shrunk by the noise of the levels they were learnt from."""
         static_C: Floats = self.past_N[series] * self.share_P[self._noise_groups.of(series)]
         return static_C
 
     def most_of(self, series: "Places") -> "Floats":
-        """Return what some series may always have been: that, and what noise leaves open of it."""
+        """Return an upper bound of the static differences of some series: estimate plus uncertainty."""
         most_C: Floats = self.static_of(series) + self.margin_P[self._noise_groups.of(series)]
         return most_C
 
@@ -104,8 +104,8 @@ class StaticDifferences:
     ) -> "Marks":
         """Return which candidates are more than a static difference, array of shape (C,).
 
-        `level_N` are the lasting deviations of all series, `own_C` what of them the candidates' figures leave out: the
-        level that has been learnt of each, `changes_2C` are what `CusumState.changes_of` returns. Changes `level_N`.
+        `level_N` are the lasting deviations of all series; `own_C` is the part that the candidates' figures leave out,
+        i.e. the learnt level of each; `changes_2C` is the result of `CusumState.changes_of`. Modifies `level_N`.
         """
         limits = self._limits
         passed_C: Marks = np.zeros(len(series), dtype=bool)
@@ -130,14 +130,14 @@ class StaticDifferences:
 def lasting_level(mean_N: "Floats", last: "Sequence[Floats]") -> "Floats":
     """Return the lasting deviation of each series, given its long mean and its last values.
 
-    The mean counts but a part of large values: what the last ones all show goes before it.
+    Large values are clipped in the mean, so the common level of the last values takes precedence.
     """
     level_N: Floats = np.clip(mean_N, np.minimum.reduce(last), np.maximum.reduce(last))
     return level_N
 
 
 def views_of_series_groups(level_N: "Floats", series_groups: "Sequence[SeriesGroup]") -> list[FleetView]:
-    """Return each series group as a fleet of its own, whose noise groups have a reference each."""
+    """Return each series group as a fleet of its own, whose noise groups have one reference each."""
     return [
         FleetView(
             span=each.span,
@@ -159,14 +159,14 @@ def views_of_ranks(
     are_batches_even: bool,
     expert_places: int = 0,
 ) -> list[FleetView]:
-    """Return what shows how far the devices of a job lie apart; `replica_groups` is None where ranks share no batch.
+    """Return the views of how far the devices of a job differ; `replica_groups` is None if ranks share no batch.
 
-    Of each of the `expert_places` that ranks or replicas are compared in, one is the reference.
+    Each of the `expert_places` in which ranks or replicas are compared has one reference.
 
-    Where batches are even, each rank with what its replica shares: all devices in one view, for a replica of two or
-    four hardly shows how wide a fleet is. Elsewhere batches would be taken for devices, so ranks are compared inside of
-    their replicas, and replicas among each other. A stage is compared with its own past, in which no static difference
-    is.
+    If batches are even, each rank is taken together with what its replica shares: all devices are in one view, because
+    a replica of two or four hardly shows the spread of a fleet. Otherwise batches would be mistaken for devices, so
+    ranks are compared within their replicas, and replicas with each other. A stage is compared with its own past, which
+    contains its static difference.
     """
     rank_R = level_N[ranks.span]
     references = max(stages.count, expert_places)
@@ -186,18 +186,18 @@ def views_of_ranks(
 
 
 def least_outlier(fleet_N: "Figures", references: int, *, prior_sigma: float, false_rate: float) -> float:
-    """Return the least value that the others' spread does not explain, infinite where there is none.
+    """Return the smallest value that the spread of the others does not explain, infinite if there is none.
 
     Parameters
     ----------
     fleet_N
         Array of shape (N,), ratio: deviation over a reference.
     references
-        How many references were estimated from these values; that many are at 0 by construction.
+        How many references were estimated from these values; that many are 0 by construction.
     prior_sigma
-        Standard deviation that is expected before any value is seen, ratio.
+        Prior standard deviation, before any value is seen, ratio.
     false_rate
-        Chance that a healthy fleet has an outlier.
+        Probability that a healthy fleet has an outlier.
     """
     every = max(-(-len(fleet_N) // _SAMPLED), 1)
     sizes_N = np.sort(np.abs(fleet_N[::every]).astype(np.float64))
@@ -215,7 +215,7 @@ def least_outlier(fleet_N: "Figures", references: int, *, prior_sigma: float, fa
 
 
 def student_quantile(tail: float, freedom_M: "Figures") -> "Figures":
-    """Return what Student's t with these degrees of freedom exceeds with a chance of `tail` (Wallace 1959)."""
+    """Return the value that Student's t exceeds with probability `tail`, by degrees of freedom (Wallace 1959)."""
     normal = NormalDist().inv_cdf(1 - tail)
     scaled_M = normal * (8 * freedom_M + 3) / (8 * freedom_M + 1)
     quantile_M: Figures = np.sqrt(freedom_M * np.expm1(scaled_M**2 / freedom_M))

@@ -1,1 +1,1 @@
-"""The run against its own history."""
+"""The run, compared with its own history."""

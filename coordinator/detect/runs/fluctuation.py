@@ -1,13 +1,13 @@
 """Detects whether a run is slower than its own history explains.
 
-Pure, and a few additions a step whatever the number of ranks. Only undisturbed steps may be given: what flagged
-checkpoints, evaluations, warm-up and captures last shows nothing. What is evaluated is the logarithm of the step time
-without what the step's longest batch adds to it (`imbalance_seconds`) and without what the run's work explains
-(`run_work.py`), over a level of the run that follows improvements at once and slowdowns hardly.
+Pure, with a few additions per step whatever the number of ranks. Only undisturbed steps may be given: the duration of
+flagged checkpoints, evaluations, warm-up and captures shows nothing. The evaluated quantity is the logarithm of the
+step time, without what the step's longest batch adds to it (`imbalance_seconds`) and without what the run's work
+explains (`run_work.py`), relative to a level that follows improvements at once and slowdowns hardly.
 
-A clipped sum shows that something lasts, the mean of its steps that it matters; how much a mean scatters by itself
-depends on how long the series remembers (`run_noise.py`). One or two very long steps are a pause (a checkpoint no one
-flagged) and are forgotten. Where long steps are common more of them in a row are needed (`run_outliers.py`).
+A clipped sum shows that a slowdown lasts, the mean of its steps that it matters; the noise of a mean depends on the
+autocorrelation of the series (`run_noise.py`). One or two very long steps are a pause (an unflagged checkpoint) and are
+dropped. If long steps are common, more of them in a row are needed (`run_outliers.py`).
 """
 
 import math
@@ -39,24 +39,24 @@ if TYPE_CHECKING:
 
 _THE_RUN = np.zeros(1, dtype=np.intp)  # the only series
 _SHORT, _LONG = 3, 16
-_FIRST_STEPS_MIN = 3  # of which the first level is the median
-_NET_SHARE_MIN = 0.1  # of a step: an imbalance that claims more of it than this leaves is none
-_LEVEL_SIGMAS = 4.0  # of the level's own uncertainty, that a shift must exceed
+_FIRST_STEPS_MIN = 3  # whose median is the first level
+_NET_SHARE_MIN = 0.1  # of a step: an imbalance that leaves less than this is implausible and ignored
+_LEVEL_SIGMAS = 4.0  # times the level's own uncertainty that a shift must exceed
 _SURE_STEPS, _SURE_SECONDS = 20, 15.0  # of a shift in a noisy job: shared hosts are busy for seconds
 _SURE_LIMITS = 1.26  # times the limit that its sum must exceed: how long noise remembers is known only roughly
-_CORRELATION_MAX = 0.6  # of noise up to `noisy_sigma`, for a shift: slower noise, of 0.8 and more, looks like shifts
-_SHIFT_SIGMAS = 3.3  # that it must have there: healthy noise of memory 0.7 and 0.8 showed up to 3.04 in 25,600 steps
-_MEMORY_SAMPLES = 24  # of differences over the long lag: with 16 a memory of 0.9 passes for 0.6
+_CORRELATION_MAX = 0.6  # of noise up to `noisy_sigma`, for a shift: noise of 0.8 and more looks like shifts
+_SHIFT_SIGMAS = 3.3  # required there: healthy noise of correlation 0.7 and 0.8 reached 3.04 in 25,600 steps
+_MEMORY_SAMPLES = 24  # differences over the long lag: with 16, a correlation of 0.9 can look like 0.6
 _RETURN_STEPS = 64  # for which a run that has become faster may go back: evaluations step by step take tens of steps
-_SUM_MAX_FACTOR = 3.0  # times the alarm's: a sum that grows for ever never comes back
+_SUM_MAX_FACTOR = 3.0  # times the alarm's: an unbounded sum would not return to zero
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSample:
-    """One step of a run: seconds, of it those that only the longest batch explains (0 where unknown), and mean work.
+    """One step of a run: its seconds, those that only the longest batch explains (0 if unknown), and its mean work.
 
-    `work` is the mean over ranks of the record's work figure or tokens, NaN where no one measured one. `is_held_back`:
-    a slow rank or link is known to make the step longer.
+    `work` is the mean over ranks of the record's work figure or tokens, NaN if no rank reports one. `is_held_back`: a
+    known slow rank or link makes the step longer.
     """
 
     step_seconds: float
@@ -66,9 +66,9 @@ class RunSample:
 
 
 class FluctuationTest(Learner):
-    """State of one attempt's step time; `policy` may be replaced while it runs. Steps must come in ascending order.
+    """State of one attempt's step time; `policy` may be replaced at any time. Steps must come in ascending order.
 
-    `outliers` is what earlier attempts of the run have shown of its long steps.
+    `outliers` are the long steps learnt in earlier attempts of the run.
     """
 
     LEARNT = (
@@ -88,11 +88,11 @@ class FluctuationTest(Learner):
         self.outliers.begin_attempt()
         self._residuals = RunResiduals()
         self._level = math.nan
-        self._slower_level = math.nan  # which the run left when it became faster
+        self._slower_level = math.nan  # level before the run became faster
         self._faster_steps = 0  # since then
         self._imbalance_seconds = 0.0
         self._evaluated_steps = 0
-        self._settled = 0  # steps that the level was learnt from
+        self._settled = 0  # steps from which the level was learnt
         self._sum = Cusum()
         self._sum_before = Cusum()  # from before a pause
         self._alarms = Alarms()  # of one series
@@ -100,7 +100,7 @@ class FluctuationTest(Learner):
         self._young_steps = 0  # to come, in which the run is still warming up
 
     def step(self, sample: RunSample, step: int) -> None:
-        """Take one undisturbed step."""
+        """Add one undisturbed step."""
         self._raw.append(sample.step_seconds)
         self._evaluated_steps += 1
         self._is_held_back = sample.is_held_back
@@ -116,12 +116,12 @@ class FluctuationTest(Learner):
             self._evaluate(value, step)
 
     def begin_attempt(self) -> None:
-        """Note that the run starts again: its steps are longer for a while, after its flagged warm-up as well."""
+        """Note that the run starts again: its steps are longer for a while, even after its flagged warm-up."""
         if not math.isnan(self._level):
             self._young_steps = self.policy.young_steps
 
     def _begin(self, value: float) -> None:
-        """Collect the first steps; the middle of the last of them is the run's first level."""
+        """Collect the first steps; the median of the last of them is the run's first level."""
         policy = self.policy
         if self._evaluated_steps > min(policy.settle_steps, policy.warm_up_steps - _FIRST_STEPS_MIN):
             self._first.append(value)
@@ -155,7 +155,7 @@ class FluctuationTest(Learner):
             self._decide(deviation, allowed)
 
     def _add(self, deviation: float) -> None:
-        """Move the sum on."""
+        """Update the sum."""
         policy = self.policy
         most = (policy.alarm_sum + 1) / policy.row_min_steps * self.outliers.weight(policy)
         score = min(deviation / self._noise.sigma - policy.slack_sigmas, most)
@@ -181,7 +181,7 @@ class FluctuationTest(Learner):
             self._follow(deviation)
 
     def _limit(self, steps: int) -> float:
-        """Return the mean deviation of so many steps that noise explains, the level's own uncertainty included."""
+        """Return the mean deviation of `steps` steps that noise explains, including the level's own uncertainty."""
         policy, noise = self.policy, self._noise
         factor = mean_sigmas(policy.false_page_steps) * (policy.tail_factor if self._is_noisy else 1.0)
         learnt = min(self._settled, round(2 / policy.baseline_rate))
@@ -199,25 +199,25 @@ class FluctuationTest(Learner):
 
     @property
     def _may_shift(self) -> bool:
-        """Whether a sum of residuals shows a shift sooner than means do, and noise is not so slow as to look alike."""
+        """Whether a sum of residuals detects a shift sooner than means do, and noise is too fast to mimic one."""
         noise = self._noise
         is_fast = noise.samples >= _MEMORY_SAMPLES and noise.correlation < _CORRELATION_MAX
         return self._is_noisy or (is_fast and not self._is_quiet_job)
 
     def _clipped(self, steps: int) -> list[float]:
-        """Return the last deviations, none beyond what one of several should decide."""
+        """Return the last deviations, each clipped at what one of several steps may contribute."""
         return self._last.values(steps, max(self.policy.clip_sigmas * self._noise.sigma, 2 * self._limit(_SHORT)))
 
     def _matters(self) -> bool:
-        """Whether the sum is an alarm's and the mean of some window beyond what noise explains."""
+        """Whether the sum reaches an alarm's and the mean of some window is beyond what noise explains."""
         policy = self.policy
         if self._sum.sum <= policy.alarm_sum or not self.is_warm:
             return False
         last = self._clipped(WINDOWS[-1])
-        # Where long steps are common, two of three are no rare chance: then the third must matter by itself.
+        # Where long steps are common, two of three are not rare, so the third must matter by itself.
         is_common = self.outliers.row_steps(policy) > policy.row_min_steps
         least = (1.0 if is_common else policy.least_share) * self._limit(_SHORT)
-        least = max(least, policy.least_share * self._last.median(_SHORT))  # nor are two with a step of noise between
+        least = max(least, policy.least_share * self._last.median(_SHORT))  # nor are two with a noisy step between them
         if min(self._last.values(_SHORT, math.inf)) <= least:
             return False
         longest = min(self._sum.run, len(last), self._settled / policy.windows_min)
@@ -225,7 +225,7 @@ class FluctuationTest(Learner):
 
     @property
     def _is_shifted(self) -> bool:
-        """Whether outside of quiet jobs the sum of residuals is an alarm's, made of an effect that is still there."""
+        """Whether, except in quiet jobs, the sum of residuals reaches an alarm's with an effect that still lasts."""
         residuals = self._residuals
         if not self._may_shift or not self.is_warm or residuals.sum <= limit(self.policy.false_page_steps):
             return False
@@ -241,7 +241,7 @@ class FluctuationTest(Learner):
         return fmean(window) > limit and median(window) > self.policy.median_share * limit
 
     def _is_published(self) -> bool:
-        """Whether PerfTracker's trigger holds now, and not because of what is over."""
+        """Whether PerfTracker's trigger holds now, and not because of steps that are over."""
         if self.mean_over_best_ratio is None:
             return False
         floor = math.log1p(self.policy.floor_ratio)
@@ -256,10 +256,10 @@ class FluctuationTest(Learner):
         self._noise.begin_era(self.policy, steps)
 
     def _keep(self, deviation: float) -> None:
-        """Follow an alarm, and end it after enough quiet steps."""
+        """Update an alarm, and end it after enough quiet steps."""
         policy = self.policy
         least = self._limit(_SHORT)
-        if self._is_shifted:  # an effect that is less than noise makes of three steps
+        if self._is_shifted:  # an effect below the noise of three steps
             least = min(least, self._residuals.mean)
         is_quiet = np.array([deviation < policy.clear_share * least])
         self._alarms.keep(slice(None), is_quiet, np.array([self._last.median(_SHORT)], dtype=np.float32))
@@ -270,17 +270,17 @@ class FluctuationTest(Learner):
             self._last.keep_only(policy.clear_steps)
 
     def _follow(self, deviation: float) -> None:
-        """Let the level follow what is healthy: an improvement once it lasts, everything else by a step's noise."""
+        """Update the level by healthy steps: by an improvement once it lasts, by anything else as noise."""
         policy, sigma = self.policy, self._noise.sigma
         self._faster_steps += 1
         if self._faster_steps > _RETURN_STEPS:
             self._slower_level = math.nan
         is_known = self._settled * policy.baseline_rate >= 1
         if is_known and self._sum.sum > policy.alarm_sum / 2 and self._sum.run <= WINDOWS[-1]:
-            return  # what may be a slowdown teaches nothing, until it is too old to become one
+            return  # a possible slowdown is not learnt until it is too old to become an alarm
         if is_known and self._may_shift and self._residuals.sum > limit(policy.false_page_steps) / 2:
-            return  # nor does a shift in a job that is not quiet, however old
-        if not self._is_held_back:  # else a fault that no one fixes would become what is usual, soonest in a young run
+            return  # nor is a shift in a job that is not quiet, however old
+        if not self._is_held_back:  # otherwise a lasting fault would become the level, soonest in a young run
             self._settled += 1
             self._level += max(1 / self._settled, policy.baseline_rate) * min(max(deviation, -sigma), sigma)
         if len(self._last) < _LONG or not self.is_warm:
@@ -292,7 +292,7 @@ class FluctuationTest(Learner):
             self._move(mean)
 
     def _move(self, change: float) -> None:
-        """Move the level, and with it all that is measured from it."""
+        """Shift the level and all deviations measured from it."""
         self._level += change
         self._last.move(change)
         self._settled = _LONG
@@ -302,11 +302,11 @@ class FluctuationTest(Learner):
 
     @property
     def _is_back(self) -> bool:
-        """Whether a run that was faster for a while, as in an evaluation step by step, lasts what it did before."""
+        """Whether a run that was faster for a while, as in step-by-step evaluation, is back at its former step time."""
         return self._level + self._last.median(_SHORT) > self._slower_level - self._limit(_SHORT)
 
     def _settle(self) -> None:
-        """Take the level at which a run settled after a change of its work, as far as the change explains it."""
+        """Set the level at which a run settled after a change of its work, as far as the change explains it."""
         work = self._work
         moved = self._last.median(self.policy.work_settle_steps, granted=True) - self._deviation
         moved = min(max(moved, -work.fall), work.rise)
@@ -314,15 +314,15 @@ class FluctuationTest(Learner):
         self._last.keep_only(self.policy.work_settle_steps)
         self._last.move(moved)
         work.forget_change()
-        self._settled = max(len(self._last), 1)  # noise is that of the steps before, less their level
+        self._settled = max(len(self._last), 1)  # the noise is that of the steps before, less their level
         self._residuals.clear()
 
     @property
     def is_sure(self) -> bool:
-        """Whether a verdict may be reported at once: the job is quiet, or the effect far beyond its noise.
+        """Whether a verdict may be reported at once: the job is quiet, or the effect far exceeds its noise.
 
-        Elsewhere it must last, since how long a series remembers is known only roughly, and noise of ranks that share
-        cores has no known tail at all: outside of quiet jobs a shift is sure that has lasted for seconds.
+        Otherwise it must last first, because autocorrelation is known only roughly and the noise of ranks that share
+        cores has no known tail. In jobs that are not quiet, a shift is sure once it has lasted for seconds.
         """
         if not self.fluctuating:
             return False
@@ -342,47 +342,47 @@ class FluctuationTest(Learner):
 
     @property
     def fluctuating(self) -> bool:
-        """Whether steps are longer now than history explains."""
+        """Whether steps are now longer than history explains."""
         return len(self._alarms) > 0
 
     @property
     def onset_step(self) -> int:
-        """Step at which it began; -1 while not fluctuating."""
+        """Step at which the slowdown began; -1 while not fluctuating."""
         return self._alarms.of(0)[1]
 
     @property
     def _deviation(self) -> float:
-        """By how much steps are longer, in logarithms; 0 while not fluctuating."""
+        """Excess of the logarithm of the step time; 0 while not fluctuating."""
         return self._alarms.of(0)[0]
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the last step was as history explains; an alarm ends after some of these."""
+        """Whether history explains the last step; an alarm ends after some such steps."""
         return self._alarms.has_quiet
 
     @property
     def is_warm(self) -> bool:
-        """Whether the run's level and its noise are known well enough to evaluate by."""
+        """Whether the run's level and its noise are known well enough to evaluate."""
         return self._noise.samples >= self.policy.noise_samples
 
     @property
     def level_ratio(self) -> float:
-        """How much longer steps are, 0 while not fluctuating."""
+        """Relative excess of the step time, 0 while not fluctuating."""
         return math.expm1(self._deviation)
 
     @property
     def excess_seconds(self) -> float:
-        """Seconds that a step is longer than history explains, 0 while not fluctuating."""
+        """Excess of the step time over what history explains, seconds, 0 while not fluctuating."""
         return 0.0 if math.isnan(self._level) else self.level_ratio * math.exp(self._level)
 
     @property
     def baseline_seconds(self) -> float | None:
-        """What a step takes by the run's history, its usual imbalance included; None until that is known."""
+        """Step time by the run's history, including its usual imbalance, seconds; None until known."""
         return None if math.isnan(self._level) else math.exp(self._level) + self._imbalance_seconds
 
     @property
     def recent_seconds(self) -> float | None:
-        """Median of the last steps."""
+        """Median of the last steps, seconds."""
         return median(list(self._raw)[-self.policy.recent_steps :]) if self._raw else None
 
     @property
@@ -391,10 +391,10 @@ class FluctuationTest(Learner):
         return mean_over_best(self._last, self._noise.sigma, self.policy)
 
     def state_dict(self) -> "StateDict":
-        """Return what has been learnt, arrays by name."""
+        """Return the learnt state, arrays by name."""
         return super().state_dict() | nested({"alarms": self._alarms.state_dict()})
 
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Restore what `state_dict` returned; what does not fit is left alone."""
+        """Restore the result of `state_dict`; arrays that do not fit are ignored."""
         super().load_state_dict(state)
         self._alarms.load_state_dict(part_of(state, "alarms"), len(_THE_RUN))

@@ -1,7 +1,7 @@
-"""PerfTracker's figure of a slower run: the mean of its last 50 steps over the shortest of them.
+"""PerfTracker's figure for a slower run: the mean of its last 50 steps over the shortest of them.
 
-Pure. The printed rule (5 %, PerfTracker 4.1) holds for ever on a noisy healthy job, hence a second condition: by more
-than noise makes of it.
+Pure. The published rule (5 %, PerfTracker 4.1) always holds on a noisy healthy job, so a second condition is added: the
+figure must exceed what noise explains.
 """
 
 import math
@@ -16,9 +16,9 @@ PUBLISHED_STEPS = 50
 
 
 def mean_over_best(last: "RunWindow", sigma: float, policy: "FluctuationPolicy") -> float | None:
-    """Return that mean over the shortest step minus 1, ratio; None if noise explains it or steps are too few.
+    """Return the mean over the shortest step minus 1, ratio; None if noise explains it or steps are too few.
 
-    `last` holds deviations as logarithms, pauses left out; `sigma` is the noise of single ones.
+    `last` holds deviations as logarithms, without pauses; `sigma` is the noise of single steps.
     """
     if len(last) < PUBLISHED_STEPS:
         return None

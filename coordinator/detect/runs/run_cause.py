@@ -1,9 +1,9 @@
 """Why a whole run is slower: its own work (data, compute, host, gc), time off the CPU, communication, or unknown.
 
-Pure. Seconds a step by part, as they used to be and as they are now, each the middle over the ranks of the stage that
-sets the pace. What all ranks do longer they do on the critical path, so a part's growth is compared with that of the
-step. Waiting grows with whatever grows on a few ranks: communication is the answer only where no own work explains a
-share of it, and neither do the few.
+Pure. Compares seconds per step by part, before and now, each the median over the ranks of the stage that sets the pace.
+What takes longer on all ranks is on the critical path, so a part's growth is compared with the growth of the step.
+Waiting grows with anything that grows on a few ranks, so communication is the cause only if neither own work nor the
+slowest ranks explain a large enough share of the growth.
 """
 
 from dataclasses import dataclass
@@ -21,18 +21,17 @@ if TYPE_CHECKING:
 
 HIGH, MEDIUM, LOW = "high", "medium", "low"
 _HIGH_SHARE, _MEDIUM_SHARE = 0.6, 0.4  # of the step's growth; a pipeline's bubble grows with its stages, up to as much
-_HIGH_SECOND, _MEDIUM_SECOND = 0.5, 0.8  # of the largest growth, what the second may reach
+_HIGH_SECOND, _MEDIUM_SECOND = 0.5, 0.8  # of the largest growth, up to which the second largest may come
 _TITLES = {OFF_CPU: "off the CPU"}
-_TELLING_SHARE = 0.05  # of the step's growth; smaller ones only distract
+_TELLING_SHARE = 0.05  # of the step's growth; smaller parts are not listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCause:
-    """Cause of a slower run: confidence is high, medium or low; `growth` in seconds a step by part, largest first.
+    """Cause of a slower run: confidence is high, medium or low; `growth` is seconds per step by part, largest first.
 
     `share` is the part of the step's growth (`step_growth_seconds`) that the cause explains. `views` is the growth of
-    the phases of compute and of time off the CPU, which the parts hold already. `evidence` is in words what `numbers`
-    holds.
+    the phases of compute and of time off the CPU, which the parts already contain. `evidence` states `numbers` as text.
     """
 
     cause: str
@@ -59,13 +58,13 @@ def explain_run(
     longest_growth: "Mapping[str, float] | None" = None,
     unsynchronised_gc_seconds: float = 0.0,
 ) -> RunCause:
-    """Return why steps are longer now than before.
+    """Explain why steps are longer now than before.
 
-    `before` and `now` hold seconds by part (`components.PARTS`); parts that either lacks are left out.
-    `few_ranks_seconds` is what the slowest ranks work longer than their peers, `unsynchronised_gc_seconds` what
-    collections of garbage on some rank or other hold up a step: both are waiting to everybody else, and no fault of a
-    link. So is what the rank with most own work, another one in each step, works longer than before: `longest_growth`
-    by part.
+    `before` and `now` hold seconds by part (`components.PARTS`); parts missing in either are left out.
+    `few_ranks_seconds` is the excess of the slowest ranks over their peers, `unsynchronised_gc_seconds` the time per
+    step for which garbage collections on any rank hold up the others: both appear as waiting on all other ranks, and
+    are no fault of a link. The same holds for the growth of the rank with most own work, which may be another one in
+    each step: `longest_growth` by part.
     """
     most = longest_growth or {}
     growth = {name: now[name] - before[name] for name in now if name in before}
@@ -112,13 +111,13 @@ def explain_run(
 
 
 def _shown(views: "Mapping[str, float]", largest: str) -> dict[str, float]:
-    """Return the views that explain the part that grew most, by what they are called."""
+    """Return the views that explain the part that grew most, by display name."""
     phases = COMPUTE_PHASES if largest == COMPUTE else ()
     return {name: views[name] for name in (*phases, OFF_CPU) if name in views}
 
 
 def _step_growth(growth: "Mapping[str, float]") -> float:
-    """Return by how much a step grew: own work and waiting are all of it, where both were measured."""
+    """Return the growth of the step: own work and waiting add up to it, if both were measured."""
     if SELF in growth and WAIT in growth:
         return growth[SELF] + growth[WAIT]
     return sum(max(0.0, value) for name, value in growth.items() if name != SELF)

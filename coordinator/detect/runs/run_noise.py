@@ -1,7 +1,7 @@
-"""How much a single series scatters, and how long it remembers: learnt from differences over time.
+"""Noise and autocorrelation of a single series, learnt from differences over time.
 
-Pure. Differences, because a lasting fault cancels in them. Two lags, because step times are not independent: on shared
-machines one slow step is followed by another, so a mean of many steps scatters more than single steps suggest.
+Pure. Uses differences because a lasting fault cancels in them, and two lags because step times are not independent: on
+shared machines one slow step is followed by another, so a mean of many steps scatters more than single steps suggest.
 """
 
 import math
@@ -14,20 +14,20 @@ from coordinator.detect.state_dict import Learner
 if TYPE_CHECKING:
     from coordinator.settings.policy import FluctuationPolicy
 
-FAR_STEPS = 16  # by then neighbours are strangers: a memory of 0.8 has faded to 0.03
+FAR_STEPS = 16  # values this far apart are independent: a correlation of 0.8 has decayed to 0.03
 _DIFFERENCE_TO_SIGMA = 0.886  # Gaussian: E|a - b| = 1.128 sigma
-_CLIP_SIGMAS = 3.0  # of a difference; with 6, jobs in which one step in ten stalls would learn stalls as noise
-_FIRST = 8  # differences whose middle is taken, before there is a sigma to clip by
-_MEDIAN_OF_DIFFERENCE = 0.954  # Gaussian: the middle of |a - b|, in sigmas
-_CORRELATION_MAX = 0.97  # beyond, the formula below divides by almost nothing
+_CLIP_SIGMAS = 3.0  # of a difference; with 6, jobs with one stalled step in ten would learn stalls as noise
+_FIRST = 8  # differences whose median is used until there is a sigma to clip by
+_MEDIAN_OF_DIFFERENCE = 0.954  # Gaussian: the median of |a - b|, in sigmas
+_CORRELATION_MAX = 0.97  # above it, the formula below divides by almost zero
 _CORRELATION_PRIOR = 0.5  # reference: noise that all ranks of a job have in common
 _PRIOR_SAMPLES = 24
-_DOUBT = 0.5  # less than a mean of n absolute differences scatters (0.75 / sqrt(n)): with more, +5 % takes 9 steps
+_DOUBT = 0.5  # less than the scatter of a mean of n absolute differences, 0.75 / sqrt(n): with more, +5 % takes 9 steps
 _SIGMA_MIN = 1e-4  # of a step; clocks and schedulers make more
 
 
 class _Spread(Learner):
-    """Mean of absolute differences, as the standard deviation of what was subtracted."""
+    """Mean of absolute differences, expressed as the standard deviation of the values."""
 
     LEARNT = ("sigma", "count", "first")
 
@@ -47,10 +47,10 @@ class _Spread(Learner):
 
 
 class SeriesNoise(Learner):
-    """State of the noise of one series; values of different eras, as before and in a fault, are never compared.
+    """State of the noise of one series; values of different eras, e.g. before and during a fault, are never compared.
 
-    Neighbours are compared at once, so that a series that turns noisy is known as such. Far values are held back until
-    a fault among them would have been reported: a shift is no noise, but to a long lag it looks like that.
+    Neighbours are compared at once, so that a series that turns noisy is detected. Values a long lag apart are compared
+    only once a fault among them would have been reported, because a shift would look like noise over a long lag.
     """
 
     LEARNT = ("_near", "_far", "_before", "_held", "_last")
@@ -63,7 +63,7 @@ class SeriesNoise(Learner):
         self._far = _Spread()
 
     def learn(self, value: float, policy: "FluctuationPolicy") -> None:
-        """Take one value of the series."""
+        """Add one value of the series."""
         if not math.isnan(self._before):
             self._near.learn(abs(value - self._before), policy.noise_rate)
         self._before = value
@@ -78,7 +78,7 @@ class SeriesNoise(Learner):
         self._last.append(value)
 
     def begin_era(self, policy: "FluctuationPolicy", values: int = 0) -> None:
-        """Begin an era, the last `values` values being part of it."""
+        """Begin an era; the last `values` values are part of it."""
         while len(self._held) > values:
             self._release(policy)
         self._last.clear()
@@ -86,19 +86,19 @@ class SeriesNoise(Learner):
             self._before = math.nan
 
     def drop(self, values: int) -> None:
-        """Forget the last values, which were on their way to another level; what follows is compared with the rest."""
+        """Drop the last values, which belong to a transition to another level; the next is compared with the rest."""
         for _ in range(min(values, len(self._held))):
             self._held.pop()
         self._before = math.nan
 
     @property
     def samples(self) -> int:
-        """Differences over the long lag seen so far."""
+        """Number of differences over the long lag so far."""
         return self._far.count
 
     @property
     def near_sigma(self) -> float:
-        """Standard deviation as neighbours show it: without what they have in common."""
+        """Standard deviation estimated from neighbours, without what they have in common."""
         return max(self._near.sigma, _SIGMA_MIN)
 
     @property
@@ -111,13 +111,13 @@ class SeriesNoise(Learner):
 
     @property
     def correlation(self) -> float:
-        """Correlation of neighbours, 0 to 1: how much of a step the next one repeats."""
+        """Correlation of neighbouring values, 0 to 1."""
         return min(max(1 - (self.near_sigma / self.sigma) ** 2, 0.0), _CORRELATION_MAX)
 
     def sigma_of_mean(self, steps: int) -> float:
-        """Return the standard deviation of a mean of so many values, with a margin for what few samples leave open."""
+        """Return the standard deviation of a mean of `steps` values, with a margin for few samples."""
         alike = self.correlation
-        alone = max((self.samples + _PRIOR_SAMPLES) * (1 - alike) / (1 + alike), 1.0)  # samples that show something new
+        alone = max((self.samples + _PRIOR_SAMPLES) * (1 - alike) / (1 + alike), 1.0)  # independent samples
         cautious = self.sigma * (1 + _DOUBT / math.sqrt(alone))
         fades = 2 * alike * (1 - alike**steps) / (steps * (1 - alike) ** 2)
         return cautious * math.sqrt(((1 + alike) / (1 - alike) - fades) / steps)

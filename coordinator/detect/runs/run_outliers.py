@@ -1,8 +1,8 @@
-"""Steps far longer than noise explains: how common they are in a run, and how many in a row are more than chance.
+"""Steps far longer than noise explains: how common they are in a run, and how many in a row exceed chance.
 
-Pure. In a job of thousands of ranks some rank stalls in every tenth step; checkpoints come every so many steps but
-hardly ever twice in a row. Both are learnt, so that neither is taken for a slowdown, and three long steps still are one
-in a job that has none.
+Pure. In a job of thousands of ranks some rank stalls in every tenth step. Checkpoints recur at an interval, but hardly
+ever in two consecutive steps. Both rates are learnt, so that neither is mistaken for a slowdown, while three long steps
+are one in a job that has none.
 """
 
 import math
@@ -14,10 +14,10 @@ from coordinator.detect.state_dict import Learner
 if TYPE_CHECKING:
     from coordinator.settings.policy import FluctuationPolicy
 
-_RATE = 1 / 256  # memory of how common outliers are, in steps; shorter at first, ...
-_FIRST_STEPS = 64  # ... where what is taken for granted weighs as so many
-_AGAIN_RATE = 1 / 32  # memory of how often one follows another, in outliers
-_SHARE = 1 / 400  # reference: the whole job stumbles for a step so often
+_RATE = 1 / 256  # smoothing of the outlier rate, per step; faster at first, ...
+_FIRST_STEPS = 64  # ... where the prior counts as this many steps
+_AGAIN_RATE = 1 / 32  # smoothing of the rate at which one follows another, per outlier
+_SHARE = 1 / 400  # prior rate of outliers, which affect the whole job for a step
 _AGAIN_SHARE = 0.015
 _ROW_STEPS_MAX = 20
 
@@ -34,10 +34,10 @@ class Outliers(Learner):
         self._row = 0
         self._pause = 0
         self.ended_pause = 0
-        """Steps of the pause that the last step ended, 0 for none."""
+        """Length of the pause that the last step ended, steps, 0 if it ended none."""
 
     def take(self, deviation: float, sigma: float, policy: "FluctuationPolicy", *, learns: bool) -> None:
-        """Take one step's deviation over what steps last now; whether it is far out is evaluated by `sigma`."""
+        """Add one step's deviation from the current level; it is an outlier by the noise `sigma`."""
         self.ended_pause = 0
         if deviation > max(math.log1p(policy.pause_ratio), policy.clip_sigmas * sigma):
             self._pause += 1
@@ -61,7 +61,7 @@ class Outliers(Learner):
             self._again_share += _AGAIN_RATE * ((place + 1 < steps) - self._again_share)
 
     def begin_attempt(self) -> None:
-        """Forget the present row and pause; how common long steps are is the same in the next attempt."""
+        """Forget the current sequence and pause; the rate of long steps carries over to the next attempt."""
         self._row = self._pause = self.ended_pause = 0
 
     def forget_row(self) -> None:
@@ -90,10 +90,10 @@ class Outliers(Learner):
         return steps
 
     def weight(self, policy: "FluctuationPolicy") -> float:
-        """Return what a long step counts, 1 where they are rare."""
+        """Return the weight of a long step, 1 if they are rare."""
         return policy.row_min_steps / self.row_steps(policy)
 
     @property
     def pause_steps(self) -> int:
-        """Steps of the pause under way, the last one included."""
+        """Steps of the current pause, including the last one."""
         return self._pause

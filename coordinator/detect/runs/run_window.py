@@ -1,7 +1,7 @@
-"""The last deviations of a run over what was expected of it, the youngest last.
+"""The last deviations of a run from its expected step time, the newest last.
 
-Pure. A change of work may be granted an allowance; once the run has settled, what was granted is replaced by what the
-change really took, in the steps that are remembered too.
+Pure. A change of work may be granted an allowance. Once the run has settled, the allowance is replaced by the actual
+effect of the change, also in the stored steps.
 """
 
 from collections import deque
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from coordinator.detect.state_dict import StateDict
 
 WINDOWS = (3, 6, 16, 50)
-"""Steps whose means are compared with what noise explains; the last is PerfTracker's."""
-_ONSET_SHARE = 1 / 3  # of the effect; the first steps of a drift are smaller than it
+"""Window sizes in steps, whose means are compared with what noise explains; the last is PerfTracker's."""
+_ONSET_SHARE = 1 / 3  # of the effect; the first steps of a drift are smaller
 _COLUMNS = 3
 
 
@@ -45,33 +45,33 @@ class RunWindow(Learner):
         return len(self._last)
 
     def append(self, step: int, value: float, allowed: float) -> None:
-        """Add one step's deviation, `allowed` having been granted to it."""
+        """Add one step's deviation, which includes an allowance of `allowed`."""
         self._last.append(_Deviation(step, value, allowed))
 
     def drop(self, steps: int) -> None:
-        """Forget the last steps."""
+        """Drop the last steps."""
         for _ in range(min(steps, len(self._last))):
             self._last.pop()
 
     def keep_only(self, steps: int) -> None:
-        """Forget all but the last steps."""
+        """Drop all but the last steps."""
         while len(self._last) > steps:
             self._last.popleft()
 
     def values(self, steps: int, limit: float) -> list[float]:
-        """Return the last deviations, none further from zero than `limit`."""
+        """Return the last deviations, clipped at +-`limit`."""
         return [min(max(item.value, -limit), limit) for item in list(self._last)[-steps:]]
 
     def median(self, steps: int, *, granted: bool = False) -> float:
-        """Return the middle of the last deviations, what was granted to them included if asked for."""
+        """Return the median of the last deviations, including allowances if `granted`."""
         return median(item.value + granted * item.allowed for item in list(self._last)[-steps:])
 
     def whole(self) -> list[float]:
-        """Return all deviations over the run's level, what was granted included."""
+        """Return all deviations from the run's level, including allowances."""
         return [item.value + item.allowed for item in self._last]
 
     def move(self, by: float) -> None:
-        """Take a level that moved by so much off all steps, instead of what was granted to them."""
+        """Subtract a level change of `by` from all steps, in place of their allowances."""
         for item in self._last:
             item.value += item.allowed - by
             item.allowed = 0.0
@@ -86,12 +86,12 @@ class RunWindow(Learner):
         return self._last[begin].step, len(self._last) - begin
 
     def state_dict(self) -> "StateDict":
-        """Return everything, as one array of shape (n_steps, 3)."""
+        """Return the whole state, as one array of shape (n_steps, 3)."""
         figures = [(item.step, item.value, item.allowed) for item in self._last]
         return {"steps": np.array(figures, dtype=np.float64).reshape(-1, _COLUMNS)}
 
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Restore what `state_dict` returned, if it fits."""
+        """Restore the result of `state_dict`, if it fits."""
         steps = state.get("steps")
         if steps is not None and steps.shape[1:] == (_COLUMNS,):
             self._last.clear()
@@ -100,6 +100,6 @@ class RunWindow(Learner):
 
 @cache
 def mean_sigmas(false_page_steps: float) -> float:
-    """Return how far out the mean of a window must be, in its own scatter; windows that do not overlap are looks."""
+    """Return the limit of a window's mean, in its own standard deviations; disjoint windows are independent looks."""
     looks = steps_between("run_means", false_page_steps) * sum(1 / steps for steps in WINDOWS)
     return level_sigmas(looks)

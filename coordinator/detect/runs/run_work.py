@@ -1,9 +1,10 @@
 """What a run's work explains of its step time: batch ramps, and batches that differ from step to step.
 
-Pure. It is unknown beforehand how much longer a step takes for more work: between not at all and a little more than in
-proportion. So a change of the work's level leaves the step time a band, and where in it the run settles within a few
-steps becomes its new level; what lies beyond the band is a slowdown. Jitter around a level is taken off by the slope
-that the run itself showed. Without a work figure nothing is explained, and a ramp looks like a slowdown.
+Pure. How much longer a step takes for more work is unknown beforehand: between not at all and slightly more than in
+proportion. So a change of the work's level gives the step time a band of allowed values, and where the run settles in
+it within a few steps becomes its new level; anything outside the band is a slowdown. Jitter around a level is
+subtracted by the slope that the run itself shows. Without a work figure nothing is explained, and a ramp looks like a
+slowdown.
 """
 
 import math
@@ -17,13 +18,13 @@ from coordinator.detect.state_dict import Learner
 if TYPE_CHECKING:
     from coordinator.settings.policy import FluctuationPolicy
 
-_FIRST_STEPS = 16  # whose mean is the first level; a run is not evaluated so early
-CHANGE_STEPS = 3  # work that differs in the median of so many steps has changed
+_FIRST_STEPS = 16  # whose mean is the first level; a run is not evaluated this early
+CHANGE_STEPS = 3  # work has changed if the median of this many steps differs
 _JITTER_SIGMAS = 3.0
-_JITTER_MIN_RATIO = 0.005  # work that differs less teaches no slope: the step's noise is larger
+_JITTER_MIN_RATIO = 0.005  # smaller changes of work do not enter the slope: the step's noise is larger
 _SLOPE_RATE = 1 / 64
 _SLOPE_PRIOR = 0.5
-_SLOPE_DOUBT = 0.003  # squared changes of work, summed over the memory, from which the slope is half believed
+_SLOPE_DOUBT = 0.003  # summed squared changes of work at which the slope has half its weight
 
 
 class RunWork(Learner):
@@ -43,14 +44,14 @@ class RunWork(Learner):
         self.has_changed = False
         """Whether the last step showed that the work's level has changed."""
         self.rise = 0.0
-        """How much longer the step may be for the change under way, at most."""
+        """How much longer the step may be for the current change, at most."""
         self.fall = 0.0
-        """How much shorter."""
+        """How much shorter it may be."""
         self.passing = 0.0
-        """How much longer still this one step may be, for work that is not known to last."""
+        """Further allowance of this one step, for work that may not last."""
 
     def take(self, work: float, value: float, policy: "FluctuationPolicy") -> float:
-        """Take one step's work and the logarithm of its time; return what of it jitter of the work explains."""
+        """Add one step's work and the logarithm of its time; return the part of the time that work jitter explains."""
         self.passing = 0.0
         self.has_changed = False
         if not (math.isfinite(work) and work > 0):
@@ -76,7 +77,7 @@ class RunWork(Learner):
 
     @property
     def slope(self) -> float:
-        """How much longer a step is, as a share of how much more its work is."""
+        """Relative increase of the step time per relative increase of work."""
         slope = (self._products + _SLOPE_PRIOR * _SLOPE_DOUBT) / (self._squares + _SLOPE_DOUBT)
         return min(max(slope, 0.0), 1.0)
 
@@ -85,7 +86,7 @@ class RunWork(Learner):
         if before is None or abs(work_log - before[0]) < _JITTER_MIN_RATIO:
             return
         more = work_log - before[0]
-        most = policy.elasticity_max * abs(more)  # a stall in the same step teaches no more than that
+        most = policy.elasticity_max * abs(more)  # clips the effect of a stall in the same step
         longer = min(max(value - before[1], -most), most)
         self._squares += more * more - _SLOPE_RATE * self._squares
         self._products += more * longer - _SLOPE_RATE * self._products
@@ -109,5 +110,5 @@ class RunWork(Learner):
         return self._settling == 0
 
     def forget_change(self) -> None:
-        """Leave no more allowance: the run has settled."""
+        """End the allowance: the run has settled."""
         self.rise = self.fall = 0.0

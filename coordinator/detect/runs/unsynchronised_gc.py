@@ -1,13 +1,12 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""Ranks that collect garbage each at its own time: every step some rank holds all others.
+"""Ranks that collect garbage at different times, so that in every step some rank holds up all others.
 
-Pure. A step counts in which the longest collection is longer than the mean rank's by a share of the step, so running a
-collector for a little in every step does not. What such steps cost is laid to every rank that collected in them: the
-rank with most of it would still cost as much if all collected when it does, and the rest is lost for want of a common
-time.
-Collections that all ranks, or always the same ones, run together lose nothing so, whatever each of them takes: many
-jobs call `gc.collect()` everywhere after each step or every few. Nor does a rank that collects more than the others: it
-is slow by itself (`slow_rank.py`).
+Pure. A step counts if its longest collection exceeds the mean rank's by a share of the step, so short collections in
+every step do not count. The cost of such steps is attributed to every rank that collected in them: the rank with the
+largest total would cost as much if all ranks collected together with it, and the rest is lost because they do not.
+Collections that all ranks, or always the same ones, run together lose nothing this way, however long each takes: many
+jobs call `gc.collect()` on all ranks after each step or every few. A rank that collects more than the others does not
+count either: it is slow by itself (`slow_rank.py`).
 
 Shapes: R ranks.
 """
@@ -29,18 +28,18 @@ if TYPE_CHECKING:
     from coordinator.detect.state_dict import StateDict
     from coordinator.settings.policy import GcPolicy
 
-_LOST_US_MAX = 20_000_000  # of one step: a hundred of them fit 32 bits
+_LOST_US_MAX = 20_000_000  # of one step: the sum of a hundred fits into 32 bits
 _RANKS_NAMED = 64
-_UPDATE_STEPS = 8  # between two looks at what has been found: it costs ten times the pass over the ranks
+_UPDATE_STEPS = 8  # between two evaluations, which cost ten times the pass over the ranks
 _NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsynchronisedGc:
-    """Collections out of step: the places of the ranks concerned (64 at most), their events within the window.
+    """Unsynchronised collections: columns of the ranks concerned (at most 64), and their events within the window.
 
-    `lost_seconds` a step is what the longest collection of each step holds up the job; `saving_seconds` a step is what
-    would be gained if all ranks collected in the same steps.
+    `lost_seconds` per step is how long the longest collection of each step holds up the job; `saving_seconds` per step
+    is the gain if all ranks collected in the same steps.
     """
 
     onset_step: int
@@ -54,7 +53,7 @@ class UnsynchronisedGc:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """What the evidence was written from."""
+        """The values behind the evidence."""
         return {
             "events": self.events,
             "ranks": self.rank_count,
@@ -88,7 +87,7 @@ class UnsynchronisedGcTest(Learner):
         self._durations: deque[float] = deque()
         self._evaluated_steps = 0
         self.found: UnsynchronisedGc | None = None
-        """What holds now, None where nothing does."""
+        """The current result, None if there is none."""
 
     def step(
         self,
@@ -98,9 +97,9 @@ class UnsynchronisedGcTest(Learner):
         *,
         full_R: "NDArray[np.floating] | None" = None,
     ) -> None:
-        """Take what each rank collected in one undisturbed step, seconds, and how many full collections it ran.
+        """Add the collections of each rank in one undisturbed step, seconds, and the number of full ones.
 
-        NaN is unknown; without counts, whatever takes long enough to count is a collection.
+        NaN is unknown; without counts, anything that takes long enough counts as a collection.
         """
         self._steps.append(step)
         self._durations.append(step_seconds)
@@ -118,7 +117,7 @@ class UnsynchronisedGcTest(Learner):
             self.found = self._evaluate() if new is not None else None
         elif new is None and self._is_over():
             self.found = None
-            self._events.clear()  # what is over must not begin again with the same collections
+            self._events.clear()  # the same collections must not raise it again
             self._lost_us_R[:] = 0
         elif self._evaluated_steps % _UPDATE_STEPS == 0:
             self.found = self._evaluate()
@@ -130,10 +129,10 @@ class UnsynchronisedGcTest(Learner):
         step: int,
         full_R: "NDArray[np.floating] | None",
     ) -> _Event | None:
-        """Return what collections of a step cost, None where they cost too little to count."""
+        """Return the cost of a step's collections, None if it is too small to count."""
         least = self.policy.event_ratio * step_seconds
         longest = float(np.fmax.reduce(gc_R, initial=0))
-        if longest <= least:  # then it is no longer than that beyond any mean either
+        if longest <= least:  # then it does not exceed the mean by that much either
             return None
         mean = mean_of(gc_R)
         if longest - mean <= least:
@@ -146,13 +145,13 @@ class UnsynchronisedGcTest(Learner):
         return _Event(step, round((longest - mean) * _NS), int(np.count_nonzero(collected_R)), bits)
 
     def _lost_by(self, event: _Event) -> "NDArray[np.int32]":
-        """Return what an event cost, for each rank that collected in its step, array of shape (R,), us."""
+        """Return the cost of an event for each rank that collected in its step, array of shape (R,), us."""
         lost_us = np.int32(min(event.lost_ns // 1000, _LOST_US_MAX))
         lost_us_R: NDArray[np.int32] = lost_us * np.unpackbits(event.ranks_bits, count=self._rank_count)
         return lost_us_R
 
     def _evaluate(self) -> UnsynchronisedGc | None:
-        """Return what the events of the window amount to."""
+        """Return the result of the events in the window, None if they do not amount to one."""
         policy, events = self.policy, self._events
         rank_count = int(np.count_nonzero(self._lost_us_R))
         if len(events) < policy.events_min or rank_count < min(policy.ranks_min, self._rank_count):
@@ -160,7 +159,7 @@ class UnsynchronisedGcTest(Learner):
         lost_ns = sum(event.lost_ns for event in events)
         if lost_ns < policy.lost_share * sum(self._durations) * _NS:
             return None
-        # Of a few events most are one rank's by chance now and then: what is reported needs better reasons to end.
+        # Of a few events most are one rank's by chance now and then: a reported result needs better reasons to end.
         share = policy.one_rank_share if self.found is None else (1 + policy.one_rank_share) / 2
         most_ns = 1000 * int(self._lost_us_R.max())
         if most_ns > share * lost_ns:
@@ -168,11 +167,11 @@ class UnsynchronisedGcTest(Learner):
         return self._describe(rank_count, lost_ns / _NS, (lost_ns - most_ns) / _NS)
 
     def _is_over(self) -> bool:
-        """Whether events have stayed away for much longer than they used to."""
+        """Whether no event has occurred for much longer than the usual gap."""
         steps = [event.step for event in self._events]
         if not steps:
             return True
-        gap = (steps[-1] - steps[0]) / max(len(steps) - 2, 1)  # of events by chance, no less than it is
+        gap = (steps[-1] - steps[0]) / max(len(steps) - 2, 1)  # an upper bound for events by chance
         return self._steps[-1] - steps[-1] > max(self.policy.quiet_steps, self.policy.quiet_factor * gap)
 
     def _describe(self, rank_count: int, lost: float, saving: float) -> UnsynchronisedGc:
@@ -198,7 +197,7 @@ class UnsynchronisedGcTest(Learner):
         )
 
     def state_dict(self) -> "StateDict":
-        """Return what has been learnt, arrays by name."""
+        """Return the learnt state, arrays by name."""
         figures: NDArray[np.int64] = np.array(
             [(event.step, event.lost_ns, event.count) for event in self._events], dtype=np.int64
         )
@@ -206,7 +205,7 @@ class UnsynchronisedGcTest(Learner):
         return super().state_dict() | {"events": figures.reshape(-1, 3), "collected": bits}
 
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Restore what `state_dict` returned; what does not fit is left alone."""
+        """Restore the result of `state_dict`; arrays that do not fit are ignored."""
         figures, bits = state.get("events"), state.get("collected")
         if figures is None or bits is None or len(figures) != len(bits) or figures.shape[1:] != (3,):
             return
