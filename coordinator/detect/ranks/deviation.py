@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
-_WILD_RATIO = np.float32(3.0)  # four times the peers' work is not noise: its scatter says nothing about the others
+_WILD_RATIO = np.float32(3.0)  # four times the peers' work is not noise: its scatter shows nothing about the others
 
 
 @dataclass(slots=True)

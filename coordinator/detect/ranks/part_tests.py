@@ -125,7 +125,7 @@ class PartTests:
         if self._replicas is not None:
             rate = max(_CORRELATION_RATE, 1 / self._steps)
             healthy_R = rest_R.copy()
-            healthy_R[self.columns] = np.nan  # a slow rank says nothing about what its replica shares
+            healthy_R[self.columns] = np.nan  # a slow rank shows nothing of what its replica shares
             self._correlation[place] += rate * (_correlation(healthy_R, self._replicas) - self._correlation[place])
             if self._correlation[place] > _SHARED_MIN:
                 reference_P, shared_D = self._references.split(own_R, Groups.median)

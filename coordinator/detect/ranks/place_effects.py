@@ -4,7 +4,7 @@
 Pure. A lasting term of the additive model, next to those of stage, replica, work and rank. A place is the position in a
 replica and on a node; a training is laid out that way from its first step on, in all replicas or on all nodes. What
 nine tenths of the ranks at a place have beyond the median place of their stage is the place's; what fewer have is a
-rank's. A rank in alarm says nothing about the layout, nor do the others of a small replica that has one: such a replica
+rank's. A rank in alarm shows nothing of the layout, nor do the others of a small replica that has one: such a replica
 is compared by one of them, whatever its own level is. An onset is clipped at the noise until it alarms. Ranks that read
 a batch scatter more than ranks that only compute, so noise is learnt per place as well.
 

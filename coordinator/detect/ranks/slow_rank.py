@@ -187,7 +187,7 @@ class SlowRankTest:
         return bool(np.fmax.reduce(self.replicas.sigma_P) > _UNEVEN_RATIO * np.fmax.reduce(self.ranks.sigma_P))
 
     def _is_no_layout_R(self) -> "NDArray[np.bool_] | None":
-        """Return which ranks say nothing about the layout: those in alarm and those in a small replica with one.
+        """Return which ranks show nothing of the layout: those in alarm and those in a small replica with one.
 
         Such a replica is compared by one of its other ranks, so their deviations are 0 whatever they do. None: no rank.
         """
