@@ -1,6 +1,6 @@
-"""Cause, function and advice from trace summaries: `explain.explain` is what others call.
+"""Derives cause, function and advice from trace summaries; the entry point is `explain.explain`.
 
-`excess` compares call trees, `communication` collectives, `advice_table` is the cause -> remedy data, `diagnose` puts
-them together, and `verdict` is the form of the result. Nothing is imported here: code that needs one rule
-(`lockstep.analysis`) does not pay for the remedies and the comparison of all ranks.
+`excess` compares call trees, `communication` collectives, `advice_table` maps causes to remedies, `diagnose` combines
+them, and `verdict` defines the result. This package imports nothing itself, so that code that needs one rule
+(`lockstep.analysis`) does not load the remedies and the comparison of all ranks.
 """

@@ -1,9 +1,8 @@
-"""Picks remedies for a cause and predicts what each would gain.
+"""Selects remedies for a cause and predicts the gain of each.
 
-Predicted gain = min(removed, step) / step, the share of today's step that goes when what the remedy removes goes. In a
-synchronous job the step is as long as its slowest rank takes, so a rank's excess is also the job's, until the next
-slowest rank decides. `removed` is the rank's excess over its peers, the part of it that the named function holds, or
-the rest.
+Predicted gain = min(removed, step) / step, i.e. the share of the current step that a remedy removes. A synchronous
+job's step is as long as its slowest rank takes, so a rank's excess is also the job's, until the next slowest rank sets
+the pace. `removed` is the rank's excess over its peers, the part of it in the named function, or the rest.
 """
 
 from lockstep.contracts.finding import Advice
@@ -21,9 +20,9 @@ def advise(
     excess_seconds: float,
     explained_seconds: float | None,
 ) -> list[Advice]:
-    """Return the advice for `cause`, largest predicted gain first, what cannot be predicted last.
+    """Return the advice for `cause`, the largest predicted gain first, advice without a prediction last.
 
-    `explained_seconds` is None where no function was found; remedies that need one are left out then.
+    If `explained_seconds` is None (no function was found), remedies that need a function are left out.
     """
     rest_seconds = excess_seconds - (explained_seconds or 0.0)
     removed_seconds = {EXCESS: excess_seconds, EXPLAINED: explained_seconds, REST: rest_seconds}
@@ -43,7 +42,7 @@ def advise(
 
 
 def gain_ratio(removed_seconds: float | None, step_seconds: float) -> float | None:
-    """Return the share of the step that goes with `removed_seconds`, None if either is not known."""
+    """Return the share of the step that `removed_seconds` is, None if either is unknown."""
     if removed_seconds is None or removed_seconds <= 0 or step_seconds <= 0:
         return None
     return min(removed_seconds, step_seconds) / step_seconds

@@ -1,6 +1,6 @@
-"""Cause to remedy for incidents: the rows of `remedies.toml` that name an incident's cause, in PyTorch's terms.
+"""Maps incident causes to remedies: the rows of `remedies.toml` that name the cause, in PyTorch's terms.
 
-New matches are new rows of that file; `advice.py` only picks and orders them.
+To add a remedy, add a row to that file; `advice.py` only selects and orders them.
 """
 
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ __all__ = ["EXCESS", "EXPLAINED", "REMEDIES", "REST", "UNKNOWN", "Remedy"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """One row: what to do, for which cause and call path.
+    """One row: a remedy, and the cause and call path to which it applies.
 
-    It applies where `cause` is the cause and, if given, `when` is part of a name on the path and `unless` of none.
-    `suggestion` may hold `{function}` and `{operator}`.
+    It applies to `cause` if `when`, where given, is part of a name on the path and `unless` is part of none.
+    `suggestion` may contain `{function}` and `{operator}`.
     """
 
     cause: str

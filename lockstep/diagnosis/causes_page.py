@@ -11,7 +11,7 @@ from lockstep.diagnosis.roofline import roofline_limits as operator_limits
 from lockstep.diagnosis.threshold import Threshold
 
 _LIMITS_BY_BOTTLENECK: dict[str, ModuleType] = {COMPUTE: operator_limits, COMMUNICATION: communication_limits}
-"""The modules with the limits of a bottleneck's rules, which several of its causes share."""
+"""Modules with the limits of a bottleneck's rules, which several of its causes share."""
 
 _HEADING = """\
 # Causes and remedies
@@ -57,7 +57,7 @@ def render() -> str:
 
 
 def limits_of(cause: str) -> list[tuple[str, Threshold]]:
-    """Return the limits by which a cause of the host is judged, with their names; none for other causes."""
+    """Return the named limits in the rules of a host cause; none for other causes."""
     return [(name, getattr(host_limits, name)) for name in host_limits.BY_CAUSE.get(cause, ())]
 
 

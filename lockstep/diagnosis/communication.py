@@ -1,7 +1,7 @@
-"""Cause communication: the suspect's collectives against its peers'.
+"""The communication cause: compares the suspect's collectives with those of its peers.
 
-A collective's duration holds the wait for the last rank, so totals show who waits, not whose link is slow. The
-shortest one is the bound without waiting: a slow link lengthens that one too.
+A collective's duration contains the wait for the last rank, so totals show which ranks wait, not whose link is slow.
+The shortest duration is the best bound on the transfer without waiting, and a slow link lengthens it too.
 """
 
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from lockstep.contracts.messages import TraceSummary
 from lockstep.diagnosis.evidence import ms, who
 
 SLOW_LINK_RATIO = 1.3
-"""Shortest collective over the peers' above which the link is slow; on two busy cores the shortest of 10 healthy
-collectives differed by up to 1.3 between ranks of one job."""
+"""Ratio of the suspect's shortest collective to its peers' above which the link is slow; on two busy cores the shortest
+of 10 healthy collectives differed by up to 1.3 between ranks of one job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective of the suspect against the median of the peers; ns, means of one call."""
+    """One collective of the suspect and the median of its peers; mean ns per call."""
 
     name: str
     own_mean_ns: float
@@ -28,11 +28,11 @@ class Collective:
 
     @property
     def slow_link(self) -> bool:
-        """Whether even the shortest took the suspect clearly longer."""
+        """Whether even the shortest call took clearly longer on the suspect."""
         return self.own_shortest_ns > SLOW_LINK_RATIO * self.peers_shortest_ns
 
     def sentence(self, suspect: TraceSummary, peers: list[TraceSummary]) -> str:
-        """Return the comparison in words."""
+        """Return the comparison as a sentence."""
         return (
             f"{self.name} takes {ms(self.own_mean_ns)} on average and {ms(self.own_shortest_ns)} at best on rank "
             f"{suspect.rank}, {ms(self.peers_mean_ns)} and {ms(self.peers_shortest_ns)} on {who(peers)}"
@@ -40,7 +40,7 @@ class Collective:
 
 
 def compare_collectives(suspect: TraceSummary, peers: list[TraceSummary]) -> list[Collective]:
-    """Return the collectives that the suspect and a peer share, those with the slower link first, then by time."""
+    """Return the collectives that the suspect shares with a peer, those with a slow link first, then by time."""
     found = []
     for name, (count, total_ns, shortest_ns) in suspect.collectives.items():
         theirs = [peer.collectives[name] for peer in peers if name in peer.collectives]

@@ -1,4 +1,4 @@
-"""What remedies depend on apart from a finding's subject: advice that is followed already, or cannot be, is no help."""
+"""The context of a finding that remedies depend on, so that advice already followed or not applicable is left out."""
 
 from dataclasses import replace
 
@@ -12,10 +12,10 @@ from lockstep.trace.launches import launches_of
 COMPILED = "compiled code"
 UNFUSED_ATTENTION = "attention in single operators"
 SMALL_OPTIMIZER = "optimizer in small kernels"
-"""Words of `remedies.toml` (`when` and `unless`)."""
+"""Terms used in `remedies.toml` (`when` and `unless`)."""
 
 SMALL_OPTIMIZER_KERNELS = 100
-"""Of one optimizer step: a fused one launches one for each few hundred tensors, a foreach one some dozens; own."""
+"""Kernels of one optimizer step: a fused one launches one per few hundred tensors, a foreach one a few dozen; own."""
 _COMPILED_PREFIXES = ("Torch-Compiled Region", "## Call CompiledFxGraph", "triton_")
 _OPTIMIZER_PREFIX = "Optimizer.step#"
 _FUSED_OPTIMIZER = "aten::_fused_"
@@ -24,7 +24,7 @@ _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax")
 
 
 def context_of(columns: TraceColumns) -> tuple[str, ...]:
-    """Return what a trace shows of its training: its vendor, and which of this module's words hold."""
+    """Return the context shown by a trace: its vendor, and which of this module's terms apply."""
     vendor = (f"vendor {columns.metadata.vendor}",) if columns.metadata.vendor else ()
     is_compiled = columns.named(lambda name: name.startswith(_COMPILED_PREFIXES)).any()
     shown = {
@@ -36,12 +36,12 @@ def context_of(columns: TraceColumns) -> tuple[str, ...]:
 
 
 def with_context(finding: Finding, context: tuple[str, ...]) -> Finding:
-    """Return the finding with what its trace shows."""
+    """Return the finding with the context of its trace."""
     return replace(finding, context=(*finding.context, *context))
 
 
 def _attends_in_parts(columns: TraceColumns) -> bool:
-    """Whether a batched product is followed by a softmax and that by a batched product, on one thread."""
+    """Whether one thread runs a batched product, then a softmax, then a batched product."""
     operators = columns.category == columns.category_code(OPERATOR)
     softmax = columns.named(lambda name: name in _SOFTMAX)
     parts = np.flatnonzero(operators & (softmax | columns.named(lambda name: name in _PRODUCTS)))
@@ -52,7 +52,7 @@ def _attends_in_parts(columns: TraceColumns) -> bool:
 
 
 def _optimizes_in_parts(columns: TraceColumns) -> bool:
-    """Whether a step of the optimizer launches `SMALL_OPTIMIZER_KERNELS` and more."""
+    """Whether an optimizer step launches at least `SMALL_OPTIMIZER_KERNELS` kernels."""
     if columns.named(lambda name: name.startswith(_FUSED_OPTIMIZER)).any():
         return False
     steps = columns.named(lambda name: name.startswith(_OPTIMIZER_PREFIX))

@@ -1,14 +1,13 @@
-"""What others on a rank's cores cost it, from what its node counted while it was captured.
+"""How much CPU contention costs a rank, from counters of its node during the capture.
 
-Waiting for a CPU is no cause by itself: a rank that has more to do than its peers waits longer as well, and ranks that
-share cores wait for each other in a healthy job. It is the cause of a slow rank as far as it prolongs the work that its
-peers do as well: with a share u of the time on a CPU and a share w waiting for one,
+Waiting for a CPU is no cause by itself: a rank with more work than its peers also waits longer, and ranks that share
+cores wait for each other in a healthy job. It explains a slow rank only as far as it prolongs work that the peers do
+too. With a share u of the time on a CPU and a share w waiting for one,
 
     prolonged = w_own min(1, u_peers / u_own) - w_peers.
 
-The node counts how long the training thread was on a CPU. Where it could not, the thread is taken to be on one when
-it neither stands in a collective, which its call tree shows, nor waits for one; that makes u too small on busy
-machines, and the answer with it.
+The node counts how long the training thread was on a CPU. If it could not, the thread counts as on a CPU whenever it is
+neither in a collective, by its call tree, nor waiting for one; on busy machines that underestimates u, and the result.
 """
 
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from lockstep.trace.waiting import WAIT_NAME
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """Of the time: on a CPU, waiting for one, and kept from all of them by a limit of the control group."""
+    """Shares of the time: on a CPU, waiting for one, and throttled by the limit of the control group."""
 
     on_cpu: float
     waiting: float
@@ -31,9 +30,9 @@ class _Share:
 
 
 def contention_beyond_peers(suspect: TraceSummary, peers: Sequence[TraceSummary]) -> list[Finding]:
-    """Return whether the suspect meets contention that its peers do not, with what that costs; else nothing.
+    """Return the contention of the suspect beyond that of its peers, with its cost; empty if there is none.
 
-    Without a peer whose node counted as well there is no answer.
+    At least one peer with node counters is required.
     """
     own = _share(suspect)
     theirs = [share for peer in peers if (share := _share(peer)) is not None]
@@ -47,9 +46,9 @@ def contention_beyond_peers(suspect: TraceSummary, peers: Sequence[TraceSummary]
 
 
 def captured_excess_ns(suspect: TraceSummary, peers: Sequence[TraceSummary]) -> float:
-    """Return how much longer than its peers' median the suspect stood outside of collectives while captured, ns a step.
+    """Return how much longer the suspect was outside collectives than its peers' median while captured, ns per step.
 
-    0 or less where it did not, or where there is no peer to compare with.
+    0 or less if it was not longer, or if there is no peer.
     """
     theirs = [_outside_collectives_ns(peer) for peer in peers if peer.window_ns > 0]
     return _outside_collectives_ns(suspect) - median(theirs) if theirs else 0.0
@@ -75,7 +74,7 @@ def _outside_collectives_ns(summary: TraceSummary) -> float:
 
 
 def _finding(summary: TraceSummary, *, lost_ns: int) -> list[Finding]:
-    """Return what keeps the rank from a CPU, at a cost that its peers were compared for."""
+    """Return the finding on what keeps the rank from a CPU, at the cost found by comparison with its peers."""
     assert summary.host is not None
     found = find_contention(summary.host, window_ns=(0, summary.window_ns), ranks=(summary.rank,))
     return [] if found is None else [replace(found, lost_ns=lost_ns)]

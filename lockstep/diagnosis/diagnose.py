@@ -1,4 +1,4 @@
-"""From a suspect's summary and its peers' to a diagnosis. Pure: no I/O, no clock."""
+"""Derives a diagnosis from the summaries of a suspect and its peers. Pure: no I/O, no clock."""
 
 from dataclasses import dataclass, replace
 
@@ -16,12 +16,12 @@ from lockstep.trace.tree import ROOT
 from lockstep.trace.waiting import WAIT_NAME
 
 EXPLAINING_RATIO = 0.3
-"""Less than this share of the measured excess found in the capture is no answer: captures of a few steps on busy
-machines differ by a quarter without a fault."""
+"""Smallest share of the measured excess that the capture must explain: captures of a few steps on busy machines differ
+by a quarter without a fault."""
 
 LOOP_RATIO = 0.9
-"""A frame with this share of the window is the training loop itself: to name it explains little unless it does the
-work."""
+"""A frame with this share of the window is the training loop; naming it explains little unless it does the work
+itself."""
 
 AUTOMATIC_GC = "automatic garbage collection"
 _SCOPES = {
@@ -48,7 +48,7 @@ class _Case:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the excess was found: the walked nodes, and the one of them that is the answer."""
+    """Where the excess was found: the walked nodes, and the node that is the answer."""
 
     walked: list[int]
     answer: int
@@ -66,10 +66,10 @@ def diagnose(
 ) -> Diagnosis:
     """Return where the suspect spends the time by which it is slower than its peers, and what to do.
 
-    `cause` is one of `metrics.CAUSES`, `unknown` where no one measured it: then the call trees decide (`cause_of`).
-    `step_seconds` is the job's step, `excess_seconds` the suspect's self time beyond its peers' a step, as measured
-    outside the capture (0 or less: not known). Summaries with an error count as absent. With little to go by the answer
-    is `INSUFFICIENT` or of low confidence, never a guess.
+    `cause` is one of `metrics.CAUSES`, `unknown` if it was not measured: then the call trees decide (`cause_of`).
+    `step_seconds` is the job's step, `excess_seconds` the suspect's excess of self time over its peers per step, as
+    measured outside the capture (0 or less: unknown). Summaries with an error count as absent. Without enough evidence
+    the result is `INSUFFICIENT` or of low confidence, never a guess.
     """
     usable = [peer for peer in peers if peer.tree or peer.collectives]
     if suspect is None or not (suspect.tree or suspect.collectives):
@@ -90,7 +90,7 @@ def diagnose(
 
 
 def cause_of(suspect: TraceSummary, peers: list[TraceSummary]) -> str:
-    """Return what the suspect's excess consists of for the most part: data, gc, else compute; unknown without peers."""
+    """Return the main part of the suspect's excess: data, gc, else compute; unknown without peers."""
     usable = [peer for peer in peers if peer.tree]
     if not usable or not suspect.tree:
         return UNKNOWN
@@ -119,7 +119,7 @@ def _from_calls(case: _Case) -> Diagnosis:
 
 
 def _unrecorded(case: _Case) -> Diagnosis | None:
-    """Return that the excess is in no recorded call, None if it is not: what is recorded goes first."""
+    """Return a diagnosis if the excess is in no recorded call, else None: recorded calls take precedence."""
     tree = compare(case.suspect, case.peers, replace(_WORK, outside=True))
     walked = tree.walk(case.excess_ns)
     if not walked or tree.nodes[walked[-1]].name != OUTSIDE:
@@ -131,7 +131,7 @@ def _unrecorded(case: _Case) -> Diagnosis | None:
 
 
 def _place(cause: str, tree: ExcessTree, walked: list[int]) -> _Place:
-    """Choose the answer among the walked nodes: the deepest user frame, or frame, or node."""
+    """Choose the answer among the walked nodes: the deepest user frame, else the deepest frame, else the last node."""
     if cause == "data":
         return _place_in_loader(tree, walked)
     notes = []
@@ -191,7 +191,7 @@ def _verdict(case: _Case, tree: ExcessTree, place: _Place) -> Diagnosis:
 
 
 def _with_operation(tree: ExcessTree, walked: list[int]) -> list[int]:
-    """Go on from the end of the walk to the operation that holds most of the rest, if one holds half of it."""
+    """Extend the walk to the operation with most of the remaining excess, if one has half of it."""
     longer = list(walked)
     while callees := tree.children.get(longer[-1]):
         at = max(callees, key=lambda index: tree.held_ns[index])
@@ -203,7 +203,7 @@ def _with_operation(tree: ExcessTree, walked: list[int]) -> list[int]:
 
 
 def _is_scattered(case: _Case, tree: ExcessTree, last: int) -> bool:
-    """Whether the walk ended in the training loop itself though its callees, not its own lines, hold the excess."""
+    """Whether the walk ended in the training loop although its callees, not its own lines, have the excess."""
     below_ns = sum(tree.held_ns[child] for child in tree.children.get(last, []))
     whole = tree.nodes[last].total_ns >= LOOP_RATIO * case.suspect.window_ns
     return whole and below_ns > (1 - HOLDING_RATIO) * tree.held_ns[last]
@@ -222,7 +222,7 @@ def _is_collection(tree: ExcessTree, index: int) -> bool:
 
 
 def _automatic_gc(case: _Case, tree: ExcessTree) -> Diagnosis:
-    """Answer with Python's own collections, started wherever an allocation crosses the threshold: no single place."""
+    """Diagnose Python's automatic collections, which start wherever an allocation crosses the threshold."""
     recorded_ns, unrecorded_ns = tree.explained_ns, _unrecorded_ns(case)
     held_ns = max(recorded_ns, unrecorded_ns)
     if held_ns <= 0 or held_ns < EXPLAINING_RATIO * case.excess_ns:
@@ -245,7 +245,7 @@ def _automatic_gc(case: _Case, tree: ExcessTree) -> Diagnosis:
 
 
 def _unrecorded_ns(case: _Case) -> float:
-    """Return what the time in no recorded call holds: collections leave no other sign in captures without stacks."""
+    """Return the time in no recorded call: collections leave no other trace in captures without stacks, ns."""
     if not case.peers or case.excess_seconds <= 0:
         return 0.0
     tree = compare(case.suspect, case.peers, _ANY)

@@ -1,4 +1,4 @@
-"""Sentences with numbers and units, in the words of an operator."""
+"""Evidence as sentences for operators, with numbers and units."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -13,17 +13,17 @@ from lockstep.trace.waiting import WAIT_NAME
 COLLECT = "<built-in function collect>"
 _NAMED_RANKS = 4  # more peers than this are counted instead of listed
 _CALLERS_MAX = 4
-_LONGER_RATIO = 1.5  # a capture of a few steps differs by less from what was measured
-_WAIT_RATIO = 0.8  # a suspect that waits less than this share of its peers' waiting is waited for
+_LONGER_RATIO = 1.5  # captures of a few steps differ less than this from the measurement
+_WAIT_RATIO = 0.8  # if the suspect waits less than this share of its peers' waiting, they wait for it
 
 
 def ms(ns: float) -> str:
-    """Return a time in ms."""
+    """Format a time in ms."""
     return f"{ns / 1e6:.1f} ms"
 
 
 def who(peers: list[TraceSummary]) -> str:
-    """Return the peers as one phrase."""
+    """Format the peers as one phrase."""
     ranks = sorted(peer.rank for peer in peers)
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
@@ -33,13 +33,13 @@ def who(peers: list[TraceSummary]) -> str:
 
 
 def compared(tree: ExcessTree, index: int, suspect: TraceSummary, peers: list[TraceSummary]) -> str:
-    """Describe how long a node takes here and there."""
+    """Describe how long a node takes on the suspect and on its peers."""
     text = f"{short_name(tree.nodes[index].name)} takes {ms(tree.own_ns[index])} a step on rank {suspect.rank}"
     return f"{text}, {ms(tree.peers_ns[index])} on {who(peers)}" if peers else f"{text}; no healthy peer was captured"
 
 
 def share(held_ns: float, excess_ns: float, suspect: TraceSummary) -> str:
-    """Describe how much of the excess a node holds; the capture and the measurement are of different steps."""
+    """Describe a node's share of the excess; the capture and the measurement cover different steps."""
     if held_ns > _LONGER_RATIO * excess_ns > 0:  # a stall in the captured steps, or what recording costs
         return f"this accounts for all of the {ms(excess_ns)} a step by which rank {suspect.rank} was measured slower"
     text = f"the capture has {ms(held_ns)} a step more there than on its peers"
@@ -47,7 +47,7 @@ def share(held_ns: float, excess_ns: float, suspect: TraceSummary) -> str:
 
 
 def spread(tree: ExcessTree, index: int) -> str:
-    """Describe which callees of a node hold most, for a node whose excess no single one holds."""
+    """Describe which callees of a node take most, if no single one has the excess."""
     callees = sorted(tree.children.get(index, []), key=lambda child: -tree.held_ns[child])[:3]
     parts = [f"{short_name(tree.nodes[child].name)} {ms(tree.held_ns[child])}" for child in callees]
     parts = [part for part, child in zip(parts, callees, strict=True) if tree.held_ns[child] > 0]
@@ -56,7 +56,7 @@ def spread(tree: ExcessTree, index: int) -> str:
 
 
 def called_from(path: Sequence[str]) -> list[str]:
-    """Return the callers of a path's last function, outermost first: the user's own, and what somebody annotated."""
+    """Return the callers of a path's last function, outermost first: user code and annotations only."""
     callers = [name for name in path[:-1] if not is_own(name)]
     callers = [each for each in callers if is_user_name(each) or not (is_frame_name(each) or each.startswith("<"))]
     shown = [readable(name) for name in callers[-_CALLERS_MAX:]]
@@ -65,7 +65,7 @@ def called_from(path: Sequence[str]) -> list[str]:
 
 
 def collections(suspect: TraceSummary, peers: list[TraceSummary]) -> str:
-    """Describe how many collections ran and how long they took, here and there."""
+    """Describe number and duration of the collections on the suspect and on its peers."""
 
     def counted(summary: TraceSummary) -> tuple[float, float]:
         recorded = [node for node in summary.tree if node.kind == GC_KIND]
@@ -82,7 +82,7 @@ def collections(suspect: TraceSummary, peers: list[TraceSummary]) -> str:
 
 
 def waited_for(suspect: TraceSummary, peers: list[TraceSummary]) -> list[str]:
-    """Describe that the peers wait for the suspect, if they do: it stands shorter in collectives than they."""
+    """Describe that the peers wait for the suspect, if they do: it spends less time in collectives than they do."""
     if not peers:
         return []
     own_ns, theirs_ns = _waiting_ns(suspect), median(map(_waiting_ns, peers))
@@ -93,7 +93,7 @@ def waited_for(suspect: TraceSummary, peers: list[TraceSummary]) -> list[str]:
 
 
 def _waiting_ns(summary: TraceSummary) -> float:
-    """Return what a rank waits a step; without stacks the time its collectives are under way stands in for it."""
+    """Return a rank's waiting per step; without stacks, the time in which its collectives are in flight."""
     waits_ns = sum(node.total_ns for node in summary.tree if node.name == WAIT_NAME)
     under_way_ns = sum(total_ns for _, total_ns, _ in summary.collectives.values())
     return (waits_ns or under_way_ns) / max(summary.steps, 1)

@@ -1,13 +1,13 @@
-"""What a suspect does longer than its peers, and where in its call tree that stays.
+"""Where in its call tree a suspect takes longer than its peers.
 
-Ranks of a synchronous job end a step together, so totals near the root are alike: what the suspect works longer it
-waits shorter. Hence not the difference of a node decides but what it *holds*,
+Ranks of a synchronous job end a step together, so totals near the root are equal: a suspect that works longer waits
+less. So the decision uses not the difference of a node but the excess that it *holds*,
 
     held = max(0, own difference, sum of what the children hold),
 
-which a negative difference elsewhere cannot eat up. Times are ns a step; a node that a peer's summary lacks is 0
-there (it was below the summary's share of the window). Time of the window in no root can be a node of its own
-(`Scope.outside`): Python itself where a trace has no stacks.
+which a negative difference elsewhere cannot cancel. Times are ns per step; a node missing in a peer's summary is 0
+there (it was below the summary's share of the window). Time in the window outside all roots can be a node of its own
+(`Scope.outside`): Python itself, if a trace has no stacks.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from lockstep.trace.patterns.pattern import OUTSIDE
 from lockstep.trace.tree import ROOT
 
 HOLDING_RATIO = 0.6
-"""A callee is walked into while it holds this share of the excess: more than half, so that no two callees can both
-claim it, with room for the noise of a capture of a few steps."""
+"""Share of the excess that a callee must hold to be walked into: more than half, so that no two callees can qualify,
+with a margin for the noise of a capture of a few steps."""
 
 Path = tuple[tuple[str, str], ...]
 """(kind, name) from a root to a node."""
@@ -29,10 +29,10 @@ Path = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which part of the trees is compared.
+    """The part of the trees that is compared.
 
-    `only` and `named`: the subtrees of nodes of these kinds and of these names; all if both are empty. `without`: kinds
-    whose subtrees are taken out of every total above them. `outside`: whether time in no recorded call is a node too.
+    `only` and `named`: the subtrees of nodes of these kinds and names; everything if both are empty. `without`: kinds
+    whose subtrees are subtracted from all totals above them. `outside`: whether time in no recorded call is a node too.
     """
 
     only: frozenset[str] = frozenset()
@@ -41,13 +41,13 @@ class Scope:
     outside: bool = False
 
     def begins_at(self, node: CallNode) -> bool:
-        """Whether the subtree of this node belongs to the scope, wherever it stands."""
+        """Whether this node's subtree belongs to the scope, wherever it is in the tree."""
         return not (self.only or self.named) or node.kind in self.only or node.name in self.named
 
 
 @dataclass(frozen=True, slots=True)
 class ExcessTree:
-    """The suspect's tree with, for each node, ns a step of the suspect, of the peers' median, and held."""
+    """The suspect's tree with, per node, the ns per step of the suspect, of the peers' median, and held."""
 
     nodes: list[CallNode]
     children: dict[int, list[int]]
@@ -57,14 +57,14 @@ class ExcessTree:
 
     @property
     def explained_ns(self) -> float:
-        """What the whole tree holds."""
+        """The excess that the whole tree holds, ns per step."""
         return sum(self.held_ns[root] for root in self.children.get(ROOT, []))
 
     def walk(self, excess_ns: float) -> list[int]:
         """Return the nodes from a root down to the last that holds `HOLDING_RATIO` of the excess.
 
-        The yardstick is `excess_ns`, at most what the tree holds, so that the sum of noise over many nodes does not
-        hide the one that counts; 0 or less takes what the tree holds.
+        The excess is `excess_ns`, limited to what the tree holds, so that summed noise of many nodes does not hide the
+        relevant one; if it is 0 or less, what the tree holds is used.
         """
         yardstick_ns = min(excess_ns, self.explained_ns) if excess_ns > 0 else self.explained_ns
         walked: list[int] = []
@@ -74,13 +74,13 @@ class ExcessTree:
             if self.held_ns[at] < HOLDING_RATIO * yardstick_ns or self.held_ns[at] <= 0:
                 break
             walked.append(at)
-        while walked and is_own(self.nodes[walked[-1]].name):  # what it holds is its callees'
+        while walked and is_own(self.nodes[walked[-1]].name):  # its excess belongs to its callees
             walked.pop()
         return walked
 
 
 def compare(suspect: TraceSummary, peers: list[TraceSummary], scope: Scope) -> ExcessTree:
-    """Return the suspect's excess over the median of its peers (0 without peers), node by node."""
+    """Return the suspect's excess over the median of its peers (0 without peers), per node."""
     per_peer = [_by_path(peer, scope) for peer in peers]
     nodes = _nodes(suspect, scope)
     children: dict[int, list[int]] = {}
@@ -96,7 +96,7 @@ def compare(suspect: TraceSummary, peers: list[TraceSummary], scope: Scope) -> E
 
 
 def _nodes(summary: TraceSummary, scope: Scope) -> list[CallNode]:
-    """Return the call tree, with what its roots leave of the window as one more root if the scope asks for it."""
+    """Return the call tree, plus a root for the rest of the window if the scope includes it."""
     outside_ns = summary.window_ns - sum(node.total_ns for node in summary.tree if node.parent == ROOT)
     if not scope.outside or not summary.tree or outside_ns <= 0:
         return summary.tree
@@ -116,9 +116,9 @@ def paths(tree: list[CallNode]) -> list[Path]:
 
 
 def counted_totals(tree: list[CallNode], scope: Scope) -> list[int]:
-    """Return, for each node, its total as far as it lies in the scope, ns over all captured steps.
+    """Return the part of each node's total that lies in the scope, ns over all captured steps.
 
-    What the agent and the profiler do themselves lies in none; what the training does below their frames does.
+    Time of the agent and the profiler themselves is excluded; calls of the training below their frames are included.
     """
     inside: list[bool] = []
     for node in tree:
@@ -144,7 +144,7 @@ def counted_totals(tree: list[CallNode], scope: Scope) -> list[int]:
 
 
 def _by_path(summary: TraceSummary, scope: Scope) -> dict[Path, float]:
-    """Return ns a step by path."""
+    """Return ns per step by path."""
     steps = max(summary.steps, 1)
     nodes = _nodes(summary, scope)
     totals = counted_totals(nodes, scope)

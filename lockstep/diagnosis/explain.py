@@ -1,9 +1,9 @@
-"""From the captures of ranks to function, root cause and advice: for incidents online, and for whole traces offline.
+"""Derives function, root cause and advice from the captures of ranks, for online incidents and for offline traces.
 
-The call tree of the suspect against its peers' decides (`diagnose`): it names the function, and where no detector has
-measured the cause the kind of work as well. The causes that rules found on each rank name the reason (`root_cause`).
-Behaviour patterns answer where the host's calls are alike: a slow device, and for a job that is slower as a whole what
-no healthy job does (`localisation`).
+The call tree of the suspect is compared with its peers' (`diagnose`): it names the function, and also the kind of work
+if no detector has measured the cause. The causes that rules found on each rank give the reason (`root_cause`).
+Behaviour patterns decide if the host's calls are alike: for a slow device, and for a job that is slower as a whole, by
+comparison with healthy jobs (`localisation`).
 """
 
 from collections.abc import Callable, Sequence
@@ -33,12 +33,12 @@ COSTING = Threshold(0.05, "ratio of the step", "PerfTracker, section 4.1: 5 % is
 _ANY = Scope(without=frozenset({COMMUNICATION_KIND}), outside=True)
 UNRECORDED = "unrecorded_time"
 _CAUSE_OF_FUNCTION = {"data": (IO, PROCESSING), "gc": (CPU, GC)}
-"""Of what the excess consists of: the root cause where the call trees name a function and no rule a reason."""
+"""Kinds of excess: the root cause if the call trees name a function and no rule gives a reason."""
 _COUNTED_KINDS = ("data", "gc")
-"""What detectors have counted in many steps: collections and loaders that stall now and then miss the few captured."""
+"""Causes counted by detectors over many steps: occasional collections and stalls may miss the few captured steps."""
 _NO_FUNCTION = (INSUFFICIENT, OUTSIDE)
 _NS = 1e9
-_ALSO_MAX = 3  # other causes that are named next to the first
+_ALSO_MAX = 3  # other causes listed after the first
 
 
 def explain(
@@ -50,11 +50,11 @@ def explain(
     step_seconds: float,
     excess_seconds: float,
 ) -> Diagnosis:
-    """Return what holds an incident's ranks back, why, and what to do, each advice with its predicted gain.
+    """Explain an incident: what slows its ranks down, why, and what to do, each advice with its predicted gain.
 
-    `cause` is one of `metrics.CAUSES` (`unknown`: the call trees decide), `scope` the incident's; `step_seconds` the
-    job's step, `excess_seconds` what was measured beyond peers or history outside the capture (0 or less: not known).
-    Pure, but for the table of remedies.
+    `cause` is one of `metrics.CAUSES` (`unknown`: the call trees decide), `scope` the incident's; `step_seconds` is the
+    job's step, `excess_seconds` the excess over peers or history measured outside the capture (0 or less: unknown).
+    Pure, except for reading the table of remedies.
     """
     step_ns, excess_ns, is_counted = step_seconds * _NS, excess_seconds * _NS, cause in _COUNTED_KINDS
     first = next((each for each in suspects if not each.error), suspects[0] if suspects else None)
@@ -101,10 +101,10 @@ def explain_recurring(
     step_seconds: float,
     excess_seconds: float,
 ) -> Diagnosis | None:
-    """Return the cause of what the suspect does longer than its peers in every step, None where that shows none.
+    """Return the cause of the suspect's excess in every step, None if there is none.
 
-    Arguments are those of `explain`, which asks this first: totals hold the pauses of a busy host as well, and over
-    hundreds of calls their sum is longer than a fault.
+    Arguments are those of `explain`, which calls this first: totals include pauses of a busy host, whose sum over
+    hundreds of calls exceeds a fault.
     """
     steady = steady_captures(suspect, [each for each in peers if each.step_ns])
     if steady is None:
@@ -124,9 +124,9 @@ def explain_recurring(
 
 
 def _recurring(diagnosis: Diagnosis, suspect: TraceSummary | None, peers: Sequence[TraceSummary]) -> Diagnosis:
-    """Return the diagnosis, without its cause where its function holds the excess in half of the steps or fewer.
+    """Return the diagnosis, without its cause if its function holds the excess in at most half of the steps.
 
-    A host pauses healthy ranks too. What cannot be seen by step stays as it is.
+    A host pauses healthy ranks too. Diagnoses that cannot be checked by step are unchanged.
     """
     if suspect is None or diagnosis.function not in diagnosis.path:
         return diagnosis
@@ -149,7 +149,7 @@ def _of_rank(  # noqa: PLR0917  (what `explain` was given)
     diagnosed: Callable[[str], Diagnosis],
     excess_ns: float,
 ) -> tuple[str, Diagnosis, list[Finding]]:
-    """Return the kind of excess, what the call trees have of it, and the causes that explain it, the first of it."""
+    """Return the kind of excess, the diagnosis of the call trees, and the causes that explain it, the first of them."""
     is_measured = cause != UNKNOWN
     if not is_measured and first is not None:
         cause = cause_of(first, list(peers))
@@ -167,10 +167,10 @@ def _of_rank(  # noqa: PLR0917  (what `explain` was given)
 
 
 def _cause_outside_work(found: Sequence[Finding]) -> str:
-    """Return the kind of excess of the first cause, empty if it is one of work: those of data and gc cannot explain it.
+    """Return the kind of excess of the first cause, empty if it is a kind of work: data and gc rules cannot explain it.
 
-    Where no kind holds most of the excess, as on a crowded machine, work is compared first, without loading and
-    collections. A cause among these then belongs to another function than the one that work gives.
+    If no kind has most of the excess, as on a crowded machine, work is compared first, without loading and collections.
+    A data or gc cause then belongs to another function than the one found for work.
     """
     if not found:
         return ""
@@ -178,14 +178,14 @@ def _cause_outside_work(found: Sequence[Finding]) -> str:
 
 
 def _within(found: Finding, excess_ns: float) -> Finding:
-    """Return the finding with a loss of at most what was measured a step, where that is known: no cause costs more."""
+    """Limit the finding's loss to the measured excess per step, if known: no cause costs more."""
     if found.lost_ns is None or excess_ns <= 0:
         return found
     return replace(found, lost_ns=min(found.lost_ns, round(excess_ns)))
 
 
 def _with_code_as_cause(base: Diagnosis, cause: str) -> Diagnosis:
-    """Return the diagnosis with the function as its own reason, if the call trees found one beyond doubt."""
+    """Return the diagnosis with the function as its own cause, if the call trees found one with high confidence."""
     if base.function == INSUFFICIENT or base.confidence == LOW or cause == "link":
         return base
     bottleneck, root_cause = _CAUSE_OF_FUNCTION.get(cause, (CPU, SLOW_FUNCTION))
@@ -198,7 +198,7 @@ def _of_job(captured: Sequence[TraceSummary]) -> str:
 
 
 def _joined(base: Diagnosis, found: list[Finding]) -> Diagnosis:
-    """Return the diagnosis with its causes: the first is the reason, others are named next to it."""
+    """Add causes to the diagnosis: the first is the root cause, others are listed after it."""
     cause = found[0]
     function, confidence = base.function, base.confidence
     if function in _NO_FUNCTION and cause.subject:
@@ -226,17 +226,17 @@ def _title(found: Finding) -> str:
 
 
 def _ordered(advice: list[Advice]) -> list[Advice]:
-    """Return each repair once, the largest predicted gain first, what cannot be predicted last.
+    """Return each remedy once, the largest predicted gain first, those without a prediction last.
 
-    What ends a cause also ends its excess, so one repair may come of both; that of the excess, later in `advice`, names
-    the training's own line.
+    Removing a cause also removes its excess, so the same remedy may follow from both; the one for the excess, later in
+    `advice`, names the training's own line.
     """
     once = {(each.source, each.how): each for each in advice}
     return sorted(once.values(), key=lambda each: -(each.predicted_gain_ratio or 0.0))
 
 
 def _unlike_peers(suspects: Sequence[TraceSummary], peers: Sequence[TraceSummary], excess_ns: float) -> list[Finding]:
-    """Return what the suspects' devices do longer than their peers', if that explains the excess."""
+    """Return what takes longer on the suspects' devices than on their peers', if that explains the excess."""
     named = {each.rank for each in suspects}
     return [
         each

@@ -1,4 +1,4 @@
-"""Reading the names of call-tree nodes: which are frames, and whose code they are."""
+"""Classifies names of call-tree nodes: which are frames, and whose code they are."""
 
 import re
 import sys
@@ -17,20 +17,19 @@ _FRAMEWORKS = frozenset(
         "transformer_engine transformers triton wandb webdataset xformers PIL _distutils_hack pkg_resources setuptools"
     ).split()
 )
-"""Packages that carry training but are seldom what its author edits. torch strips the path to site-packages from the
-names of frames, so installed packages cannot be distinguished from the user's own by path; what is not listed is the
-user's."""
+"""Packages that training uses but whose code its author rarely edits. torch strips the path to site-packages from frame
+names, so installed packages cannot be distinguished from user code by path; packages not listed count as user code."""
 
 _LIBRARIES = _FRAMEWORKS | sys.stdlib_module_names
 
 
 _OWN_FILES = re.compile(r"(^|/)(lockstep/agent/|torch/autograd/profiler\.py|torch/profiler/)")
 _OWN_OPERATIONS = ("_record_function_enter", "_record_function_exit")
-"""What the agent adds to a captured step: its own frames, torch's profiler's, and the mark at each step's beginning."""
+"""What the agent adds to a captured step: its own frames, those of torch's profiler, and the mark of each step."""
 
 
 def is_own(name: str) -> bool:
-    """Whether a name is that of a frame of the agent or of the profiler, or of an operation of theirs: no culprit."""
+    """Whether a name belongs to a frame or operation of the agent or the profiler, which is never a culprit."""
     match = _FRAME.match(name)
     if match is not None:
         return _OWN_FILES.search(match["file"]) is not None
@@ -62,12 +61,12 @@ def is_user_name(name: str) -> bool:
 
 
 def is_operation(node: CallNode) -> bool:
-    """Whether `node` is work that no Python line of its own does: an operator or a builtin."""
+    """Whether `node` is work without a Python line of its own: an operator or a builtin."""
     return node.kind == OPERATOR_KIND or node.name.startswith(_BUILTIN_PREFIX)
 
 
 def readable(name: str) -> str:
-    """Return a frame as its function with file and line, any other name as it is."""
+    """Format a frame as its function with file and line; other names are unchanged."""
     match = _FRAME.match(name)
     return f"{match['function']} ({match['file']}:{match['line']})" if match else name
 

@@ -1,4 +1,4 @@
-"""Ways to put gradients together, each with the predicted end of communication (Hermes, appendix E)."""
+"""Ways to bucket gradients, each with the predicted end of communication (Hermes, appendix E)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from lockstep.simulator.fusion import Fusion, Task, exact, fixed_buckets, forwar
 
 _MIB = 2**20
 _CAPS_MIB = (1, 2, 5, 10, 15, 25, 40, 50, 75, 100, 150, 200, 300, 400, 600, 800)
-"""Fixed sizes that are tried for a framework that knows no other way."""
+"""Fixed bucket sizes to try for a framework that supports nothing else."""
 EXACT = "exact"
 _ALIKE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionPlan:
-    """One way: when communication ends, from the step's beginning, and the bytes of each bucket in order."""
+    """One plan: when communication ends, from the step's beginning, and the bytes of each bucket in order."""
 
     name: str
     end_s: float
@@ -25,7 +25,7 @@ class FusionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plans:
-    """All ways; `ready_s` is when the last gradient is, `cap_mib` the fixed size that ends first, at `cap_end_s`."""
+    """All plans; `ready_s` is when the last gradient is ready; the best fixed size, `cap_mib`, ends at `cap_end_s`."""
 
     link: SummingLink
     plans: tuple[FusionPlan, ...]
@@ -37,12 +37,12 @@ class Plans:
 
     @property
     def best(self) -> FusionPlan:
-        """The plan with fewest buckets of those that end first."""
+        """The plan with the fewest buckets among those that end first."""
         first_s = min(plan.end_s for plan in self.plans) * (1 + _ALIKE)
         return min((plan for plan in self.plans if plan.end_s <= first_s), key=lambda plan: len(plan.buckets_bytes))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the plans as JSON takes them."""
+        """Return the plans as a JSON-compatible dict."""
         return {
             "gradients": self.count,
             "last_ready_seconds": self.ready_s,
@@ -68,7 +68,7 @@ class Plans:
 
 
 def plans_of(gradients: StepGradients, link: SummingLink, *, bucket_bytes: float) -> Plans:
-    """Return every way to send `gradients` over `link`; `bucket_bytes` is the size of fixed buckets."""
+    """Return all plans for sending `gradients` over `link`; `bucket_bytes` is the size of fixed buckets."""
     task = gradients.task(link)
     ways = (
         ("unfused", unfused(task)),

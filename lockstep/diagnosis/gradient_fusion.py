@@ -1,9 +1,9 @@
-"""Gradients of a step as a trace shows them, and the link that sums them: what Hermes's fusion (appendix E) asks for.
+"""Gradients of a step and the link that sums them, from a trace: the inputs of Hermes' fusion (appendix E).
 
-Gradients are the all-reduces of the group that sums most bytes: of DDP its buckets, which are gradients put together
-already; smaller pieces leave no trace. On a device one is ready when the kernels launched before it have ended, on a
-host backend when it was called. Where sizes differ enough, their shortest times give latency and bandwidth; a duration
-holds the wait for other ranks, the shortest of a size least.
+Gradients are the all-reduces of the group that sums most bytes; with DDP these are its buckets, which are gradients
+already merged, and smaller pieces leave no trace. On a device a gradient is ready when the kernels launched before it
+have ended, on a host backend when it was called. If sizes differ enough, their shortest times give latency and
+bandwidth; durations contain waiting for other ranks, and the shortest of a size contains the least.
 """
 
 from collections import Counter, defaultdict
@@ -24,16 +24,16 @@ from lockstep.trace.launches import launches_of
 from lockstep.trace.steps import Steps, find_steps, windows_of
 
 GRADIENTS_MAX = 2000
-"""Gradients of one step: the exact programme's time grows with their square."""
+"""Largest number of gradients of one step: the exact algorithm takes quadratic time."""
 _SIZES_APART = 1.5
-"""Largest over smallest message from which latency and bandwidth can be distinguished."""
+"""Ratio of largest to smallest message from which latency and bandwidth can be separated."""
 _NS = 1e9
 _CALL = "c10d::allreduce_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummingLink:
-    """What summing V bytes takes: `latency_s` + V / `bytes_per_second`; `source` states how it is known."""
+    """Summing V bytes takes `latency_s` + V / `bytes_per_second`; `source` states how these are known."""
 
     latency_s: float
     bytes_per_second: float
@@ -48,8 +48,8 @@ class SummingLink:
 class StepGradients:
     """The gradients of a typical step: when each is ready, from the step's beginning, and its bytes.
 
-    `end_s` is when the last was summed as measured, None where nothing was. `link` is None where the trace does not
-    show it, `why` is the reason then.
+    `end_s` is the measured end of the last sum, None if there was none. `link` is None if the trace does not determine
+    it; `why` is then the reason.
     """
 
     ready_s: tuple[float, ...]
@@ -60,14 +60,14 @@ class StepGradients:
     steps: int = 0
 
     def task(self, link: SummingLink) -> Task:
-        """Return the problem that the searches of `lockstep.simulator.fusion` solve."""
+        """Return the problem that `lockstep.simulator.fusion` solves."""
         apart_s = np.diff(self.ready_s, prepend=0.0).tolist()
         gradients = [Gradient(size, seconds) for size, seconds in zip(self.volume_bytes, apart_s, strict=True)]
         return Task(gradients, link.seconds)
 
 
 def gradients_of(columns: TraceColumns, others: Sequence[RankCollectives] = (), *, where: str) -> StepGradients:
-    """Return the gradients of one rank's trace; `others` are the collectives of more ranks, which show the link better.
+    """Return the gradients of one rank's trace; collectives of `others`, more ranks, improve the estimate of the link.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def gradients_of(columns: TraceColumns, others: Sequence[RankCollectives] = (), 
 
 
 def fit_link(volume_bytes: Sequence[float], seconds: Sequence[float], source: str) -> SummingLink | None:
-    """Return latency and bandwidth of the shortest time of each size; None where sizes are too alike to show them."""
+    """Fit latency and bandwidth to the shortest time of each size; None if sizes are too similar to separate them."""
     shortest: dict[float, float] = {}
     for size, spent_s in zip(volume_bytes, seconds, strict=True):
         if size > 0 and spent_s > 0:
@@ -112,7 +112,7 @@ def fit_link(volume_bytes: Sequence[float], seconds: Sequence[float], source: st
     sizes, times = np.array(list(shortest)), np.array(list(shortest.values()))
     design = np.stack([1 / times, sizes / times], axis=1)  # relative errors, so that small messages count
     (latency_s, per_byte_s), *_ = np.linalg.lstsq(design, np.ones(len(times)), rcond=None)
-    if latency_s < 0:  # no message took less than its bytes need
+    if latency_s < 0:  # no message was faster than its bytes require
         latency_s, per_byte_s = 0.0, float((times / sizes).mean())
     if per_byte_s <= 0:
         return None
@@ -120,7 +120,7 @@ def fit_link(volume_bytes: Sequence[float], seconds: Sequence[float], source: st
 
 
 def _of_gradients(own: RankCollectives) -> NDArray[np.int64]:
-    """Return the all-reduces of the group that sums most bytes: barriers and losses are small, other groups others'."""
+    """Return the all-reduces of the group that sums most bytes, which leaves out barriers, losses and other groups."""
     is_sum = np.array([kind == ALL_REDUCE for kind in own.kinds], np.bool_).reshape(len(own))
     places = np.flatnonzero(is_sum & (own.bytes > 0))
     moved: dict[object, int] = defaultdict(int)
@@ -133,7 +133,7 @@ def _of_gradients(own: RankCollectives) -> NDArray[np.int64]:
 
 
 def _ready_ns(columns: TraceColumns, own: RankCollectives, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return when each gradient was ready, never after its sum began."""
+    """Return when each gradient was ready, at the latest when its sum began, ns."""
     start_ns = own.start_ns[chosen]
     events = np.flatnonzero(columns.work == WorkKind.COMMUNICATION)
     events = events[np.argsort(columns.start_ns[events], kind="stable")]
@@ -161,7 +161,7 @@ def _by_step(
     chosen: NDArray[np.int64],
     ready_ns: NDArray[np.int64],
 ) -> Iterator[tuple[tuple[int, ...], list[int], int]]:
-    """Yield of each whole step the bytes of its gradients, when they are ready, and the end of the last sum."""
+    """Yield, for each whole step, the bytes of its gradients, when they are ready, and the end of the last sum."""
     windows = windows_of(columns, steps)
     start_ns = own.start_ns[chosen]
     at = np.searchsorted(windows.start_ns, start_ns, side="right") - 1

@@ -1,7 +1,7 @@
-"""Causes inside communication: who is waited for, and why a link moves less than it could (Hermes, section 4.2.2).
+"""Causes inside communication: which rank is waited for, and why a link is slower than it could be (Hermes, 4.2.2).
 
-May import contracts, trace, simulator (factors of collectives) and diagnosis.roofline (formats of numbers, launching
-operators); numpy. `collectives` takes one rank's collectives out of a trace, `matching` lays ranks side by side,
-`waiting` states how much of the time is waiting and for whom, `bandwidth` what moved in which time, `contention`,
-`messages` and `links` why it was slow, `settings` what the environment holds. Limits are data (`thresholds`).
+May import contracts, trace, simulator (bus factors of collectives) and diagnosis.roofline (number formats, launching
+operators); numpy. `collectives` extracts one rank's collectives from a trace, `matching` aligns ranks, `waiting`
+measures how much time is waiting and for which rank, `bandwidth` measures throughput, `contention`, `messages` and
+`links` explain low throughput, `settings` checks the environment. Limits are data (`thresholds`).
 """

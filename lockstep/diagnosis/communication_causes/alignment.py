@@ -1,12 +1,12 @@
-"""Which events of two ranks are the same collective, where no sequence number shows it.
+"""Matches the collectives of two ranks if no sequence number identifies them.
 
-All ranks leave a collective at about the same time, so between two ranks the ends of all collectives differ by what
-their clocks differ (0 for a shared clock). Collectives of one kind and size keep their order; those of different ones
-may swap places, and either trace may lack some: so each kind and size is laid side by side by itself, on the aligned
-clock, and of an uneven all-to-all, in which ranks have sizes of their own, what is left over by kind alone.
+All ranks leave a collective at about the same time, so between two ranks the ends of all collectives differ by the
+offset of their clocks (0 for a shared clock). Collectives of one kind and size keep their order; those of different
+kinds or sizes may be swapped, and either trace may lack some. So each kind and size is aligned separately, on the
+corrected clock; what remains of an uneven all-to-all, in which ranks have different sizes, is aligned by kind alone.
 
-Ranks leave a collective with a root, such as a broadcast, at times of their own, up to a step apart. These are laid
-side by side in order, between the others.
+Ranks leave a collective with a root, such as a broadcast, at different times, up to a step apart. These are aligned by
+order, between the others.
 """
 
 from bisect import bisect_left
@@ -21,18 +21,18 @@ from lockstep.diagnosis.communication_causes.collectives import ROOTED
 from lockstep.simulator.hardware.collectives import ALL_TO_ALL
 
 SHIFT_MAX = 64
-"""Collectives by which one rank's capture may begin later than another's."""
+"""Largest number of collectives by which one rank's capture may begin later than another's."""
 LEAST_COMMON = 0.5
 """Share of the shorter capture's collectives that must have a partner."""
 _LEAST_AGREEING = 0.15
-"""The same at one shift, by places alone: what is missing or extra shifts all that follows."""
+"""The same for one shift of the whole order, without clocks: a missing or extra collective shifts all that follow."""
 _CANDIDATES_MAX = 16
 _LOOKED_AT = 512
-"""Collectives from which the clocks' difference is found: more add nothing about a shift of at most `SHIFT_MAX`."""
+"""Collectives used to find the clock offset: more add no information about a shift of at most `SHIFT_MAX`."""
 _CLEARLY = 0.25
-"""A shift whose ends scatter less than this share of every other's is the right one: steps are never quite alike."""
+"""A shift is accepted if its ends scatter less than this share of every other's; steps are never exactly alike."""
 _FEWER = 0.9
-"""One that pairs less than this share of what the best pairs is worse if its ends scatter more at all."""
+"""A shift that pairs less than this share of the best one's pairs is worse if its ends scatter more at all."""
 
 Times = NDArray[np.int64]
 Places = NDArray[np.int64]
@@ -42,14 +42,14 @@ Signature = tuple[str, int]
 
 
 class CollectiveSequence(NamedTuple):
-    """One rank's collectives of a group by start: kind and size of each, and its end, int64 ns of shape (n,)."""
+    """One rank's collectives of a group by start: kind and size of each, and their ends, int64 ns of shape (n,)."""
 
     signatures: Sequence[Signature]
     ends_ns: Times
 
 
 class _Fit(NamedTuple):
-    """A shift of one order against the other, how many pairs it makes, and how far their ends scatter."""
+    """A shift of one order against the other, the number of pairs, and the scatter of their ends."""
 
     shift: int
     pairs: int
@@ -58,9 +58,9 @@ class _Fit(NamedTuple):
 
 
 def align(one: CollectiveSequence, other: CollectiveSequence, *, shared: bool) -> dict[int, int] | None:
-    """Return for places of `other` the places of `one` that are the same collective; None where nothing decides.
+    """Map places of `other` to the places of `one` that are the same collective; None if the match is ambiguous.
 
-    With a `shared` clock ends are compared as they are. Less than `LEAST_COMMON` of the shorter side in common is none.
+    With a `shared` clock, ends are compared directly. Less than `LEAST_COMMON` of the shorter side matched is no match.
     """
     apart_ns = 0 if shared else clock_difference_ns(one, other)
     if apart_ns is None:
@@ -70,10 +70,11 @@ def align(one: CollectiveSequence, other: CollectiveSequence, *, shared: bool) -
 
 
 def clock_difference_ns(one: CollectiveSequence, other: CollectiveSequence) -> int | None:
-    """Return by how much the clock of `one` is ahead of that of `other`, None where several answers fit as well.
+    """Return how far the clock of `one` is ahead of that of `other`, ns; None if several answers fit equally well.
 
-    Shifts of one order against the other are tried, those first at which most kinds and sizes agree. The one whose ends
-    scatter clearly least is right; else none at all between captures of equal length, else the only one that fits.
+    Tries shifts of one order against the other, starting with those at which most kinds and sizes agree. The accepted
+    shift is the one whose ends scatter clearly least; failing that, no shift if both captures have equal length, or the
+    only shift that fits.
     """
     is_even = len(one.signatures) == len(other.signatures)
     if len(_met(one)) and len(_met(other)):
@@ -83,7 +84,7 @@ def clock_difference_ns(one: CollectiveSequence, other: CollectiveSequence) -> i
     for shift, apart_ns in _likely_shifts(one, other):
         refined_ns = apart_ns
         residual_ns = np.zeros(0, np.int64)
-        for _ in range(2):  # the median over places that do not all agree is not the best yet
+        for _ in range(2):  # the first median includes places that do not match
             refined_ns += int(np.median(residual_ns)) if len(residual_ns) else 0
             pairs = _pairs(one, other, refined_ns)
             theirs, mine = np.array(list(pairs), np.int64), np.array(list(pairs.values()), np.int64)
@@ -94,7 +95,7 @@ def clock_difference_ns(one: CollectiveSequence, other: CollectiveSequence) -> i
 
 
 def _likely_shifts(one: CollectiveSequence, other: CollectiveSequence) -> list[tuple[int, int]]:
-    """Return shifts and the clocks' difference at each, those first at which most kinds and sizes agree."""
+    """Return shifts and the clock offset at each, those at which most kinds and sizes agree first."""
     codes: dict[Signature, int] = {}
     mine, theirs = (
         np.array([codes.setdefault(each, len(codes)) for each in side.signatures], np.int64) for side in (one, other)
@@ -113,7 +114,7 @@ def _likely_shifts(one: CollectiveSequence, other: CollectiveSequence) -> list[t
 
 
 def _densest(values: Times) -> int:
-    """Return the middle of the shortest interval that holds a third of the values: others are of wrong partners."""
+    """Return the middle of the shortest interval with a third of the values; values outside have wrong partners."""
     ordered = np.sort(values)
     count = max(-(-len(ordered) // 3), 1)
     at = int((ordered[count - 1 :] - ordered[: len(ordered) - count + 1]).argmin())
@@ -140,7 +141,7 @@ def _least(one: CollectiveSequence, other: CollectiveSequence) -> float:
 
 
 def _pairs(one: CollectiveSequence, other: CollectiveSequence, apart_ns: int) -> dict[int, int]:
-    """Return for places of `other` those of `one`, given by how much the clock of `one` is ahead."""
+    """Map places of `other` to those of `one`, given how far the clock of `one` is ahead."""
     moved = other._replace(ends_ns=other.ends_ns + apart_ns)
     found = _laid_side_by_side(one, moved, _met(one), _met(other), _whole)
     taken = set(found.values())
@@ -160,9 +161,9 @@ def _only(side: CollectiveSequence, places: Sequence[int]) -> CollectiveSequence
 
 
 def _laid_between(one: CollectiveSequence, other: CollectiveSequence, met: dict[int, int]) -> dict[int, int]:
-    """Return for rooted collectives of `other` those of `one` that lie between the same of `met`, in order.
+    """Map rooted collectives of `other` to those of `one` between the same matched ones, in order.
 
-    By their ends where nothing was met.
+    By their ends if nothing was matched.
     """
     mine, theirs = (sorted(set(range(len(side.signatures))).difference(_met(side))) for side in (one, other))
     if not met:
@@ -201,7 +202,7 @@ def _laid_side_by_side(
     theirs: Iterable[int],
     key: Callable[[Signature], Hashable],
 ) -> dict[int, int]:
-    """Return for these places of `other` those of `one` that agree in `key` and end together."""
+    """Map these places of `other` to those of `one` with equal `key` that end at the same time."""
     ours = _by_key(one, mine, key)
     found: dict[int, int] = {}
     for signature, places in _by_key(other, theirs, key).items():
@@ -230,9 +231,9 @@ def _spacing_ns(one: CollectiveSequence, mine: Places, other: CollectiveSequence
 
 
 def _paired(mine_ns: Times, theirs_ns: Times, spacing_ns: float) -> list[tuple[int, int]]:
-    """Return pairs of places whose ends lie together: what stands nearer than half a spacing is one cluster.
+    """Return pairs of places that end at the same time: ends closer than half a spacing form one cluster.
 
-    In a cluster the order counts; where one side has more, its events are left out at the ends where that fits best.
+    Within a cluster the order decides; surplus events of one side are dropped at the ends, where the fit is best.
     """
     time_ns = np.concatenate((mine_ns, theirs_ns))
     side = np.repeat((0, 1), (len(mine_ns), len(theirs_ns)))

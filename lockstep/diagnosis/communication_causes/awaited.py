@@ -1,5 +1,5 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""For which rank a collective waits, and how long each rank waits in it and in no other.
+"""For which rank each collective waits, and how long each rank waits in one collective but not in the one before.
 
 Shape suffixes: S collectives of one group by start, R ranks.
 """
@@ -13,11 +13,11 @@ Times = NDArray[np.float64]
 def awaited_first(
     last_S: NDArray[np.int64], waited_SR: Times, arrived_ns_SR: NDArray[np.int64], ends_ns_SR: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return for which rank each collective waits, an index of shape (n_collectives,); `last_S` arrive last.
+    """Return the rank for which each collective waits, indices of shape (n_collectives,); `last_S` arrive last.
 
-    A rank that arrives last may only be late for having waited in the collective before, which others left earlier:
-    some ranks leave a broadcast at once, and then wait for those that stood in it. If that explains most of what is
-    waited now, the rank is the one for which the collective before waited.
+    The last rank may be late only because it waited in the previous collective, which others left earlier: some ranks
+    leave a broadcast at once and then wait for those still in it. If that explains most of the waiting, the rank for
+    which the previous collective waited is returned.
     """
     row_S, late_S = np.arange(1, len(last_S)), last_S[1:]
     left_ns_S = ends_ns_SR[row_S - 1, late_S]
@@ -30,7 +30,7 @@ def awaited_first(
 
 
 def waited_once_ns(arrived_ns_SR: NDArray[np.int64], waited_SR: Times) -> Times:
-    """Return what each rank waits in each collective and not yet in those before it."""
+    """Return each rank's waiting in each collective that it has not already spent in those before it, ns."""
     ends_ns_SR = arrived_ns_SR + np.nan_to_num(waited_SR).astype(np.int64)
     reached_ns_SR = np.maximum.accumulate(ends_ns_SR, axis=0)
     reached_ns_SR = np.concatenate((arrived_ns_SR[:1], reached_ns_SR[:-1]))

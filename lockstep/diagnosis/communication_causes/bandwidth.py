@@ -1,8 +1,9 @@
-"""What collectives moved in which time, against what the link is expected to do.
+"""Bandwidth of collectives, compared with what their link is expected to reach.
 
-Algorithm bandwidth is the group's bytes over the transmission, bus bandwidth that times the factor of the collective:
-it compares with what one link can do, whatever the number of ranks (nccl-tests). The transmission of a collective is
-known only where several ranks were captured, or where the vendor records it: one rank's duration holds its wait.
+Algorithm bandwidth is the group's bytes over the transmission time. Bus bandwidth is that times the factor of the
+collective, which makes it comparable with one link whatever the number of ranks (nccl-tests). The transmission time of
+a collective is known only if several ranks were captured or the vendor records it: one rank's duration contains
+waiting.
 
 Shape suffix: S collectives.
 """
@@ -33,7 +34,7 @@ Rates = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bandwidths:
-    """Bytes a second of each matched collective, arrays of shape (n_collectives,), NaN where bytes are unknown."""
+    """Bytes per second of each matched collective, arrays of shape (n_collectives,), NaN if bytes are unknown."""
 
     transmission_ns: Rates
     algorithm: Rates
@@ -54,11 +55,11 @@ def bandwidths(table: CollectiveTable) -> Bandwidths:
 def judge_bandwidth(
     table: CollectiveTable, window_ns: int, expected: Mapping[Group, float] | None = None
 ) -> list[Finding] | NotJudged:
-    """Return the groups whose large collectives move clearly less than their links should.
+    """Return the groups whose large collectives reach clearly less than the bandwidth of their links.
 
-    `expected` is the bus bandwidth of a group in bytes a second, where it is known. Groups without one are compared
-    with those that do the same (kind, bytes, ranks), if there are at least two others. Small collectives are left out:
-    their time is latency (`messages`).
+    `expected` is the bus bandwidth of a group in bytes per second, where known. Groups without one are compared with
+    groups that do the same (kind, bytes, ranks), if there are at least two others. Small collectives are left out:
+    latency dominates their time (`messages`).
     """
     large = np.flatnonzero(table.bytes >= SMALL_MESSAGE_BYTES.value)
     if not len(large):
@@ -126,7 +127,7 @@ Likeness = tuple[str, int, int]
 def _like_groups(
     table: CollectiveTable, rates: Bandwidths, rows: NDArray[np.int64]
 ) -> dict[Likeness, dict[Group, list[float]]]:
-    """Return bus bandwidths by what was done (kind, bytes, ranks) and by group."""
+    """Return bus bandwidths by operation (kind, bytes, ranks) and group."""
     found: dict[Likeness, dict[Group, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows.tolist():
         if not np.isnan(rates.bus[row]):

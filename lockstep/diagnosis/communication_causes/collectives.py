@@ -1,4 +1,4 @@
-"""One rank's collectives, whatever profiler wrote them: when, which group, which number, how many bytes.
+"""One rank's collectives from any profiler: time, group, sequence number and bytes.
 
 Shape suffix: C collectives in the order of their starts.
 """
@@ -27,8 +27,8 @@ from lockstep.trace.columns import ABSENT, CollectiveArguments, TraceColumns, Wo
 
 BROADCAST, REDUCE, GATHER, SCATTER, BARRIER, OTHER = ("broadcast", "reduce", "gather", "scatter", "barrier", "other")
 ROOTED = frozenset((BROADCAST, REDUCE, GATHER, SCATTER))
-"""Kinds that ranks leave at times of their own: a root that only sends does not wait for those that receive."""
-_KINDS = (  # the first that the name holds, letters only
+"""Kinds that ranks leave at different times: a root that only sends does not wait for those that receive."""
+_KINDS = (  # the first that the name contains, letters only
     ("allreduce", ALL_REDUCE),
     ("reducescatter", REDUCE_SCATTER),
     ("allgather", ALL_GATHER),
@@ -54,11 +54,11 @@ _UNKNOWN = CollectiveArguments()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankCollectives:
-    """Collectives of one rank by start; arrays are int64 of shape (n_collectives,), ABSENT where unknown.
+    """Collectives of one rank by start; arrays are int64 of shape (n_collectives,), ABSENT if unknown.
 
-    `bytes` is the whole tensor of the group, as the simulator counts it: what each holds after an all-reduce or an
-    all-gather, before a reduce-scatter. `transit_ns` is the vendor's own account of the transmission without waiting,
-    `called_ns` when the training thread called what a host backend ran (`host_calls`).
+    `bytes` is the whole tensor of the group, as the simulator counts it: what each rank has after an all-reduce or an
+    all-gather, or before a reduce-scatter. `transit_ns` is the transmission without waiting as reported by the vendor;
+    `called_ns` is when the training thread called a collective of a host backend (`host_calls`).
     """
 
     rank: int
@@ -79,10 +79,10 @@ class RankCollectives:
 
 
 def grouped_by_role(parts: Sequence[RankCollectives], roles: Mapping[int, int]) -> list[RankCollectives]:
-    """Return the collectives, those without a group as of a group of the ranks that have one role.
+    """Assign collectives without a group to a group of the ranks that have one role.
 
-    `roles` is what each rank does, e.g. its pipeline stage. Host backends do not name the group: without it what two
-    stages do at other times would be matched, and the later stage would always look late.
+    `roles` is what each rank does, e.g. its pipeline stage. Host backends do not name the group; without roles,
+    collectives of two stages at different times would be matched, and the later stage would always look late.
     """
     members = {role: tuple(sorted(rank for rank, each in roles.items() if each == role)) for role in roles.values()}
     return [
@@ -94,13 +94,13 @@ def grouped_by_role(parts: Sequence[RankCollectives], roles: Mapping[int, int]) 
 
 
 def collective_kind(name: str) -> str:
-    """Return what a collective of any backend's name does: the simulator's kinds, or one of this module's."""
+    """Return what a collective of any backend does, by its name: one of the simulator's kinds or of this module's."""
     letters = _LETTERS.sub("", name[:_NAME_CHARS].lower())
     return next((kind for part, kind in _KINDS if part in letters), OTHER)
 
 
 def bus_factor(kind: str, size: int) -> float:
-    """Return the bytes over each link by the bytes of the group, of a ring among `size` ranks; NaN if unknown.
+    """Return the bytes over each link per byte of the group, for a ring of `size` ranks; NaN if unknown.
 
     2 (n-1)/n for an all-reduce, (n-1)/n for its halves and the all-to-all (nccl-tests, doc/PERFORMANCE.md).
     """
@@ -115,7 +115,7 @@ def bus_factor(kind: str, size: int) -> float:
 def collectives_of(columns: TraceColumns, *, rank: int | None = None) -> RankCollectives:
     """Return the collectives of one rank's trace.
 
-    Where a device's row does not name its kind, the operator that launched it does. `rank` overrides the trace's own.
+    If a device row does not name its kind, the operator that launched it does. `rank` overrides the trace's own.
     """
     events = np.flatnonzero(columns.work == WorkKind.COMMUNICATION)
     arguments = [columns.collectives.get(event) for event in events.tolist()]
@@ -155,7 +155,7 @@ def collectives_of(columns: TraceColumns, *, rank: int | None = None) -> RankCol
 
 
 def _group(arguments: CollectiveArguments, columns: TraceColumns) -> Group:
-    """Return the group; a trace that lists one group only means that one where an event names none."""
+    """Return the group of an event; if it names none, the trace's only group."""
     listed = columns.metadata.groups
     if not arguments.group and len(listed) == 1:
         return next(iter(listed.items()))

@@ -1,5 +1,5 @@
 # ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
-"""Collectives that computation slows down: the same collective during computation and alone (Hermes, table 3).
+"""Collectives slowed down by computation: the same collective during computation and alone (Hermes, table 3).
 
 Shape suffix: S collectives.
 """
@@ -33,9 +33,9 @@ def computing(columns: TraceColumns) -> Intervals:
 
 
 def overlap_ratio(table: CollectiveTable, compute: Mapping[int, Intervals]) -> NDArray[np.float64]:
-    """Return how much of each transmission runs during computation, of shape (n_collectives,).
+    """Return the share of each transmission that overlaps computation, of shape (n_collectives,).
 
-    Taken on the rank with the shortest duration, whose collective is the transmission, at its own clock; NaN where that
+    Measured on the rank with the shortest duration, whose collective is the transmission, by its own clock; NaN if that
     rank's computation is not given.
     """
     duration = np.where(table.present, table.duration_ns, np.iinfo(np.int64).max)
@@ -52,9 +52,9 @@ def overlap_ratio(table: CollectiveTable, compute: Mapping[int, Intervals]) -> N
 def find_contention(
     table: CollectiveTable, compute: Mapping[int, Intervals], window_ns: int
 ) -> list[Finding] | NotJudged:
-    """Return groups whose collectives move less than 80 % during computation of what the same ones move alone.
+    """Return groups whose collectives during computation reach less than 80 % of the bandwidth that they reach alone.
 
-    The same is: group, kind and bytes. Both kinds must occur often enough, else there is nothing to compare.
+    Collectives of equal group, kind and bytes are compared. Both cases must occur often enough for a comparison.
     """
     ratio_S, rates = overlap_ratio(table, compute), bandwidths(table)
     pairs: dict[object, list[int]] = defaultdict(list)
@@ -105,7 +105,7 @@ def _finding(
 
 
 def _near(intervals: Intervals, own: Intervals) -> Intervals:
-    """Return the intervals that may meet `own`."""
+    """Return the intervals that may overlap `own`."""
     first = int(np.searchsorted(intervals.end_ns, own.start_ns[0], side="right"))
     last = int(np.searchsorted(intervals.start_ns, own.end_ns[0], side="left"))
     return Intervals(intervals.start_ns[first:last], intervals.end_ns[first:last])

@@ -1,8 +1,8 @@
-"""When ranks arrive at the collectives of a host backend (gloo, MPI, UCC): where the training thread calls them.
+"""When ranks arrive at the collectives of a host backend (gloo, MPI, UCC): when the training thread calls them.
 
-The backend's own event begins later: where one of its few threads takes the collective up, after those called before it
-and once it gets a core. Of a rank that waits, the second pair of buckets begins when the last rank has arrived at the
-first, so the backend's starts of early ranks follow the late one's.
+The backend's own event begins later, when one of its few threads starts the collective, after those called earlier and
+once it gets a core. On a rank that waits, the second pair of buckets begins only when the last rank has arrived at the
+first, so the backend's starts on early ranks follow those of the late one.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,18 +15,18 @@ from lockstep.simulator.hardware.collectives import ALL_REDUCE, REDUCE_SCATTER
 from lockstep.trace.columns import ABSENT, OPERATOR, TraceColumns
 
 _PREFIXES = ("c10d::", "_c10d_functional::")
-"""Of the dispatcher's operators. In some versions of torch the second call the first, so only one prefix counts."""
+"""Prefixes of the dispatcher's operators. In some versions of torch the second calls the first, so only one counts."""
 
 
 def called_ns(
     columns: TraceColumns, events: NDArray[np.intp], kinds: Sequence[str], kind_of: Callable[[str], str]
 ) -> NDArray[np.int64]:
-    """Return when each of these collectives was called, int64 ns of shape (n_events,), ABSENT where it is unknown.
+    """Return when each of these collectives was called, int64 ns of shape (n_events,), ABSENT if unknown.
 
-    `events` are in order of start, `kinds` what they do, `kind_of` what the call of a name does. A backend starts the
-    collectives of one kind in the order of their calls. Where their numbers differ, or one would start before its call,
-    the kind is left out; so are collectives on devices, which a rank's device reaches later than its host. A backend
-    without a reduce-scatter, as gloo, runs an all-reduce in its place.
+    `events` are in order of start, `kinds` are their kinds, `kind_of` maps the name of a call to its kind. A backend
+    starts the collectives of one kind in the order of their calls. A kind is left out if the numbers differ or if a
+    collective would start before its call; so are collectives on devices, which a device reaches later than the host. A
+    backend without a reduce-scatter, such as gloo, runs an all-reduce instead.
     """
     found = np.full(len(events), ABSENT, np.int64)
     on_host: NDArray[np.bool_] = ~columns.on_device[events]

@@ -1,8 +1,8 @@
 # ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
-"""Transfers over links as the vendor reports them (communication.json, cluster_communication.json).
+"""Transfers over links as reported by the vendor (communication.json, cluster_communication.json).
 
-Per collective and kind of link: bytes, time, and how many packets of which size. The totals under "Communication Time
-Info" are not used: a transit time of 0 stands there with links that moved hundreds of megabytes.
+Per collective and kind of link: bytes, time, and packet counts by size. The totals in "Communication Time Info" are not
+used, because they contain a transit time of 0 for links that moved hundreds of megabytes.
 
 Shape suffixes: T transfers, P sizes of packets.
 """
@@ -58,15 +58,15 @@ class LinkTransfers:
     during_compute: NDArray[np.bool_] | None = None
 
     def of(self, link: str) -> NDArray[np.int64]:
-        """Return the transfers over `link` that moved something, as places."""
+        """Return the indices of the transfers over `link` that moved any bytes."""
         mine = np.fromiter((each == link for each in self.links), np.bool_, len(self.links))
         return np.flatnonzero(mine & (self.bytes > 0) & (self.transit_ns > 0))
 
     def undisturbed(self, link: str) -> NDArray[np.int64]:
-        """Return the transfers that show what `link` does by itself.
+        """Return the indices of the transfers that show the undisturbed bandwidth of `link`.
 
-        Neither one that was tried again nor those during computation, unless there are no others: these have causes of
-        their own.
+        Retried transfers and those during computation are left out unless there are no others, since they have causes
+        of their own.
         """
         at = self.of(link)
         retried = (self.transit_ns[at] >= RETRANSMISSION_NS.value) & (link == RDMA)
@@ -76,16 +76,16 @@ class LinkTransfers:
         return at[~self.during_compute[at]]
 
     def gigabytes_per_second(self, at: NDArray[np.int64]) -> float:
-        """Return what the transfers `at` moved over the time they took."""
-        return float(self.bytes[at].sum() / self.transit_ns[at].sum())  # bytes a ns are GB/s
+        """Return the bandwidth of the transfers `at`, GB/s."""
+        return float(self.bytes[at].sum() / self.transit_ns[at].sum())  # bytes per ns are GB/s
 
 
 def link_transfers_of(
     communication: AscendCommunication, rank: int, computing: Intervals | None = None
 ) -> LinkTransfers:
-    """Return one rank's transfers of cluster_communication.json, or of a communication.json, which names no rank.
+    """Return one rank's transfers from cluster_communication.json, or from a communication.json, which names no rank.
 
-    `computing` is when the rank's device computes, on the clock of the file's starts; None where it is unknown.
+    `computing` is when the rank's device computes, on the clock of the file's starts; None if unknown.
     """
     mine = np.array([each.rank in (rank, ABSENT) for each in communication.named], np.bool_)
     at = np.flatnonzero(mine[communication.link_operator])
@@ -106,9 +106,9 @@ def link_transfers_of(
 
 
 def _during(communication: AscendCommunication, computing: Intervals) -> NDArray[np.bool_]:
-    """Return which transfers run during computation for the most part: waiting comes first, so they end with theirs.
+    """Return which transfers mostly overlap computation; they end with their collective, since waiting comes first.
 
-    Those of collectives of unknown times count as running alone.
+    Transfers of collectives with unknown times count as running alone.
     """
     operator = communication.link_operator
     start_ns, elapse_ns = communication.start_ns[operator], communication.elapse_ns[operator]
@@ -121,11 +121,11 @@ def _during(communication: AscendCommunication, computing: Intervals) -> NDArray
 
 
 def judge_links(transfers: LinkTransfers, window_ns: int) -> list[Finding] | NotJudged:
-    """Return the links on which this rank moves less than 80 % of what the vendor expects of them.
+    """Return the links on which this rank reaches less than 80 % of the vendor's expected bandwidth.
 
-    What was tried again and what computation may have slowed down is left out where there is more (`undisturbed`), and
-    what costs less than 1 % of the window is not reported. SDMA is the sum of HCCS, PCIE and SIO: it is judged only
-    where none of them stands next to it.
+    Retried transfers and those that computation may have slowed down are left out if there are others (`undisturbed`),
+    and losses below 1 % of the window are not reported. SDMA is the sum of HCCS, PCIE and SIO, so it is evaluated only
+    if none of these is reported.
     """
     found, reached = [], 0
     has_parts = any(link in {"HCCS", "PCIE", "SIO"} for link in transfers.links)
@@ -159,7 +159,7 @@ def judge_links(transfers: LinkTransfers, window_ns: int) -> list[Finding] | Not
 def find_small_packets(transfers: LinkTransfers, window_ns: int) -> list[Finding] | NotJudged:
     """Return the slow links on which more than 20 % of the packets are too small to reach the bandwidth.
 
-    A link that moves what is expected of it has no cause to look for (Hermes, section 4.2.2).
+    A link that reaches its expected bandwidth needs no cause (Hermes, section 4.2.2).
     """
     if not len(transfers.packet_count):
         return NotJudged(
@@ -185,7 +185,7 @@ def find_small_packets(transfers: LinkTransfers, window_ns: int) -> list[Finding
 
 
 def find_retransmission(transfers: LinkTransfers) -> list[Finding] | NotJudged:
-    """Return the collectives whose RDMA transfer took 4 s or more: a timeout and another try."""
+    """Return the collectives with an RDMA transfer of 4 s or more, which is a timeout and a retry."""
     at = transfers.of(RDMA)
     if not len(at):
         return NotJudged(rule=RETRANSMISSION, reason="no transfer over RDMA was recorded")
@@ -206,10 +206,10 @@ def find_retransmission(transfers: LinkTransfers) -> list[Finding] | NotJudged:
 
 
 def find_link_contention(transfers: LinkTransfers, window_ns: int) -> list[Finding] | NotJudged:
-    """Return the SDMA transfers during computation that move less than 80 % of the link (vendor: 0.8 x 18 GB/s).
+    """Return the SDMA transfers during computation below 80 % of the link's bandwidth (vendor: 0.8 x 18 GB/s).
 
-    Not if they cost less than 1 % of the window, or if those without computation next to them are as slow: that is the
-    link, not contention.
+    None if they cost less than 1 % of the window, or if those without computation are as slow: then the link is slow
+    and there is no contention.
     """
     at = transfers.of(SUM_OF_LINKS)
     if transfers.during_compute is None or not len(at):
@@ -244,7 +244,7 @@ def find_link_contention(transfers: LinkTransfers, window_ns: int) -> list[Findi
 
 
 def find_misaligned_packets(transfers: LinkTransfers, window_ns: int) -> list[Finding] | NotJudged:
-    """Return whether packets over a slow HCCS or SDMA link have sizes that are no multiple of 512 bytes."""
+    """Return the slow HCCS or SDMA links with packets whose size is not a multiple of 512 bytes."""
     if not len(transfers.packet_count):
         return NotJudged(rule=UNALIGNED, reason="the sizes of packets were not recorded (profiler level 1 has them)")
     found = []
@@ -266,7 +266,7 @@ def find_misaligned_packets(transfers: LinkTransfers, window_ns: int) -> list[Fi
 
 
 def _is_slow(transfers: LinkTransfers, link: str, window_ns: int) -> bool:
-    """Whether the link moves less than is expected of it, for a worthwhile part of the window."""
+    """Whether the link is slower than expected for a relevant part of the window."""
     at = transfers.undisturbed(link)
     if not len(at) or transfers.transit_ns[at].sum() < WORTH_RATIO.value * window_ns:
         return False
@@ -275,7 +275,7 @@ def _is_slow(transfers: LinkTransfers, link: str, window_ns: int) -> bool:
 
 
 def _packets(transfers: LinkTransfers, link: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return size and count of the packets over `link`."""
+    """Return sizes and counts of the packets over `link`."""
     mine = np.fromiter((each == link for each in transfers.links), np.bool_, len(transfers.links))
     at = mine[transfers.packet_transfer]
     return transfers.packet_bytes[at], transfers.packet_count[at]

@@ -1,9 +1,9 @@
 # ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
-"""Collectives of many ranks side by side.
+"""Matches the collectives of many ranks.
 
-Ranks' events are the same collective where group and sequence number agree. Without numbers, kinds, sizes and the
-moment at which ranks leave decide (`alignment`), so that collectives that swap places, or that one trace lacks, leave
-the others in place. A group whose ranks cannot be aligned is left out whole and counted.
+Events are the same collective if group and sequence number agree. Without numbers, kinds, sizes and the time at which
+ranks leave decide (`alignment`), so that swapped collectives, or collectives missing in one trace, do not shift the
+others. A group whose ranks cannot be aligned is left out entirely and counted.
 
 Shape suffixes: S collectives, R ranks.
 """
@@ -27,10 +27,10 @@ Matched = NDArray[np.int64]
 class CollectiveTable:
     """Matched collectives: rows by start, columns by rank (`ranks`, ascending).
 
-    `start_ns`, `duration_ns` and `transit_ns` are int64 arrays of shape (n_collectives, n_ranks), ABSENT where a rank
-    is not in the group or its trace lacks it; `arrived_ns` is alike: when a rank called the collective where that is
-    known of all its ranks, else its start. `bytes` and `size` (ranks of the group, ABSENT if unknown) of shape
-    (n_collectives,). `left_out` counts events by group that found no partner.
+    `start_ns`, `duration_ns` and `transit_ns` are int64 arrays of shape (n_collectives, n_ranks), ABSENT if a rank is
+    not in the group or its trace lacks the collective. `arrived_ns` has the same form: when a rank called the
+    collective if that is known for all its ranks, else its start. `bytes` and `size` (ranks of the group, ABSENT if
+    unknown) have shape (n_collectives,). `left_out` counts unmatched events by group.
     """
 
     ranks: tuple[int, ...]
@@ -50,7 +50,7 @@ class CollectiveTable:
 
     @property
     def present(self) -> NDArray[np.bool_]:
-        """Return which ranks have which collective, of shape (n_collectives, n_ranks)."""
+        """Return which ranks have which collective, bool of shape (n_collectives, n_ranks)."""
         has: NDArray[np.bool_] = self.duration_ns != ABSENT
         return has
 
@@ -62,8 +62,8 @@ class CollectiveTable:
 def match_collectives(parts: Sequence[RankCollectives]) -> CollectiveTable:
     """Return the collectives that at least two ranks share.
 
-    Clocks count as shared where every trace has a wall clock and all name the same host. Sends and receives are left
-    out: a pair has two groups of one, and who waits for whom is another question.
+    Clocks count as shared if every trace has a wall clock and all name the same host. Sends and receives are left out:
+    the two ranks of a pair record different groups of one, and their waiting is a separate question.
     """
     parts = sorted(parts, key=lambda part: part.rank)
     shared = all(part.clock_is_shared for part in parts) and len({part.host for part in parts}) == 1
@@ -85,7 +85,7 @@ def match_collectives(parts: Sequence[RankCollectives]) -> CollectiveTable:
 def _matched(
     parts: Sequence[RankCollectives], by_column: dict[int, list[int]], *, shared: bool
 ) -> list[dict[int, int]]:
-    """Return one group's rows, each the place of the event in each column's rank."""
+    """Return one group's rows; each entry is the index of the event in that column's rank."""
     keys = {column: _numbers(parts[column], places) for column, places in by_column.items()}
     if any(each is None for each in keys.values()):
         keys = _aligned(parts, by_column, shared=shared)
@@ -97,7 +97,7 @@ def _matched(
 
 
 def _numbers(part: RankCollectives, places: list[int]) -> list[object] | None:
-    """Return (sequence number, how often it came before): what torch coalesces shares one number."""
+    """Return (sequence number, occurrence): collectives that torch coalesces share one number."""
     seen: Counter[int] = Counter()
     numbers: list[object] = []
     for number in part.sequence[places].tolist():
@@ -111,9 +111,9 @@ def _numbers(part: RankCollectives, places: list[int]) -> list[object] | None:
 def _aligned(
     parts: Sequence[RankCollectives], by_column: dict[int, list[int]], *, shared: bool
 ) -> dict[int, list[object] | None]:
-    """Return places of the longest rank's events for each rank's, None for a rank that cannot be aligned with it.
+    """Map each rank's events to those of the longest rank, None for a rank that cannot be aligned with it.
 
-    An event without a partner has a key of its own.
+    An event without a partner gets a key of its own.
     """
     sides = {column: _side(parts[column], places) for column, places in by_column.items()}
     reference = max(by_column, key=lambda column: len(by_column[column]))

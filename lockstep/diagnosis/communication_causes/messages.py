@@ -21,19 +21,19 @@ from lockstep.trace.intervals import merged
 
 SMALL_PACKETS, UNALIGNED = ("small_packets", "unaligned")
 _FUSIBLE = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER)
-"""What frameworks gather into buckets."""
+"""Operations that frameworks gather into buckets."""
 _UNDISTURBED = 0.25
-"""Share of the small collectives of a step, ten and more, that surely wait for no one: the ranks have just met."""
+"""Quantile of a step's small collectives (ten or more) that certainly contains no waiting: the ranks have just met."""
 
 
 def misaligned(collectives: RankCollectives) -> NDArray[np.int64]:
-    """Return which collectives have a size that is no multiple of 512 bytes, as places."""
+    """Return the indices of the collectives whose size is not a multiple of 512 bytes."""
     size = collectives.bytes
     return np.flatnonzero((size != ABSENT) & (size % int(ALIGNMENT_BYTES.value) != 0))
 
 
 def find_misaligned(collectives: RankCollectives, *, vendor: str) -> list[Finding] | NotJudged:
-    """Return the collectives whose size HCCS does not like; on other links the rule is not judged."""
+    """Return the collectives whose size is unaligned for HCCS; for other links the rule is not evaluated."""
     known = collectives.bytes != ABSENT
     if not known.any():
         return NotJudged(rule=UNALIGNED, reason="the trace does not record the sizes of collectives")
@@ -66,12 +66,12 @@ def find_misaligned(collectives: RankCollectives, *, vendor: str) -> list[Findin
 
 
 def find_small_messages(collectives: RankCollectives, window_ns: int, *, steps: int = 1) -> list[Finding] | NotJudged:
-    """Return whether many small collectives cost more latency than a few fused ones would.
+    """Return a finding if many small collectives cost more latency than a few fused ones would.
 
-    For backends that record no packets: more than 20 % of all by count below 1 MB, at least ten for one that would do
-    (in each of `steps`), and their latency at least 5 % of the window. The latency is what a quarter of the small ones
-    do not exceed: waiting makes the others longer, and the very shortest is luck on a busy machine. What is spared
-    counts only inside the time that any of them runs.
+    For backends that record no packets: more than 20 % of all collectives are below 1 MB, at least ten could be
+    replaced by one (in each of `steps`), and their latency is at least 5 % of the window. The latency is the lower
+    quartile of the small collectives' durations: longer ones contain waiting, and the very shortest are luck on a busy
+    machine. The saving is limited to the time in which any of them runs.
     """
     size = collectives.bytes
     fusible = np.array([kind in _FUSIBLE for kind in collectives.kinds], np.bool_) & (size > 0)

@@ -1,8 +1,8 @@
 # ruff: noqa: N803, N806, N815  (names of arrays end in their shape, see the legend below)
-"""In how many steps a rank is the one that the others wait for, and whether the noise of waiting explains it.
+"""In how many steps the others wait for a rank, and whether that exceeds chance.
 
-A scheduler takes a core from a healthy rank in one step and from another in the next: each is waited for indeed, and
-none is slow. A fault comes back in step after step, and makes its rank later than the others are apart.
+A scheduler takes a core from one healthy rank in one step and from another in the next: each is indeed waited for, and
+none is slow. A fault recurs step after step, and makes its rank later than the spread of the others.
 
 Shape suffixes: S collectives of one group, R ranks, T steps.
 """
@@ -18,10 +18,10 @@ from lockstep.diagnosis.communication_causes.thresholds import CHANCE, REPEATED_
 
 
 class Repetition(NamedTuple):
-    """What waiting the steps of a group have: float64 arrays of shape (n_steps, n_ranks), ns.
+    """Waiting of a group by step: float64 arrays of shape (n_steps, n_ranks), ns.
 
-    Steps without waiting are left out. `caused_TR` is what the others waited for a rank, `waited_TR` what it waited
-    itself, in collectives in which all take part. Both are empty where nothing marks the steps.
+    Steps without waiting are left out. `caused_TR` is the time that the others waited for a rank, `waited_TR` the time
+    that it waited itself, in collectives of the whole group. Both are empty if steps are not marked.
     """
 
     caused_TR: NDArray[np.float64]
@@ -34,24 +34,24 @@ class Repetition(NamedTuple):
 
     @property
     def is_judged(self) -> bool:
-        """Whether there are enough steps to show what comes back."""
+        """Whether there are enough steps to detect repetition."""
         return self.steps >= REPEATED_STEPS.value
 
     def is_blamed(self, ranks: Sequence[int]) -> NDArray[np.bool_]:
-        """Return in which steps these ranks, indices, together caused more than half of the waiting."""
+        """Return in which steps these ranks (indices) together caused more than half of the waiting."""
         blamed: NDArray[np.bool_] = 2 * self.caused_TR[:, ranks].sum(axis=1) > self.caused_TR.sum(axis=1)
         return blamed
 
     def worst_ratio(self, ranks: Sequence[int]) -> float:
-        """Return the share of what these ranks caused in their worst step."""
+        """Return the share of these ranks' waiting that falls into their worst step."""
         caused_T = self.caused_TR[:, ranks].sum(axis=1)
         return float(caused_T.max(initial=0) / max(caused_T.sum(), 1.0))
 
     def margin(self, ranks: Sequence[int]) -> float:
-        """Return by how much all these ranks are later than the latest other, in the median step they are blamed for.
+        """Return how much later than the latest other rank all these ranks are, in the median step of their blame.
 
-        As a multiple of the spread of the others within these steps; infinite where they have none, as where only one
-        rank is left. All leave a collective together, so who waits less came later by as much.
+        As a multiple of the spread of the others within these steps; infinite if they have none, e.g. if only one rank
+        is left. All ranks leave a collective together, so a rank that waits less arrived later by the difference.
         """
         waited = self.waited_TR[self.is_blamed(ranks)]
         others = np.delete(waited, ranks, axis=1)
@@ -62,9 +62,9 @@ class Repetition(NamedTuple):
         return later / spread if spread else np.inf
 
     def is_chance(self, ranks: Sequence[int]) -> bool:
-        """Whether one step holds most of what ranks caused, or like ranks would be blamed as often or as much.
+        """Whether one step has most of the waiting caused by `ranks`, or healthy ranks would be blamed as often.
 
-        Few steps show nothing, so it is False.
+        False with too few steps.
         """
         if not self.is_judged:
             return False
@@ -84,8 +84,9 @@ def repetition(
 ) -> Repetition:
     """Return the waiting of a group by step.
 
-    `start_ns_S` are the collectives' starts on the clock of `step_starts_ns_T`, `last_S` the rank that came last, an
-    index into R, `waited_ns_SR` what each waited (NaN: not in it). Collectives before the first step do not count.
+    `start_ns_S` are the starts of the collectives on the clock of `step_starts_ns_T`, `last_S` the ranks that arrived
+    last (indices into R), `waited_ns_SR` each rank's waiting (NaN: not in it). Collectives before the first step are
+    ignored.
     """
     caused_TR, waited_TR = np.zeros((2, len(step_starts_ns_T), waited_ns_SR.shape[1]))
     step_S = np.searchsorted(step_starts_ns_T, start_ns_S, side="right") - 1
@@ -98,9 +99,9 @@ def repetition(
 
 
 def chance_of(blamed: int, steps: int, ranks: int, *, together: int = 1) -> float:
-    """Return how likely it is that any `together` of `ranks` are blamed in `blamed` or more of `steps` by chance.
+    """Return the probability that any `together` of `ranks` are blamed in at least `blamed` of `steps` by chance.
 
-    Each rank is as likely as all others. The union bound over sets of ranks of the binomial distribution's tail.
+    Assumes that all ranks are equally likely. The union bound over sets of ranks of the binomial tail.
     """
     share = together / ranks
     tail = sum(comb(steps, count) * share**count * (1 - share) ** (steps - count) for count in range(blamed, steps + 1))

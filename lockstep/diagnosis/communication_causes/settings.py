@@ -1,7 +1,7 @@
-"""Network settings in the environment of the ranks: what differs between them, and what is known to slow a job.
+"""Network settings in the ranks' environments: differences between ranks, and values known to slow a job.
 
-Only what is given is judged: environments come from facts that `lockstep doctor` wrote, or from what a profiler noted
-(ENV_VARIABLES of profiler_metadata.json, metadata of a Kineto trace); so do the versions of the libraries.
+Only available environments are checked: those in facts that `lockstep doctor` wrote, and those that a profiler recorded
+(ENV_VARIABLES of profiler_metadata.json, metadata of a Kineto trace). The same holds for library versions.
 """
 
 from collections import defaultdict
@@ -13,13 +13,13 @@ from lockstep.trace.kineto.metadata import NETWORK_PREFIXES
 
 NETWORK = "network_configuration"
 _OWN = ("_HOST", "_SOCKET_IFNAME", "_IB_HCA", "_IF_IP", "_WHITELIST_FILE", "_DEBUG_FILE", "_TOPO_FILE", "_PORT")
-"""Names that may rightly differ between nodes end in these."""
+"""Suffixes of names that may differ between nodes."""
 _VALUE_CHARS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class SettingRule:
-    """`variable` with a value that `is_wrong` accepts is a finding, `why` states what it does."""
+    """A finding for each value of `variable` that `is_wrong` accepts; `why` states its effect."""
 
     variable: str
     is_wrong: Callable[[str], bool]
@@ -62,10 +62,10 @@ def find_settings(
     partial: Collection[int] = (),
     versions: Mapping[int, Mapping[str, str]] | None = None,
 ) -> list[Finding] | NotJudged:
-    """Return findings on the network settings of the ranks, by rank and variable; an empty value is not set.
+    """Return findings on the network settings of the ranks, by rank and variable; an empty value counts as not set.
 
-    Of the ranks in `partial` only the variables are known that are given, of all others every one. `versions` are those
-    of the libraries that move data, by rank and name.
+    For ranks in `partial` only the given variables are known, for all others every variable is. `versions` are those of
+    the communication libraries, by rank and name.
     """
     differing = _unequal_versions(versions or {})
     if not environments:
@@ -79,7 +79,7 @@ def find_settings(
 
 
 def _unequal(environments: Mapping[int, Mapping[str, str]], partial: frozenset[int]) -> list[Finding]:
-    """Return variables that a minority of the ranks has differently."""
+    """Return variables with a different value on a minority of the ranks."""
     found = []
     for name in sorted({name for each in environments.values() for name in each}):
         reported = {
@@ -102,7 +102,7 @@ def _unequal_versions(versions: Mapping[int, Mapping[str, str]]) -> list[Finding
 
 
 def _differing(subject: str, reported: Mapping[int, str]) -> list[Finding]:
-    """Return a finding where ranks differ; values are by rank, in order, empty for what is not set."""
+    """Return a finding if ranks differ; values are by rank, in order, empty if not set."""
     values: dict[str, list[int]] = defaultdict(list)
     for rank, value in reported.items():
         values[value].append(rank)

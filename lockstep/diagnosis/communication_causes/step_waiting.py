@@ -1,10 +1,10 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""For which rank of a pipeline stage the others wait, by what each rank needs of a step for itself.
+"""For which rank of a pipeline stage the others wait, by each rank's own time in a step.
 
-A step of a pipeline holds chains of waits: a rank waits for what another sends, and comes late to a collective of its
-own group for it. So who is last in a collective is often not who is slow. Whatever a rank waited for, all ranks take
-the same time for a step, and what communication leaves of it is the rank's own (Hermes, equation 1, T of a device). Of
-ranks that do the same work, the one with most of its own time is the one that the others wait for.
+A pipeline step contains chains of waits: a rank waits for data from another rank and therefore arrives late at a
+collective of its own group, so the last rank in a collective is often not the slow one. Whatever a rank waits for, all
+ranks take the same time for a step, and the time outside communication is the rank's own (Hermes, equation 1, T of a
+device). Among ranks with the same work, the others wait for the one with most own time.
 
 Shape suffixes: T steps, R ranks of a stage.
 """
@@ -26,7 +26,7 @@ Times = NDArray[np.float64]
 
 
 class StepTimes(NamedTuple):
-    """One rank's steps: their numbers, int64, and of each, float64 ns, its own time and the time it stands waiting."""
+    """One rank's steps: numbers (int64), and per step its own time and its waiting time (float64 ns)."""
 
     number: NDArray[np.int64]
     own_ns: Times
@@ -36,9 +36,8 @@ class StepTimes(NamedTuple):
 def stage_waiting(times: Mapping[int, StepTimes], stages: Mapping[int, int], world_size: int) -> list[GroupWaiting]:
     """Return the waiting of each stage with at least two ranks, the one with most waiting first.
 
-    The rank that needs longest of the job is what all take as long as; what another one stands longer than that one is
-    its slack (`waited_ns`). A rank that needs longer than its peers costs the job what neither its slack takes up nor
-    another stage needs anyway.
+    The job's step is as long as its longest rank; the further waiting of another rank is its slack (`waited_ns`). A
+    rank with more own time than its peers costs the job what neither its slack absorbs nor another stage needs anyway.
     """
     common = _common_steps(times)
     if not len(common):
@@ -57,7 +56,7 @@ def _of_one(stage: int, ranks: Iterable[int], stages: Mapping[int, int]) -> list
 
 
 def _common_steps(times: Mapping[int, StepTimes]) -> NDArray[np.int64]:
-    """Return the numbers of the steps that all ranks have."""
+    """Return the numbers of the steps that all ranks recorded."""
     common = np.zeros(0, np.int64)
     for at, each in enumerate(times.values()):
         common = each.number if at == 0 else np.intersect1d(common, each.number)
@@ -99,9 +98,9 @@ def _of_stage(
 
 
 def _lost_to(rank: int, for_it_T: NDArray[np.bool_], own: Mapping[int, Times], stages: Mapping[int, int]) -> float:
-    """Return what a rank costs the job in the steps in which it needs longest of its stage.
+    """Return the cost of a rank to the job in the steps in which it is the longest of its stage.
 
-    Repaired, each rank needs as long as the others of its stage, and the job as long as the longest of these.
+    Without the fault each rank would take as long as the others of its stage, and the job as long as the longest rank.
     """
     needs = {each: float(own_T[for_it_T].sum()) for each, own_T in own.items()}
     repaired = max(min(ns, _usual(each, needs, stages)) for each, ns in needs.items())
@@ -111,6 +110,6 @@ def _lost_to(rank: int, for_it_T: NDArray[np.bool_], own: Mapping[int, Times], s
 
 
 def _usual(rank: int, needs: Mapping[int, float], stages: Mapping[int, int]) -> float:
-    """Return the median of the other ranks of its stage; its own of a rank alone."""
+    """Return the median of the other ranks of its stage, or its own value if it is alone."""
     others = [needs[each] for each in _of_one(stages[rank], needs, stages) if each != rank]
     return median(others) if others else needs[rank]

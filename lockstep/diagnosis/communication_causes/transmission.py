@@ -1,5 +1,5 @@
 # ruff: noqa: N803  (names of arrays end in their shape, as in `waiting`)
-"""Which rank transmits longest, by the vendor's own account (Hermes, section 4.2.2, the second synchronisation)."""
+"""Which rank transmits longest, as reported by the vendor (Hermes, section 4.2.2, the second synchronisation)."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,9 @@ from lockstep.diagnosis.communication_causes.waiting import Times, greatest, wai
 
 
 def judge_transmission(table: CollectiveTable, window_ns: int) -> list[Finding] | NotJudged:
-    """Return the ranks whose own transmission, by the vendor's account, is the one that others wait for.
+    """Return the ranks for whose transmission the others wait, by the transmission times of the vendor.
 
-    Hermes' second synchronisation: T is the time that a device transmits (transit), so the slowest one is to blame.
+    This is Hermes' second synchronisation: T is a device's transmission (transit) time, so the slowest is to blame.
     """
     rule = "waiting for transmission"
     if not len(table) or not (table.transit_ns > 0).any():

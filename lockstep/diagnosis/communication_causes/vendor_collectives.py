@@ -1,7 +1,7 @@
 """Collectives of communication.json and cluster_communication.json, with the vendor's own transmission times.
 
-Elapse is the duration as ranks see it, transit the time on the links without waiting. How many bytes the group's tensor
-has is not recorded there: what a link moved is not it.
+Elapse is the duration as seen by a rank, transit the time on the links without waiting. The size of the group's tensor
+is not recorded; the bytes that a link moved are not equal to it.
 """
 
 import numpy as np
@@ -13,10 +13,10 @@ from lockstep.trace.columns import ABSENT
 
 
 def collectives_of_communication(communication: AscendCommunication, rank: int, *, host: str = "") -> RankCollectives:
-    """Return the collectives of `rank`; a rank's own file names no rank, its entries are all of it.
+    """Return the collectives of `rank`; a rank's own file names no rank, so all of its entries belong to it.
 
-    Ranks of a group are known only where the file lists them (a cluster's does). Times of ranks are side by side only
-    if all come from one `host`.
+    The ranks of a group are known only if the file lists them (a cluster's does). Times of several ranks are comparable
+    only if all come from one `host`.
     """
     known = (communication.start_ns != ABSENT) & (communication.elapse_ns > 0)
     mine = np.array([each.rank in (rank, ABSENT) for each in communication.named], np.bool_)

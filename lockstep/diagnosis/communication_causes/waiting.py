@@ -1,11 +1,11 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""How much of a group's time is waiting, and for whom (Hermes, section 4.2.2, equations 1 and 2).
+"""How much of a group's time is waiting, and for which rank (Hermes, section 4.2.2, equations 1 and 2).
 
     T_wait = sum (T_max - T_i) = n (T_max - T_avg)        R_wait = T_wait / (n T_max) = 1 - T_avg / T_max
 
 T is the time that each device needs for itself: its computation before the synchronisation, or its transmission. A
-collective's duration is not such a T: it holds the wait for the last rank, so the rank that is waited for has the
-shortest one. With one clock for all ranks, that is the rank that starts last, and the transmission begins there.
+collective's duration is not such a T: it contains the wait for the last rank, so the rank that is waited for has the
+shortest one. With one clock for all ranks it is the rank that starts last, and the transmission begins at its start.
 
 Shape suffixes: S collectives of one group, R ranks.
 """
@@ -31,14 +31,14 @@ from lockstep.trace.patterns.exposure import CoveredTime
 SLOW_RANK = "waiting_for_straggler"
 RULE = "waiting in collectives"
 COLLECTIVES_COUNTED = "collectives"
-_BLAME_RANKS = 4  # of the recordings that the share to blame is from
+_BLAME_RANKS = 4  # ranks in the recordings from which the blame share was derived
 
 Times = NDArray[np.float64]
 Computing = Mapping[int, Intervals]
 """When the device of each rank computes, on the rank's own clock."""
 
 StepStarts = Mapping[int, NDArray[np.int64]]
-"""When the steps of each rank begin, on the rank's own clock; without ranks whose steps nothing marks."""
+"""When the steps of each rank begin, on the rank's own clock; ranks without marked steps are missing."""
 
 _NOWHERE: Computing = MappingProxyType({})
 _UNMARKED: StepStarts = MappingProxyType({})
@@ -47,9 +47,9 @@ _NEVER = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def wait_ratio(time_SR: Times) -> float:
-    """Return R_wait over all collectives: what ranks waited over what all needed; NaN marks a rank that takes no part.
+    """Return R_wait over all collectives: waiting time over own time; NaN marks a rank that does not take part.
 
-    Of one collective it is equation 2; of several, equation 1 summed over them on both sides.
+    For one collective it is equation 2; for several, the sums of equation 1 in numerator and denominator.
     """
     count_S = np.asarray((~np.isnan(time_SR)).sum(axis=1))
     slowest_S = greatest(time_SR)
@@ -58,16 +58,16 @@ def wait_ratio(time_SR: Times) -> float:
 
 
 def waited_ns(table: CollectiveTable) -> Times:
-    """Return how long each rank waited in each collective, of shape (n_collectives, n_ranks), NaN where it is not in.
+    """Return each rank's waiting in each collective, of shape (n_collectives, n_ranks), ns, NaN if it is not in it.
 
-    With one clock: from its arrival to the last one. Without: what its collective takes longer than the shortest; from
-    its arrival that would hold the scatter of ends of all that a host backend ran in between.
+    With one clock: from its arrival to the last arrival. Otherwise: its duration less the shortest one; counted from
+    its arrival, it would include the scatter of everything that a host backend ran in between.
     """
     return _waited_ns(table, table.arrived_ns if table.clock_is_shared else table.start_ns)
 
 
 def _waited_ns(table: CollectiveTable, begin_ns: NDArray[np.int64]) -> Times:
-    """Return the waits of ranks that come to collectives at `begin_ns`, of shape (n_collectives, n_ranks)."""
+    """Return the waits of ranks that arrive at `begin_ns`, of shape (n_collectives, n_ranks), ns."""
     lasting = _known(table.start_ns + table.duration_ns - begin_ns, table)
     if not table.clock_is_shared:
         return np.asarray(lasting - _least(lasting)[:, None])
@@ -76,9 +76,9 @@ def _waited_ns(table: CollectiveTable, begin_ns: NDArray[np.int64]) -> Times:
 
 
 def transmission_ns(table: CollectiveTable) -> Times:
-    """Return the time from the last arrival to the end, of shape (n_collectives,): the bound without waiting.
+    """Return the time from the last arrival to the end, of shape (n_collectives,), ns: an upper bound without waiting.
 
-    With one clock: to the last end. Without: the shortest duration. The vendor's own figure counts before both.
+    With one clock: to the last end. Otherwise: the shortest duration. The vendor's own figure takes precedence.
     """
     duration = _known(table.duration_ns, table)
     found = _least(duration)
@@ -94,13 +94,13 @@ def _known(values: NDArray[np.int64], table: CollectiveTable) -> Times:
 
 
 def _since_first(table: CollectiveTable, begin_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return moments since each row's first: a wall clock's nanoseconds do not fit a float."""
+    """Return times since each row's first: a wall clock in ns does not fit a float."""
     began = np.where(table.present, begin_ns, np.iinfo(np.int64).max)
     return np.asarray(begin_ns - began.min(axis=1, initial=np.iinfo(np.int64).max)[:, None])
 
 
 def greatest(values_SR: Times) -> Times:
-    """Return the largest known value of each row, NaN where none is."""
+    """Return the largest known value of each row, NaN if none is known."""
     return np.asarray(np.fmax.reduce(values_SR, axis=1, initial=np.nan))
 
 
@@ -111,11 +111,11 @@ def _least(values_SR: Times) -> Times:
 def computed_before_ns(
     table: CollectiveTable, rows: NDArray[np.int64], elsewhere: Sequence[CoveredTime] | None = None
 ) -> Times:
-    """Return the time between a rank's end of the group's last collective and its arrival at this one.
+    """Return the time from a rank's end of the group's previous collective to its arrival at this one.
 
-    Of shape (n_rows - 1, n_ranks), NaN where a rank lacks one of the two; needs no common clock, for all ranks leave a
-    collective together. `elsewhere`, one for each rank, is what does not count: when it stood in collectives of other
-    groups. Who comes late because of those is no slow rank.
+    Of shape (n_rows - 1, n_ranks), ns, NaN if a rank lacks one of the two. Needs no common clock, since all ranks leave
+    a collective together. `elsewhere`, one per rank, is excluded: the time in collectives of other groups. A rank that
+    is late because of those is not slow.
     """
     end_ns = table.start_ns[rows] + table.duration_ns[rows]
     begin_ns, until_ns = end_ns[:-1], np.maximum(table.arrived_ns[rows][1:], end_ns[:-1])
@@ -127,7 +127,7 @@ def computed_before_ns(
 
 
 def _elsewhere(table: CollectiveTable, rows: NDArray[np.int64], computing: Computing) -> list[CoveredTime]:
-    """Return for each rank when it stood in a collective of another group and its device had nothing to compute."""
+    """Return, per rank, the time in a collective of another group while its device had nothing to compute."""
     of_others: NDArray[np.bool_] = np.ones(len(table), np.bool_)
     of_others[rows] = False
     present = table.present
@@ -143,17 +143,17 @@ def _elsewhere(table: CollectiveTable, rows: NDArray[np.int64], computing: Compu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupWaiting:
-    """What waiting a group of ranks has, over its matched collectives; arrays of shape (n_ranks,).
+    """Waiting of a group of ranks over its matched collectives; arrays of shape (n_ranks,).
 
-    `compute_ratio`, `elapsed_ratio` and `transit_ratio` are R_wait on the compute before the sync (what a rank spent in
-    other groups' collectives is none), on the collectives' durations and on the vendor's transmission times (NaN where
-    it gives none). `awaited` is in how many collectives the others waited for a rank (`awaited_first`), `caused_ns`
-    what they waited then, summed over ranks and collectives, `once_ns` the most of it in one collective, and `repeated`
-    in how many steps most of it was for this rank. `waited_ns` is the time in which a rank waited, `lost_ns` the time
-    that every other rank lost to this one: in which it waited for it and its device had nothing to compute. Collectives
-    that run side by side count once in both. `transmits_ns`, of shape (n_collectives, n_ranks), is what each collective
-    takes without waiting, NaN where a rank is not in it. `counted` is what the counts are of: where ranks are compared
-    by step (`step_waiting`), each step counts as one collective.
+    `compute_ratio`, `elapsed_ratio` and `transit_ratio` are R_wait on the compute before the synchronisation (without
+    time in other groups' collectives), on the collectives' durations and on the vendor's transmission times (NaN
+    without them). `awaited` counts the collectives in which the others waited for a rank (`awaited_first`), `caused_ns`
+    is their waiting summed over ranks and collectives, `once_ns` the largest part in one collective, and `repeated`
+    counts the steps in which most of the waiting was for this rank. `waited_ns` is the time that a rank waited;
+    `lost_ns` is the time that every other rank lost to this one, waiting for it with nothing to compute. Concurrent
+    collectives count once in both. `transmits_ns`, of shape (n_collectives, n_ranks), is each collective's time without
+    waiting, NaN if a rank is not in it. `counted` is the unit of the counts: if ranks are compared by step
+    (`step_waiting`), each step counts as one collective.
     """
 
     group: Group
@@ -175,7 +175,7 @@ class GroupWaiting:
 
     @property
     def title(self) -> str:
-        """Return the group's name in a sentence."""
+        """Return the group's name for a sentence."""
         return f"group {self.group[0] or 'unnamed'}" if self.counted == COLLECTIVES_COUNTED else self.group[0]
 
 
@@ -184,7 +184,7 @@ def group_waiting(
 ) -> list[GroupWaiting]:
     """Return the waiting of every group with at least two ranks in the table, the one with most waiting first.
 
-    Ranks that are not in `computing` are taken to compute nothing during their collectives.
+    Ranks that are not in `computing` count as computing nothing during their collectives.
     """
     busy = [CoveredTime(computing.get(rank, _NEVER)) for rank in table.ranks]
     waited = waited_ns(table)
@@ -198,7 +198,7 @@ def group_waiting(
 
 
 def transmission_by_rank_ns(waiting: Iterable[GroupWaiting]) -> dict[int, int]:
-    """Return what the matched collectives of each rank take without waiting for other ranks, over all its groups."""
+    """Return the time of each rank's matched collectives without waiting for other ranks, ns, over all its groups."""
     found: Counter[int] = Counter()
     for each in waiting:
         totals_ns = np.nansum(np.maximum(each.transmits_ns, 0), axis=0)
@@ -207,9 +207,9 @@ def transmission_by_rank_ns(waiting: Iterable[GroupWaiting]) -> dict[int, int]:
 
 
 def _comparable_rows(table: CollectiveTable, group: Group) -> NDArray[np.int64]:
-    """Return the rows of a group in which its waiting shows: without one clock, those that all leave together.
+    """Return the rows of a group that show its waiting: without one clock, those that all ranks leave together.
 
-    A group that has no others keeps its rooted ones.
+    A group without such rows keeps its rooted ones.
     """
     rows = table.rows_of(group)
     if table.clock_is_shared:
@@ -227,7 +227,7 @@ def _group_waiting(  # noqa: PLR0917  (all of one group)
     busy: Sequence[CoveredTime],
     steps: StepStarts,
 ) -> GroupWaiting:
-    """Return the waiting of the group whose collectives are `rows`; times are of these rows and all ranks."""
+    """Return the waiting of the group whose collectives are `rows`; times are those of these rows and all ranks."""
     present = table.present[rows]
     members = np.flatnonzero(present.any(axis=0))
     waited = waited[:, members]
@@ -271,7 +271,7 @@ def _group_waiting(  # noqa: PLR0917  (all of one group)
 
 
 def _lost_to(start_ns: NDArray[np.int64], waited: Times, rank: int, busy: Sequence[CoveredTime]) -> float:
-    """Return the time that every rank but `rank` lost waiting in these collectives: the shortest of theirs."""
+    """Return the time that every rank but `rank` lost waiting in these collectives: the shortest loss among them."""
     others: NDArray[np.bool_] = np.asarray((~np.isnan(waited)).any(axis=0))
     others[rank] = False
     if not others.any():
@@ -281,7 +281,7 @@ def _lost_to(start_ns: NDArray[np.int64], waited: Times, rank: int, busy: Sequen
 
 
 def _waits(start_ns: NDArray[np.int64], waited: Times) -> Iterator[Intervals]:
-    """Yield for each rank when it waits in any of the collectives."""
+    """Yield, per rank, the intervals in which it waits in any of the collectives."""
     wait_ns = np.nan_to_num(waited).astype(np.int64)
     ends_ns = start_ns + wait_ns
     for at in range(start_ns.shape[1]):
@@ -289,13 +289,13 @@ def _waits(start_ns: NDArray[np.int64], waited: Times) -> Iterator[Intervals]:
 
 
 def judge_waiting(waiting: Sequence[GroupWaiting], window_ns: int, *, hides: bool = False) -> list[Finding] | NotJudged:
-    """Return the ranks that others wait for, those that cost most first.
+    """Return the ranks that others wait for, the most expensive first.
 
-    `lost_ns` is the time in which all others waited for the named rank and had nothing to compute: what they wait while
-    they compute costs nothing; `hides` states whether any rank computes meanwhile. A rank that was late once, and is
-    not to blame without that, or that is to blame in no more steps than chance gives (`repetition`), is named with low
-    confidence. A group of which only some ranks were captured is judged with less confidence: the one that all
-    wait for may not be there.
+    `lost_ns` is the time in which all others waited for the named rank and had nothing to compute: waiting during
+    computation costs nothing, and `hides` states whether any rank computes meanwhile. A rank is named with low
+    confidence if it would not be blamed without one collective, or in no more steps than chance explains
+    (`repetition`). A group of which only some ranks were captured also lowers the confidence: the rank that all wait
+    for may not be among them.
     """
     if not waiting:
         return NotJudged(rule=RULE, reason="no two traces share a collective")
@@ -307,10 +307,10 @@ def judge_waiting(waiting: Sequence[GroupWaiting], window_ns: int, *, hides: boo
 
 
 def blame_limit(rank_count: int) -> float:
-    """Return the share of all waiting from which one of so many ranks is named.
+    """Return the share of all waiting from which one of `rank_count` ranks is named.
 
-    `BLAME_SHARE` is of 4 ranks and more. Of fewer each causes more by chance: pairs of the healthy recording's ranks
-    have up to 0.73, three of them up to 0.55.
+    `BLAME_SHARE` applies to 4 ranks and more. With fewer ranks each causes more by chance: up to 0.73 among two ranks
+    of the healthy recording, up to 0.55 among three.
     """
     return max(BLAME_SHARE.value, 1 - (1 - BLAME_SHARE.value) * rank_count / _BLAME_RANKS)
 
