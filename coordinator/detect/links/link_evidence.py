@@ -29,8 +29,8 @@ class SlowLink:
     """Groups that are slow for one reason; seconds are per step.
 
     `scope` is group, node or job. `domain` is set for the scope group: the slowest one, if several cross the same nodes
-    and cannot be distinguished. `ranks` are those of the groups, those of the node, or the one rank of the node whose card
-    all groups share; empty for a job.
+    and cannot be distinguished. `ranks` are those of the groups, those of the node, or the one rank of the node whose
+    card all groups share; empty for a job.
     """
 
     scope: str
