@@ -1,8 +1,9 @@
-"""What fusing collectives with the operators next to them would save (SW-IntraCC, equations 9 to 11).
+"""What fusing collectives with their neighbouring operators would save (SW-IntraCC, equations 9 to 11).
 
-Unfused, the producer writes its part to memory and the consumer reads the whole from it; fused, both work on what the
-link carries. Sizes and groups are the trace's, the memory's bandwidth the vendor's, the link's the best that the trace
-shows. Launches are left out: what one costs is not in the trace. An all-reduce counts as its two halves.
+Unfused, the producer writes its part to memory and the consumer reads all parts from it; fused, both work directly on
+the link's data. Sizes and groups come from the trace, the memory bandwidth from the vendor, the link bandwidth is the
+best in the trace. Launches are left out, since the trace does not show their cost. An all-reduce counts as its two
+halves.
 """
 
 from collections.abc import Sequence
@@ -27,9 +28,9 @@ FusionFigures = tuple[RankCollectives, tuple[int, int], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionSaving:
-    """Of one rank's window: collectives that can be fused, their and their neighbours' data movement before and after.
+    """Saving in one rank's window: the collectives that can be fused, and their data movement before and after.
 
-    Bandwidths are bytes a second: of the device's memory, and of a link in one direction.
+    Bandwidths are in bytes per second: of the device's memory, and of a link in one direction.
     """
 
     rank: int
@@ -41,14 +42,14 @@ class FusionSaving:
 
     @property
     def saved_ns(self) -> int:
-        """What fusing saves."""
+        """Time that fusing saves, ns."""
         return round((self.unfused_s - self.fused_s) * _NS)
 
 
 def fusion_saving(collectives: RankCollectives, window_ns: tuple[int, int], device: str) -> FusionSaving | None:
-    """Return what fusing the collectives that begin in the window saves; None without sizes, memory's or link's speed.
+    """Return the saving of fusing the collectives in the window; None if sizes, memory or link bandwidth are unknown.
 
-    The link's speed is the best bus bandwidth of these collectives: a duration holds waiting, the best one least.
+    The link bandwidth is the best bus bandwidth of these collectives: durations contain waiting, the best one least.
     """
     memory = memory_bytes_per_second(device)
     begin_ns, end_ns = window_ns
@@ -80,7 +81,7 @@ def fusion_saving(collectives: RankCollectives, window_ns: tuple[int, int], devi
 
 
 def with_fusion_gain(found: list[Finding] | NotJudged, ranks: Sequence[FusionFigures]) -> list[Finding] | NotJudged:
-    """Return findings about overlap with what fusing would save, on the rank where that is least, and the numbers."""
+    """Add to findings about overlap what fusing would save, with the numbers of the rank where that is least."""
     if isinstance(found, NotJudged) or not found:
         return found
     savings = [saving for each in ranks if (saving := fusion_saving(*each)) is not None]

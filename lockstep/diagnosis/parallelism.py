@@ -1,4 +1,4 @@
-"""Components that take turns where they could work at once (Hermes, section 4.2.1)."""
+"""Computation and communication that alternate where they could overlap (Hermes, section 4.2.1)."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -17,9 +17,9 @@ OVERLAP_RATIO = Threshold(
     "Hermes calls 2.66 % (section 5.2.1) and 38.1 of 890.9 ms, 4.3 % (appendix D), of a step a bottleneck, "
     "8.76 % and 11.19 % sufficient",
 )
-"""Computation during communication, as a share of the step, below which the two take turns."""
+"""Overlap of computation and communication, as a share of the step, below which they count as alternating."""
 WORTH_RATIO = Threshold(0.05, "ratio", "detection's floor: a step that is 5 % longer is worth an alert")
-"""Share of the step that hiding one behind the other could give back at most."""
+"""Largest share of the step that hiding one behind the other could save."""
 
 
 def find_poor_overlap(
@@ -27,11 +27,12 @@ def find_poor_overlap(
     transmission_ns: Mapping[int, int] = MappingProxyType({}),
     steps: Mapping[int, Sequence[Breakdown]] = MappingProxyType({}),
 ) -> list[Finding] | NotJudged:
-    """Return whether computation and communication of the captured ranks take turns.
+    """Return whether computation and communication of the captured ranks alternate.
 
-    What could be hidden is the shorter of what each does alone, on the rank where that is least. No overlap hides
-    waiting for other ranks: `transmission_ns` is what a rank's collectives take without it, by rank, where the ranks'
-    collectives were matched. `steps` are the marked steps of each rank: the finding states in how many it occurs.
+    The time that could be hidden is the shorter of the two exclusive times, on the rank where that is least. Overlap
+    does not hide waiting for other ranks: `transmission_ns` is the time of a rank's collectives without it, by rank, if
+    the ranks' collectives were matched. `steps` are the marked steps of each rank; the finding states in how many it
+    occurs.
     """
     judged = {rank: each for rank, each in by_rank.items() if each.window_ns > 0}
     if not any(each.communication_active_ns for each in judged.values()):
@@ -70,7 +71,7 @@ def find_poor_overlap(
 
 
 def _occurrence(steps: Sequence[Breakdown]) -> tuple[int, int] | None:
-    """Return in how many steps the two take turns, of how many; None where fewer than two are marked."""
+    """Return (steps in which the two alternate, all steps); None if fewer than two are marked."""
     if len(steps) < 2:  # noqa: PLR2004
         return None
     poor = [each.compute_communication_overlap_ratio < OVERLAP_RATIO.value for each in steps]

@@ -1,7 +1,7 @@
 """The table of causes and remedies, `remedies.toml`: loaded, checked, and matched with findings.
 
-Hermes' Table 4 and the ASPLOS paper's Table 1 as one. The file is part of the package and read once; what is wrong with
-it is reported by name.
+Hermes' Table 4 and the ASPLOS paper's Table 1 combined. The file is part of the package and read once; errors in it
+name the key that is wrong.
 """
 
 import tomllib
@@ -22,17 +22,17 @@ FILE = "remedies.toml"
 PYTORCH, MINDSPORE, ASCEND = FRAMEWORKS = ("pytorch", "mindspore", "ascend")
 
 EXPLAINED = "explained"
-"""The remedy removes what the named function holds beyond the peers, or all that the finding costs."""
+"""The remedy removes the excess of the named function over the peers, or the finding's whole cost."""
 EXCESS = "excess"
-"""The remedy removes the rank's whole excess, or all that the finding costs."""
+"""The remedy removes the rank's whole excess, or the finding's whole cost."""
 REST = "rest"
-"""The remedy removes what the named function does not hold; everything where none was named."""
+"""The remedy removes the excess outside the named function, or everything if none was named."""
 FUSED = "fused"
-"""The remedy removes what fusing collectives with the operators next to them saves (`neighbour_fusion`)."""
+"""The remedy removes what fusing collectives with neighbouring operators saves (`neighbour_fusion`)."""
 UNKNOWN = "unknown"
-"""How much it removes is not known from the capture."""
+"""The capture does not show how much the remedy removes."""
 _FUSED_LEAST_RATIO = 0.005
-"""Share of the window that fusing must save to be advised: less is printed as 0 %."""
+"""Share of the window that fusing must save to be advised; less would be printed as 0 %."""
 _REMOVES = (EXPLAINED, EXCESS, REST, FUSED, UNKNOWN)
 _PLACES = {"function", "operator"}
 
@@ -47,7 +47,7 @@ class Bottleneck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """A cause that a rule may name: how it is found, the source, and how often it was met, where that is printed."""
+    """A cause that a rule may name: how it is found, its source, and its published frequency, if any."""
 
     bottleneck: str
     title: str
@@ -72,19 +72,19 @@ class TableRow:
     unless: str = ""
 
     def applies(self, names: list[str]) -> bool:
-        """Whether the names on a path, or a finding's subject, let the remedy apply."""
+        """Whether the remedy applies, given the names on a path or a finding's subject."""
         if self.unless and any(self.unless in name for name in names):
             return False
         return not self.when or any(self.when in name for name in names)
 
     def how_in(self, framework: str) -> str:
-        """Return how to apply it in a framework; PyTorch's way, or the only one, where the table has none for it."""
+        """Return how to apply it in a framework; if the table has no entry, PyTorch's or the only one."""
         return self.how.get(framework) or self.how.get(PYTORCH) or next(iter(self.how.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRemedy:
-    """An operator that its remedies (keys by cause) made faster, as the ASPLOS paper's Table 1 prints it."""
+    """An operator and the remedies (keys by cause) that made it faster, from the ASPLOS paper's Table 1."""
 
     operator: str
     speedup: float
@@ -103,17 +103,17 @@ class Table:
 
 @cache
 def table() -> Table:
-    """Return the packaged table. Raises MalformedError if the file is not what it should be."""
+    """Return the packaged table. Raises MalformedError if the file is invalid."""
     return parse_table(files("lockstep.diagnosis").joinpath(FILE).read_text("utf-8"))
 
 
 def parse_table(text: str, *, where: str = FILE) -> Table:
-    """Return the table that `text` holds.
+    """Parse the table in `text`.
 
     Raises
     ------
     MalformedError
-        No TOML, another version, a key that is missing, unknown or of another type, a name that nothing has, a cause
+        Invalid TOML, another version, a key that is missing, unknown or of another type, an unknown name, or a cause
         without a remedy.
     """
     try:
@@ -145,12 +145,12 @@ def parse_table(text: str, *, where: str = FILE) -> Table:
 
 
 def advise_finding(finding: Finding, window_ns: int, *, framework: str = PYTORCH) -> Finding:
-    """Return the finding with its advice, largest predicted gain first, and the gain of the best.
+    """Return the finding with its advice, the largest predicted gain first, and the gain of the best.
 
-    Predicted gain = min(lost, window) / window, for remedies that remove what the finding lost; what fusing saves for
-    those that fuse, never more; None for the others, where the loss is not known and where it occurs once in several
-    steps. Fusing is advised only where it saves `_FUSED_LEAST_RATIO`. A finding of a cause that the table does not know
-    comes back without advice.
+    Predicted gain = min(lost, window) / window for remedies that remove the finding's loss; for remedies that fuse, at
+    most the saving of fusion; None for others, for an unknown loss, and for a loss in only one of several steps. Fusion
+    is advised only if it saves at least `_FUSED_LEAST_RATIO`. A finding whose cause is not in the table is returned
+    without advice.
     """
     subject, named = finding.subject, readable(finding.subject)
     lost_ns = finding.lost_ns or 0
@@ -187,7 +187,7 @@ _MEASURED = {"operator": _TEXT, "speedup": _NUMBER, "by": _TEXTS_BY_NAME}
 
 
 def _read(fields: object, expected: Mapping[str, str], what: str, where: str) -> dict[str, Any]:
-    """Return the fields of one part with lists as tuples, or raise with the one that is wrong."""
+    """Return the fields of one part, with lists as tuples; raise MalformedError for an invalid one."""
     if not isinstance(fields, dict):
         raise MalformedError(what, where=where, got=fields, expected="a table")
     kinds = {key.removesuffix("?"): kind for key, kind in expected.items()}
@@ -218,7 +218,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _check_names(found: Table, where: str) -> None:
-    """Hold every name of one part against the part that it names."""
+    """Check that all names in one part refer to existing entries of another."""
     _hold("bottlenecks", found.bottlenecks, BOTTLENECKS, where)
     for key, cause in found.causes.items():
         _hold(f"causes.{key}.bottleneck", [cause.bottleneck], BOTTLENECKS, where)

@@ -1,8 +1,8 @@
-"""Which of the causes that the nodes reported explain an incident: those that its suspects have beyond their peers.
+"""Selects the reported causes that explain an incident: those that its suspects have beyond their peers.
 
-A cause that healthy ranks have as well may cost all ranks time, but it is not why this one is slower. For a job that is
-slower as a whole there are no healthy ranks: there a cause counts that most of the captured ranks share. What the nodes
-counted of their CPUs is compared in `cpu_share`.
+A cause that healthy ranks have as well may cost all ranks time, but does not explain why this one is slower. A job that
+is slower as a whole has no healthy ranks; there a cause counts if most captured ranks share it. CPU counters of the
+nodes are compared in `cpu_share`.
 """
 
 from collections.abc import Sequence
@@ -31,13 +31,13 @@ _OF_INCIDENT = {
     "gc": ("gc",),
     "link": ("communication",),
 }
-"""Bottlenecks or causes that go before others, by what the detectors measured; of other causes what is not here."""
+"""Bottlenecks or causes with precedence, by the detectors' cause; other causes not listed here have none."""
 _UNMEASURED = ("", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """A finding of a rank and what it costs there, ns a step; None where it is unknown."""
+    """A finding of a rank and its cost there, ns per step; None if unknown."""
 
     found: Finding
     ns: float | None
@@ -48,12 +48,12 @@ def causes_beyond_peers(
 ) -> list[Finding]:
     """Return the causes that explain why the suspects are slower than their peers, the best explanation first.
 
-    `cause` is the incident's (`metrics.CAUSES`), `excess_ns` the suspect's self time beyond its peers' a step, 0 or
-    less where it is not known. Findings cost what they cost beyond the peers' median; their window is one step.
+    `cause` is the incident's (`metrics.CAUSES`), `excess_ns` the suspect's excess of self time over its peers per step,
+    0 or less if unknown. Findings cost their excess over the peers' median; their window is one step.
     """
     found: dict[str, Finding] = {}
     captured_ns = max((captured_excess_ns(suspect, peers) for suspect in suspects), default=0.0)
-    # The two are of different steps, and a crowded machine is not crowded evenly: what was not captured is unknown.
+    # The two cover different steps, and contention varies: what was not captured is unknown.
     held_ns = min((each for each in (excess_ns, captured_ns) if each > 0), default=0.0)
     for suspect in suspects:
         least_ns = _explaining_ns(suspect, held_ns, excess_ns)
@@ -77,10 +77,10 @@ def causes_beyond_peers(
 
 
 def causes_of_many(summaries: Sequence[TraceSummary], *, step_ns: float, cause: str = "") -> list[Finding]:
-    """Return the causes that most of the captured ranks share, the most expensive first; they cost the median.
+    """Return the causes that most of the captured ranks share, the most expensive first, at their median cost.
 
-    Where the detectors measured of what the steps grew (`cause`), other causes were there before: a job that collects
-    in every step does so for longer on a crowded machine.
+    If the detectors measured which part of the step grew (`cause`), other causes existed before: a job that collects in
+    every step takes longer to do so on a crowded machine.
     """
     by_cause: dict[str, list[tuple[int, _Cost]]] = {}
     for summary in summaries:
@@ -106,12 +106,12 @@ def causes_of_many(summaries: Sequence[TraceSummary], *, step_ns: float, cause: 
 
 
 def _not_of_cpus(summary: TraceSummary) -> list[Finding]:
-    """Return what a rank reports, but for contention: alone, a rank does not show what of it prolongs its work."""
+    """Return a rank's findings without contention: a single rank does not show how much it prolongs the work."""
     return [found for found in summary.findings if found.cause != CONTENTION]
 
 
 def _explaining_ns(suspect: TraceSummary, held_ns: float, excess_ns: float) -> float:
-    """Return what a cause must cost a step: a part of the captured excess, and more than chance where that is small."""
+    """Return the least cost per step of an explanation: a part of the captured excess, and more than chance."""
     chance_ns = UNMEASURED.value * suspect.window_ns / max(suspect.steps, 1)
     if excess_ns <= 0:
         return chance_ns
@@ -119,7 +119,7 @@ def _explaining_ns(suspect: TraceSummary, held_ns: float, excess_ns: float) -> f
 
 
 def _is_everywhere(found: Finding, excess_ns: float) -> bool:
-    """Whether a crowded CPU holds most of the excess: it prolongs whatever the rank does, and other costs with it."""
+    """Whether CPU contention explains most of the excess: it prolongs all work of the rank, other causes included."""
     return found.cause == CONTENTION and (found.lost_ns or 0) >= HOLDING_RATIO * excess_ns > 0
 
 
@@ -132,7 +132,7 @@ def _is_meant(cause: str, found: Finding) -> bool:
 
 
 def _costs(findings: Sequence[Finding], steps: int) -> dict[str, _Cost]:
-    """Return what each cause costs on a rank; of several findings of one cause the dearest speaks, and all are paid."""
+    """Return the cost of each cause on a rank: the sum over its findings, represented by the most expensive one."""
     costs: dict[str, _Cost] = {}
     for found in findings:
         if is_own(found.subject):

@@ -1,12 +1,12 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""What a rank does longer than its peers in every step: a fault comes back, the noise of a busy host does not.
+"""What takes a rank longer than its peers in every step: a fault recurs, the noise of a busy host does not.
 
-The totals of a capture cannot separate the two: one pause of a scheduler is as long as a fault is in all steps
-together. Step by step they differ. So a node of the call tree counts with its median excess where it has it in every
-step, beyond what the peers are apart there and beyond what a rank that is slower in everything has; all other nodes
-count as alike. `explain` then reads the trees that remain as it reads those of any capture.
+Totals of a capture cannot separate the two: one pause by the scheduler is as long as a fault in all steps together.
+Step by step they differ. So a node of the call tree counts with its median excess if it has it in every step, beyond
+the spread of its peers and beyond what a generally slower rank has; all other nodes count as equal. `explain` then
+reads the remaining trees like those of any capture.
 
-Shape suffixes: T steps, R peers, N nodes of the suspect's call tree and, as the last one, time in no recorded call.
+Shape suffixes: T steps, R peers, N nodes of the suspect's call tree and, last, time in no recorded call.
 """
 
 from collections.abc import Sequence
@@ -33,33 +33,33 @@ PEER_SPREADS = Threshold(
 )
 OF_ITS_OWN = Threshold(0.5, "ratio of the excess", "own: least part that is left when the rank is as fast as its peers")
 _OF_MEDIANS = 1.4826 * 1.2533
-"""From a median deviation to a standard deviation, and from the standard error of a mean to that of a median: both of
-the normal distribution."""
+"""Factors from a median deviation to a standard deviation, and from the standard error of a mean to that of a median,
+both for the normal distribution."""
 _EXCEPTIONS = 5
-"""In one of so many steps a fault may be hidden by a pause of its peers."""
+"""In one of this many steps a pause of the peers may hide a fault."""
 
 Times = NDArray[np.float64]
 
 
 class Recurrence(NamedTuple):
-    """In how many of how many steps a function holds its excess."""
+    """Number of steps in which a function holds its excess, of how many."""
 
     held: int
     steps: int
 
     @property
     def is_usual(self) -> bool:
-        """Whether it is more than half: an excess in fewer steps is a pause, and not why the rank is slow."""
+        """Whether it is more than half: an excess in fewer steps is a pause and no reason for a slow rank."""
         return 2 * self.held > self.steps
 
 
 def steady_captures(
     suspect: TraceSummary, peers: Sequence[TraceSummary]
 ) -> tuple[TraceSummary, list[TraceSummary]] | None:
-    """Return the captures as they were if the suspect and its peers differed only in what every step has.
+    """Return the captures as if the suspect and its peers differed only in what recurs in every step.
 
-    The peers have the medians of all of them, the suspect these and its steady excess; findings stay each rank's own.
-    None where steps or peers are too few, or nothing is steady.
+    All peers get the median over the peers; the suspect gets that plus its steady excess. Findings are unchanged. None
+    if steps or peers are too few, or nothing is steady.
     """
     steps = _known_steps(suspect, peers)
     if steps < STEPS.value or len(peers) < PEERS.value:
@@ -75,10 +75,10 @@ def steady_captures(
 
 
 def recurring_steps(suspect: TraceSummary, peers: Sequence[TraceSummary], path: Sequence[str]) -> Recurrence | None:
-    """Return in how many steps a node of the suspect's call tree holds its excess; None where that cannot be seen.
+    """Return in how many steps a node of the suspect's call tree holds its excess; None if unknown.
 
-    `path` are the names from a root to the node. It cannot be seen of few steps, without peers, or of a node that is
-    not among the calls.
+    `path` are the names from a root to the node. It is unknown with few steps, without peers, or for a node that is not
+    among the calls.
     """
     steps = _known_steps(suspect, peers)
     names = [tuple(name for _, name in each) for each in paths(suspect.tree)] + [(OUTSIDE,)]
@@ -91,12 +91,12 @@ def recurring_steps(suspect: TraceSummary, peers: Sequence[TraceSummary], path: 
 
 
 def _known_steps(suspect: TraceSummary, peers: Sequence[TraceSummary]) -> int:
-    """Return how many steps are known by themselves of all these captures, 0 without peers."""
+    """Return the number of steps with totals of their own in all these captures, 0 without peers."""
     return min(len(each.step_ns) for each in (suspect, *peers)) if peers else 0
 
 
 def _with_outside(summary: TraceSummary, steps: int) -> Times:
-    """Return the work of the nodes in the first steps, collectives taken out, and what the roots leave of each step."""
+    """Return the nodes' work in the first steps, without collectives, plus each step's time outside the roots."""
     tree = summary.tree
     totals_TN = np.array([each.by_step_ns[:steps] for each in tree], np.float64).reshape(len(tree), steps).T
     outside_T = np.array(summary.step_ns[:steps], np.float64)
@@ -112,7 +112,7 @@ def _with_outside(summary: TraceSummary, steps: int) -> Times:
 
 
 def _as_nodes_of(suspect: TraceSummary, peer: TraceSummary, steps: int) -> Times:
-    """Return a peer's totals by the suspect's nodes, 0 where its tree lacks one."""
+    """Return a peer's totals by the suspect's nodes, 0 if its tree lacks one."""
     totals_TN = _with_outside(peer, steps)
     place = {path: at for at, path in enumerate(paths(peer.tree))}
     found = np.zeros((steps, len(suspect.tree) + 1))
@@ -124,10 +124,10 @@ def _as_nodes_of(suspect: TraceSummary, peer: TraceSummary, steps: int) -> Times
 
 
 def _steady_excess(own_TN: Times, peers_RTN: Times, tree: Sequence[CallNode]) -> Times:
-    """Return the excess over the peers' medians of the nodes that have it in every step, 0 of all others.
+    """Return the excess over the peers' medians of the nodes that have it in every step, 0 for all others.
 
-    That is the median of steps that are alike. A fault may vary, as collections and loaders do: where the rank takes
-    longer in its least step than any peer in any, it is the excess of the least.
+    That is the median over steps if they are alike. A fault may vary, as collections and loaders do: if the rank's
+    smallest step exceeds every step of every peer, it is the excess of the smallest.
     """
     usual_TN = np.median(peers_RTN, axis=0)
     excess_TN = own_TN - usual_TN
@@ -143,10 +143,10 @@ def _steady_excess(own_TN: Times, peers_RTN: Times, tree: Sequence[CallNode]) ->
 
 
 def _scatter_of_medians(peers_RTN: Times) -> Times:
-    """Return by how much a rank's median differs from that of its peers by the variation of their steps alone.
+    """Return the standard error of the difference between a rank's median and its peers', from their steps alone.
 
-    Of two peers the spread in most steps may be small by chance, while each of them varies by more than the excess. The
-    median deviation of steps leaves single pauses out.
+    With two peers the spread within most steps may be small by chance although each varies by more than the excess. The
+    median deviation over steps ignores single pauses.
     """
     peers, steps, _ = peers_RTN.shape
     deviation_RN = np.median(np.abs(peers_RTN - np.median(peers_RTN, axis=1, keepdims=True)), axis=1)
@@ -157,7 +157,7 @@ def _scatter_of_medians(peers_RTN: Times) -> Times:
 def _slowness(own_TN: Times, usual_TN: Times, tree: Sequence[CallNode]) -> float:
     """Return how many times as long as its peers' median the rank takes for the same work: a rank without its core.
 
-    The median over the recorded work of the peers, by self time, so that a fault in one function does not count.
+    The median over the peers' recorded work, by self time, so that a fault in one function does not count.
     """
     own_N, usual_N = (_self_times(np.median(each, axis=0), tree)[:-1] for each in (own_TN, usual_TN))
     known = usual_N > 0
@@ -170,7 +170,7 @@ def _slowness(own_TN: Times, usual_TN: Times, tree: Sequence[CallNode]) -> float
 
 
 def _self_times(totals_N: Times, tree: Sequence[CallNode]) -> Times:
-    """Return what the callees of each node leave of it."""
+    """Return the self time of each node: its total less its callees'."""
     found = totals_N.copy()
     for index, node in enumerate(tree):
         if node.parent != ROOT:
@@ -179,7 +179,7 @@ def _self_times(totals_N: Times, tree: Sequence[CallNode]) -> Times:
 
 
 def _with_totals(summary: TraceSummary, tree: Sequence[CallNode], totals_N: Times, steps: int) -> TraceSummary:
-    """Return a capture of so many steps with these totals a step, without collectives and without single steps."""
+    """Return a capture with these totals per step, without collectives and without single steps."""
     whole_N = np.round(totals_N * steps).astype(np.int64)
     roots = sum(int(whole_N[index]) for index, node in enumerate(tree) if node.parent == ROOT)
     nodes = [

@@ -1,4 +1,4 @@
-"""The answer's form."""
+"""The result of a diagnosis."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,13 @@ INSUFFICIENT = "insufficient evidence"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Where a suspect's excess stays.
+    """Where a suspect's excess is spent.
 
     `function` is a frame as `file(line): function`, a collective, a loader, "automatic garbage collection", or
-    `INSUFFICIENT`; `operator` the deepest operator or builtin below it that holds the excess, or empty; `path` the
-    names from the root of the call tree down to there. `evidence` are sentences with numbers and units. `root_cause` is
-    a key of the remedies and `bottleneck` its class in Hermes' hierarchy, both empty where nothing explains the excess.
-    `held_ns` is what function or root cause hold of the excess, ns a step, None where that is not known.
+    `INSUFFICIENT`; `operator` is the deepest operator or builtin below it that holds the excess, or empty; `path` are
+    the names from the root of the call tree down to it. `evidence` are sentences with numbers and units. `root_cause`
+    is a key of the remedies and `bottleneck` its class in Hermes' hierarchy, both empty if nothing explains the excess.
+    `held_ns` is how much of the excess function or root cause hold, ns per step, None if unknown.
     """
 
     function: str

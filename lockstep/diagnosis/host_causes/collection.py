@@ -1,4 +1,4 @@
-"""Python's garbage collection (Hermes 4.2.2): recorded, noted by the agent, or guessed from a gap."""
+"""Python's garbage collection (Hermes 4.2.2): recorded in the trace, noted by the agent, or guessed from a gap."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,11 +32,11 @@ class Collection:
 
 
 def judge_collections(view: HostView, *, noted: Sequence[Collection] | None = None) -> list[Finding] | NotJudged:
-    """Return what collections cost in the window.
+    """Return the cost of collections in the window.
 
     `noted` are the agent's collections of the training thread; None means that they were not noted, an empty sequence
-    that there were none. Without notes and without recorded events a long silence of the host is a guess of low
-    confidence.
+    that there were none. Without notes and without recorded events, a long gap in the host's events is reported as a
+    guess of low confidence.
     """
     recorded = view.named(is_collection, view.host)
     columns = view.columns
@@ -79,7 +79,7 @@ def _array(noted: Sequence[Collection] | None, field: str) -> Times:
 
 
 def _guess(view: HostView) -> list[Finding] | NotJudged:
-    """Look for long gaps in which neither device nor host did anything that a trace shows."""
+    """Find long gaps in which the trace shows no activity of device or host."""
     unknown = "no collection was recorded (record_python_gc_info, Ascend's gc_detect_threshold) nor noted by the agent"
     if not view.has_device:
         return NotJudged(rule=GC, reason=f"{unknown}; without a device a gap is no evidence")
@@ -120,5 +120,5 @@ def _are_silent(gaps: Intervals, begins_ns: Times, held: Intervals, calls: Inter
 
 
 def _within(gaps: Intervals, spans: Intervals) -> Times:
-    """Return how much of a set lies in each gap."""
+    """Return how much of a set of intervals lies in each gap, ns."""
     return measured_before(spans, gaps.end_ns) - measured_before(spans, gaps.start_ns)

@@ -1,8 +1,8 @@
-"""Operators that are compiled in the step, and shapes that keep them from ever being done (Hermes 4.2.2).
+"""Operators that are compiled during the step, and changing shapes that cause compilation (Hermes 4.2.2).
 
-Compiling is seen by its own spans: dynamo's and inductor's, the loading of modules into the device, and CANN's. Shapes
-that change are no fault by themselves, an eager operator does not mind: they are one where something is compiled for
-them.
+Compilation shows in its own spans: those of dynamo and inductor, of modules loaded into the device, and of CANN.
+Changing shapes are no fault by themselves, since eager operators do not depend on them; they are one if something is
+compiled for them.
 """
 
 import re
@@ -29,29 +29,29 @@ _COMPILES = re.compile(
 )
 _CANN_COMPILES = "aclopCompile"
 _ENGINE_PREFIX = "autograd::"
-"""The engine's spans around backward operators: true, but not what anybody wrote."""
+"""The engine's spans around backward operators: correct, but not code that anyone wrote."""
 _SHOWN = 3
 
 
 def is_compiling(name: str) -> bool:
-    """Whether an event of this name is a compiler at work."""
+    """Whether an event of this name is part of a compilation."""
     return _COMPILES.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangingShapes:
-    """An operator whose input shapes of a step were seen in no step before, in `new_steps` of `steps` steps."""
+    """An operator with input shapes not seen in any earlier step, in `new_steps` of `steps` steps."""
 
     operator: str
     new_steps: int
     steps: int
     first_new_ns: int
-    """When the operator got the first of them."""
+    """When the operator first received the first of them."""
     examples: tuple[str, ...]
 
 
 def judge_compilation(view: HostView) -> list[Finding] | NotJudged:
-    """Return what compiling costs in the window, and whether changing shapes cause it."""
+    """Return the cost of compilation in the window, and whether changing shapes cause it."""
     if not (view.host | view.calls).any():
         return NotJudged(rule=COMPILATION, reason="no host events in the window")
     compiles = view.named(is_compiling, view.host | view.calls)
@@ -85,11 +85,11 @@ def judge_compilation(view: HostView) -> list[Finding] | NotJudged:
 
 
 def changing_shapes(view: HostView, compiling: Intervals) -> list[ChangingShapes]:
-    """Return the operators whose shapes keep changing from step to step, those that change most first.
+    """Return the operators whose shapes keep changing between steps, those that change most first.
 
-    Of operators that change alike the one that runs first goes first: the change comes from there, the others follow.
-    What an operator gets in a step is the set of its shapes there, so that layers of different width are no change.
-    What runs inside `compiling` is the compiler's own and does not count. Empty without shapes or with too few steps.
+    Among operators that change equally often, the one that runs first comes first, since the others follow from it. The
+    input of an operator in a step is the set of its shapes there, so layers of different width are no change. Operators
+    inside `compiling` belong to the compiler and do not count. Empty without shapes or with too few steps.
     """
     columns, steps = view.columns, len(view.step_starts_ns)
     if steps < limits.CHANGING_STEPS.value:
@@ -111,7 +111,7 @@ def changing_shapes(view: HostView, compiling: Intervals) -> list[ChangingShapes
 
 
 def _changing(view: HostView, events: Events, step: NDArray[np.int64]) -> ChangingShapes | None:
-    """Judge one operator from its events in order of their steps."""
+    """Evaluate one operator from its events in order of their steps."""
     columns = view.columns
     steps = np.unique(step)
     shapes, first = np.unique(columns.shapes[events], return_index=True)  # a shape's first event is in its first step

@@ -1,4 +1,4 @@
-"""Other processes on the trainer's cores (Hermes 4.2.2): judged from what the node counted, never from a trace."""
+"""Other processes on the trainer's cores (Hermes 4.2.2), from counters of the node, never from a trace."""
 
 from lockstep.contracts.finding import CPU, HIGH, LOW, MEDIUM, Finding, NotJudged
 from lockstep.contracts.messages import HostSpan
@@ -10,9 +10,9 @@ CONTENTION = "cpu_contention"
 def judge_contention(
     host: HostSpan | None, *, window_ns: tuple[int, int], ranks: tuple[int, ...]
 ) -> list[Finding] | NotJudged:
-    """Return whether other jobs' processes, or a limit of its control group, keep a rank from a CPU.
+    """Return whether other jobs' processes, or a limit of its control group, keep a rank off the CPU.
 
-    That ranks of one job wait for each other's cores is no fault of any of them; `cpu_share` compares them.
+    Ranks of one job that wait for each other's cores are no fault of any of them; `cpu_share` compares them.
     """
     if host is None or host.span_ns <= 0:
         return NotJudged(
@@ -28,7 +28,7 @@ def judge_contention(
 
 
 def find_contention(host: HostSpan, *, window_ns: tuple[int, int], ranks: tuple[int, ...]) -> Finding | None:
-    """Return how long a rank was kept from a CPU, by whom as far as that is known; None where it was not."""
+    """Return how long a rank was kept off the CPU, and by which processes if known; None if it was not."""
     waited_ratio = (host.run_queue_wait_ns or 0) / host.span_ns
     throttled_ratio = (host.throttled_ns or 0) / host.span_ns
     crowded = _is_crowded(host)
@@ -44,7 +44,7 @@ def find_contention(host: HostSpan, *, window_ns: tuple[int, int], ranks: tuple[
     if crowded:
         reported.append(f"other processes keep {host.others_cores:.1f} of its {host.cores} cores busy")
     reported += [f"{command} uses {cores:.1f} cores" for command, cores in host.busiest[:3]]
-    # While a group is throttled its threads stand in the run queue: the two are not added up.
+    # While a group is throttled its threads are in the run queue, so the two are not added.
     share = max(waited_ratio, throttled_ratio)
     measured = share > 0
     return Finding(

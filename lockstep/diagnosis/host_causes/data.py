@@ -1,14 +1,14 @@
-"""I/O: does the loader hold the training up, and in which stage (Hermes 4.2.2, figure 5).
+"""I/O: whether the loader holds up training, and in which stage (Hermes 4.2.2, figure 5).
 
-The paper asks the queues: is the device's not empty, I/O is no bottleneck; else is the host's not empty, fetching is;
-else is the data queue not empty, processing is; else reading. torch's loader has the host's queue only, whose depth the
-agent notes; the others' state is known from the trace and the workers:
+The paper inspects the queues: if the device's is not empty, I/O is no bottleneck; else if the host's is not empty,
+fetching is; else if the data queue is not empty, processing is; else reading. torch's loader has only the host's queue,
+whose depth the agent notes; the others' state follows from the trace and the workers:
 
-- device queue: only time counts in which the device had no work,
-- host queue: batches ready when training asks (`LoaderSamples`), else what the thread does inside `__next__`: batches
-  that are there are taken at once, and what is left then is unpickling and copying,
-- data queue: workers that are blocked read, workers on a CPU process; in a loader without workers reading is what
-  happens in calls that read files or sockets, processing the rest.
+- device queue: only time in which the device had no work counts,
+- host queue: batches ready when training asks (`LoaderSamples`), else what the thread does inside `__next__`: ready
+  batches are returned at once, and the remaining time is unpickling and copying,
+- data queue: blocked workers read, workers on a CPU process; in a loader without workers, calls that read files or
+  sockets are reading, and the rest is processing.
 """
 
 import re
@@ -30,7 +30,7 @@ READING, PROCESSING, FETCHING = "data_reading", "data_processing", "data_fetchin
 _RULE = "data"
 _WORKERS = "MultiProcessing"
 _WORKERS_FACTOR = 16
-"""More workers than so many times those there are is no advice: the work itself has to become less."""
+"""Advising this many times the present workers is useless: the work itself has to shrink."""
 _READ_BUILTIN = re.compile(
     r"<built-in (?:function|method) "
     r"(?:open|open_code|read\w*|recv\w*|pread\w*|load|fromfile|mmap|stat|scandir|listdir|getxattr)(?: of .*)?>"
@@ -39,7 +39,7 @@ _READ_FRAME = re.compile(
     r"(?P<file>[^()]+)\(\d+\): (?:open|read|read_\w+|readinto|recv\w*|urlopen|fetch_\w+|download\w*|fromfile|memmap)"
 )
 _NOT_STORAGE = ("multiprocessing/", "torch/multiprocessing/", "queue.py", "PIL/", "zipfile", "tarfile", "gzip")
-"""Files whose functions of such names pass batches between processes, or unpack what the calls below them read."""
+"""Files whose functions with such names pass batches between processes, or unpack what the calls below them read."""
 _TAKES_OVER = re.compile(r".*multiprocessing/.*\(\d+\): .*")
 _WAIT_BUILTIN = re.compile(r"<built-in (?:function|method) (?:poll|select|acquire|wait|sleep)(?: of .*)?>")
 _TO_DEVICE = re.compile(r"HtoD|HostToDevice|HOST_TO_DEVICE")
@@ -47,11 +47,12 @@ _TO_DEVICE = re.compile(r"HtoD|HostToDevice|HOST_TO_DEVICE")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderSamples:
-    """What the agent saw of a DataLoader with workers each time that training asked it for a batch.
+    """What the agent saw of a DataLoader with workers at each request for a batch.
 
-    `ready` and `outstanding` are int64 arrays of shape (n_samples,): batches that were there, and those that workers
-    had yet to make. `cpu_ratio` is the share of their time that workers were on a CPU or waited for one, None where the
-    kernel does not count; `blocked_ratio` the share of looks that met one blocked in the kernel, as in a read.
+    `ready` and `outstanding` are int64 arrays of shape (n_samples,): batches that were ready, and batches that workers
+    still had to make. `cpu_ratio` is the share of their time that workers were on a CPU or waited for one, None if the
+    kernel does not count it; `blocked_ratio` is the share of samples that found one blocked in the kernel, as in a
+    read.
     """
 
     ready: NDArray[np.int64]
@@ -62,7 +63,7 @@ class LoaderSamples:
 
     @property
     def empty_ratio(self) -> float:
-        """Return how often no batch was ready when training asked: the host queue of Hermes' rule."""
+        """Return how often no batch was ready on request: the host queue in Hermes' rule."""
         return float((self.ready <= 0).mean()) if len(self.ready) else 1.0
 
 
@@ -99,7 +100,7 @@ def judge_loader(view: HostView, *, loader: LoaderSamples | None = None) -> list
 
 
 def judge_fetching(view: HostView) -> list[Finding] | NotJudged:
-    """Return whether the device stands still while batches are copied to it."""
+    """Return whether the device is idle while batches are copied to it."""
     if not view.has_device:
         return NotJudged(rule="data fetching", reason="no device: nothing is copied to one")
     columns = view.columns
@@ -143,7 +144,7 @@ def _inside(view: HostView, among: Mask, loaders: Mask) -> Mask:
 
 
 def _stage_alone(view: HostView, frames: Mask, exposed: Intervals, callees: Mask) -> tuple[str, str, tuple[str, ...]]:
-    """Judge a loader that works on the training thread itself."""
+    """Evaluate a loader that works on the training thread itself."""
     lost_ns = exposed.measure_ns()
     if not frames.any():
         operators_ns = overlap_ns(view.spans(callees), exposed)
@@ -157,7 +158,7 @@ def _stage_alone(view: HostView, frames: Mask, exposed: Intervals, callees: Mask
 def _stage_with_workers(
     view: HostView, frames: Mask, exposed: Intervals, loader: LoaderSamples | None
 ) -> tuple[str, str, tuple[str, ...]]:
-    """Judge a loader whose batches come from worker processes, by its measured queue where there is one."""
+    """Evaluate a loader with worker processes, by its measured queue if there is one."""
     if loader is not None and len(loader.ready):
         return _stage_by_queue(loader, view.share(exposed.measure_ns()))
     lost_ns = exposed.measure_ns()
@@ -174,10 +175,10 @@ def _stage_with_workers(
 
 
 def _stage_by_queue(loader: LoaderSamples, share: float) -> tuple[str, str, tuple[str, ...]]:
-    """Judge by the batches that were ready when training asked, then by what the workers did meanwhile.
+    """Evaluate by the batches that were ready on request, then by what the workers did meanwhile.
 
-    `share` is that of the window in which training waits for the loader: workers that never rest make a batch in the
-    time that is left once there are 1 / (1 - share) as many of them.
+    `share` is the share of the window in which training waits for the loader: workers that never rest keep up with the
+    remaining time once there are 1 / (1 - share) times as many.
     """
     asked = len(loader.ready)
     often, mean = 100 * loader.empty_ratio, loader.ready.mean()
@@ -196,7 +197,7 @@ def _stage_by_queue(loader: LoaderSamples, share: float) -> tuple[str, str, tupl
 
 
 def _reads(view: HostView, frames: Mask) -> Intervals:
-    """Return when the thread reads from storage; what passes batches between processes is none of it."""
+    """Return when the thread reads from storage; passing batches between processes does not count."""
     passing = view.spans(view.named(lambda name: _TAKES_OVER.fullmatch(name) is not None, frames))
     return without(view.spans(view.named(_is_read, frames)), passing)
 
@@ -213,7 +214,7 @@ def _main(first: str, second: str, share_of_first: float) -> str:
 
 
 def _heaviest(view: HostView, frames: Mask) -> tuple[str, ...]:
-    """Name the user's function, or else the call, with most time of its own in the loader."""
+    """Return the user's function, else the call, with most self time in the loader."""
     own_ns = own_ns_by_name(view, frames)
     if not own_ns:
         return ()

@@ -1,7 +1,7 @@
-"""Does the host launch too slowly for kernels that are too small (Hermes 4.2.2, operator dispatch).
+"""Whether the host launches too slowly for kernels that are too small (Hermes 4.2.2, operator dispatch).
 
-A kernel waited for its launch if its stream was through with everything before when its launch began. The device's idle
-time before such kernels is the host's. Gaps longer than 1 ms are left out: the host did not dispatch then.
+A kernel waited for its launch if its stream had finished all earlier work when its launch began. The device's idle time
+before such kernels is attributed to the host. Gaps longer than 1 ms are left out: the host was not dispatching then.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ DISPATCH = "dispatch"
 
 @dataclass(frozen=True, slots=True)
 class SmallKernels:
-    """How many kernels of the window are shorter than a launch, and how much of the kernels' time they hold."""
+    """Number and share of the window's kernels that are shorter than a launch, and their share of the kernels' time."""
 
     kernels: int
     count_ratio: float
@@ -41,7 +41,7 @@ def small_kernels(view: HostView) -> SmallKernels:
 
 
 def launch_waits(view: HostView) -> Intervals:
-    """Return when the whole device was idle because the next work was not launched yet, gaps of at most 1 ms."""
+    """Return when the whole device was idle because the next work was not yet launched, gaps of at most 1 ms."""
     columns = view.columns
     works = np.flatnonzero(view.device)
     works = works[np.argsort(columns.start_ns[works], kind="stable")]
@@ -53,7 +53,7 @@ def launch_waits(view: HostView) -> Intervals:
     idle, at = Intervals(idle.start_ns[ends_work], idle.end_ns[ends_work]), at[ends_work]
     launch = launches_of(columns)[works[at]]
     launched_ns = columns.end_ns[launch]
-    late = (launch != ABSENT) & (launched_ns > idle.start_ns)  # gaps before unknown launches are charged to no call
+    late = (launch != ABSENT) & (launched_ns > idle.start_ns)  # gaps before unknown launches are attributed to no call
     return Intervals(idle.start_ns[late], np.minimum(idle.end_ns, launched_ns)[late])
 
 
@@ -98,7 +98,7 @@ def _sentence(view: HostView, sequence: FusibleSequence) -> str:
 
 
 def _names(view: HostView, sequence: FusibleSequence) -> str:
-    """Return the operators that launch what a sequence repeats, a kernel's own name where none is known."""
+    """Return the operators that launch the repeated unit of a sequence, or a kernel's own name if none is known."""
     columns, kernels = view.columns, np.array(sequence.first[: len(sequence.unit)], np.int64)
     names = [columns.names[code] for code in columns.name[kernels].tolist()]
     operators = launching_operators(columns, kernels).tolist()

@@ -1,8 +1,8 @@
-"""Sequences of 2 to 10 kernels that come again and again with the device idle between them (Hermes 4.2.2).
+"""Repeated sequences of 2 to 10 kernels with the device idle between them (Hermes 4.2.2).
 
-Every kernel begins one window of each length; windows of equal names get equal numbers by doubling up: the number of a
-window of n + 1 kernels is that of (window of n kernels, its last kernel). Numbers are exact, nothing is hashed. One
-sort a length: 100,000 kernels take about 0.1 s.
+Every kernel begins one window of each length. Windows of equal names get equal numbers by prefix doubling: the number
+of a window of n + 1 kernels is that of (window of n kernels, its last kernel). Numbers are exact, nothing is hashed.
+Each length takes one sort: 100,000 kernels take about 0.1 s.
 """
 
 import re
@@ -17,7 +17,7 @@ from lockstep.diagnosis.host_causes.view import HostView, measured_before
 from lockstep.trace.columns import WorkKind
 
 _SERIAL = re.compile(r"(?:-op|_)\d+$")
-"""What Ascend's graph mode adds to an operator's name to make it unique."""
+"""Suffixes that Ascend's graph mode adds to an operator's name to make it unique."""
 _SEQUENCES_MAX = 5
 _CANDIDATES_MAX = 200
 
@@ -26,11 +26,10 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class FusibleSequence:
-    """Kernels that follow each other on one stream `count` times; times are sums over all of them.
+    """Kernels that follow each other on one stream `count` times; times are sums over all repetitions.
 
-    `first` are the events of the first time.
-    `wall_ns` goes from the first kernel's start to the last one's end, `kernel_ns` is work in it, `idle_ns` what the
-    whole device had nothing to do in it.
+    `first` are the events of the first repetition. `wall_ns` is from the first kernel's start to the last one's end,
+    `kernel_ns` is the work in it, `idle_ns` the time in it in which the whole device had nothing to do.
     """
 
     kernels: tuple[str, ...]
@@ -42,7 +41,7 @@ class FusibleSequence:
 
     @property
     def unit(self) -> tuple[str, ...]:
-        """Return what comes again and again in it: the sequence itself, or the two or more kernels that it repeats."""
+        """Return the repeating unit: the sequence itself, or the two or more kernels that it repeats."""
         count = len(self.kernels)
         periods = (each for each in range(2, count // 2 + 1) if self.kernels[each:] == self.kernels[: count - each])
         return self.kernels[: next(periods, count)]
@@ -109,25 +108,25 @@ def _line(view: HostView) -> tuple[_Line, list[str]]:
 
 
 def _candidates(line: _Line, longest: int, least_ns: float) -> Iterator[tuple[int, Rows, int]]:
-    """Return (length, starts, idle ns) of every sequence that comes often enough, holds enough and is idle enough."""
+    """Yield (length, starts, idle ns) of every sequence that is frequent, long and idle enough."""
     names = int(line.code.max(initial=0)) + 1
     number = line.code.copy()  # of the window that begins at each kernel
     starts = np.arange(len(line.code))
     for length in range(2, longest + 1):
         starts = starts[starts + length <= len(line.code)]
-        starts = starts[line.joined[starts + length - 1]]  # that all before it are joined was asked for shorter windows
+        starts = starts[line.joined[starts + length - 1]]  # shorter windows checked that all before it are joined
         if not len(starts):
             return
         key = number[starts] * names + line.code[starts + length - 1]
         _, at, counts = np.unique(key, return_inverse=True, return_counts=True)
         number[starts] = at
         often = counts[at] >= limits.SEQUENCE_COUNT.value
-        starts, at = starts[often], at[often]  # a longer window comes at most as often
+        starts, at = starts[often], at[often]  # a longer window is at most as frequent
         yield from _worthy(line, length, starts, at, least_ns)
 
 
 def _worthy(line: _Line, length: int, starts: Rows, at: Rows, least_ns: float) -> Iterator[tuple[int, Rows, int]]:
-    """Return the windows of one length by sequence; they may overlap still, so this lets too many on, never too few."""
+    """Yield the windows of one length by sequence; they may still overlap: too many, never too few."""
     order = np.argsort(at, kind="stable")
     first = np.flatnonzero(np.diff(at[order], prepend=-1))
     if not len(first):
@@ -148,7 +147,7 @@ def _any_taken(taken: NDArray[np.bool_], starts: Rows, length: int) -> NDArray[n
 
 
 def _apart(starts: Rows, length: int) -> Rows:
-    """Return those starts, from the left, whose windows do not overlap: "aaaa" holds "aa" twice."""
+    """Return a maximal set of starts, from the left, whose windows do not overlap: "aaaa" contains "aa" twice."""
     kept, free_from = [], -1
     for start in starts.tolist():
         if start >= free_from:

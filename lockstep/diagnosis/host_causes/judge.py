@@ -1,4 +1,4 @@
-"""All rules of the host over one window of one rank."""
+"""Runs all rules of the host over one window of one rank."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from lockstep.diagnosis.host_causes.view import HostView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCauses:
-    """What the rules found, the costliest first, and which of them could not answer."""
+    """Findings of the rules, the most expensive first, and the rules that could not be evaluated."""
 
     findings: tuple[Finding, ...]
     not_judged: tuple[NotJudged, ...]
@@ -29,9 +29,9 @@ def judge_host(
     host: HostSpan | None = None,
     loader: LoaderSamples | None = None,
 ) -> HostCauses:
-    """Ask all rules; what is None was not measured, and rules that need it report that.
+    """Run all rules; an input that is None was not measured, and rules that need it report that.
 
-    `noted` are the agent's collections, `host` what the node counted, `loader` the agent's of torch's DataLoader.
+    `noted` are the agent's collections, `host` the node's counters, `loader` the agent's samples of torch's DataLoader.
     """
     answers = (
         judge_loader(view, loader=loader),

@@ -1,4 +1,4 @@
-"""Who called what, on one thread, by nesting in time."""
+"""Callers and callees on one thread, by nesting in time."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from lockstep.trace.tree import DEPTH_MAX, ROOT
 
 _CALLED_FROM = " < "
 _STACK_FRAMES = 3
-"""Frames that are shown: the innermost of the user's code and what it was called from."""
+"""Frames shown: the innermost one of the user's code and its callers."""
 
 Events = NDArray[np.intp]
 """Indices of events, array of shape (n_chosen,)."""
@@ -23,7 +23,7 @@ Events = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class CallPlace:
-    """Where a call was made: in which operator (the outermost), and from which code; empty where it is unknown."""
+    """Origin of a call: the outermost operator around it, and the code; empty if unknown."""
 
     operator: str = ""
     code: str = ""
@@ -39,9 +39,9 @@ class CallPlace:
 
 
 def own_ns_by_name(view: HostView, among: Mask) -> dict[str, int]:
-    """Return the time of events of one thread without the time of those of them that they call, by tidy name.
+    """Return the self time of events of one thread by tidy name: their time less that of the events they call, ns.
 
-    Longest first. Events are cut to the window; those that cross count for the part that their caller covers.
+    Longest first. Events are clipped to the window; an event that crosses its caller's end counts up to there.
     """
     columns = view.columns
     events = np.flatnonzero(among)
@@ -67,11 +67,11 @@ def own_ns_by_name(view: HostView, among: Mask) -> dict[str, int]:
 
 
 def places(view: HostView, calls: Events) -> list[CallPlace]:
-    """Return where each call was made.
+    """Return the origin of each call.
 
-    Code is the stack that the call or an operator around it brings itself, else the frames around it on its thread:
-    the operating system's, for Ascend's profiler has Python's and CANN's rows of one thread in processes of their own.
-    The user's frames go before all others.
+    The code is the stack recorded with the call or with an operator around it, else the frames around it on its thread.
+    Threads are those of the operating system, since Ascend's profiler puts Python's and CANN's rows of one thread into
+    separate processes. Frames of user code take precedence.
     """
     columns = view.columns
     found = [CallPlace()] * len(calls)
@@ -98,13 +98,13 @@ def _codes(view: HostView, categories: Iterable[str]) -> list[int]:
 def _around(view: HostView, callers: Events, calls: Events) -> Iterator[tuple[int, list[int]]]:
     """Yield, in order of time, each call's index in `calls` and the callers that are open when it begins.
 
-    Innermost first; the list is the next call's as well, so it must not be kept.
+    Innermost first; the list is reused for the next call, so it must not be kept.
     """
     columns = view.columns
     begins_ns = np.sort(columns.start_ns[calls])
     bounds_ns = columns.start_ns[callers], columns.start_ns[callers] + columns.duration_ns[callers]
     first, stop = (np.searchsorted(begins_ns, each_ns) for each_ns in bounds_ns)
-    callers = callers[first < stop]  # inside all others no call begins, and they are nearly all
+    callers = callers[first < stop]  # no call begins inside the others, which are nearly all
     callers = callers[np.lexsort((-columns.duration_ns[callers], columns.start_ns[callers]))]
     starts_ns, ends_ns = columns.start_ns[callers].tolist(), columns.end_ns[callers].tolist()
     stack: list[int] = []
@@ -123,7 +123,7 @@ def _around(view: HostView, callers: Events, calls: Events) -> Iterator[tuple[in
 
 
 class _Frames(dict[str, tuple[str, bool]]):
-    """Of a frame's name: how it is shown, and whether it is the user's; each name is looked at once."""
+    """Maps a frame's name to how it is shown and whether it is user code; each name is examined once."""
 
     def __missing__(self, name: str) -> tuple[str, bool]:
         tidied = tidy(name)
@@ -131,7 +131,7 @@ class _Frames(dict[str, tuple[str, bool]]):
         return found
 
     def shown(self, names: Iterable[str]) -> str:
-        """Return the innermost frames of the user's code, or of any where there is none of it."""
+        """Return the innermost frames of user code, or of any code if there is none."""
         frames = [self[name] for name in names]
         users = [text for text, is_users in frames if is_users]
         return _CALLED_FROM.join((users or [text for text, _ in frames])[:_STACK_FRAMES])

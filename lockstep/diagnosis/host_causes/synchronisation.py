@@ -1,12 +1,12 @@
-"""Calls in which the host stands until the device is done (Hermes 4.2.2: SyncBatchNorm, tensor.item, reduce_all).
+"""Calls in which the host waits until the device is done (Hermes 4.2.2: SyncBatchNorm, tensor.item, reduce_all).
 
-Waiting for a busy device costs nothing by itself. What costs is that the host launches nothing meanwhile: the device
-runs dry. So a call that waited is charged with the time from the end of the last work that began in it to the next work
-that the device gets; gaps between work that was launched before are not the call's. At most 1 ms after the call count:
-later the host does something else. A wait for the whole device after which it gets no work at all delayed nothing: the
-harness that measures waits so.
+Waiting for a busy device costs nothing by itself. The cost is that the host launches nothing meanwhile, so the device
+becomes idle. A call that waited is charged with the time from the end of the last work that began in it to the device's
+next work; gaps between work launched before are not the call's. At most 1 ms after the call counts, since the host does
+something else later. A wait for the whole device with no further work after it delayed nothing: benchmark harnesses
+measure with such waits.
 
-On a CPU there is no device to wait for. Reading values back costs there what the calls take themselves.
+On a CPU there is no device to wait for; reading values back costs the time of the calls themselves.
 """
 
 import re
@@ -43,17 +43,17 @@ _READS_BACK = re.compile(
     r"|<built-in method (?:item|tolist|numpy|cpu|nonzero|__bool__) of (?:Tensor|Parameter) object.*>"
 )
 _WAITING_OPERATORS = ("aten::_local_scalar_dense", "aten::nonzero")
-"""What reading back ends in: operators that wait, in traces of Ascend that hold no calls into its runtime (level 0)."""
+"""Operators that read values back and wait, for Ascend traces without calls into the runtime (level 0)."""
 _BATCH_NORM = re.compile(r"SyncBatchNorm|sync_batch_norm|.*SyncBatchNorm\.forward")
 _SPARSE_VENDOR = "ascend"
 _PROFILERS = ("torch/profiler/", "torch/autograd/profiler.py")
-"""The profiler waits for the device when it starts and ends: no call of the training."""
+"""Waits of the profiler at its start and end, which are no calls of the training."""
 _FINDINGS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Calls from one place; `name` is that of the calls which cost most."""
+    """Calls from one place; `name` is the name with the largest total cost."""
 
     name: str
     place: CallPlace
@@ -64,7 +64,7 @@ class _Group:
 
 
 def judge_synchronisation(view: HostView) -> list[Finding] | NotJudged:
-    """Return the calls that make the device run dry, those that cost most first, with the code that makes them."""
+    """Return the calls that make the device idle, the most expensive first, with the code that makes them."""
     if not view.has_device:
         return _judge_without_device(view)
     calls = np.flatnonzero(_waits(view))
@@ -84,13 +84,13 @@ def judge_synchronisation(view: HostView) -> list[Finding] | NotJudged:
 
 
 def _is_once(view: HostView, group: _Group) -> bool:
-    """Whether one call holds most of a window in which nothing marks steps."""
+    """Whether one call takes most of a window without marked steps."""
     is_single = len(group.calls) == 1 and not len(view.step_starts_ns)
     return is_single and view.share(group.lost_ns) > limits.SYNC_ONCE_RATIO.value
 
 
 def _waits(view: HostView) -> Mask:
-    """Return the calls that wait: by name, and copies that return only when the device has done them."""
+    """Return the calls that wait: by name, and copies that return only when the device has finished them."""
     columns = view.columns
     waits = view.named(lambda name: _WAITS.fullmatch(name) is not None, view.calls)
     launch = launches_of(columns)
@@ -103,7 +103,7 @@ def _waits(view: HostView) -> Mask:
 
 
 def _waiting_operators(view: HostView) -> Mask:
-    """Return the operators that read back and take longer than any does by itself."""
+    """Return the operators that read values back and take longer than without waiting."""
     columns = view.columns
     operators = view.host & (columns.category == columns.category_code(OPERATOR))
     operators &= columns.duration_ns >= SHORTEST_WAIT_NS
@@ -111,9 +111,9 @@ def _waiting_operators(view: HostView) -> Mask:
 
 
 def _groups(view: HostView, calls: Events) -> list[_Group]:
-    """Return the calls by place, or by name where nothing shows the place, those that cost most first.
+    """Return the calls by place, or by name if the place is unknown, the most expensive first.
 
-    The profiler's own are left out.
+    Those of the profiler are left out.
     """
     columns = view.columns
     charged = _charged(view, calls)
@@ -122,7 +122,7 @@ def _groups(view: HostView, calls: Events) -> list[_Group]:
     names = [columns.names[code] for code in columns.name[calls].tolist()]
     for at, place in enumerate(places(view, calls)):
         if not any(each in place.code for each in _PROFILERS):
-            # A copy and the wait for it are one place's: the call names it only where no place does.
+            # A copy and its wait share one place; only calls without a place are grouped by name.
             by_key.setdefault(("" if str(place) else names[at], place), []).append(at)
     groups = [
         _Group(
@@ -139,13 +139,13 @@ def _groups(view: HostView, calls: Events) -> list[_Group]:
 
 
 def _charged(view: HostView, calls: Events) -> Intervals:
-    """Return, in the order of `calls`, from where to where the device's idle time is charged to each.
+    """Return, in the order of `calls`, the span in which the device's idle time is charged to each.
 
-    Nothing is charged to waits for the whole device after which it gets no work any more.
+    Waits for the whole device without any later work are charged nothing.
 
-    A call in which the device did nothing did not wait for it: it is charged with its own time only, since the device
-    was idle anyway. No time is charged twice: a call that begins in what is charged to one before it (another thread, a
-    call inside a call) is charged from the end of that on.
+    A call in which the device did nothing did not wait for it and is charged with its own time only, since the device
+    was idle anyway. No time is charged twice: a call that begins within the span of an earlier one (another thread, or
+    a nested call) is charged from the end of that span.
     """
     columns = view.columns
     start_ns = np.maximum(columns.start_ns[calls], view.window_ns[0])
@@ -170,7 +170,7 @@ def _charged(view: HostView, calls: Events) -> Intervals:
 
 
 def _idle_ns(view: HostView, spans: Intervals) -> NDArray[np.int64]:
-    """Return how long the device was idle in each of some spans, which need not be a set."""
+    """Return how long the device was idle in each span; spans may overlap."""
     busy_ns = measured_before(view.busy, np.concatenate((spans.start_ns, spans.end_ns))).reshape(2, -1)
     idle_ns: NDArray[np.int64] = (spans.end_ns - spans.start_ns) - (busy_ns[1] - busy_ns[0])
     return idle_ns
@@ -198,15 +198,15 @@ def _finding(view: HostView, group: _Group) -> Finding:
 
 
 def _subject(name: str, place: CallPlace) -> str:
-    """Return a call and the function that makes it; the evidence has the callers."""
+    """Format a call and the function that makes it; the evidence has the callers."""
     return " in ".join(filter(None, (name, readable(place.frame))))
 
 
 def _launches_block(view: HostView, calls: Events) -> Iterator[Finding]:
-    """Find launches that wait each for its kernel: CUDA_LAUNCH_BLOCKING or ASCEND_LAUNCH_BLOCKING is set.
+    """Find launches that each wait for their kernel, i.e. CUDA_LAUNCH_BLOCKING or ASCEND_LAUNCH_BLOCKING is set.
 
-    CUDA's own launches return late then, Ascend's are followed by a call that waits. Short kernels do not count for the
-    first: they end while a launch returns in any trace.
+    CUDA's launches themselves return late then; Ascend's are followed by a call that waits. For CUDA, short kernels do
+    not count, because they can end during a launch in any trace.
     """
     launches = np.flatnonzero(view.named(lambda name: _LAUNCHES.fullmatch(name) is not None, view.calls))
     awaited, lasting = _own_kernels(view, launches)
@@ -230,7 +230,7 @@ def _launches_block(view: HostView, calls: Events) -> Iterator[Finding]:
 
 
 def _own_kernels(view: HostView, launches: Events) -> tuple[Events, int]:
-    """Return the launches of one kernel above 10 us that return after it has ended, and how many such launches are."""
+    """Return the launches of one kernel above 10 us that return after it has ended, and how many launches qualify."""
     columns = view.columns
     works = np.flatnonzero(view.device & (columns.work == WorkKind.COMPUTE))
     launch = launches_of(columns)[works]
@@ -242,7 +242,7 @@ def _own_kernels(view: HostView, launches: Events) -> tuple[Events, int]:
 
 
 def _launched(view: HostView, launches: Events) -> int:
-    """Return how many launches there would be if graphs launched their work one by one."""
+    """Return the number of launches if graphs launched their work one by one."""
     graphs = view.named(lambda name: _GRAPH_LAUNCHES.fullmatch(name) is not None, view.calls)
     launch = launches_of(view.columns)[view.device]
     return len(launches) + int(np.count_nonzero(graphs[launch[launch != ABSENT]]))
@@ -297,7 +297,7 @@ def _on(view: HostView, thread: int) -> Mask:
 
 
 def _outermost(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Events:
-    """Return which of some spans lie in no other of them."""
+    """Return the spans that lie in no other span."""
     order = np.lexsort((-end_ns, start_ns))
     before_ns = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(end_ns[order])[:-1]))
     return order[end_ns[order] > before_ns]

@@ -1,6 +1,6 @@
-"""Every limit of the host's rules, with its source. Rules read them here and nowhere else.
+"""All limits of the host's rules, with their sources. Rules read them here and nowhere else.
 
-`own` marks a limit of this project; its reason stands next to it.
+"own" marks a limit of this project and is followed by its reason.
 """
 
 from collections.abc import Mapping

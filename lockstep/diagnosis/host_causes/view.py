@@ -1,4 +1,4 @@
-"""What all rules of the host look at, worked out once: the training thread, the steps, when the device had work."""
+"""The common inputs of all host rules, computed once: the training thread, the steps, when the device had work."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ from lockstep.trace.steps import Steps, StepSource, find_steps
 
 LOADER_PREFIX = "enumerate(DataLoader)#"
 _LOOKED_AT_CHARS = 1024
-"""Of a name: no real one needs more, and a hostile file's may have megabytes, in which patterns search for long."""
+"""Characters of a name that patterns search: real ones are shorter, and a hostile file's may have megabytes."""
 HOST_CATEGORIES = (PYTHON, OPERATOR, ANNOTATION)
 
 _SMALLEST_NS = 1e5
-"""Shorter times are given in us."""
+"""Shorter times are formatted in us."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostView:
     """A rank's trace in one window.
 
-    Masks are arrays of shape (n_events,): `inside` the events that touch the window, `host` those of them that are
-    frames, operators or annotations, `calls` calls into the device's runtime, `device` its work. `thread` is the code
-    of the thread that trains. `busy` is when the device worked, empty without one. `step_starts_ns` is an int64 array
-    of shape (n_steps,), the beginnings of the steps that begin in the window; empty where nothing marks them.
+    Masks are arrays of shape (n_events,): `inside` marks the events that overlap the window; of these, `host` marks
+    frames, operators and annotations, `calls` calls into the device's runtime, `device` its work. `thread` is the code
+    of the training thread. `busy` is when the device worked, empty without one. `step_starts_ns` is an int64 array of
+    shape (n_steps,), the starts of the steps that begin in the window; empty if steps are not marked.
     """
 
     columns: TraceColumns
@@ -48,7 +48,7 @@ class HostView:
 
     @property
     def steps(self) -> int:
-        """Return the number of steps, 1 where nothing marks them."""
+        """Return the number of steps, 1 if steps are not marked."""
         return max(len(self.step_starts_ns), 1)
 
     @property
@@ -62,15 +62,15 @@ class HostView:
         return "while the device has nothing to do" if self.has_device else "with no device to hide it behind"
 
     def share(self, spent_ns: float) -> float:
-        """Return a time as a share of the window."""
+        """Return the share of the window that a time is."""
         return spent_ns / self.length_ns
 
     def named(self, accept: Callable[[str], bool], among: Mask) -> Mask:
-        """Return which of some events have an accepted name."""
+        """Mark the events of `among` with an accepted name."""
         return self.columns.named(lambda name: accept(name[:_LOOKED_AT_CHARS])) & among
 
     def spans(self, events: Mask) -> Intervals:
-        """Return when any of some events ran, cut to the window."""
+        """Return when any of some events ran, clipped to the window."""
         start_ns = np.maximum(self.columns.start_ns[events], self.window_ns[0])
         end_ns = np.minimum(self.columns.end_ns[events], self.window_ns[1])
         return merged(start_ns, end_ns)
@@ -85,9 +85,9 @@ class HostView:
         return without(window, self.busy)
 
     def occurrence(self, spans: Intervals) -> tuple[int, int] | None:
-        """Return in how many steps a loss occurs, of how many; None where fewer than two steps are marked.
+        """Return (steps with the loss, all steps); None if fewer than two steps are marked.
 
-        A step counts with a tenth of the mean and more: start-up is a loss of one step, not of all.
+        A step counts if its loss is at least a tenth of the mean, so that start-up is a loss of one step only.
         """
         if len(self.step_starts_ns) < 2:  # noqa: PLR2004
             return None
@@ -96,7 +96,7 @@ class HostView:
         return int(np.count_nonzero((lost_ns > 0) & (lost_ns >= limits.OCCURS_RATIO.value * mean_ns))), len(lost_ns)
 
     def per_step(self, spent_ns: float) -> str:
-        """Describe a time by step where steps are marked, and as a share."""
+        """Format a time per step if steps are marked, and as a share of the window."""
         step_ns = spent_ns / self.steps
         time = f"{step_ns / 1e6:.1f} ms" if step_ns >= _SMALLEST_NS else f"{step_ns / 1e3:.0f} us"
         each = " a step" if len(self.step_starts_ns) else ""
@@ -106,8 +106,8 @@ class HostView:
 def view_host(columns: TraceColumns, window_ns: tuple[int, int], *, steps: Steps | None = None) -> HostView:
     """Return the view of a window, ns on the trace's clock.
 
-    `steps` are found in the trace where they are not given; those that begin in the window count. Raises ValueError for
-    an empty window.
+    `steps` are found in the trace if not given; those that begin in the window count. Raises ValueError for an empty
+    window.
     """
     if window_ns[1] <= window_ns[0]:
         raise ValueError(f"window of the host's rules: got {window_ns}, expected a start before its end")
@@ -134,7 +134,7 @@ def view_host(columns: TraceColumns, window_ns: tuple[int, int], *, steps: Steps
 
 
 def measured_before(spans: Intervals, times_ns: Times) -> NDArray[np.int64]:
-    """Return how much of a set lies before each time: F(t), whose differences are what lies between two times."""
+    """Return the cumulative measure of a set before each time, ns; its differences are the measure in between."""
     if not len(spans.start_ns):
         return np.zeros(len(times_ns), np.int64)
     total_ns = np.concatenate(([0], np.cumsum(spans.end_ns - spans.start_ns)))
@@ -146,5 +146,5 @@ def measured_before(spans: Intervals, times_ns: Times) -> NDArray[np.int64]:
 
 
 def overlap_ns(one: Intervals, other: Intervals) -> int:
-    """Return how long both sets are there."""
+    """Return the length of the intersection of both sets, ns."""
     return common(one, other).measure_ns()

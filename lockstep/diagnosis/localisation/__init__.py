@@ -1,8 +1,8 @@
 """Which functions behave abnormally on which workers, and how: PerfTracker, section 4.3.
 
-`gather` lays the summaries of all ranks side by side (`matrix`), `localise` judges them by the robust rule (`robust`,
-with a second look inside communication groups, `outlier_ranks`) or by the printed one (`printed`, `far_peers`), against
-`expected` ranges and `limits`; `findings_of` turns the answer (`abnormal`) into the diagnosis's findings.
+`gather` combines the summaries of all ranks (`matrix`). `localise` evaluates them by the robust rule (`robust`,
+followed by a search inside communication groups, `outlier_ranks`) or by the published one (`paper_rule`, `far_peers`),
+against `expected` ranges and `limits`. `findings_of` converts the result (`abnormal`) into findings of the diagnosis.
 """
 
 from lockstep.diagnosis.localisation.abnormal import AbnormalFunction, Difference, Localisation, ReferenceKind

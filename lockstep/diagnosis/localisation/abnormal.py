@@ -1,4 +1,4 @@
-"""The answer's form: which function, on which workers, how it differs, and what that costs."""
+"""Result of localisation: which function, on which workers, how it differs, and its cost."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,7 +8,7 @@ from lockstep.diagnosis.localisation.outlier_ranks import OutlierBy
 
 
 class ReferenceKind(StrEnum):
-    """What a difference is against."""
+    """What a value is compared with."""
 
     EXPECTED = "expected range"
     PEERS = "peers"
@@ -29,7 +29,7 @@ class Difference:
 
     @property
     def is_high(self) -> bool:
-        """Whether there is too much of it."""
+        """Whether the value is above its reference."""
         return self.value > self.reference
 
     def __str__(self) -> str:
@@ -44,9 +44,9 @@ class AbnormalFunction:
     """A function that behaves abnormally, and where; arrays of ranks are int64, the most lost time first.
 
     `unexpected` ranks are outside the expected range, `unlike` ones differ from their peers; `ranks` are both together.
-    `outliers` are those inside flagged communication groups of the kind `group_kind` that make the others wait, as
-    `outlier_by` shows, empty where there is no such group; the one with the shortest collective need not be abnormal
-    itself. `lost_s` is what the function costs in the window, on the rank where it costs most.
+    `outliers` are the ranks inside flagged communication groups of the kind `group_kind` that make the others wait, as
+    shown by `outlier_by`; empty without such a group. The rank with the shortest collective need not be abnormal
+    itself. `lost_s` is the function's cost in the window, on the rank where it is largest, seconds.
     """
 
     function: Function
@@ -61,16 +61,16 @@ class AbnormalFunction:
 
     @property
     def suspects(self) -> Ranks:
-        """The ranks to look at: the outliers where there are any, else all abnormal ones."""
+        """The ranks to inspect: the outliers if there are any, else all abnormal ones."""
         return self.outliers if len(self.outliers) else self.ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Localisation:
-    """Abnormal functions, those that lose most time first.
+    """Abnormal functions, the most lost time first.
 
-    `compared` functions of `workers` workers were looked at; `left_out` ones mattered and had no room. Where
-    `has_peers` is False there was one worker, or one in each role: only expected ranges were judged.
+    `compared` functions of `workers` workers were compared; `left_out` ones were relevant but exceeded the limit. If
+    `has_peers` is False there was one worker, or one per role, and only expected ranges were evaluated.
     """
 
     abnormal: tuple[AbnormalFunction, ...]

@@ -1,11 +1,11 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""How many of some peers lie far from each worker: the sum of equation 9, exactly, without looking at most pairs.
+"""The number of sampled peers far from each worker: the sum of equation 9, exactly, without computing most pairs.
 
-A peer that is certainly near all of a box, or certainly far from it, is counted once for all workers in the box. The
-first boxes are the cells of a grid, where most workers of a healthy function are done with. Workers in cells that leave
-a peer open are put in an order in which neighbours lie close together and taken in tight boxes; pairs that those leave
-open are computed. That is the same sum, bit for bit: in float32, beta before mu before sigma, far unless the sum is
-below the limit; a dimension that either of a pair lacks counts 0 (tests compare with a plain loop).
+A peer that is certainly near to, or far from, every point of a box is counted once for all workers in the box. The
+first boxes are the cells of a grid, which decide most workers of a healthy function. Workers in undecided cells are
+sorted so that neighbours are adjacent, and grouped into tight boxes; pairs still undecided are computed. The result is
+the same sum, bit for bit: in float32, beta before mu before sigma, far unless the sum is below the limit; a dimension
+that either worker of a pair lacks counts 0 (tests compare with a plain loop).
 
 Shape suffixes: D dimensions (those present), W workers, N peers, C cells, B boxes, K workers of a box.
 """
@@ -17,10 +17,10 @@ from lockstep.contracts.errors import LocalError
 from lockstep.diagnosis.localisation.matrix import Flags, Single
 
 PEERS_MAX = 255  # counts are bytes: a million of them stay in cache while they are put back in order
-_BOX = 512  # workers; tighter boxes leave fewer pairs open and take longer to look at: the minimum is flat
+_BOX = 512  # workers; smaller boxes leave fewer pairs undecided but cost more: the minimum is flat
 _BOXES_AT_ONCE = 64  # two buffers of 128 KB
 _CELL_BITS = 15  # of all dimensions together; sorting uint16 is by radix
-_CELLS_MAX = 4096  # looking at more costs more than it saves
+_CELLS_MAX = 4096  # more cells cost more than they save
 _MARGIN = np.float32(1e-5)  # a sum of three float32 below 6 is wrong by less than 1e-6
 Counts = NDArray[np.uint8]
 
@@ -90,9 +90,9 @@ def _cells(points_DW: Single) -> NDArray[np.uint16]:
 
 
 def _by_cell(cell_W: NDArray[np.uint16], peers_DN: Single, limit: np.float32) -> tuple[Counts, Flags] | None:
-    """Return, per cell, how many peers are certainly far from all of it, and whether any peer is open.
+    """Return, per cell, how many peers are certainly far from all of it, and whether any peer is undecided.
 
-    None if workers are in so many cells that boxes around workers themselves are the cheaper look.
+    None if workers are spread over so many cells that boxes around the workers are cheaper.
     """
     dimensions, bits = len(peers_DN), _CELL_BITS // len(peers_DN)
     used = np.flatnonzero(np.bincount(cell_W))
@@ -111,7 +111,7 @@ def _by_cell(cell_W: NDArray[np.uint16], peers_DN: Single, limit: np.float32) ->
 
 
 def _by_box(points_DW: Single, order: NDArray[np.intp], peers_DN: Single, limit: np.float32) -> Counts:
-    """Return the counts of the workers `order`, whose neighbours stand close."""
+    """Return the counts of the workers `order`, in which neighbours are adjacent."""
     boxes = -(-len(order) // _BOX)
     filled = np.concatenate((order, np.repeat(order[-1:], boxes * _BOX - len(order))))
     boxed_DW = np.stack([values_W.take(filled) for values_W in points_DW])
@@ -124,7 +124,7 @@ def _by_box(points_DW: Single, order: NDArray[np.intp], peers_DN: Single, limit:
 
 
 def _add_open(counts_BK: Counts, boxed_DBK: Single, peers_DN: Single, open_NB: Flags, limit: np.float32) -> None:
-    """Count the pairs that no box decides, peer by peer, some boxes at a time and always in the same buffers."""
+    """Add the pairs that no box decides, peer by peer, a few boxes at a time in reused buffers."""
     buffers = np.empty((2, _BOXES_AT_ONCE, _BOX), np.float32)
     far_buffer = np.empty((_BOXES_AT_ONCE, _BOX), np.uint8)
     for peer_D, open_B in zip(peers_DN.T, open_NB, strict=True):

@@ -11,9 +11,9 @@ SLOW_DEVICE = "slow_device"
 SLOW_COPY = "slow_copy"
 SLOW_COLLECTIVE = "slow_collective"
 SLOW_LINK = "slow_link"
-"""A collective in whose groups some ranks use their links unlike the others."""
+"""A collective in whose groups some ranks use their links differently."""
 LATE_ARRIVAL = "late_arrival"
-"""A collective in which all wait for the last: a symptom of what is slow on that rank."""
+"""A collective in which all ranks wait for the last one: a symptom of what is slow on that rank."""
 SLOW_FUNCTION = "slow_function"
 
 _CAUSES = {

@@ -1,5 +1,5 @@
 # ruff: noqa: N803, N806, N815  (names of arrays end in their shape, see the legend below)
-"""All workers' patterns to abnormal functions: PerfTracker, section 4.3, by the robust rule or by the printed one.
+"""Finds abnormal functions in the patterns of all workers: PerfTracker, section 4.3, by the robust or the paper's rule.
 
 Shape suffixes: D dimensions, W workers, C workers chosen for one function.
 """
@@ -22,15 +22,15 @@ from lockstep.diagnosis.localisation.robust import SAMPLE_MAX, Roles, judge_robu
 from lockstep.trace.patterns import FunctionClass
 
 _NS_PER_S = 1e9
-_MANY = 1 << 16  # abnormal workers of one function; of more the order of equal ones is left open, ten times as fast
+_MANY = 1 << 16  # abnormal workers of one function; above it an unstable sort is used, ten times as fast
 
 
 class Rule(StrEnum):
-    """By which rule workers are compared with each other."""
+    """The rule by which workers are compared with each other."""
 
     ROBUST = "robust"
     PRINTED = "printed"
-    """Equations 8 to 11 to the letter, for comparison with the paper; its faults stand in `robust.py`."""
+    """Equations 8 to 11 literally, for comparison with the paper; `robust.py` lists its faults."""
 
 
 def localise(
@@ -83,7 +83,7 @@ class _Chosen(NamedTuple):
 
 
 class _Judge:
-    """One rule with what it needs of all workers."""
+    """One rule with the data of all workers that it needs."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class _Judge:
         return self._abnormal(function, chosen, expected, self._outliers(function, values_DW, verdict))
 
     def _outliers(self, function: Function, values_DW: Single, verdict: AbnormalWorkers) -> GroupOutliers:
-        """Look a second time, inside groups: only who communicates makes others slow in the same function."""
+        """Search inside groups for the outlier; only workers that communicate slow others down in the same function."""
         if self._rule is Rule.PRINTED or function.kind is not FunctionClass.COLLECTIVE:
             return GroupOutliers()
         return outlier_ranks(values_DW, verdict.unlike | verdict.unexpected, self._groups)
@@ -151,7 +151,7 @@ class _Judge:
 
 
 def _median(values_W: Single) -> float:
-    """Return the median of what was measured, of many workers from a fixed sample."""
+    """Return the median of the measured values; for many workers that of a fixed sample."""
     if len(values_W) > SAMPLE_MAX:
         values_W = values_W[np.random.default_rng(SEED).integers(0, len(values_W), SAMPLE_MAX)]
     measured = values_W[~np.isnan(values_W)]
@@ -159,7 +159,7 @@ def _median(values_W: Single) -> float:
 
 
 def _against_peers(chosen: _Chosen) -> list[Difference]:
-    """Return in which dimensions, and to which side, workers differ from their peers by an effect worth naming."""
+    """Return in which dimensions, and in which direction, workers differ from their peers by a relevant effect."""
     found = []
     for dimension, name in enumerate(DIMENSIONS):
         values_C, reference_C = chosen.values_DC[dimension], chosen.reference_DC[dimension]

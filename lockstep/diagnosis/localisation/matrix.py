@@ -19,7 +19,7 @@ BETA, MU, SIGMA = range(3)
 DIMENSIONS = ("beta", "mu", "sigma")
 
 CELLS_MAX = 1 << 25
-"""Functions times workers: 400 MB, 33 functions of a million workers; PerfTracker meets at most 20 that matter."""
+"""Functions x workers: 400 MB, e.g. 33 functions of a million workers; PerfTracker has at most 20 relevant ones."""
 
 Single = NDArray[np.float32]
 Ranks = NDArray[np.int64]
@@ -37,9 +37,9 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class PatternMatrix:
-    """`values_FDW` is float32: beta 0 where a worker does not run a function, mu and sigma NaN where no one measured.
+    """`values_FDW` is float32: beta is 0 if a worker does not run a function, mu and sigma are NaN if not measured.
 
-    `rank_W` are int64 ranks, `window_ns_W` the windows. `left_out` functions mattered somewhere and had no room.
+    `rank_W` are int64 ranks, `window_ns_W` the windows. `left_out` functions were relevant but exceeded the limit.
 
     Raises
     ------
@@ -68,10 +68,10 @@ class PatternMatrix:
 
 
 def gather(summaries: Mapping[int, PatternSummary]) -> PatternMatrix:
-    """Return the patterns of all ranks, in order of rank, of the functions that matter on one of them at least.
+    """Return the patterns of all ranks, in order of rank, for the functions that are relevant on at least one of them.
 
-    A function that a summary does not list has beta 0 there: what is left out is below 1e-4 of the window, or below
-    all that were sent. One that it lists twice has the sum of both, and mu and sigma of the one listed last.
+    A function missing in a summary has beta 0 there: it is below 1e-4 of the window, or below all functions sent. A
+    function listed twice has the sum of both betas, and mu and sigma of the last entry.
     """
     ranks = sorted(summaries)
     codes: dict[tuple[FunctionClass, tuple[str, ...], str], int] = {}

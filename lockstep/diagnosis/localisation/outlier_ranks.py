@@ -1,10 +1,10 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""The second look, inside communication groups: who makes the others wait.
+"""Finds the outliers inside communication groups: the ranks that make the others wait.
 
-A collective is slow for all ranks in the group of a slow link; the paper's three workers without NVLink stand inside
-48 slow ones. Inside such a group the outlier is found by its hardware usage, in either direction (more on the PCIe that
-replaces NVLink; less, and steadier, on the slow link: PerfTracker, sections 3 and 6.1), or, where nothing was measured,
-by the shortest collective: the rank that comes last waits for no other.
+A collective is slow on all ranks in the group of a slow link; the paper's three workers without NVLink are among 48
+slow ones. Inside such a group the outlier is found by its hardware usage, in either direction (more on the PCIe that
+replaces NVLink; less, and steadier, on the slow link: PerfTracker, sections 3 and 6.1), or, without measurements, by
+the shortest collective: the last rank to arrive waits for no other.
 
 Shape suffixes: D dimensions, W workers, M members of one group.
 """
@@ -29,16 +29,16 @@ from lockstep.diagnosis.localisation.limits import (
 from lockstep.diagnosis.localisation.matrix import BETA, MU, Flags, Single
 
 GROUPS_MAX = 4096
-"""Flagged groups that are looked into; more of them are no single links."""
+"""Flagged groups to search; with more of them the problem is not a single link."""
 
 _SPREAD_OF_MAD = 1.4826
 NO_GROUP = -1
 Groups = NDArray[np.int64]
-"""Of one kind of communication domain: the group of each worker, NO_GROUP for none; array of shape (n_workers,)."""
+"""The group of each worker in one kind of communication domain, NO_GROUP for none; array of shape (n_workers,)."""
 
 
 class OutlierBy(StrEnum):
-    """What makes a worker the outlier of its group."""
+    """The evidence that a worker is the outlier of its group."""
 
     NOTHING = ""
     USAGE = "hardware usage"
@@ -57,8 +57,8 @@ class GroupOutliers:
 def outlier_ranks(values_DW: Single, flagged_W: Flags, groups: Mapping[str, Groups]) -> GroupOutliers:
     """Return the outliers inside the flagged groups, of the kind of group that explains the flagged workers best.
 
-    A kind explains them if most of the workers of the groups that they are in are flagged. Those found by usage come
-    before those by the shortest collective: who comes late is not slow in this function.
+    A kind explains them if most workers of their groups are flagged. Outliers by usage take precedence over those by
+    the shortest collective, because a rank that arrives late is not slow in this function.
     """
     best, kind = 0.0, ""
     for name, group_W in groups.items():
@@ -76,7 +76,7 @@ def outlier_ranks(values_DW: Single, flagged_W: Flags, groups: Mapping[str, Grou
 
 
 def _explained(flagged_W: Flags, group_W: Groups) -> float:
-    """Return the share of flagged workers in the groups (of at least 3) that hold one."""
+    """Return the share of flagged workers in the groups (of at least 3) that contain one."""
     inside_W = group_W != NO_GROUP
     if not (flagged_W & inside_W).any():
         return 0.0
@@ -86,7 +86,7 @@ def _explained(flagged_W: Flags, group_W: Groups) -> float:
 
 
 def _flagged_groups(flagged_W: Flags, group_W: Groups) -> list[NDArray[np.int64]]:
-    """Return the members of each group most of which is flagged."""
+    """Return the members of each group whose members are mostly flagged."""
     inside = np.flatnonzero(group_W != NO_GROUP)
     order = inside[np.argsort(group_W[inside], kind="stable")]
     bounds = np.flatnonzero(np.diff(group_W[order])) + 1
@@ -97,7 +97,7 @@ def _flagged_groups(flagged_W: Flags, group_W: Groups) -> list[NDArray[np.int64]
 
 
 def _outliers_by_usage(values_DM: Single) -> Flags:
-    """Return the members whose usage is unlike the others', none if they are not fewer."""
+    """Return the members whose usage differs from the others', none if they are not the minority."""
     apart = [_apart(uses_M, EFFECT_USE.value) for uses_M in values_DM[MU:] if not np.isnan(uses_M).any()]
     if not apart:
         return np.zeros(values_DM.shape[1], np.bool_)
@@ -107,7 +107,7 @@ def _outliers_by_usage(values_DM: Single) -> Flags:
 
 
 def _shortest(values_DM: Single) -> Flags:
-    """Return the member that waits least, if it clearly does."""
+    """Return the member that waits least, if its wait is clearly the shortest."""
     spreads_M, effect_M = _apart(values_DM[BETA], EFFECT_BETA.value)
     least: Flags = (spreads_M == spreads_M.min()) & (spreads_M < -OUTLIER_LENGTH.value) & effect_M
     return least

@@ -1,7 +1,7 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""PerfTracker's rule as printed: equations 6 to 11.
+"""PerfTracker's rule as published: equations 6 to 11.
 
-What the equations leave open is fixed here:
+Choices that the equations leave open:
 
 * the N sampled peers W_N are the same for all workers and functions, drawn once from a fixed seed; a worker that is
   one of them counts itself, at distance 0, and the sum is divided by N all the same;
@@ -31,7 +31,7 @@ SEED = 11  # of the sample of peers: the same input gives the same answer
 
 
 class AbnormalWorkers(NamedTuple):
-    """The answer of a rule on one function; arrays of shape (n_workers,).
+    """Result of a rule on one function; arrays of shape (n_workers,).
 
     `unexpected` have D > 0, `unlike` differ from their peers; both only where beta > 1 %.
     """
@@ -47,7 +47,7 @@ def sample_peers(workers: int) -> NDArray[np.int64]:
 
 
 def distance_from_expected(values_DW: Single, expected: ExpectedRange) -> Single:
-    """Return D of equation 7, float32: the sum over dimensions of how far a worker lies outside the range."""
+    """Return D of equation 7, float32: the sum over dimensions of a worker's distance from the range."""
     total_W = np.zeros(values_DW.shape[1], np.float32)
     for values_W, (least, most) in zip(values_DW, expected.box, strict=True):
         if np.fmin.reduce(values_W) >= least and np.fmax.reduce(values_W) <= most:

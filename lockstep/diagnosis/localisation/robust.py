@@ -1,9 +1,9 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""The rule that is used: PerfTracker's two distances, the second one corrected (docs/localisation.md).
+"""The rule in use: PerfTracker's two distances, the second one corrected (docs/localisation.md).
 
-Equation 8 divides by the maximum, so one extreme worker hides all others, and a dimension that is nearly 0 for
-all ranks becomes noise; a fixed distance of 0.4 is blind to less than 20 %; equation 11 takes the majority for healthy.
-Here, function by function and role by role (workers that do the same work):
+Equation 8 divides by the maximum, so one extreme worker hides all others, and a dimension that is nearly 0 on all ranks
+becomes noise. A fixed distance of 0.4 misses effects below 20 %, and equation 11 assumes that the majority is healthy.
+Here, per function and per role (workers that do the same work):
 
 * the fastest 30 % of the role's workers, by beta, are the reference: slow is one-sided, so up to 70 % may be slow;
 * a worker's beta counts above the reference's slowest, mu and sigma in both directions from the reference's medians,
@@ -41,7 +41,7 @@ from lockstep.diagnosis.localisation.paper_rule import SEED, AbnormalWorkers, di
 from lockstep.trace.patterns import FunctionClass
 
 SAMPLE_MAX = 1 << 16
-"""Workers that a reference is made from: its quantiles are then right to 0.5 % of a deviation, for any number."""
+"""Workers that a reference is computed from, which gives its quantiles to 0.5 % of a deviation for any number."""
 
 _LOWEST_SHARE = 0.05
 _SPREAD_OF_QUANTILES = 1.12  # deviations of a Gaussian between its 5 % and its 30 % quantile
@@ -53,9 +53,9 @@ Members = slice | NDArray[np.intp]
 
 
 class Reference(NamedTuple):
-    """Of one role: beta, mu and sigma of the reference, and the unit in which each is measured; arrays of shape (3,).
+    """Reference of one role: beta, mu and sigma, and the unit in which each is measured; arrays of shape (3,).
 
-    mu and sigma are NaN where no worker of the reference has them.
+    mu and sigma are NaN if no worker of the reference has them.
     """
 
     values: NDArray[np.float64]
@@ -63,10 +63,10 @@ class Reference(NamedTuple):
 
 
 class Roles:
-    """Which workers do the same work: `index_W` is the role of each, `members` the workers of each role.
+    """Assigns workers to roles: `index_W` is the role of each worker, `members` the workers of each role.
 
-    `sampled` are the workers of each role that a reference is made from: all of them, or SAMPLE_MAX drawn from a fixed
-    seed (with repetition).
+    `sampled` are the workers of each role that a reference is computed from: all of them, or SAMPLE_MAX drawn from a
+    fixed seed (with repetition).
     """
 
     def __init__(self, role_W: NDArray[np.int64] | None, workers: int) -> None:
@@ -120,7 +120,7 @@ def reference_of(values_DM: Single) -> Reference:
 
 
 def length_limit(patterns: int) -> float:
-    """Return how long a difference must be so that of so many healthy patterns hardly one is: robust spreads."""
+    """Return the length of a difference, in robust spreads, that hardly any of `patterns` healthy patterns exceeds."""
     return max(LEAST_LENGTH.value, LENGTH_OVER_EXTREME.value + sqrt(2 * log(max(patterns, 1))))
 
 
@@ -148,11 +148,11 @@ def is_unlike(values_DM: Single, reference: Reference, length: float) -> Flags:
 
 
 def _running(values_DM: Single, kind: FunctionClass) -> Single:
-    """Return the workers that a reference may come from.
+    """Return the workers from which a reference may be computed.
 
-    Those without a device function are of another role that is not configured: kernels follow from the program. Host
-    functions come and go (collections, retries): without one is how it should be. A device function that hardly any of
-    many workers runs is judged as one that none should run; one of few is a stage of its own, with nothing to compare.
+    Workers without a device function have another, unconfigured role, since kernels follow from the program. Host
+    functions occur irregularly (collections, retries), so lacking one is normal. A device function that very few of
+    many workers run is evaluated as one that none should run; with few workers it is a stage of its own, without peers.
     """
     if kind is FunctionClass.HOST:
         return values_DM

@@ -49,7 +49,7 @@ def find_aicpu(kernels: KernelCounters, rank: int) -> list[Finding] | NotJudged:
 
 
 def find_private_formats(kernels: KernelCounters, rank: int) -> list[Finding] | NotJudged:
-    """Return conversions between data formats (TransData) with a worthwhile share of the kernels' time."""
+    """Return conversions between data formats (TransData) that take a relevant share of the kernels' time."""
     total_ns = int(kernels.duration_ns.sum())
     if not total_ns:
         return NotJudged(rule=PRIVATE_FORMAT, reason="there is no kernel")
@@ -75,9 +75,9 @@ def find_private_formats(kernels: KernelCounters, rank: int) -> list[Finding] | 
 
 
 def find_affinity(kernels: KernelCounters, rank: int) -> list[Finding] | NotJudged:
-    """Return matrix products and attention whose axes the cube does not like, if they hold a worthwhile share.
+    """Return matrix products and attention with axes that are unaligned for the cube, if their share is relevant.
 
-    Inner axes of both operands of a matrix product in multiples of 256, head width and sequence of an attention in
+    Inner axes of both operands of a matrix product should be multiples of 256, head width and sequence of an attention
     multiples of 128.
     """
     if not any(kernels.shapes):
@@ -87,7 +87,7 @@ def find_affinity(kernels: KernelCounters, rank: int) -> list[Finding] | NotJudg
 
 @dataclass(frozen=True, slots=True)
 class _AlignmentRule:
-    """Of kernels whose lower-case type holds one of `types`, the axes that are no multiple of `multiple`."""
+    """For kernels whose lower-case type contains one of `types`: their axes that are not a multiple of `multiple`."""
 
     name: str
     types: tuple[str, ...]
@@ -160,10 +160,10 @@ def find_frequency_drop(
     *,
     rated_mhz: float | None = None,
 ) -> list[Finding] | NotJudged:
-    """Return the ranks whose clock is on average more than 5 % below `rated_mhz`, by default the highest seen anywhere.
+    """Return the ranks whose mean clock is more than 5 % below `rated_mhz`, by default the highest seen on any rank.
 
-    Both are by rank, of ranks with devices of one type. Each sample holds until the next one or the window's end; idle
-    clocks do not count. Where a clock above `rated_mhz` was seen, that one counts.
+    Both are by rank, for ranks with devices of one type. Each sample holds until the next one or the window's end; idle
+    clocks do not count. If a clock above `rated_mhz` was seen, it replaces the rated one.
     """
     means = {rank: mean for rank, each in samples.items() if (mean := mean_mhz(each, windows_ns[rank])) is not None}
     if not means:
@@ -188,9 +188,9 @@ def find_frequency_drop(
 
 
 def slowest_clock(clocks: Iterable[CoreClock], window_ns: tuple[int, int]) -> FrequencySamples | None:
-    """Return the clock of a rank that is lowest on average over the window: all dies wait for the slowest.
+    """Return the core clock with the lowest mean over the window: all dies wait for the slowest.
 
-    None where no clock was above idle in it.
+    None if no clock was above idle in it.
     """
     samples = [
         FrequencySamples(time_ns=np.array(each.time_ns, np.int64), mhz=np.array(each.mhz, np.float64))
@@ -201,7 +201,7 @@ def slowest_clock(clocks: Iterable[CoreClock], window_ns: tuple[int, int]) -> Fr
 
 
 def mean_mhz(samples: FrequencySamples, window_ns: tuple[int, int]) -> float | None:
-    """Return the clock's mean over the window, idle clocks left out, None if it never was another."""
+    """Return the clock's mean over the window without idle samples, MHz; None if there are no others."""
     begin, end = window_ns
     order = np.argsort(samples.time_ns, kind="stable")
     time_ns, mhz = samples.time_ns[order], samples.mhz[order]

@@ -34,10 +34,10 @@ IMPLAUSIBLE = "operators that seem to pass the device's peak: served by a cache,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorPoint:
-    """Calls of one operator with one set of shapes, or of several sets together (`by_operator`).
+    """Calls of one operator with one set of shapes, or with several sets merged (`by_operator`).
 
-    `flops` and `moved_bytes` are of all `calls`, `device_ns` their kernels' time, `use` how these use the device.
-    `verdict` is one of VERDICTS, empty where the device's roof is unknown.
+    `flops` and `moved_bytes` are totals over `calls`, `device_ns` is the time of their kernels, `use` how these use the
+    device. `verdict` is one of VERDICTS, empty if the device's roof is unknown.
     """
 
     operator: str
@@ -95,8 +95,7 @@ def operator_rooflines(
 ) -> Rooflines | NotJudged:
     """Return the roofline point of every operator whose work is known.
 
-    `device` overrides the name that the trace has. Where the device is unknown the points carry what was achieved and
-    no verdict.
+    `device` overrides the name in the trace. For an unknown device the points have achieved rates but no verdict.
     """
     groups = launched_groups(columns)
     if not groups.total_ns:
@@ -125,8 +124,8 @@ def operator_rooflines(
 def by_operator(points: Iterable[OperatorPoint]) -> list[OperatorPoint]:
     """Return one point for each operator, format, roof and verdict, longest first.
 
-    `shapes` are those of the longest part. Products of fp32 that only tensor cores can reach are held against another
-    roof than the slower ones, and are not added to them.
+    `shapes` are those of the longest part. fp32 products that only tensor cores can reach have another roof than slower
+    ones, and are not merged with them.
     """
     parts: dict[tuple[str, str, str, str], list[OperatorPoint]] = defaultdict(list)
     for point in points:
@@ -179,9 +178,9 @@ def _judged(point: OperatorPoint, device: str, utilisation: float) -> OperatorPo
 
 
 def _roof_for(point: OperatorPoint, device: str) -> Roof | None:
-    """Return the roof of the point's format: fp32 products on tensor cores are tf32, by their kernels or their speed.
+    """Return the roof of the point's format; fp32 products on tensor cores, by kernel name or speed, count as tf32.
 
-    Formats without a figure (integers, fp64) have the memory's line of any other: elementwise work meets no other.
+    Formats without a figure (integers, fp64) have the memory line of any other: elementwise work reaches no other line.
     """
     roof = roof_of(device, point.number_format)
     faster = roof_of(device, "tf32") if point.number_format == "fp32" else None

@@ -1,4 +1,4 @@
-"""Findings of the classic roofline: the operators that hold the device, and which line holds them."""
+"""Findings of the classic roofline: the operators that limit the device, and which line limits them."""
 
 from collections import Counter
 
@@ -22,11 +22,11 @@ _WITH_DECIMAL_FROM = 100
 
 
 def judge_rooflines(rooflines: Rooflines | NotJudged, rank: int) -> list[Finding] | NotJudged:
-    """Return a finding for each operator with a worthwhile share of the device's compute time, longest first.
+    """Return a finding for each operator with a relevant share of the device's compute time, longest first.
 
-    Memory and compute bound operators are findings too: their remedies are others (fusion, quantisation, frequency).
-    `lost_ns` is what an underutilised operator would give back at the threshold; what a bound one gives back is unknown
-    and at most its time: where those that one line binds hold less than `WORTH_FIXING`, none of them is a finding.
+    Memory and compute bound operators are findings too, with other remedies (fusion, quantisation, frequency).
+    `lost_ns` is what an underutilised operator would save at the threshold; what a bound one can save is unknown and at
+    most its time. If all operators bound by one line take less than `WORTH_FIXING`, none of them is a finding.
     """
     if isinstance(rooflines, NotJudged):
         return rooflines
@@ -83,7 +83,7 @@ def _finding(point: OperatorPoint, rooflines: Rooflines, rank: int) -> Finding:
 
 
 def _use_sentence(point: OperatorPoint) -> list[str]:
-    """Return how its kernels use the device, where the trace has what CUPTI estimates of them."""
+    """Describe how its kernels use the device, if the trace has CUPTI's estimates."""
     use = point.use
     if not use.known_ns:
         return []
@@ -98,7 +98,7 @@ def _use_sentence(point: OperatorPoint) -> list[str]:
 
 
 def _reached(point: OperatorPoint, roof: Roof) -> str:
-    """Return what an operator reaches of the line that is above it: of the memory's left of the ridge."""
+    """Format an operator's rate relative to the line above it: the memory's to the left of the ridge."""
     if point.intensity <= roof.ridge:
         reached, peak, unit = point.bytes_per_second, roof.bytes_per_second, "TB/s"
     else:

@@ -1,5 +1,5 @@
 # ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
-"""Findings of the component roofline: types of operators by what holds them.
+"""Findings of the component roofline: types of operators by what limits them.
 
 Shape suffix: N kernels.
 """
@@ -27,10 +27,10 @@ CAUSES = {
 
 
 def judge_components(kernels: KernelCounters, table: ComponentTable, rank: int) -> list[Finding] | NotJudged:
-    """Return a finding for each type of operator and cause with a worthwhile share of the kernels' time, longest first.
+    """Return a finding for each type of operator and cause with a relevant share of the kernels' time, longest first.
 
-    Tasks below 20 us are left out, as the vendor does. Where the capture's counters decide for no operator, the answer
-    is NotJudged and names the group of counters that would.
+    Tasks below 20 us are left out, as by the vendor. If the capture's counters decide for no operator, the result is
+    NotJudged and names the group of counters that would.
     """
     verdicts = classify(table)
     total_ns = int(kernels.duration_ns.sum())
@@ -48,7 +48,7 @@ def judge_components(kernels: KernelCounters, table: ComponentTable, rank: int) 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Kernels `at` of one type that one component holds in one way."""
+    """Kernels `at` of one type that one component limits in one way."""
 
     kind: str
     bound: Bound
@@ -60,14 +60,14 @@ class _Group:
 
 
 def shares(kernels: KernelCounters, verdicts: Verdicts) -> dict[Bound, float]:
-    """Return the share of the kernels' time by what holds it (the paper's figure 13a), UNDECIDED included."""
+    """Return the share of the kernels' time by what limits it (the paper's figure 13a), including UNDECIDED."""
     total_ns = int(kernels.duration_ns.sum())
     spent = np.bincount(verdicts.bound, weights=kernels.duration_ns, minlength=len(Bound))
     return {bound: float(spent[bound]) / total_ns if total_ns else 0.0 for bound in Bound}
 
 
 def why_undecided(kernels: KernelCounters, table: ComponentTable, verdicts: Verdicts) -> str:
-    """Return what the counters leave open, and which group of counters (aic_metrics) would close it."""
+    """Return what the counters leave undecided, and which group of counters (aic_metrics) would decide it."""
     if not len(kernels):
         return "there is no kernel with counters"
     open_N = verdicts.bound == Bound.UNDECIDED
@@ -113,7 +113,7 @@ def _percent(value: float) -> str:
 
 
 def _lost_ns(group: _Group, kernels: KernelCounters, table: ComponentTable) -> int | None:
-    """Return what full parallelism, or an efficient component, would give back; a bound operator gives none back."""
+    """Return what full parallelism, or an efficient component, would save, ns; a bound operator saves nothing."""
     if group.bound == Bound.INSUFFICIENT_PARALLELISM:
         part = table.time_ratio[group.at, group.component] / TIME_RATIO.value
     elif group.bound in {Bound.INEFFICIENT_COMPUTE, Bound.INEFFICIENT_MTE}:

@@ -1,8 +1,8 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
 """The component roofline of an operator (Squeezing Operator Performance ... Ascend, ASPLOS 2025, section 4).
 
-A component is one instruction queue of the core: what lies in it runs in sequence, components run side by side. Of
-each, over an operator of T_total:
+A component is one instruction queue of the core: instructions in one queue run in sequence, components run
+concurrently. For each component, over an operator of T_total:
 
     I = sum O_p / sum(O_p / P_p)                ideal performance, with the operator's own mix of precisions (eq. 4)
     U = O / T_total / I                         utilisation (eq. 1, 5)
@@ -27,7 +27,7 @@ Ratios = NDArray[np.float64]
 
 
 class Bound(IntEnum):
-    """What holds an operator; UNDECIDED where the counters that were taken do not show it."""
+    """What limits an operator; UNDECIDED if the captured counters do not show it."""
 
     UNDECIDED = 0
     COMPUTE_BOUND = 1
@@ -59,8 +59,8 @@ COMPONENTS = (CUBE, VECTOR, SCALAR, MTE_L1, MTE_GM, MTE_UB, FIXPIPE)
 class ComponentTable:
     """Operators by components: `time_ratio` is R, `utilisation` U, arrays of shape (n_operators, n_components).
 
-    NaN is not measured; a component that an operator does not use has 0. `uses_cube`, of shape (n_operators,), decides
-    which U_th holds.
+    NaN means not measured; a component that an operator does not use has 0. `uses_cube`, of shape (n_operators,),
+    selects U_th.
     """
 
     components: tuple[Component, ...]
@@ -122,9 +122,9 @@ def component_table(
 
 
 def classify(table: ComponentTable) -> Verdicts:
-    """Return what holds each operator, as far as its counters show it.
+    """Return what limits each operator, as far as its counters show it.
 
-    U <= R always, so a component with R < U_th is not bound even where its work was not counted.
+    U <= R always, so a component with R < U_th is not bound even if its work was not counted.
     """
     u_NC, r_NC, limit_N1 = table.utilisation, table.time_ratio, table.utilisation_limit
     compute_C = np.array([each.is_compute for each in table.components])
@@ -148,7 +148,7 @@ def classify(table: ComponentTable) -> Verdicts:
 
 
 def _largest(values_NC: Ratios) -> NDArray[np.int64]:
-    """Return the place of the largest of each row, -1 where none is known."""
+    """Return the index of the largest value of each row, -1 if none is known."""
     filled = np.where(np.isnan(values_NC), -np.inf, values_NC)
     place = filled.argmax(axis=1) if values_NC.shape[1] else np.zeros(len(values_NC), np.int64)
     return np.where(np.isneginf(filled.max(axis=1, initial=-np.inf)), -1, place)

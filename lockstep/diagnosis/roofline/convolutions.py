@@ -1,4 +1,4 @@
-"""Shapes of what forward convolutions put out, from their backward: the trace has inputs only.
+"""Output shapes of forward convolutions, from their backward operators, since the trace has only inputs.
 
 Autograd gives the forward operator and its backward one the same sequence number, and the first input of
 `convolution_backward` is the gradient of the output. Without a backward (inference) a trace needs recorded scalars.

@@ -1,7 +1,7 @@
-"""What a device can do at most: arithmetic and memory, the two lines of the roofline.
+"""Peaks of a device: arithmetic and memory, the two lines of the roofline.
 
 Both are the vendors' figures (`contracts.peaks`); the arithmetic of Ascend follows from its cores and their clock. An
-operator on a device that lacks one of the two is not judged.
+operator is not evaluated if its device lacks one of the two.
 """
 
 from dataclasses import dataclass
@@ -33,13 +33,13 @@ class Roof:
 
 
 def cube_flops_per_second(cores: int, mhz: float, number_format: str) -> float | None:
-    """Return what `cores` cubes do at `mhz` (msprof-analyze operator_mfu), None where cubes do not know the format."""
+    """Return the peak of `cores` cubes at `mhz` (msprof-analyze operator_mfu), None for a format unknown to cubes."""
     per_cycle = _CUBE_FLOPS_PER_CYCLE.get(number_format)
     return None if per_cycle is None else cores * mhz * 1e6 * per_cycle
 
 
 def rated_mhz(device: str) -> float | None:
-    """Return the clock of the device's cubes that the vendor rates it at, None if no figure is known."""
+    """Return the vendor's rated clock of the device's cubes, MHz, None if unknown."""
     row = peaks_of(device)
     return None if row is None or row.cubes is None else row.cubes.mhz
 

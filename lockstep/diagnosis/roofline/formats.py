@@ -1,4 +1,4 @@
-"""Number formats by the names that profilers and collective libraries write: torch, Kineto, NCCL, HCCL and CANN."""
+"""Number formats by the names of profilers and collective libraries: torch, Kineto, NCCL, HCCL and CANN."""
 
 _FORMATS: dict[str, tuple[int, tuple[str, ...]]] = {
     "fp64": (8, ("double", "float64")),
@@ -33,7 +33,7 @@ _PREFIXES = ("c10::", "at::", "dt_", "hccl_data_type_", "nccl")
 
 
 def number_format(text: str) -> str:
-    """Return our name of the format that a profiler calls `text`, empty if it is none that we know."""
+    """Return Lockstep's name of the format that a profiler calls `text`, empty if unknown."""
     name = text.strip().lower()
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)

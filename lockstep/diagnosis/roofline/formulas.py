@@ -1,8 +1,9 @@
 """FLOPs and necessary bytes of an operator from the shapes of its inputs.
 
-A multiplication and an addition are two FLOPs; bytes are what must pass memory once: every input read, every output
-written. Caches can only help, so a device that moves them in less time has no slower memory than its peak. What cannot
-be derived from the trace is None, never a guess: an operator without a formula, a convolution without its stride.
+A multiplication and an addition are two FLOPs. Bytes are those that must pass memory once: every input read, every
+output written. Caches can only reduce them, so the memory of a device that moves them faster is not below its peak.
+What the trace does not determine is None, never a guess: an operator without a formula, a convolution without its
+stride.
 """
 
 from collections.abc import Callable
@@ -36,7 +37,7 @@ def work_of(operator: str, operands: Operands) -> OperatorWork | None:
 
 
 def convolves(operator: str) -> bool:
-    """Return whether the operator is a forward convolution: the inputs alone do not give its output's shape."""
+    """Return whether the operator is a forward convolution, whose output shape does not follow from its inputs."""
     return operator in _CONVOLUTIONS
 
 
@@ -96,7 +97,7 @@ def _matmul(operands: Operands) -> OperatorWork | None:
 
 
 def _convolution(stride: int, padding: int, dilation: int, transposed: int | None = None) -> Formula:
-    """Return the formula of a forward convolution, by where its scalars stand."""
+    """Return the formula of a forward convolution, given the positions of its scalars."""
 
     def formula(operands: Operands) -> OperatorWork | None:
         image, weight = operands.tensor(0), operands.tensor(1)
@@ -118,7 +119,7 @@ def _convolution(stride: int, padding: int, dilation: int, transposed: int | Non
 
 
 def _convolution_backward(operands: Operands) -> OperatorWork | None:
-    """`(grad_output, input, weight, ..., output_mask)`: a forward's FLOPs for each gradient that was asked for."""
+    """`(grad_output, input, weight, ..., output_mask)`: a forward's FLOPs for each requested gradient."""
     gradient, image, weight = (operands.tensor(at) for at in range(3))
     if gradient is None or image is None or weight is None or len(gradient.shape) != len(weight.shape):
         return None
@@ -127,7 +128,7 @@ def _convolution_backward(operands: Operands) -> OperatorWork | None:
 
 
 def _mask(text: str) -> tuple[bool, ...]:
-    """Return which gradients were asked for; a trace without scalars is taken for the usual case, both."""
+    """Return which gradients are requested; both, the usual case, if the trace has no scalars."""
     parts = text.strip("[]").split(",")
     return tuple(part.strip() == "True" for part in parts) if len(parts) > 1 else (True, True)
 

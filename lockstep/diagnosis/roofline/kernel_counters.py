@@ -1,10 +1,10 @@
 # ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
 """Counters of Ascend kernels (kernel_details.csv, op_summary) as components.
 
-One capture has one group of counters (aic_metrics): PipeUtilization has the times of the queues, so R;
-ArithmeticUtilization counts operations, so U of Cube and Vector; Memory groups give bandwidths, so U of a transfer
-engine whose peak is given.
-Ratios there are of the core's own time; R and U here are of the task's duration (T_total).
+One capture has one group of counters (aic_metrics): PipeUtilization has the times of the queues, hence R;
+ArithmeticUtilization counts operations, hence U of Cube and Vector; Memory groups give bandwidths, hence U of a
+transfer engine whose peak is given. The vendor's ratios are relative to the core's own time; R and U here are relative
+to the task's duration (T_total).
 
 Shape suffixes: N kernels, C components.
 """
@@ -98,15 +98,15 @@ def is_aicpu(core: str) -> bool:
 
 
 def component_table_of(kernels: KernelCounters, peaks_gb_per_s: Mapping[str, float] | None = None) -> ComponentTable:
-    """Return R and U of the kernels, NaN for what this capture's group of counters does not hold.
+    """Return R and U of the kernels, NaN where this capture's group of counters lacks them.
 
-    `peaks_gb_per_s` gives the peak bandwidth of a component by its name; without it bandwidths are no evidence.
+    `peaks_gb_per_s` gives the peak bandwidth of a component by name; without it bandwidths are not used.
     """
     time_ratio = [_greatest(kernels, _TIME_RATIOS[each.name]) for each in COMPONENTS]
     used = [_used(kernels, each.name, peaks_gb_per_s or {}) for each in COMPONENTS]
     ratio_NC, used_NC = np.stack(time_ratio, axis=1), np.stack(used, axis=1)
     elsewhere_N = np.array([is_aicpu(each) for each in kernels.cores], np.bool_)
-    ratio_NC[elsewhere_N | (np.nan_to_num(ratio_NC) == 0).all(axis=1)] = np.nan  # no queue at all is no measurement
+    ratio_NC[elsewhere_N | (np.nan_to_num(ratio_NC) == 0).all(axis=1)] = np.nan  # all zero means not measured
     used_NC[elsewhere_N] = np.nan
     cube = COMPONENTS.index(CUBE)
     named = np.array([any(part in each.lower() for part in _MATRIX_TYPES) for each in kernels.types], np.bool_)
@@ -128,16 +128,16 @@ def _used(kernels: KernelCounters, component: str, peaks: Mapping[str, float]) -
 
 
 def _greatest(kernels: KernelCounters, names: tuple[str, ...]) -> Ratios:
-    """Return the largest of the columns that exist: cube and vector cores of a mixed kernel work side by side."""
+    """Return the largest of the existing columns: cube and vector cores of a mixed kernel run concurrently."""
     parts = [each for name in names if (each := _of_duration(kernels, name)) is not None]
     return np.asarray(np.fmax.reduce(parts), np.float64) if parts else np.full(len(kernels), np.nan)
 
 
 def _of_duration(kernels: KernelCounters, name: str) -> Ratios | None:
-    """Return a ratio of the core's time as one of the task's duration.
+    """Convert a ratio of the core's time to one of the task's duration.
 
-    One that is none (negative, above 1 by more than rounding) was not measured. A core's time above the duration is
-    that of another unit (older files sum over blocks): the ratio is taken as it is.
+    An invalid ratio (negative, or above 1 by more than rounding) was not measured. If the core's time exceeds the
+    duration it has another unit (older files sum over blocks), and the ratio is used unchanged.
     """
     if name not in kernels.counters:
         return None

@@ -1,8 +1,8 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""What kernels show of how they use a device: filled multiprocessors, resident warps, tensor cores.
+"""How kernels use a device: filled multiprocessors, resident warps, tensor cores.
 
-Blocks by multiprocessor and occupancy are CUPTI's estimates, which NVIDIA's traces have. Tensor cores are known by the
-names of the libraries' kernels. Shape suffixes: K kernels, G groups, F figures of `KernelUse`.
+Blocks per multiprocessor and occupancy are CUPTI's estimates, which NVIDIA's traces contain. Tensor cores are
+recognised by the kernel names of the libraries. Shape suffixes: K kernels, G groups, F figures of `KernelUse`.
 """
 
 import re
@@ -23,10 +23,10 @@ _NAME_CHARS = 2048
 
 
 class KernelUse(NamedTuple):
-    """How kernels use the device, sums over their time in ns.
+    """Use of a device by kernels, sums over their time in ns.
 
-    `known_ns` is the time of kernels whose occupancy the trace has; of it `filled_ns` is weighted by the share of
-    multiprocessors with a block, `resident_ns` by the share of resident warps. `tensor_ns` is of all kernels.
+    `known_ns` is the time of kernels with a recorded occupancy; `filled_ns` is this time weighted by the share of
+    multiprocessors with a block, `resident_ns` by the share of resident warps. `tensor_ns` covers all kernels.
     """
 
     known_ns: float = 0.0

@@ -1,5 +1,5 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""Which operator the device worked for: device time by operator and shapes.
+"""Attributes device time to operators and shapes.
 
 A kernel names its operator (`external`), or its launch does (`correlation`), or the launch lies inside an operator of
 its thread. Shape suffixes: K kernels, O operators (host), G groups of calls with one name and one set of shapes, F
@@ -68,10 +68,10 @@ def launched_groups(columns: TraceColumns) -> LaunchedGroups:
 
 
 def launching_operators(columns: TraceColumns, kernel_K: Index) -> Index:
-    """Return the index of each kernel's operator, array of shape (n_kernels,), ABSENT where it is unknown.
+    """Return the index of each kernel's operator, array of shape (n_kernels,), ABSENT if unknown.
 
-    In some traces ids of operators and of kernels are counted apart, and name operators that begin after the launch.
-    Where most do, ids are not believed, and the operator is the innermost around the launch.
+    In some traces operators and kernels have separate ids, which then name operators that begin after the launch. If
+    most do, ids are ignored, and the operator is the innermost one around the launch.
     """
     return columns.kept("launching_operators", lambda: _launching_operators(columns))[kernel_K]
 
@@ -93,9 +93,9 @@ def _launching_operators(columns: TraceColumns) -> Index:
 
 
 def _believed(columns: TraceColumns, operator: Index, launch: Index) -> Index:
-    """Return the operators that may have made launches, ABSENT for others.
+    """Return the operators that can have made the launches, ABSENT for others.
 
-    An operator begins before what it launches, and on one thread it ends after it.
+    An operator begins before what it launches, and on the same thread it ends after it.
     """
     both = (operator != ABSENT) & (launch != ABSENT)
     is_wrong = columns.start_ns[operator] > columns.start_ns[launch]

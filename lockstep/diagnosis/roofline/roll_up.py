@@ -1,7 +1,7 @@
-"""Operators of one rank as one finding for each cause, and none where the device is not what holds the step.
+"""Merges the operators of one rank into one finding per cause, or none if the device does not limit the step.
 
-A trace has dozens of operators below a roofline. One by one they hide what matters, and none of them is worth fixing
-alone; together they show what a better use of the device would give back.
+A trace has dozens of operators below a roofline. Listed individually they hide what matters, and none is worth fixing
+alone; together they show what a better use of the device would save.
 """
 
 from collections import Counter
@@ -17,12 +17,12 @@ _SENTENCES = 3
 
 
 def roll_up(findings: Iterable[Finding], *, window_ns: int, computing_ns: int) -> list[Finding] | NotJudged:
-    """Return one finding for each cause, with the operators that hold most; those that lose nothing known come last.
+    """Return one finding per cause, with its longest operators; findings without a known loss come last.
 
-    Advice depends on what holds a part of the loss that is worth it (`ADVISED`).
+    Advice depends on what limits a large enough part of the loss (`ADVISED`).
 
-    `computing_ns` is when the device computes in the window. Causes whose operators together lose a known time that is
-    not worth fixing are left out.
+    `computing_ns` is how long the device computes in the window. Causes whose operators together have a known loss that
+    is not worth fixing are left out.
     """
     by_cause: dict[tuple[str, str], list[Finding]] = {}
     for each in findings:

@@ -1,4 +1,4 @@
-"""All rules on operators of one rank's device: classic roofline, component roofline and the vendor's small ones."""
+"""Runs all rules on operators of one rank's device: classic and component roofline, and the vendor's."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from lockstep.trace.columns import TraceColumns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorCauses:
-    """What the rules found, the costliest first, which of them could not answer, and the points of the picture."""
+    """Findings of the rules, the most expensive first, rules that could not be evaluated, and the roofline points."""
 
     findings: tuple[Finding, ...]
     not_judged: tuple[NotJudged, ...]
@@ -23,9 +23,9 @@ class OperatorCauses:
 def judge_operators(
     columns: TraceColumns, rank: int, *, kernels: KernelCounters | None = None, device: str = ""
 ) -> OperatorCauses:
-    """Ask all rules about one rank; `kernels` are the vendor's rows with counters, where there are any.
+    """Run all rules on one rank; `kernels` are the vendor's rows with counters, if any.
 
-    The clock is compared over ranks: `find_frequency_drop` stands apart.
+    The clock is compared over ranks, so `find_frequency_drop` is separate.
     """
     rooflines = operator_rooflines(columns, device=device)
     answers: list[list[Finding] | NotJudged] = [judge_rooflines(rooflines, rank)]
