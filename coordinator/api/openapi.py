@@ -52,7 +52,7 @@ _TIMELINE_FIELDS = {
     "begin_unix_seconds": _NUMBER,
     "end_unix_seconds": _NUMBER_OR_NONE,
 }
-_DETAIL_FIELDS = {"ranks": _LIST, "ranks_omitted": _WHOLE, "domains": _LIST}
+_DETAIL_FIELDS = {"ranks": _LIST, "ranks_omitted": _WHOLE, "domains": _LIST, "devices": _TEXTS}
 _INCIDENT_FIELDS = {
     "id": _TEXT,
     "run": _TEXT,

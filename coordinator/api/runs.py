@@ -25,7 +25,7 @@ async def list_runs(request: web.Request) -> web.Response:
 
 
 async def show_run(request: web.Request) -> web.Response:
-    """Show one run with its ranks and domains."""
+    """Show one run with its ranks, domains and the names of its devices."""
     run = known_run(request)
     runs = request.app[SERVICES].runs
     if run.machine.step_result is None:
@@ -58,7 +58,7 @@ def _head(runs: "Runs", run: "Run") -> dict[str, Any]:
 
 
 def _detail(run: "Run") -> dict[str, Any]:
-    """Return ranks and domains; call it off the event loop, because there are thousands (rows are immutable)."""
+    """Return ranks, domains, devices; call it off the event loop, as there are thousands (rows are immutable)."""
     topology, detector = run.topology, run.detector
     ranks: list[dict[str, Any]] = []
     rows = list(detector.recent_rows)[-_STEPS:] if detector else []
@@ -72,6 +72,7 @@ def _detail(run: "Run") -> dict[str, Any]:
         "ranks": ranks,
         "ranks_omitted": max(0, len(run.timeline.ranks) - _RANKS_MAX),
         "domains": domains[:_RANKS_MAX],
+        "devices": run.workload.devices,
     }
 
 

@@ -44,6 +44,11 @@ class Workload:
         else:
             self._of_node.pop(announcement.node, None)
 
+    @property
+    def devices(self) -> list[str]:
+        """The names of all ranks' devices, each once."""
+        return sorted({work.device for ranks in self._of_node.values() for work in ranks.values()})
+
     def digest(self, topology: "Topology", nodes: "Mapping[int, str]") -> str:
         """Return a digest that identifies this workload; empty until every rank has announced its facts.
 

@@ -65,6 +65,43 @@ def monitored_run(reply: Mapping[str, Any], run: str) -> MonitoredRun:
     return MonitoredRun(spec=spec, notes=tuple(_notes(run, expected, is_fitted=is_fitted)))
 
 
+def read_run_document(url: str, run: str, token: str = "") -> tuple[dict[str, Any], list[str]]:
+    """Return what is known of the job of `run` at the coordinator at `url` as a specification's document, and its gaps.
+
+    That is its specification with the fitted calibration, or without one what the run itself shows.
+
+    Raises
+    ------
+    LockstepError
+        The coordinator cannot be reached, has no such run, or its reply has another form.
+    """
+    from lockstep.contracts.yaml_text import read_yaml  # noqa: PLC0415  (services only)
+    from lockstep.simulator.imports.run import RunFacts, document_of_run  # noqa: PLC0415
+
+    url = url.rstrip("/")
+    check_url(url)
+    path = f"/api/v1/runs/{quote(run, safe='')}"
+    reply = asyncio.run(_fetch(url, f"{path}/spec", token))
+    try:
+        if reply["text"] is not None:
+            monitored_run(reply, run)  # refuses what the fit has refused, and files, which only the coordinator has
+            document: dict[str, Any] = read_yaml(reply["text"], f"specification of run {run}")[0]
+            expected = reply["expected"]
+            fitted = {"calibration": expected["calibration"]} if expected["state"] == _KNOWN else {}
+            return document | fitted, [] if fitted else [f"calibration: {expected['reason']}"]
+        detail = asyncio.run(_fetch(url, path, token))
+        devices = detail["devices"]
+        facts = RunFacts(
+            ranks=detail["world_size"],
+            groups=[(each["kind"], each["ranks"]) for each in detail["domains"]],
+            hosts={each["rank"]: each["hostname"] for each in detail["ranks"]},
+            device=devices[0] if len(devices) == 1 else "",
+        )
+        return document_of_run(facts)
+    except OTHER_FORM as error:
+        raise unanswered(url, error) from error
+
+
 def _notes(run: str, expected: Mapping[str, Any], *, is_fitted: bool) -> list[str]:
     if not is_fitted:
         return [f"run {run} has no fitted model: {expected['reason']}; times are the specification's alone"]

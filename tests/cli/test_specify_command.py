@@ -498,7 +498,7 @@ def test_a_micro_batch_that_deepspeed_computes(specify):
             "data_parallel_replicate_degree",
         ),
         ({"torchtitan": "x"}, "TOML"),
-        ({"deepspeed": DEEPSPEED}, "expected one of --hugging-face"),
+        ({"deepspeed": DEEPSPEED}, "expected one of --from-run, --hugging-face"),
         ({"hugging-face": LLAMA_8B, "deepspeed": {**DEEPSPEED, "train_batch_size": 100}}, "train_batch_size"),
     ],
 )
