@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 STEP_COLUMN = "step_seconds"
 _ROWS_MAX = 10_000
+_SECONDS_MAX = 3600
+_LOCAL_RANKS_MAX = 64
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -44,6 +46,22 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     source.add_argument(
         "--steps", metavar="LOG", type=Path, help="a recording or step log (Parquet) of healthy steps of this job"
+    )
+    source.add_argument(
+        "--operators",
+        action="store_true",
+        help="measure operators on this machine's device with PyTorch: products, memory, attention, all-reduces",
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="with --operators (default: cuda)")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, metavar="S", help="with --operators: about how long (default: 60)"
+    )
+    parser.add_argument(
+        "--local-ranks",
+        type=int,
+        default=1,
+        metavar="N",
+        help="with --operators: processes of this host whose all-reduces are measured (default: 1, none)",
     )
     parser.add_argument("--run", default="", metavar="NAME", help="the run to read if the log holds several")
     parser.add_argument(
@@ -71,6 +89,8 @@ def execute(arguments: argparse.Namespace) -> int:
         if arguments.traces or arguments.run:
             raise ConfigError("--traces, --run: got one of them with --runs, expected --steps with them")
         found = _of_runs(spec, arguments.runs)
+    elif arguments.operators:
+        found = _of_operators(spec, arguments)
     else:
         found = _of_steps(spec, arguments.steps, arguments.run, arguments.traces)
     text = yaml_text(found)
@@ -78,8 +98,9 @@ def execute(arguments: argparse.Namespace) -> int:
         print(text, end="")
         return 0
     write_text(arguments.output, text, "--output")
-    band = found["error_band_ratio"]
-    print(f"{arguments.output}: the forecast of steps held out of the fit is within +-{band:.1%}")
+    band = found.get("error_band_ratio")
+    of_steps = "" if band is None else f"the forecast of steps held out of the fit is within +-{band:.1%}"
+    print(f"{arguments.output}: {of_steps or found['source']}")
     return 0
 
 
@@ -95,6 +116,32 @@ def yaml_text(found: dict[str, Any]) -> str:
             inner = ", ".join(f"{ratio}: {number}" for ratio, number in each.items()) if isinstance(each, dict) else ""
             lines.append(f"  {json.dumps(key) if inner else key}: {f'{{{inner}}}' if inner else json.dumps(each)}")
     return "\n".join(lines) + "\n"
+
+
+def _of_operators(spec: "JobSpec", arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the section of operators that are measured here; it has no band, which steps alone have."""
+    from lockstep.cli.operator_timing import measure_device  # noqa: PLC0415
+    from lockstep.simulator.calibration.device_fit import fit_device  # noqa: PLC0415
+    from lockstep.simulator.calibration.document import calibration_document  # noqa: PLC0415
+
+    if spec.calibration is not None:
+        raise ConfigError(
+            f"calibration of {spec.name}: got one, expected a specification without, to measure its device"
+        )
+    if not 0 < arguments.seconds <= _SECONDS_MAX:
+        raise ConfigError(f"--seconds: got {arguments.seconds}, expected above 0 and at most {_SECONDS_MAX}")
+    if not 1 <= arguments.local_ranks <= _LOCAL_RANKS_MAX:
+        raise ConfigError(f"--local-ranks: got {arguments.local_ranks}, expected 1 to {_LOCAL_RANKS_MAX}")
+    measured = measure_device(
+        arguments.device,
+        seconds=arguments.seconds,
+        width=spec.model.precision.activation,
+        local_ranks=arguments.local_ranks,
+    )
+    found = fit_device(spec.cluster, measured)
+    errors = ", ".join(f"{kind} +-{error:.0%}" for kind, error in found.held_out_errors.items())
+    source = f"operators on {arguments.device}; error of those held out: {errors}"
+    return calibration_document(found.parameters, error_band_ratio=None, source=source)
 
 
 def _of_runs(spec: "JobSpec", path: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """`lockstep calibrate`: what it writes is what made the measurements, and what `simulate` and `whatif` read."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -193,3 +194,45 @@ def test_a_calibration_is_checked_like_the_rest():
     ):
         with pytest.raises(LockstepError, match=message):
             load_spec(SPEC + f"calibration: {section}\n", "spec")
+
+
+CPU_SPEC = """\
+model: {type: gpt, layers: 2, hidden: 256, heads: 4, sequence: 128, vocabulary: 512, precision: full}
+strategy: {dp: 2}
+batch: 8
+cluster:
+  device: {name: core, flops_per_second: 1.0e+13, memory_bytes_per_second: 1.0e+12, memory_bytes: 8.0e+9}
+  levels: [{name: loopback, fanout: 2, bytes_per_second: 1.0e+10, launch_s: 1.0e-4}]
+"""
+
+
+@pytest.mark.torch
+def test_operators_of_this_machine(tmp_path, capsys):
+    """Products, memory, attention and all-reduces of two ranks, in the file that `simulate` reads."""
+    (tmp_path / "spec.yaml").write_text(CPU_SPEC)
+    arguments = ["--operators", "--device", "cpu", "--seconds", "1", "--local-ranks", "2"]
+    output = tmp_path / "calibration.yaml"
+    assert main(["calibrate", str(tmp_path / "spec.yaml"), *arguments, "--output", str(output)]) == 0
+    assert "error of those held out: products" in capsys.readouterr().out
+    job = load_spec(CPU_SPEC + "calibration: " + json.dumps({"file": "calibration.yaml"}), "made", folder=tmp_path)
+    parameters = job.calibration.parameters
+    assert {"matrix_efficiency", "memory_efficiency", "attention_ratio", "half_flops"} <= parameters.keys()
+    assert {"loopback/bandwidth_ratio", "loopback/latency_ratio"} <= parameters.keys()
+    assert 0 < parameters["matrix_efficiency"] <= 1
+    assert job.forecast().error_band_ratio is None
+
+
+def test_operators_need_pytorch(tmp_path, capsys, monkeypatch):
+    """Without PyTorch the command names it; the device that PyTorch does not find as well."""
+    (tmp_path / "spec.yaml").write_text(CPU_SPEC)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["calibrate", str(tmp_path / "spec.yaml"), "--operators", "--device", "cpu"]) == 2
+    assert "got no PyTorch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("option", "value"), [("--seconds", "0"), ("--local-ranks", "0")])
+def test_bounds_of_measured_operators(tmp_path, capsys, option, value):
+    """Before anything is measured."""
+    (tmp_path / "spec.yaml").write_text(CPU_SPEC)
+    assert main(["calibrate", str(tmp_path / "spec.yaml"), "--operators", "--device", "cpu", option, value]) == 2
+    assert option in capsys.readouterr().err

@@ -57,10 +57,10 @@ class Device:
     tiles, of which `matrix_efficiency` is the share of the peak that a full one reaches; without, half of
     `matrix_efficiency` is reached by a product of `half_flops`: small ones fill a device badly. `attention` has the
     speeds of kernels of fused attention, which share clocks and power with products, the usual kernel first; without
-    any it is as fast as a full wave. `attention_kernel` names another one; `fp8_flops_per_second` is the peak of FP8
-    products, of which they reach `fp8_share` times what others reach of theirs, in backward `fp8_backward_share` of
-    that, where libraries add in single precision. If `launch_blocking`, the host issues an operator when the one before
-    has ended (CUDA_LAUNCH_BLOCKING=1), so that `launch_s` comes on top.
+    any it is as fast as a full wave; `attention_ratio` is what it reaches of that. `attention_kernel` names another
+    one; `fp8_flops_per_second` is the peak of FP8 products, of which they reach `fp8_share` times what others reach of
+    theirs, in backward `fp8_backward_share` of that, where libraries add in single precision. If `launch_blocking`, the
+    host issues an operator when the one before has ended (CUDA_LAUNCH_BLOCKING=1), so that `launch_s` comes on top.
     `context_bytes` are what a process costs before it allocates, `communicator_bytes` the buffers of one communicator,
     `allocator_reserve_ratio` what the allocator holds beyond what comes and goes, `unusable_ratio` the share of the
     memory that the driver keeps.
@@ -79,6 +79,7 @@ class Device:
     tiling: Tiling | None = None
     attention: tuple[AttentionSpeed, ...] = ()
     attention_kernel: str | None = None
+    attention_ratio: float = 1.0
     fp8_flops_per_second: float | None = None
     fp8_share: float = 1.0
     fp8_backward_share: float = 1.0

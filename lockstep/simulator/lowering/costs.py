@@ -85,17 +85,21 @@ def _sequence_share(tokens: float) -> float:
     return (1 + _ATTENTION_FILL / _ATTENTION_TOKENS) / (1 + _ATTENTION_FILL / tokens)
 
 
+def attention_seconds(flops: float, tokens: float, device: Device) -> tuple[float, float]:
+    """Return the seconds of forward and backward of fused attention that executes `flops` in forward, by its kernel.
+
+    `tokens` are those of the sequence that a kernel sees.
+    """
+    reached, speed = device.reached_flops_per_second * device.attention_ratio, device.attention_speed
+    if speed is None:
+        return flops / reached, flops * _FUSED_BACKWARD_RATIO / reached
+    reached *= _sequence_share(tokens)
+    return flops / (reached * speed.forward), flops * _FUSED_BACKWARD_RATIO / (reached * speed.backward)
+
+
 def _fused_attention_seconds(op: Operator, work: OperatorCost, device: Device) -> tuple[float, float]:
     flops = work.flops * op.executed_share * work.causal_factor
-    backward_flops = flops * _FUSED_BACKWARD_RATIO
-    speed = device.attention_speed
-    if speed is None:
-        forward_s, backward_s = device.arithmetic_seconds(flops), device.arithmetic_seconds(backward_flops)
-    else:
-        share = _sequence_share(op.dims["s"] / work.attention_kernels)
-        reached = device.reached_flops_per_second * share
-        forward_s = flops / (reached * speed.forward)
-        backward_s = backward_flops / (reached * speed.backward)
+    forward_s, backward_s = attention_seconds(flops, op.dims["s"] / work.attention_kernels, device)
     moved_bytes = work.moved_bytes * (op.backward_ratio if op.backward_moves_ratio is None else op.backward_moves_ratio)
     return (
         device.memory_seconds(work.moved_bytes * op.separate_share)
