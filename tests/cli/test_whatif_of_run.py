@@ -107,6 +107,19 @@ def test_a_fit_replaces_the_calibration_of_the_specification():
         load_fitted_spec(text, "x", None)
 
 
+@pytest.mark.parametrize(("cores", "times"), [(4, 1), (2, 2), (1, 4)])
+def test_time_outside_the_timeline_grows_with_shared_cores(cores, times):
+    """Four ranks on two cores take twice as long for data and host as with a core each."""
+    text = SPEC.replace("fanout: 4,", f"fanout: 4, cores: {cores},")
+    fitted = {"parameters": {}, "error_band_ratio": 0.1, "overhead_seconds": 0.25}
+    alone, with_host = (load_fitted_spec(text, "x", each).forecast().step_seconds for each in (None, fitted))
+    assert with_host - alone == pytest.approx(0.25 * times)
+    whole = load_fitted_spec(text, "x", fitted).changed_by({"strategy.dp": 1, "batch": 8})
+    assert whole.forecast().step_seconds == pytest.approx(
+        load_fitted_spec(text, "x", None).changed_by({"strategy.dp": 1, "batch": 8}).forecast().step_seconds + 0.25
+    )
+
+
 @pytest.mark.parametrize("arguments", [[], ["spec.yaml", "--run", "job"]])
 def test_a_file_or_a_run(capsys, arguments):
     """One of both, or the options are refused."""

@@ -115,11 +115,12 @@ class OnlineModel:
 
     @property
     def calibration(self) -> dict[str, Any]:
-        """The numbers found, as the section `calibration` of a specification."""
+        """The numbers found, as the section `calibration` of a specification; overhead is that of whole cores."""
+        overhead_s = self.floor_seconds + self.spread_seconds + self.rest_seconds
         return calibration_document(
             self.parameters,
             error_band_ratio=self.error_band_ratio,
-            overhead_seconds=self.floor_seconds + self.spread_seconds + self.rest_seconds,
+            overhead_seconds=overhead_s * self.setup.cluster.core_share(self.setup.ranks),
             source=f"{self.steps} healthy steps",
         )
 

@@ -221,6 +221,12 @@ class Cluster:
         """Return the cluster with one device at `speed`; 1.0 heals it."""
         return replace(self, speed={**self.speed, rank: speed})
 
+    def core_share(self, ranks: int) -> float:
+        """Return the share of a core that is least, in a job of so many ranks: 1 where each has a core or a device."""
+        sizes = (self.child_size(index) * level.fanout for index, level in enumerate(self.levels))
+        shares = (level.cores / min(size, ranks) for level, size in zip(self.levels, sizes, strict=True) if level.cores)
+        return min(1.0, *shares, 1.0)
+
     def shared_by(self, ranks: int) -> "Cluster":
         """Return the cluster as a job of so many ranks has it: more ranks than cores compute and send in turn.
 

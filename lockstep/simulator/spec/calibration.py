@@ -21,7 +21,7 @@ _SECTION = Field(kind=SECTION, help="what measured steps have taught", fields=CA
 class CalibrationResult:
     """What measured steps have taught: parameters of `calibrate`, and the error on steps held out, None if unknown.
 
-    `overhead_seconds` is what a step takes outside its timeline.
+    `overhead_seconds` is what a step takes outside its timeline, where each rank has a core or a device of its own.
     """
 
     parameters: Mapping[str, float] = field(default_factory=dict)
@@ -63,9 +63,12 @@ def build_calibration(
     )
 
 
-def with_overhead(found: Forecast, calibration: CalibrationResult) -> Forecast:
-    """Return a forecast with what a step takes outside its timeline, in which the mean rank is idle."""
-    extra_s = max(calibration.overhead_seconds, -_OVERHEAD_MOST_RATIO * found.step_seconds)
+def with_overhead(found: Forecast, calibration: CalibrationResult, *, core_share: float = 1.0) -> Forecast:
+    """Return a forecast with what a step takes outside its timeline, in which the mean rank is idle.
+
+    It is work of the host: ranks that have a `core_share` of a core each take that much longer for it.
+    """
+    extra_s = max(calibration.overhead_seconds / core_share, -_OVERHEAD_MOST_RATIO * found.step_seconds)
     step_s = found.step_seconds + extra_s
     ratio = found.step_seconds / step_s
     return replace(

@@ -84,7 +84,9 @@ class JobSpec:
             found = simulate(self.tree(), self.cluster, batch=self.batch, options=self.options)
         except ConfigError as error:
             raise self._at_strategy(error) from error
-        return with_overhead(found, self.calibration) if self.calibration else found
+        if self.calibration is None:
+            return found
+        return with_overhead(found, self.calibration, core_share=self.cluster.core_share(self.degrees.ranks))
 
     def compiled(self) -> CompiledStep:
         """Return the graph of a step, for its timeline. Raises as `forecast`."""

@@ -162,7 +162,8 @@ CALIBRATION = {
         ),
     ),
     "overhead_seconds": number(
-        "time of a step outside its timeline: data, host, spread of the ranks, and unexplained time",
+        "time of a step outside its timeline: data, host, spread of the ranks, and unexplained time; ranks that "
+        "share cores take longer for it",
         -86400.0,
         86400.0,
         0.0,

@@ -135,6 +135,12 @@ def test_more_ranks_than_cores_share_them():
     assert cpu_host(None).shared_by(8).speed == {}
 
 
+@pytest.mark.parametrize(("cores", "ranks", "share"), [(None, 8, 1), (4, 4, 1), (2, 3, 2 / 3), (2, 8, 0.5), (1, 1, 1)])
+def test_the_least_share_of_a_core_is_that_of_the_fullest_host(cores, ranks, share):
+    """A second host does not make the first one emptier."""
+    assert cpu_host(cores).core_share(ranks) == pytest.approx(share)
+
+
 def test_twice_as_many_ranks_on_the_same_cores_halve_the_throughput_of_each():
     """Two ranks on two cores and four on them: what is bound by arithmetic takes twice as long."""
     model = gpt(layers=2, hidden=64, heads=4, sequence=64)
