@@ -1,4 +1,4 @@
-"""Paths to a summary: the traces are found, each is analysed by a worker, and all are laid side by side."""
+"""Analyses paths: finds the traces, analyses each in a worker, and combines them into a summary."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from lockstep.trace.ascend.communication import load_communication
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """All that was found; `paths` are the traces by rank, `sources` where they can be loaded again."""
+    """The whole result; `paths` are the traces by rank, `sources` where they can be loaded again."""
 
     cluster: ClusterAnalysis
     paths: dict[int, str]
@@ -37,10 +37,10 @@ def analyse_paths(
     degrees: ParallelDegrees | None = None,
     on_done: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Analysis:
-    """Return the analysis of all traces under `paths`; `run` does the work on each.
+    """Return the analysis of all traces under `paths`; `run` executes the work on each.
 
-    With `store` each rank's columns are left in that folder as `<rank>.parquet`. `degrees` are the job's parallel
-    degrees. `on_done` is called with how many traces of how many are done.
+    With `store` each rank's columns are written to that folder as `<rank>.parquet`. `degrees` are the job's parallel
+    degrees. `on_done` is called with the number of finished traces and their total.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def analyse_paths(
 
 
 def _by_rank(outcomes: Sequence[JobOutcome], skipped: list[SkippedPath]) -> dict[int, tuple[RankAnalysis, AnalysisJob]]:
-    """Return one analysis for each rank; traces that name no rank get the numbers that are free, in their order."""
+    """Return one analysis for each rank; traces that name no rank get the free numbers, in their order."""
     ranks: dict[int, tuple[RankAnalysis, AnalysisJob]] = {}
     nameless = []
     for outcome in outcomes:
@@ -108,7 +108,7 @@ def _by_rank(outcomes: Sequence[JobOutcome], skipped: list[SkippedPath]) -> dict
 
 
 def _keep_stored(ranks: dict[int, tuple[RankAnalysis, AnalysisJob]], outcomes: Sequence[JobOutcome]) -> None:
-    """Give the stored columns the names of their ranks; those of traces that do not count go."""
+    """Rename the stored columns after their ranks, and delete those of traces that are not used."""
     for rank, (_, job) in ranks.items():
         if job.store is not None:
             job.store.replace(job.store.with_name(f"{rank}.parquet"))
@@ -120,7 +120,7 @@ def _keep_stored(ranks: dict[int, tuple[RankAnalysis, AnalysisJob]], outcomes: S
 def _with_cluster_files(
     analyses: Sequence[RankAnalysis], found: Sources, skipped: list[SkippedPath]
 ) -> list[RankAnalysis]:
-    """Return the analyses, with the cluster's file of communication for ranks that have none of their own."""
+    """Return the analyses; ranks without communication of their own get it from the cluster's file."""
     matched = list(analyses)
     for path in found.cluster_communication:
         try:

@@ -1,4 +1,4 @@
-"""One rank's trace to what travels to the coordinator: call tree, causes, critical path and behaviour in kilobytes."""
+"""Summarises one rank's trace for the coordinator: call tree, causes, critical path and behaviour in kilobytes."""
 
 from collections import Counter
 from dataclasses import replace
@@ -17,13 +17,13 @@ from lockstep.trace.summarise import empty_summary, summarise_columns
 
 FINDINGS_MAX = 8
 OF_ONE_CAUSE_MAX = 3
-"""Operators below a roofline are dozens; the first show what is wrong."""
+"""Dozens of operators are below a roofline; the first ones show what is wrong."""
 SENTENCES_MAX = 4
 SENTENCE_CHARS = 300
 PATH_MAX = 12
 REASONS_MAX = 16
 NAME_CHARS = 256
-"""Of names on the path and of collectives: kernels of templates have kilobytes."""
+"""Characters of names on the path and of collectives: kernels of templates have kilobytes."""
 ERROR_CHARS = 1024
 
 
@@ -38,10 +38,10 @@ def summarise(
     evidence: Evidence = NOTHING,
     max_bytes: int = limits.TRACE_MAX_BYTES,
 ) -> TraceSummary:
-    """Return the summary of a rank's trace file, which stays as it is.
+    """Return the summary of a rank's trace file, which is not changed.
 
-    `steps` is what the capture covers by its own account; step marks in the trace overrule it. A file that cannot be
-    used gives a summary with `error` set.
+    `steps` is the number that the capture reports; step marks in the trace take precedence. A file that cannot be used
+    gives a summary with `error` set.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def summarise(
 
 
 def with_analysis(summary: TraceSummary, analysis: RankAnalysis) -> TraceSummary:
-    """Return the summary with what an analysis found, cut to its limits, what costs most first."""
+    """Add the results of an analysis to the summary, the most expensive first, cut to the limits."""
     findings = [
         Finding(
             bottleneck=found.bottleneck,
@@ -93,7 +93,7 @@ def with_analysis(summary: TraceSummary, analysis: RankAnalysis) -> TraceSummary
 
 
 def _dearest(findings: tuple[Finding, ...]) -> list[Finding]:
-    """Return the findings to send, what costs most first, few of each cause."""
+    """Return the findings to send, the most expensive first, a few of each cause."""
     counts: Counter[str] = Counter()
     kept = []
     for found in sorted(findings, key=lambda each: -(each.lost_ns or 0)):

@@ -1,4 +1,4 @@
-"""All ranks side by side: who waits for whom, which functions are otherwise where, and what to do about it.
+"""Compares all ranks: which ranks wait for which, which functions differ between ranks, and what to do about it.
 
 In Hermes' order (section 4.3): first between components and devices (overlap, R_wait), then inside the component.
 """
@@ -54,9 +54,9 @@ _SAMPLES_CLOCK = "ascend"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAnalysis:
-    """All ranks, in order, and what they show together; `findings` are those of ranks and of the cluster, advised.
+    """All ranks, in order, and the joint results; `findings` are those of ranks and of the cluster, with advice.
 
-    `kinds` is what each of `groups` is for. `localisations` has one entry for each type of device, by its name.
+    `kinds` is the purpose of each of `groups`. `localisations` has one entry for each type of device, by its name.
     """
 
     ranks: tuple[RankAnalysis, ...]
@@ -75,10 +75,10 @@ def analyse_cluster(
     paths: Mapping[int, Path] | None = None,
     degrees: ParallelDegrees | None = None,
 ) -> ClusterAnalysis:
-    """Return what the ranks of one window show together; one rank alone is a cluster as well.
+    """Return the joint analysis of the ranks of one window; one rank alone is a cluster as well.
 
-    Ranks differ from each other; `reports` are the doctor's that lay by the traces, `paths` the traces by rank,
-    `degrees` the job's parallel degrees where somebody gave them.
+    Ranks must be distinct; `reports` are the doctor's reports found with the traces, `paths` the traces by rank,
+    `degrees` the job's parallel degrees if they were given.
     """
     ranks = tuple(sorted(ranks, key=lambda each: each.rank))
     windows_ns = _windows_ns(ranks)
@@ -110,7 +110,7 @@ def analyse_cluster(
 
 
 def _windows_ns(ranks: Sequence[RankAnalysis]) -> dict[int, int]:
-    """Return the window by rank against which losses count: its own, at most the median of those with as many steps.
+    """Return, by rank, the window for its losses: its own, at most the median over ranks with as many steps.
 
     Ranks of a synchronous job end a step together: a longer window was recorded beyond the steps of the others.
     """
@@ -121,7 +121,7 @@ def _windows_ns(ranks: Sequence[RankAnalysis]) -> dict[int, int]:
 
 
 class _MultiRankRules:
-    """The rules over several ranks; what cannot be judged is left in `refused`, and of some ranks only in `noted`."""
+    """The rules over several ranks; `refused` are rules not evaluated, `noted` those not evaluated on some ranks."""
 
     def __init__(self, ranks: tuple[RankAnalysis, ...], stages: Roles) -> None:
         self.findings: list[Finding] = []
@@ -137,12 +137,12 @@ class _MultiRankRules:
         self._window_ns = max((each.length_ns for each in ranks), default=0)
 
     def refusals(self) -> list[Refusal]:
-        """Return what could not be judged of all ranks, then of some."""
+        """Return the rules that were not evaluated on all ranks, then those on some."""
         of_all = dict.fromkeys(self.refused)
         return [*(Refusal(rule=each.rule, reason=each.reason, ranks=()) for each in of_all), *self.noted]
 
     def parallelism(self) -> None:
-        """Judge whether components of the ranks work at once; has to come after `communication`."""
+        """Evaluate whether components of the ranks overlap; requires `communication`."""
         judged = [each for each in self._ranks if each.length_ns > 0]
         on_devices = [each for each in judged if exposed_ns(each.metadata, each.breakdown) is not None]
         if judged and not on_devices:
@@ -163,7 +163,7 @@ class _MultiRankRules:
         )
 
     def communication(self) -> None:
-        """Lay the ranks' collectives side by side and judge them; the vendor's count where it records transmissions."""
+        """Match the ranks' collectives and evaluate them; transmissions recorded by the vendor take precedence."""
         own = [each.collectives for each in self._ranks if each.collectives is not None]
         vendor = [each.vendor_collectives for each in self._ranks if each.vendor_collectives is not None]
         table = match_collectives(grouped_by_role(own, self._stages))
@@ -182,21 +182,21 @@ class _MultiRankRules:
         self._ask(lambda: find_contention(table, busy, self._window_ns))
 
     def _by_stage(self) -> list[GroupWaiting]:
-        """Return the waiting of each pipeline stage, nothing where there is one, or where nothing marks the steps."""
+        """Return the waiting of each pipeline stage, empty if there is one stage or steps are not marked."""
         times = {each.rank: each.step_times for each in self._ranks if each.step_times is not None}
         if not self._stages or len(times) < len(self._ranks):
             return []
         return stage_waiting(times, self._stages, max(each.metadata.world_size for each in self._ranks))
 
     def network(self, evidence: NetworkEvidence) -> None:
-        """Judge the network's settings."""
+        """Evaluate the network's settings."""
         findings, refused, noted = judge_network(evidence, self._ranks)
         self.findings += findings
         self.refused += refused
         self.noted += noted
 
     def frequency(self) -> None:
-        """Compare the clocks of the AI cores, where the device's profiler samples them."""
+        """Compare the clocks of the AI cores, if the device's profiler samples them."""
         for each in self._types:
             if each.ranks[0].metadata.vendor != _SAMPLES_CLOCK:
                 continue
@@ -207,7 +207,7 @@ class _MultiRankRules:
             self._ask(partial(find_frequency_drop, known, windows_ns, rated_mhz=rated))
 
     def stragglers(self) -> None:
-        """Find out why the others wait for ranks; has to come after `communication`."""
+        """Find out why the others wait for ranks; requires `communication`."""
         is_slow = [each for each in self.findings if each.cause == SLOW_RANK and each.confidence != LOW]
         self.slow = {rank for each in is_slow for rank in each.ranks}
         peers = {
@@ -222,7 +222,7 @@ class _MultiRankRules:
         self.slow |= {rank for each in steady for rank in each.ranks}
 
     def own_findings(self) -> list[Finding]:
-        """Return what ranks show by themselves and what costs the job; the causes of slow ranks are given with them."""
+        """Return the ranks' own findings that cost the job time; the causes of slow ranks are listed with those."""
         explained = {(each.cause, rank) for each in self.findings for rank in each.ranks if rank in self.slow}
         own = [each for rank in self._ranks for each in rank.findings if (each.cause, rank.rank) not in explained]
         groups = judged_groups(self.groups)
@@ -235,7 +235,7 @@ class _MultiRankRules:
         return self._stages.get(one) == self._stages.get(other)
 
     def localise(self) -> dict[str, Localisation]:
-        """Judge the patterns of ranks with devices of one type; has to come after `stragglers`."""
+        """Compare the patterns of ranks with devices of one type; requires `stragglers`."""
         self.noted += refusals_between(self._types)
         found = {}
         for each in self._types:
@@ -282,9 +282,9 @@ class _MultiRankRules:
 
 
 def families(ranks: Sequence[RankAnalysis], workers: Sequence[int]) -> dict[str, NDArray[np.int64]]:
-    """Return in which process group each worker is, by kind of group: groups of one size that share no rank are a kind.
+    """Return each worker's process group by kind of group: groups of one size that share no rank are a kind.
 
-    Traces name groups and list their ranks, and seldom what they are for.
+    Traces name groups and list their ranks, but seldom state their purpose.
     """
     known = {tuple(sorted(group)) for each in ranks for group in each.metadata.groups.values()}
     place = {rank: at for at, rank in enumerate(workers)}

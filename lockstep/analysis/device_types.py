@@ -1,4 +1,4 @@
-"""Which ranks have devices of one type: only those do the same work at the same speed, so only those are compared."""
+"""Groups ranks by device type: only ranks with the same device do the same work at the same speed."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _NAMED_RANKS = 8
 
 @dataclass(frozen=True, slots=True)
 class DeviceType:
-    """Ranks with devices of one type, in order; `name` is what the traces call it, else its vendor."""
+    """Ranks with devices of one type, in order; `name` is the device name in the traces, else its vendor."""
 
     name: str
     ranks: tuple[RankAnalysis, ...]
@@ -45,7 +45,7 @@ def device_types(ranks: Sequence[RankAnalysis]) -> list[DeviceType]:
 
 
 def refusals_between(types: Sequence[DeviceType]) -> list[Refusal]:
-    """Return, for each of several types, that its ranks were not held against those of the others."""
+    """Return, for each of several types, that its ranks were not compared with those of the others."""
     if len(types) < 2:  # noqa: PLR2004  (all ranks are alike)
         return []
     return [

@@ -1,9 +1,9 @@
-"""Which functions that behave otherwise (localisation) are news: they cost the job time that nothing else explains.
+"""Which functions with different behaviour (localisation) are relevant: those with a cost that nothing else explains.
 
-Two accounts decide, not names of functions. Who waits for whom: healthy ranks of a small job on shared cores differ
-from each other in something, always, and in a synchronous job that costs only where the others wait for them. And the
-host's time: functions on the critical path of one rank share no time, so what a rule and a function claim beyond the
-time in which the device computes nothing is the same loss twice.
+Two measures decide, not names of functions. First, waiting: healthy ranks of a small job on shared cores always differ
+in something, and in a synchronous job that costs time only if the others wait for them. Second, the host's time:
+functions on the critical path of one rank share no time, so what a rule and a function together claim beyond the time
+in which the device computes nothing is the same loss counted twice.
 """
 
 import re
@@ -33,7 +33,7 @@ from lockstep.trace.names import COMMUNICATION_KIND, kind_of
 from lockstep.trace.patterns.pattern import OUTSIDE
 
 LOCAL = (SLOW_DEVICE, SLOW_COPY, SLOW_FUNCTION, LATE_ARRIVAL)
-"""Causes on a rank itself. Collectives that are slow on some ranks are judged by themselves."""
+"""Causes on a rank itself. Collectives that are slow on some ranks are evaluated separately."""
 OVERLAP = Threshold(0.5, "ratio of the function's cost", "own: a function most of which is explained is no other loss")
 _DISPATCHED = re.compile(r"\w+::\w.*|(?:cu|cuda|hip|acl)[A-Z]\w*")
 _NAMED_RANKS = 8
@@ -48,13 +48,13 @@ def new_differences(
     ranks: Mapping[int, RankAnalysis],
     explained: Iterable[Finding] = (),
 ) -> tuple[list[Finding], list[NotJudged]]:
-    """Return the differences that are news, and why the others are not.
+    """Return the relevant differences, and why the others are left out.
 
-    `waiting` is who waits for whom, `collectives` what groups wait in their collectives. `slow` ranks and what holds
-    them back are in `explained` already. Kept is what is no rank's own behaviour, what all ranks of its groups have,
-    and what is on several ranks that cause most of the waiting together. Without collectives that ranks share nothing
-    can be held against a difference. Left out is what costs less than 1 % of the window, and time in no recorded call
-    of all ranks alike.
+    `waiting` is the waiting between ranks, `collectives` the waiting in their collectives. The causes of `slow` ranks
+    are already in `explained`. Kept are differences that are no single rank's behaviour, that all ranks of its groups
+    share, or that occur on several ranks that together cause most of the waiting. Without shared collectives no
+    difference can be ruled out. Left out are differences that cost less than 1 % of the window, and time in no recorded
+    call of all ranks alike.
     """
     groups, explained = judged_groups(waiting), list(explained)
     in_collectives = judged_groups(collectives)
@@ -79,7 +79,7 @@ def _against(
     slow: Collection[int],
     windows_ns: Mapping[int, int],
 ) -> str:
-    """Return why a finding does not hold, empty if it does."""
+    """Return why a finding is left out, empty if it is relevant."""
     if finding.cause == SLOW_FUNCTION and kind_of(finding.subject, OPERATOR) == COMMUNICATION_KIND:
         return f"{finding.subject} waits for other ranks: collectives are judged by who comes last"
     if finding.cause in LOCAL:
@@ -111,12 +111,12 @@ def _against_local(
 
 
 def _is_dispatch(subject: str) -> bool:
-    """Whether a host function is an operator or a call into the device's runtime: no one can shorten one of them."""
+    """Whether a host function is an operator or a call into the device's runtime, which cannot be shortened alone."""
     return _DISPATCHED.fullmatch(subject) is not None
 
 
 def _twice(finding: Finding, ranks: Mapping[int, RankAnalysis], explained: Sequence[Finding]) -> str:
-    """Return that rules explain most of what a host function costs, empty if there is time left for it."""
+    """Return that rules explain most of a host function's cost, empty if enough time is left for it."""
     if finding.cause != SLOW_FUNCTION:
         return ""
     for rank in finding.ranks:
@@ -137,8 +137,8 @@ def _named(ranks: Iterable[int]) -> str:
 def _is_waiting(finding: Finding, groups: Sequence[GroupWaiting]) -> bool:
     """Whether the ranks of a collective wait for others in it, or transmit as fast as others of their groups.
 
-    Where the vendor gives the transmission by itself, transmissions that are alike on all ranks leave waiting alone.
-    A collective of several groups is judged in each of them.
+    If the vendor reports transmission separately and it is equal on all ranks, the rest is waiting. A collective of
+    several groups is evaluated in each of them.
     """
     known = [each for each in groups if not np.isnan(each.transit_ratio)]
     if shared := _together(known, finding.ranks):
@@ -154,15 +154,15 @@ def _is_waiting(finding: Finding, groups: Sequence[GroupWaiting]) -> bool:
 
 
 def _together(groups: Iterable[GroupWaiting], ranks: Collection[int]) -> list[GroupWaiting]:
-    """Return the groups that have any of some ranks, none where they do not hold all of these together."""
+    """Return the groups with any of some ranks, empty unless these contain all of them together."""
     found = [each for each in groups if not set(each.ranks).isdisjoint(ranks)]
     return found if set(ranks) <= {rank for each in found for rank in each.ranks} else []
 
 
 def _slower_ns(group: GroupWaiting, ranks: Collection[int]) -> float:
-    """Return how much longer some ranks of a group transmit than its others, in the collectives that all share.
+    """Return how much longer some ranks of a group transmit than its others, in the collectives that all share, ns.
 
-    By the median collective: a link is slow every time, a thread that gets no core once.
+    By the median collective: a slow link is slow every time, a thread without a core only once.
     """
     mine = np.isin(group.ranks, list(ranks))
     present_ns = group.transmits_ns[~np.isnan(group.transmits_ns).any(axis=1)]

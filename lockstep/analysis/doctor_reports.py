@@ -1,4 +1,4 @@
-"""What `lockstep doctor` wrote next to the traces: a node's facts (`--facts`), or its verdicts (`--json`)."""
+"""Reads what `lockstep doctor` wrote next to the traces: a node's facts (`--facts`), or its verdicts (`--json`)."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from lockstep.contracts.errors import ContractVersionError, MalformedError
 
 FACTS_VERSION = 1
 REPORT_MAX_BYTES = 1 << 20
-"""Of facts; a node's are 5 KB. What several nodes' verdicts take beyond is refused."""
+"""A node's facts are 5 KB; larger files, e.g. verdicts of very many nodes, are refused."""
 _TEXT_CHARS = 512
 _VARIABLES_MAX = 1024
 _HEAD_BYTES = 64
@@ -23,7 +23,7 @@ _LIBRARIES = re.compile(r"nvidia-nccl-cu\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkCheck:
-    """A verdict of the doctor that concerns the network; `host` is empty for what differs between nodes."""
+    """A verdict of the doctor on the network; `host` is empty for a difference between nodes."""
 
     host: str
     name: str
@@ -32,7 +32,7 @@ class NetworkCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorReport:
-    """One file. `environment` is None in verdicts, which do not hold it; `host` is that of facts."""
+    """One file. `environment` is None for verdicts, which do not contain it; `host` is that of the facts."""
 
     path: Path
     host: str = ""
@@ -42,7 +42,7 @@ class DoctorReport:
 
 
 def is_doctor_report(path: Path) -> bool:
-    """Whether a file begins as the doctor's do; one that cannot be read does not."""
+    """Whether a file begins like one of the doctor's; False if it cannot be read."""
     try:
         with path.open("rb") as file:
             return _HEAD.match(file.read(_HEAD_BYTES)) is not None
@@ -103,7 +103,7 @@ def _texts(report: object) -> dict[str, str]:
 
 
 def _checks(report: dict[str, Any]) -> tuple[NetworkCheck, ...]:
-    """Return the verdicts on the network that are no praise; of another form there are none."""
+    """Return the negative verdicts on the network; none if the report has another form."""
     nodes = report.get("nodes")
     listed = [("", report.get("between_nodes")), *(nodes.items() if isinstance(nodes, dict) else ())]
     return tuple(

@@ -1,4 +1,4 @@
-"""What the trace of a rank comes with: tables of its vendor, samples of its node, what its agent noted."""
+"""Evidence recorded next to a rank's trace: tables of its vendor, samples of its node, notes of its agent."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,12 +19,12 @@ from lockstep.trace.patterns import Resource, Samples
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Everything besides the columns that the rules can use; None is not recorded, and rules that need it report that.
+    """All inputs of the rules besides the columns; None was not recorded, and rules that need it report that.
 
     `kernels` and `communication` are Ascend's tables. `noted_collections` are the agent's, on the trace's clock;
-    `loader` is the agent's of the DataLoader; `samples` are of the hardware, on the trace's clock, for patterns.
-    `host` is what the node counted of the rank; `diagnosis.cpu_share` compares it with its peers' as well. `device`
-    overrides the name that the trace has; `ranks_per_node` separates collectives between nodes.
+    `loader` is the agent's notes on the DataLoader; `samples` are of the hardware, on the trace's clock, for patterns.
+    `host` are the node's counters of the rank; `diagnosis.cpu_share` also compares them with its peers'. `device`
+    overrides the name in the trace; `ranks_per_node` identifies collectives between nodes.
     """
 
     kernels: Kernels | None = None
@@ -41,7 +41,7 @@ NOTHING = Evidence()
 
 
 def with_notes(evidence: Evidence, path: Path) -> Evidence:
-    """Return the evidence with the collections that the agent noted in the trace at `path`, if it wrote any."""
+    """Add the collections that the agent noted in the trace at `path`, if any."""
     if evidence.noted_collections is not None:
         return evidence
     try:
@@ -69,9 +69,9 @@ def _loader_samples(noted: NotedLoader) -> LoaderSamples:
 
 
 def with_samples(evidence: Evidence, path: Path) -> Evidence:
-    """Return the evidence with what the node sampled while the trace at `path` was recorded, if it left a file.
+    """Add what the node sampled while the trace at `path` was recorded, if there is such a file.
 
-    A file that cannot be used is passed over: the trace itself is good.
+    A file that cannot be used is ignored, since the trace itself is usable.
     """
     try:
         with samples_path(path).open("rb") as file:

@@ -1,7 +1,7 @@
-"""What slow communication costs at most: the part of it that no computation hides.
+"""Upper bound of the cost of slow communication: the part of it that no computation hides.
 
 A link at half its speed during computation that takes longer costs a step nothing, and repairing it gains nothing.
-Rules look at collectives and links alone; here their findings are held against the account of the step.
+Rules consider collectives and links alone; this module bounds their findings by the step's breakdown.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,9 +17,9 @@ _WITHOUT_DEVICE = ("", "cpu")
 
 
 def exposed_ns(metadata: TraceMetadata, breakdown: Breakdown) -> int | None:
-    """Return how long a rank communicates in its window without a kernel next to it.
+    """Return how long a rank communicates in its window without a concurrent kernel, ns.
 
-    None without a device: host backends take the cores that compute, so nothing there is hidden for free.
+    None without a device: host backends use the cores that compute, so nothing is hidden for free.
     """
     if metadata.vendor in _WITHOUT_DEVICE:
         return None
@@ -27,10 +27,10 @@ def exposed_ns(metadata: TraceMetadata, breakdown: Breakdown) -> int | None:
 
 
 def bounded(findings: Iterable[Finding], exposed: Mapping[int, int | None]) -> list[Finding]:
-    """Return findings of which none on communication loses more than is exposed on any of its ranks.
+    """Limit the loss of each finding on communication to what is exposed on its ranks.
 
-    `exposed` is by rank what `exposed_ns` returns. Waiting for a slow rank is left as it is: its rule looks at what
-    those compute who wait.
+    `exposed` is the result of `exposed_ns` by rank. Waiting for a slow rank is unchanged: its rule considers what the
+    waiting ranks compute.
     """
     return [_bounded(each, exposed) for each in findings]
 

@@ -1,8 +1,8 @@
-"""A capture's summary within its size on the wire: the least important parts go first, and what went is counted.
+"""Cuts a capture's summary to its size limit: the least important parts first, and the cut parts are counted.
 
-First functions of small beta, then reasons of rules that could not answer, more than two sentences of a finding, the
-times of steps after the first ones, the smallest nodes of the call tree; only then, for traces that somebody made to
-be large, what diagnosis works with.
+First functions of small beta, then reasons of rules that could not be evaluated, more than two sentences of a finding,
+the times of steps after the first ones, the smallest nodes of the call tree; only then, for traces made to be large,
+the input of the diagnosis.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from lockstep.trace.patterns import PatternSummary, table_of
 from lockstep.trace.reduced_tree import largest_nodes
 
 HOST_BYTES = 1 << 10
-"""Left for what the exporter adds: its host watch names three commands, at most 128 bytes each."""
+"""Reserved for the exporter's additions: its host watch names three commands, at most 128 bytes each."""
 AIM_BYTES = SUMMARY_WIRE_MAX_BYTES - HOST_BYTES
 _PLAIN_AIM_BYTES = SUMMARY_MAX_BYTES - HOST_BYTES
 PATTERNS_MAX = 512
 
 
 class _ListLimits(NamedTuple):
-    """How many of each list are kept; `sentences` are of one finding, `steps` those with totals of their own."""
+    """Kept entries of each list; `sentences` are per finding, `steps` those with totals of their own."""
 
     patterns: int
     reasons: int
@@ -48,7 +48,7 @@ _FLOORS = (
     *(("reasons", 0), ("sentences", 1), ("steps", 0), ("nodes", 48), ("findings", 4), ("collectives", 4), ("path", 4)),
     *(("patterns", 0), ("nodes", 8), ("findings", 1), ("sentences", 0), ("collectives", 0), ("path", 0), ("nodes", 0)),
 )
-"""What is cut, in this order, and to how many at least; the next is cut only where that was not enough."""
+"""Lists in cutting order, with the least number kept; the next is cut only if that was not enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,9 @@ class _Parts:
 
 
 def fitted(summary: TraceSummary, patterns: PatternSummary | None, *, max_bytes: int = AIM_BYTES) -> TraceSummary:
-    """Return the summary with the patterns, cut until it travels in `max_bytes`.
+    """Return the summary with the patterns, cut to `max_bytes`.
 
-    Its lists come most important first. A summary whose head alone is larger stays so: its texts are the caller's.
+    Its lists come most important first. A summary whose fixed part alone is larger is not cut further.
     """
     parts = _Parts(summary, patterns)
     kept = parts.whole()
@@ -120,7 +120,7 @@ def fitted(summary: TraceSummary, patterns: PatternSummary | None, *, max_bytes:
 def _largest(
     parts: _Parts, kept: _ListLimits, name: str, floor: int, fits: Callable[[TraceSummary], bool]
 ) -> _ListLimits:
-    """Return the most of one list that fits, at least `floor` of it, given what is kept of the others."""
+    """Return the most entries of one list that fit, at least `floor`, given what is kept of the others."""
     low, high = floor, getattr(kept, name) - 1
     while low < high:  # the size grows with the number
         middle = (low + high + 1) // 2

@@ -1,8 +1,8 @@
-"""What each process group of a job's traces is for: tensor, data, pipeline, expert or context parallelism.
+"""The purpose of each process group of a job's traces: tensor, data, pipeline, expert or context parallelism.
 
-Sources, the first that answers wins: what the training's framework calls the group, parallel degrees that somebody
-gave, a described group of the same ranks; a job whose only group holds all ranks is data parallel. Shapes alone show
-nothing (`lockstep.agent.kinds`), so what is left has no kind, with the reason.
+Sources, in order of precedence: the framework's name of the group; given parallel degrees; a described group of the
+same ranks; and a job's only group, if it contains all ranks, is data parallel. Shapes alone show nothing
+(`lockstep.agent.kinds`), so the remaining groups have no kind, with a reason.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ class ParallelDegrees:
 
     @property
     def world_size(self) -> int:
-        """Return how many ranks they make; ep is a part of dp."""
+        """Return the number of ranks that they imply; ep is part of dp."""
         return prod(degree for kind, degree in self.by_kind.items() if kind != "ep")
 
 
@@ -43,7 +43,7 @@ class GroupKind:
 
 @dataclass(slots=True)
 class _RecordedGroups:
-    """What the traces record together; described groups by their ranks, those of one kind alone in `domains` too."""
+    """Groups recorded by all traces; described groups by their ranks, and those of one kind in `domains` as well."""
 
     descriptions: dict[str, str] = field(default_factory=dict)
     domains: list[Domain] = field(default_factory=list)
@@ -55,7 +55,7 @@ class _RecordedGroups:
 def group_kinds(
     ranks: Sequence[RankAnalysis], groups: Iterable[Group], degrees: ParallelDegrees | None = None
 ) -> dict[Group, GroupKind]:
-    """Return the kind of each group. Degrees whose product is not the world size are no source (`source` states it)."""
+    """Return the kind of each group. Degrees whose product is not the world size are ignored (see `source`)."""
     known = _known(ranks)
     found = {group: _kind(group, known, degrees) for group in groups}
     several = {tuple(sorted(members)) for _, members in found if len(members) > 1} | known.whole
@@ -107,7 +107,7 @@ def _kind(group: Group, known: _RecordedGroups, degrees: ParallelDegrees | None)
 
 
 def _covered(members: tuple[int, ...], world_size: int, degrees: ParallelDegrees) -> tuple[str | None, str]:
-    """Return the kind that degrees give the ranks, and from where; or None and why not."""
+    """Return the kind of the ranks by the degrees, and its source; or None and the reason."""
     listed = ",".join(f"{kind}={degrees.by_kind[kind]}" for kind in DOMAIN_KINDS if kind in degrees.by_kind)
     if world_size > 0 and degrees.world_size != world_size:
         return None, f"the degrees {listed} make {degrees.world_size} ranks, the job has {world_size}"

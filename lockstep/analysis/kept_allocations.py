@@ -1,9 +1,9 @@
-"""Which functions allocated tensors that were still there at the end of a memory capture.
+"""Which functions allocated tensors that still existed at the end of a memory capture.
 
-Memory events of torch's profiler ("[memory]", instant events with the address) are read from the file itself: traces as
-columns hold complete events only. An allocation counts that was made before the last captured step began and was not
-freed: it outlived a step. What each step allocates and the next one frees, gradients for one, does not. Memory that
-Python or NumPy allocate is none of torch's allocator's, and is not in a trace.
+Memory events of torch's profiler ("[memory]", instant events with the address) are read from the file itself, because
+columns contain complete events only. An allocation counts if it was made before the last captured step began and was
+not freed, i.e. outlived a step. Allocations of one step that the next one frees, such as gradients, do not count.
+Memory allocated by Python or NumPy does not belong to torch's allocator and is not in a trace.
 """
 
 import mmap
@@ -22,9 +22,9 @@ from lockstep.trace.steps import find_steps
 FUNCTIONS_MAX = 8
 NAME_CHARS = 256
 SEARCHED_MAX = 512
-"""Allocations whose function is looked for, the largest: each costs a look at every frame."""
+"""Largest allocations for which the function is searched: each search visits every frame."""
 ALIVE_MAX = 1 << 20
-"""Addresses that are followed; a capture of some steps has tens of thousands."""
+"""Addresses that are tracked; a capture of some steps has tens of thousands."""
 LEAST_BYTES = 4096
 SIZE_MAX_BYTES = 1 << 46
 """Of one tensor; no device has 64 TiB, and sums of as many as are searched fit an int64."""
@@ -44,9 +44,9 @@ class _Allocation:
 
 
 def kept_allocations(path: Path, columns: TraceColumns) -> list[RetainedAllocation]:
-    """Return the functions of the training that hold most of it, the largest first.
+    """Return the functions of the training that hold most of this memory, the largest first.
 
-    Empty where the file has no memory events, fewer than two steps, or cannot be read.
+    Empty if the file has no memory events, has fewer than two steps, or cannot be read.
     """
     steps = find_steps(columns)
     if len(steps) < 2:  # noqa: PLR2004  (the first one's can outlive it)

@@ -1,4 +1,4 @@
-"""The tasks of a device as a trace, for ranks of Ascend that kept kernel_details.csv and no trace_view.json."""
+"""Converts a device's tasks to a trace, for Ascend ranks with kernel_details.csv and without trace_view.json."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,9 @@ _COMMUNICATION_STREAM = -2
 
 
 def columns_of_kernels(kernels: Kernels, settings: AscendSettings) -> TraceColumns:
-    """Return device work alone: no host, no launches, one step; collectives by their names.
+    """Return columns of device work alone: no host, no launches, one step; collectives by their names.
 
-    `kernels` hold at least one row.
+    `kernels` must have at least one row.
     """
     count = len(kernels)
     communicates = kernels.communicates

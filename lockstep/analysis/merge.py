@@ -1,4 +1,4 @@
-"""Findings and refusals of many ranks as one list: what several ranks share is given once, with all of them."""
+"""Merges findings and refusals of many ranks: those that several ranks share are listed once, with all ranks."""
 
 import re
 from collections import Counter
@@ -18,7 +18,7 @@ _NAMED_RANKS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A rule that could not answer, on which ranks; the reason is the first rank's, others may have other numbers."""
+    """A rule that could not be evaluated, and its ranks; the reason is the first rank's, numbers may differ."""
 
     rule: str
     reason: str
@@ -26,11 +26,12 @@ class Refusal:
 
 
 def merge_findings(findings: Iterable[Finding], windows_ns: Mapping[int, int]) -> list[Finding]:
-    """Return one finding for each cause and subject, with all its ranks and the evidence of the one it costs most.
+    """Return one finding for each cause and subject, with all its ranks and the evidence of its most expensive rank.
 
-    Of rules that roll a rank's operators up (`_ROLLED_UP`) the subject only names examples: their cause is one finding.
-    What one rank has twice (one operator in two formats) stays two: its first goes with the first of other ranks. The
-    predicted gain is that of the rank it costs most: its loss over its own window (`windows_ns`, by rank).
+    For rules that roll up a rank's operators (`_ROLLED_UP`) the subject only gives examples, so the cause is the key.
+    Two findings of one rank with the same key (one operator in two formats) stay two: the first merges with the first
+    of other ranks. The predicted gain is that of the most expensive rank: its loss over its own window (`windows_ns`,
+    by rank).
     """
     found: dict[object, list[Finding]] = {}
     seen: Counter[object] = Counter()
@@ -42,7 +43,7 @@ def merge_findings(findings: Iterable[Finding], windows_ns: Mapping[int, int]) -
 
 
 def key_of(finding: Finding) -> tuple[str, str, str]:
-    """Return what findings of several ranks agree in where they are one."""
+    """Return the key under which findings of several ranks are merged."""
     subject = "" if finding.cause in _ROLLED_UP else finding.subject
     return finding.bottleneck, finding.cause, subject
 
@@ -81,7 +82,7 @@ def advise(findings: Iterable[Finding], windows_ns: Mapping[int, int], framework
 
 
 def merge_refusals(by_rank: Iterable[tuple[int, Iterable[NotJudged]]]) -> list[Refusal]:
-    """Return one refusal for each rule and kind of reason: reasons that differ in numbers alone are one."""
+    """Return one refusal for each rule and kind of reason; reasons that differ only in numbers are one kind."""
     found: dict[tuple[str, str], tuple[NotJudged, list[int]]] = {}
     for rank, refusals in by_rank:
         for each in refusals:

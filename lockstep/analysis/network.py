@@ -1,7 +1,7 @@
-"""What is known of each rank's network settings: from the doctor's reports next to the traces, and from the traces.
+"""Network settings of each rank: from the doctor's reports next to the traces, and from the traces.
 
-A report is a rank's if the trace names its host; where no trace does, if it is the only one in the trace's folder, or
-in the nearest one above that has any.
+A report belongs to a rank if the trace names its host. If no trace does, it must be the only report in the trace's
+folder, or in the nearest parent folder with any.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -31,7 +31,7 @@ class NetworkEvidence:
 def network_evidence(
     ranks: Sequence[RankAnalysis], reports: Sequence[DoctorReport], paths: Mapping[int, Path]
 ) -> NetworkEvidence:
-    """Return what is known from reports and traces; `paths` are the traces by rank. The doctor's facts win."""
+    """Combine reports and traces; `paths` are the traces by rank. The doctor's facts take precedence."""
     facts = [each for each in reports if each.environment is not None]
     environments: dict[int, Mapping[str, str]] = {}
     versions: dict[int, Mapping[str, str]] = {}
@@ -67,12 +67,12 @@ def _report_of(rank: RankAnalysis, facts: Sequence[DoctorReport], path: Path | N
 
 
 def _is_host(one: str, other: str) -> bool:
-    """Whether two names are one host's: they are equal, or one is the other's first label."""
+    """Whether two names belong to one host: they are equal, or one is the other's first label."""
     return one == other or one == other.partition(".")[0] or one.partition(".")[0] == other
 
 
 def _concerned(check: NetworkCheck, ranks: Sequence[RankAnalysis], hosts: Collection[str]) -> tuple[int, ...]:
-    """Return the ranks on a verdict's host: all, where no trace names its host and the verdicts are of one."""
+    """Return the ranks on a verdict's host: all, if no trace names its host and all verdicts are of one host."""
     all_ranks = tuple(each.rank for each in ranks)
     if not check.host or (len(hosts) == 1 and not any(each.metadata.host for each in ranks)):
         return all_ranks

@@ -1,7 +1,6 @@
-"""What the report draws from the traces themselves: a timeline of a few ranks, and a culprit's calls against a peer's.
+"""Pictures of a report that need the traces: a timeline of a few ranks, and a culprit's calls next to a peer's.
 
-Only the ranks that findings name, and some peers, are loaded again. Of a lane with more events than are drawn the
-longest stay.
+Only the ranks that findings name, and some peers, are loaded again. Lanes with too many events show the longest ones.
 """
 
 from collections import defaultdict
@@ -29,10 +28,10 @@ DEPTH_MAX = 10
 SLICES_MAX = 30_000
 """Of all lanes: 0.7 MB of the page."""
 FRAME_MIN_RATIO = 0.003
-"""Of the window: a narrower frame is not seen."""
+"""Share of the window: narrower frames are not visible."""
 FRAMES_MAX = 400
 EXCESS_RATIO = 0.01
-"""Of the window: what a culprit's frame takes longer than the peer's to be marked."""
+"""Share of the window by which a culprit's frame must exceed the peer's to be marked."""
 KINDS = ("nothing", "host", "compute", "memory", "communication")
 """By `WorkKind`."""
 
@@ -48,9 +47,9 @@ class FlameFrame:
     width: float
     total_ns: int
     peer_ns: int | None
-    """What the other rank spends on the same path, None if it has none."""
+    """Time of the other rank on the same path, None if it has none."""
     is_culprit: bool
-    """Whether it is longer than the peer's, and most of that is in no frame that it calls."""
+    """Whether it is longer than the peer's, and most of the difference is in none of its callees."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Everything known from one rank's trace alone, each part by its own rules (`rule_runner.py`)."""
+"""Analyses one rank's trace by itself, each part by its own rules (`rule_runner.py`)."""
 
 from dataclasses import dataclass, replace
 
@@ -51,9 +51,9 @@ _SHAPES_CHARS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPath:
-    """What lies on a critical path, most time first: the ns sum to the window.
+    """The entries of a critical path, most time first; their ns sum to the window.
 
-    `guessed_ns` is the part to which time alone led, and no record (`DependencyKind.is_guess`).
+    `guessed_ns` is the part reached by time alone, without a record (`DependencyKind.is_guess`).
     """
 
     shares: tuple[PathShare, ...]
@@ -62,14 +62,14 @@ class RankPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankAnalysis:
-    """What is known from one rank's trace, small and picklable; None where a part could not answer (`not_judged`).
+    """Result of one rank's trace, small and picklable; a part is None if it could not be evaluated (`not_judged`).
 
-    `window_ns` goes from the beginning of the first step's window to the end of the last's; `breakdown` and `path` sum
-    to its length. `computing` is when the device computed next to one of the `collectives`; `step_times` is what
-    communication leaves of each whole step, None where nothing marks them. `vendor_collectives` hold
-    the vendor's transmission times. `component_shares` is the kernels' time by what holds them (`Bound`), as shares.
-    `calls` is the call tree as a capture's summary has it, None for a trace that is compared with no other. `findings`
-    have no advice before `analyse_cluster`.
+    `window_ns` is from the beginning of the first step's window to the end of the last's; `breakdown` and `path` sum to
+    its length. `computing` is when the device computed during one of the `collectives`; `step_times` is each whole
+    step's time outside communication, None if steps are not marked. `vendor_collectives` have the vendor's transmission
+    times. `component_shares` is the kernels' time by what limits them (`Bound`), as shares. `calls` is the call tree as
+    in a capture's summary, None for a trace that is compared with no other. `findings` have no advice before
+    `analyse_cluster`.
     """
 
     rank: int
@@ -102,10 +102,10 @@ class RankAnalysis:
 def analyse_rank(
     columns: TraceColumns, *, rank: int, evidence: Evidence = NOTHING, has_peers: bool = True
 ) -> RankAnalysis:
-    """Return all that one rank's columns show; `rank` counts, whatever the trace calls itself.
+    """Return the analysis of one rank's columns; `rank` overrides the trace's own number.
 
-    Without `has_peers` what only serves the comparison with other ranks is left out. Raises nothing for a trace that a
-    loader accepted: what it lacks is given in `not_judged`.
+    Without `has_peers` results that only serve the comparison with other ranks are left out. Raises nothing for a trace
+    that a loader accepted: missing data is reported in `not_judged`.
     """
     trace = prepare(columns)
     account = break_down_steps(trace)
@@ -145,7 +145,7 @@ def analyse_rank(
 
 
 def _metadata(columns: TraceColumns) -> TraceMetadata:
-    """Return the trace's metadata, with the purposes of groups that its collectives record."""
+    """Return the trace's metadata, with the purposes of groups recorded in its collectives."""
     described = {
         each.group: each.description for each in set(columns.collectives.values()) if each.group and each.description
     }
@@ -159,7 +159,7 @@ def _with_calls(analysis: RankAnalysis, columns: TraceColumns, evidence: Evidenc
 
 
 def with_communication(analysis: RankAnalysis, communication: AscendCommunication) -> RankAnalysis:
-    """Return the analysis with the vendor's account of the rank's links and collectives judged as well."""
+    """Return the analysis, including the rules on the vendor's report of the rank's links and collectives."""
     rule_runner = RuleRunner(analysis.rank)
     length_ns, rank, host = analysis.length_ns, analysis.rank, analysis.metadata.host
     computing = analysis.computing
@@ -175,7 +175,7 @@ def with_communication(analysis: RankAnalysis, communication: AscendCommunicatio
 
 
 def renumbered(analysis: RankAnalysis, rank: int) -> RankAnalysis:
-    """Return the analysis as another rank's: nothing in the trace shows whose it is, and its number was taken."""
+    """Return the analysis under another rank number: the trace does not name its rank, and the number was taken."""
 
     def moved(collectives: RankCollectives | None) -> RankCollectives | None:
         return None if collectives is None else replace(collectives, rank=rank)
@@ -275,7 +275,7 @@ class _Parts:
 
 
 def step_times(trace: PreparedTrace) -> StepTimes | None:
-    """Return what communication leaves of each whole step: on the device, or of the training thread without one."""
+    """Return each whole step's time outside communication: of the device, or of the training thread without one."""
     columns, steps = trace.columns, trace.steps
     whole = ~steps.partial
     if steps.source is StepSource.WHOLE or not whole.any():
@@ -293,13 +293,13 @@ def step_times(trace: PreparedTrace) -> StepTimes | None:
 
 
 def _next_to(columns: TraceColumns, collectives: RankCollectives) -> Intervals:
-    """Return when the device computes next to a collective: what contention is judged by, without all else."""
+    """Return when the device computes during a collective, which is what contention depends on."""
     busy = merged(collectives.start_ns, collectives.start_ns + collectives.duration_ns)
     return common(computing(columns), busy)
 
 
 def _joined(rooflines: Rooflines) -> Rooflines:
-    """Return one point for each operator, format and verdict: one for each set of shapes is too many to send."""
+    """Return one point for each operator, format and verdict; one for each set of shapes is too many to send."""
     points = by_operator(rooflines.points)[:POINTS_MAX]
     return replace(rooflines, points=tuple(replace(each, shapes=each.shapes[:_SHAPES_CHARS]) for each in points))
 

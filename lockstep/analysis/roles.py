@@ -1,4 +1,4 @@
-"""Which ranks do the same work: those of one pipeline stage. Ranks of different stages are no peers of each other."""
+"""Which ranks do the same work: those of one pipeline stage. Ranks of different stages are not peers."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,13 +9,13 @@ from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.kinds import described_kinds
 
 Roles = Mapping[int, int]
-"""The pipeline stage of each rank; empty where there is one stage, or where it is unknown which rank is in which."""
+"""The pipeline stage of each rank; empty if there is one stage, or if the stages are unknown."""
 
 
 def pipeline_stages(ranks: Sequence[RankAnalysis], degrees: ParallelDegrees | None = None) -> Roles:
-    """Return the stage of each rank, by the degrees that somebody gave or by the groups that a framework described.
+    """Return the stage of each rank, by given degrees or by the groups that a framework described.
 
-    Degrees that do not make the job's world size are no source. Where only some ranks' stages are known, none are.
+    Degrees that do not match the job's world size are ignored. If only some ranks' stages are known, none is returned.
     """
     found = _by_degrees(ranks, degrees) if degrees is not None else {}
     found = found or _by_groups(ranks)

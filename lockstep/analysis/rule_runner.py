@@ -1,4 +1,4 @@
-"""Parts of an analysis side by side: one that cannot answer leaves a reason, and costs the others nothing."""
+"""Runs the parts of an analysis independently: a part that cannot be evaluated leaves a reason and nothing else."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ _Answer = TypeVar("_Answer")
 
 
 class RuleRunner:
-    """What rules about one rank found, and what could not be judged; `findings` all name that rank."""
+    """Findings of one rank's rules, and rules that were not evaluated; all `findings` name that rank."""
 
     def __init__(self, rank: int) -> None:
         self.findings: list[Finding] = []
@@ -19,7 +19,7 @@ class RuleRunner:
         self._rank = rank
 
     def of(self, part: str, answer: Callable[[], _Answer]) -> _Answer | None:
-        """Return what `answer` returns, None if it refuses its input."""
+        """Return the result of `answer`, None if it refuses its input."""
         try:
             return answer()
         except LockstepError as error:
@@ -27,7 +27,7 @@ class RuleRunner:
             return None
 
     def ask(self, rule: str, judge: Callable[[], list[Finding] | NotJudged]) -> None:
-        """Add the answer of a rule."""
+        """Evaluate a rule and add its result."""
         answer = self.of(rule, judge)
         if isinstance(answer, NotJudged):
             self.not_judged.append(answer)
@@ -35,6 +35,6 @@ class RuleRunner:
             self.take(answer, ())
 
     def take(self, findings: Sequence[Finding], not_judged: Sequence[NotJudged]) -> None:
-        """Add the answers of several rules."""
+        """Add the results of several rules."""
         self.findings += [replace(each, ranks=(self._rank,)) for each in findings]
         self.not_judged += not_judged

@@ -1,7 +1,7 @@
-"""Which traces lie under the paths that somebody named: one source for each rank, whichever profiler wrote it.
+"""Finds the traces under given paths: one source for each rank, from any profiler.
 
-Looking is cheap: names of files and folders, and Ascend's small files of settings. Which rank a trace names is
-known when it is loaded (`load_source`). Links are not followed.
+Finding is cheap: it uses names of files and folders, and Ascend's small settings files. The rank that a trace names is
+known only once it is loaded (`load_source`). Links are not followed.
 """
 
 import os
@@ -28,7 +28,7 @@ _Table = TypeVar("_Table")
 STORED_SUFFIX = ".parquet"
 _TRACE_SUFFIXES = (".json", ".json.gz", STORED_SUFFIX)
 _NO_TRACES = ("summary.json", "comparison.json", "perfetto.json")
-"""What an earlier analysis left next to its columns."""
+"""Files that an earlier analysis left next to its columns."""
 _NAMED_RANK = re.compile(r"rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE | re.ASCII)
 _STORED_RANK = re.compile(r"(\d{1,7})\.parquet", re.ASCII)
 _ASCEND_ROOTS = ("PROF_", "FRAMEWORK", "logs")
@@ -57,9 +57,9 @@ class SkippedPath:
 
 @dataclass(slots=True)
 class Sources:
-    """What was found: sources in order of their names' ranks and paths, files of the cluster, what was passed over.
+    """Sources in order of their names' ranks and paths, files of the cluster, and skipped paths.
 
-    `reports` are what `lockstep doctor` wrote.
+    `reports` are files written by `lockstep doctor`.
     """
 
     sources: list[Source] = field(default_factory=list)
@@ -68,12 +68,12 @@ class Sources:
     skipped: list[SkippedPath] = field(default_factory=list)
 
     def skip(self, path: Path, error: Exception) -> None:
-        """Note a path that cannot be used."""
+        """Record a path that cannot be used."""
         self.skipped.append(SkippedPath(str(path), str(error)))
 
 
 def find_sources(paths: Sequence[Path]) -> Sources:
-    """Return the traces under `paths`, files and folders; a path that cannot be used is noted, never raised."""
+    """Return the traces under `paths`, files and folders; a path that cannot be used is recorded, never raised."""
     found = Sources()
     seen: set[Path] = set()
     for path in paths:
@@ -96,7 +96,7 @@ def find_sources(paths: Sequence[Path]) -> Sources:
 
 
 def _look_into(root: Path, found: Sources) -> None:
-    """Take the traces of a folder and of those below it."""
+    """Add the traces of a folder and its subfolders."""
     waiting, looked_at = [(root, 0)], 0
     while waiting:
         folder, depth = waiting.pop()
@@ -122,7 +122,7 @@ def _look_into(root: Path, found: Sources) -> None:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return what lies in a folder, without links and hidden things."""
+    """Return the entries of a folder, without links and hidden ones."""
     try:
         with os.scandir(folder) as entries:
             return sorted(
@@ -150,12 +150,12 @@ def _take_or_skip(path: Path, found: Sources) -> None:
 
 
 def _take(path: Path, found: Sources) -> None:
-    """Take one file.
+    """Add one file.
 
     Raises
     ------
     MalformedError
-        It begins like a report of the doctor and is none.
+        It begins like a report of the doctor but is not one.
     """
     if kind_of(path) is not None:
         _take_ascend(path, found)
@@ -197,7 +197,7 @@ class LoadedSource:
 
 
 def load_source(source: Source, *, cores: int = 1) -> LoadedSource:
-    """Return one source's columns and what lies next to them; `cores` may read it.
+    """Return one source's columns and the tables next to it; up to `cores` cores read it.
 
     Raises
     ------
@@ -241,5 +241,5 @@ def _load_ascend(output: AscendOutput) -> LoadedSource:
 
 
 def rank_of(source: Source, columns: TraceColumns) -> int:
-    """Return the rank by what names it best: the trace, then the name of its file or folder; ABSENT if neither does."""
+    """Return the rank by the best evidence: the trace, then the name of its file or folder; ABSENT without either."""
     return columns.metadata.rank if columns.metadata.rank >= 0 else source.named_rank

@@ -1,8 +1,8 @@
-"""Ranks that do something longer than their peers in every step, where the noise of the host hides who is waited for.
+"""Ranks that take longer than their peers in every step, for hosts whose noise hides which rank is waited for.
 
-On a crowded host healthy ranks come late in turn, often later than a fault makes its rank. Then no rank can be named by
-the waiting alone (`stragglers`), but one can by its calls: what it does longer in each step (`diagnosis.steady`), if
-the others waited for it at all.
+On a crowded host healthy ranks are late in turn, often by more than a fault delays its rank. Then waiting alone names
+no rank (`stragglers`), but calls can: the excess of a rank in each step (`diagnosis.steady`), if the others waited for
+it at all.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +19,7 @@ from lockstep.diagnosis.explain import explain_recurring
 from lockstep.diagnosis.verdict import Diagnosis
 
 RANKS_MAX = 8
-"""Ranks whose calls are compared, those first that cause most waiting."""
+"""Number of ranks whose calls are compared, those that cause most waiting first."""
 _NS = 1e9
 
 
@@ -29,10 +29,10 @@ def find_steady_ranks(
     waiting: Sequence[GroupWaiting],
     slow: Collection[int],
 ) -> list[Finding]:
-    """Return what ranks other than the `slow` ones do longer than their peers in every step, and the job waits for.
+    """Return what takes ranks other than the `slow` ones longer than their peers in every step, if the job waits.
 
-    `peers` are by rank those that do the same work on the same device. `lost_ns` is at most what all others waited for
-    the rank with nothing else to do.
+    `peers` are, by rank, those that do the same work on the same device. `lost_ns` is at most the time that all others
+    waited for the rank with nothing else to do.
     """
     lost_ns = _lost_ns(waiting, ranks)
     chosen = sorted((rank for rank in lost_ns if rank not in slow), key=lambda rank: -lost_ns[rank])[:RANKS_MAX]
@@ -53,7 +53,7 @@ def _lost_ns(waiting: Sequence[GroupWaiting], ranks: Mapping[int, RankAnalysis])
 
 
 def _lead_ns(group: GroupWaiting, at: int) -> float:
-    """Return by how much a rank comes later than the others' median, in the median step."""
+    """Return how much later than the others' median a rank arrives, in the median step, ns."""
     waited = group.repeated.waited_TR
     return float(np.median(np.median(np.delete(waited, at, axis=1), axis=1) - waited[:, at]))
 

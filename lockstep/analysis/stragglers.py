@@ -1,7 +1,8 @@
-"""Which ranks the others wait for, why, and what other ranks' differences cost: nothing where these ranks wait anyway.
+"""Which ranks the others wait for, why, and which costs of other ranks do not count because they wait anyway.
 
-In a synchronous job a rank's loss costs the job only what the others wait for it (Hermes 4.2.1: between devices first).
-The cause is the one that the coordinator would give from the same captures: both call `lockstep.diagnosis.explain`.
+In a synchronous job a rank's loss costs the job only the time that the others wait for it (Hermes 4.2.1: between
+devices first). The cause is the same as the coordinator would give from the same captures: both call
+`lockstep.diagnosis.explain`.
 """
 
 from collections import defaultdict
@@ -22,7 +23,7 @@ from lockstep.diagnosis.explain import RANK, explain
 from lockstep.diagnosis.verdict import Diagnosis
 
 PEERS_MAX = 8
-"""Captures that a slow rank is compared with: of more the median is hardly better, and each is made small first."""
+"""Captures to compare a slow rank with: more improve the median little, and each is summarised first."""
 _HOST = (IO, CPU)
 _NS = 1e9
 _CONFIDENCES = (LOW, MEDIUM, HIGH)
@@ -32,9 +33,9 @@ _WAITING_SENTENCES = 3
 def explain_stragglers(
     findings: Sequence[Finding], ranks: Mapping[int, RankAnalysis], peers: Mapping[int, Sequence[int]]
 ) -> list[Finding]:
-    """Return the findings, those on a rank that others wait for (`SLOW_RANK`) with the cause in place of the symptom.
+    """Return the findings, with `SLOW_RANK` symptoms (a rank that others wait for) replaced by their causes.
 
-    `peers` are by rank those that do the same work on the same device. Where the captures do not show the cause the
+    `peers` are, by rank, those that do the same work on the same device. If the captures do not show the cause, the
     symptom stays, with the reason. A rank that was late by chance (a symptom of low confidence) is not named.
     """
     findings = [each for each in findings if each.cause != SLOW_RANK or each.confidence != LOW]
@@ -63,7 +64,7 @@ def _explained(ranks: Mapping[int, RankAnalysis], rank: int, peers: Sequence[int
 
 
 def captured(analysis: RankAnalysis) -> TraceSummary | None:
-    """Return what a coordinator would have received of this rank."""
+    """Return the summary that a coordinator would have received of this rank."""
     return None if analysis.calls is None else with_analysis(analysis.calls, analysis)
 
 
@@ -90,7 +91,7 @@ def _with_cause(symptom: Finding, diagnosis: Diagnosis, ranks: Mapping[int, Rank
 def unexplained_ns(
     findings: Iterable[Finding], waiting: Sequence[GroupWaiting], slow: Collection[int]
 ) -> dict[int, float]:
-    """Return, by slow rank, what the others lose waiting for it beyond the causes that `findings` name for it, ns."""
+    """Return, by slow rank, the time that the others wait for it beyond the causes in `findings`, ns."""
     found = {
         rank: max((float(each.lost_ns[each.ranks.index(rank)]) for each in waiting if rank in each.ranks), default=0.0)
         for rank in slow
@@ -104,12 +105,12 @@ def unexplained_ns(
 def costing(
     findings: Iterable[Finding], waiting: Sequence[GroupWaiting], slow: Mapping[int, float], rank_count: int
 ) -> tuple[list[Finding], list[Refusal]]:
-    """Return each rank's own findings that cost the job time, and which do not, with the reason.
+    """Return each rank's own findings that cost the job time, and the others with the reason.
 
-    What the host of few ranks loses costs nothing where these ranks wait for `slow` ones, or each other, for at least
-    as long, and where the others do not wait for them; what most ranks have in common does, unless it occurs in one of
-    several steps and not on all ranks. On a slow rank it costs at most what the rank's named causes leave of the
-    waiting for it: `slow` is `unexplained_ns`.
+    A loss on the host of a few ranks costs nothing if these ranks wait for `slow` ones, or each other, for at least as
+    long, or if the others do not wait for them. A loss shared by most ranks does cost, unless it occurs in only one of
+    several steps and not on all ranks. On a slow rank it costs at most the waiting that the rank's named causes leave:
+    `slow` is `unexplained_ns`.
     """
     findings = list(findings)
     having, repeating = defaultdict[str, set[int]](set), defaultdict[str, set[int]](set)
@@ -134,7 +135,7 @@ def costing(
 
 
 def _explained_otherwise(finding: Finding, slow: Mapping[int, float]) -> str:
-    """Return why a loss of a slow rank is not what the others wait for, empty if it is or the rank is not slow."""
+    """Return why a loss of a slow rank is not what the others wait for; empty if it is, or if the rank is not slow."""
     rest_ns = max((slow[rank] for rank in finding.ranks if rank in slow), default=np.inf)
     lost_ns = finding.lost_ns or 0
     if 2 * rest_ns >= lost_ns:
@@ -162,19 +163,19 @@ def _costs_nothing(
 
 
 def waited_ns(waiting: Sequence[GroupWaiting], rank: int) -> float:
-    """Return how long a rank waits for others, in the group in which it waits most."""
+    """Return how long a rank waits for others, in the group in which it waits most, ns."""
     return max((float(each.waited_ns[each.ranks.index(rank)]) for each in waiting if rank in each.ranks), default=0.0)
 
 
 def judged_groups(waiting: Iterable[GroupWaiting]) -> list[GroupWaiting]:
-    """Return the groups with enough collectives, and waiting in them, to show who waits for whom."""
+    """Return the groups with enough collectives and waiting to show which ranks are waited for."""
     return [each for each in waiting if each.collectives >= COLLECTIVES.value and float(each.caused_ns.sum()) > 0]
 
 
 def are_waited_for(ranks: Collection[int], groups: Sequence[GroupWaiting]) -> bool:
-    """Whether ranks together cause the waiting of a group, beyond what so many would by chance.
+    """Whether ranks together cause a group's waiting by more than chance explains.
 
-    One of many must cause `BLAME_SHARE`, and the larger a part of the group they are, the nearer to all of it.
+    A single rank must cause `BLAME_SHARE`; the larger the ranks' part of the group, the closer the limit is to 1.
     """
     for group in groups:
         mine = np.isin(group.ranks, list(ranks))

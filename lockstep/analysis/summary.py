@@ -1,6 +1,6 @@
 """The JSON summary of an analysis: integers in ns and bytes, unknown is null.
 
-Lists are cut where a report could not show more; what is cut off a sum is one entry of its own.
+Lists are cut to what a report can show; the cut part of a sum is one entry of its own.
 """
 
 import math
@@ -95,7 +95,7 @@ def _rank(
 
 
 def _findings_of(analysis: RankAnalysis, cluster: ClusterAnalysis) -> list[Finding]:
-    """Return what a rank shows by itself, and what only a look at all ranks finds on it."""
+    """Return a rank's own findings, and those on it that only the comparison of all ranks gives."""
     own = set(map(key_of, analysis.findings))
     shared = [
         each
@@ -116,7 +116,7 @@ def _steps(steps: Steps) -> dict[str, Any]:
 
 
 def _path(path: RankPath) -> list[dict[str, Any]]:
-    """Return the shares that take most, and one for all others, so that they sum to the window."""
+    """Return the largest shares, and one for all others, so that they sum to the window."""
     shown = [each.as_json() for each in path.shares[:PATH_MAX]]
     rest_ns = sum(each.ns for each in path.shares[PATH_MAX:])
     return [*shown, {"name": REST, "class": "rest", "ns": rest_ns}] if rest_ns else shown

@@ -13,10 +13,10 @@ from lockstep.trace.columns import ABSENT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveTotal:
-    """Collectives of one kind in one group; `bytes` are of all together, None where any is unknown.
+    """Collectives of one kind in one group; `bytes` is their sum, None if any is unknown.
 
-    `total_ns` and `shortest_ns` are of durations on one rank, of transmissions (without waiting) where several ranks
-    are side by side; then `bus_bandwidth` is the median in bytes per second, None if unknown.
+    `total_ns` and `shortest_ns` are of durations on one rank, or of transmissions (without waiting) if several ranks
+    were matched; then `bus_bandwidth` is the median in bytes per second, None if unknown.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""One rank's trace per process: local processes, or workers of a Dask cluster. What comes back is small."""
+"""Analyses one rank's trace per process: local processes, or workers of a Dask cluster. Results are small."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ProcessPoolExecutor, as_completed
@@ -18,9 +18,9 @@ _CONNECT_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalysisJob:
-    """One trace to analyse, among others or alone; its columns are stored at `store` if that is not None.
+    """One trace to analyse, alone or among others; its columns are stored at `store` if that is not None.
 
-    With `observe` it is measured for a comparison of two runs instead. `cores` may read it.
+    With `observe` it is measured for a comparison of two runs instead. Up to `cores` cores read it.
     """
 
     number: int
@@ -33,9 +33,9 @@ class AnalysisJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """What came of a job: an analysis, or None and a reason in `skipped`.
+    """Result of a job: an analysis, or None and a reason in `skipped`.
 
-    Where nothing names the trace's rank (`has_rank` False) the analysis goes by the job's number.
+    If nothing names the trace's rank (`has_rank` False), the analysis has the job's number as its rank.
     """
 
     job: AnalysisJob
@@ -46,11 +46,11 @@ class JobOutcome:
 
 
 Runner = Callable[[Sequence[AnalysisJob]], Iterator[JobOutcome]]
-"""Does jobs and yields what came of them, in any order."""
+"""Runs jobs and yields their outcomes, in any order."""
 
 
 def work(job: AnalysisJob) -> JobOutcome:
-    """Do a job; a trace that cannot be used is an outcome, too.
+    """Run a job; a trace that cannot be used is an outcome too.
 
     Raises
     ------
@@ -77,9 +77,9 @@ def work(job: AnalysisJob) -> JobOutcome:
 
 
 def run_here(jobs: Sequence[AnalysisJob], *, processes: int) -> Iterator[JobOutcome]:
-    """Do jobs in up to `processes` processes, in this one if one is enough; of fewer jobs each has several cores.
+    """Run jobs in up to `processes` processes, in this one if one is enough; fewer jobs get several cores each.
 
-    A process that dies takes all others' jobs with it: each of them is tried once more, alone.
+    If a process dies, all unfinished jobs fail with it; each is then tried once more, alone.
     """
     workers = max(min(processes, len(jobs)), 1)
     jobs = [replace(job, cores=max(processes // workers, 1)) for job in jobs]
@@ -115,12 +115,12 @@ def _alone(job: AnalysisJob) -> JobOutcome:
 
 
 def run_on_cluster(jobs: Sequence[AnalysisJob], *, scheduler: str) -> Iterator[JobOutcome]:
-    """Do jobs on the workers of a Dask cluster, which see the same files and have Lockstep installed.
+    """Run jobs on the workers of a Dask cluster, which must see the same files and have Lockstep installed.
 
     Raises
     ------
     LocalError
-        No scheduler answers at this address, or a worker cannot do what is asked.
+        No scheduler answers at this address, or a worker fails.
     """
     from distributed import Client, as_completed  # noqa: PLC0415  (an extra)
 
@@ -139,7 +139,7 @@ def run_on_cluster(jobs: Sequence[AnalysisJob], *, scheduler: str) -> Iterator[J
 
 
 def _outcome(job: AnalysisJob, answer: object, scheduler: str) -> JobOutcome:
-    """Return what a worker of the cluster answered, or why it could not."""
+    """Return the outcome that a worker of the cluster returned, or why it failed."""
     if isinstance(answer, JobOutcome):
         return answer
     if type(answer).__name__ == "KilledWorker":

@@ -1,14 +1,14 @@
-"""Two runs side by side: which quantities are longer or more than noise explains.
+"""Compares two runs: which quantities increased by more than noise explains.
 
-A quantity of a rank is the median over its steps. A change counts where it is beyond each of four limits:
+A quantity of a rank is the median over its steps. A change counts if it exceeds each of four limits:
 
-- what the steps of both runs scatter (`SIGMAS` standard errors, more of them where few steps were recorded; of five or
-  more steps of a rank the oddest one is left out of the scatter);
-- how much more the change of one rank is than scatters between ranks (`RANK_SIGMAS`), where there are three or more;
-- `tolerance`, as a share of what it was;
-- `WORTH_RATIO`, as a share of the step. Counts have no such share.
+- the scatter of the steps of both runs (`SIGMAS` standard errors, more if few steps were recorded; with five or more
+  steps of a rank the farthest outlier is left out of the scatter);
+- the scatter of the changes between ranks (`RANK_SIGMAS`), if there are three or more;
+- `tolerance`, as a share of the value before;
+- `WORTH_RATIO`, as a share of the step, except for counts.
 
-Of several ranks the one whose change is greatest decides: in a synchronous job it is the one that all wait for.
+Of several ranks the one with the largest change decides: in a synchronous job all ranks wait for it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,19 +26,19 @@ from lockstep.diagnosis.communication_causes.waiting import transmission_ns
 from lockstep.trace.columns import ABSENT
 
 TOLERANCE = 0.05
-"""What two runs of one job differ by where nothing changed: own, on shared machines more."""
+"""Difference of two runs of one job without any change: own, larger on shared machines."""
 WORTH_RATIO = 0.02
-"""Of the step, own: twice what a finding must cost, as a gate must not fail by chance."""
+"""Share of the step, own: twice the minimal cost of a finding, because a gate must not fail by chance."""
 SIGMAS = 5.0
-"""Hundreds of quantities are compared: of that many, chance puts one beyond 3 in every comparison."""
+"""Hundreds of quantities are compared, of which chance puts one beyond 3 in every comparison."""
 RANK_SIGMAS = 3.0
 REPLACED_RATIO = 0.5
-"""Of a function's or kernel's change: where the sum over its kind changes by less, others took its place."""
+"""Share of a function's or kernel's change: if the sum over its kind changes by less, others replaced it."""
 _TRIMMED_STEPS = 5
-"""A rank with as many steps may have one unlike the others: the first after a pause, a checkpoint."""
+"""Steps from which one outlier per rank is left out: the first after a pause, or a checkpoint."""
 _SCATTER_RANKS = 3
 _UNKNOWN_NOISE = 0.25
-"""Of a quantity in runs of one step each, whose noise is unknown."""
+"""Noise of a quantity in runs of one step each, which do not show it."""
 _MAD_TO_SIGMA = 1.4826
 _Side = dict[int, dict[ComparedQuantity, Samples]]
 ALL_RANKS = ABSENT
@@ -46,13 +46,13 @@ ALL_RANKS = ABSENT
 
 
 class ChangeVerdict(StrEnum):
-    """What became of a quantity."""
+    """Outcome for one quantity."""
 
     SAME = "same"
     REGRESSION = "regression"
     IMPROVEMENT = "improvement"
     MORE = "more"
-    """A part of the step, or a function or kernel that took another's place: explains, and does not decide."""
+    """A part of the step, or a function or kernel that replaced another: it explains, and does not decide."""
     LESS = "less"
 
 
@@ -74,11 +74,11 @@ class QuantityChange:
 
     @property
     def difference(self) -> float:
-        """Return how much more it is."""
+        """Return the increase."""
         return self.after - self.before
 
     def as_json(self) -> dict[str, Any]:
-        """Return the JSON form; the rank is null where it is all ranks'."""
+        """Return the JSON form; the rank is null if the quantity belongs to all ranks."""
         return {
             "kind": self.quantity.kind.value,
             "name": self.quantity.name,
@@ -101,7 +101,7 @@ class ObservedRun:
 
     @property
     def steps(self) -> int:
-        """Return the steps of the rank that has fewest."""
+        """Return the steps of the rank with the fewest."""
         return min(each.steps for each in self.ranks)
 
 
@@ -130,9 +130,9 @@ def regressions(changes: Iterable[QuantityChange]) -> list[QuantityChange]:
 
 
 def _unless_replaced(change: QuantityChange, before: _Side, after: _Side) -> QuantityChange:
-    """Return a change as one that does not decide, where others of its kind change by as much the other way.
+    """Return a change as non-deciding if others of its kind change by as much in the opposite direction.
 
-    Libraries choose among kernels again in each run, and code moves from one function to another.
+    Libraries select kernels again in each run, and code moves from one function to another.
     """
     kind, name = change.quantity
     decides = change.verdict in (ChangeVerdict.REGRESSION, ChangeVerdict.IMPROVEMENT)
@@ -209,7 +209,7 @@ def _verdict(quantity: ComparedQuantity, before: float, after: float, limit: flo
 
 
 def _noise(before: Sequence[Samples], after: Sequence[Samples], was: float) -> float:
-    """Return what a difference of two medians may be by chance, from the scatter of steps within ranks and runs."""
+    """Return the difference of two medians that chance explains, from the scatter of steps within ranks and runs."""
     parts = [_without_outlier(each) for each in (*before, *after)]
     freedom = sum(len(each) - 1 for each in parts)
     if not freedom:
@@ -228,7 +228,7 @@ def _without_outlier(samples: Samples) -> Samples:
 
 
 def _between_ranks(differences: Sequence[float]) -> float:
-    """Return what ranks differ by in how they changed: a fault of one rank leaves it as it is."""
+    """Return the scatter of the changes between ranks, which a fault of one rank does not affect."""
     if len(differences) < _SCATTER_RANKS:
         return 0.0
     return RANK_SIGMAS * _MAD_TO_SIGMA * float(np.median(np.abs(np.array(differences) - np.median(differences))))
@@ -237,7 +237,7 @@ def _between_ranks(differences: Sequence[float]) -> float:
 def _collectives(before: ObservedRun, after: ObservedRun, judge: _Judge) -> list[QuantityChange]:
     """Return the changes of collectives by kind, size of the group and bytes: transmission, without waiting.
 
-    Where a run has one rank only, its durations hold the waiting for others.
+    If a run has only one rank, its durations contain the waiting for others.
     """
     sides = [_calls([each.collectives for each in run.ranks]) for run in (before, after)]
     steps = before.steps

@@ -1,7 +1,7 @@
-"""What one rank's trace measures in each step: steps, parts, functions, kernels, collectives.
+"""Measures one rank's trace in each step: steps, parts, functions, kernels, collectives.
 
 A function's time is self time on its thread, without waiting for collectives. Line numbers of Python frames are left
-out: they move with every edit.
+out, because they change with every edit.
 """
 
 import re
@@ -40,12 +40,12 @@ class QuantityKind(StrEnum):
     FUNCTION = "function"
     KERNEL = "kernel"
     COUNT = "count"
-    """Launched kernels, operators: how many in a step."""
+    """Launched kernels, operators: their number in a step."""
     COLLECTIVE = "collective"
 
 
 class ComparedQuantity(NamedTuple):
-    """One thing that is compared; ns, except of `QuantityKind.COUNT`."""
+    """One compared quantity; ns, except for `QuantityKind.COUNT`."""
 
     kind: QuantityKind
     name: str
@@ -53,9 +53,9 @@ class ComparedQuantity(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankObservation:
-    """One rank's steps; each array has shape (n_steps,). A quantity that is absent was 0 in every step.
+    """One rank's steps; each array has shape (n_steps,). A missing quantity was 0 in every step.
 
-    Steps that the trace cut are left out, unless all are.
+    Steps clipped by the trace are left out, unless all are.
     """
 
     rank: int

@@ -1,4 +1,4 @@
-"""Two folders of traces to a comparison; each trace is read by a worker."""
+"""Compares two folders of traces; each trace is read by a worker."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class RunComparison:
         return regressions(self.changes)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the JSON form: all that changed, and of what did not, the step, its parts and the counts."""
+        """Return the JSON form: all changes, and of unchanged quantities the step, its parts and the counts."""
         listed = [
             each
             for each in self.changes

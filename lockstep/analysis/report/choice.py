@@ -1,4 +1,4 @@
-"""Which ranks a picture shows where a job has more of them than a page has room for."""
+"""Selects the ranks that a picture shows if a job has more than fit on a page."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from lockstep.analysis.report.parts import Rank
 from lockstep.html.units import counted
 
 SHOWN_MAX = 64
-"""Ranks that are all shown."""
+"""Up to this many ranks, all are shown."""
 _NAMED_MAX = 24
 _FAR_MAX = 24
 
@@ -23,9 +23,9 @@ class Choice:
 
 
 def choose(ranks: Sequence[Rank], named: Sequence[int]) -> Choice:
-    """Return all ranks, or of more than `SHOWN_MAX` the named ones, those farthest from the median and the median one.
+    """Return all ranks or, of more than `SHOWN_MAX`, the named ones, those farthest from the median and the median one.
 
-    Distance is the sum over classes of the shares' differences. `ranks` have accounts.
+    Distance is the sum over classes of the differences in share. `ranks` must have accounts.
     """
     far = sorted(ranks, key=_distance(ranks))
     usual = far[0] if far else None
@@ -62,7 +62,7 @@ def _distance(ranks: Sequence[Rank]) -> Callable[[Rank], float]:
 
 
 def focus(ranks: Sequence[Rank], named: Sequence[int], usual: Rank | None, count: int) -> list[Rank]:
-    """Return the few ranks that are looked at closely: those that findings name first, then the usual one."""
+    """Return the few ranks to show in detail: those that findings name first, then the usual one."""
     by_number = {rank.number: rank for rank in ranks}
     chosen = [by_number[number] for number in named if number in by_number][: count - 1]
     spare = [usual] if usual is not None and usual.number in by_number else []

@@ -1,4 +1,4 @@
-"""The findings of a summary, the one that would gain most first."""
+"""The findings of a summary, the largest gain first."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -10,14 +10,14 @@ from lockstep.analysis.report.parts import Summary
 from lockstep.diagnosis.remedies import table
 
 SYMPTOMS = frozenset({"waiting_for_straggler", "late_arrival"})
-"""Causes that mean that others wait for a rank, not why it is late."""
+"""Causes that state that others wait for a rank, but not why it is late."""
 _COMPARABLE_RATIO = 0.5  # of the weight of the first reason: a lighter one does not replace it
 _MINORITY_RATIO = 0.5  # of the ranks: a finding on more of them names no rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemedyText:
-    """One thing to do; `gain_ratio` is None where no one can predict it."""
+    """One remedy; `gain_ratio` is None if it cannot be predicted."""
 
     suggestion: str
     how: str
@@ -85,7 +85,7 @@ def _advice(stored: dict[str, Any]) -> RemedyText:
 
 
 def _gain(ratio: float | None) -> float:
-    """Return what orders gains: what is not known comes after a gain of nothing."""
+    """Return the sort key of a gain: unknown gains sort after a gain of 0."""
     return -math.inf if ratio is None else ratio
 
 
@@ -94,9 +94,9 @@ def _order(found: FindingCard) -> tuple[float, float]:
 
 
 def headline(findings: Sequence[FindingCard]) -> FindingCard | None:
-    """Return the finding to name first: the one that would gain most.
+    """Return the finding to name first: the one with the largest gain.
 
-    Where that one only means that others wait for a rank, the reason why the rank is late goes before it, if it
+    If that one only states that others wait for a rank, the reason why the rank is late takes precedence, if it
     explains at least half as much.
     """
     if not findings:
@@ -114,13 +114,13 @@ def _weight(found: FindingCard) -> float:
 
 
 def named_ranks(findings: Iterable[FindingCard], count: int) -> list[int]:
-    """Return the ranks that findings name, in the findings' order; who names more than half of `count` names no one."""
+    """Return the ranks that findings name, in their order; a finding on more than half of `count` names none."""
     specific = [each for each in findings if len(each.ranks) <= max(count * _MINORITY_RATIO, 1)]
     return list(dict.fromkeys(number for each in specific for number in each.ranks))
 
 
 def advice_by_gain(findings: Iterable[FindingCard]) -> list[tuple[RemedyText, FindingCard]]:
-    """Return every advice once, with the finding in which it gains most; by gain, what is unknown last."""
+    """Return every advice once, with the finding of its largest gain; by gain, unknown ones last."""
     pairs = [(advice, found) for found in findings for advice in found.advice]
     pairs.sort(key=lambda pair: (-_gain(pair[0].gain_ratio), _order(pair[1])))
     once: dict[tuple[str, str], tuple[RemedyText, FindingCard]] = {}

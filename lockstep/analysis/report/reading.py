@@ -1,9 +1,9 @@
-"""Values of a JSON summary, none of them trusted: what is not what it should be is missing, and missing is None."""
+"""Reads values of a JSON summary, none of them trusted: an invalid value counts as missing, and missing is None."""
 
 from typing import Any
 
 NUMBER_MAX = 1e18
-"""The largest number that is believed: a window of 1e18 ns lasts 31 years."""
+"""The largest plausible number: a window of 1e18 ns lasts 31 years."""
 
 
 def number(value: Any) -> float | int | None:

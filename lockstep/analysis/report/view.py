@@ -1,4 +1,4 @@
-"""What all sections look at: the summary, its findings as one list, and which ranks to show."""
+"""The common input of all sections: the summary, its findings as one list, and which ranks to show."""
 
 from dataclasses import dataclass
 from typing import Any
