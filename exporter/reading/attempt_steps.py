@@ -17,6 +17,7 @@ from exporter.reading.read_offsets import ReadOffset
 from lockstep.accounting.block_reader import BlockRead, BlockReader, Fetch
 from lockstep.accounting.lost_marks import BuilderCounts
 from lockstep.accounting.step_builder import StepBuilder
+from lockstep.accounting.step_record import BuiltStep, EndedStep, built_steps
 from lockstep.contracts.bounds import INT63_MAX, STEP_MAX
 from lockstep.contracts.errors import PeerError
 from lockstep.contracts.messages import LAPPED, LOSS_REASONS, TORN
@@ -51,12 +52,13 @@ def _no_losses() -> dict[str, int]:
 
 @dataclass(slots=True)
 class StepsRead:
-    """The result of one read: records, how many of them are `incomplete`, and losses by `LOSS_REASONS`.
+    """The result of one read: steps that `ended`, how many of them are `incomplete`, and losses by `LOSS_REASONS`.
 
-    Lost steps are counted once the step number is known again, which may be in a later read than that of the lost
-    blocks.
+    `records` are those of the ended steps that no earlier reader has returned, once they are built. Lost steps are
+    counted once the step number is known again, which may be in a later read than that of the lost blocks.
     """
 
+    ended: list[EndedStep] = field(default_factory=list)
     records: Records = field(default_factory=lambda: NO_RECORDS)
     incomplete: int = 0
     lost_steps: dict[str, int] = field(default_factory=_no_losses)
@@ -130,7 +132,13 @@ class AttemptSteps:
         return boundary
 
     def read(self, fetch: Fetch, blocks_max: int, records_max: int = RECORDS_PER_READ) -> StepsRead:
-        """Read what is new, up to about `blocks_max` blocks and about `records_max` records."""
+        """Read what is new, up to about `blocks_max` blocks and about `records_max` records, and build the records."""
+        found = self.take(fetch, blocks_max, records_max)
+        self.build(found, built_steps(found.ended))
+        return found
+
+    def take(self, fetch: Fetch, blocks_max: int, records_max: int = RECORDS_PER_READ) -> StepsRead:
+        """Read the same without building records: they cost less for all ranks at once. `build` takes them."""
         found = StepsRead()
         is_end_reached = False
         if not self._pending:
@@ -140,22 +148,23 @@ class AttemptSteps:
             self._note_lost(found, blocks)
         counts = self._builder.counts
         before = BuilderCounts(counts.lost_marks, counts.lost_steps, counts.malformed_marks)
-        rows: list[bytes] = []
         self._has_marks |= bool(self._pending)
         try:
-            while self._pending and len(rows) < records_max:
-                for step in self._builder.add(self._pending.popleft()):
-                    rows.append(step.record)
-                    found.incomplete += step.is_incomplete
+            while self._pending and len(found.ended) < records_max:
+                found.ended += self._builder.take_next(self._pending, marks_max=records_max - len(found.ended))
         except BaseException:
             self._forget()
             raise
         self.is_drained = is_end_reached and not self._pending
         found.lost_steps[self._gap_reason] += counts.lost_steps - before.lost_steps
         found.malformed_marks = counts.malformed_marks - before.malformed_marks
-        if rows:
-            found.records = self._new(to_records(rows))
         return found
+
+    def build(self, found: StepsRead, built: list[BuiltStep]) -> None:
+        """Add the records of the steps that ended in a read, as built, to it."""
+        found.incomplete = sum(step.is_incomplete for step in built)
+        if built:
+            found.records = self._new(to_records([step.record for step in built]))
 
     def drop_pending(self) -> int:
         """Drop blocks that were read but not accounted for yet; return their number."""

@@ -14,6 +14,7 @@ import os
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from exporter.reading.ring_file import ReadResult, RingFile
 from exporter.reading.run_directories import RunDirectories, turns_of
 from exporter.reading.run_state import ENDED, RankState, RunState
 from exporter.reading.totals import possible
+from lockstep.accounting.step_record import BuiltStep, built_steps
 from lockstep.contracts.capture import CaptureResult
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.facts import facts_from_json
@@ -62,6 +64,17 @@ class RingReading:
     records: Records
     answer: CaptureResult | None
     lost: dict[str, int]
+
+
+class _TakenRing(NamedTuple):
+    """What was read of a ring; `key` identifies it, `state` is the rank's by then."""
+
+    run: RunState
+    rank_state: RankState
+    key: str
+    result: ReadResult
+    state: State
+    steps: StepsRead
 
 
 class Rings:
@@ -105,9 +118,7 @@ class Rings:
         states = [(run, rank_state) for run in self.runs.values() for rank_state in run.ranks.values()]
         opened = [(run, rank_state, rank_state.ring) for run, rank_state in states if rank_state.ring is not None]
         blocks = min(_BLOCKS_PER_RING, max(_BLOCKS_PER_RING_MIN, _BLOCKS_PER_READ // max(1, len(opened))))
-        for run, rank_state, ring in opened:
-            readings += self._read_ring(run, rank_state, ring, blocks)
-        return readings
+        return readings + self._read_rings(opened, blocks, RECORDS_PER_READ)
 
     def take_gone(self) -> list[RunState]:
         """Return the runs that disappeared since the last call."""
@@ -237,7 +248,8 @@ class Rings:
         """Read a ring that lost its name to its end, as far as its content is plausible for training, and close it."""
         if rank_state.ring is None:
             return
-        self._late += self._read_ring(run, rank_state, rank_state.ring, rank_state.header.block_count, _RECORDS_AT_END)
+        rings = [(run, rank_state, rank_state.ring)]
+        self._late += self._read_rings(rings, rank_state.header.block_count, _RECORDS_AT_END)
         self._counts.lost_blocks[TORN] += rank_state.steps.drop_pending()
         key = _key(rank_state.ring.path, rank_state.ring.inode)
         self.isolation.forget(_RING, key)
@@ -247,40 +259,68 @@ class Rings:
         rank_state.ring = None
         run.revision += 1
 
-    def _read_ring(
-        self, run: RunState, rank_state: RankState, ring: RingFile, blocks: int, records_max: int = RECORDS_PER_READ
+    def _read_rings(
+        self, rings: list[tuple[RunState, RankState, RingFile]], blocks: int, records_max: int
     ) -> list[RingReading]:
-        """Return what is new of a ring; records that were built but could not be added are counted as lost."""
+        """Return what is new of rings, whose records are built together."""
+        taken = [each for ring in rings if (each := self._take_ring(*ring, blocks, records_max)) is not None]
+        built: list[BuiltStep] | None = None
+        with self.isolation.guard(_RING, "(records of all)", self._now_s):
+            built = built_steps([step for each in taken for step in each.steps.ended])
+        readings: list[RingReading] = []
+        first = 0
+        for each in taken:
+            end = first + len(each.steps.ended)
+            own = None if built is None else built[first:end]
+            readings += self._end_reading(each, own, is_last=records_max == _RECORDS_AT_END)
+            first = end
+        return readings
+
+    def _take_ring(
+        self, run: RunState, rank_state: RankState, ring: RingFile, blocks: int, records_max: int
+    ) -> _TakenRing | None:
+        """Read what is new of a ring, without records."""
         key = _key(ring.path, ring.inode)
-        if not self.isolation.admits(_RING, key, self._now_s):
-            return []
-        built = 0
+        if self.isolation.admits(_RING, key, self._now_s):
+            with self.isolation.guard(_RING, key, self._now_s):
+                try:
+                    result = ring.read()
+                    state = self._states.state_of(key, rank_state, ring, result, self._now_s)
+                    return _TakenRing(
+                        run, rank_state, key, result, state, rank_state.steps.take(ring.blocks, blocks, records_max)
+                    )
+                except (MalformedError, OSError) as error:
+                    self._refuse(run, rank_state.rank, ring.inode, error)
+        return None
+
+    def _end_reading(self, taken: _TakenRing, built: list[BuiltStep] | None, *, is_last: bool) -> list[RingReading]:
+        """Return what is new of a ring; steps whose records could not be added are counted as lost.
+
+        `built` is None if building the records of all rings failed: then those of this ring alone may succeed.
+        """
+        run, rank_state, key, result, state, steps = taken
         with self.isolation.guard(_RING, key, self._now_s):
-            try:
-                result = ring.read()
-                state = self._states.state_of(key, rank_state, ring, result, self._now_s)
-                steps = rank_state.steps.read(ring.blocks, blocks, records_max)
-            except (MalformedError, OSError) as error:
-                self._refuse(run, rank_state.rank, ring.inode, error)
-                return []
-            built = len(steps.records)
+            rank_state.steps.build(steps, built_steps(steps.ended) if built is None else built)
             lost = self._count_losses(steps)
             self._apply_result(run, rank_state, result)  # before the records: the device's peak comes from its facts
             records = self._count_records(run, rank_state, steps.records)
-            state = _as_read(state, rank_state, is_last=records_max == _RECORDS_AT_END)
+            state = _as_read(state, rank_state, is_last=is_last)
             if state != (rank_state.state, rank_state.ending):
                 rank_state.state, rank_state.ending = state
                 run.revision += 1
             is_new = len(records) or result.answer is not None or lost
             return [RingReading(run, rank_state.rank, records, result.answer, lost)] if is_new else []
-        self._counts.lost[TORN] += built
-        return [RingReading(run, rank_state.rank, NO_RECORDS, None, {TORN: built})] if built else []
+        count = len(steps.ended)
+        self._counts.lost[TORN] += count
+        return [RingReading(run, rank_state.rank, NO_RECORDS, None, {TORN: count})] if count else []
 
     def _apply_result(self, run: RunState, rank_state: RankState, result: ReadResult) -> None:
         rank_state.heartbeat_ns = result.heartbeat_ns
         rank_state.note_failures(result.failures)
         for error in result.errors:
             self._counts.reject("answer", error)
+        if result.facts is None and result.groups is None:
+            return
         where = str(ring_path(run.directory, rank_state.rank))
         try:
             if result.facts is not None:

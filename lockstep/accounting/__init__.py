@@ -1,7 +1,7 @@
 """Turns the marks of a training process into step records: pure functions and state objects, run by the exporter.
 
     block_reader.py     reads blocks from the slots of a ring, and counts lost ones
-    step_builder.py     builds step records from blocks; the entry point
+    step_builder.py     finds the steps in blocks; the entry point
     spans.py            phases of the training thread, and the candidates for the end of an iteration
     iteration.py        learns which of these candidates end a step
     pending_marks.py    buffers marks of communication until the step ends
@@ -10,10 +10,10 @@
     communication_arrays.py  the same with arrays, for large steps and for all steps with a device
     quantities.py       samples, tokens, work and FLOPs of the running step
     breakdown.py        partitions the time of a step by its events
-    breakdown_arrays.py the same for a step whose communication is in arrays
+    breakdown_arrays.py the same for steps whose communication is in arrays, those of all ranks together
     domain_totals.py    bytes and counts of a step's collectives
     model_flops.py      model FLOPs of a step
-    step_record.py      packs the record
+    step_record.py      packs the records of steps that ended
     alignment.py        numbers steps by the counts of ends: after lost marks, and for captures
     state.py            saves and restores state as JSON values, for a restart of the exporter
 

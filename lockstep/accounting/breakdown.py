@@ -76,11 +76,11 @@ def attribute(start_ns: int, end_ns: int, events: StepEvents) -> StepBreakdown:
             ordered = sorted(ordered + events.aside, key=_issue_ns)
         _add_flight(breakdown, start_ns, end_ns, ordered)
     taken_time = TakenTime([begin for begin, _ in taken], [end for _, end in taken])
-    add_phases(breakdown, start_ns, end_ns, events, taken_time)
+    _add_phases(breakdown, start_ns, end_ns, events, taken_time)
     return breakdown
 
 
-def add_phases(breakdown: StepBreakdown, start_ns: int, end_ns: int, events: StepEvents, taken: "TakenTime") -> None:
+def _add_phases(breakdown: StepBreakdown, start_ns: int, end_ns: int, events: StepEvents, taken: "TakenTime") -> None:
     """Set phases, data, compute and host, without the time that is `taken` already."""
     own = breakdown.phase_ns
     for phase, span_start, span_end in events.spans:
@@ -206,11 +206,10 @@ def subtract(pieces: list[Wait], taken: list[Interval]) -> list[Wait]:
 class TakenTime:
     """The total time of disjoint, ascending intervals before any instant."""
 
-    def __init__(self, starts: list[int], ends: list[int], before: list[int] | None = None) -> None:
-        """Create it from intervals, and their cumulative lengths from 0 on, if the caller has them."""
+    def __init__(self, starts: list[int], ends: list[int]) -> None:
         self._starts = starts
         self._ends = ends
-        self._before = [0, *accumulate(map(sub, ends, starts))] if before is None else before
+        self._before = [0, *accumulate(map(sub, ends, starts))]
 
     def until(self, instant_ns: int) -> int:
         """Return the time that the intervals take before `instant_ns`."""

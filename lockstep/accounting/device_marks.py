@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from lockstep.accounting.communication_marks import CommunicationMarks
 from lockstep.accounting.device_tracker import DeviceTracker
-from lockstep.accounting.step_in_progress import BuiltStep, StepInProgress, built_step
-from lockstep.accounting.step_record import FinishedStep
+from lockstep.accounting.step_in_progress import StepInProgress
+from lockstep.accounting.step_record import BuiltStep, FinishedStep, built_steps
 from lockstep.contracts.marks import KIND_MASK, MARK_STRUCT, ORDINAL_MASK, OTHER_THREAD, MarkKind
 
 Mark = tuple[int, int, int, int, int]
@@ -47,7 +47,7 @@ class DeviceMarks:
         self._spans = running.spans
         self._communication = running.communication
         self._communication.keeps_former = True
-        self._tracker = DeviceTracker(running.build)
+        self._tracker = DeviceTracker(running.append)
         running.deliver = self._close
         self._notes: dict[int, Callable[[Mark, Handler], None]] = {
             **{int(kind): self._note_span for kind in _SPAN_KINDS},
@@ -98,7 +98,7 @@ class DeviceMarks:
 
     def steps_given_up(self) -> list[BuiltStep]:
         """Return the steps that the device has not finished, in the form they have if they are given up."""
-        return [built_step(finished) for finished in self._tracker.given_up()]
+        return built_steps(self._tracker.given_up())
 
     def renumber(self, shift: int) -> None:
         """Add `shift` to the numbers of the steps that the device has not finished."""

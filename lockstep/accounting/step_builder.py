@@ -3,7 +3,9 @@
 May live here: which mark goes where, and what to do when some are lost. Not here: clocks, files, the content of a step.
 """
 
+from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from lockstep.accounting.alignment import ENDS_FORM, EndCounts, Stride
@@ -43,7 +45,8 @@ from lockstep.accounting.state import (
     restore,
     saved,
 )
-from lockstep.accounting.step_in_progress import AgentCosts, BuiltStep, BuiltStepForm, StepInProgress
+from lockstep.accounting.step_in_progress import AgentCosts, BuiltStepForm, StepInProgress
+from lockstep.accounting.step_record import BuiltStep, EndedStep, built_steps
 from lockstep.contracts.capture import BACKWARD, OPTIMIZER, STEP, StepBoundary
 from lockstep.contracts.errors import ContractVersionError
 from lockstep.contracts.limits import MONOTONIC_NS_MAX
@@ -92,7 +95,7 @@ class StepBuilder(LostMarks):
         self.has_finished = False
         self._position = 0
         self._ends = EndCounts()
-        self._built: list[BuiltStep] = []
+        self._ended: list[EndedStep] = []
         self._handlers: dict[int, Handler] = {}
         self._limited_until = 0
         """Position up to which no step can have too many events, because a mark adds at most one event of each sort."""
@@ -102,6 +105,10 @@ class StepBuilder(LostMarks):
 
     def add(self, block: MarkBlock) -> list[BuiltStep]:
         """Return the steps that end in `block`; a gap since the previous block counts as lost marks."""
+        return built_steps(self.take(block))
+
+    def take(self, block: MarkBlock) -> list[EndedStep]:
+        """Return the same steps, whose records are still to be built (`built_steps`)."""
         if block.position != self._position:
             self._miss(block)
         count = block.count
@@ -113,14 +120,29 @@ class StepBuilder(LostMarks):
             self._add_runs(block, 0)
         else:
             self._add_each(block, 0)
-        if not self._built:
+        if not self._ended:
             return []
-        built = self._built.copy()
-        self._built.clear()
+        ended = self._ended.copy()
+        self._ended.clear()
         if self._is_provisional:
             self._number()
             return []
-        return built
+        return ended
+
+    def take_next(self, blocks: deque[MarkBlock], *, marks_max: int) -> list[EndedStep]:
+        """Remove the first of `blocks` and return the steps that end in it, as `take` does.
+
+        Blocks that follow it are taken with it, which costs less, up to `marks_max` marks in all: a mark ends at most
+        one step.
+        """
+        block = blocks.popleft()
+        end = block.position + block.count
+        last = min(block.position + marks_max, self._limited_until)
+        following = []
+        while blocks and blocks[0].position == end and end + blocks[0].count <= last:
+            following.append(blocks.popleft().marks)
+            end += len(following[-1]) // MARK_BYTES
+        return self.take(replace(block, marks=b"".join((block.marks, *following))) if following else block)
 
     def _limit(self, more: int) -> None:
         """Drop the events of the running step if `more` marks may exceed the limit."""
@@ -240,7 +262,7 @@ class StepBuilder(LostMarks):
         builder._running.restore(state.get("running"), what="accounting state: running", where=where)
         steps = _DEVICE_STEPS.load(state.get("device"), "accounting state: device", where)
         if steps is not None:
-            builder._built += steps
+            builder._ended += steps
             builder._device = DeviceMarks(builder._running, builder._communication, builder._position - 1)
         return builder
 
@@ -269,7 +291,7 @@ class StepBuilder(LostMarks):
         return self._stride.boundary(self.step, max(first_step, self.step), is_named=self._explicit)
 
     def _begin_attempt(self, start_ns: int, cpu_ns: int, costs: AgentCosts | None) -> None:
-        self._running = StepInProgress(start_ns, cpu_ns, costs, self._built)
+        self._running = StepInProgress(start_ns, cpu_ns, costs, self._ended)
         self._spans = self._running.spans
         self._communication = CommunicationMarks(self._running.communication, self._refuse, self._lack)
         self._began_at = self._at

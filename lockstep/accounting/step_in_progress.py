@@ -4,10 +4,7 @@ May live here: which state of an attempt outlives a step, and which does not. No
 """
 
 import re
-import struct
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from lockstep.accounting.communication import CommunicationTracker
@@ -30,7 +27,7 @@ from lockstep.accounting.state import (
     saved,
 )
 from lockstep.accounting.step_arrays import StepArrays
-from lockstep.accounting.step_record import FinishedStep, pack_incomplete_record, pack_record
+from lockstep.accounting.step_record import BuiltStep, EndedStep, FinishedStep
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.records import MISSING, RECORD_STRUCT, Flag
 
@@ -46,19 +43,11 @@ class AgentCosts(NamedTuple):
     collective_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltStep:
-    """A step's record (RECORD_STRUCT). For an incomplete step, i.e. with lost marks, it holds the limits only."""
-
-    record: bytes
-    is_incomplete: bool = False
-
-
 class StepInProgress:
     """The running step of an attempt that began at `start_ns`, when its thread had used `cpu_ns` of CPU time.
 
     `costs` are those of marks and collectives, None if lost. `spans`, `communication` and `quantities` are its content;
-    `is_incomplete` is set if some of its marks are lost. Steps that end are appended to `built`.
+    `is_incomplete` is set if some of its marks are lost. Steps that end are appended to `ended`.
     """
 
     STATE: ClassVar[Mapping[str, StateForm]] = {
@@ -70,12 +59,12 @@ class StepInProgress:
         "_costs": OptionalForm(TupleForm(COUNT, COUNT, make=AgentCosts)),
     }
 
-    def __init__(self, start_ns: int, cpu_ns: int, costs: AgentCosts | None, built: list[BuiltStep]) -> None:
+    def __init__(self, start_ns: int, cpu_ns: int, costs: AgentCosts | None, ended: list[EndedStep]) -> None:
         self._costs = costs
-        self._built = built
         self.flops = ModelFlops()
-        self.deliver: Callable[[FinishedStep], None] = self.build
-        """Called with each step that ends; with a device, a function that calls `build` later."""
+        self.append: Callable[[FinishedStep], None] = ended.append
+        self.deliver = self.append
+        """Called with each step that ends; with a device, a function that calls `append` later."""
         self.learner = IterationLearner()
         self.spans = SpanTracker(start_ns)
         self.communication = CommunicationTracker()
@@ -205,10 +194,6 @@ class StepInProgress:
         self.begin(self.step + 1, now_ns, cpu_ns)  # ends collectives for which nothing waited
         self.deliver(finished)
 
-    def build(self, finished: FinishedStep) -> None:
-        """Append the record of a step to `built`."""
-        self._built.append(built_step(finished))
-
     def _agent_cost_ns(self, marks: int, collectives: int) -> int:
         if self._costs is None:
             return MISSING
@@ -273,14 +258,6 @@ class StepInProgress:
         self.learner.check(what=f"{what}.learner", where=where)
         self.communication.restore(state.get("communication"), what=f"{what}.communication", where=where)
         self.spans.events = self.communication.events
-
-
-def built_step(finished: FinishedStep) -> BuiltStep:
-    """Return the record of a step; if its counts are implausible (beyond 64 bits), only with its limits."""
-    if not finished.is_incomplete:
-        with suppress(struct.error):
-            return BuiltStep(pack_record(finished))
-    return BuiltStep(pack_incomplete_record(finished), is_incomplete=True)
 
 
 class BuiltStepForm:

@@ -270,24 +270,24 @@ class MarkBlockWriter:
             self._polled_ns = self._due_ns - _FLUSH_INTERVAL_NS  # the time of the last store
             self._at_store()
 
-    def _note_held(self, now: int) -> None:
-        """Append what the step held before an end that may be its own."""
+    def _put_end(self, now: int, kind: int, ends: int, subject: int = 0) -> None:  # noqa: C901  (one frame)
+        """Append an end that may be a step's, counted as one of `ends`, and what the step held before it.
+
+        It is stored whenever a wait stored last; readers' requests that wait for it are met.
+        """
         if self.garbage is not None and self.garbage.events:
             self._note_collections(self.garbage)
         if self.compilations is not None:
             self._note_compiled(now)
-
-    def _put_end(self, now: int, kind: int, ends: int, subject: int = 0) -> None:
-        """Append an end that may be a step's, counted as one of `ends`; it is stored whenever a wait stored last."""
         cpu_ns = self._cpu_clock()
         at = self._at  # one turn
         first = self._position
         if ends == OPTIMIZERS:
-            self.optimizer_ends += 1
+            self.optimizer_ends = count = self.optimizer_ends + 1
         elif ends == BACKWARDS:
-            self.backward_ends += 1
+            self.backward_ends = count = self.backward_ends + 1
         else:
-            self.step_ends += 1
+            self.step_ends = count = self.step_ends + 1
         self._at = at + STEP
         pack_mark(self._block, at, now, kind, 0, subject, cpu_ns)
         if now >= self._end_due_ns:
@@ -299,12 +299,10 @@ class MarkBlockWriter:
             self._set_flags(0)
         if self.device is not None:
             self.device(kind, int(kind == _BACKWARD_END), 0, ordinal_at(first, at))
-
-    def _pass_boundary(self, sort: int, ends: int) -> None:
         is_settling = self.settling > 0 and not self.backward_depth
         if is_settling:
             self.settling -= 1
-        if is_settling or (sort == self.boundary_ends and ends == self.boundary_at):
+        if is_settling or (ends == self.boundary_ends and count == self.boundary_at):
             self._at_boundary()
         if self._wants_poll:
             self._poll()

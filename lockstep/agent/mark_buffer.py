@@ -102,9 +102,7 @@ class MarkBuffer(CallMarks):
         if self.backward_depth:
             self.backward_depth -= 1
         if self.optimizer_ends != self._ends_at_backward:  # the step may end here
-            self._note_held(now)
             self._put_end(now, _BACKWARD_END, BACKWARDS)
-            self._pass_boundary(BACKWARDS, self.backward_ends)
             return
         at = self._at  # one turn
         first = self._position
@@ -122,27 +120,26 @@ class MarkBuffer(CallMarks):
 
     def optimizer_begin(self, optimizer: object) -> None:
         """Begin the step of an optimizer, which may contain those of others."""
-        if self._admit_optimizer(optimizer):
-            now = self._clock()
-            identity = (id(optimizer) ^ self._key) >> _IDENTITY_SHIFT & ORDINAL_MASK
-            at = self._at  # one turn
-            first = self._position
-            self._at = at + STEP
-            pack_mark(self._block, at, now, _OPTIMIZER_BEGIN, 0, identity, 0)
-            if now >= self._due_ns or at >= LAST:
-                self._store()
-            if self.device is not None:
-                self.device(_OPTIMIZER_BEGIN, 0, 0, ordinal_at(first, at))
-            if self._wants_poll:
-                self._poll()
+        if get_ident() != self.thread and not self._admits_optimizer(optimizer):
+            return
+        now = self._clock()
+        identity = (id(optimizer) ^ self._key) >> _IDENTITY_SHIFT & ORDINAL_MASK
+        at = self._at  # one turn
+        first = self._position
+        self._at = at + STEP
+        pack_mark(self._block, at, now, _OPTIMIZER_BEGIN, 0, identity, 0)
+        if now >= self._due_ns or at >= LAST:
+            self._store()
+        if self.device is not None:
+            self.device(_OPTIMIZER_BEGIN, 0, 0, ordinal_at(first, at))
+        if self._wants_poll:
+            self._poll()
 
-    def _admit_optimizer(self, optimizer: object) -> bool:
-        """Whether the step of `optimizer` is the training thread's.
+    def _admits_optimizer(self, optimizer: object) -> bool:
+        """Whether the step of `optimizer`, on another thread, is now the training thread's.
 
         Autograd's own thread may step one for its backward, and a thread of the training's that does nothing else.
         """
-        if get_ident() == self.thread:
-            return True
         answer = self._adopt(True)
         if answer == _STEPS_ELSEWHERE:
             self._elsewhere = self._identity(optimizer)
@@ -167,12 +164,7 @@ class MarkBuffer(CallMarks):
         if get_ident() != self.thread:
             self._end_elsewhere()
             return
-        self._end_optimizer(self._clock())
-
-    def _end_optimizer(self, now: int) -> None:
-        self._note_held(now)
-        self._put_end(now, _OPTIMIZER_END, OPTIMIZERS)
-        self._pass_boundary(OPTIMIZERS, self.optimizer_ends)
+        self._put_end(self._clock(), _OPTIMIZER_END, OPTIMIZERS)
 
     def optimizer_pre_hook(self, optimizer: object, args: Any, kwargs: Any) -> Any:
         """Do the same as torch's hook before an optimizer's step."""
@@ -198,7 +190,7 @@ class MarkBuffer(CallMarks):
 
     def scaler_begin(self, scaler: object, optimizer: object) -> None:
         """Begin the step of a gradient scaler, which skips that of its optimizer when gradients overflowed."""
-        if self._admit_optimizer(optimizer):
+        if get_ident() == self.thread or self._admits_optimizer(optimizer):
             identity = self._identity(scaler)
             number = self._put(self._clock(), _SCALER_BEGIN, 0, identity, self._identity(optimizer))
             if self.device is not None:
@@ -209,10 +201,7 @@ class MarkBuffer(CallMarks):
         if get_ident() != self.thread:
             self._end_elsewhere()
             return
-        now = self._clock()
-        self._note_held(now)
-        self._put_end(now, _SCALER_END, OPTIMIZERS, self._identity(scaler))
-        self._pass_boundary(OPTIMIZERS, self.optimizer_ends)
+        self._put_end(self._clock(), _SCALER_END, OPTIMIZERS, self._identity(scaler))
 
     # An optimizer that a thread of its own steps (offloaded to the host): the training thread notes its step where it
     # goes on, at the next batch, backward, or end of the attempt, with the time when it ended; when it began, if it
@@ -232,7 +221,7 @@ class MarkBuffer(CallMarks):
         number = self._put(ended_ns, _OPTIMIZER_BEGIN, 0, self._elsewhere, 0)
         if self.device is not None:
             self.device(_OPTIMIZER_BEGIN, 0, 0, number & ORDINAL_MASK)
-        self._end_optimizer(ended_ns)
+        self._put_end(ended_ns, _OPTIMIZER_END, OPTIMIZERS)
 
     def _identity(self, value: object) -> int:
         return (id(value) ^ self._key) >> _IDENTITY_SHIFT & ORDINAL_MASK
@@ -255,10 +244,7 @@ class MarkBuffer(CallMarks):
         """End the step."""
         if get_ident() != self.thread and self._adopt(False) != 1:
             return
-        now = self._clock()
-        self._note_held(now)
-        self._put_end(now, _STEP_END, STEPS)
-        self._pass_boundary(STEPS, self.step_ends)
+        self._put_end(self._clock(), _STEP_END, STEPS)
 
     # What else a step holds.
 

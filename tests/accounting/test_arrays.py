@@ -6,8 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lockstep.accounting import communication_layout, communication_marks
+from lockstep.accounting import breakdown_arrays, communication_layout, communication_marks
 from lockstep.accounting.step_builder import StepBuilder
+from lockstep.accounting.step_record import built_steps
 from lockstep.contracts.marks import (
     BLOCK_MARKS,
     MARK_STRUCT,
@@ -18,6 +19,7 @@ from lockstep.contracts.marks import (
     pack_call_site,
     pack_issue,
 )
+from lockstep.contracts.records import MISSING
 from tests.accounting.jobs import Job
 from tests.accounting.played import PlayedTraining, named
 from tests.accounting.test_lost_marks import in_blocks_of
@@ -33,7 +35,7 @@ def build(blocks, arrays_from):
         patch.setattr(communication_marks, "ARRAYS_FROM", arrays_from)
         patch.setattr(communication_marks, "read_arrays", lambda *given: at_once.append(read(*given)) or at_once[-1])
         builder = StepBuilder()
-        steps = [step for block in blocks for step in builder.add(block)]
+        steps = built_steps([step for block in blocks for step in builder.take(block)])
     return steps, builder.state(), [arrays is not None for arrays in at_once]
 
 
@@ -56,6 +58,57 @@ def test_jobs_of_all_kinds(seed):
         blocks = in_blocks_of(training.blocks(), 1 + seed % BLOCK_MARKS)
     agree(blocks)
     agree(blocks[: len(blocks) // 3] + blocks[len(blocks) // 3 + 2 :])
+
+
+def marks_of(kinds, first_ns, gap_ns):
+    """Return the marks of a step with such kinds of collectives and waits, a gap apart."""
+    marks, now = [], first_ns
+    for kind, detail, subject, argument in kinds:
+        now += gap_ns
+        marks.append((now, int(kind), detail, subject, argument))
+    return marks
+
+
+@pytest.mark.parametrize("hours", [1, 5, 50_000])
+def test_long_steps_next_to_short_ones(hours):
+    """Steps of hours, and times that no step has, change neither their own records nor those of others."""
+    (detail, argument), (other, more) = SITES[1], SITES[6]
+    step = [
+        (MarkKind.BACKWARD_BEGIN, 0, 0, 0),
+        *((MarkKind.ISSUE, detail, ordinal, argument) for ordinal in range(4)),
+        (MarkKind.ISSUE, other, 9, more),
+        (MarkKind.DONE, 0, 1, 0),
+        (MarkKind.WAIT_BEGIN, 0, 0, 0),
+        (MarkKind.DONE, 0, 2, 0),
+        (MarkKind.GC_BEGIN, 2, 0, 0),
+        (MarkKind.GC_END, 2, 0, 0),
+        (MarkKind.WAIT_END, 0, 0, 0),
+        (MarkKind.BACKWARD_END, 0, 0, MISSING),
+        (MarkKind.STEP_END, 0, 0, MISSING),
+    ]
+    marks = [(1000, int(MarkKind.BEGIN), 7, 3, 0)]
+    for number, gap_ns in enumerate((10, 10, hours * 3600 * 10**9 // len(step), 10, 10, hours * 10**9, 10)):
+        kinds = [(kind, of, subject + 10 * number, value) for kind, of, subject, value in step]
+        marks += marks_of(kinds, marks[-1][0], gap_ns)
+    content = b"".join(MARK_STRUCT.pack(*mark) for mark in marks)
+    assert agree(in_blocks_of([MarkBlock(0, 0, 0, 0, 0, content)], 7))[1:] == [True] * 6
+
+
+def test_steps_of_many_ranks_are_built_at_once():
+    """The record of each is the one that it has alone, whatever the others are, in any number."""
+    ended, alone = [], []
+    for seed in range(24):
+        with PlayedTraining(block_count=2048) as training:
+            Job(training, Random(1_000 + seed)).run(20)
+            blocks = training.blocks()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(communication_marks, "ARRAYS_FROM", 1)
+            builder, one_by_one = StepBuilder(), StepBuilder()
+            ended += [step for block in blocks for step in builder.take(block)]
+            alone += [step for block in blocks for step in one_by_one.add(block)]
+    assert len(ended) > breakdown_arrays.STEPS_MAX
+    Random(5).shuffle(order := list(range(len(ended))))
+    assert built_steps([ended[at] for at in order]) == [alone[at] for at in order]
 
 
 def test_most_steps_of_the_jobs_are_read_at_once():

@@ -120,7 +120,7 @@ def test_a_fault_of_the_accounting_costs_the_steps_of_that_read(slots: Slots, mo
     reader.offset(1, 0)
     slots.step()
     with monkeypatch.context() as patch:
-        patch.setattr(StepBuilder, "add", lambda *_: 1 / 0)
+        patch.setattr(StepBuilder, "take", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             reader.read(slots.fetch, ALL)
     for _ in range(3):

@@ -7,10 +7,12 @@ import msgspec
 import pytest
 
 from exporter.counts import ExporterCounters
+from exporter.reading import rings as reading_rings
 from exporter.reading.read_offsets import ReadOffsets
 from exporter.reading.ring_file import RingFile
 from exporter.reading.rings import Rings
 from exporter.reading.silence import announcement, watch
+from lockstep.accounting.step_record import built_steps
 from lockstep.contracts import ring as layout
 from lockstep.contracts import topics
 from lockstep.contracts.capture import CaptureResult, result_to_json
@@ -441,6 +443,31 @@ def test_records_that_are_read_and_not_taken_are_lost_by_count(root, counts, mak
     assert counts.lost["torn"] == 3
     ring.write(record(3))
     assert steps_of(tick(rings)) == [3]
+    rings.close()
+
+
+def test_a_surprise_in_the_records_of_one_ring_costs_the_others_nothing(root, counts, make_ring, monkeypatch):
+    """Records of all rings are built together; if that fails, each ring's are built alone."""
+    for rank in range(3):
+        ring = make_ring(rank=rank)
+        for step in range(1 + (rank == 1)):
+            ring.write(record(step))
+    rings = Rings(root, counts, {})
+
+    def raising(ended):
+        if any(step.step == 1 for step in ended):
+            raise KeyError("surprise")
+        return built_steps(ended)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reading_rings, "built_steps", raising)
+        readings = tick(rings)
+    assert [(reading.rank, len(reading.records), reading.lost) for reading in readings] == [
+        (0, 1, {}),
+        (1, 0, {"torn": 2}),
+        (2, 1, {}),
+    ]
+    assert counts.lost["torn"] == 2
     rings.close()
 
 
