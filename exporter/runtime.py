@@ -72,7 +72,8 @@ class Exporter:
         self._port_name = port_name
         self.started = asyncio.Event()
         self.http_port = config.http_port
-        self.snapshot: NodeSnapshot | None = None
+        self._ticked: tuple[int, int, int] | None = None  # the last tick: its monotonic and unix time, its length, ns
+        self._snapshot: NodeSnapshot | None = None
         self.counts = ExporterCounters()
         self._node = config.node_name
         self._offsets: ReadOffsets = {}  # as last saved; rings that an earlier process read continue from there
@@ -227,7 +228,7 @@ class Exporter:
         self.on_tick(time.monotonic_ns())
 
     def on_tick(self, now_ns: int) -> None:
-        """Read what is new, pass it on, and replace the snapshot; `now_ns` is CLOCK_MONOTONIC."""
+        """Read what is new, and pass it on; `now_ns` is CLOCK_MONOTONIC."""
         begin_ns = time.monotonic_ns()
         unix_ns = time.time_ns()
         if self._is_due("scan", now_ns, self.config.scan_seconds):
@@ -253,25 +254,35 @@ class Exporter:
                 self._publisher.heartbeat()
         if self._batcher.is_full or self._is_due("batch", now_ns, self.config.batch_seconds):
             self._flush(unix_ns)
-        self.snapshot = take_snapshot(
-            self._rings,
-            self.counts,
-            now_ns=now_ns,
-            unix_ns=unix_ns,
-            stale_ns=round(self.config.rank_stale_seconds * _SECOND_NS),
-            rings_quarantined=self._rings.quarantined,
-            unwatched=self._unwatched.by_reason,
-            dropped=outcomes_of(self._isolation, self._rings.isolation, self._publisher.isolation, self._web.isolation),
-            delivery=self._publisher.status(),
-            tick_duration_ns=time.monotonic_ns() - begin_ns,
-            load=self._host_watch.node,
-            hosts=self._host_watch.totals(),
-            memory=self._memory.views(),
-            inspector=self._inspector.status(),
-            neighbours=self._neighbours.status(),
-            process=self._process_families,
-            http_refusals=dict(self._web.refusals),
-        )
+        self._ticked, self._snapshot = (now_ns, unix_ns, time.monotonic_ns() - begin_ns), None
+
+    @property
+    def snapshot(self) -> NodeSnapshot | None:
+        """The node since the last tick, None before the first; taken when it is first asked for, mostly by a scrape."""
+        if self._snapshot is None and self._ticked is not None:
+            now_ns, unix_ns, tick_duration_ns = self._ticked
+            self._snapshot = take_snapshot(
+                self._rings,
+                self.counts,
+                now_ns=now_ns,
+                unix_ns=unix_ns,
+                stale_ns=round(self.config.rank_stale_seconds * _SECOND_NS),
+                rings_quarantined=self._rings.quarantined,
+                unwatched=self._unwatched.by_reason,
+                dropped=outcomes_of(
+                    self._isolation, self._rings.isolation, self._publisher.isolation, self._web.isolation
+                ),
+                delivery=self._publisher.status(),
+                tick_duration_ns=tick_duration_ns,
+                load=self._host_watch.node,
+                hosts=self._host_watch.totals(),
+                memory=self._memory.views(),
+                inspector=self._inspector.status(),
+                neighbours=self._neighbours.status(),
+                process=self._process_families,
+                http_refusals=dict(self._web.refusals),
+            )
+        return self._snapshot
 
     def _guard(self, kind: str, key: str) -> Guard:
         return self._isolation.guard(kind, key, time.monotonic())

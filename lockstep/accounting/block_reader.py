@@ -53,7 +53,7 @@ class BlockReader:
         """Read slots starting with that of the next block; return whether there may be more."""
         window = self._window(fetch)
         for at in range(0, len(window), BLOCK_BYTES):
-            block = _block_in(window, at, self.next_sequence)
+            block = unpack_block(window, at, self.next_sequence)
             if block is None:
                 return self._skip(fetch, read, window[at:])
             read.blocks.append(block)
@@ -75,13 +75,13 @@ class BlockReader:
         `window` are slots that start with that of the next block, which does not hold it.
         """
         claimed = _claim(window, 0)
-        if claimed > self.next_sequence and _block_in(window, 0, claimed) is not None:
+        if claimed > self.next_sequence and unpack_block(window, 0, claimed) is not None:
             return self._catch_up(fetch, read)
         for ahead, at in enumerate(range(0, len(window), BLOCK_BYTES)):
-            if _block_in(window, at, self.next_sequence + ahead) is not None:
+            if unpack_block(window, at, self.next_sequence + ahead) is not None:
                 # The block may have been written between the fetch of its slot and that of this one.
                 again = _whole(fetch(self.next_sequence % self._block_count, 1))
-                if not again or _block_in(again, 0, self.next_sequence) is None:
+                if not again or unpack_block(again, 0, self.next_sequence) is None:
                     read.torn += ahead
                     self.next_sequence += ahead
                 return True
@@ -111,7 +111,7 @@ class BlockReader:
 
     def _has(self, slots: memoryview, sequence: int) -> bool:
         """Whether the slots of the whole ring hold this block."""
-        return _block_in(slots, sequence % self._block_count * BLOCK_BYTES, sequence) is not None
+        return unpack_block(slots, sequence % self._block_count * BLOCK_BYTES, sequence) is not None
 
 
 def _whole(data: bytes) -> memoryview:
@@ -122,11 +122,3 @@ def _whole(data: bytes) -> memoryview:
 def _claim(slots: memoryview, at: int) -> int:
     """Return the sequence that a block at byte `at` claims."""
     return int(BLOCK_HEADER.unpack_from(slots, at)[_SEQUENCE])
-
-
-def _block_in(slots: memoryview, at: int, sequence: int) -> MarkBlock | None:
-    """Return the block at byte `at` if it has number `sequence`; the checksum of others, 1 us each, is not computed."""
-    if BLOCK_HEADER.unpack_from(slots, at)[_SEQUENCE] != sequence:
-        return None
-    # Also None for a slot that was never written and therefore claims the sequence 0.
-    return unpack_block(slots[at : at + BLOCK_BYTES])

@@ -209,7 +209,7 @@ class TakenTime:
     def __init__(self, starts: list[int], ends: list[int]) -> None:
         self._starts = starts
         self._ends = ends
-        self._before = [0, *accumulate(map(sub, ends, starts))]
+        self._before: list[int] = [0, *accumulate(map(sub, ends, starts))]
 
     def until(self, instant_ns: int) -> int:
         """Return the time that the intervals take before `instant_ns`."""

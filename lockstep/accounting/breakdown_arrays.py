@@ -66,7 +66,8 @@ def _exposed(begin_ns: Integers, finish_ns: Integers) -> Integers:
     An interval that is empty stays empty and changes no other.
     """
     length_ns = finish_ns - _cut(begin_ns, finish_ns)
-    return np.maximum(length_ns, 0, out=length_ns)
+    np.maximum(length_ns, 0, out=length_ns)
+    return length_ns
 
 
 def _cut(begin_ns: Integers, finish_ns: Integers) -> Integers:
@@ -142,20 +143,20 @@ def _attribute(steps: Sequence[LargeStep]) -> list[tuple[StepBreakdown, DomainTo
     if intervals:
         pieces = zip(begin_ns_P.tolist(), finish_ns_P.tolist(), where_P.tolist(), strict=True)
         begin_ns_P, finish_ns_P, where_P = np.array(subtract(list(pieces), intervals), np.int64).reshape(-1, 3).T
-    wait_ns_ND = np.zeros(axis.count * DOMAIN_COUNT, np.int64)
-    np.add.at(wait_ns_ND, where_P, finish_ns_P - begin_ns_P)
+    wait_ns_ND = np.zeros((axis.count, DOMAIN_COUNT), np.int64)
+    np.add.at(wait_ns_ND.reshape(-1), where_P, finish_ns_P - begin_ns_P)
     begin_ns_I, finish_ns_I = begin_ns_P, finish_ns_P
     if intervals:  # disjoint: both ends are in the same order
         begin_ns_I, finish_ns_I = (
             np.sort(np.concatenate(both))
             for both in zip((begin_ns_P, finish_ns_P), np.array(intervals, np.int64).T, strict=True)
         )
-    phase_ns = _phases(axis, begin_ns_I, finish_ns_I).tolist()
+    phases: list[list[int]] = _phases(axis, begin_ns_I, finish_ns_I).tolist()
     flight_ns_ND = np.zeros((axis.count, DOMAIN_COUNT), np.int64)
     flight_ns_ND[axis.step_G, axis.domain_G] = _flight_ns(axis)
-    wait_ns_ND = wait_ns_ND.reshape(-1, DOMAIN_COUNT)
-    waits, flights = wait_ns_ND.tolist(), np.maximum(flight_ns_ND, wait_ns_ND).tolist()
-    for step, breakdown, own, wait_ns, flight_ns in zip(steps, breakdowns, phase_ns, waits, flights, strict=True):
+    waits: list[list[int]] = wait_ns_ND.tolist()
+    flights: list[list[int]] = np.maximum(flight_ns_ND, wait_ns_ND).tolist()
+    for step, breakdown, own, wait_ns, flight_ns in zip(steps, breakdowns, phases, waits, flights, strict=True):
         breakdown.wait_ns, breakdown.in_flight_ns, breakdown.phase_ns = wait_ns, flight_ns, own
         breakdown.data_ns = own[DATA]
         breakdown.compute_ns = sum(own) - own[DATA]
@@ -177,7 +178,7 @@ def _disjoint(axis: _Axis) -> tuple[Integers, Integers, Integers]:
 
 def _blocked(axis: _Axis) -> tuple[Integers, Integers, Integers, Integers]:
     """Return begins, ends, domains and steps of waits, like `breakdown._blocked`, plus some empty intervals."""
-    columns = (axis.issue_ns_C, axis.done_ns_C, axis.synchronous_C, axis.domain_C, axis.step_C)
+    columns: tuple[Integers, ...] = (axis.issue_ns_C, axis.done_ns_C, axis.synchronous_C, axis.domain_C, axis.step_C)
     if axis.own_C is not None:  # the issue of those aside blocks nothing
         columns = tuple(column[axis.own_C] for column in columns)
     issue_ns_C, done_ns_C, is_sync_C, domain_C, step_C = columns

@@ -69,7 +69,7 @@ def read_columns(pending: PendingMarks) -> MarkColumns | None:
     kinds = pending.data[KIND_AT::MARK_BYTES]
     marks_M = np.frombuffer(pending.data, MARK_DTYPE)
     time_M = marks_M["time"]
-    if kinds.translate(None, _PLAIN) or time_M.max() > MONOTONIC_NS_MAX:
+    if kinds.translate(None, _PLAIN) or np.maximum.reduce(time_M) > MONOTONIC_NS_MAX:
         return None
     other_M = inside_M = None
     threads = pending.data[KIND_AT + 1 :: MARK_BYTES]

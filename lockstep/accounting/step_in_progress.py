@@ -63,7 +63,7 @@ class StepInProgress:
         self._costs = costs
         self.flops = ModelFlops()
         self.append: Callable[[FinishedStep], None] = ended.append
-        self.deliver = self.append
+        self.deliver: Callable[[FinishedStep], None] = self.append
         """Called with each step that ends; with a device, a function that calls `append` later."""
         self.learner = IterationLearner()
         self.spans = SpanTracker(start_ns)

@@ -202,15 +202,19 @@ def pack_block(block: MarkBlock) -> bytes:
     return CHECKSUM.pack(zlib.crc32(body)) + body
 
 
-def unpack_block(slot: bytes | memoryview) -> MarkBlock | None:
-    """Return the block in a slot of BLOCK_BYTES, or None if it is torn, never written or of another version."""
-    checksum, count, version, sequence, position, backwards, optimizers, steps = BLOCK_HEADER.unpack_from(slot)
-    if version != MARKS_VERSION or not 1 <= count <= BLOCK_MARKS:
+def unpack_block(slots: bytes | memoryview, at: int = 0, expected: int | None = None) -> MarkBlock | None:
+    """Return the block in the slot of BLOCK_BYTES at byte `at`, whose sequence must be `expected`; None is any.
+
+    None if it is torn, never written, of another version, or another one, whose checksum is not computed.
+    """
+    checksum, count, version, sequence, position, backwards, optimizers, steps = BLOCK_HEADER.unpack_from(slots, at)
+    if version != MARKS_VERSION or not 1 <= count <= BLOCK_MARKS or expected not in {None, sequence}:
         return None
-    block = memoryview(slot)[: BLOCK_HEADER_BYTES + count * MARK_BYTES]
-    if zlib.crc32(block[CHECKSUM.size :]) != checksum:
+    marks = at + BLOCK_HEADER_BYTES
+    end = marks + count * MARK_BYTES
+    if zlib.crc32(memoryview(slots)[at + CHECKSUM.size : end]) != checksum:
         return None
-    return MarkBlock(sequence, position, backwards, optimizers, steps, bytes(block[BLOCK_HEADER_BYTES:]))
+    return MarkBlock(sequence, position, backwards, optimizers, steps, bytes(slots[marks:end]))
 
 
 def pack_call_site(operator: str, *, synchronous: bool, domain: int, slot: int, group_size: int) -> int:
