@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
 
 PROC = "/proc"
 CGROUPS = "/sys/fs/cgroup"
@@ -49,10 +48,10 @@ def group_folders(pid: int, controller: str, proc: str = PROC, cgroups: str = CG
             mounts = tuple(dict.fromkeys((f"{cgroups}/{controller}", f"{cgroups}/{controllers}")))
         else:
             continue
-        group = PurePosixPath(path)
-        if not group.is_absolute() or ".." in group.parts:
+        names = [name for name in path.split("/") if name]
+        if not path.startswith("/") or ".." in names:
             continue
-        levels = [group, *group.parents][:_LEVELS_MAX]
+        levels = ["/".join(("", *names[:depth])) for depth in range(len(names), -1, -1)][:_LEVELS_MAX]
         for mount in mounts:
-            if Path(f"{mount}{group}").is_dir():
-                yield from ((f"{mount}{level}".rstrip("/"), is_v2) for level in levels)
+            if os.path.isdir(f"{mount}{levels[0]}"):  # noqa: PTH112  (a Path costs ten times as much)
+                yield from ((f"{mount}{level}", is_v2) for level in levels)

@@ -20,7 +20,14 @@ import numpy as np
 
 from exporter.counts import ExporterCounters
 from exporter.reading.announce import parse_groups, parse_slots
-from exporter.reading.attempt_steps import NO_RECORDS, RECORDS_PER_READ, AttemptSteps, Records, StepsRead
+from exporter.reading.attempt_steps import (
+    NO_RECORDS,
+    RECORDS_PER_READ,
+    AttemptSteps,
+    Records,
+    StepsRead,
+    to_records,
+)
 from exporter.reading.rank_states import RankStates, State
 from exporter.reading.read_offsets import ReadOffsets
 from exporter.reading.ring_file import ReadResult, RingFile
@@ -265,15 +272,23 @@ class Rings:
         """Return what is new of rings, whose records are built together."""
         taken = [each for ring in rings if (each := self._take_ring(*ring, blocks, records_max)) is not None]
         built: list[BuiltStep] | None = None
+        are_possible = False
         with self.isolation.guard(_RING, "(records of all)", self._now_s):
             built = built_steps([step for each in taken for step in each.steps.ended])
+            are_possible = bool(possible(to_records([step.record for step in built])).all())
         readings: list[RingReading] = []
         first = 0
         for each in taken:
             end = first + len(each.steps.ended)
             own = None if built is None else built[first:end]
-            readings += self._end_reading(each, own, is_last=records_max == _RECORDS_AT_END)
+            is_last = records_max == _RECORDS_AT_END
+            readings += self._end_reading(each, own, are_possible=are_possible, is_last=is_last)
             first = end
+        for run in {id(reading.run): reading.run for reading in readings}.values():
+            records = np.concatenate([reading.records for reading in readings if reading.run is run])
+            if len(records):
+                run.histogram.add(records)
+                run.flagged.add(records)
         return readings
 
     def _take_ring(
@@ -293,17 +308,20 @@ class Rings:
                     self._refuse(run, rank_state.rank, ring.inode, error)
         return None
 
-    def _end_reading(self, taken: _TakenRing, built: list[BuiltStep] | None, *, is_last: bool) -> list[RingReading]:
+    def _end_reading(
+        self, taken: _TakenRing, built: list[BuiltStep] | None, *, are_possible: bool, is_last: bool
+    ) -> list[RingReading]:
         """Return what is new of a ring; steps whose records could not be added are counted as lost.
 
         `built` is None if building the records of all rings failed: then those of this ring alone may succeed.
+        `are_possible` is whether all records are known to be.
         """
         run, rank_state, key, result, state, steps = taken
         with self.isolation.guard(_RING, key, self._now_s):
             rank_state.steps.build(steps, built_steps(steps.ended) if built is None else built)
             lost = self._count_losses(steps)
             self._apply_result(run, rank_state, result)  # before the records: the device's peak comes from its facts
-            records = self._count_records(run, rank_state, steps.records)
+            records = self._count_records(run, rank_state, steps.records, are_possible=are_possible)
             state = _as_read(state, rank_state, is_last=is_last)
             if state != (rank_state.state, rank_state.ending):
                 rank_state.state, rank_state.ending = state
@@ -350,12 +368,11 @@ class Rings:
             counts.lost[reason] += count
         return lost
 
-    def _count_records(self, run: RunState, rank_state: RankState, records: Records) -> Records:
-        """Add the records to the totals, and return them with wall-clock times."""
+    def _count_records(self, run: RunState, rank_state: RankState, records: Records, *, are_possible: bool) -> Records:
+        """Add the records to the rank's totals, and return them with wall-clock times, without impossible ones."""
         if not len(records):
             return records
-        good = possible(records)
-        if not good.all():
+        if not are_possible and not (good := possible(records)).all():
             where = str(ring_path(run.directory, rank_state.rank))
             bad = records[np.argmin(good)]
             expected = "an interval and no negative figure"
@@ -365,8 +382,6 @@ class Rings:
                 return records
         peak = None if rank_state.facts is None else rank_state.facts.peak_flops_per_second
         rank_state.totals.add(records, rank_state.header.clock_offset_ns, peak)
-        run.histogram.add(records)
-        run.flagged.add(records)
         records = records.copy()
         records[:, _TIMES] += rank_state.header.clock_offset_ns
         return records
